@@ -1,0 +1,247 @@
+import { sql } from 'drizzle-orm';
+import { index, integer, primaryKey, sqliteTable, text, uniqueIndex } from 'drizzle-orm/sqlite-core';
+import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
+import { BRANCH_ROLES } from '../../shared/branch/login.ts';
+import { JOB_KINDS, JOB_STATUSES, type JobStep } from '../../shared/project/job.ts';
+import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
+
+/**
+ * The system of record (D1). Moments are Unix milliseconds; ids are UUIDs; `docs/storage.md` says what is
+ * kept for how long. Statuses that free a name are left out of the unique indexes, so that a deleted or
+ * failed record never makes a name unusable.
+ */
+
+const moment = (name: string) => integer(name, { mode: 'timestamp_ms' });
+const created = () => moment('created_at').notNull();
+const updated = () => moment('updated_at').notNull();
+
+/** Local copy of a provider's user, known by issuer and `gid`, never by e-mail (spec 2.1, 5.9). */
+export const users = sqliteTable(
+  'users',
+  {
+    id: text('id').primaryKey(),
+    issuer: text('issuer').notNull(),
+    gid: text('gid').notNull(),
+    email: text('email').notNull(),
+    role: text('role').notNull(),
+    tenantId: text('tenant_id').notNull(),
+    /** Issue time of the newest token seen: only a newer one may move the user to another tenant. */
+    tenantSeenAt: moment('tenant_seen_at').notNull(),
+    createdAt: created(),
+    updatedAt: updated(),
+  },
+  (t) => [uniqueIndex('users_identity').on(t.issuer, t.gid)],
+);
+
+export const organizations = sqliteTable('organizations', {
+  id: text('id').primaryKey(),
+  idpTenantId: text('idp_tenant_id').notNull().unique(),
+  createdAt: created(),
+});
+
+export const organizationMembers = sqliteTable(
+  'organization_members',
+  {
+    organizationId: text('organization_id')
+      .notNull()
+      .references(() => organizations.id, { onDelete: 'cascade' }),
+    userId: text('user_id')
+      .notNull()
+      .references(() => users.id, { onDelete: 'cascade' }),
+    role: text('role').notNull(),
+    createdAt: created(),
+  },
+  (t) => [primaryKey({ columns: [t.organizationId, t.userId] })],
+);
+
+/** A database host: enrolled once with a one-time token, then known by its public key. */
+export const hosts = sqliteTable('hosts', {
+  id: text('id').primaryKey(),
+  name: text('name').notNull().unique(),
+  /** Public name and ports that stand in connection URLs. */
+  dbHost: text('db_host').notNull(),
+  directPort: integer('direct_port').notNull(),
+  pooledPort: integer('pooled_port').notNull(),
+  /** Ed25519 public JWK (JSON); null until the host is enrolled. */
+  publicKey: text('public_key'),
+  /** SHA-256 of the one-time token, hexadecimal; the token itself is shown once and kept nowhere. */
+  enrolmentTokenHash: text('enrolment_token_hash').unique(),
+  enrolmentExpiresAt: moment('enrolment_expires_at'),
+  enrolledAt: moment('enrolled_at'),
+  createdAt: created(),
+});
+
+export const projects = sqliteTable(
+  'projects',
+  {
+    id: text('id').primaryKey(),
+    name: text('name').notNull(),
+    appKey: text('app_key').notNull(),
+    env: text('env').notNull(),
+    status: text('status', { enum: PROJECT_STATUSES }).notNull(),
+    branchLimit: integer('branch_limit').notNull().default(DEFAULT_BRANCH_LIMIT),
+    hostId: text('host_id')
+      .notNull()
+      .references(() => hosts.id),
+    /** Revision of the network rules as wanted, and the one both ports are known to obey. */
+    accessRevision: integer('access_revision').notNull().default(0),
+    accessApplied: integer('access_applied').notNull().default(0),
+    createdBy: text('created_by')
+      .notNull()
+      .references(() => users.id),
+    tenantId: text('tenant_id').notNull(),
+    createdAt: created(),
+    updatedAt: updated(),
+  },
+  (t) => [
+    uniqueIndex('projects_app_key_env').on(t.appKey, t.env).where(sql`status <> 'failed'`),
+    index('projects_by_tenant').on(t.tenantId, t.createdAt, t.id),
+    index('projects_by_creator').on(t.createdBy),
+    index('projects_by_host').on(t.hostId),
+  ],
+);
+
+/** Spec 2.2. */
+export const projectBranches = sqliteTable(
+  'project_branches',
+  {
+    id: text('id').primaryKey(),
+    projectId: text('project_id')
+      .notNull()
+      .references(() => projects.id, { onDelete: 'cascade' }),
+    parentBranchId: text('parent_branch_id'),
+    branchName: text('branch_name').notNull(),
+    databaseName: text('database_name').notNull(),
+    sourceDatabase: text('source_database').notNull(),
+    status: text('status', { enum: BRANCH_STATUSES }).notNull(),
+    lifespan: text('lifespan').notNull(),
+    expiresAt: moment('expires_at'),
+    ttlSeconds: integer('ttl_seconds'),
+    isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),
+    protected: integer('protected', { mode: 'boolean' }).notNull().default(false),
+    createdBy: text('created_by')
+      .notNull()
+      .references(() => users.id),
+    tenantId: text('tenant_id').notNull(),
+    deletedAt: moment('deleted_at'),
+    createdAt: created(),
+    updatedAt: updated(),
+  },
+  (t) => [
+    uniqueIndex('branches_name').on(t.projectId, t.branchName).where(sql`status not in ('deleted', 'failed')`),
+    uniqueIndex('branches_database').on(t.databaseName).where(sql`status not in ('deleted', 'failed')`),
+    index('branches_by_project').on(t.projectId),
+  ],
+);
+
+/** Passwords, sealed with AES-256-GCM; associated data: branch id, role, key id. */
+export const branchCredentials = sqliteTable(
+  'branch_credentials',
+  {
+    branchId: text('branch_id')
+      .notNull()
+      .references(() => projectBranches.id, { onDelete: 'cascade' }),
+    role: text('role', { enum: BRANCH_ROLES }).notNull(),
+    keyId: text('key_id').notNull(),
+    sealedPassword: text('sealed_password').notNull(),
+    updatedAt: updated(),
+  },
+  (t) => [primaryKey({ columns: [t.branchId, t.role] })],
+);
+
+export const networkRules = sqliteTable(
+  'network_rules',
+  {
+    id: text('id').primaryKey(),
+    projectId: text('project_id')
+      .notNull()
+      .references(() => projects.id, { onDelete: 'cascade' }),
+    branchId: text('branch_id').references(() => projectBranches.id, { onDelete: 'cascade' }),
+    cidr: text('cidr').notNull(),
+    description: text('description'),
+    source: text('source', { enum: ['manual', 'creator_ip'] }).notNull(),
+    /** The project's access revision this rule came with; applied when `access_applied` has reached it. */
+    revision: integer('revision').notNull(),
+    createdBy: text('created_by')
+      .notNull()
+      .references(() => users.id),
+    tenantId: text('tenant_id').notNull(),
+    createdAt: created(),
+  },
+  (t) => [
+    uniqueIndex('network_rules_once').on(t.projectId, sql`coalesce(branch_id, '')`, t.cidr),
+    index('network_rules_by_project').on(t.projectId, t.createdAt, t.id),
+  ],
+);
+
+/** Progress and outcome of long work; stays after the project is gone. */
+export const jobs = sqliteTable(
+  'jobs',
+  {
+    id: text('id').primaryKey(),
+    projectId: text('project_id').notNull(),
+    branchId: text('branch_id'),
+    kind: text('kind', { enum: JOB_KINDS }).notNull(),
+    status: text('status', { enum: JOB_STATUSES }).notNull(),
+    steps: text('steps', { mode: 'json' }).$type<JobStep[]>().notNull(),
+    error: text('error', { mode: 'json' }).$type<{ code: string; message: string }>(),
+    attempts: integer('attempts').notNull().default(0),
+    /** Counts the writes of one job, so that a late write of progress never undoes a newer one. */
+    revision: integer('revision').notNull().default(0),
+    hostId: text('host_id').notNull(),
+    createdBy: text('created_by').notNull(),
+    tenantId: text('tenant_id').notNull(),
+    createdAt: created(),
+    updatedAt: updated(),
+  },
+  (t) => [
+    index('jobs_by_project').on(t.projectId, t.createdAt, t.id),
+    index('jobs_open').on(t.hostId).where(sql`status in ('queued', 'running')`),
+  ],
+);
+
+export const auditEvents = sqliteTable(
+  'audit_events',
+  {
+    id: text('id').primaryKey(),
+    name: text('name').notNull(),
+    actorId: text('actor_id'),
+    actorEmail: text('actor_email'),
+    tenantId: text('tenant_id').notNull(),
+    projectId: text('project_id'),
+    branchId: text('branch_id'),
+    ip: text('ip'),
+    userAgent: text('user_agent'),
+    requestId: text('request_id'),
+    metadata: text('metadata', { mode: 'json' }).$type<Record<string, unknown>>().notNull(),
+    createdAt: created(),
+  },
+  (t) => [
+    index('audit_by_tenant').on(t.tenantId, t.createdAt, t.id),
+    index('audit_by_project').on(t.projectId),
+    index('audit_by_actor').on(t.actorId),
+  ],
+);
+
+/** One row a used `Idempotency-Key`; it names the job, so that a repetition joins it down to the host. */
+export const idempotencyKeys = sqliteTable(
+  'idempotency_keys',
+  {
+    tenantId: text('tenant_id').notNull(),
+    userId: text('user_id').notNull(),
+    path: text('path').notNull(),
+    key: text('key').notNull(),
+    bodyHash: text('body_hash').notNull(),
+    /** Id of what the first request makes; its job carries the same id. */
+    resourceId: text('resource_id').notNull(),
+    jobId: text('job_id').notNull(),
+    status: integer('status'),
+    body: text('body', { mode: 'json' }).$type<Record<string, unknown>>(),
+    expiresAt: moment('expires_at').notNull(),
+  },
+  (t) => [
+    primaryKey({ columns: [t.tenantId, t.userId, t.path, t.key] }),
+    index('idempotency_by_job').on(t.jobId),
+    index('idempotency_by_expiry').on(t.expiresAt),
+  ],
+);

@@ -1,0 +1,60 @@
+import { z } from 'zod';
+import type { HostLink } from './host-link/host-link.ts';
+import type { ProjectCoordinator } from './projects/coordinator.ts';
+
+/** Bindings of `wrangler.toml`. Variables and secrets are strings until `readSettings` has checked them. */
+export interface Env {
+  DB: D1Database;
+  HOST_LINK: DurableObjectNamespace<HostLink>;
+  PROJECT_COORDINATOR: DurableObjectNamespace<ProjectCoordinator>;
+  [variable: string]: unknown;
+}
+
+const KEY_BYTES = 32;
+
+const CredentialKeys = z
+  .string()
+  .transform((text) =>
+    text.split(',').map((entry) => {
+      const [id = '', encoded = ''] = entry.trim().split(':');
+      return { id, bytes: Uint8Array.from(atob(encoded), (c) => c.charCodeAt(0)) };
+    }),
+  )
+  .refine((keys) => keys.every((key) => key.id !== '' && key.bytes.length === KEY_BYTES));
+
+const Settings = z.object({
+  /** Stands for `<service>` of the specification: scopes `<service>:read`, `<service>:write`. */
+  SERVICE_NAME: z.string().regex(/^[a-z][a-z0-9_-]*$/).default('branchgate'),
+  /** Base address of the identity provider; the issuer its users are known by. */
+  IDP_URL: z.url(),
+  /** Where the provider's Ed25519 keys are; default `{IDP_URL}/v1/keys/paseto-v4-public`. */
+  BASE_IDP_KEY_ENDPOINT: z.url().optional(),
+  /** Secret. Keys that seal passwords: `id:base64 of 32 bytes`, comma-separated, the first seals. */
+  CREDENTIAL_KEYS: CredentialKeys,
+  /** Secret. Bearer of the platform routes (enrolling hosts). At least 32 characters. */
+  PLATFORM_SECRET: z.string().min(32),
+});
+
+export type Settings = z.output<typeof Settings> & { BASE_IDP_KEY_ENDPOINT: string };
+
+const readSettingsOf = new WeakMap<Env, Settings>();
+
+/**
+ * Settings of this isolate, parsed once.
+ * @throws Error that names each variable that is missing or wrong, never its value
+ */
+export function readSettings(env: Env): Settings {
+  const known = readSettingsOf.get(env);
+  if (known) return known;
+  const reading = Settings.safeParse(env);
+  if (!reading.success) {
+    const names = [...new Set(reading.error.issues.map((issue) => String(issue.path[0])))];
+    throw new Error(`missing or invalid settings: ${names.join(', ')}`);
+  }
+  const settings = {
+    ...reading.data,
+    BASE_IDP_KEY_ENDPOINT: reading.data.BASE_IDP_KEY_ENDPOINT ?? `${reading.data.IDP_URL}/v1/keys/paseto-v4-public`,
+  };
+  readSettingsOf.set(env, settings);
+  return settings;
+}

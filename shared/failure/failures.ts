@@ -1,0 +1,54 @@
+/**
+ * Every failure a client of the API can be told: HTTP status and public message.
+ * The reason inside goes to the log under the request id; it is never part of the answer.
+ */
+export const FAILURES = {
+  BAD_REQUEST: { status: 400, message: 'The request body is not valid JSON.' },
+  UNAUTHENTICATED: { status: 401, message: 'A valid bearer token is required.' },
+  FORBIDDEN: { status: 403, message: 'Your role or scope does not allow this.' },
+  TENANT_REQUIRED: { status: 403, message: 'The token names no tenant (ctx.tenant_id).' },
+  BRANCH_PROTECTED: { status: 403, message: 'The branch is protected.' },
+  NOT_FOUND: { status: 404, message: 'There is no such thing.' },
+  METHOD_NOT_ALLOWED: { status: 405, message: 'This path does not take that method.' },
+  BRANCH_EXISTS: { status: 409, message: 'The project already has a branch of that name.' },
+  PROJECT_EXISTS: { status: 409, message: 'A project with that app key and environment already exists.' },
+  PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active.' },
+  RULE_EXISTS: { status: 409, message: 'That network rule already exists.' },
+  SOURCE_BUSY: {
+    status: 409,
+    message: 'A session of the source branch stayed in a transaction for too long. Try again when it has ended.',
+  },
+  SOURCE_NOT_ACTIVE: { status: 409, message: 'The source branch is not active.' },
+  BRANCH_NOT_ACTIVE: { status: 409, message: 'The branch is not active.' },
+  IDEMPOTENCY_IN_FLIGHT: {
+    status: 409,
+    message: 'The first request with this Idempotency-Key is still running.',
+  },
+  PAYLOAD_TOO_LARGE: { status: 413, message: 'The request body is over 1 MiB.' },
+  VALIDATION_FAILED: { status: 422, message: 'The request has invalid values.' },
+  DATABASE_NAME_TOO_LONG: {
+    status: 422,
+    message: 'The derived database name would be longer than 63 characters.',
+  },
+  IDEMPOTENCY_KEY_REUSED: {
+    status: 422,
+    message: 'This Idempotency-Key was used with another request body.',
+  },
+  BRANCH_LIMIT_REACHED: { status: 429, message: 'The project has as many branches as it may have.' },
+  INTERNAL: { status: 500, message: 'Something went wrong on our side. The request id tells us what.' },
+  JOB_FAILED: { status: 500, message: 'The job failed and what it had made was removed.' },
+  HOST_UNAVAILABLE: { status: 503, message: 'The database host is not connected at the moment.' },
+  KEYS_UNAVAILABLE: { status: 503, message: "The identity provider's keys can't be had at the moment." },
+  HOST_TIMEOUT: { status: 504, message: 'The database host did not answer in time.' },
+} as const satisfies Record<string, { status: number; message: string }>;
+
+export type FailureCode = keyof typeof FAILURES;
+
+/**
+ * A failure as it travels between the objects of the edge: its code, and the fields of that error
+ * (`limit`, `details` …) that join the envelope. Plain data, because classes do not survive an RPC.
+ */
+export interface Failure {
+  code: FailureCode;
+  fields?: Record<string, unknown>;
+}

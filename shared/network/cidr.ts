@@ -1,0 +1,45 @@
+import ipaddr from 'ipaddr.js';
+
+export type CidrReading = { ok: true; cidr: string } | { ok: false; message: string };
+
+/** Cloudflare's shared address for calls from other Workers: anybody's, so never a creator's own. */
+export const CLOUDFLARE_WORKERS_ADDRESS = '2a06:98c0:3600::103';
+
+/**
+ * Reads an address or network and writes it in the one form that the rule files carry.
+ * A bare address becomes /32 or /128; IPv4-mapped IPv6 becomes IPv4; host bits are refused.
+ */
+export function readCidr(text: string): CidrReading {
+  const [address, prefix, ...rest] = text.split('/');
+  if (address === undefined || rest.length > 0 || !isPlainAddress(address)) {
+    return { ok: false, message: 'not an IPv4 or IPv6 address or network' };
+  }
+  const parsed = ipaddr.parse(address);
+  const width = parsed.kind() === 'ipv4' ? 32 : 128;
+  if (prefix !== undefined && !/^(0|[1-9]\d{0,2})$/.test(prefix)) {
+    return { ok: false, message: 'the prefix length is not a number' };
+  }
+  const length = prefix === undefined ? width : Number(prefix);
+  if (length > width) return { ok: false, message: `the prefix length is over ${width}` };
+  if (parsed.kind() === 'ipv6' && (parsed as ipaddr.IPv6).isIPv4MappedAddress()) {
+    if (length < 96) return { ok: false, message: 'an IPv4-mapped network needs a prefix of 96 or longer' };
+    return networkOf((parsed as ipaddr.IPv6).toIPv4Address(), length - 96);
+  }
+  return networkOf(parsed, length);
+}
+
+/** No zone index, no octal, hexadecimal or short IPv4 forms: what one reader takes for 10.0.0.1 another may not. */
+function isPlainAddress(address: string): boolean {
+  return ipaddr.IPv4.isValidFourPartDecimal(address) || (ipaddr.IPv6.isValid(address) && !address.includes('%'));
+}
+
+function networkOf(address: ipaddr.IPv4 | ipaddr.IPv6, length: number): CidrReading {
+  const network =
+    address.kind() === 'ipv4'
+      ? ipaddr.IPv4.networkAddressFromCIDR(`${address}/${length}`)
+      : ipaddr.IPv6.networkAddressFromCIDR(`${address}/${length}`);
+  const cidr = `${network}/${length}`;
+  return network.toString() === address.toString()
+    ? { ok: true, cidr }
+    : { ok: false, message: `has host bits set; the network is ${cidr}` };
+}

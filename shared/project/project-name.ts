@@ -1,0 +1,40 @@
+import { z } from 'zod';
+
+/** What a person calls the project; shown, never used in SQL. */
+export const ProjectName = z.string().trim().min(1).max(100);
+
+/** A part named `br` would let `db_<app_key>_<env>` collide with the name of another project's branch. */
+const NO_BR_PART = (text: string) => !text.split('_').includes('br');
+
+/** Spec 2.4: first part of a project's database names; unique together with its environment. */
+export const AppKey = z
+  .string()
+  .min(1)
+  .max(48)
+  .regex(/^[a-z0-9]+(_[a-z0-9]+)*$/, 'lowercase letters and digits in parts joined by single underscores')
+  .refine(NO_BR_PART, 'no part may be "br"');
+
+export const Environment = z
+  .string()
+  .min(1)
+  .max(7)
+  .regex(/^[a-z0-9]+$/, 'only lowercase letters and digits')
+  .refine(NO_BR_PART, 'must not be "br"');
+
+export const DEFAULT_ENVIRONMENT = 'prod';
+
+const DERIVED_KEY_LENGTH = 20;
+
+/**
+ * An app key made from a project's name: at most 20 characters of it, then `_` and `suffix`.
+ * @param suffix four characters of `[a-z0-9]`, random
+ */
+export function deriveAppKey(name: string, suffix: string): string {
+  const parts = name
+    .normalize('NFKD')
+    .toLowerCase()
+    .split(/[^a-z0-9]+/)
+    .filter((part) => part !== '' && part !== 'br');
+  const stem = parts.join('_').slice(0, DERIVED_KEY_LENGTH).replace(/_(br)?$/, '');
+  return [stem || 'project', suffix].join('_');
+}

@@ -1,0 +1,160 @@
+import { z } from 'zod';
+import { MANAGED_DATABASE } from '../branch/database-name.ts';
+import { BRANCH_ROLES } from '../branch/login.ts';
+import { readCidr } from '../network/cidr.ts';
+
+/**
+ * What the edge can ask of a database host: method → parameters, result, deadline.
+ * Every changing operation is idempotent: asked again with the same ids it finishes or confirms what the
+ * first call began. The control tool offers the same operations from a shell.
+ */
+
+const Id = z.uuid();
+/** A database this service named; anything else is refused before it comes near SQL or a rules file. */
+const Database = z.string().regex(MANAGED_DATABASE);
+/** SCRAM-SHA-256 verifier in PostgreSQL's own form; the host never stores a password. */
+const Verifier = z
+  .string()
+  .max(512)
+  .regex(/^SCRAM-SHA-256\$\d{4,7}:[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+:[A-Za-z0-9+/=]+$/);
+/** A network exactly as `readCidr` writes it. */
+const Cidr = z.string().refine((text) => {
+  const reading = readCidr(text);
+  return reading.ok && reading.cidr === text;
+}, 'not a network in canonical form');
+
+const NetworkRule = z.strictObject({
+  /** Branch the rule is for; `null`: every branch of the project. */
+  branch_id: Id.nullable(),
+  cidr: Cidr,
+});
+
+/** All network rules of one project. An older revision never overwrites a newer one. */
+const AccessRules = z.strictObject({
+  revision: z.int().nonnegative(),
+  rules: z.array(NetworkRule).max(2000),
+});
+
+const BranchIdentity = {
+  job_id: Id,
+  project_id: Id,
+  branch_id: Id,
+  database: Database,
+};
+
+const Milliseconds = z.number().nonnegative();
+
+const operation = <P extends z.ZodType, R extends z.ZodType>(definition: {
+  /** One line for the control tool's help and `docs/protocol.md`. */
+  summary: string;
+  params: P;
+  result: R;
+  /** Milliseconds the edge waits for the reply before it answers `HOST_TIMEOUT`. */
+  deadline: number;
+}) => definition;
+
+export const OPERATIONS = {
+  'host.describe': operation({
+    summary: 'Versions of the servers, how clones are made, and what is wrong with the set-up',
+    params: z.strictObject({}),
+    result: z.strictObject({
+      agent_version: z.string(),
+      postgres_version: z.string(),
+      pooler_version: z.string(),
+      /** `reflink`: a clone shares its blocks with the source; `copy`: every block is copied. */
+      clone_method: z.enum(['reflink', 'copy']),
+      warnings: z.array(z.string()),
+    }),
+    deadline: 10_000,
+  }),
+
+  'host.inventory': operation({
+    summary: 'Every database, project and unfinished clone the host holds, for the reconciler',
+    params: z.strictObject({}),
+    result: z.strictObject({
+      branches: z.array(
+        z.strictObject({
+          project_id: Id,
+          branch_id: Id,
+          database: z.string(),
+          /** `prepared`: logins and rules only; `building`: a clone without its final name; `ready`: published. */
+          state: z.enum(['prepared', 'building', 'ready']),
+        }),
+      ),
+      projects: z.array(z.strictObject({ project_id: Id, access_revision: z.int() })),
+    }),
+    deadline: 30_000,
+  }),
+
+  'branch.prepare': operation({
+    summary: "Make the branch's logins, its network rules on both ports and its pooler entry",
+    params: z.strictObject({
+      ...BranchIdentity,
+      verifiers: z.record(z.enum(BRANCH_ROLES), Verifier),
+      access: AccessRules,
+    }),
+    result: z.strictObject({}),
+    deadline: 60_000,
+  }),
+
+  'branch.clone': operation({
+    summary: 'Clone the source database under a name that no tenant can reach',
+    params: z.strictObject({
+      ...BranchIdentity,
+      /** Database to clone while its clients go on; `null`: an empty one, for `main`. */
+      source: Database.nullable(),
+      /** Milliseconds to wait for sessions of the source that are in a transaction; then `SOURCE_BUSY`. */
+      busy_wait: z.int().min(0).max(30_000),
+    }),
+    result: z.strictObject({
+      /** False when an earlier call with these ids had made it already. */
+      created: z.boolean(),
+      strategy: z.enum(['reflink', 'file_copy', 'wal_log']).nullable(),
+      /** Duration of the `CREATE DATABASE` statement. */
+      clone_ms: Milliseconds,
+      /** How long pooled clients of the source were held. */
+      paused_ms: Milliseconds,
+      source_bytes: z.int().nonnegative(),
+    }),
+    deadline: 900_000,
+  }),
+
+  'branch.publish': operation({
+    summary: 'Give the clone its name and its logins their rights, in one transaction',
+    params: z.strictObject(BranchIdentity),
+    result: z.strictObject({}),
+    deadline: 60_000,
+  }),
+
+  'branch.prove': operation({
+    summary: 'Log in through the pooler as the read-write login and run a query',
+    params: z.strictObject({ ...BranchIdentity, password: z.string().min(16).max(128) }),
+    result: z.strictObject({ login_ms: Milliseconds }),
+    deadline: 30_000,
+  }),
+
+  'branch.drop': operation({
+    summary: 'Close access to the branch, drop its database or half-made clone, and its logins',
+    params: z.strictObject(BranchIdentity),
+    result: z.strictObject({ dropped: z.boolean() }),
+    deadline: 120_000,
+  }),
+
+  'project.drop': operation({
+    summary: 'Drop whatever the project still has on this host, its group roles and rules included',
+    params: z.strictObject({ job_id: Id, project_id: Id }),
+    result: z.strictObject({ dropped_databases: z.int().nonnegative() }),
+    deadline: 300_000,
+  }),
+
+  'access.apply': operation({
+    summary: "Replace a project's network rules; answers when both ports obey",
+    params: z.strictObject({ project_id: Id, access: AccessRules }),
+    result: z.strictObject({ revision: z.int().nonnegative() }),
+    deadline: 30_000,
+  }),
+} as const;
+
+export type Method = keyof typeof OPERATIONS;
+export type Params<M extends Method> = z.output<(typeof OPERATIONS)[M]['params']>;
+export type Result<M extends Method> = z.output<(typeof OPERATIONS)[M]['result']>;
