@@ -13,4 +13,8 @@ export class ApiError extends Error {
     this.name = 'ApiError';
     this.failure = fields ? { code, fields } : { code };
   }
+
+  static of({ code, fields }: Failure): ApiError {
+    return new ApiError(code, fields);
+  }
 }

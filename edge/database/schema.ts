@@ -1,9 +1,10 @@
 import { sql } from 'drizzle-orm';
-import { index, integer, primaryKey, sqliteTable, text, uniqueIndex } from 'drizzle-orm/sqlite-core';
+import { type AnySQLiteColumn, index, integer, primaryKey, sqliteTable, text, uniqueIndex } from 'drizzle-orm/sqlite-core';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
-import { JOB_KINDS, JOB_STATUSES, type JobStep } from '../../shared/project/job.ts';
+import { JOB_KINDS, JOB_STATUSES, type JobError, type JobStep } from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
+import type { Actor } from '../audit/actor.ts';
 
 /**
  * The system of record (D1). Moments are Unix milliseconds; ids are UUIDs; `docs/storage.md` says what is
@@ -109,7 +110,9 @@ export const projectBranches = sqliteTable(
     projectId: text('project_id')
       .notNull()
       .references(() => projects.id, { onDelete: 'cascade' }),
-    parentBranchId: text('parent_branch_id'),
+    parentBranchId: text('parent_branch_id').references((): AnySQLiteColumn => projectBranches.id, {
+      onDelete: 'set null',
+    }),
     branchName: text('branch_name').notNull(),
     databaseName: text('database_name').notNull(),
     sourceDatabase: text('source_database').notNull(),
@@ -182,12 +185,13 @@ export const jobs = sqliteTable(
     projectId: text('project_id').notNull(),
     branchId: text('branch_id'),
     kind: text('kind', { enum: JOB_KINDS }).notNull(),
+    /** Who asked and with what; never shown, holds no secret. */
+    input: text('input', { mode: 'json' }).$type<{ actor: Actor }>().notNull(),
     status: text('status', { enum: JOB_STATUSES }).notNull(),
     steps: text('steps', { mode: 'json' }).$type<JobStep[]>().notNull(),
-    error: text('error', { mode: 'json' }).$type<{ code: string; message: string }>(),
+    /** Set while the job is still running: what it made is being removed. */
+    error: text('error', { mode: 'json' }).$type<JobError>(),
     attempts: integer('attempts').notNull().default(0),
-    /** Counts the writes of one job, so that a late write of progress never undoes a newer one. */
-    revision: integer('revision').notNull().default(0),
     hostId: text('host_id').notNull(),
     createdBy: text('created_by').notNull(),
     tenantId: text('tenant_id').notNull(),
@@ -232,8 +236,6 @@ export const idempotencyKeys = sqliteTable(
     path: text('path').notNull(),
     key: text('key').notNull(),
     bodyHash: text('body_hash').notNull(),
-    /** Id of what the first request makes; its job carries the same id. */
-    resourceId: text('resource_id').notNull(),
     jobId: text('job_id').notNull(),
     status: integer('status'),
     body: text('body', { mode: 'json' }).$type<Record<string, unknown>>(),
@@ -241,7 +243,7 @@ export const idempotencyKeys = sqliteTable(
   },
   (t) => [
     primaryKey({ columns: [t.tenantId, t.userId, t.path, t.key] }),
-    index('idempotency_by_job').on(t.jobId),
+    uniqueIndex('idempotency_by_job').on(t.jobId),
     index('idempotency_by_expiry').on(t.expiresAt),
   ],
 );

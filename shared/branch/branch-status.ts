@@ -54,7 +54,7 @@ export const BRANCH_TRANSITIONS: Record<BranchStatus, Record<BranchEvent, Branch
     expire: null,
     extend: null,
     delete: null,
-    delete_project: 'deleted',
+    delete_project: null,
     dropped: 'deleted',
   },
   failed: {

@@ -1,3 +1,5 @@
+import { BRANCH_NAME_LENGTH } from './branch-name.ts';
+
 /** PostgreSQL's limit on an identifier, in bytes (spec section 8); all our names are ASCII. */
 export const DATABASE_NAME_MAX = 63;
 
@@ -8,12 +10,12 @@ const BRANCH_INFIX = '_br_';
 export const mainDatabaseName = (appKey: string, env: string) => `${PREFIX}${appKey}_${env}`;
 
 /** Database of any other branch: `db_<app_key>_<env>_br_<slug>` (spec 2.4). May be longer than PostgreSQL takes. */
-export const branchDatabaseName = (mainDatabase: string, branchName: string) =>
-  `${mainDatabase}${BRANCH_INFIX}${branchName}`;
+export const branchDatabaseName = (appKey: string, env: string, branchName: string) =>
+  `${mainDatabaseName(appKey, env)}${BRANCH_INFIX}${branchName}`;
 
-/** Longest branch name whose database name still fits, for a project with this main database. */
-export const maxSlugLength = (mainDatabase: string) =>
-  Math.max(0, Math.min(48, DATABASE_NAME_MAX - mainDatabase.length - BRANCH_INFIX.length));
+/** Longest branch name whose database name still fits, in a project with this app key and environment. */
+export const maxSlugLength = (appKey: string, env: string) =>
+  Math.max(0, Math.min(BRANCH_NAME_LENGTH.max, DATABASE_NAME_MAX - branchDatabaseName(appKey, env, '').length));
 
 /**
  * Name part of the environment variables in the credentials record (spec 2.5): the database name

@@ -13,3 +13,9 @@ export interface JobStep {
   started_at: string | null;
   finished_at: string | null;
 }
+
+/** Why a job failed. `code` is one of the API's or the host's failure codes. */
+export interface JobError {
+  code: string;
+  message: string;
+}

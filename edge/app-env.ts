@@ -1,0 +1,36 @@
+import type { Context } from 'hono';
+import type { Identity, Principal } from './authentication/principal.ts';
+import type { Actor } from './audit/actor.ts';
+import { type Database, openDatabase } from './database/database.ts';
+import type { Env } from './settings.ts';
+
+/** What the pipeline hands to routes. */
+export interface AppEnv {
+  Bindings: Env;
+  Variables: {
+    requestId: string;
+    identity: Identity;
+    principal: Principal;
+    db: Database;
+  };
+}
+
+export type AppContext = Context<AppEnv>;
+
+export const databaseOf = (context: AppContext): Database => openDatabase(context.env.DB);
+
+/** The address Cloudflare saw. Any other header with an address is the client's own word. */
+export const connectingIp = (context: AppContext): string | null => context.req.header('cf-connecting-ip') ?? null;
+
+/** Whom the audit row of this request names. */
+export function actorOf(context: AppContext): Actor {
+  const { userId, email, tenantId } = context.var.principal;
+  return {
+    userId,
+    email,
+    tenantId,
+    ip: connectingIp(context),
+    userAgent: context.req.header('user-agent')?.slice(0, 256) ?? null,
+    requestId: context.var.requestId,
+  };
+}

@@ -1,0 +1,43 @@
+import type { auditEvents } from '../database/schema.ts';
+import type { Actor } from './actor.ts';
+
+/** Names of `audit_events` rows (spec section 6, and api.md under Monitoring and jobs). */
+export type AuditName =
+  | 'branch.created'
+  | 'branch.deleted'
+  | 'branch.lost'
+  | 'branch.lifespan.changed'
+  | 'branch.credentials.viewed'
+  | 'project.created'
+  | 'project.renamed'
+  | 'project.deleted'
+  | 'network_rule.created'
+  | 'network_rule.deleted';
+
+type AuditRow = typeof auditEvents.$inferInsert;
+
+/**
+ * The row that records an action; it is written in the same batch as what it records.
+ * @param about `id`: fixed for events of a job, so that a repeated step can't double them
+ */
+export function auditEvent(
+  name: AuditName,
+  actor: Actor,
+  about: { id?: string; projectId?: string; branchId?: string; metadata?: Record<string, unknown> },
+  now: Date,
+): AuditRow {
+  return {
+    id: about.id ?? crypto.randomUUID(),
+    name,
+    actorId: actor.userId,
+    actorEmail: actor.email,
+    tenantId: actor.tenantId,
+    projectId: about.projectId ?? null,
+    branchId: about.branchId ?? null,
+    ip: actor.ip,
+    userAgent: actor.userAgent,
+    requestId: actor.requestId,
+    metadata: about.metadata ?? {},
+    createdAt: now,
+  };
+}

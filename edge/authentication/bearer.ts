@@ -1,0 +1,13 @@
+import { rejected } from './rejection.ts';
+
+/** Longest token that is looked at, in characters; a token of ours has some hundreds. */
+const TOKEN_MAX = 8192;
+
+/** The token of an `Authorization` header (RFC 6750 section 2.1). @throws ApiError UNAUTHENTICATED */
+export function bearerToken(authorization: string | null): string {
+  if (authorization === null) throw rejected('token_missing');
+  const token = /^Bearer +(\S+)$/i.exec(authorization)?.[1];
+  if (token === undefined) throw rejected('token_scheme_not_bearer');
+  if (token.length > TOKEN_MAX) throw rejected('token_too_long');
+  return token;
+}

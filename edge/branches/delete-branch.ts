@@ -1,0 +1,75 @@
+import { and, eq, inArray, sql } from 'drizzle-orm';
+import { statusesAllowing } from '../../shared/branch/branch-status.ts';
+import type { Failure } from '../../shared/failure/failures.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
+import { type JobRow, saga } from '../jobs/saga.ts';
+import { nextAccessRevision } from '../network-rules/access-rules.ts';
+
+/**
+ * Marks the branch deleted and opens the job that drops its database, in one batch.
+ * @returns why not, or null when it is recorded
+ */
+export async function recordBranchDeletion(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
+  const branchId = job.branchId ?? '';
+  const [branch] = await db
+    .select()
+    .from(projectBranches)
+    .where(and(eq(projectBranches.id, branchId), eq(projectBranches.projectId, job.projectId)));
+  const deletable: string[] = statusesAllowing('delete');
+  if (!branch || !deletable.includes(branch.status)) return { code: 'NOT_FOUND' };
+  if (branch.protected || branch.isDefault) return { code: 'BRANCH_PROTECTED' };
+
+  const stillThere = sql`exists (select 1 from ${projectBranches} where id = ${branchId} and status = ${branch.status})`;
+  const event = auditEvent(
+    'branch.deleted',
+    job.input.actor,
+    {
+      id: job.id,
+      projectId: job.projectId,
+      branchId,
+      metadata: { branch_name: branch.branchName, database: branch.databaseName },
+    },
+    now,
+  );
+  const answers = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, stillThere),
+    insertIf(db, jobs, job, stillThere),
+    db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), stillThere)),
+    db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere)),
+    nextAccessRevision(db, job.projectId),
+    db
+      .update(projectBranches)
+      .set({ status: 'deleted', deletedAt: now, updatedAt: now })
+      .where(and(eq(projectBranches.id, branchId), inArray(projectBranches.status, [branch.status]))),
+  ]);
+  return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
+}
+
+/** Spec 3.1: the underlying database is dropped after the branch is deleted. */
+export const deleteBranch = saga<{ database: string } | 'gone'>({
+  steps: [
+    [
+      {
+        name: 'drop',
+        run: async ({ job, callHost }, subject) =>
+          subject === 'gone' ||
+          callHost('branch.drop', {
+            job_id: job.id,
+            project_id: job.projectId,
+            branch_id: job.branchId ?? '',
+            database: subject.database,
+          }),
+      },
+    ],
+  ],
+  load: async ({ db, job }) => {
+    const [branch] = await db
+      .select({ database: projectBranches.databaseName })
+      .from(projectBranches)
+      .where(eq(projectBranches.id, job.branchId ?? ''));
+    return branch ?? 'gone';
+  },
+  complete: () => [],
+});

@@ -1,0 +1,127 @@
+import { and, eq, inArray, sql } from 'drizzle-orm';
+import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import { branchDatabaseName } from '../../shared/branch/database-name.ts';
+import { expiryOf, LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/lifespan.ts';
+import type { Failure } from '../../shared/failure/failures.ts';
+import type { Actor } from '../audit/actor.ts';
+import { newCredentials } from '../credentials/branch-credentials.ts';
+import { type Database, inOneBatch, insertIf, type Statement, uniqueConflict } from '../database/database.ts';
+import {
+  branchCredentials,
+  jobs,
+  projectBranches,
+  projects,
+} from '../database/schema.ts';
+import { keepKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { newJob } from '../jobs/job-store.ts';
+import type { JobRow } from '../jobs/saga.ts';
+import { addRule } from '../network-rules/access-rules.ts';
+import { creatorRule } from '../network-rules/creator-rule.ts';
+import type { ProjectRow } from '../projects/project-record.ts';
+import type { Settings } from '../settings.ts';
+import type { BranchRow } from './branch-record.ts';
+
+/** A checked wish for a branch. Its ids are made by the caller, so that a repetition names the same branch. */
+export interface BranchOrder {
+  jobId: string;
+  branchId: string;
+  project: ProjectRow;
+  source: BranchRow;
+  branchName: string;
+  lifespan: Lifespan;
+  /** Network of the creator's address, when it is known. */
+  creatorCidr: string | null;
+  actor: Actor;
+  keyUse: KeyUse | null;
+}
+
+/** What a unique index that refuses the reservation means. */
+const CONFLICTS: readonly [column: string, failure: Failure][] = [
+  ['idempotency_keys', { code: 'IDEMPOTENCY_IN_FLIGHT' }],
+  ['project_branches', { code: 'BRANCH_EXISTS' }],
+];
+
+const countedBranches = (projectId: string) =>
+  sql`(select count(*) from ${projectBranches} where ${and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, COUNTED_STATUSES))})`;
+
+/**
+ * Takes the branch's name and place under the cap and opens its job, in one batch: from here on the branch
+ * comes to be or is undone, whatever dies.
+ */
+export async function reserveBranch(
+  db: Database,
+  settings: Settings,
+  order: BranchOrder,
+  now: Date,
+): Promise<{ job: JobRow } | { refused: Failure }> {
+  const { project, source } = order;
+  const branch = branchRow(order, now);
+  const job = newJob(
+    {
+      id: order.jobId,
+      kind: 'branch.create',
+      projectId: project.id,
+      branchId: branch.id,
+      hostId: project.hostId,
+      actor: order.actor,
+    },
+    now,
+  );
+  const credentials = await newCredentials(settings.CREDENTIAL_KEYS, branch.id, now);
+  const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active'
+    and ${countedBranches(project.id)} < branch_limit)
+    and exists (select 1 from ${projectBranches} where id = ${source.id} and status = 'active')`;
+  const reserved = sql`exists (select 1 from ${projectBranches} where id = ${branch.id})`;
+  const rule = order.creatorCidr && creatorRule(project, branch, order.creatorCidr, now);
+  const statements: Statement[] = [
+    ...keepKey(db, order.keyUse, job.id, allowed, now),
+    insertIf(db, projectBranches, branch, allowed),
+    insertIf(db, jobs, job, reserved),
+    ...credentials.map((row) => insertIf(db, branchCredentials, row, reserved)),
+    ...(rule ? addRule(db, rule, reserved) : []),
+    db
+      .select({
+        status: projects.status,
+        limit: projects.branchLimit,
+        current: sql<number>`${countedBranches(project.id)}`,
+        reserved: sql<number>`${reserved}`,
+      })
+      .from(projects)
+      .where(eq(projects.id, project.id)),
+  ];
+  try {
+    const answers = await inOneBatch(db, statements);
+    const [found] = answers.at(-1) as { status: string; limit: number; current: number; reserved: number }[];
+    if (found?.reserved) return { job };
+    if (!found) return { refused: { code: 'NOT_FOUND' } };
+    if (found.status !== 'active') return { refused: { code: 'PROJECT_NOT_ACTIVE' } };
+    if (found.current < found.limit) return { refused: { code: 'SOURCE_NOT_ACTIVE' } };
+    const fields = { limit: found.limit, current: found.current, retry_after: null };
+    return { refused: { code: 'BRANCH_LIMIT_REACHED', fields } };
+  } catch (error) {
+    const conflict = uniqueConflict(error);
+    const refused = conflict && CONFLICTS.find(([table]) => conflict.startsWith(table))?.[1];
+    if (!refused) throw error;
+    return { refused };
+  }
+}
+
+const branchRow = ({ branchId, project, source, branchName, lifespan, actor }: BranchOrder, now: Date): BranchRow => ({
+  id: branchId,
+  projectId: project.id,
+  parentBranchId: source.id,
+  branchName,
+  databaseName: branchDatabaseName(project.appKey, project.env, branchName),
+  sourceDatabase: source.databaseName,
+  status: 'creating',
+  lifespan,
+  expiresAt: expiryOf(lifespan, now),
+  ttlSeconds: LIFESPAN_SECONDS[lifespan],
+  isDefault: false,
+  protected: false,
+  createdBy: actor.userId,
+  tenantId: project.tenantId,
+  deletedAt: null,
+  createdAt: now,
+  updatedAt: now,
+});

@@ -1,0 +1,61 @@
+import { environmentName } from '../../shared/branch/database-name.ts';
+import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
+import type { BranchRow } from '../branches/branch-record.ts';
+import type { branchCredentials, hosts } from '../database/schema.ts';
+import { type CredentialKey, makePassword, openPassword, sealPassword } from './password.ts';
+
+type CredentialsRow = typeof branchCredentials.$inferSelect;
+
+/** New sealed passwords for the three logins of a branch. */
+export const newCredentials = (
+  keys: readonly CredentialKey[],
+  branchId: string,
+  now: Date,
+): Promise<CredentialsRow[]> =>
+  Promise.all(
+    BRANCH_ROLES.map(async (role) => {
+      const { keyId, sealed } = await sealPassword(keys, branchId, role, makePassword());
+      return { branchId, role, keyId, sealedPassword: sealed, updatedAt: now };
+    }),
+  );
+
+/** @throws Error when there is no such row, or it does not open */
+export async function passwordOf(
+  keys: readonly CredentialKey[],
+  rows: readonly CredentialsRow[],
+  role: BranchRole,
+): Promise<string> {
+  const row = rows.find((candidate) => candidate.role === role);
+  if (!row) throw new Error(`the branch has no ${role} credentials`);
+  return openPassword(keys, row.branchId, role, { keyId: row.keyId, sealed: row.sealedPassword });
+}
+
+/** Logins of the pooled and the direct URL: the specification's pair, or the read-only login on both ports. */
+const URL_ROLES: Record<'default' | 'read_only', { pooled: BranchRole; direct: BranchRole }> = {
+  default: { pooled: 'read_write', direct: 'owner' },
+  read_only: { pooled: 'read_only', direct: 'read_only' },
+};
+
+/** Spec 2.5. Holds passwords: it goes to the client and nowhere else. */
+export async function credentialsRecord(
+  keys: readonly CredentialKey[],
+  branch: BranchRow,
+  rows: readonly CredentialsRow[],
+  host: typeof hosts.$inferSelect,
+  view: keyof typeof URL_ROLES,
+) {
+  const { pooled, direct } = URL_ROLES[view];
+  const url = async (role: BranchRole, port: number) =>
+    `postgresql://${loginName(branch.id, role)}:${await passwordOf(keys, rows, role)}@${host.dbHost}:${port}/${branch.databaseName}?sslmode=require`;
+  const name = environmentName(branch.databaseName);
+  return {
+    project_id: branch.projectId,
+    branch_id: branch.id,
+    branch_name: branch.branchName,
+    database: branch.databaseName,
+    runtime_key: `DATABASE_URL_${name}`,
+    direct_key: `DIRECT_URL_${name}`,
+    database_url: await url(pooled, host.pooledPort),
+    direct_url: await url(direct, host.directPort),
+  };
+}

@@ -1,0 +1,107 @@
+import { DurableObject } from 'cloudflare:workers';
+import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
+import { BEAT } from '../../shared/protocol/frames.ts';
+import type { Method, Params } from '../../shared/protocol/operations.ts';
+import { logEvent } from '../log.ts';
+import { reconcileHost } from '../reconciliation/reconcile-host.ts';
+import type { Env } from '../settings.ts';
+import { type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
+import type { CallOutcome } from './pending-calls.ts';
+
+const RECONCILE_EVERY = 5 * 60_000;
+/** After a reconciliation that failed, for instance because PostgreSQL was still starting. */
+const RECONCILE_AGAIN = 5_000;
+
+/** The Worker's word on who dials, as a header of the upgrade. The object can be reached through the Worker alone. */
+export const CALLER_HEADER = 'Link-Caller';
+
+/**
+ * Holds the WebSocket of one database host's agent; named by the host's id. An idle link costs nothing: the
+ * runtime answers the beats and the object sleeps. All it needs to wake up is kept with its sockets, save the
+ * newest epoch and the host's id, which are in its storage (`epoch`, `host_id`).
+ */
+export class HostLink extends DurableObject<Env> {
+  readonly #links: Links;
+
+  /** @param bounds given by tests alone */
+  constructor(ctx: DurableObjectState, env: Env, bounds: Bounds = BOUNDS) {
+    super(ctx, env);
+    ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair(BEAT.request, BEAT.response));
+    this.#links = new Links({
+      sockets: () => ctx.getWebSockets().map((socket) => this.#wrap(socket)),
+      epoch: {
+        newest: () => ctx.storage.kv.get<number>('epoch') ?? 0,
+        remember: (epoch) => ctx.storage.kv.put('epoch', epoch),
+      },
+      onLinked: () => ctx.waitUntil(ctx.storage.setAlarm(Date.now())),
+      log: logEvent,
+      clock: { now: Date.now, after },
+      bounds,
+    });
+  }
+
+  /** Whether an agent is linked and has been heard within two beats. */
+  async linked(): Promise<boolean> {
+    return this.#links.linked();
+  }
+
+  /** Asks the agent for an operation; use `callHost`, which keeps the types and survives the loss of this object. */
+  async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
+    return this.#links.call(method, params);
+  }
+
+  override async fetch(request: Request): Promise<Response> {
+    const caller = JSON.parse(request.headers.get(CALLER_HEADER) ?? '') as Caller;
+    this.ctx.storage.kv.put('host_id', caller.hostId);
+    const { 0: client, 1: server } = new WebSocketPair();
+    this.ctx.acceptWebSocket(server);
+    this.#links.accept(this.#wrap(server), caller);
+    return new Response(null, { status: 101, webSocket: client });
+  }
+
+  override async webSocketMessage(socket: WebSocket, message: string | ArrayBuffer): Promise<void> {
+    await this.#links.receive(this.#wrap(socket), message);
+  }
+
+  override async webSocketClose(socket: WebSocket): Promise<void> {
+    this.#links.lost(this.#wrap(socket));
+  }
+
+  override async webSocketError(socket: WebSocket): Promise<void> {
+    this.#links.lost(this.#wrap(socket));
+  }
+
+  /**
+   * Reconciles the host after every handshake and then regularly while it is linked. It runs as an alarm so that
+   * no socket waits for it, and so that its calls, which come back to this object, meet nothing that waits for them.
+   */
+  override async alarm(): Promise<void> {
+    const { storage } = this.ctx;
+    const hostId = storage.kv.get<string>('host_id');
+    if (hostId === undefined || !this.#links.linked()) return;
+    // Before the work: a handshake during it asks for an earlier alarm, which has to stand.
+    await storage.setAlarm(Date.now() + RECONCILE_EVERY);
+    try {
+      await reconcileHost(this.env, hostId);
+    } catch (error) {
+      logEvent('reconciliation.failed', { host_id: hostId, reason: String(error) });
+      const next = (await storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
+      await storage.setAlarm(Math.min(next, Date.now() + RECONCILE_AGAIN));
+    }
+  }
+
+  #wrap(socket: WebSocket): LinkSocket {
+    return {
+      send: (text) => socket.send(text),
+      close: (code, reason) => socket.close(code, reason),
+      state: () => (socket.deserializeAttachment() as SocketState | null) ?? { phase: 'closed' },
+      keep: (state) => socket.serializeAttachment(state),
+      lastBeat: () => this.ctx.getWebSocketAutoResponseTimestamp(socket)?.getTime() ?? 0,
+    };
+  }
+}
+
+function after(milliseconds: number, task: () => void): () => void {
+  const timer = setTimeout(task, milliseconds);
+  return () => clearTimeout(timer);
+}

@@ -1,0 +1,50 @@
+import { errors, importJWK, jwtVerify } from 'jose';
+import type { PublicKey } from '../../shared/protocol/enrolment.ts';
+import { ANSWER_LIFETIME, ANSWER_TYPE, AnswerClaims, type RefusalReason } from '../../shared/protocol/handshake.ts';
+import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
+
+/** Seconds a host's clock may be off. That an answer is fresh shows in its nonce; the times are a second fence. */
+const CLOCK_TOLERANCE = 300;
+
+export interface Expected {
+  hostId: string;
+  /** Host and port the agent's request was made to. */
+  audience: string;
+  nonce: string;
+  publicKey: PublicKey;
+}
+
+export type Verdict = { ok: true; epoch: number } | { ok: false; reason: RefusalReason };
+
+/** What a claim that jose refuses says about the sender. */
+const REASON_OF_CLAIM: Record<string, RefusalReason> = { aud: 'audience', iat: 'clock', exp: 'clock' };
+
+/**
+ * Judges an answer to the handshake's challenge. Whether its epoch is new enough is for the caller to say.
+ * @param now Unix milliseconds
+ */
+export async function judgeAnswer(token: string, expected: Expected, now: number): Promise<Verdict> {
+  let claims: AnswerClaims;
+  try {
+    const verified = await jwtVerify(token, await importJWK(expected.publicKey, 'EdDSA'), {
+      algorithms: ['EdDSA'],
+      typ: ANSWER_TYPE,
+      issuer: expected.hostId,
+      audience: expected.audience,
+      currentDate: new Date(now),
+      maxTokenAge: ANSWER_LIFETIME,
+      clockTolerance: CLOCK_TOLERANCE,
+    });
+    claims = AnswerClaims.parse(verified.payload);
+  } catch (error) {
+    return { ok: false, reason: refusalReason(error) };
+  }
+  if (claims.nonce !== expected.nonce) return { ok: false, reason: 'nonce' };
+  if (claims.protocol !== PROTOCOL_VERSION) return { ok: false, reason: 'protocol' };
+  return { ok: true, epoch: claims.epoch };
+}
+
+function refusalReason(error: unknown): RefusalReason {
+  const isClaim = error instanceof errors.JWTClaimValidationFailed || error instanceof errors.JWTExpired;
+  return (isClaim && REASON_OF_CLAIM[error.claim]) || 'signature';
+}

@@ -1,0 +1,103 @@
+import type { Bounds } from '../../shared/protocol/bounds.ts';
+import type { ReplyFrame, RequestFrame } from '../../shared/protocol/frames.ts';
+import type { HostFailure, HostFailureCode } from '../../shared/protocol/host-failures.ts';
+import { fitsMessage } from '../../shared/protocol/messages.ts';
+import { type Method, OPERATIONS, type Params, type Result } from '../../shared/protocol/operations.ts';
+import type { Clock, Transport } from '../../shared/protocol/transport.ts';
+
+export type CallOutcome<M extends Method> = { ok: true; result: Result<M> } | { ok: false; failure: HostFailure };
+
+export const failed = (code: HostFailureCode, message: string) =>
+  ({ ok: false, failure: { code, message } }) as const;
+
+interface PendingCall {
+  method: Method;
+  /** The link it went out on: a reply from any other does not count. */
+  epoch: number;
+  end: (outcome: CallOutcome<Method>) => void;
+}
+
+interface PendingCallsOptions {
+  clock: Clock;
+  bounds: Bounds;
+  /** Ends the calls of links that have fallen silent; asked once a beat while calls are waiting. */
+  dropSilentLinks: () => void;
+}
+
+/** Calls that went out to the host and have no reply yet. Each one ends: by its reply, its deadline or its link's loss. */
+export class PendingCalls {
+  readonly #options: PendingCallsOptions;
+  readonly #calls = new Map<string, PendingCall>();
+
+  constructor(options: PendingCallsOptions) {
+    this.#options = options;
+  }
+
+  make<M extends Method>(
+    link: Transport,
+    epoch: number,
+    method: M,
+    params: Params<M>,
+  ): Promise<CallOutcome<Method>> | CallOutcome<Method> {
+    const { bounds } = this.#options;
+    if (this.#calls.size >= bounds.callsInFlight) {
+      return failed('HOST_BUSY', `${bounds.callsInFlight} calls are waiting for this host`);
+    }
+    const reading = OPERATIONS[method].params.safeParse(params);
+    if (!reading.success) return failed('INVALID_CALL', `invalid parameters of ${method}`);
+    const id = crypto.randomUUID();
+    const frame: RequestFrame = { jsonrpc: '2.0', id, method, params: reading.data };
+    const text = JSON.stringify(frame);
+    if (!fitsMessage(text, bounds)) return failed('INVALID_CALL', `the call of ${method} is over the message size`);
+
+    const { promise, resolve } = Promise.withResolvers<CallOutcome<Method>>();
+    const stopWaiting = this.#endAtDeadline(id, method);
+    const end = (outcome: CallOutcome<Method>) => {
+      this.#calls.delete(id);
+      stopWaiting();
+      resolve(outcome);
+    };
+    this.#calls.set(id, { method, epoch, end });
+    link.send(text);
+    return promise;
+  }
+
+  /** Ends the call the reply belongs to. A reply that comes too late, or over another link than its call, is dropped. */
+  settle(epoch: number, reply: ReplyFrame): void {
+    const call = this.#calls.get(reply.id);
+    if (call?.epoch !== epoch) return;
+    if ('error' in reply) return call.end(failed(reply.error.data.code, reply.error.message));
+    const reading = OPERATIONS[call.method].result.safeParse(reply.result);
+    call.end(
+      reading.success
+        ? { ok: true, result: reading.data }
+        : failed('INTERNAL', `the host's reply to ${call.method} has the wrong form`),
+    );
+  }
+
+  /** The link is gone: nothing that went out on it will be answered. */
+  abandon(epoch: number): void {
+    for (const call of [...this.#calls.values()].filter((pending) => pending.epoch === epoch)) {
+      call.end(failed('HOST_UNAVAILABLE', `the link was lost during ${call.method}`));
+    }
+  }
+
+  #endAtDeadline(id: string, method: Method): () => void {
+    const { clock, bounds, dropSilentLinks } = this.#options;
+    const deadline = clock.now() + OPERATIONS[method].deadline;
+    let cancel: () => void;
+    const wait = () => {
+      const left = deadline - clock.now();
+      cancel = clock.after(Math.min(left, bounds.heartbeat), () => {
+        if (clock.now() >= deadline) {
+          this.#calls.get(id)?.end(failed('HOST_TIMEOUT', `no reply to ${method} within its deadline`));
+          return;
+        }
+        wait();
+        dropSilentLinks();
+      });
+    };
+    wait();
+    return () => cancel();
+  }
+}

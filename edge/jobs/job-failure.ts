@@ -1,0 +1,63 @@
+import type { Failure, FailureCode } from '../../shared/failure/failures.ts';
+import type { JobError } from '../../shared/project/job.ts';
+import { HOST_FAILURES, type HostFailureClass, type HostFailureCode } from '../../shared/protocol/host-failures.ts';
+
+/** A call to the project's database host that did not succeed. */
+export class HostCallError extends Error {
+  readonly code: HostFailureCode;
+
+  constructor(code: HostFailureCode, message: string) {
+    super(message);
+    this.name = 'HostCallError';
+    this.code = code;
+  }
+}
+
+/** What a job was about is gone: the branch or its project was deleted while the job waited. */
+export class OvertakenError extends Error {
+  constructor() {
+    super('what the job was to make was deleted meanwhile');
+    this.name = 'OvertakenError';
+  }
+}
+
+/** Failures of the host that a client is told under a code of their own; any other is `HOST_UNAVAILABLE`. */
+const TOLD_TO_CLIENTS: Partial<Record<string, FailureCode>> = {
+  SOURCE_BUSY: 'SOURCE_BUSY',
+  SOURCE_MISSING: 'SOURCE_NOT_ACTIVE',
+  HOST_TIMEOUT: 'HOST_TIMEOUT',
+  OVERTAKEN: 'NOT_FOUND',
+} satisfies Partial<Record<HostFailureCode | 'OVERTAKEN', FailureCode>>;
+
+export const publicFailure = (error: JobError, jobId: string): Failure => ({
+  code: TOLD_TO_CLIENTS[error.code] ?? 'HOST_UNAVAILABLE',
+  fields: { job_id: jobId },
+});
+
+/** An error that is not the host's (D1 away, a bug) may pass: nothing is lost by trying again. */
+export function failureClass(error: unknown): HostFailureClass {
+  if (error instanceof HostCallError) return HOST_FAILURES[error.code];
+  return error instanceof OvertakenError ? 'permanent' : 'transient';
+}
+
+export function jobError(error: unknown): JobError {
+  const message = error instanceof Error ? error.message : 'unknown error';
+  if (error instanceof HostCallError) return { code: error.code, message };
+  return { code: error instanceof OvertakenError ? 'OVERTAKEN' : 'INTERNAL', message };
+}
+
+/** Nothing was made for good when the host refused, so no record is to stay. */
+export const wasRefused = ({ code }: JobError): boolean =>
+  Object.hasOwn(HOST_FAILURES, code) && HOST_FAILURES[code as HostFailureCode] === 'refused';
+
+const RETRY_FIRST_MS = 250;
+/** Within the thirty seconds promised after a fault, with room for the attempt itself. */
+const RETRY_LONGEST_MS = 8_000;
+/** A host that links up wakes its jobs by itself. */
+const RETRY_UNLINKED_MS = 60_000;
+
+/** Milliseconds until the next attempt after `attempts` failed ones. */
+export const retryDelay = (error: unknown, attempts: number): number =>
+  error instanceof HostCallError && error.code === 'HOST_UNAVAILABLE'
+    ? RETRY_UNLINKED_MS
+    : Math.min(RETRY_FIRST_MS * 2 ** attempts, RETRY_LONGEST_MS);

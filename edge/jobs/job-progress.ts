@@ -1,0 +1,65 @@
+import { and, eq, inArray } from 'drizzle-orm';
+import type { JobError, JobStatus, JobStep } from '../../shared/project/job.ts';
+import type { Database, Statement } from '../database/database.ts';
+import { jobs } from '../database/schema.ts';
+import { OPEN_STATUSES } from './job-store.ts';
+import type { AnySaga, JobRow } from './saga.ts';
+
+/** Jobs that end sooner show no progress in D1: their one write is their end. */
+const SHOW_PROGRESS_EVERY_MS = 400;
+
+export const pendingSteps = (definition: AnySaga): JobStep[] =>
+  definition.steps.flat().map(({ name }) => ({ name, status: 'pending', started_at: null, finished_at: null }));
+
+/** The steps of one attempt at a job, and their picture in D1. */
+export class JobProgress {
+  readonly #db: Database;
+  readonly #job: JobRow;
+  readonly #steps: JobStep[];
+  readonly #timer: ReturnType<typeof setInterval>;
+
+  constructor(db: Database, job: JobRow, definition: AnySaga) {
+    this.#db = db;
+    this.#job = job;
+    this.#steps = pendingSteps(definition);
+    this.#timer = setInterval(() => this.save({}).catch(() => {}), SHOW_PROGRESS_EVERY_MS);
+  }
+
+  async during(name: string, work: () => Promise<unknown>): Promise<void> {
+    const step = this.#steps.find((candidate) => candidate.name === name);
+    if (!step) throw new Error(`no step ${name}`);
+    step.status = 'running';
+    step.started_at = new Date().toISOString();
+    try {
+      await work();
+      step.status = 'succeeded';
+    } catch (error) {
+      step.status = 'failed';
+      throw error;
+    } finally {
+      step.finished_at = new Date().toISOString();
+    }
+  }
+
+  /** Writes the picture, unless the job has ended by then. */
+  async save(more: { attempts?: number; error?: JobError }): Promise<void> {
+    await this.#write('running', more);
+  }
+
+  /** The job's last write; it joins the batch that records what the job did. */
+  end(status: Extract<JobStatus, 'succeeded' | 'failed'>): Statement {
+    this.stop();
+    return this.#write(status, {});
+  }
+
+  stop(): void {
+    clearInterval(this.#timer);
+  }
+
+  #write(status: JobStatus, more: { attempts?: number; error?: JobError }) {
+    return this.#db
+      .update(jobs)
+      .set({ ...more, status, steps: this.#steps, updatedAt: new Date() })
+      .where(and(eq(jobs.id, this.#job.id), inArray(jobs.status, OPEN_STATUSES)));
+  }
+}

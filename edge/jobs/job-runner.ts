@@ -1,0 +1,144 @@
+import { eq } from 'drizzle-orm';
+import type { Failure } from '../../shared/failure/failures.ts';
+import type { JobError } from '../../shared/project/job.ts';
+import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
+import { inOneBatch } from '../database/database.ts';
+import { idempotencyKeys } from '../database/schema.ts';
+import { logEvent } from '../log.ts';
+import { failureClass, jobError, OvertakenError, publicFailure, retryDelay, wasRefused } from './job-failure.ts';
+import { JobProgress } from './job-progress.ts';
+import type { AnySaga, JobResponse, JobRow, SagaContext, SagaTable } from './saga.ts';
+import { Slots } from './slots.ts';
+
+/** A creation that has not succeeded after this long is given up and undone. */
+const GIVE_UP_AFTER_MS = 15 * 60_000;
+
+export type JobEnd = { ok: true; response: JobResponse | null } | { ok: false; failure: Failure };
+
+interface JobRunnerOptions extends Omit<SagaContext, 'job'> {
+  sagas: SagaTable;
+  /** Asks for another attempt at that moment (Unix milliseconds), even if this object is gone by then. */
+  wakeAt: (moment: number) => void;
+}
+
+interface Run {
+  branchId: string | null;
+  done: Promise<JobEnd | null>;
+}
+
+/**
+ * Runs the jobs of one project: each at most once at a time, jobs about the same branch one after another,
+ * three creations side by side (spec section 8). What it knows of a job is in D1: nothing is lost with it.
+ */
+export class JobRunner {
+  readonly #options: JobRunnerOptions;
+  readonly #runs = new Map<string, Run>();
+  readonly #creations = new Slots(CONCURRENT_CREATIONS);
+  readonly #ends = new Map<string, PromiseWithResolvers<JobEnd>>();
+
+  constructor(options: JobRunnerOptions) {
+    this.#options = options;
+  }
+
+  /** The job's end, over as many attempts as it takes; null when it has not come after `milliseconds`. */
+  async endOf(jobId: string, milliseconds: number): Promise<JobEnd | null> {
+    const end = this.#ends.get(jobId) ?? Promise.withResolvers<JobEnd>();
+    this.#ends.set(jobId, end);
+    const timeout = Promise.withResolvers<null>();
+    const timer = setTimeout(() => timeout.resolve(null), milliseconds);
+    try {
+      return await Promise.race([end.promise, timeout.promise]);
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  /** Makes one attempt at the job, or joins the one that is being made. Never throws. */
+  start(job: JobRow): Promise<JobEnd | null> {
+    const run = this.#runs.get(job.id);
+    if (run) return run.done;
+    const done = this.#attemptInTurn(job).then((end) => {
+      this.#runs.delete(job.id);
+      if (end) {
+        this.#ends.get(job.id)?.resolve(end);
+        this.#ends.delete(job.id);
+      }
+      return end;
+    });
+    this.#runs.set(job.id, { branchId: job.branchId, done });
+    return done;
+  }
+
+  async #attemptInTurn(job: JobRow): Promise<JobEnd | null> {
+    const sameBranch = ({ branchId }: Run) => job.kind === 'project.delete' || branchId === job.branchId;
+    await Promise.all([...this.#runs.values()].filter(sameBranch).map(({ done }) => done));
+    const release = job.kind.endsWith('.create') ? await this.#creations.take() : () => {};
+    const progress = new JobProgress(this.#options.db, job, this.#options.sagas[job.kind]);
+    try {
+      return await this.#attempt(job, progress);
+    } catch (error) {
+      logEvent('job.attempt_failed', { job_id: job.id, kind: job.kind, ...jobError(error) });
+      job.attempts += 1;
+      this.#options.wakeAt(Date.now() + retryDelay(error, job.attempts));
+      await progress.save({ attempts: job.attempts }).catch(() => {});
+      return null;
+    } finally {
+      progress.stop();
+      release();
+    }
+  }
+
+  async #attempt(job: JobRow, progress: JobProgress): Promise<JobEnd> {
+    const definition = this.#options.sagas[job.kind];
+    const context = { ...this.#options, job };
+    if (job.error === null) {
+      try {
+        return await this.#goForward(definition, context, progress);
+      } catch (error) {
+        const hopeless = failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > GIVE_UP_AFTER_MS;
+        if (!definition.undo || !hopeless) throw error;
+        job.error = jobError(error);
+        // Once it is written that the job failed, no later attempt goes forward again.
+        await progress.save({ error: job.error });
+      }
+    }
+    return this.#goBack(definition, context, progress, job.error);
+  }
+
+  async #goForward(definition: AnySaga, context: SagaContext, progress: JobProgress): Promise<JobEnd> {
+    const subject = await definition.load(context);
+    if (subject === null) throw new OvertakenError();
+    for (const row of definition.steps) {
+      const outcomes = await Promise.allSettled(
+        row.map((step) => progress.during(step.name, () => step.run(context, subject))),
+      );
+      const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
+      if (reasons.length > 0) throw reasons.find((reason) => failureClass(reason) !== 'transient') ?? reasons[0];
+    }
+    const response = definition.response?.(subject) ?? null;
+    const { db, job } = context;
+    await inOneBatch(db, [
+      ...definition.complete(context, subject, new Date()),
+      ...(response ? [db.update(idempotencyKeys).set(response).where(eq(idempotencyKeys.jobId, job.id))] : []),
+      progress.end('succeeded'),
+    ]);
+    return { ok: true, response };
+  }
+
+  async #goBack(
+    definition: AnySaga,
+    context: SagaContext,
+    progress: JobProgress,
+    error: JobError,
+  ): Promise<JobEnd> {
+    const { db, job } = context;
+    await definition.undo?.run(context);
+    await inOneBatch(db, [
+      ...(definition.undo?.record(context, wasRefused(error), new Date()) ?? []),
+      // The key is free again, so that the client can try under the same key what failed.
+      db.delete(idempotencyKeys).where(eq(idempotencyKeys.jobId, job.id)),
+      progress.end('failed'),
+    ]);
+    return { ok: false, failure: publicFailure(error, job.id) };
+  }
+}

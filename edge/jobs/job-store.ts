@@ -1,0 +1,37 @@
+import { and, eq, inArray } from 'drizzle-orm';
+import type { JobKind, JobStatus } from '../../shared/project/job.ts';
+import type { Actor } from '../audit/actor.ts';
+import type { Database } from '../database/database.ts';
+import { jobs } from '../database/schema.ts';
+import type { JobRow } from './saga.ts';
+
+export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
+
+/** Jobs of a project that have not ended, oldest first. */
+export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
+  db
+    .select()
+    .from(jobs)
+    .where(and(eq(jobs.projectId, projectId), inArray(jobs.status, OPEN_STATUSES)))
+    .orderBy(jobs.createdAt, jobs.id);
+
+/** A job as it is first written. */
+export const newJob = (
+  about: { id: string; kind: JobKind; projectId: string; branchId: string | null; hostId: string; actor: Actor },
+  now: Date,
+): JobRow => ({
+  id: about.id,
+  kind: about.kind,
+  projectId: about.projectId,
+  branchId: about.branchId,
+  hostId: about.hostId,
+  input: { actor: about.actor },
+  status: 'queued',
+  steps: [],
+  error: null,
+  attempts: 0,
+  createdBy: about.actor.userId,
+  tenantId: about.actor.tenantId,
+  createdAt: now,
+  updatedAt: now,
+});

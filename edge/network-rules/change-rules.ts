@@ -1,0 +1,62 @@
+import { and, eq, sql } from 'drizzle-orm';
+import type { Failure } from '../../shared/failure/failures.ts';
+import type { Actor } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
+import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
+import { addRule, nextAccessRevision } from './access-rules.ts';
+import type { NetworkRuleRow } from './network-rule-record.ts';
+
+/** Records a new rule. @returns why not, or null */
+export async function recordRule(db: Database, rule: NetworkRuleRow, actor: Actor): Promise<Failure | null> {
+  const projectActive = sql`exists (select 1 from ${projects} where id = ${rule.projectId} and status = 'active')`;
+  const branchThere = rule.branchId
+    ? sql`exists (select 1 from ${projectBranches} where id = ${rule.branchId} and project_id = ${rule.projectId}
+        and status in ('creating', 'active', 'expired'))`
+    : sql`true`;
+  const event = auditEvent(
+    'network_rule.created',
+    actor,
+    { projectId: rule.projectId, ...(rule.branchId && { branchId: rule.branchId }), metadata: { rule_id: rule.id, cidr: rule.cidr } },
+    rule.createdAt,
+  );
+  const recorded = sql`exists (select 1 from ${networkRules} where id = ${rule.id})`;
+  try {
+    const answers = await inOneBatch(db, [
+      ...addRule(db, rule, sql`${projectActive} and ${branchThere}`),
+      insertIf(db, auditEvents, event, recorded),
+      db.select({ active: sql<number>`${projectActive}`, recorded: sql<number>`${recorded}` }).from(sql`(select 1)`),
+    ]);
+    const [found] = answers.at(-1) as { active: number; recorded: number }[];
+    if (found?.recorded) return null;
+    return { code: found?.active ? 'NOT_FOUND' : 'PROJECT_NOT_ACTIVE' };
+  } catch (error) {
+    if (uniqueConflict(error)) return { code: 'RULE_EXISTS' };
+    throw error;
+  }
+}
+
+/** Records that a rule is gone. @returns why not, or null */
+export async function recordRuleRemoval(
+  db: Database,
+  projectId: string,
+  ruleId: string,
+  actor: Actor,
+  now: Date,
+): Promise<Failure | null> {
+  const theRule = and(eq(networkRules.id, ruleId), eq(networkRules.projectId, projectId));
+  const [rule] = await db.select().from(networkRules).where(theRule);
+  if (!rule) return { code: 'NOT_FOUND' };
+  const event = auditEvent(
+    'network_rule.deleted',
+    actor,
+    { projectId, ...(rule.branchId && { branchId: rule.branchId }), metadata: { rule_id: ruleId, cidr: rule.cidr } },
+    now,
+  );
+  const answers = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, sql`exists (select 1 from ${networkRules} where ${theRule})`),
+    nextAccessRevision(db, projectId),
+    db.delete(networkRules).where(theRule),
+  ]);
+  return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
+}

@@ -1,0 +1,194 @@
+import { DurableObject } from 'cloudflare:workers';
+import { eq } from 'drizzle-orm';
+import type { Failure } from '../../shared/failure/failures.ts';
+import type { Actor } from '../audit/actor.ts';
+import { createBranch } from '../branches/create-branch.ts';
+import { deleteBranch, recordBranchDeletion } from '../branches/delete-branch.ts';
+import { type BranchOrder, reserveBranch } from '../branches/reserve-branch.ts';
+import { type Database, openDatabase } from '../database/database.ts';
+import { projects } from '../database/schema.ts';
+import { hostCaller, isLinked } from '../host-link/host-caller.ts';
+import { jobError, retryDelay } from '../jobs/job-failure.ts';
+import { JobRunner } from '../jobs/job-runner.ts';
+import { newJob, openJobs } from '../jobs/job-store.ts';
+import type { JobResponse, JobRow, SagaTable } from '../jobs/saga.ts';
+import { logEvent } from '../log.ts';
+import { applyAccess } from '../network-rules/access-rules.ts';
+import { recordRule, recordRuleRemoval } from '../network-rules/change-rules.ts';
+import type { NetworkRuleRow } from '../network-rules/network-rule-record.ts';
+import { type Env, readSettings } from '../settings.ts';
+import { createProject } from './create-project.ts';
+import { deleteProject, recordProjectDeletion } from './delete-project.ts';
+import { type ProjectOrder, reserveProject } from './reserve-project.ts';
+
+/** If nothing else wakes this object, it looks after its open jobs this often. */
+const LOOK_AFTER_MS = 5_000;
+/** Rules that could not be applied are tried again as a job is after that many attempts: in two seconds. */
+const RULE_RETRY_ATTEMPTS = 3;
+const PROJECT_ID = 'project_id';
+
+const SAGAS: SagaTable = {
+  'project.create': createProject,
+  'branch.create': createBranch,
+  'branch.delete': deleteBranch,
+  'project.delete': deleteProject,
+};
+
+/** How an order ended, as far as its client waited. */
+export type OrderOutcome = { response: JobResponse } | { pending: string } | { failure: Failure };
+export type DeletionOutcome = { job: JobRow } | { failure: Failure };
+/** `applied`: both ports obey already. */
+export type RuleOutcome = { applied: boolean } | { failure: Failure };
+
+/** Who deletes what, under which job id. */
+interface Deletion {
+  id: string;
+  projectId: string;
+  hostId: string;
+  actor: Actor;
+}
+
+/**
+ * One object per project (`idFromName(project id)`): everything that changes the project's databases goes
+ * through it. Its storage holds the project id and an alarm, nothing else: jobs, records and rules are in D1,
+ * and the alarm is set before a job is written, so that whatever dies, the job is found and finished.
+ */
+export class ProjectCoordinator extends DurableObject<Env> {
+  readonly #db: Database;
+  #runner: JobRunner | undefined;
+  #alarmAt = Number.POSITIVE_INFINITY;
+
+  constructor(state: DurableObjectState, env: Env) {
+    super(state, env);
+    this.#db = openDatabase(env.DB);
+  }
+
+  /** Makes a project and its `main` database. @param waitMs how long the client waits for the end */
+  async createProject(order: ProjectOrder, waitMs: number): Promise<OrderOutcome> {
+    return this.#carryOut(order.projectId, order.hostId, waitMs, () =>
+      reserveProject(this.#db, readSettings(this.env), order, new Date()),
+    );
+  }
+
+  /** Makes a branch of a live one. @param waitMs how long the client waits for the end */
+  async createBranch(order: BranchOrder, waitMs: number): Promise<OrderOutcome> {
+    return this.#carryOut(order.project.id, order.project.hostId, waitMs, () =>
+      reserveBranch(this.#db, readSettings(this.env), order, new Date()),
+    );
+  }
+
+  /** Marks the branch deleted; its database is dropped by a job. */
+  async deleteBranch(about: Deletion & { branchId: string }): Promise<DeletionOutcome> {
+    const job = newJob({ ...about, kind: 'branch.delete' }, new Date());
+    return this.#record(job, recordBranchDeletion);
+  }
+
+  /** Marks the project as being deleted; a job drops all it has. */
+  async deleteProject(about: Deletion): Promise<DeletionOutcome> {
+    const job = newJob({ ...about, branchId: null, kind: 'project.delete' }, new Date());
+    return this.#record(job, recordProjectDeletion);
+  }
+
+  async addRule(rule: NetworkRuleRow, hostId: string, actor: Actor): Promise<RuleOutcome> {
+    this.#insure(rule.projectId);
+    const failure = await recordRule(this.#db, rule, actor);
+    return failure ? { failure } : { applied: await this.#applyAccess(rule.projectId, hostId) };
+  }
+
+  async removeRule(projectId: string, hostId: string, ruleId: string, actor: Actor): Promise<RuleOutcome> {
+    this.#insure(projectId);
+    const failure = await recordRuleRemoval(this.#db, projectId, ruleId, actor, new Date());
+    return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
+  }
+
+  /** Resumes what is open: called when the project's host has linked up, and by the reconciler. */
+  async wake(projectId: string): Promise<void> {
+    this.#insure(projectId);
+    await this.#lookAfter(projectId);
+  }
+
+  override async alarm(): Promise<void> {
+    this.#alarmAt = Number.POSITIVE_INFINITY;
+    const projectId = await this.ctx.storage.get<string>(PROJECT_ID);
+    if (projectId) await this.#lookAfter(projectId);
+  }
+
+  async #carryOut(
+    projectId: string,
+    hostId: string,
+    waitMs: number,
+    reserve: () => Promise<{ job: JobRow } | { refused: Failure }>,
+  ): Promise<OrderOutcome> {
+    if (!(await isLinked(this.env, hostId))) return { failure: { code: 'HOST_UNAVAILABLE' } };
+    this.#insure(projectId);
+    const reservation = await reserve();
+    if ('refused' in reservation) return { failure: reservation.refused };
+    const runner = this.#runnerFor(hostId);
+    this.ctx.waitUntil(runner.start(reservation.job));
+    const end = await runner.endOf(reservation.job.id, waitMs);
+    if (end === null) return { pending: reservation.job.id };
+    if (!end.ok) return { failure: end.failure };
+    if (!end.response) throw new Error(`job ${reservation.job.id} ended without an answer`);
+    return { response: end.response };
+  }
+
+  async #record(
+    job: JobRow,
+    recordDeletion: (db: Database, job: JobRow, now: Date) => Promise<Failure | null>,
+  ): Promise<DeletionOutcome> {
+    this.#insure(job.projectId);
+    const failure = await recordDeletion(this.#db, job, job.createdAt);
+    if (failure) return { failure };
+    this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
+    return { job };
+  }
+
+  /** @returns whether both ports obey; if not, the rules are applied when the host can be reached again */
+  async #applyAccess(projectId: string, hostId: string): Promise<boolean> {
+    try {
+      await applyAccess(this.#db, hostCaller(this.env, hostId), projectId);
+      return true;
+    } catch (error) {
+      logEvent('access.not_applied', { project_id: projectId, ...jobError(error) });
+      this.#wakeAt(Date.now() + retryDelay(error, RULE_RETRY_ATTEMPTS));
+      return false;
+    }
+  }
+
+  async #lookAfter(projectId: string): Promise<void> {
+    const [open, [project]] = await Promise.all([
+      openJobs(this.#db, projectId),
+      this.#db.select().from(projects).where(eq(projects.id, projectId)),
+    ]);
+    if (open.length > 0) this.#insure(projectId);
+    const work: Promise<unknown>[] = open.map((job) => this.#runnerFor(job.hostId).start(job));
+    if (project && project.status === 'active' && project.accessApplied < project.accessRevision) {
+      work.push(this.#applyAccess(projectId, project.hostId));
+    }
+    await Promise.all(work);
+  }
+
+  #runnerFor(hostId: string): JobRunner {
+    this.#runner ??= new JobRunner({
+      db: this.#db,
+      settings: readSettings(this.env),
+      callHost: hostCaller(this.env, hostId),
+      sagas: SAGAS,
+      wakeAt: (moment) => this.#wakeAt(moment),
+    });
+    return this.#runner;
+  }
+
+  /** Sets the alarm that finds the work again, before the work is written anywhere. */
+  #insure(projectId: string): void {
+    void this.ctx.storage.put(PROJECT_ID, projectId);
+    this.#wakeAt(Date.now() + LOOK_AFTER_MS);
+  }
+
+  /** @param moment Unix milliseconds; an earlier alarm stands */
+  #wakeAt(moment: number): void {
+    if (moment >= this.#alarmAt && this.#alarmAt > Date.now()) return;
+    this.#alarmAt = moment;
+    void this.ctx.storage.setAlarm(moment);
+  }
+}

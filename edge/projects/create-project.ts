@@ -1,0 +1,50 @@
+import { and, eq } from 'drizzle-orm';
+import { createdBranchRecord } from '../branches/branch-record.ts';
+import { activation, CREATION_STEPS, type Creation, loadCreation } from '../branches/create-branch.ts';
+import { hosts, projectBranches, projects } from '../database/schema.ts';
+import { saga } from '../jobs/saga.ts';
+import { projectRecord } from './project-record.ts';
+
+interface ProjectCreation extends Creation {
+  hostName: string;
+}
+
+/** A new project is its `main` branch: the same steps, from an empty database instead of a live one. */
+export const createProject = saga<ProjectCreation>({
+  steps: CREATION_STEPS,
+  load: async (context) => {
+    const [creation, [host]] = await Promise.all([
+      loadCreation(context),
+      context.db.select({ name: hosts.name }).from(hosts).where(eq(hosts.id, context.job.hostId)),
+    ]);
+    return creation && { ...creation, hostName: host?.name ?? '' };
+  },
+  complete: (context, creation, now) => [
+    ...activation(context, creation, now),
+    context.db
+      .update(projects)
+      .set({ status: 'active', updatedAt: now })
+      .where(and(eq(projects.id, creation.project.id), eq(projects.status, 'creating'))),
+  ],
+  response: ({ project, branch, hostName }) => ({
+    status: 201,
+    body: {
+      ...projectRecord({ ...project, status: 'active', hostName, branchCount: 1 }),
+      main_branch: createdBranchRecord({ ...branch, status: 'active' }),
+    },
+  }),
+  undo: {
+    run: ({ job, callHost }) => callHost('project.drop', { job_id: job.id, project_id: job.projectId }),
+    record: ({ db, job }, refused, now) => {
+      const stillCreating = and(eq(projects.id, job.projectId), eq(projects.status, 'creating'));
+      if (refused) return [db.delete(projects).where(stillCreating)];
+      return [
+        db
+          .update(projectBranches)
+          .set({ status: 'failed', updatedAt: now })
+          .where(and(eq(projectBranches.projectId, job.projectId), eq(projectBranches.status, 'creating'))),
+        db.update(projects).set({ status: 'failed', updatedAt: now }).where(stillCreating),
+      ];
+    },
+  },
+});

@@ -1,0 +1,41 @@
+import { and, eq, inArray, sql } from 'drizzle-orm';
+import { statusesAllowing } from '../../shared/branch/branch-status.ts';
+import type { Failure } from '../../shared/failure/failures.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
+import { type JobRow, saga } from '../jobs/saga.ts';
+
+const DELETABLE = ['creating', 'active', 'failed'] as const;
+
+/** Marks the project and its branches as being deleted and opens the job, in one batch. */
+export async function recordProjectDeletion(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
+  const deletable = and(eq(projects.id, job.projectId), inArray(projects.status, DELETABLE));
+  const stillThere = sql`exists (select 1 from ${projects} where ${deletable})`;
+  const about = { id: job.id, projectId: job.projectId };
+  const answers = await inOneBatch(db, [
+    insertIf(db, auditEvents, auditEvent('project.deleted', job.input.actor, about, now), stillThere),
+    insertIf(db, jobs, job, stillThere),
+    db
+      .update(projectBranches)
+      .set({ status: 'deleting', updatedAt: now })
+      .where(
+        and(
+          eq(projectBranches.projectId, job.projectId),
+          inArray(projectBranches.status, statusesAllowing('delete_project')),
+          stillThere,
+        ),
+      ),
+    db.update(projects).set({ status: 'deleting', updatedAt: now }).where(deletable),
+  ]);
+  return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
+}
+
+/** All databases and logins of the project are dropped; then its record goes, and its branches with it. */
+export const deleteProject = saga({
+  steps: [
+    [{ name: 'drop', run: ({ job, callHost }) => callHost('project.drop', { job_id: job.id, project_id: job.projectId }) }],
+  ],
+  load: async () => ({}),
+  complete: ({ db, job }) => [db.delete(projects).where(eq(projects.id, job.projectId))],
+});

@@ -1,0 +1,45 @@
+import type { Context } from 'hono';
+import { z } from 'zod';
+import { ApiError } from './errors.ts';
+
+const BODY_LIMIT = 1024 * 1024;
+
+function validated<S extends z.ZodType>(schema: S, input: unknown): z.output<S> {
+  const reading = schema.safeParse(input);
+  if (reading.success) return reading.data;
+  const details = reading.error.issues.map(({ path, message }) => ({ path: path.join('.'), message }));
+  throw new ApiError('VALIDATION_FAILED', { details });
+}
+
+/**
+ * The JSON body, checked. Unknown fields are refused by strict schemas, never ignored.
+ * @throws ApiError PAYLOAD_TOO_LARGE, BAD_REQUEST, VALIDATION_FAILED
+ */
+export async function readBody<S extends z.ZodType>(context: Context, schema: S): Promise<z.output<S>> {
+  const tooLarge = () => new ApiError('PAYLOAD_TOO_LARGE');
+  if (Number(context.req.header('content-length') ?? 0) > BODY_LIMIT) throw tooLarge();
+  const bytes = await context.req.arrayBuffer();
+  if (bytes.byteLength > BODY_LIMIT) throw tooLarge();
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+  } catch {
+    throw new ApiError('BAD_REQUEST');
+  }
+  return validated(schema, parsed);
+}
+
+/** The query, checked. @throws ApiError VALIDATION_FAILED, also for a parameter that comes twice */
+export function readQuery<S extends z.ZodType>(context: Context, schema: S): z.output<S> {
+  const values = Object.entries(context.req.queries());
+  const repeated = values.find(([, given]) => given.length > 1);
+  if (repeated) throw new ApiError('VALIDATION_FAILED', { details: [{ path: repeated[0], message: 'given twice' }] });
+  return validated(schema, Object.fromEntries(values.map(([name, given]) => [name, given[0]])));
+}
+
+/** A UUID of the path; what is not one names nothing. @throws ApiError NOT_FOUND */
+export function readId(context: Context, name: string): string {
+  const reading = z.uuid().safeParse(context.req.param(name));
+  if (!reading.success) throw new ApiError('NOT_FOUND');
+  return reading.data.toLowerCase();
+}

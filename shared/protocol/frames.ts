@@ -1,0 +1,41 @@
+import { z } from 'zod';
+import { HOST_FAILURES, type HostFailureCode } from './host-failures.ts';
+
+/** The frames of a link once it is up: JSON-RPC 2.0, the edge asks and the agent replies. No batches, no notifications. */
+
+/** Chosen at random by the edge, so that a late reply never meets a call made after a restart. */
+const CallId = z.uuid();
+
+export const RequestFrame = z.strictObject({
+  jsonrpc: z.literal('2.0'),
+  id: CallId,
+  method: z.string().max(64),
+  /** By-name only; what is in it is for the method's own schema to judge. */
+  params: z.record(z.string(), z.unknown()),
+});
+export type RequestFrame = z.output<typeof RequestFrame>;
+
+export const ResultFrame = z.strictObject({
+  jsonrpc: z.literal('2.0'),
+  id: CallId,
+  result: z.record(z.string(), z.unknown()),
+});
+
+export const ErrorFrame = z.strictObject({
+  jsonrpc: z.literal('2.0'),
+  id: CallId,
+  error: z.strictObject({
+    code: z.int(),
+    message: z.string().max(4096),
+    data: z.strictObject({ code: z.enum(Object.keys(HOST_FAILURES) as HostFailureCode[]) }),
+  }),
+});
+
+export const ReplyFrame = z.union([ResultFrame, ErrorFrame]);
+export type ReplyFrame = z.output<typeof ReplyFrame>;
+
+/** Error codes of JSON-RPC 2.0 section 5.1. `data.code` says what happened; these are for generic tools. */
+export const RPC_ERRORS = { methodNotFound: -32601, invalidParams: -32602, operationFailed: -32000 } as const;
+
+/** What the agent sends as a beat and the edge's runtime answers without waking the object. Not JSON, so never a frame. */
+export const BEAT = { request: 'beat?', response: 'beat!' } as const;
