@@ -1,0 +1,25 @@
+import { expect, test } from 'vitest';
+import { expiryOf, LIFESPAN_SECONDS, LifespanSpelling } from '../../../shared/branch/lifespan.ts';
+
+test.each([
+  ['7d', '7d'],
+  ['7Days', '7d'],
+  ['7 days', '7d'],
+  ['1 MONTH', '1m'],
+  ['1month', '1m'],
+  ['6 months', '6m'],
+  ['1year', '1y'],
+  ['Permanent', 'forever'],
+])('%s reads as %s (spec 2.3)', (spelling, lifespan) => {
+  expect(LifespanSpelling.parse(spelling)).toBe(lifespan);
+});
+
+test.each(['', '8d', '7', ' 7d', 'constructor', '__proto__'])('%j is refused', (spelling) => {
+  expect(LifespanSpelling.safeParse(spelling).success).toBe(false);
+});
+
+test('lasts as long as the specification says', () => {
+  expect(LIFESPAN_SECONDS).toEqual({ '7d': 604_800, '1m': 2_592_000, '6m': 15_811_200, '1y': 31_536_000, forever: null });
+  expect(expiryOf('7d', new Date(0))).toEqual(new Date(604_800_000));
+  expect(expiryOf('forever', new Date(0))).toBeNull();
+});
