@@ -1,6 +1,6 @@
 import type { Context } from 'hono';
-import type { Identity, Principal } from './authentication/principal.ts';
 import type { Actor } from './audit/actor.ts';
+import type { Identity, Principal } from './authentication/principal.ts';
 import { type Database, openDatabase } from './database/database.ts';
 import type { Env } from './settings.ts';
 
@@ -20,7 +20,8 @@ export type AppContext = Context<AppEnv>;
 export const databaseOf = (context: AppContext): Database => openDatabase(context.env.DB);
 
 /** The address Cloudflare saw. Any other header with an address is the client's own word. */
-export const connectingIp = (context: AppContext): string | null => context.req.header('cf-connecting-ip') ?? null;
+export const connectingIp = (context: AppContext): string | null =>
+  context.req.header('cf-connecting-ip') ?? null;
 
 /** Whom the audit row of this request names. */
 export function actorOf(context: AppContext): Actor {

@@ -22,7 +22,7 @@ export async function readBody<S extends z.ZodType>(context: Context, schema: S)
   if (bytes.byteLength > BODY_LIMIT) throw tooLarge();
   let parsed: unknown;
   try {
-    parsed = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+    parsed = JSON.parse(new TextDecoder('utf-8', { fatal: true, ignoreBOM: false }).decode(bytes));
   } catch {
     throw new ApiError('BAD_REQUEST');
   }
@@ -33,7 +33,8 @@ export async function readBody<S extends z.ZodType>(context: Context, schema: S)
 export function readQuery<S extends z.ZodType>(context: Context, schema: S): z.output<S> {
   const values = Object.entries(context.req.queries());
   const repeated = values.find(([, given]) => given.length > 1);
-  if (repeated) throw new ApiError('VALIDATION_FAILED', { details: [{ path: repeated[0], message: 'given twice' }] });
+  if (repeated)
+    throw new ApiError('VALIDATION_FAILED', { details: [{ path: repeated[0], message: 'given twice' }] });
   return validated(schema, Object.fromEntries(values.map(([name, given]) => [name, given[0]])));
 }
 

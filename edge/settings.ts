@@ -24,7 +24,10 @@ const CredentialKeys = z
 
 const Settings = z.object({
   /** Stands for `<service>` of the specification: scopes `<service>:read`, `<service>:write`. */
-  SERVICE_NAME: z.string().regex(/^[a-z][a-z0-9_-]*$/).default('branchgate'),
+  SERVICE_NAME: z
+    .string()
+    .regex(/^[a-z][a-z0-9_-]*$/)
+    .default('branchgate'),
   /** Base address of the identity provider; the issuer its users are known by. */
   IDP_URL: z.url(),
   /** Where the provider's Ed25519 keys are; default `{IDP_URL}/v1/keys/paseto-v4-public`. */
@@ -53,7 +56,8 @@ export function readSettings(env: Env): Settings {
   }
   const settings = {
     ...reading.data,
-    BASE_IDP_KEY_ENDPOINT: reading.data.BASE_IDP_KEY_ENDPOINT ?? `${reading.data.IDP_URL}/v1/keys/paseto-v4-public`,
+    BASE_IDP_KEY_ENDPOINT:
+      reading.data.BASE_IDP_KEY_ENDPOINT ?? `${reading.data.IDP_URL}/v1/keys/paseto-v4-public`,
   };
   readSettingsOf.set(env, settings);
   return settings;

@@ -1,6 +1,7 @@
 import { app } from './app.ts';
+import type { Env } from './settings.ts';
 
 export { HostLink } from './host-link/host-link.ts';
 export { ProjectCoordinator } from './projects/coordinator.ts';
 
-export default { fetch: app.fetch } satisfies ExportedHandler;
+export default { fetch: app.fetch } satisfies ExportedHandler<Env>;

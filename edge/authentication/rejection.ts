@@ -18,4 +18,5 @@ export type RejectionReason =
   | 'token_of_former_tenant';
 
 /** The one public answer to every refused token: which check failed would help only a forger. */
-export const rejected = (reason: RejectionReason): ApiError => new ApiError('UNAUTHENTICATED', undefined, reason);
+export const rejected = (reason: RejectionReason): ApiError =>
+  new ApiError('UNAUTHENTICATED', undefined, reason);

@@ -22,4 +22,3 @@ export function referencedBranch(db: Database, projectId: string, reference: str
     .orderBy(sql`status = 'failed'`, desc(projectBranches.createdAt))
     .limit(1);
 }
-

@@ -4,7 +4,13 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
 import { scramVerifier } from '../credentials/password.ts';
 import { insertIf, type Statement } from '../database/database.ts';
-import { auditEvents, branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
+import {
+  auditEvents,
+  branchCredentials,
+  networkRules,
+  projectBranches,
+  projects,
+} from '../database/schema.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
 import { type AccessRules, accessRules, confirmAccess } from '../network-rules/access-rules.ts';
 import type { ProjectRow } from '../projects/project-record.ts';
@@ -90,7 +96,11 @@ export const CREATION_STEPS = [
 ] as const;
 
 /** What makes a proved branch active: audit and status, only if no deletion has overtaken the creation. */
-export function activation({ db, job }: SagaContext, { project, branch, access }: Creation, now: Date): Statement[] {
+export function activation(
+  { db, job }: SagaContext,
+  { project, branch, access }: Creation,
+  now: Date,
+): Statement[] {
   const stillCreating = sql`exists (select 1 from ${projectBranches} where id = ${branch.id} and status = 'creating')`;
   const name = branch.isDefault ? 'project.created' : 'branch.created';
   const actor = { ...job.input.actor, tenantId: project.tenantId };
@@ -148,4 +158,3 @@ export const createBranch = saga<Creation>({
     },
   },
 });
-

@@ -5,7 +5,6 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
 import { type JobRow, saga } from '../jobs/saga.ts';
-import { nextAccessRevision } from '../network-rules/access-rules.ts';
 
 /**
  * Marks the branch deleted and opens the job that drops its database, in one batch.
@@ -38,7 +37,6 @@ export async function recordBranchDeletion(db: Database, job: JobRow, now: Date)
     insertIf(db, jobs, job, stillThere),
     db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), stillThere)),
     db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere)),
-    nextAccessRevision(db, job.projectId),
     db
       .update(projectBranches)
       .set({ status: 'deleted', deletedAt: now, updatedAt: now })

@@ -6,13 +6,8 @@ import type { Failure } from '../../shared/failure/failures.ts';
 import type { Actor } from '../audit/actor.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
 import { type Database, inOneBatch, insertIf, type Statement, uniqueConflict } from '../database/database.ts';
-import {
-  branchCredentials,
-  jobs,
-  projectBranches,
-  projects,
-} from '../database/schema.ts';
-import { keepKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { branchCredentials, jobs, projectBranches, projects } from '../database/schema.ts';
+import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
 import type { JobRow } from '../jobs/saga.ts';
 import { addRule } from '../network-rules/access-rules.ts';
@@ -106,7 +101,10 @@ export async function reserveBranch(
   }
 }
 
-const branchRow = ({ branchId, project, source, branchName, lifespan, actor }: BranchOrder, now: Date): BranchRow => ({
+const branchRow = (
+  { branchId, project, source, branchName, lifespan, actor }: BranchOrder,
+  now: Date,
+): BranchRow => ({
   id: branchId,
   projectId: project.id,
   parentBranchId: source.id,

@@ -22,7 +22,9 @@ const fromBase64 = (text: string) => Uint8Array.from(atob(text), (character) => 
 
 /** A new password: 192 random bits in characters that need no escaping in a URL. */
 export const makePassword = () =>
-  toBase64(crypto.getRandomValues(new Uint8Array(PASSWORD_BYTES))).replaceAll('+', '-').replaceAll('/', '_');
+  toBase64(crypto.getRandomValues(new Uint8Array(PASSWORD_BYTES)))
+    .replaceAll('+', '-')
+    .replaceAll('/', '_');
 
 /** What binds a sealed password to its place: moved to another branch, role or key it does not open. */
 const associatedData = (branchId: string, role: BranchRole, keyId: string) =>
@@ -69,7 +71,9 @@ export async function openPassword(
 }
 
 async function hmac(key: Uint8Array, data: Uint8Array): Promise<Uint8Array> {
-  const imported = await crypto.subtle.importKey('raw', key, { name: 'HMAC', hash: 'SHA-256' }, false, ['sign']);
+  const imported = await crypto.subtle.importKey('raw', key, { name: 'HMAC', hash: 'SHA-256' }, false, [
+    'sign',
+  ]);
   return new Uint8Array(await crypto.subtle.sign('HMAC', imported, data));
 }
 
@@ -81,7 +85,9 @@ export async function scramVerifier(
   password: string,
   salt = crypto.getRandomValues(new Uint8Array(SALT_BYTES)),
 ): Promise<string> {
-  const material = await crypto.subtle.importKey('raw', encoder.encode(password), 'PBKDF2', false, ['deriveBits']);
+  const material = await crypto.subtle.importKey('raw', encoder.encode(password), 'PBKDF2', false, [
+    'deriveBits',
+  ]);
   const derivation = { name: 'PBKDF2', hash: 'SHA-256', salt, iterations: SCRAM_ITERATIONS };
   const salted = new Uint8Array(await crypto.subtle.deriveBits(derivation, material, 256));
   const clientKey = await hmac(salted, encoder.encode('Client Key'));

@@ -26,10 +26,21 @@ export function insertIf<T extends SQLiteTable>(
   const given = Object.entries(getTableColumns(table)).flatMap(([key, column]) => {
     const value = (row as Record<string, unknown>)[key];
     if (value === undefined) return [];
-    return [{ name: sql.identifier(column.name), value: sql`${value === null ? null : column.mapToDriverValue(value)}` }];
+    return [
+      {
+        name: sql.identifier(column.name),
+        value: sql`${value === null ? null : column.mapToDriverValue(value)}`,
+      },
+    ];
   });
-  const names = sql.join(given.map(({ name }) => name), sql`, `);
-  const values = sql.join(given.map(({ value }) => value), sql`, `);
+  const names = sql.join(
+    given.map(({ name }) => name),
+    sql`, `,
+  );
+  const values = sql.join(
+    given.map(({ value }) => value),
+    sql`, `,
+  );
   return db.run(sql`insert into ${table} (${names}) select ${values} where ${condition}`);
 }
 

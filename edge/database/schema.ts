@@ -1,5 +1,13 @@
 import { sql } from 'drizzle-orm';
-import { type AnySQLiteColumn, index, integer, primaryKey, sqliteTable, text, uniqueIndex } from 'drizzle-orm/sqlite-core';
+import {
+  type AnySQLiteColumn,
+  index,
+  integer,
+  primaryKey,
+  sqliteTable,
+  text,
+  uniqueIndex,
+} from 'drizzle-orm/sqlite-core';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
 import { JOB_KINDS, JOB_STATUSES, type JobError, type JobStep } from '../../shared/project/job.ts';
@@ -131,7 +139,9 @@ export const projectBranches = sqliteTable(
     updatedAt: updated(),
   },
   (t) => [
-    uniqueIndex('branches_name').on(t.projectId, t.branchName).where(sql`status not in ('deleted', 'failed')`),
+    uniqueIndex('branches_name')
+      .on(t.projectId, t.branchName)
+      .where(sql`status not in ('deleted', 'failed')`),
     uniqueIndex('branches_database').on(t.databaseName).where(sql`status not in ('deleted', 'failed')`),
     index('branches_by_project').on(t.projectId),
   ],

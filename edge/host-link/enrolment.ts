@@ -5,6 +5,7 @@ import type { EnrolmentRequest, PublicKey } from '../../shared/protocol/enrolmen
 import type { Database } from '../database/database.ts';
 import { hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
+import { sha256 } from '../sha256.ts';
 
 const TOKEN_BYTES = 32;
 const TOKEN_LIFETIME_MS = 3_600_000;
@@ -49,7 +50,11 @@ export async function registerHost(db: Database, host: z.output<typeof NewHost>,
  * again gets the same answer while the token lasts, because the first answer may have been lost.
  * @throws ApiError UNAUTHENTICATED: wrong, used or expired token
  */
-export async function enrolHost(db: Database, request: EnrolmentRequest, now: Date): Promise<{ host_id: string }> {
+export async function enrolHost(
+  db: Database,
+  request: EnrolmentRequest,
+  now: Date,
+): Promise<{ host_id: string }> {
   const publicKey = JSON.stringify(request.public_key);
   const [row] = await db
     .update(hosts)
@@ -70,9 +75,4 @@ export async function enrolHost(db: Database, request: EnrolmentRequest, now: Da
 export async function publicKeyOf(db: Database, hostId: string): Promise<PublicKey | null> {
   const [row] = await db.select({ publicKey: hosts.publicKey }).from(hosts).where(eq(hosts.id, hostId));
   return row?.publicKey ? (JSON.parse(row.publicKey) as PublicKey) : null;
-}
-
-async function sha256(text: string): Promise<string> {
-  const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(text));
-  return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }

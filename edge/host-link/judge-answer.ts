@@ -1,6 +1,11 @@
 import { errors, importJWK, jwtVerify } from 'jose';
 import type { PublicKey } from '../../shared/protocol/enrolment.ts';
-import { ANSWER_LIFETIME, ANSWER_TYPE, AnswerClaims, type RefusalReason } from '../../shared/protocol/handshake.ts';
+import {
+  ANSWER_LIFETIME,
+  ANSWER_TYPE,
+  AnswerClaims,
+  type RefusalReason,
+} from '../../shared/protocol/handshake.ts';
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 
 /** Seconds a host's clock may be off. That an answer is fresh shows in its nonce; the times are a second fence. */

@@ -3,7 +3,13 @@ import type { z } from 'zod';
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { CloseReason } from '../../shared/protocol/closes.ts';
 import { ReplyFrame } from '../../shared/protocol/frames.ts';
-import { Answer, type Challenge, type Refusal, type RefusalReason, type Welcome } from '../../shared/protocol/handshake.ts';
+import {
+  Answer,
+  type Challenge,
+  type Refusal,
+  type RefusalReason,
+  type Welcome,
+} from '../../shared/protocol/handshake.ts';
 import { readMessage } from '../../shared/protocol/messages.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Clock, closeBecause, type Transport } from '../../shared/protocol/transport.ts';
@@ -68,11 +74,17 @@ export class Links {
     const { bounds, clock, epoch } = this.#options;
     const unfinished = [...this.#inPhase('challenged'), ...this.#inPhase('answered')];
     unfinished.sort((a, b) => b.state.since - a.state.since);
-    for (const oldest of unfinished.slice(bounds.unfinishedHandshakes - 1)) this.#drop(oldest.socket, 'crowded');
+    for (const oldest of unfinished.slice(bounds.unfinishedHandshakes - 1))
+      this.#drop(oldest.socket, 'crowded');
 
     const nonce = makeNonce();
     socket.keep({ phase: 'challenged', since: clock.now(), nonce, ...caller });
-    send<typeof Challenge>(socket, { type: 'challenge', protocol: PROTOCOL_VERSION, nonce, epoch: epoch.newest() });
+    send<typeof Challenge>(socket, {
+      type: 'challenge',
+      protocol: PROTOCOL_VERSION,
+      nonce,
+      epoch: epoch.newest(),
+    });
     clock.after(bounds.handshakeTime, () => {
       const { phase } = socket.state();
       if (phase === 'challenged' || phase === 'answered') this.#drop(socket, 'handshake_late');
@@ -160,4 +172,5 @@ const isInPhase = <P extends SocketState['phase']>(state: SocketState, phase: P)
 
 const makeNonce = () => base64url.encode(crypto.getRandomValues(new Uint8Array(NONCE_BYTES)));
 
-const send = <S extends z.ZodType>(socket: LinkSocket, message: z.input<S>) => socket.send(JSON.stringify(message));
+const send = <S extends z.ZodType>(socket: LinkSocket, message: z.input<S>) =>
+  socket.send(JSON.stringify(message));

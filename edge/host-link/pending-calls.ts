@@ -5,7 +5,9 @@ import { fitsMessage } from '../../shared/protocol/messages.ts';
 import { type Method, OPERATIONS, type Params, type Result } from '../../shared/protocol/operations.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
 
-export type CallOutcome<M extends Method> = { ok: true; result: Result<M> } | { ok: false; failure: HostFailure };
+export type CallOutcome<M extends Method> =
+  | { ok: true; result: Result<M> }
+  | { ok: false; failure: HostFailure };
 
 export const failed = (code: HostFailureCode, message: string) =>
   ({ ok: false, failure: { code, message } }) as const;
@@ -48,7 +50,8 @@ export class PendingCalls {
     const id = crypto.randomUUID();
     const frame: RequestFrame = { jsonrpc: '2.0', id, method, params: reading.data };
     const text = JSON.stringify(frame);
-    if (!fitsMessage(text, bounds)) return failed('INVALID_CALL', `the call of ${method} is over the message size`);
+    if (!fitsMessage(text, bounds))
+      return failed('INVALID_CALL', `the call of ${method} is over the message size`);
 
     const { promise, resolve } = Promise.withResolvers<CallOutcome<Method>>();
     const stopWaiting = this.#endAtDeadline(id, method);
@@ -58,7 +61,11 @@ export class PendingCalls {
       resolve(outcome);
     };
     this.#calls.set(id, { method, epoch, end });
-    link.send(text);
+    try {
+      link.send(text);
+    } catch {
+      end(failed('HOST_UNAVAILABLE', `the link closed before ${method}`));
+    }
     return promise;
   }
 
@@ -66,13 +73,7 @@ export class PendingCalls {
   settle(epoch: number, reply: ReplyFrame): void {
     const call = this.#calls.get(reply.id);
     if (call?.epoch !== epoch) return;
-    if ('error' in reply) return call.end(failed(reply.error.data.code, reply.error.message));
-    const reading = OPERATIONS[call.method].result.safeParse(reply.result);
-    call.end(
-      reading.success
-        ? { ok: true, result: reading.data }
-        : failed('INTERNAL', `the host's reply to ${call.method} has the wrong form`),
-    );
+    call.end(outcomeOf(call.method, reply));
   }
 
   /** The link is gone: nothing that went out on it will be answered. */
@@ -100,4 +101,12 @@ export class PendingCalls {
     wait();
     return () => cancel();
   }
+}
+
+function outcomeOf(method: Method, reply: ReplyFrame): CallOutcome<Method> {
+  if ('error' in reply) return failed(reply.error.data.code, reply.error.message);
+  const reading = OPERATIONS[method].result.safeParse(reply.result);
+  return reading.success
+    ? { ok: true, result: reading.data }
+    : failed('INTERNAL', `the host's reply to ${method} has the wrong form`);
 }

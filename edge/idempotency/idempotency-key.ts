@@ -4,6 +4,7 @@ import type { Principal } from '../authentication/principal.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { idempotencyKeys } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
+import { sha256 } from '../sha256.ts';
 
 /** How long the answer to a request with an `Idempotency-Key` is kept. */
 const KEPT_MS = 24 * 3_600_000;
@@ -25,7 +26,13 @@ export interface KeyUse {
  * Keeps the key for its job, when `condition` holds, and forgets those that are too old. It joins the batch
  * that reserves what the job makes, so that a key is taken exactly when something comes of it.
  */
-export const keepKey = (db: Database, use: KeyUse | null, jobId: string, condition: SQL, now: Date): Statement[] =>
+export const keepKey = (
+  db: Database,
+  use: KeyUse | null,
+  jobId: string,
+  condition: SQL,
+  now: Date,
+): Statement[] =>
   use === null
     ? []
     : [
@@ -39,15 +46,18 @@ export const keepKey = (db: Database, use: KeyUse | null, jobId: string, conditi
       ];
 
 /** The request's key, or null when it has none. @throws ApiError VALIDATION_FAILED */
-export async function readKeyUse(context: Context, principal: Principal, body: unknown): Promise<KeyUse | null> {
+export async function readKeyUse(
+  context: Context,
+  principal: Principal,
+  body: unknown,
+): Promise<KeyUse | null> {
   const key = context.req.header('idempotency-key');
   if (key === undefined) return null;
   if (!KEY_FORM.test(key)) {
     const message = 'must be 1 to 255 visible ASCII characters';
     throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'Idempotency-Key', message }] });
   }
-  const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(JSON.stringify(body)));
-  const bodyHash = [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+  const bodyHash = await sha256(JSON.stringify(body));
   return { tenantId: principal.tenantId, userId: principal.userId, path: context.req.path, key, bodyHash };
 }
 

@@ -1,6 +1,10 @@
 import type { Failure, FailureCode } from '../../shared/failure/failures.ts';
 import type { JobError } from '../../shared/project/job.ts';
-import { HOST_FAILURES, type HostFailureClass, type HostFailureCode } from '../../shared/protocol/host-failures.ts';
+import {
+  HOST_FAILURES,
+  type HostFailureClass,
+  type HostFailureCode,
+} from '../../shared/protocol/host-failures.ts';
 
 /** A call to the project's database host that did not succeed. */
 export class HostCallError extends Error {

@@ -9,7 +9,9 @@ import type { AnySaga, JobRow } from './saga.ts';
 const SHOW_PROGRESS_EVERY_MS = 400;
 
 export const pendingSteps = (definition: AnySaga): JobStep[] =>
-  definition.steps.flat().map(({ name }) => ({ name, status: 'pending', started_at: null, finished_at: null }));
+  definition.steps
+    .flat()
+    .map(({ name }) => ({ name, status: 'pending', started_at: null, finished_at: null }));
 
 /** The steps of one attempt at a job, and their picture in D1. */
 export class JobProgress {

@@ -5,7 +5,14 @@ import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
 import { inOneBatch } from '../database/database.ts';
 import { idempotencyKeys } from '../database/schema.ts';
 import { logEvent } from '../log.ts';
-import { failureClass, jobError, OvertakenError, publicFailure, retryDelay, wasRefused } from './job-failure.ts';
+import {
+  failureClass,
+  jobError,
+  OvertakenError,
+  publicFailure,
+  retryDelay,
+  wasRefused,
+} from './job-failure.ts';
 import { JobProgress } from './job-progress.ts';
 import type { AnySaga, JobResponse, JobRow, SagaContext, SagaTable } from './saga.ts';
 import { Slots } from './slots.ts';
@@ -95,7 +102,8 @@ export class JobRunner {
       try {
         return await this.#goForward(definition, context, progress);
       } catch (error) {
-        const hopeless = failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > GIVE_UP_AFTER_MS;
+        const hopeless =
+          failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > GIVE_UP_AFTER_MS;
         if (!definition.undo || !hopeless) throw error;
         job.error = jobError(error);
         // Once it is written that the job failed, no later attempt goes forward again.
@@ -113,13 +121,16 @@ export class JobRunner {
         row.map((step) => progress.during(step.name, () => step.run(context, subject))),
       );
       const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
-      if (reasons.length > 0) throw reasons.find((reason) => failureClass(reason) !== 'transient') ?? reasons[0];
+      if (reasons.length > 0)
+        throw reasons.find((reason) => failureClass(reason) !== 'transient') ?? reasons[0];
     }
     const response = definition.response?.(subject) ?? null;
     const { db, job } = context;
     await inOneBatch(db, [
       ...definition.complete(context, subject, new Date()),
-      ...(response ? [db.update(idempotencyKeys).set(response).where(eq(idempotencyKeys.jobId, job.id))] : []),
+      ...(response
+        ? [db.update(idempotencyKeys).set(response).where(eq(idempotencyKeys.jobId, job.id))]
+        : []),
       progress.end('succeeded'),
     ]);
     return { ok: true, response };

@@ -17,7 +17,14 @@ export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
 
 /** A job as it is first written. */
 export const newJob = (
-  about: { id: string; kind: JobKind; projectId: string; branchId: string | null; hostId: string; actor: Actor },
+  about: {
+    id: string;
+    kind: JobKind;
+    projectId: string;
+    branchId: string | null;
+    hostId: string;
+    actor: Actor;
+  },
   now: Date,
 ): JobRow => ({
   id: about.id,

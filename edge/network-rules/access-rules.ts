@@ -1,4 +1,4 @@
-import { eq, type SQL, sql } from 'drizzle-orm';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { networkRules, projects } from '../database/schema.ts';
@@ -14,13 +14,16 @@ export const accessRules = (project: { accessRevision: number }, rules: NetworkR
 });
 
 /** A change of rules comes with a new revision, so that the host can tell old from new. */
-export const nextAccessRevision = (db: Database, projectId: string) =>
-  db.update(projects).set({ accessRevision: sql`access_revision + 1` }).where(eq(projects.id, projectId));
+export const nextAccessRevision = (db: Database, projectId: string, condition: SQL) =>
+  db
+    .update(projects)
+    .set({ accessRevision: sql`access_revision + 1` })
+    .where(and(eq(projects.id, projectId), condition));
 
 /** Adds a rule under a new revision of its own, when `condition` holds. */
 export const addRule = (db: Database, rule: NetworkRuleRow, condition: SQL): Statement[] => [
-  nextAccessRevision(db, rule.projectId),
   insertIf(db, networkRules, rule, condition),
+  nextAccessRevision(db, rule.projectId, sql`exists (select 1 from ${networkRules} where id = ${rule.id})`),
   db
     .update(networkRules)
     .set({ revision: sql`(select access_revision from ${projects} where id = ${rule.projectId})` })

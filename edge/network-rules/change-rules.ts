@@ -17,7 +17,11 @@ export async function recordRule(db: Database, rule: NetworkRuleRow, actor: Acto
   const event = auditEvent(
     'network_rule.created',
     actor,
-    { projectId: rule.projectId, ...(rule.branchId && { branchId: rule.branchId }), metadata: { rule_id: rule.id, cidr: rule.cidr } },
+    {
+      projectId: rule.projectId,
+      ...(rule.branchId && { branchId: rule.branchId }),
+      metadata: { rule_id: rule.id, cidr: rule.cidr },
+    },
     rule.createdAt,
   );
   const recorded = sql`exists (select 1 from ${networkRules} where id = ${rule.id})`;
@@ -25,7 +29,9 @@ export async function recordRule(db: Database, rule: NetworkRuleRow, actor: Acto
     const answers = await inOneBatch(db, [
       ...addRule(db, rule, sql`${projectActive} and ${branchThere}`),
       insertIf(db, auditEvents, event, recorded),
-      db.select({ active: sql<number>`${projectActive}`, recorded: sql<number>`${recorded}` }).from(sql`(select 1)`),
+      db
+        .select({ active: sql<number>`${projectActive}`, recorded: sql<number>`${recorded}` })
+        .from(sql`(select 1)`),
     ]);
     const [found] = answers.at(-1) as { active: number; recorded: number }[];
     if (found?.recorded) return null;
@@ -50,12 +56,17 @@ export async function recordRuleRemoval(
   const event = auditEvent(
     'network_rule.deleted',
     actor,
-    { projectId, ...(rule.branchId && { branchId: rule.branchId }), metadata: { rule_id: ruleId, cidr: rule.cidr } },
+    {
+      projectId,
+      ...(rule.branchId && { branchId: rule.branchId }),
+      metadata: { rule_id: ruleId, cidr: rule.cidr },
+    },
     now,
   );
+  const stillThere = sql`exists (select 1 from ${networkRules} where ${theRule})`;
   const answers = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, sql`exists (select 1 from ${networkRules} where ${theRule})`),
-    nextAccessRevision(db, projectId),
+    insertIf(db, auditEvents, event, stillThere),
+    nextAccessRevision(db, projectId, stillThere),
     db.delete(networkRules).where(theRule),
   ]);
   return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };

@@ -34,7 +34,12 @@ export async function recordProjectDeletion(db: Database, job: JobRow, now: Date
 /** All databases and logins of the project are dropped; then its record goes, and its branches with it. */
 export const deleteProject = saga({
   steps: [
-    [{ name: 'drop', run: ({ job, callHost }) => callHost('project.drop', { job_id: job.id, project_id: job.projectId }) }],
+    [
+      {
+        name: 'drop',
+        run: ({ job, callHost }) => callHost('project.drop', { job_id: job.id, project_id: job.projectId }),
+      },
+    ],
   ],
   load: async () => ({}),
   complete: ({ db, job }) => [db.delete(projects).where(eq(projects.id, job.projectId))],

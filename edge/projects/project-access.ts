@@ -1,6 +1,6 @@
 import { and, eq, getTableColumns, type SQL, sql } from 'drizzle-orm';
-import type { Principal } from '../authentication/principal.ts';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import type { Principal } from '../authentication/principal.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projectBranches, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
@@ -22,7 +22,10 @@ export const visibleProject = (db: Database, principal: Principal, reach: Reach,
 
 /** Branches of the row's project that count against its cap. */
 export const countedBranches = sql<number>`(select count(*) from ${projectBranches} where project_id = ${projects.id}
-  and status in (${sql.join(COUNTED_STATUSES.map((status) => sql`${status}`), sql`, `)}))`;
+  and status in (${sql.join(
+    COUNTED_STATUSES.map((status) => sql`${status}`),
+    sql`, `,
+  )}))`;
 
 /** The one row. @throws ApiError NOT_FOUND */
 export function found<R>(rows: readonly R[]): R {

@@ -1,6 +1,6 @@
 import { sql } from 'drizzle-orm';
-import { mainDatabaseName } from '../../shared/branch/database-name.ts';
 import { MAIN_BRANCH } from '../../shared/branch/branch-name.ts';
+import { mainDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Failure } from '../../shared/failure/failures.ts';
 import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import type { Actor } from '../audit/actor.ts';
@@ -8,7 +8,7 @@ import type { BranchRow } from '../branches/branch-record.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
 import { type Database, inOneBatch, uniqueConflict } from '../database/database.ts';
 import { branchCredentials, jobs, projectBranches, projects } from '../database/schema.ts';
-import { keepKey, type KeyUse } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
 import type { JobRow } from '../jobs/saga.ts';
 import type { Settings } from '../settings.ts';

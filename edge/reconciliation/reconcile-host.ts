@@ -37,7 +37,11 @@ export async function reconcileHost(env: Env, hostId: string): Promise<void> {
       .innerJoin(projects, eq(projects.id, projectBranches.projectId))
       .where(and(eq(projects.hostId, hostId), inArray(projectBranches.status, CLAIMING))),
     db
-      .select({ id: projects.id, stale: sql<number>`access_applied < access_revision`, wanted: projects.accessRevision })
+      .select({
+        id: projects.id,
+        stale: sql<number>`access_applied < access_revision`,
+        wanted: projects.accessRevision,
+      })
       .from(projects)
       .where(eq(projects.hostId, hostId)),
     db
@@ -50,15 +54,24 @@ export async function reconcileHost(env: Env, hostId: string): Promise<void> {
   const knownProjects = new Map(projectRows.map((project) => [project.id, project]));
   const inWork = new Set(openJobs.flatMap(({ branchId }) => branchId ?? []));
   const projectsInWork = new Set(openJobs.map(({ projectId }) => projectId));
-  const orphans = inventory.branches.filter(({ branch_id }) => !known.has(branch_id) && !inWork.has(branch_id));
-  const ready = new Set(inventory.branches.filter(({ state }) => state === 'ready').map(({ branch_id }) => branch_id));
-  const missing = records.filter(({ id, status }) => (status === 'active' || status === 'expired') && !ready.has(id));
+  const orphans = inventory.branches.filter(
+    ({ branch_id }) => !known.has(branch_id) && !inWork.has(branch_id),
+  );
+  const ready = new Set(
+    inventory.branches.filter(({ state }) => state === 'ready').map(({ branch_id }) => branch_id),
+  );
+  const missing = records.filter(
+    ({ id, status }) => (status === 'active' || status === 'expired') && !ready.has(id),
+  );
 
   // The host may have lost its rules (restored from an older backup): it gets them again.
   const outdated = inventory.projects.filter(
     ({ project_id, access_revision }) => access_revision < (knownProjects.get(project_id)?.wanted ?? 0),
   );
-  await forgetAppliedAccess(db, outdated.map(({ project_id }) => project_id));
+  await forgetAppliedAccess(
+    db,
+    outdated.map(({ project_id }) => project_id),
+  );
   const toWake = new Set([
     ...projectsInWork,
     ...projectRows.filter(({ stale }) => stale).map(({ id }) => id),
@@ -69,13 +82,16 @@ export async function reconcileHost(env: Env, hostId: string): Promise<void> {
     ({ project_id }) => !knownProjects.has(project_id) && !projectsInWork.has(project_id),
   );
   const outcomes = await Promise.allSettled([
-    ...orphans.filter(({ project_id }) => knownProjects.has(project_id)).map((held) => dropOrphan(callHost, held)),
+    ...orphans
+      .filter(({ project_id }) => knownProjects.has(project_id))
+      .map((held) => dropOrphan(callHost, held)),
     ...emptied.map(({ project_id }) => dropProject(callHost, project_id)),
     ...[...toWake].map((projectId) => coordinatorOf(env, projectId).wake(projectId)),
     markLost(db, callHost, missing),
   ]);
   for (const outcome of outcomes) {
-    if (outcome.status === 'rejected') logEvent('reconcile.failed', { host_id: hostId, reason: String(outcome.reason) });
+    if (outcome.status === 'rejected')
+      logEvent('reconcile.failed', { host_id: hostId, reason: String(outcome.reason) });
   }
 }
 
@@ -91,11 +107,16 @@ async function dropProject(callHost: CallHost, projectId: string): Promise<void>
 }
 
 const forgetAppliedAccess = async (db: Database, projectIds: string[]): Promise<void> => {
-  for (const id of projectIds) await db.update(projects).set({ accessApplied: -1 }).where(eq(projects.id, id));
+  for (const id of projectIds)
+    await db.update(projects).set({ accessApplied: -1 }).where(eq(projects.id, id));
 };
 
 /** A record without a database: its data is gone, and it says so. A second look rules out a fresh branch. */
-async function markLost(db: Database, callHost: CallHost, missing: { id: string; projectId: string; tenantId: string }[]): Promise<void> {
+async function markLost(
+  db: Database,
+  callHost: CallHost,
+  missing: { id: string; projectId: string; tenantId: string }[],
+): Promise<void> {
   if (missing.length === 0) return;
   const { branches } = await callHost('host.inventory', {});
   const ready = new Set(branches.filter(({ state }) => state === 'ready').map(({ branch_id }) => branch_id));

@@ -4,8 +4,13 @@ import { z } from 'zod';
 import { BranchName } from '../../shared/branch/branch-name.ts';
 import { statusesAllowing } from '../../shared/branch/branch-status.ts';
 import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shared/branch/database-name.ts';
-import { DEFAULT_LIFESPAN, expiryOf, LIFESPAN_SECONDS, LifespanSpelling } from '../../shared/branch/lifespan.ts';
-import { actorOf, type AppEnv, connectingIp, databaseOf } from '../app-env.ts';
+import {
+  DEFAULT_LIFESPAN,
+  expiryOf,
+  LIFESPAN_SECONDS,
+  LifespanSpelling,
+} from '../../shared/branch/lifespan.ts';
+import { type AppEnv, actorOf, connectingIp, databaseOf } from '../app-env.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { allow } from '../authentication/permissions.ts';
 import { branchRecord } from '../branches/branch-record.ts';
@@ -30,10 +35,10 @@ const NewBranch = z.strictObject({
 
 const BranchChange = z.strictObject({ lifespan: LifespanSpelling });
 
-const Lookup = z.union([
-  z.strictObject({ name: z.string().max(100) }),
-  z.strictObject({ id: z.uuid().toLowerCase() }),
-], 'give either name or id (a UUID)');
+const Lookup = z.union(
+  [z.strictObject({ name: z.string().max(100) }), z.strictObject({ id: z.uuid().toLowerCase() })],
+  'give either name or id (a UUID)',
+);
 
 const CredentialsQuery = z.strictObject({ role: z.enum(['read_only']).optional() });
 

@@ -2,7 +2,7 @@ import { and, eq } from 'drizzle-orm';
 import { Hono } from 'hono';
 import { z } from 'zod';
 import { readCidr } from '../../shared/network/cidr.ts';
-import { actorOf, type AppEnv, databaseOf } from '../app-env.ts';
+import { type AppEnv, actorOf, databaseOf } from '../app-env.ts';
 import { allow } from '../authentication/permissions.ts';
 import { networkRules } from '../database/schema.ts';
 import { networkRuleRecord } from '../network-rules/network-rule-record.ts';
@@ -84,7 +84,9 @@ export const networkRuleRoutes = new Hono<AppEnv>()
     const ruleId = readId(c, 'rule_id');
     const project = found(await visibleProject(databaseOf(c), c.var.principal, reach, projectId));
     const coordinator = coordinatorOf(c.env, projectId);
-    const { applied } = succeeded(await coordinator.removeRule(projectId, project.hostId, ruleId, actorOf(c)));
+    const { applied } = succeeded(
+      await coordinator.removeRule(projectId, project.hostId, ruleId, actorOf(c)),
+    );
     // The host is away: the rule is gone from the record, but its ports still let that network in.
     return applied ? c.body(null, 204) : c.json({ id: ruleId, status: 'pending' }, 202);
   });

@@ -4,8 +4,8 @@ import { type AppContext, databaseOf } from '../app-env.ts';
 import { jobs } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { jobRecord } from '../jobs/job-record.ts';
-import { found } from '../projects/project-access.ts';
 import type { OrderOutcome } from '../projects/coordinator.ts';
+import { found } from '../projects/project-access.ts';
 
 /** How long a client waits for a creation; then it gets 202 and the job. */
 export const ORDER_WAIT_MS = 60_000;

@@ -13,7 +13,8 @@ const requirePlatformSecret: MiddlewareHandler<{ Bindings: Env }> = async (conte
       crypto.subtle.digest('SHA-256', new TextEncoder().encode(text)),
     ),
   );
-  if (!given || !wanted || !crypto.subtle.timingSafeEqual(given, wanted)) throw new ApiError('UNAUTHENTICATED');
+  if (!given || !wanted || !crypto.subtle.timingSafeEqual(given, wanted))
+    throw new ApiError('UNAUTHENTICATED');
   await next();
 };
 

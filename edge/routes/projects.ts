@@ -8,7 +8,7 @@ import {
   Environment,
   ProjectName,
 } from '../../shared/project/project-name.ts';
-import { actorOf, type AppEnv, databaseOf } from '../app-env.ts';
+import { type AppEnv, actorOf, databaseOf } from '../app-env.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { allow } from '../authentication/permissions.ts';
 import { type Database, inOneBatch, insertIf } from '../database/database.ts';
@@ -23,7 +23,7 @@ import { countedBranches, found, visible, visibleProject } from '../projects/pro
 import { projectRecord } from '../projects/project-record.ts';
 import { readBody, readId, readQuery } from '../requests.ts';
 import type { Env } from '../settings.ts';
-import { orderResponse, ORDER_WAIT_MS, succeeded } from './outcomes.ts';
+import { ORDER_WAIT_MS, orderResponse, succeeded } from './outcomes.ts';
 
 const NewProject = z.strictObject({
   name: ProjectName,

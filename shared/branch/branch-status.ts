@@ -8,7 +8,14 @@ export const COUNTED_STATUSES = ['creating', 'active', 'expired'] as const satis
 /** Statuses in which a record no longer holds its branch name and database name. */
 export const NAME_FREE_STATUSES = ['deleted', 'failed'] as const satisfies readonly BranchStatus[];
 
-export type BranchEvent = 'proved' | 'gave_up' | 'expire' | 'extend' | 'delete' | 'delete_project' | 'dropped';
+export type BranchEvent =
+  | 'proved'
+  | 'gave_up'
+  | 'expire'
+  | 'extend'
+  | 'delete'
+  | 'delete_project'
+  | 'dropped';
 
 /** What each event makes of each status; `null`: the event is refused there. Total, so that no hole compiles. */
 export const BRANCH_TRANSITIONS: Record<BranchStatus, Record<BranchEvent, BranchStatus | null>> = {

@@ -15,7 +15,10 @@ export const branchDatabaseName = (appKey: string, env: string, branchName: stri
 
 /** Longest branch name whose database name still fits, in a project with this app key and environment. */
 export const maxSlugLength = (appKey: string, env: string) =>
-  Math.max(0, Math.min(BRANCH_NAME_LENGTH.max, DATABASE_NAME_MAX - branchDatabaseName(appKey, env, '').length));
+  Math.max(
+    0,
+    Math.min(BRANCH_NAME_LENGTH.max, DATABASE_NAME_MAX - branchDatabaseName(appKey, env, '').length),
+  );
 
 /**
  * Name part of the environment variables in the credentials record (spec 2.5): the database name

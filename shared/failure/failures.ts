@@ -16,7 +16,8 @@ export const FAILURES = {
   HOST_EXISTS: { status: 409, message: 'A host of that name is enrolled already.' },
   SOURCE_BUSY: {
     status: 409,
-    message: 'A session of the source branch stayed in a transaction for too long. Try again when it has ended.',
+    message:
+      'A session of the source branch stayed in a transaction for too long. Try again when it has ended.',
   },
   SOURCE_NOT_ACTIVE: { status: 409, message: 'The source branch is not active.' },
   BRANCH_NOT_ACTIVE: { status: 409, message: 'The branch is not active.' },

@@ -35,6 +35,9 @@ export function deriveAppKey(name: string, suffix: string): string {
     .toLowerCase()
     .split(/[^a-z0-9]+/)
     .filter((part) => part !== '' && part !== 'br');
-  const stem = parts.join('_').slice(0, DERIVED_KEY_LENGTH).replace(/_(br)?$/, '');
+  const stem = parts
+    .join('_')
+    .slice(0, DERIVED_KEY_LENGTH)
+    .replace(/_(br)?$/, '');
   return [stem || 'project', suffix].join('_');
 }

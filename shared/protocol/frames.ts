@@ -21,12 +21,15 @@ export const ResultFrame = z.strictObject({
   result: z.record(z.string(), z.unknown()),
 });
 
+/** Characters; longer messages are cut by the agent. */
+export const ERROR_MESSAGE_LENGTH = 4096;
+
 export const ErrorFrame = z.strictObject({
   jsonrpc: z.literal('2.0'),
   id: CallId,
   error: z.strictObject({
     code: z.int(),
-    message: z.string().max(4096),
+    message: z.string().max(ERROR_MESSAGE_LENGTH),
     data: z.strictObject({ code: z.enum(Object.keys(HOST_FAILURES) as HostFailureCode[]) }),
   }),
 });

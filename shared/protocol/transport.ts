@@ -13,4 +13,5 @@ export interface Clock {
   after(milliseconds: number, task: () => void): () => void;
 }
 
-export const closeBecause = (transport: Transport, reason: CloseReason) => transport.close(CLOSES[reason], reason);
+export const closeBecause = (transport: Transport, reason: CloseReason) =>
+  transport.close(CLOSES[reason], reason);

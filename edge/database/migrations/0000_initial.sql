@@ -47,7 +47,6 @@ CREATE TABLE `idempotency_keys` (
 	`path` text NOT NULL,
 	`key` text NOT NULL,
 	`body_hash` text NOT NULL,
-	`resource_id` text NOT NULL,
 	`job_id` text NOT NULL,
 	`status` integer,
 	`body` text,
@@ -55,18 +54,18 @@ CREATE TABLE `idempotency_keys` (
 	PRIMARY KEY(`tenant_id`, `user_id`, `path`, `key`)
 );
 --> statement-breakpoint
-CREATE INDEX `idempotency_by_job` ON `idempotency_keys` (`job_id`);--> statement-breakpoint
+CREATE UNIQUE INDEX `idempotency_by_job` ON `idempotency_keys` (`job_id`);--> statement-breakpoint
 CREATE INDEX `idempotency_by_expiry` ON `idempotency_keys` (`expires_at`);--> statement-breakpoint
 CREATE TABLE `jobs` (
 	`id` text PRIMARY KEY NOT NULL,
 	`project_id` text NOT NULL,
 	`branch_id` text,
 	`kind` text NOT NULL,
+	`input` text NOT NULL,
 	`status` text NOT NULL,
 	`steps` text NOT NULL,
 	`error` text,
 	`attempts` integer DEFAULT 0 NOT NULL,
-	`revision` integer DEFAULT 0 NOT NULL,
 	`host_id` text NOT NULL,
 	`created_by` text NOT NULL,
 	`tenant_id` text NOT NULL,
@@ -130,6 +129,7 @@ CREATE TABLE `project_branches` (
 	`created_at` integer NOT NULL,
 	`updated_at` integer NOT NULL,
 	FOREIGN KEY (`project_id`) REFERENCES `projects`(`id`) ON UPDATE no action ON DELETE cascade,
+	FOREIGN KEY (`parent_branch_id`) REFERENCES `project_branches`(`id`) ON UPDATE no action ON DELETE set null,
 	FOREIGN KEY (`created_by`) REFERENCES `users`(`id`) ON UPDATE no action ON DELETE no action
 );
 --> statement-breakpoint

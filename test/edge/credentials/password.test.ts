@@ -1,5 +1,10 @@
 import { describe, expect, test } from 'vitest';
-import { makePassword, openPassword, scramVerifier, sealPassword } from '../../../edge/credentials/password.ts';
+import {
+  makePassword,
+  openPassword,
+  scramVerifier,
+  sealPassword,
+} from '../../../edge/credentials/password.ts';
 
 const BRANCH = '0f0e0d0c-0b0a-4908-8706-050403020100';
 const key = (id: string) => ({ id, bytes: crypto.getRandomValues(new Uint8Array(32)) });

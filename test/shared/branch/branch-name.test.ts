@@ -44,10 +44,17 @@ describe('database name', () => {
     expect(maxSlugLength('a'.repeat(48), 'staging')).toBe(0);
   });
 
-  test.each(['all', 'replication', 'postgres', 'template1', 'db_', 'db_a"b', 'db_a\nb', 'db_A', `db_${'a'.repeat(61)}`])(
-    '%j is none of ours',
-    (name) => {
-      expect(MANAGED_DATABASE.test(name)).toBe(false);
-    },
-  );
+  test.each([
+    'all',
+    'replication',
+    'postgres',
+    'template1',
+    'db_',
+    'db_a"b',
+    'db_a\nb',
+    'db_A',
+    `db_${'a'.repeat(61)}`,
+  ])('%j is none of ours', (name) => {
+    expect(MANAGED_DATABASE.test(name)).toBe(false);
+  });
 });

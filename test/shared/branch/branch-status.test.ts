@@ -1,5 +1,9 @@
 import { expect, test } from 'vitest';
-import { BRANCH_STATUSES, BRANCH_TRANSITIONS, statusesAllowing } from '../../../shared/branch/branch-status.ts';
+import {
+  BRANCH_STATUSES,
+  BRANCH_TRANSITIONS,
+  statusesAllowing,
+} from '../../../shared/branch/branch-status.ts';
 
 /** Every cell of the table, written out once more: what each status becomes, `-` where the event is refused. */
 const CELLS = `
@@ -15,10 +19,13 @@ const [events = [], ...rows] = CELLS.trim()
   .split('\n')
   .map((line) => line.trim().split(/\s+/));
 
-test.each(rows.flatMap(([from, ...to]) => events.map((event, i) => [from, event, to[i]])))('%s + %s → %s', (from, event, to) => {
-  const table: Record<string, Record<string, string | null>> = BRANCH_TRANSITIONS;
-  expect(table[from ?? '']?.[event ?? ''] ?? '-').toBe(to);
-});
+test.each(rows.flatMap(([from, ...to]) => events.map((event, i) => [from, event, to[i]])))(
+  '%s + %s → %s',
+  (from, event, to) => {
+    const table: Record<string, Record<string, string | null>> = BRANCH_TRANSITIONS;
+    expect(table[from ?? '']?.[event ?? ''] ?? '-').toBe(to);
+  },
+);
 
 test('has a row for every status, and lists where an event is possible', () => {
   expect(rows.map(([from]) => from)).toEqual([...BRANCH_STATUSES]);

@@ -19,7 +19,13 @@ test.each(['', '8d', '7', ' 7d', 'constructor', '__proto__'])('%j is refused', (
 });
 
 test('lasts as long as the specification says', () => {
-  expect(LIFESPAN_SECONDS).toEqual({ '7d': 604_800, '1m': 2_592_000, '6m': 15_811_200, '1y': 31_536_000, forever: null });
+  expect(LIFESPAN_SECONDS).toEqual({
+    '7d': 604_800,
+    '1m': 2_592_000,
+    '6m': 15_811_200,
+    '1y': 31_536_000,
+    forever: null,
+  });
   expect(expiryOf('7d', new Date(0))).toEqual(new Date(604_800_000));
   expect(expiryOf('forever', new Date(0))).toBeNull();
 });

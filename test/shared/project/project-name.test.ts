@@ -28,5 +28,6 @@ describe('app key', () => {
 
 test('an environment is short, lowercase and never "br"', () => {
   expect(Environment.safeParse('staging').success).toBe(true);
-  for (const env of ['br', '', 'production', 'a_b', 'A']) expect(Environment.safeParse(env).success).toBe(false);
+  for (const env of ['br', '', 'production', 'a_b', 'A'])
+    expect(Environment.safeParse(env).success).toBe(false);
 });

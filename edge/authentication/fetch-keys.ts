@@ -1,0 +1,52 @@
+import { parseJson } from './json.ts';
+import { type PublicKeys, readKeyDocument } from './public-key.ts';
+
+/** Longest that the provider may take for the whole document. */
+export const KEY_FETCH_MS = 5_000;
+const DOCUMENT_MAX_BYTES = 64 * 1024;
+
+const LOOPBACK = new Set(['localhost', '127.0.0.1', '[::1]']);
+
+/** Who can change this answer on its way can sign in as anybody, so plain HTTP goes to this machine only. */
+function secureAddress(endpoint: string): URL {
+  const address = new URL(endpoint);
+  const secure =
+    address.protocol === 'https:' || (address.protocol === 'http:' && LOOPBACK.has(address.hostname));
+  if (!secure) throw new Error('the key endpoint must be https, or http on a loopback address');
+  return address;
+}
+
+/**
+ * The provider's keys as they are now.
+ * @throws Error when they can't be had in time, in the allowed size, or can't be read
+ */
+export async function fetchKeys(endpoint: string): Promise<PublicKeys> {
+  const response = await fetch(secureAddress(endpoint), {
+    headers: { accept: 'application/json' },
+    // A redirect could lead to another host, or to plain HTTP: it counts as a failure.
+    redirect: 'manual',
+    signal: AbortSignal.timeout(KEY_FETCH_MS),
+  });
+  if (response.status !== 200) {
+    await response.body?.cancel();
+    throw new Error(`the key endpoint answered ${response.status}`);
+  }
+  return readKeyDocument(parseJson(await readBounded(response)));
+}
+
+async function readBounded(response: Response): Promise<Uint8Array> {
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  for await (const part of response.body ?? []) {
+    size += part.length;
+    if (size > DOCUMENT_MAX_BYTES) throw new Error('the key document is too large');
+    parts.push(part);
+  }
+  const whole = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}

@@ -1,0 +1,159 @@
+import { createHash } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { makeHostKey } from '../../support/host-key.ts';
+import { type LinkGateway, PLATFORM_SECRET, startLinkGateway } from '../../support/link-gateway.ts';
+
+let stateDir: string;
+let gateway: LinkGateway;
+
+beforeAll(async () => {
+  stateDir = await mkdtemp(join(tmpdir(), 'branchgate-enrolment-'));
+  gateway = await startLinkGateway({ stateDir });
+}, 30_000);
+
+afterAll(async () => {
+  await gateway.stop();
+  await rm(stateDir, { recursive: true });
+});
+
+const host = { name: 'a', db_host: '127.0.0.1', direct_port: 5432, pooled_port: 6432 };
+const authorization = `Bearer ${PLATFORM_SECRET}`;
+
+const enrol = (enrolment_token: string, public_key: unknown) =>
+  gateway.post('/agent/v1/enrol', { enrolment_token, public_key });
+
+async function passTheHour(hostId: string): Promise<void> {
+  const database = await gateway.database();
+  const expire = database.prepare('update hosts set enrolment_expires_at = ? where id = ?');
+  await expire.bind(Date.now() - 1, hostId).run();
+}
+
+describe('POST /platform/v1/hosts', () => {
+  test.each([
+    ['no secret', {}],
+    ['a wrong secret', { authorization: 'Bearer wrong' }],
+    ['the secret without its scheme', { authorization: PLATFORM_SECRET }],
+    ['the beginning of the secret', { authorization: authorization.slice(0, -1) }],
+  ])('%s is unauthenticated', async (_name, headers) => {
+    const response = await gateway.post('/platform/v1/hosts', host, headers);
+    expect([response.status, await response.json()]).toEqual([401, { error: 'UNAUTHENTICATED' }]);
+  });
+
+  test.each([
+    ['an unknown field', { ...host, id: 1 }],
+    ['no ports', { name: 'a', db_host: 'a' }],
+    ['a port that is none', { ...host, direct_port: 65_536 }],
+    ['a name for a path', { ...host, name: '../a' }],
+    ['a host with a port', { ...host, db_host: 'a:1' }],
+    ['a host with a user', { ...host, db_host: 'evil@a' }],
+  ])('%s is invalid', async (_name, body) => {
+    expect((await gateway.post('/platform/v1/hosts', body, { authorization })).status).toBe(422);
+  });
+
+  test('gives out a token that is kept as its digest alone', async () => {
+    const response = await gateway.post('/platform/v1/hosts', { ...host, name: 'digest' }, { authorization });
+    expect(response.status).toBe(201);
+    const body = (await response.json()) as { host_id: string; enrolment_token: string };
+    expect(body).toEqual({
+      host_id: expect.stringMatching(/^[0-9a-f-]{36}$/),
+      name: 'digest',
+      enrolment_token: expect.stringMatching(/^[\w-]{43}$/),
+      expires_at: expect.stringMatching(/Z$/),
+    });
+    const row = await (await gateway.database())
+      .prepare('select * from hosts where id = ?')
+      .bind(body.host_id)
+      .first();
+    expect(row?.enrolment_token_hash).toBe(createHash('sha256').update(body.enrolment_token).digest('hex'));
+    expect(Object.values(row ?? {})).not.toContain(body.enrolment_token);
+  });
+
+  test('asked again before the host is enrolled, it renews the token', async () => {
+    const first = await gateway.registerHost('renewed');
+    const second = await gateway.registerHost('renewed');
+    expect(second.host_id).toBe(first.host_id);
+    const { publicKey } = await makeHostKey();
+    expect((await enrol(first.enrolment_token, publicKey)).status).toBe(401);
+    expect((await enrol(second.enrolment_token, publicKey)).status).toBe(200);
+  });
+
+  test('a host that is enrolled is not touched', async () => {
+    const { enrolment_token } = await gateway.registerHost('taken');
+    await enrol(enrolment_token, (await makeHostKey()).publicKey);
+    const response = await gateway.post('/platform/v1/hosts', { ...host, name: 'taken' }, { authorization });
+    expect([response.status, await response.json()]).toEqual([409, { error: 'HOST_EXISTS' }]);
+  });
+});
+
+describe('POST /agent/v1/enrol', () => {
+  test('the token works once', async () => {
+    const { host_id, enrolment_token } = await gateway.registerHost('once');
+    const response = await enrol(enrolment_token, (await makeHostKey()).publicKey);
+    expect([response.status, await response.json()]).toEqual([200, { host_id }]);
+    expect((await enrol(enrolment_token, (await makeHostKey()).publicKey)).status).toBe(401);
+  });
+
+  test('the same key gets the same answer again, while the hour lasts', async () => {
+    const { host_id, enrolment_token } = await gateway.registerHost('again');
+    const { kty, crv, x } = (await makeHostKey()).publicKey;
+    await enrol(enrolment_token, { kty, crv, x });
+    expect(await (await enrol(enrolment_token, { x, crv, kty })).json()).toEqual({ host_id });
+    await passTheHour(host_id);
+    expect((await enrol(enrolment_token, { kty, crv, x })).status).toBe(401);
+  });
+
+  test('of two keys that come with the token at once one wins', async () => {
+    const { enrolment_token } = await gateway.registerHost('race');
+    const keys = await Promise.all(Array.from({ length: 8 }, makeHostKey));
+    const answers = await Promise.all(keys.map(({ publicKey }) => enrol(enrolment_token, publicKey)));
+    expect(answers.map(({ status }) => status).sort()).toEqual([200, ...Array(7).fill(401)]);
+  });
+
+  test('an unused token ends with its hour', async () => {
+    const { host_id, enrolment_token } = await gateway.registerHost('late');
+    await passTheHour(host_id);
+    expect((await enrol(enrolment_token, (await makeHostKey()).publicKey)).status).toBe(401);
+  });
+
+  test('a made-up token', async () => {
+    expect((await enrol('t'.repeat(43), (await makeHostKey()).publicKey)).status).toBe(401);
+  });
+
+  test('a private key, or a key of another kind, is refused', async () => {
+    const { enrolment_token } = await gateway.registerHost('kinds');
+    const { publicKey } = await makeHostKey();
+    for (const key of [
+      { ...publicKey, d: publicKey.x },
+      { ...publicKey, crv: 'X25519' },
+      { kty: 'oct', k: 'a' },
+      null,
+    ]) {
+      expect((await enrol(enrolment_token, key)).status).toBe(422);
+    }
+  });
+});
+
+describe('GET /agent/v1/link', () => {
+  test.each<[string, string, number]>([
+    ['no host', '', 422],
+    ['no UUID', '?host_id=a', 422],
+    ['a parameter too many', `?host_id=${crypto.randomUUID()}&key=a`, 422],
+    ['an unknown host', `?host_id=${crypto.randomUUID()}`, 401],
+  ])('%s', async (_name, query, status) => {
+    const response = await gateway.upgrade(`/agent/v1/link${query}`);
+    expect(response).toBe(status);
+  });
+
+  test('a host that is not enrolled yet, and no object is made for it', async () => {
+    const { host_id } = await gateway.registerHost('not-yet');
+    expect(await gateway.upgrade(`/agent/v1/link?host_id=${host_id}`)).toBe(401);
+    expect(await gateway.objects()).toEqual([]);
+  });
+
+  test('no upgrade', async () => {
+    expect((await fetch(`${gateway.url}/agent/v1/link?host_id=${crypto.randomUUID()}`)).status).toBe(426);
+  });
+});

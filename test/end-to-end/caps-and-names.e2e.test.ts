@@ -1,0 +1,116 @@
+import { beforeAll, describe, expect, test } from 'vitest';
+import { type Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { ownerOf } from '../support/tenants.ts';
+
+let api: Api;
+let project: ProjectBody;
+const path = (id = project.id) => `/api/v1/projects/${id}/branches`;
+
+beforeAll(async () => {
+  api = await ownerOf('caps');
+  project = await api.project('Caps');
+});
+
+describe('the cap', () => {
+  test('twenty creations at nine branches: one is made, nineteen are told the limit', async () => {
+    for (let n = 2; n <= 9; n++) await api.branch(project.id, `branch-${n}`);
+    const answers = await Promise.all(
+      Array.from({ length: 20 }, (_, n) => api.post(path(), { branch_name: `extra-${n}` }, FROM_LOOPBACK)),
+    );
+    const statuses = answers.map(({ status }) => status).sort();
+    expect(statuses).toEqual([201, ...Array<number>(19).fill(429)]);
+    for (const { status, body } of answers) {
+      if (status === 429) {
+        expect(body).toEqual({
+          error: 'BRANCH_LIMIT_REACHED',
+          message: expect.any(String),
+          limit: 10,
+          current: 10,
+          retry_after: null,
+          request_id: expect.any(String),
+        });
+      }
+    }
+    const { body } = await api.get<{ branches: BranchBody[] }>(path());
+    expect(body.branches).toHaveLength(10);
+    const first = body.branches[1];
+    expect((await api.delete(`${path()}/${first?.id}`)).status).toBe(202);
+    expect((await api.post(path(), { branch_name: 'in-its-place' }, FROM_LOOPBACK)).status).toBe(201);
+  });
+});
+
+describe('names', () => {
+  test('the same name twice at once: one is made, one is told', async () => {
+    const other = await api.project('Twice');
+    const answers = await Promise.all(
+      [1, 2].map(() => api.post(path(other.id), { branch_name: 'same-name' }, FROM_LOOPBACK)),
+    );
+    expect(answers.map(({ status }) => status).sort()).toEqual([201, 409]);
+    expect(answers.find(({ status }) => status === 409)?.body.error).toBe('BRANCH_EXISTS');
+  });
+
+  test('a database name of 63 characters works, hyphens and all; one of 64 is refused and says how long it may be', async () => {
+    const app_key = `long${Date.now().toString(36)}`.padEnd(30, 'x');
+    const long = await api.project('Long', { app_key });
+    const longest = Number(long.max_slug_length);
+    const made = await api.branch(long.id, '-'.repeat(longest - 1).concat('x'));
+    expect(made.database_name).toHaveLength(63);
+    const { database_url } = await api.credentials(long.id, made.id);
+    expect(await query(database_url, 'select current_database() as name')).toEqual([
+      { name: made.database_name },
+    ]);
+    const child = await api.branch(long.id, 'of-the-long-one', { source_branch_id: made.id });
+    expect(child.status).toBe('active');
+    const refused = await api.post(path(long.id), { branch_name: 'x'.repeat(longest + 1) }, FROM_LOOPBACK);
+    expect(refused).toMatchObject({
+      status: 422,
+      body: { error: 'DATABASE_NAME_TOO_LONG', length: 64, max_slug_length: longest },
+    });
+  });
+
+  test.each([
+    'main',
+    'ab',
+    'Upper',
+    "quo'te",
+    'quo"te',
+    'new\nline',
+    'a+b',
+    'a b',
+    '',
+    'x'.repeat(49),
+    'semi;colon',
+    '../up',
+  ])('%j never reaches the host', async (branch_name) => {
+    const before = await api.get<{ jobs: unknown[] }>(`/api/v1/projects/${project.id}/jobs?limit=100`);
+    const answer = await api.post(path(), { branch_name }, FROM_LOOPBACK);
+    expect(answer).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
+    expect(answer.body.details).toEqual([expect.objectContaining({ path: 'branch_name' })]);
+    const after = await api.get<{ jobs: unknown[] }>(`/api/v1/projects/${project.id}/jobs?limit=100`);
+    expect(after.body.jobs).toHaveLength(before.body.jobs.length);
+  });
+
+  test.each(['all', 'replication', 'sameuser', 'samerole', '---'])(
+    '%s is a name like any other',
+    async (branch_name) => {
+      const other = await api.project(`Word ${branch_name}`);
+      await api.branch(other.id, branch_name);
+      const { database_url } = await api.credentials(other.id, branch_name);
+      expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    },
+  );
+
+  test.each([
+    [{ name: 'x', app_key: 'br' }, 'app_key'],
+    [{ name: 'x', app_key: 'a"; drop database postgres; --' }, 'app_key'],
+    [{ name: 'x', env: 'br' }, 'env'],
+    [{ name: 'x', env: 'too_long' }, 'env'],
+    [{ name: '' }, 'name'],
+    [{ name: 'x', colour: 'red' }, ''],
+  ])('a project %j is refused', async (body, field) => {
+    const answer = await api.post('/api/v1/projects', body);
+    expect(answer).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
+    expect(answer.body.details).toEqual(expect.arrayContaining([expect.objectContaining({ path: field })]));
+  });
+});

@@ -1,0 +1,90 @@
+import { beforeAll, describe, expect, test } from 'vitest';
+import type { Api, ProjectBody } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { ownerOf } from '../support/tenants.ts';
+
+let api: Api;
+let project: ProjectBody;
+const path = () => `/api/v1/projects/${project.id}/network-rules`;
+const refused = { code: expect.stringMatching(/^(28000|08P01)$/) };
+
+beforeAll(async () => {
+  api = await ownerOf('rules');
+  project = await api.project('Rules');
+});
+
+async function bothPorts(branch: string): Promise<string[]> {
+  const { database_url, direct_url } = await api.credentials(project.id, branch);
+  return [database_url, direct_url];
+}
+
+describe('network rules', () => {
+  test('a new project lets nobody in; a rule opens both ports at once; without it they are shut at once', async () => {
+    const urls = await bothPorts('main');
+    for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+    const rule = await api.allow(project.id);
+    expect(rule).toMatchObject({ status: 'applied', branch_id: null, cidr: '127.0.0.1/32', source: 'manual' });
+    for (const url of urls) expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(204);
+    for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+    expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(404);
+  });
+
+  test("the creator's address is a rule of that branch alone", async () => {
+    const branch = await api.branch(project.id, 'mine');
+    for (const url of await bothPorts('mine')) expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    for (const url of await bothPorts('main')) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+    const { body } = await api.get<{ network_rules: Record<string, unknown>[] }>(`${path()}?branch_id=${branch.id}`);
+    expect(body.network_rules).toEqual([
+      expect.objectContaining({ branch_id: branch.id, cidr: '127.0.0.1/32', source: 'creator_ip', status: 'applied' }),
+    ]);
+  });
+
+  test('no rule for the address that all Workers share', async () => {
+    const branch = await api.post<{ id: string }>(
+      `/api/v1/projects/${project.id}/branches`,
+      { branch_name: 'from-a-worker' },
+      { 'CF-Connecting-IP': '2a06:98c0:3600::103' },
+    );
+    expect(branch.status).toBe(201);
+    const { body } = await api.get<{ network_rules: unknown[] }>(`${path()}?branch_id=${branch.body.id}`);
+    expect(body.network_rules).toEqual([]);
+  });
+
+  test('a rule of another network lets nobody from here in', async () => {
+    await api.branch(project.id, 'elsewhere');
+    const { body } = await api.get<{ matches: { id: string }[] }>(
+      `/api/v1/projects/${project.id}/branches/lookup?name=elsewhere`,
+    );
+    const branchId = body.matches[0]?.id ?? '';
+    const rules = await api.get<{ network_rules: { id: string }[] }>(`${path()}?branch_id=${branchId}`);
+    await api.delete(`${path()}/${rules.body.network_rules[0]?.id}`);
+    await api.allow(project.id, '203.0.113.0/24', branchId);
+    for (const url of await bothPorts('elsewhere')) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+  });
+
+  test('networks are written in one form, and host bits are refused with the right network', async () => {
+    const made = await api.allow(project.id, '::ffff:198.51.100.0/120');
+    expect(made).toMatchObject({ cidr: '198.51.100.0/24' });
+    const twice = await api.post(path(), { cidr: '198.51.100.0/24' });
+    expect(twice).toMatchObject({ status: 409, body: { error: 'RULE_EXISTS' } });
+    const hostBits = await api.post(path(), { cidr: '198.51.100.9/24' });
+    expect(hostBits.status).toBe(422);
+    expect(JSON.stringify(hostBits.body.details)).toContain('198.51.100.0/24');
+    const unknown = await api.post(path(), { cidr: '198.51.100.9', branch_id: '00000000-0000-4000-8000-000000000000' });
+    expect(unknown.status).toBe(404);
+  });
+
+  test('many changes at once all come into effect', async () => {
+    const networks = Array.from({ length: 20 }, (_, n) => `10.0.${n}.0/24`);
+    const made = await Promise.all([...networks.map((cidr) => api.allow(project.id, cidr)), api.allow(project.id)]);
+    expect(made.map(({ status }) => status)).toEqual(Array(21).fill('applied'));
+    for (const url of await bothPorts('main')) expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    const answers = await Promise.all(made.map(({ id }) => api.delete(`${path()}/${id}`)));
+    expect(answers.map(({ status }) => status)).toEqual(Array(21).fill(204));
+    for (const url of await bothPorts('main')) {
+      await eventually(() => expect(query(url, 'select 1')).rejects.toMatchObject(refused), 2);
+    }
+  });
+});

@@ -1,0 +1,44 @@
+import { createHash } from 'node:crypto';
+import { expect, test } from 'vitest';
+import { z } from 'zod';
+import * as enrolment from '../../../shared/protocol/enrolment.ts';
+import { BEAT, ReplyFrame, RequestFrame } from '../../../shared/protocol/frames.ts';
+import { Answer, AnswerClaims, Challenge, Refusal, Welcome } from '../../../shared/protocol/handshake.ts';
+import { OPERATIONS } from '../../../shared/protocol/operations.ts';
+import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
+
+/**
+ * SHA-256 of everything that crosses the link, by version. A host's agent is upgraded on another day than the
+ * gateway, so a changed schema under an old version is an outage. When this test fails: raise
+ * `PROTOCOL_VERSION` and add a line. Lines of versions that were released are never touched.
+ */
+const HASH_OF_VERSION: Record<number, string> = {
+  1: 'to be filled in',
+};
+
+const schemas = {
+  enrolment: [enrolment.EnrolmentRequest, enrolment.EnrolmentReply],
+  handshake: [Challenge, Answer, AnswerClaims, Welcome, Refusal],
+  frames: [RequestFrame, ReplyFrame],
+  operations: Object.entries(OPERATIONS).map(([method, { params, result }]) =>
+    z.strictObject({ method: z.literal(method), params, result }),
+  ),
+};
+
+/** Keys in one order, so that moving a line of a schema is not a change. */
+const canonical = (_key: string, value: unknown) =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+    ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
+    : value;
+
+test('what crosses the link has not changed without a new protocol version', () => {
+  const wire = Object.entries(schemas).map(([part, list]) => [
+    part,
+    list.map((schema) => JSON.stringify(z.toJSONSchema(schema, { io: 'input' }), canonical)).sort(),
+  ]);
+  const paths = [enrolment.ENROLMENT_PATH, enrolment.LINK_PATH];
+  const hash = createHash('sha256')
+    .update(JSON.stringify([wire, BEAT, paths]))
+    .digest('hex');
+  expect(HASH_OF_VERSION[PROTOCOL_VERSION]).toBe(hash);
+});
