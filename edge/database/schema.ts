@@ -182,7 +182,8 @@ export const networkRules = sqliteTable(
     createdAt: created(),
   },
   (t) => [
-    uniqueIndex('network_rules_once').on(t.projectId, sql`coalesce(branch_id, '')`, t.cidr),
+    uniqueIndex('network_rules_project_once').on(t.projectId, t.cidr).where(sql`branch_id is null`),
+    uniqueIndex('network_rules_branch_once').on(t.branchId, t.cidr).where(sql`branch_id is not null`),
     index('network_rules_by_project').on(t.projectId, t.createdAt, t.id),
   ],
 );

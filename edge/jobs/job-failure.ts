@@ -56,12 +56,8 @@ export const wasRefused = ({ code }: JobError): boolean =>
 
 const RETRY_FIRST_MS = 250;
 /** Within the thirty seconds promised after a fault, with room for the attempt itself. */
-const RETRY_LONGEST_MS = 8_000;
-/** A host that links up wakes its jobs by itself. */
-const RETRY_UNLINKED_MS = 60_000;
+const RETRY_LONGEST_MS = 20_000;
 
-/** Milliseconds until the next attempt after `attempts` failed ones. */
-export const retryDelay = (error: unknown, attempts: number): number =>
-  error instanceof HostCallError && error.code === 'HOST_UNAVAILABLE'
-    ? RETRY_UNLINKED_MS
-    : Math.min(RETRY_FIRST_MS * 2 ** attempts, RETRY_LONGEST_MS);
+/** Milliseconds until the next attempt after `attempts` failed ones; a host that links up does not wait for it. */
+export const retryDelay = (attempts: number): number =>
+  Math.min(RETRY_FIRST_MS * 2 ** attempts, RETRY_LONGEST_MS);

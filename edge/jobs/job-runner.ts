@@ -86,7 +86,7 @@ export class JobRunner {
     } catch (error) {
       logEvent('job.attempt_failed', { job_id: job.id, kind: job.kind, ...jobError(error) });
       job.attempts += 1;
-      this.#options.wakeAt(Date.now() + retryDelay(error, job.attempts));
+      this.#options.wakeAt(Date.now() + retryDelay(job.attempts));
       await progress.save({ attempts: job.attempts }).catch(() => {});
       return null;
     } finally {

@@ -22,7 +22,7 @@ import { deleteProject, recordProjectDeletion } from './delete-project.ts';
 import { type ProjectOrder, reserveProject } from './reserve-project.ts';
 
 /** If nothing else wakes this object, it looks after its open jobs this often. */
-const LOOK_AFTER_MS = 5_000;
+const LOOK_AFTER_MS = 20_000;
 /** Rules that could not be applied are tried again as a job is after that many attempts: in two seconds. */
 const RULE_RETRY_ATTEMPTS = 3;
 const PROJECT_ID = 'project_id';
@@ -150,22 +150,26 @@ export class ProjectCoordinator extends DurableObject<Env> {
       return true;
     } catch (error) {
       logEvent('access.not_applied', { project_id: projectId, ...jobError(error) });
-      this.#wakeAt(Date.now() + retryDelay(error, RULE_RETRY_ATTEMPTS));
+      this.#wakeAt(Date.now() + retryDelay(RULE_RETRY_ATTEMPTS));
       return false;
     }
   }
 
+  /** Starts what is open and returns: an alarm that waited for it would hold up the alarms of its retries. */
   async #lookAfter(projectId: string): Promise<void> {
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
       this.#db.select().from(projects).where(eq(projects.id, projectId)),
     ]);
-    if (open.length > 0) this.#insure(projectId);
-    const work: Promise<unknown>[] = open.map((job) => this.#runnerFor(job.hostId).start(job));
-    if (project && project.status === 'active' && project.accessApplied < project.accessRevision) {
-      work.push(this.#applyAccess(projectId, project.hostId));
+    if (open.length === 0 && !project) {
+      await this.ctx.storage.deleteAll();
+      return;
     }
-    await Promise.all(work);
+    if (open.length > 0) this.#insure(projectId);
+    for (const job of open) this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
+    if (project?.status === 'active' && project.accessApplied < project.accessRevision) {
+      this.ctx.waitUntil(this.#applyAccess(projectId, project.hostId));
+    }
   }
 
   #runnerFor(hostId: string): JobRunner {

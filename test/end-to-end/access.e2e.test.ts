@@ -1,7 +1,7 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { app } from '../../edge/app.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
-import { auditCount, tokenOf, ownerOf, useStack } from '../support/tenants.ts';
+import { auditCount, ownerOf, tokenOf, useStack } from '../support/tenants.ts';
 
 interface Place {
   project: ProjectBody;
@@ -11,7 +11,13 @@ interface Place {
 }
 
 const UNKNOWN = '00000000-0000-4000-8000-000000000000';
-const NOWHERE = { project_id: UNKNOWN, branch_id: UNKNOWN, branch_ref: UNKNOWN, rule_id: UNKNOWN, job_id: UNKNOWN };
+const NOWHERE = {
+  project_id: UNKNOWN,
+  branch_id: UNKNOWN,
+  branch_ref: UNKNOWN,
+  rule_id: UNKNOWN,
+  job_id: UNKNOWN,
+};
 
 /** A body that would be taken, for the routes that need one. */
 const BODIES: Record<string, unknown> = {
@@ -28,7 +34,9 @@ const QUERIES: Record<string, string> = {
 /** Every route that is registered, so that a new one cannot be forgotten here. */
 const ROUTES = [
   ...new Set(
-    app.routes.filter(({ method, path }) => method !== 'ALL' && path.startsWith('/api/')).map(({ method, path }) => `${method} ${path}`),
+    app.routes
+      .filter(({ method, path }) => method !== 'ALL' && path.startsWith('/api/'))
+      .map(({ method, path }) => `${method} ${path}`),
   ),
 ].map((route) => {
   const [method = '', path = ''] = route.split(' ');
@@ -61,11 +69,14 @@ function call(api: Api, { route, method, path }: (typeof ROUTES)[number], ids: R
   return api.call(method, filled, BODIES[route] === undefined ? {} : { body: BODIES[route] });
 }
 
-const withToken = async (options: Parameters<typeof tokenOf>[0]) => new Api(useStack().baseUrl, await tokenOf(options));
+const withToken = async (options: Parameters<typeof tokenOf>[0]) =>
+  new Api(useStack().baseUrl, await tokenOf(options));
 
 test('the battery knows every route', () => {
   expect(ROUTES.length).toBeGreaterThanOrEqual(16);
-  const bodiless = ROUTES.filter(({ method, route }) => (method === 'POST' || method === 'PATCH') && !(route in BODIES));
+  const bodiless = ROUTES.filter(
+    ({ method, route }) => (method === 'POST' || method === 'PATCH') && !(route in BODIES),
+  );
   expect(bodiless).toEqual([]);
 });
 
@@ -129,7 +140,9 @@ test('a thing of one project is unknown under another', async () => {
   const api = await ownerOf('acme');
   const other = await api.project('Other of Acme');
   for (const entry of OF_A_THING.filter(({ path }) => /:(branch|rule)_/.test(path))) {
-    expect(await call(api, entry, { ...names, project_id: other.id }), entry.route).toMatchObject({ status: 404 });
+    expect(await call(api, entry, { ...names, project_id: other.id }), entry.route).toMatchObject({
+      status: 404,
+    });
   }
 });
 
@@ -137,7 +150,9 @@ test('nothing of the tenant was changed by all that', async () => {
   const api = await ownerOf('acme');
   const { body } = await api.get(`/api/v1/projects/${place.project.id}`);
   expect(body).toMatchObject({ name: 'Acme', status: 'active', branch_count: 2 });
-  const rules = await api.get<{ network_rules: unknown[] }>(`/api/v1/projects/${place.project.id}/network-rules`);
+  const rules = await api.get<{ network_rules: unknown[] }>(
+    `/api/v1/projects/${place.project.id}/network-rules`,
+  );
   expect(rules.body.network_rules).toHaveLength(2);
 });
 
@@ -145,8 +160,13 @@ describe('requests that cannot be read', () => {
   test('change nothing and say why', async () => {
     const api = await ownerOf('acme');
     const path = `/api/v1/projects/${place.project.id}/branches`;
-    expect(await api.call('POST', path, { body: '{"branch_name":' })).toMatchObject({ status: 400, body: { error: 'BAD_REQUEST' } });
-    expect(await api.call('POST', path, { body: `{"branch_name":"${'x'.repeat(1024 * 1024)}"}` })).toMatchObject({
+    expect(await api.call('POST', path, { body: '{"branch_name":' })).toMatchObject({
+      status: 400,
+      body: { error: 'BAD_REQUEST' },
+    });
+    expect(
+      await api.call('POST', path, { body: `{"branch_name":"${'x'.repeat(1024 * 1024)}"}` }),
+    ).toMatchObject({
       status: 413,
       body: { error: 'PAYLOAD_TOO_LARGE' },
     });

@@ -34,17 +34,23 @@ describe('Idempotency-Key', () => {
   });
 
   test('ten at once make one branch; who comes while it is made is told so', async () => {
-    const answers = await Promise.all(Array.from({ length: 10 }, () => post('key-3', { branch_name: 'three' })));
+    const answers = await Promise.all(
+      Array.from({ length: 10 }, () => post('key-3', { branch_name: 'three' })),
+    );
     const made = answers.filter(({ status }) => status === 201);
     expect(made.length).toBeGreaterThanOrEqual(1);
     expect(new Set(made.map(({ body }) => body.id)).size).toBe(1);
     for (const { status, body } of answers) {
-      if (status !== 201) expect({ status, error: body.error }).toEqual({ status: 409, error: 'IDEMPOTENCY_IN_FLIGHT' });
+      if (status !== 201)
+        expect({ status, error: body.error }).toEqual({ status: 409, error: 'IDEMPOTENCY_IN_FLIGHT' });
     }
   });
 
   test('what was refused leaves the key free', async () => {
-    expect(await post('key-4', { branch_name: 'once' })).toMatchObject({ status: 409, body: { error: 'BRANCH_EXISTS' } });
+    expect(await post('key-4', { branch_name: 'once' })).toMatchObject({
+      status: 409,
+      body: { error: 'BRANCH_EXISTS' },
+    });
     expect((await post('key-4', { branch_name: 'four' })).status).toBe(201);
   });
 

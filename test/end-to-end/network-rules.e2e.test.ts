@@ -24,7 +24,12 @@ describe('network rules', () => {
     const urls = await bothPorts('main');
     for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
     const rule = await api.allow(project.id);
-    expect(rule).toMatchObject({ status: 'applied', branch_id: null, cidr: '127.0.0.1/32', source: 'manual' });
+    expect(rule).toMatchObject({
+      status: 'applied',
+      branch_id: null,
+      cidr: '127.0.0.1/32',
+      source: 'manual',
+    });
     for (const url of urls) expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
     expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(204);
     for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
@@ -33,11 +38,20 @@ describe('network rules', () => {
 
   test("the creator's address is a rule of that branch alone", async () => {
     const branch = await api.branch(project.id, 'mine');
-    for (const url of await bothPorts('mine')) expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
-    for (const url of await bothPorts('main')) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
-    const { body } = await api.get<{ network_rules: Record<string, unknown>[] }>(`${path()}?branch_id=${branch.id}`);
+    for (const url of await bothPorts('mine'))
+      expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    for (const url of await bothPorts('main'))
+      await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+    const { body } = await api.get<{ network_rules: Record<string, unknown>[] }>(
+      `${path()}?branch_id=${branch.id}`,
+    );
     expect(body.network_rules).toEqual([
-      expect.objectContaining({ branch_id: branch.id, cidr: '127.0.0.1/32', source: 'creator_ip', status: 'applied' }),
+      expect.objectContaining({
+        branch_id: branch.id,
+        cidr: '127.0.0.1/32',
+        source: 'creator_ip',
+        status: 'applied',
+      }),
     ]);
   });
 
@@ -61,7 +75,8 @@ describe('network rules', () => {
     const rules = await api.get<{ network_rules: { id: string }[] }>(`${path()}?branch_id=${branchId}`);
     await api.delete(`${path()}/${rules.body.network_rules[0]?.id}`);
     await api.allow(project.id, '203.0.113.0/24', branchId);
-    for (const url of await bothPorts('elsewhere')) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+    for (const url of await bothPorts('elsewhere'))
+      await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
   });
 
   test('networks are written in one form, and host bits are refused with the right network', async () => {
@@ -72,15 +87,22 @@ describe('network rules', () => {
     const hostBits = await api.post(path(), { cidr: '198.51.100.9/24' });
     expect(hostBits.status).toBe(422);
     expect(JSON.stringify(hostBits.body.details)).toContain('198.51.100.0/24');
-    const unknown = await api.post(path(), { cidr: '198.51.100.9', branch_id: '00000000-0000-4000-8000-000000000000' });
+    const unknown = await api.post(path(), {
+      cidr: '198.51.100.9',
+      branch_id: '00000000-0000-4000-8000-000000000000',
+    });
     expect(unknown.status).toBe(404);
   });
 
   test('many changes at once all come into effect', async () => {
     const networks = Array.from({ length: 20 }, (_, n) => `10.0.${n}.0/24`);
-    const made = await Promise.all([...networks.map((cidr) => api.allow(project.id, cidr)), api.allow(project.id)]);
+    const made = await Promise.all([
+      ...networks.map((cidr) => api.allow(project.id, cidr)),
+      api.allow(project.id),
+    ]);
     expect(made.map(({ status }) => status)).toEqual(Array(21).fill('applied'));
-    for (const url of await bothPorts('main')) expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    for (const url of await bothPorts('main'))
+      expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
     const answers = await Promise.all(made.map(({ id }) => api.delete(`${path()}/${id}`)));
     expect(answers.map(({ status }) => status)).toEqual(Array(21).fill(204));
     for (const url of await bothPorts('main')) {

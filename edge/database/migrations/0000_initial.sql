@@ -91,7 +91,8 @@ CREATE TABLE `network_rules` (
 	FOREIGN KEY (`created_by`) REFERENCES `users`(`id`) ON UPDATE no action ON DELETE no action
 );
 --> statement-breakpoint
-CREATE UNIQUE INDEX `network_rules_once` ON `network_rules` (`project_id`,`coalesce(branch_id`,` '')`,`cidr`);--> statement-breakpoint
+CREATE UNIQUE INDEX `network_rules_project_once` ON `network_rules` (`project_id`,`cidr`) WHERE branch_id is null;--> statement-breakpoint
+CREATE UNIQUE INDEX `network_rules_branch_once` ON `network_rules` (`branch_id`,`cidr`) WHERE branch_id is not null;--> statement-breakpoint
 CREATE INDEX `network_rules_by_project` ON `network_rules` (`project_id`,`created_at`,`id`);--> statement-breakpoint
 CREATE TABLE `organization_members` (
 	`organization_id` text NOT NULL,

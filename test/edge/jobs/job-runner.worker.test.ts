@@ -1,0 +1,220 @@
+import { eq } from 'drizzle-orm';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { type Database, openDatabase } from '../../../edge/database/database.ts';
+import { idempotencyKeys, jobs } from '../../../edge/database/schema.ts';
+import { HostCallError } from '../../../edge/jobs/job-failure.ts';
+import { JobRunner } from '../../../edge/jobs/job-runner.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
+import { type AnySaga, type JobRow, saga } from '../../../edge/jobs/saga.ts';
+import type { JobKind } from '../../../shared/project/job.ts';
+import { startD1, type TestD1 } from '../../support/d1.ts';
+
+const actor = { userId: 'u', email: 'e', tenantId: 't', ip: null, userAgent: null, requestId: 'r' };
+const RESPONSE = { status: 201, body: { made: true } };
+
+let d1: TestD1;
+let db: Database;
+let woken: number[];
+let happened: string[];
+
+beforeAll(async () => {
+  d1 = await startD1();
+  db = openDatabase(d1.binding);
+});
+afterAll(() => d1.stop());
+beforeEach(() => {
+  woken = [];
+  happened = [];
+});
+
+/** A saga of one step, which the test scripts. */
+const scripted = (step: (job: JobRow) => Promise<unknown>, more: Partial<AnySaga> = {}): AnySaga =>
+  saga({
+    steps: [[{ name: 'step', run: ({ job }) => step(job) }]],
+    load: async () => ({}),
+    complete: () => [],
+    response: () => RESPONSE,
+    undo: {
+      run: async () => happened.push('undone'),
+      record: (_, refused) => (happened.push(`refused ${refused}`), []),
+    },
+    ...more,
+  });
+
+const runnerOf = (creation: AnySaga, deletion = creation) =>
+  new JobRunner({
+    db,
+    settings: {} as never,
+    callHost: () => Promise.reject(new Error('no host in this test')),
+    sagas: {
+      'project.create': creation,
+      'branch.create': creation,
+      'branch.delete': deletion,
+      'project.delete': deletion,
+    },
+    wakeAt: (moment) => woken.push(moment),
+  });
+
+async function openJob(
+  kind: JobKind = 'branch.create',
+  branchId: string = crypto.randomUUID(),
+  age = 0,
+): Promise<JobRow> {
+  const id = crypto.randomUUID();
+  const job = newJob({ id, kind, projectId: 'p', branchId, hostId: 'h', actor }, new Date(Date.now() - age));
+  await db.insert(jobs).values(job);
+  const use = { tenantId: 't', userId: 'u', path: '/', key: id, bodyHash: '' };
+  await db.insert(idempotencyKeys).values({ ...use, jobId: id, expiresAt: new Date(Date.now() + 60_000) });
+  return job;
+}
+
+const written = async ({ id }: JobRow) => (await db.select().from(jobs).where(eq(jobs.id, id)))[0];
+const keyOf = async ({ id }: JobRow) =>
+  (await db.select().from(idempotencyKeys).where(eq(idempotencyKeys.jobId, id)))[0];
+const busy = new HostCallError('SOURCE_BUSY', 'busy');
+const away = new HostCallError('POSTGRES_UNAVAILABLE', 'starting');
+const full = new HostCallError('HOST_FULL', 'no space');
+
+describe('one attempt', () => {
+  test('that succeeds ends the job, keeps the answer under its key and tells who waits', async () => {
+    const job = await openJob();
+    const runner = runnerOf(scripted(async () => {}));
+    const end = runner.endOf(job.id, 5000);
+    await runner.start(job);
+    expect(await end).toEqual({ ok: true, response: RESPONSE });
+    expect(await written(job)).toMatchObject({
+      status: 'succeeded',
+      error: null,
+      steps: [{ name: 'step', status: 'succeeded' }],
+    });
+    expect(await keyOf(job)).toMatchObject(RESPONSE);
+  });
+
+  test('that fails for now stays open and asks to be woken; the next one can succeed', async () => {
+    const job = await openJob();
+    let tries = 0;
+    const runner = runnerOf(
+      scripted(async () => {
+        if (++tries === 1) throw away;
+      }),
+    );
+    const end = runner.endOf(job.id, 5000);
+    expect(await runner.start(job)).toBeNull();
+    expect(await written(job)).toMatchObject({ status: 'running', attempts: 1, error: null });
+    expect(woken[0]).toBeLessThan(Date.now() + 1_000);
+    await runner.start(job);
+    expect(await end).toMatchObject({ ok: true });
+    expect(happened).toEqual([]);
+  });
+
+  test.each([
+    [busy, 'SOURCE_BUSY', true],
+    [full, 'HOST_UNAVAILABLE', false],
+  ])('that meets %s is undone, and its key is free again', async (failure, code, refused) => {
+    const job = await openJob();
+    const runner = runnerOf(scripted(() => Promise.reject(failure)));
+    expect(await runner.start(job)).toEqual({ ok: false, failure: { code, fields: { job_id: job.id } } });
+    expect(happened).toEqual(['undone', `refused ${refused}`]);
+    expect(await written(job)).toMatchObject({ status: 'failed', error: { code: failure.code } });
+    expect(await keyOf(job)).toBeUndefined();
+  });
+
+  test('of a creation that is too old gives up', async () => {
+    const job = await openJob('branch.create', crypto.randomUUID(), 16 * 60_000);
+    expect(await runnerOf(scripted(() => Promise.reject(away))).start(job)).toMatchObject({ ok: false });
+    expect(happened[0]).toBe('undone');
+  });
+
+  test('of a job that cannot be undone never gives up, whatever the failure', async () => {
+    const job = await openJob('branch.delete', crypto.randomUUID(), 16 * 60_000);
+    const { undo: _, ...endless } = scripted(() => Promise.reject(full));
+    expect(await runnerOf(endless).start(job)).toBeNull();
+    expect(await written(job)).toMatchObject({ status: 'running', error: null });
+  });
+
+  test('whose undoing fails goes on undoing, and never forward again', async () => {
+    const job = await openJob();
+    let steps = 0;
+    let undos = 0;
+    const definition = scripted(
+      () => {
+        steps += 1;
+        return Promise.reject(full);
+      },
+      {
+        undo: {
+          run: async () => {
+            if (++undos === 1) throw away;
+          },
+          record: () => [],
+        },
+      },
+    );
+    expect(await runnerOf(definition).start(job)).toBeNull();
+    const later = await written(job);
+    expect(later).toMatchObject({ status: 'running', error: { code: 'HOST_FULL' } });
+    if (later) expect(await runnerOf(definition).start(later)).toMatchObject({ ok: false });
+    expect({ steps, undos }).toEqual({ steps: 1, undos: 2 });
+  });
+
+  test('of a job that a deletion has overtaken is undone', async () => {
+    const job = await openJob();
+    const runner = runnerOf(scripted(async () => {}, { load: async () => null }));
+    expect(await runner.start(job)).toMatchObject({ ok: false, failure: { code: 'NOT_FOUND' } });
+  });
+});
+
+describe('several jobs', () => {
+  test('the same job is never run twice at a time', async () => {
+    const job = await openJob();
+    let runs = 0;
+    const runner = runnerOf(scripted(async () => void (runs += 1)));
+    await Promise.all([runner.start(job), runner.start(job), runner.start(job)]);
+    expect(runs).toBe(1);
+  });
+
+  test('three creations run side by side, the others wait in order', async () => {
+    let running = 0;
+    let most = 0;
+    const order: string[] = [];
+    const runner = runnerOf(
+      scripted(async ({ id }) => {
+        order.push(id);
+        most = Math.max(most, ++running);
+        await new Promise((resolve) => setTimeout(resolve, 20));
+        running -= 1;
+      }),
+    );
+    const made = await Promise.all(Array.from({ length: 8 }, () => openJob()));
+    await Promise.all(made.map((job) => runner.start(job)));
+    expect(most).toBe(3);
+    expect(order).toEqual(made.map(({ id }) => id));
+  });
+
+  test('a deletion waits for what is being done to the same branch, and a project for all', async () => {
+    const order: string[] = [];
+    const step = (name: string) => async () => {
+      order.push(`${name} begins`);
+      await new Promise((resolve) => setTimeout(resolve, 30));
+      order.push(`${name} ends`);
+    };
+    const runner = runnerOf(scripted(step('creation')), scripted(step('deletion')));
+    const creation = await openJob();
+    const [sameBranch, project] = await Promise.all([
+      openJob('branch.delete', creation.branchId ?? ''),
+      openJob('project.delete'),
+    ]);
+    await Promise.all([creation, sameBranch, project].map((job) => runner.start(job)));
+    expect(order).toEqual(
+      ['creation', 'deletion', 'deletion'].flatMap((name) => [`${name} begins`, `${name} ends`]),
+    );
+  });
+
+  test('who waits too long gets no end, and the job goes on', async () => {
+    const job = await openJob();
+    const runner = runnerOf(scripted(() => new Promise((resolve) => setTimeout(resolve, 60))));
+    const run = runner.start(job);
+    expect(await runner.endOf(job.id, 10)).toBeNull();
+    expect(await run).toMatchObject({ ok: true });
+  });
+});
