@@ -65,6 +65,8 @@ export class HostLink extends DurableObject<Env> {
 
   override async webSocketClose(socket: WebSocket): Promise<void> {
     this.#links.lost(this.#wrap(socket));
+    // workerd leaves the closing handshake of a socket that may sleep to us.
+    socket.close();
   }
 
   override async webSocketError(socket: WebSocket): Promise<void> {

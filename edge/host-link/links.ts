@@ -20,7 +20,7 @@ import { type CallOutcome, failed, PendingCalls } from './pending-calls.ts';
 /** Where a socket stands. Kept with the socket, because the object that reads it may be a new one. */
 export type SocketState =
   | ({ phase: 'challenged'; since: number } & Expected)
-  | { phase: 'answered'; since: number }
+  | { phase: 'answered' }
   | { phase: 'linked'; since: number; epoch: number }
   | { phase: 'closed' };
 
@@ -53,6 +53,8 @@ const NONCE_BYTES = 32;
 export class Links {
   readonly #options: LinksOptions;
   readonly #calls: PendingCalls;
+  /** Nonce of an open challenge → stops its timer. A timer left running would keep the object from sleeping. */
+  readonly #handshakeTimers = new Map<string, () => void>();
 
   constructor(options: LinksOptions) {
     this.#options = options;
@@ -72,11 +74,10 @@ export class Links {
   /** A new socket: it gets its challenge and a while to answer. */
   accept(socket: LinkSocket, caller: Caller): void {
     const { bounds, clock, epoch } = this.#options;
-    const unfinished = [...this.#inPhase('challenged'), ...this.#inPhase('answered')];
-    unfinished.sort((a, b) => b.state.since - a.state.since);
-    for (const oldest of unfinished.slice(bounds.unfinishedHandshakes - 1))
+    const unfinished = this.#inPhase('challenged').sort((a, b) => b.state.since - a.state.since);
+    for (const oldest of unfinished.slice(bounds.unfinishedHandshakes - 1)) {
       this.#drop(oldest.socket, 'crowded');
-
+    }
     const nonce = makeNonce();
     socket.keep({ phase: 'challenged', since: clock.now(), nonce, ...caller });
     send<typeof Challenge>(socket, {
@@ -85,10 +86,10 @@ export class Links {
       nonce,
       epoch: epoch.newest(),
     });
-    clock.after(bounds.handshakeTime, () => {
-      const { phase } = socket.state();
-      if (phase === 'challenged' || phase === 'answered') this.#drop(socket, 'handshake_late');
-    });
+    this.#handshakeTimers.set(
+      nonce,
+      clock.after(bounds.handshakeTime, () => this.#drop(socket, 'handshake_late')),
+    );
   }
 
   async receive(socket: LinkSocket, data: unknown): Promise<void> {
@@ -111,6 +112,7 @@ export class Links {
   lost(socket: LinkSocket): void {
     const state = socket.state();
     socket.keep({ phase: 'closed' });
+    if (state.phase === 'challenged') this.#stopTimer(state.nonce);
     if (state.phase === 'linked') this.#calls.abandon(state.epoch);
   }
 
@@ -118,7 +120,8 @@ export class Links {
     const { bounds, clock, epoch, log, onLinked } = this.#options;
     const reading = readMessage(Answer, data, bounds);
     if (!reading.ok) return this.#drop(socket, reading.fault);
-    socket.keep({ phase: 'answered', since: state.since });
+    this.#stopTimer(state.nonce);
+    socket.keep({ phase: 'answered' });
     const verdict = await judgeAnswer(reading.message.token, state, clock.now());
     if (socket.state().phase !== 'answered') return;
     if (!verdict.ok) return this.#refuse(socket, state.hostId, verdict.reason);
@@ -142,6 +145,11 @@ export class Links {
     const reading = readMessage(ReplyFrame, data, this.#options.bounds);
     if (reading.ok) this.#calls.settle(epoch, reading.message);
     else this.#drop(socket, reading.fault);
+  }
+
+  #stopTimer(nonce: string): void {
+    this.#handshakeTimers.get(nonce)?.();
+    this.#handshakeTimers.delete(nonce);
   }
 
   /** The live link, once those that have been silent for two beats are dropped. */

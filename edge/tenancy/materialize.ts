@@ -56,10 +56,10 @@ async function settle(db: Database, token: TenantIdentity, now: Date): Promise<U
   let [user] = await userOf(db, token);
   while (!user || !agrees(user, token)) {
     if (user && token.issuedAt <= user.tenantSeenAt) throw rejected('token_of_former_tenant');
-    const moves = user && user.tenantId !== token.tenantId;
+    const tenantAsRead = user?.tenantId ?? token.tenantId;
     const answers = await inOneBatch(db, [
-      ...upsertUser(db, token, user?.tenantId ?? token.tenantId, now),
-      ...(moves ? followTenant(db, token) : []),
+      ...upsertUser(db, token, tenantAsRead, now),
+      ...(tenantAsRead === token.tenantId ? [] : followTenant(db, token, tenantAsRead)),
       userOf(db, token),
     ]);
     [user] = answers.at(-1) as UserRow[];

@@ -15,7 +15,7 @@ export const RequestFrame = z.strictObject({
 });
 export type RequestFrame = z.output<typeof RequestFrame>;
 
-export const ResultFrame = z.strictObject({
+const ResultFrame = z.strictObject({
   jsonrpc: z.literal('2.0'),
   id: CallId,
   result: z.record(z.string(), z.unknown()),
@@ -24,7 +24,7 @@ export const ResultFrame = z.strictObject({
 /** Characters; longer messages are cut by the agent. */
 export const ERROR_MESSAGE_LENGTH = 4096;
 
-export const ErrorFrame = z.strictObject({
+const ErrorFrame = z.strictObject({
   jsonrpc: z.literal('2.0'),
   id: CallId,
   error: z.strictObject({

@@ -3,10 +3,7 @@ import type { Bounds } from './bounds.ts';
 import type { CloseReason } from './closes.ts';
 
 /** What can be wrong with a message; the socket it came on is closed with that reason. */
-export type MessageFault = Extract<
-  CloseReason,
-  'not_text' | 'oversize' | 'not_json' | 'too_deep' | 'malformed'
->;
+type MessageFault = Extract<CloseReason, 'not_text' | 'oversize' | 'not_json' | 'too_deep' | 'malformed'>;
 
 export type Reading<T> = { ok: true; message: T } | { ok: false; fault: MessageFault };
 

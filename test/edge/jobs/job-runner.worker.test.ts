@@ -36,7 +36,10 @@ const scripted = (step: (job: JobRow) => Promise<unknown>, more: Partial<AnySaga
     response: () => RESPONSE,
     undo: {
       run: async () => happened.push('undone'),
-      record: (_, refused) => (happened.push(`refused ${refused}`), []),
+      record: (_, refused) => {
+        happened.push(`refused ${refused}`);
+        return [];
+      },
     },
     ...more,
   });
@@ -168,7 +171,11 @@ describe('several jobs', () => {
   test('the same job is never run twice at a time', async () => {
     const job = await openJob();
     let runs = 0;
-    const runner = runnerOf(scripted(async () => void (runs += 1)));
+    const runner = runnerOf(
+      scripted(async () => {
+        runs += 1;
+      }),
+    );
     await Promise.all([runner.start(job), runner.start(job), runner.start(job)]);
     expect(runs).toBe(1);
   });

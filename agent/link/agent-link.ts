@@ -1,0 +1,187 @@
+import { type CryptoKey, SignJWT } from 'jose';
+import { z } from 'zod';
+import type { Bounds } from '../../shared/protocol/bounds.ts';
+import { CLOSES, type CloseReason } from '../../shared/protocol/closes.ts';
+import { BEAT, RequestFrame } from '../../shared/protocol/frames.ts';
+import {
+  ANSWER_LIFETIME,
+  ANSWER_TYPE,
+  type Answer,
+  Challenge,
+  REFUSALS,
+  Refusal,
+  type RefusalReason,
+  Welcome,
+} from '../../shared/protocol/handshake.ts';
+import { fitsMessage, readMessage } from '../../shared/protocol/messages.ts';
+import { type Clock, closeBecause, type Transport } from '../../shared/protocol/transport.ts';
+import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
+import { type Dispatcher, errorFrame, type Log } from './dispatch.ts';
+
+export interface LinkEnd {
+  /** For the log. */
+  reason: string;
+  /** Milliseconds the link was up; 0 when it never was. */
+  linkedFor: number;
+  /** The gateway does not want this agent now: dialling again at once is no use. */
+  unwelcome: boolean;
+}
+
+export interface AgentLinkOptions {
+  transport: Transport;
+  hostId: string;
+  /** Private half of the key the host was enrolled with. */
+  key: CryptoKey;
+  /** Host and port that were dialled. */
+  audience: string;
+  dispatcher: Dispatcher;
+  clock: Clock;
+  bounds: Bounds;
+  log: Log;
+  onLinked: () => void;
+}
+
+type Phase = 'dialled' | 'answering' | 'answered' | 'linked' | 'ended';
+
+const Verdict = z.discriminatedUnion('type', [Welcome, Refusal]);
+
+/** The agent's end of one socket, from the challenge until it closes. */
+export class AgentLink {
+  readonly ended: Promise<LinkEnd>;
+  readonly #options: AgentLinkOptions;
+  readonly #end: (end: LinkEnd) => void;
+  #phase: Phase = 'dialled';
+  #epoch = 0;
+  #linkedAt: number | null = null;
+  #lastHeard: number;
+  #refusal: string | null = null;
+  #cancelTimer: () => void;
+
+  /** What a message means in each phase. */
+  readonly #meaning: Record<Phase, (data: unknown) => void | Promise<void>> = {
+    dialled: (data) => this.#answer(data),
+    answering: () => this.#drop('malformed'),
+    answered: (data) => this.#learnVerdict(data),
+    linked: (data) => (data === BEAT.response ? undefined : this.#serve(data)),
+    ended: () => {},
+  };
+
+  constructor(options: AgentLinkOptions) {
+    this.#options = options;
+    const { promise, resolve } = Promise.withResolvers<LinkEnd>();
+    this.ended = promise;
+    this.#end = resolve;
+    this.#lastHeard = options.clock.now();
+    this.#cancelTimer = options.clock.after(options.bounds.handshakeTime, () => this.#drop('handshake_late'));
+  }
+
+  async receive(data: unknown): Promise<void> {
+    this.#lastHeard = this.#options.clock.now();
+    await this.#meaning[this.#phase](data);
+  }
+
+  /** The socket has closed. @param code as in RFC 6455 section 7.4 */
+  closed(code: number, reason: string): void {
+    if (this.#phase === 'ended') return;
+    this.#phase = 'ended';
+    this.#cancelTimer();
+    this.#end({
+      reason: this.#refusal ?? reason,
+      linkedFor: this.#linkedAt === null ? 0 : this.#options.clock.now() - this.#linkedAt,
+      unwelcome: this.#refusal !== null || code === CLOSES.displaced,
+    });
+  }
+
+  /** Closes the socket on purpose. */
+  leave(): void {
+    this.#drop('leaving');
+  }
+
+  /** Ends the link from this side, without waiting for a peer that may not be there any more. */
+  #drop(reason: CloseReason): void {
+    closeBecause(this.#options.transport, reason);
+    this.closed(CLOSES[reason], reason);
+  }
+
+  /** One message, or the end of the link when it is not one of those expected here. */
+  #read<S extends z.ZodType>(schema: S, data: unknown): z.output<S> | null {
+    const reading = readMessage(schema, data, this.#options.bounds);
+    if (reading.ok) return reading.message;
+    this.#drop(reading.fault);
+    return null;
+  }
+
+  async #answer(data: unknown): Promise<void> {
+    const { hostId, key, audience, clock, transport } = this.#options;
+    const challenge = this.#read(Challenge, data);
+    if (!challenge) return;
+    this.#phase = 'answering';
+    // Above what the edge has seen even if this host's clock has been set back.
+    this.#epoch = Math.max(clock.now(), challenge.epoch + 1);
+    const issuedAt = Math.floor(clock.now() / 1000);
+    const token = await new SignJWT({
+      nonce: challenge.nonce,
+      epoch: this.#epoch,
+      protocol: PROTOCOL_VERSION,
+    })
+      .setProtectedHeader({ alg: 'EdDSA', typ: ANSWER_TYPE })
+      .setIssuer(hostId)
+      .setAudience(audience)
+      .setIssuedAt(issuedAt)
+      .setExpirationTime(issuedAt + ANSWER_LIFETIME)
+      .sign(key);
+    if (this.#phase !== 'answering') return;
+    this.#phase = 'answered';
+    transport.send(JSON.stringify({ type: 'answer', token } satisfies z.input<typeof Answer>));
+  }
+
+  #learnVerdict(data: unknown): void {
+    const verdict = this.#read(Verdict, data);
+    if (!verdict) return;
+    if (verdict.type === 'refusal') {
+      const { reason } = verdict;
+      this.#refusal = `refused: ${isKnown(reason) ? REFUSALS[reason] : reason}`;
+      this.#drop('refused');
+      return;
+    }
+    if (verdict.epoch !== this.#epoch) {
+      this.#drop('malformed');
+      return;
+    }
+    const { clock, onLinked } = this.#options;
+    this.#phase = 'linked';
+    this.#linkedAt = clock.now();
+    this.#cancelTimer();
+    this.#beatLater();
+    onLinked();
+  }
+
+  #beatLater(): void {
+    const { bounds, clock, transport } = this.#options;
+    this.#cancelTimer = clock.after(bounds.heartbeat, () => {
+      if (clock.now() - this.#lastHeard >= bounds.silence) {
+        this.#drop('silent');
+      } else {
+        transport.send(BEAT.request);
+        this.#beatLater();
+      }
+    });
+  }
+
+  async #serve(data: unknown): Promise<void> {
+    const frame = this.#read(RequestFrame, data);
+    if (!frame) return;
+    const { bounds, dispatcher, log, transport } = this.#options;
+    let text = JSON.stringify(await dispatcher.dispatch(frame));
+    if (!fitsMessage(text, bounds)) {
+      log('link.reply_oversize', { method: frame.method });
+      text = JSON.stringify(
+        errorFrame(frame.id, { code: 'INTERNAL', message: 'the result is over the message size' }),
+      );
+    }
+    // The edge has given up the calls of a link that is gone, and a newer link must not carry their replies.
+    if (this.#phase === 'linked') transport.send(text);
+  }
+}
+
+const isKnown = (reason: string): reason is RefusalReason => Object.hasOwn(REFUSALS, reason);

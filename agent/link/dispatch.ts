@@ -1,0 +1,113 @@
+import type { Bounds } from '../../shared/protocol/bounds.ts';
+import {
+  ERROR_MESSAGE_LENGTH,
+  type ReplyFrame,
+  type RequestFrame,
+  RPC_ERRORS,
+} from '../../shared/protocol/frames.ts';
+import {
+  HOST_FAILURES,
+  type HostFailure,
+  type HostFailureCode,
+} from '../../shared/protocol/host-failures.ts';
+import { type Method, OPERATIONS } from '../../shared/protocol/operations.ts';
+
+export type Handle = (method: Method, params: unknown) => Promise<unknown>;
+export type Log = (event: string, fields?: Record<string, unknown>) => void;
+
+interface Run {
+  /** The parameters as asked, to tell a repetition from another call about the same subject. */
+  asked: string;
+  result: Promise<unknown>;
+}
+
+/** What tells the subjects of calls apart; operations that lack all of these have the host as their subject. */
+const SUBJECT_FIELDS = ['job_id', 'project_id', 'branch_id'] as const;
+
+/**
+ * Runs the operations the edge asks for. Outlives single links: when the edge lost patience or the link broke,
+ * and the same call comes again, it joins the run that is still going.
+ */
+export class Dispatcher {
+  readonly #handle: Handle;
+  readonly #log: Log;
+  readonly #bounds: Bounds;
+  readonly #runs = new Map<string, Run>();
+  #unanswered = 0;
+
+  constructor(options: { handle: Handle; log: Log; bounds: Bounds }) {
+    this.#handle = options.handle;
+    this.#log = options.log;
+    this.#bounds = options.bounds;
+  }
+
+  /** Runs one call. Never throws: what goes wrong becomes an error frame. */
+  async dispatch({ id, method, params }: RequestFrame): Promise<ReplyFrame> {
+    if (!isMethod(method))
+      return errorFrame(id, { code: 'INVALID_CALL', message: 'no such method' }, 'methodNotFound');
+    if (this.#unanswered >= this.#bounds.callsInFlight) {
+      return errorFrame(id, { code: 'HOST_BUSY', message: 'too many calls at once' });
+    }
+    const reading = OPERATIONS[method].params.safeParse(params);
+    if (!reading.success) {
+      // Where it is wrong, not what was there: a value may be a secret.
+      const places = reading.error.issues.map(({ path }) => path.join('.')).join(', ');
+      return errorFrame(
+        id,
+        { code: 'INVALID_CALL', message: `invalid parameters: ${places}` },
+        'invalidParams',
+      );
+    }
+    this.#unanswered += 1;
+    try {
+      const result = OPERATIONS[method].result.parse(await this.#run(method, reading.data));
+      return { jsonrpc: '2.0', id, result };
+    } catch (error) {
+      return errorFrame(id, this.#failureOf(method, error));
+    } finally {
+      this.#unanswered -= 1;
+    }
+  }
+
+  /** Joins an identical run; a different call about the same subject waits for its turn. */
+  #run(method: Method, params: object): Promise<unknown> {
+    const subject = JSON.stringify([method, ...SUBJECT_FIELDS.map((field) => Reflect.get(params, field))]);
+    const asked = JSON.stringify(params);
+    const running = this.#runs.get(subject);
+    if (running?.asked === asked) return running.result;
+    const turn = running ? running.result.catch(() => {}) : Promise.resolve();
+    const run = { asked, result: turn.then(() => this.#handle(method, params)) };
+    this.#runs.set(subject, run);
+    const forget = () => this.#runs.get(subject) === run && this.#runs.delete(subject);
+    run.result.then(forget, forget);
+    return run.result;
+  }
+
+  /** A failure by code is meant for the edge; anything else stays in this host's log. */
+  #failureOf(method: Method, error: unknown): HostFailure {
+    if (isHostFailure(error)) return error;
+    this.#log('operation.failed', {
+      method,
+      reason: error instanceof Error ? (error.stack ?? error.message) : String(error),
+    });
+    return { code: 'INTERNAL', message: `${method} failed; the agent's log says why` };
+  }
+}
+
+export const errorFrame = (
+  id: string,
+  { code, message }: HostFailure,
+  kind: keyof typeof RPC_ERRORS = 'operationFailed',
+): ReplyFrame => ({
+  jsonrpc: '2.0',
+  id,
+  error: { code: RPC_ERRORS[kind], message: message.slice(0, ERROR_MESSAGE_LENGTH), data: { code } },
+});
+
+const isMethod = (name: string): name is Method => Object.hasOwn(OPERATIONS, name);
+
+function isHostFailure(error: unknown): error is HostFailure {
+  if (typeof error !== 'object' || error === null) return false;
+  const { code, message } = error as { code?: HostFailureCode; message?: unknown };
+  return typeof code === 'string' && Object.hasOwn(HOST_FAILURES, code) && typeof message === 'string';
+}

@@ -1,0 +1,92 @@
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { exportJWK, generateKeyPair } from 'jose';
+import { EnrolmentReply, type EnrolmentRequest } from '../../shared/protocol/enrolment.ts';
+import { gatewayAddress } from './gateway-address.ts';
+import {
+  type HostIdentity,
+  PrivateKey,
+  readIdentity,
+  readState,
+  writeIdentity,
+  writeState,
+} from './identity.ts';
+
+const REPLY_WITHIN_MS = 15_000;
+
+/** Why the host is not enrolled, in words for the person at the shell. */
+export class EnrolmentError extends Error {
+  override readonly name = 'EnrolmentError';
+}
+
+const SENTENCES: Record<number, string> = {
+  401: 'the gateway refused the enrolment token: it is wrong, used by another key, or older than an hour',
+  422: 'the enrolment token does not have the form of one',
+};
+
+interface Enrolment {
+  gatewayUrl: string;
+  stateDir: string;
+  /** The one-time token that the platform route gave out. */
+  token: string;
+  /** Replace the identity of a host that is enrolled already. */
+  force?: boolean;
+}
+
+/**
+ * Enrols this host: makes its key and trades the token for a host id.
+ * The key is kept in `host.pending.json` before it is sent, so that after a lost reply the same key can ask
+ * again, and a failed attempt with `force` leaves the old identity as it is.
+ * @throws EnrolmentError
+ */
+export async function enrol({
+  gatewayUrl,
+  stateDir,
+  token,
+  force = false,
+}: Enrolment): Promise<HostIdentity> {
+  const { enrolment } = gatewayAddress(gatewayUrl);
+  const enrolled = await readIdentity(stateDir).catch((error: Error) => {
+    if (!force) throw new EnrolmentError(error.message);
+    return null;
+  });
+  if (enrolled && !force) {
+    throw new EnrolmentError(`this host is enrolled as ${enrolled.host_id}; --force replaces that identity`);
+  }
+  const pendingFile = join(stateDir, 'host.pending.json');
+  const privateKey =
+    (await readState(pendingFile, PrivateKey).catch(() => null)) ?? (await makeKey(pendingFile));
+  const identity = { host_id: await ask(enrolment, token, privateKey), private_key: privateKey };
+  await writeIdentity(stateDir, identity);
+  await rm(pendingFile);
+  return identity;
+}
+
+async function makeKey(pendingFile: string): Promise<PrivateKey> {
+  const { privateKey } = await generateKeyPair('EdDSA', { crv: 'Ed25519', extractable: true });
+  const key = PrivateKey.parse(await exportJWK(privateKey));
+  await writeState(pendingFile, key);
+  return key;
+}
+
+async function ask(address: URL, token: string, { kty, crv, x }: PrivateKey): Promise<string> {
+  const request: EnrolmentRequest = { enrolment_token: token, public_key: { kty, crv, x } };
+  const response = await fetch(address, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(request),
+    redirect: 'error',
+    signal: AbortSignal.timeout(REPLY_WITHIN_MS),
+  }).catch((error: Error) => {
+    throw new EnrolmentError(`the gateway at ${address.origin} can't be reached: ${error.message}`);
+  });
+  if (!response.ok) {
+    throw new EnrolmentError(
+      SENTENCES[response.status] ?? `the gateway answered with status ${response.status}`,
+    );
+  }
+  const reading = EnrolmentReply.safeParse(await response.json().catch(() => null));
+  if (!reading.success)
+    throw new EnrolmentError(`what answers at ${address.origin} is not a branchgate gateway`);
+  return reading.data.host_id;
+}

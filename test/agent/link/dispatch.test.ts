@@ -1,0 +1,134 @@
+import { expect, test } from 'vitest';
+import { Dispatcher } from '../../../agent/link/dispatch.ts';
+import { BOUNDS } from '../../../shared/protocol/bounds.ts';
+import { ERROR_MESSAGE_LENGTH, ReplyFrame, RPC_ERRORS } from '../../../shared/protocol/frames.ts';
+
+const ids = { job_id: crypto.randomUUID(), project_id: crypto.randomUUID() };
+const dropped = { dropped_databases: 1 };
+
+/** A dispatcher whose operations end when the test says so. */
+function scripted() {
+  const runs: { method: string; params: unknown; end: PromiseWithResolvers<unknown> }[] = [];
+  const logged: unknown[] = [];
+  const dispatcher = new Dispatcher({
+    handle: (method, params) => {
+      const end = Promise.withResolvers<unknown>();
+      runs.push({ method, params, end });
+      return end.promise;
+    },
+    log: (event, fields) => logged.push({ event, ...fields }),
+    bounds: BOUNDS,
+  });
+  const call = (method: string, params: Record<string, unknown>) =>
+    dispatcher.dispatch({ jsonrpc: '2.0', id: crypto.randomUUID(), method, params });
+  const settle = () => new Promise((resolve) => setImmediate(resolve));
+  return { runs, logged, call, settle };
+}
+
+test.each(['host.explode', 'constructor', '__proto__', ''])('%s is no method', async (method) => {
+  const { call, runs } = scripted();
+  expect(await call(method, {})).toMatchObject({
+    error: { code: RPC_ERRORS.methodNotFound, data: { code: 'INVALID_CALL' } },
+  });
+  expect(runs).toEqual([]);
+});
+
+test('invalid parameters are named by place, and their values stay out of the reply', async () => {
+  const { call } = scripted();
+  const reply = await call('branch.prove', {
+    ...ids,
+    branch_id: 'x',
+    database: 'postgres',
+    password: 's3cret',
+  });
+  expect(reply).toMatchObject({
+    error: {
+      code: RPC_ERRORS.invalidParams,
+      message: 'invalid parameters: branch_id, database, password',
+      data: { code: 'INVALID_CALL' },
+    },
+  });
+});
+
+test.each<[string, unknown, string, string]>([
+  ['a failure by code', { code: 'HOST_FULL', message: 'the disk is full' }, 'HOST_FULL', 'the disk is full'],
+  ['an error by code', Object.assign(new Error('busy'), { code: 'SOURCE_BUSY' }), 'SOURCE_BUSY', 'busy'],
+  [
+    'an error of the servers',
+    Object.assign(new Error('password authentication failed for s3cret'), { code: '28P01' }),
+    'INTERNAL',
+    "project.drop failed; the agent's log says why",
+  ],
+  ['a string', 's3cret', 'INTERNAL', "project.drop failed; the agent's log says why"],
+  [
+    'an inherited name',
+    { code: 'toString', message: 's3cret' },
+    'INTERNAL',
+    "project.drop failed; the agent's log says why",
+  ],
+])('%s thrown by an operation', async (_name, thrown, code, message) => {
+  const { call, runs, settle } = scripted();
+  const reply = call('project.drop', ids);
+  await settle();
+  runs[0]?.end.reject(thrown);
+  expect(await reply).toMatchObject({ error: { message, data: { code } } });
+});
+
+test('a long message is cut to what the edge takes', async () => {
+  const { call, runs, settle } = scripted();
+  const reply = call('project.drop', ids);
+  await settle();
+  runs[0]?.end.reject({ code: 'HOST_FULL', message: 'x'.repeat(ERROR_MESSAGE_LENGTH + 1) });
+  expect(ReplyFrame.safeParse(await reply).success).toBe(true);
+});
+
+test('a result of the wrong form stays here and is logged', async () => {
+  const { call, runs, settle, logged } = scripted();
+  const reply = call('project.drop', ids);
+  await settle();
+  runs[0]?.end.resolve({ dropped_databases: 'all' });
+  expect(await reply).toMatchObject({ error: { data: { code: 'INTERNAL' } } });
+  expect(logged).toMatchObject([{ event: 'operation.failed', method: 'project.drop' }]);
+});
+
+test('the same call while the first still runs joins it', async () => {
+  const { call, runs, settle } = scripted();
+  const replies = [call('project.drop', ids), call('project.drop', { ...ids })];
+  await settle();
+  expect(runs).toHaveLength(1);
+  runs[0]?.end.resolve(dropped);
+  expect(await Promise.all(replies)).toMatchObject([{ result: dropped }, { result: dropped }]);
+  call('project.drop', ids);
+  await settle();
+  expect(runs).toHaveLength(2);
+});
+
+test('a different call about the same subject waits for the one that runs, whatever becomes of it', async () => {
+  const { call, runs, settle } = scripted();
+  const rules = (revision: number) => ({ project_id: ids.project_id, access: { revision, rules: [] } });
+  const first = call('access.apply', rules(1));
+  const second = call('access.apply', rules(2));
+  const other = call('access.apply', { ...rules(1), project_id: crypto.randomUUID() });
+  await settle();
+  expect(runs).toHaveLength(2);
+  runs[0]?.end.reject({ code: 'RULES_NOT_APPLIED', message: 'kept the old file' });
+  expect(await first).toMatchObject({ error: { data: { code: 'RULES_NOT_APPLIED' } } });
+  await settle();
+  expect(runs).toHaveLength(3);
+  runs[1]?.end.resolve({ revision: 1 });
+  runs[2]?.end.resolve({ revision: 2 });
+  expect(await second).toMatchObject({ result: { revision: 2 } });
+  expect(await other).toMatchObject({ result: { revision: 1 } });
+});
+
+test('as many calls as the bound and no more', async () => {
+  const { call, runs, settle } = scripted();
+  const calls = Array.from({ length: BOUNDS.callsInFlight }, () => call('project.drop', ids));
+  expect(await call('project.drop', ids)).toMatchObject({ error: { data: { code: 'HOST_BUSY' } } });
+  await settle();
+  runs[0]?.end.resolve(dropped);
+  await Promise.all(calls);
+  call('host.describe', {});
+  await settle();
+  expect(runs).toHaveLength(2);
+});

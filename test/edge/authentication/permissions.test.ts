@@ -1,0 +1,79 @@
+import { describe, expect, test } from 'vitest';
+import { type Action, allow } from '../../../edge/authentication/permissions.ts';
+import { ApiError } from '../../../edge/errors.ts';
+
+const bearer = (role: string, scopes: string[]) => ({
+  issuer: 'https://idp.example.com',
+  gid: 'g-1',
+  email: 'ada@example.com',
+  role,
+  scopes,
+  service: 'branchgate',
+  tenantId: 'acme',
+  issuedAt: new Date(0),
+});
+
+function outcome(role: string, scopes: string[], action: Action): string {
+  try {
+    return allow(bearer(role, scopes), action);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    expect(error.failure.code).toBe('FORBIDDEN');
+    return `needs ${error.failure.fields?.required}`;
+  }
+}
+
+const READ = ['branchgate:read'];
+const WRITE = ['branchgate:write'];
+const MAKERS = 'needs role owner, admin, operator';
+
+/** The table of the API design, cell by cell, for a token with the writing scope. */
+const CELLS: Record<Action, readonly [owner: string, admin: string, operator: string, viewer: string]> = {
+  'project.create': ['all', 'all', 'all', MAKERS],
+  'project.read': ['all', 'all', 'own', 'own'],
+  'project.change': ['all', 'all', 'own', MAKERS],
+  'branch.read': ['all', 'all', 'own', 'own'],
+  'branch.change': ['all', 'all', 'own', MAKERS],
+  'credentials.read': ['all', 'all', 'own', MAKERS],
+  'credentials.rotate': ['all', 'all', 'own', MAKERS],
+  'network_rules.read': ['all', 'all', 'own', 'own'],
+  'network_rules.change': ['all', 'all', 'own', MAKERS],
+  'jobs.read': ['all', 'all', 'own', 'own'],
+  'metrics.read': ['all', 'all', 'own', 'own'],
+  'rows.read': ['all', 'all', 'own', 'own'],
+  'rows.change': ['all', 'all', 'own', MAKERS],
+  'audit.read': ['all', 'all', 'needs role owner, admin', 'needs role owner, admin'],
+};
+
+/** Actions that a token with the reading scope alone may do, if its role allows. */
+const READS: readonly Action[] = [
+  'project.read',
+  'branch.read',
+  'network_rules.read',
+  'jobs.read',
+  'metrics.read',
+  'rows.read',
+  'audit.read',
+];
+
+describe.each(Object.keys(CELLS) as Action[])('%s', (action) => {
+  test.each(['owner', 'admin', 'operator', 'viewer'] as const)('by %s', (role) => {
+    const expected = CELLS[action][['owner', 'admin', 'operator', 'viewer'].indexOf(role)] ?? '';
+    const allowed = !expected.startsWith('needs');
+    expect(outcome(role, WRITE, action)).toBe(expected);
+    expect(outcome(role, [...READ, ...WRITE], action)).toBe(expected);
+    const reads = READS.includes(action);
+    expect(outcome(role, READ, action)).toBe(allowed && !reads ? 'needs scope branchgate:write' : expected);
+    const none = `needs scope branchgate:${reads ? 'read' : 'write'}`;
+    for (const scopes of [[], ['other:write'], ['write'], ['branchgate:write '], ['branchgate:admin']]) {
+      expect(outcome(role, scopes, action)).toBe(allowed ? none : expected);
+    }
+  });
+
+  test.each(['auditor', '', 'OWNER', 'constructor', '__proto__'])(
+    'by the unknown role "%s": never',
+    (role) => {
+      expect(outcome(role, [...READ, ...WRITE], action)).toMatch(/^needs role owner/);
+    },
+  );
+});

@@ -1,0 +1,17 @@
+import { expect, test } from 'vitest';
+import { mapRole } from '../../../edge/authentication/role.ts';
+
+test.each([
+  ['platform.owner', 'owner'],
+  ['org.team.admin', 'admin'],
+  ['developer', 'operator'],
+  ['senior-developer.eu', 'operator'],
+  ['developer.admin', 'admin'],
+  ['owner', 'owner'],
+  ['viewer', 'viewer'],
+  ['auditor', 'auditor'],
+  ['owner.', 'owner.'],
+  ['OWNER', 'OWNER'],
+])('%s becomes %s', (given, role) => {
+  expect(mapRole(given)).toBe(role);
+});

@@ -1,0 +1,25 @@
+import { expect, test } from 'vitest';
+import { BoundedMap } from '../../edge/bounded-map.ts';
+
+test('what was longest unused goes first', () => {
+  const map = new BoundedMap<string, number>(3);
+  for (const [key, value] of [
+    ['a', 1],
+    ['b', 2],
+    ['c', 3],
+  ] as const)
+    map.set(key, value);
+  map.get('a');
+  map.set('d', 4);
+  expect(map.get('b')).toBeUndefined();
+  expect(['a', 'c', 'd'].map((key) => map.get(key))).toEqual([1, 3, 4]);
+});
+
+test('it never holds more than its limit, and replaces a known key in place', () => {
+  const map = new BoundedMap<number, number>(10);
+  for (let n = 0; n < 1000; n += 1) map.set(n, n);
+  map.set(999, 0);
+  expect(map.size).toBe(10);
+  expect(map.get(999)).toBe(0);
+  expect(map.get(990)).toBe(990);
+});
