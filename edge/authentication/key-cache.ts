@@ -27,7 +27,7 @@ export interface RequestMoment {
  * One set of keys, and the claims of the tokens verified with it, by the whole token. They end together:
  * a token that was verified with a withdrawn key can't be found in the ring of the keys that followed.
  */
-export interface KeyRing {
+interface KeyRing {
   readonly keys: PublicKeys;
   readonly verified: BoundedMap<string, Claims>;
 }

@@ -5,11 +5,11 @@ import { expiryOf, LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/l
 import type { Failure } from '../../shared/failure/failures.ts';
 import type { Actor } from '../audit/actor.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
-import { type Database, inOneBatch, insertIf, type Statement, uniqueConflict } from '../database/database.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { branchCredentials, jobs, projectBranches, projects } from '../database/schema.ts';
 import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
-import type { JobRow } from '../jobs/saga.ts';
+import { type Reservation, reserve } from '../jobs/reservation.ts';
 import { addRule } from '../network-rules/access-rules.ts';
 import { creatorRule } from '../network-rules/creator-rule.ts';
 import type { ProjectRow } from '../projects/project-record.ts';
@@ -30,25 +30,16 @@ export interface BranchOrder {
   keyUse: KeyUse | null;
 }
 
-/** What a unique index that refuses the reservation means. */
-const CONFLICTS: readonly [column: string, failure: Failure][] = [
-  ['idempotency_keys', { code: 'IDEMPOTENCY_IN_FLIGHT' }],
-  ['project_branches', { code: 'BRANCH_EXISTS' }],
-];
-
 const countedBranches = (projectId: string) =>
   sql`(select count(*) from ${projectBranches} where ${and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, COUNTED_STATUSES))})`;
 
-/**
- * Takes the branch's name and place under the cap and opens its job, in one batch: from here on the branch
- * comes to be or is undone, whatever dies.
- */
+/** Takes the branch's name and a place under the cap and opens its job, in one batch. */
 export async function reserveBranch(
   db: Database,
   settings: Settings,
   order: BranchOrder,
   now: Date,
-): Promise<{ job: JobRow } | { refused: Failure }> {
+): Promise<Reservation> {
   const { project, source } = order;
   const branch = branchRow(order, now);
   const job = newJob(
@@ -63,7 +54,7 @@ export async function reserveBranch(
     now,
   );
   const credentials = await newCredentials(settings.CREDENTIAL_KEYS, branch.id, now);
-  const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active'
+  const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active' and tenant_id = ${project.tenantId}
     and ${countedBranches(project.id)} < branch_limit)
     and exists (select 1 from ${projectBranches} where id = ${source.id} and status = 'active')`;
   const reserved = sql`exists (select 1 from ${projectBranches} where id = ${branch.id})`;
@@ -84,21 +75,26 @@ export async function reserveBranch(
       .from(projects)
       .where(eq(projects.id, project.id)),
   ];
-  try {
-    const answers = await inOneBatch(db, statements);
-    const [found] = answers.at(-1) as { status: string; limit: number; current: number; reserved: number }[];
-    if (found?.reserved) return { job };
-    if (!found) return { refused: { code: 'NOT_FOUND' } };
-    if (found.status !== 'active') return { refused: { code: 'PROJECT_NOT_ACTIVE' } };
-    if (found.current < found.limit) return { refused: { code: 'SOURCE_NOT_ACTIVE' } };
-    const fields = { limit: found.limit, current: found.current, retry_after: null };
-    return { refused: { code: 'BRANCH_LIMIT_REACHED', fields } };
-  } catch (error) {
-    const conflict = uniqueConflict(error);
-    const refused = conflict && CONFLICTS.find(([table]) => conflict.startsWith(table))?.[1];
-    if (!refused) throw error;
-    return { refused };
-  }
+  const conflicts = { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT', project_branches: 'BRANCH_EXISTS' } as const;
+  return reserve(db, job, statements, conflicts, whyNot);
+}
+
+/** What the last statement of the reservation found. */
+interface Found {
+  status: string;
+  limit: number;
+  current: number;
+  reserved: number;
+}
+
+function whyNot(lastAnswer: unknown): Failure | null {
+  const [found] = lastAnswer as Found[];
+  if (!found) return { code: 'NOT_FOUND' };
+  if (found.reserved) return null;
+  if (found.status !== 'active') return { code: 'PROJECT_NOT_ACTIVE' };
+  if (found.current < found.limit) return { code: 'SOURCE_NOT_ACTIVE' };
+  const fields = { limit: found.limit, current: found.current, retry_after: null };
+  return { code: 'BRANCH_LIMIT_REACHED', fields };
 }
 
 const branchRow = (

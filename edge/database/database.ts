@@ -13,7 +13,7 @@ export const inOneBatch = (db: Database, statements: Statement[]): Promise<unkno
   db.batch(statements as [Statement, ...Statement[]]);
 
 /**
- * Inserts the row when `condition` holds.
+ * Inserts the row when `condition` holds; what the row leaves out is null.
  * D1 has no interactive transactions: in one batch such inserts come first and the update of the state
  * that their condition reads comes last, so all of them happen or none does.
  */
@@ -23,25 +23,12 @@ export function insertIf<T extends SQLiteTable>(
   row: T['$inferInsert'],
   condition: SQL,
 ): Statement {
-  const given = Object.entries(getTableColumns(table)).flatMap(([key, column]) => {
-    const value = (row as Record<string, unknown>)[key];
-    if (value === undefined) return [];
-    return [
-      {
-        name: sql.identifier(column.name),
-        value: sql`${value === null ? null : column.mapToDriverValue(value)}`,
-      },
-    ];
+  const values = Object.entries(getTableColumns(table)).map(([key, column]) => {
+    const value = (row as Record<string, unknown>)[key] ?? null;
+    return sql`${value === null ? null : column.mapToDriverValue(value)}`;
   });
-  const names = sql.join(
-    given.map(({ name }) => name),
-    sql`, `,
-  );
-  const values = sql.join(
-    given.map(({ value }) => value),
-    sql`, `,
-  );
-  return db.run(sql`insert into ${table} (${names}) select ${values} where ${condition}`);
+  // Not `db.run(sql)`: drizzle's batch on D1 can't bind the parameters of a raw statement.
+  return db.insert(table).select(sql`select ${sql.join(values, sql`, `)} where ${condition}`);
 }
 
 /** How many rows a statement of a batch changed, read from its answer. */

@@ -9,7 +9,8 @@ import type { NetworkRuleRow } from './network-rule-record.ts';
 
 /** Records a new rule. @returns why not, or null */
 export async function recordRule(db: Database, rule: NetworkRuleRow, actor: Actor): Promise<Failure | null> {
-  const projectActive = sql`exists (select 1 from ${projects} where id = ${rule.projectId} and status = 'active')`;
+  const projectActive = sql`exists (select 1 from ${projects} where id = ${rule.projectId}
+    and status = 'active' and tenant_id = ${rule.tenantId})`;
   const branchThere = rule.branchId
     ? sql`exists (select 1 from ${projectBranches} where id = ${rule.branchId} and project_id = ${rule.projectId}
         and status in ('creating', 'active', 'expired'))`

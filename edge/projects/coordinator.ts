@@ -11,6 +11,7 @@ import { hostCaller, isLinked } from '../host-link/host-caller.ts';
 import { jobError, retryDelay } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
 import { newJob, openJobs } from '../jobs/job-store.ts';
+import type { Reservation } from '../jobs/reservation.ts';
 import type { JobResponse, JobRow, SagaTable } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { applyAccess } from '../network-rules/access-rules.ts';
@@ -117,7 +118,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
     projectId: string,
     hostId: string,
     waitMs: number,
-    reserve: () => Promise<{ job: JobRow } | { refused: Failure }>,
+    reserve: () => Promise<Reservation>,
   ): Promise<OrderOutcome> {
     if (!(await isLinked(this.env, hostId))) return { failure: { code: 'HOST_UNAVAILABLE' } };
     this.#insure(projectId);

@@ -10,7 +10,11 @@ const DELETABLE = ['creating', 'active', 'failed'] as const;
 
 /** Marks the project and its branches as being deleted and opens the job, in one batch. */
 export async function recordProjectDeletion(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
-  const deletable = and(eq(projects.id, job.projectId), inArray(projects.status, DELETABLE));
+  const deletable = and(
+    eq(projects.id, job.projectId),
+    eq(projects.tenantId, job.tenantId),
+    inArray(projects.status, DELETABLE),
+  );
   const stillThere = sql`exists (select 1 from ${projects} where ${deletable})`;
   const about = { id: job.id, projectId: job.projectId };
   const answers = await inOneBatch(db, [

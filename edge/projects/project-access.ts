@@ -1,12 +1,10 @@
 import { and, eq, getTableColumns, type SQL, sql } from 'drizzle-orm';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import type { Reach } from '../authentication/permissions.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projectBranches, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-
-/** How far a role reaches: every project of its tenant, or those its user created. */
-export type Reach = 'all' | 'own';
 
 /** The projects a principal can see at all. What is beyond looks like what does not exist. */
 export const visible = ({ tenantId, userId }: Principal, reach: Reach): SQL | undefined =>

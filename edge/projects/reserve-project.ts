@@ -1,16 +1,15 @@
 import { sql } from 'drizzle-orm';
 import { MAIN_BRANCH } from '../../shared/branch/branch-name.ts';
 import { mainDatabaseName } from '../../shared/branch/database-name.ts';
-import type { Failure } from '../../shared/failure/failures.ts';
 import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-record.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
-import { type Database, inOneBatch, uniqueConflict } from '../database/database.ts';
-import { branchCredentials, jobs, projectBranches, projects } from '../database/schema.ts';
+import { changesOf, type Database, insertIf } from '../database/database.ts';
+import { branchCredentials, jobs, projectBranches, projects, users } from '../database/schema.ts';
 import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
-import type { JobRow } from '../jobs/saga.ts';
+import { type Reservation, reserve } from '../jobs/reservation.ts';
 import type { Settings } from '../settings.ts';
 import type { ProjectRow } from './project-record.ts';
 
@@ -30,19 +29,13 @@ export interface ProjectOrder {
   keyUse: KeyUse | null;
 }
 
-/** What a unique index that refuses the reservation means. */
-const CONFLICTS: readonly [table: string, failure: Failure][] = [
-  ['idempotency_keys', { code: 'IDEMPOTENCY_IN_FLIGHT' }],
-  ['project', { code: 'PROJECT_EXISTS' }],
-];
-
 /** Takes the project's names and opens the job that makes its `main` database, in one batch. */
 export async function reserveProject(
   db: Database,
   settings: Settings,
   order: ProjectOrder,
   now: Date,
-): Promise<{ job: JobRow } | { refused: Failure }> {
+): Promise<Reservation> {
   const main = mainBranchRow(order, now);
   const job = newJob(
     {
@@ -56,21 +49,24 @@ export async function reserveProject(
     now,
   );
   const credentials = await newCredentials(settings.CREDENTIAL_KEYS, main.id, now);
-  try {
-    await inOneBatch(db, [
-      ...keepKey(db, order.keyUse, job.id, sql`true`, now),
-      db.insert(projects).values(projectRow(order, now)),
-      db.insert(projectBranches).values(main),
-      db.insert(branchCredentials).values(credentials),
-      db.insert(jobs).values(job),
-    ]);
-    return { job };
-  } catch (error) {
-    const conflict = uniqueConflict(error);
-    const refused = conflict && CONFLICTS.find(([table]) => conflict.startsWith(table))?.[1];
-    if (!refused) throw error;
-    return { refused };
-  }
+  // A user who was moved to another tenant since the request was let in would make it a project of the former.
+  const { userId, tenantId } = order.actor;
+  const allowed = sql`exists (select 1 from ${users} where id = ${userId} and tenant_id = ${tenantId})`;
+  const statements = [
+    ...keepKey(db, order.keyUse, job.id, allowed, now),
+    insertIf(db, projects, projectRow(order, now), allowed),
+    insertIf(db, projectBranches, main, allowed),
+    ...credentials.map((row) => insertIf(db, branchCredentials, row, allowed)),
+    insertIf(db, jobs, job, allowed),
+  ];
+  const conflicts = {
+    idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT',
+    projects: 'PROJECT_EXISTS',
+    project_branches: 'PROJECT_EXISTS',
+  } as const;
+  return reserve(db, job, statements, conflicts, (answer) =>
+    changesOf(answer) === 1 ? null : { code: 'UNAUTHENTICATED' },
+  );
 }
 
 const projectRow = (order: ProjectOrder, now: Date): ProjectRow => ({

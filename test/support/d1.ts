@@ -1,7 +1,8 @@
 import { readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { convertV4MiniflareOptions, Miniflare } from 'miniflare';
 
-const MIGRATIONS = new URL('../../edge/database/migrations/', import.meta.url);
+const MIGRATIONS = join(import.meta.dirname, '../../edge/database/migrations');
 
 export interface TestD1 {
   binding: D1Database;
@@ -22,7 +23,7 @@ export async function startD1(): Promise<TestD1> {
   const binding = (await miniflare.getD1Database('DB')) as unknown as D1Database;
   const files = (await readdir(MIGRATIONS)).filter((name) => name.endsWith('.sql')).sort();
   for (const file of files) {
-    const statements = (await readFile(new URL(file, MIGRATIONS), 'utf8')).split('--> statement-breakpoint');
+    const statements = (await readFile(join(MIGRATIONS, file), 'utf8')).split('--> statement-breakpoint');
     await binding.batch(statements.map((statement) => binding.prepare(statement)));
   }
   return { binding, stop: () => miniflare.dispose() };

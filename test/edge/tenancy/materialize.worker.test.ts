@@ -149,6 +149,14 @@ describe('a user who is known', () => {
     expect((await userRows())[0]?.role).toBe('admin');
   });
 
+  test('a token that was overtaken by a newer one of the same tenant leaves the newer role', async () => {
+    const { userId } = await isolate().see(identity('acme', 0));
+    const overtaken = isolate(() => isolate().see(identity('acme', 5, { role: 'admin' })));
+    await overtaken.see(identity('acme', 2, { role: 'viewer' }));
+    expect((await userRows())[0]).toMatchObject({ role: 'admin', tenantSeenAt: later(5) });
+    expect(await membershipsOf(userId)).toEqual([{ tenantId: tenant('acme'), role: 'admin' }]);
+  });
+
   test('a newer token brings its role and e-mail', async () => {
     const { see } = isolate();
     const { userId } = await see(identity('acme', 0));

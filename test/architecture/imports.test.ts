@@ -1,0 +1,124 @@
+import { globSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+
+const ROOT = join(import.meta.dirname, '../..');
+const SOURCE_FOLDERS = ['agent', 'dev', 'edge', 'shared'];
+const LINES_MAX = 300;
+
+interface SourceFile {
+  path: string;
+  text: string;
+  /** Packages by name, files of this repository by their path from its root. */
+  imports: string[];
+}
+
+/** `import … from 'x'`, `import 'x'`, `export … from 'x'`, `import('x')`. */
+const IMPORT =
+  /^\s*(?:import|export)\b(?:[^'"`;]*?\bfrom)?\s*['"]([^'"\n]+)['"]|\bimport\(\s*['"]([^'"\n]+)['"]/gm;
+
+function importsOf(path: string, text: string): string[] {
+  return [...text.matchAll(IMPORT)].map(([, whole, dynamic]) => {
+    const name = whole ?? dynamic ?? '';
+    return name.startsWith('.') ? join(dirname(path), name) : name;
+  });
+}
+
+const filesOf = (folder: string): SourceFile[] =>
+  globSync(`${folder}/**/*.ts`, { cwd: ROOT }).map((path) => {
+    const text = readFileSync(join(ROOT, path), 'utf8');
+    return { path, text, imports: importsOf(path, text) };
+  });
+
+const files = SOURCE_FOLDERS.flatMap(filesOf);
+
+const within = (folders: readonly string[]) => (path: string) =>
+  folders.some((folder) => path === folder || path.startsWith(`${folder}/`));
+
+/** `<file> -> <import>` for what these folders must not import. */
+const trespasses = (inFolder: (path: string) => boolean, forbidden: (name: string) => boolean) =>
+  files
+    .filter(({ path }) => inFolder(path))
+    .flatMap(({ path, imports }) => imports.filter(forbidden).map((name) => `${path} -> ${name}`));
+
+const ofPlatform =
+  (...prefixes: string[]) =>
+  (name: string) =>
+    prefixes.some((prefix) => name.startsWith(prefix));
+
+describe('the search itself', () => {
+  test('reads every form of import', () => {
+    const text = [
+      "import { a } from './a.ts';",
+      "import type { b } from '../b.ts';",
+      'import {\n  c,\n  type d,\n} from "node:fs";',
+      "import 'pg';",
+      "export { e } from './e.ts';",
+      "const f = await import('cloudflare:workers');",
+      "export const g = 'pg'",
+    ].join('\n');
+    expect(importsOf('edge/x/y.ts', text)).toEqual([
+      'edge/x/a.ts',
+      'edge/b.ts',
+      'node:fs',
+      'pg',
+      'edge/x/e.ts',
+      'cloudflare:workers',
+    ]);
+  });
+
+  test('finds the sources', () => {
+    for (const folder of ['edge', 'shared']) {
+      expect(files.filter(({ path }) => within([folder])(path)).length).toBeGreaterThan(5);
+    }
+  });
+});
+
+describe('imports', () => {
+  test('shared runs anywhere: no platform, and nothing of those who use it', () => {
+    const inShared = within(['shared']);
+    expect(trespasses(inShared, ofPlatform('cloudflare:', 'node:'))).toEqual([]);
+    expect(trespasses(inShared, within(['edge', 'agent', 'dev', 'test']))).toEqual([]);
+  });
+
+  test('edge knows neither the agent, nor the local stack, nor Node', () => {
+    const inEdge = within(['edge']);
+    expect(trespasses(inEdge, within(['agent', 'dev', 'test']))).toEqual([]);
+    expect(trespasses(inEdge, ofPlatform('node:'))).toEqual([]);
+  });
+
+  test('the agent knows neither the edge, nor the local stack, nor Cloudflare', () => {
+    const inAgent = within(['agent']);
+    expect(trespasses(inAgent, within(['edge', 'dev', 'test']))).toEqual([]);
+    expect(trespasses(inAgent, ofPlatform('cloudflare:'))).toEqual([]);
+  });
+
+  test('only agent/postgres, agent/operations and agent/pooler speak to PostgreSQL', () => {
+    const speakers = within(['agent/postgres', 'agent/operations', 'agent/pooler', 'dev']);
+    expect(
+      trespasses(
+        (path) => !speakers(path),
+        (name) => name === 'pg',
+      ),
+    ).toEqual([]);
+  });
+});
+
+const found = (pattern: RegExp, but: (path: string) => boolean) =>
+  files.filter(({ path, text }) => !but(path) && pattern.test(text)).map(({ path }) => path);
+
+describe('sources', () => {
+  test('at the edge only host-link knows sockets', () => {
+    const elsewhere = (path: string) => !within(['edge'])(path) || within(['edge/host-link'])(path);
+    expect(found(/\bWebSocketPair\b|\bacceptWebSocket\b/, elsewhere)).toEqual([]);
+  });
+
+  test('only the Worker has a default export', () => {
+    expect(found(/^export default\b|\bas default\b/m, (path) => path === 'edge/worker.ts')).toEqual([]);
+  });
+
+  test(`none is longer than ${LINES_MAX} lines`, () => {
+    const long = files.filter(({ text }) => text.split('\n').length - 1 > LINES_MAX);
+    expect(long.map(({ path }) => path)).toEqual([]);
+  });
+});

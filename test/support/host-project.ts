@@ -1,0 +1,125 @@
+import { randomUUID } from 'node:crypto';
+import pg from 'pg';
+import { runOperation } from '../../agent/operations/handlers.ts';
+import type { Host } from '../../agent/operations/host.ts';
+import { makePassword, scramVerifier } from '../../edge/credentials/password.ts';
+import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
+import type { Params } from '../../shared/protocol/operations.ts';
+
+export type Identity = Params<'branch.publish'>;
+export type Rule = Params<'access.apply'>['access']['rules'][number];
+
+export const BUSY_WAIT_MS = 3_000;
+
+/** A branch as its client knows it. */
+export interface Branch extends Identity {
+  passwords: Record<BranchRole, string>;
+}
+
+/** A project of the edge, played by a test: it makes the calls that the saga makes. */
+export class Project {
+  readonly id: string;
+  readonly #host: Host;
+  readonly #rules: Rule[];
+  revision = 1;
+
+  constructor(host: Host, rules: Rule[] = [{ branch_id: null, cidr: '127.0.0.1/32' }], id = randomUUID()) {
+    this.id = id;
+    this.#host = host;
+    this.#rules = rules;
+  }
+
+  plan(database: string): Branch {
+    const password = () => makePassword();
+    return {
+      job_id: randomUUID(),
+      project_id: this.id,
+      branch_id: randomUUID(),
+      database,
+      passwords: { owner: password(), read_write: password(), read_only: password() },
+    };
+  }
+
+  async prepare(branch: Branch) {
+    const [owner, read_write, read_only] = await Promise.all(
+      BRANCH_ROLES.map((role) => scramVerifier(branch.passwords[role])),
+    );
+    return runOperation(this.#host, 'branch.prepare', {
+      ...identity(branch),
+      verifiers: { owner, read_write, read_only },
+      access: { revision: this.revision, rules: this.#rules },
+    });
+  }
+
+  clone = (branch: Branch, source: string | null, busyWait = BUSY_WAIT_MS) =>
+    runOperation(this.#host, 'branch.clone', { ...identity(branch), source, busy_wait: busyWait });
+
+  publish = (branch: Branch) => runOperation(this.#host, 'branch.publish', identity(branch));
+
+  prove = (branch: Branch) =>
+    runOperation(this.#host, 'branch.prove', { ...identity(branch), password: branch.passwords.read_write });
+
+  drop = (branch: Branch) =>
+    runOperation(this.#host, 'branch.drop', { ...identity(branch), job_id: randomUUID() });
+
+  /** All steps of a creation; the first two side by side, as the edge does it. */
+  async create(
+    database: string,
+    source: string | null,
+  ): Promise<Branch & { clone: Awaited<ReturnType<Project['clone']>> }> {
+    const branch = this.plan(database);
+    const [, clone] = await Promise.all([this.prepare(branch), this.clone(branch, source)]);
+    await this.publish(branch);
+    await this.prove(branch);
+    return { ...branch, clone };
+  }
+}
+
+export const identity = ({ job_id, project_id, branch_id, database }: Identity): Identity => ({
+  job_id,
+  project_id,
+  branch_id,
+  database,
+});
+
+/** How a client reaches a branch from outside. */
+export type Port = 'direct' | 'pooled';
+
+/** A client of the branch over TLS, as its connection URL says. The caller ends it. */
+export async function connect(
+  { settings }: Host,
+  port: Port,
+  branch: Branch,
+  role: BranchRole,
+  database = branch.database,
+  tls = true,
+): Promise<pg.Client> {
+  const client = new pg.Client({
+    host: '127.0.0.1',
+    port: port === 'direct' ? settings.POSTGRES_PORT : settings.POOLER_PORT,
+    user: loginName(branch.branch_id, role),
+    password: branch.passwords[role],
+    database,
+    ssl: tls && { rejectUnauthorized: false },
+    connectionTimeoutMillis: 10_000,
+  });
+  client.on('error', () => {});
+  await client.connect();
+  return client;
+}
+
+/** Runs one statement as a client of the branch. */
+export async function asClient<Row extends pg.QueryResultRow>(
+  host: Host,
+  port: Port,
+  branch: Branch,
+  role: BranchRole,
+  sql: string,
+): Promise<Row[]> {
+  const client = await connect(host, port, branch, role);
+  try {
+    return (await client.query<Row>(sql)).rows;
+  } finally {
+    await client.end();
+  }
+}

@@ -1,0 +1,34 @@
+import pg from 'pg';
+import { serverUser } from '../../dev/os-user.ts';
+
+/** Where a server of the local stack listens. */
+export interface HostSocket {
+  socketDir: string;
+  port: number;
+}
+
+/**
+ * A session over a unix socket as the operating system user of the servers, whom both let in without a
+ * password: PostgreSQL as `branchgate`, the pooler's console as `pgbouncer`.
+ */
+export async function connectOnHost(
+  { socketDir, port }: HostSocket,
+  user: 'branchgate' | 'pgbouncer',
+  database: string = user,
+): Promise<pg.Client> {
+  const client = new pg.Client({ host: socketDir, port, user, database });
+  client.on('error', () => {});
+  await asServerUser(() => client.connect());
+  return client;
+}
+
+/** The kernel notes who connects when `connect` is called, which pg does before it returns. */
+function asServerUser<T>(connect: () => T): T {
+  if (process.getuid?.() !== 0) return connect();
+  process.seteuid?.(serverUser().uid);
+  try {
+    return connect();
+  } finally {
+    process.seteuid?.(0);
+  }
+}

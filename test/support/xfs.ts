@@ -1,0 +1,73 @@
+import { execFileSync } from 'node:child_process';
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, statfsSync, truncateSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+export interface XfsMount {
+  folder: string;
+  /** Bytes in use on the disk, everything that was written included. */
+  usedBytes: () => number;
+  /** Unmounts it and removes its file; the second time it does nothing. */
+  remove: () => void;
+}
+
+const run = (command: string, ...args: string[]) => execFileSync(command, args, { stdio: 'pipe' });
+
+/** Why no file system with copy-on-write can be made here; null when it can. */
+export function xfsHindrance(): string | null {
+  if (process.platform !== 'linux') return 'XFS needs Linux';
+  if (process.getuid?.() !== 0) return 'only root can mount a file system';
+  return null;
+}
+
+/**
+ * Mounts an XFS with reflink that lies in a sparse file, and removes it at the latest when this process ends.
+ * @param bytes size of the file system; the file takes only what is written
+ * @throws Error when mkfs.xfs or mount can't do it
+ */
+export function mountXfs(bytes: number): XfsMount {
+  installMkfs();
+  const home = mkdtempSync(join(tmpdir(), 'branchgate-xfs-'));
+  // PostgreSQL runs as a user of its own and has to get through.
+  chmodSync(home, 0o755);
+  const image = join(home, 'image');
+  const folder = join(home, 'mount');
+  let mounted = false;
+  const remove = () => {
+    process.off('exit', remove);
+    // Lazily, because a process that was left behind would keep it: the mount goes now, the disk with its last file.
+    if (mounted) run('umount', '--lazy', folder);
+    mounted = false;
+    rmSync(home, { recursive: true, force: true });
+  };
+  process.on('exit', remove);
+  try {
+    writeFileSync(image, '');
+    truncateSync(image, bytes);
+    mkdirSync(folder);
+    run('mkfs.xfs', '-q', '-m', 'reflink=1', image);
+    run('mount', '-o', 'loop', image, folder);
+    mounted = true;
+  } catch (error) {
+    remove();
+    throw error;
+  }
+  return {
+    folder,
+    usedBytes: () => {
+      run('sync', '--file-system', folder);
+      const { blocks, bfree, bsize } = statfsSync(folder);
+      return (blocks - bfree) * bsize;
+    },
+    remove,
+  };
+}
+
+/** Debian and Ubuntu keep it in a package of its own. */
+function installMkfs(): void {
+  try {
+    run('mkfs.xfs', '-V');
+  } catch {
+    run('apt-get', 'install', '--yes', '--quiet', 'xfsprogs');
+  }
+}
