@@ -5,15 +5,12 @@ import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { logEvent } from '../log.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import type { Env } from '../settings.ts';
-import { type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
+import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
 import type { CallOutcome } from './pending-calls.ts';
 
 const RECONCILE_EVERY = 5 * 60_000;
 /** After a reconciliation that failed, for instance because PostgreSQL was still starting. */
 const RECONCILE_AGAIN = 5_000;
-
-/** The Worker's word on who dials, as a header of the upgrade. The object can be reached through the Worker alone. */
-export const CALLER_HEADER = 'Link-Caller';
 
 /**
  * Holds the WebSocket of one database host's agent; named by the host's id. An idle link costs nothing: the

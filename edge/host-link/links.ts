@@ -33,6 +33,9 @@ export interface LinkSocket extends Transport {
   lastBeat(): number;
 }
 
+/** The Worker's word on who dials, as a header of the upgrade. The object can be reached through the Worker alone. */
+export const CALLER_HEADER = 'Link-Caller';
+
 /** Who the Worker says is dialling: the host it looked up, and the name it was dialled by. */
 export type Caller = Omit<Expected, 'nonce'>;
 

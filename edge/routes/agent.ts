@@ -5,8 +5,7 @@ import { openDatabase } from '../database/database.ts';
 import { ApiError } from '../errors.ts';
 import { hostLink } from '../host-link/call-host.ts';
 import { enrolHost, publicKeyOf } from '../host-link/enrolment.ts';
-import { CALLER_HEADER } from '../host-link/host-link.ts';
-import type { Caller } from '../host-link/links.ts';
+import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 import { readBody, readQuery } from '../requests.ts';
 import type { Env } from '../settings.ts';
 

@@ -1,7 +1,7 @@
-import { beforeAll, describe, expect, test } from 'vitest';
+import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { app } from '../../edge/app.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
-import { auditCount, ownerOf, tokenOf, useStack } from '../support/tenants.ts';
+import { apiOf, ownerOf, readD1, tenantNamed } from '../support/tenants.ts';
 
 interface Place {
   project: ProjectBody;
@@ -69,8 +69,13 @@ function call(api: Api, { route, method, path }: (typeof ROUTES)[number], ids: R
   return api.call(method, filled, BODIES[route] === undefined ? {} : { body: BODIES[route] });
 }
 
-const withToken = async (options: Parameters<typeof tokenOf>[0]) =>
-  new Api(useStack().baseUrl, await tokenOf(options));
+/** How many rows the tenant has on record. */
+function written(): number {
+  const tables = ['users', 'project_branches', 'projects', 'network_rules', 'jobs', 'audit_events'];
+  const counts = tables.map((table) => `(select count(*) from ${table} where tenant_id = ?1)`);
+  const [row] = readD1<{ n: number }>(`select ${counts.join(' + ')} as n`, tenantNamed('acme'));
+  return row?.n ?? 0;
+}
 
 test('the battery knows every route', () => {
   expect(ROUTES.length).toBeGreaterThanOrEqual(16);
@@ -87,25 +92,25 @@ describe.each(ROUTES)('$route', (entry) => {
     ['a malformed token', 'v4.public.AAAA'],
     ['a token of another kind', 'eyJhbGciOiJub25lIn0.e30.'],
   ])('%s → 401', async (_, token) => {
-    const before = await auditCount();
-    const answer = await call(new Api(useStack().baseUrl, token), entry, names);
+    const before = written();
+    const answer = await call(new Api(inject('stack').url, token), entry, names);
     expect(answer).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
     expect(answer.headers.get('www-authenticate')).toBe('Bearer error="invalid_token"');
-    expect(await auditCount()).toBe(before);
+    expect(written()).toBe(before);
   });
 
   test('an expired token → 401', async () => {
-    const api = await withToken({ tenant: 'acme', expiresIn: -60 });
+    const api = await apiOf({ tenant: 'acme', expiresIn: -60 });
     expect((await call(api, entry, names)).status).toBe(401);
   });
 
   test('a token without a tenant → 403', async () => {
-    const api = await withToken({ tenant: null });
+    const api = await apiOf({ tenant: null });
     expect(await call(api, entry, names)).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
   });
 
   test('a role that means nothing here → 403', async () => {
-    const api = await withToken({ tenant: 'acme', role: 'guest' });
+    const api = await apiOf({ tenant: 'acme', role: 'guest' });
     expect(await call(api, entry, names)).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
   });
 });
@@ -115,7 +120,7 @@ describe.each(NEEDS_WRITE)('$route', (entry) => {
     ['a viewer', { role: 'viewer' }],
     ['the scope to read', { role: 'owner', scope: 'read' }],
   ] as const)('%s → 403 and says what is required', async (_, options) => {
-    const api = await withToken({ tenant: 'acme', ...options });
+    const api = await apiOf({ tenant: 'acme', ...options });
     const answer = await call(api, entry, names);
     expect(answer).toMatchObject({ status: 403, body: { error: 'FORBIDDEN', required: expect.any(String) } });
   });
@@ -126,7 +131,7 @@ describe.each(OF_A_THING)('$route', (entry) => {
     ['another tenant', { tenant: 'other', role: 'owner' }],
     ["another user's operator", { tenant: 'acme', role: 'operator', email: 'operator@example.com' }],
   ])('%s gets the answer for an unknown id, to the letter', async (_, options) => {
-    const api = await withToken(options);
+    const api = await apiOf(options);
     const [foreign, unknown] = await Promise.all([call(api, entry, names), call(api, entry, NOWHERE)]);
     expect(foreign.status).toBe(404);
     const { request_id: one, ...ofForeign } = foreign.body;
@@ -173,7 +178,7 @@ describe('requests that cannot be read', () => {
     expect(await api.post(path, { branch_name: 'fine', colour: 'red' })).toMatchObject({ status: 422 });
     expect(await api.get(`${path}?colour=red`)).toMatchObject({ status: 422 });
     expect(await api.get('/api/v1/nowhere')).toMatchObject({ status: 404, body: { error: 'NOT_FOUND' } });
-    expect((await new Api(useStack().baseUrl, null).get('/api/v1/nowhere')).status).toBe(401);
+    expect((await new Api(inject('stack').url, null).get('/api/v1/nowhere')).status).toBe(401);
   });
 
   test('every answer names its request, with the name the client gave if it is well-formed', async () => {

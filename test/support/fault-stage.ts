@@ -106,8 +106,9 @@ export class FaultStage {
     this.proxy.letGo();
     const answers = [first(), insist(request)];
     await this.stack.parts[victim].start();
+    const t0 = performance.now();
     const answered = await Promise.all(answers);
-    const t0 = performance.now(); await this.atRest(); console.log(victim, moment.name, "up->rest", Math.round(performance.now() - t0));
+    await this.atRest(); console.log(victim, moment.name, "up->rest", Math.round(performance.now() - t0));
     return answered;
   }
 

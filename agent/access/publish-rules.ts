@@ -1,0 +1,135 @@
+import { readFile, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { showDatabases, withConsole } from '../pooler/console.ts';
+import { inDatabase, type Pool, type Session } from '../postgres/connect.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { PLATFORM_ROLE, RULE_FILES } from '../servers/configuration.ts';
+import { HostError } from '../servers/host-error.ts';
+import { type AgentSettings, rulesFolder } from '../settings.ts';
+import { readAccess } from './network-rules.ts';
+import { type RuleFileTexts, ruleFiles } from './rule-files.ts';
+import { makeRulesFolder } from './rules-folder.ts';
+
+const IN_EFFECT_WITHIN_MS = 5_000;
+const LOOK_EVERY_MS = 3;
+
+const NAMES = Object.keys(RULE_FILES) as (keyof RuleFileTexts)[];
+
+/** Brings what the agent's tables say into the rule files, and both servers to obey them. */
+export class RulePublisher {
+  readonly #settings: AgentSettings;
+  readonly #pool: Pool;
+  /** The files that both servers are known to obey. Nothing at first: a killed agent may not have told them. */
+  #obeyed: RuleFileTexts | null = null;
+  #running: Promise<void> = Promise.resolve();
+  #next: Promise<void> | null = null;
+
+  constructor(settings: AgentSettings, pool: Pool) {
+    this.#settings = settings;
+    this.#pool = pool;
+  }
+
+  /**
+   * Resolves when both servers obey what the tables said at the time of the call, or something newer.
+   * A reload stalls every pooled client for a moment, so calls that come while one runs share the next.
+   * @throws HostError RULES_NOT_APPLIED, POOLER_UNAVAILABLE
+   */
+  publish(): Promise<void> {
+    this.#next ??= this.#running
+      .catch(() => {})
+      .then(() => {
+        this.#running = withLocks(this.#pool, ['rules'], (session) => this.#publish(session));
+        this.#next = null;
+        return this.#running;
+      });
+    return this.#next;
+  }
+
+  async #publish(session: Session): Promise<void> {
+    const { POSTGRES_SOCKET_DIR: socketDir, POSTGRES_PORT: port } = this.#settings;
+    const branches = await readAccess(session);
+    const wanted = ruleFiles(branches, { socketDir, port });
+    const folder = rulesFolder(this.#settings);
+    await makeRulesFolder(folder);
+    const found = await readRuleFiles(folder);
+    // Looked up on disk too: a control tool may have written in the meantime.
+    if (sameTexts(found, wanted) && this.#obeyed && sameTexts(this.#obeyed, wanted)) return;
+
+    await writeRuleFiles(folder, wanted);
+    const error = await hbaError(session);
+    if (error) {
+      // PostgreSQL goes on with the old rules, but would not start with these.
+      await writeRuleFiles(folder, found);
+      throw new HostError('RULES_NOT_APPLIED', `PostgreSQL does not take the rules: ${error}`);
+    }
+    this.#obeyed = null;
+    await Promise.all([
+      this.#reloadPostgres(session),
+      reloadPooler(this.#settings, new Set(branches.map(({ database }) => database))),
+    ]);
+    this.#obeyed = wanted;
+  }
+
+  /** A session that began after the reload knows when it was; an older one may be told before the rules are read. */
+  async #reloadPostgres(asking: Session) {
+    const { rows } = await asking.query<{ asked: string }>(
+      'SELECT clock_timestamp()::text AS asked, pg_reload_conf()',
+    );
+    await inEffect('PostgreSQL', () =>
+      inDatabase(this.#settings, PLATFORM_ROLE, async (session) => {
+        const answer = await session.query<{ reloaded: boolean }>(
+          'SELECT pg_conf_load_time() >= $1::timestamptz AS reloaded',
+          [rows[0]?.asked],
+        );
+        return answer.rows[0]?.reloaded === true;
+      }),
+    );
+  }
+}
+
+/** PgBouncer answers RELOAD even when it kept its old entries, so they are compared. */
+const reloadPooler = (settings: AgentSettings, databases: Set<string>) =>
+  withConsole(settings, async (console) => {
+    await console.query('RELOAD');
+    await inEffect('PgBouncer', async () => {
+      const served = await showDatabases(console);
+      return served.length === databases.size && served.every(({ name }) => databases.has(name));
+    });
+  });
+
+async function inEffect(server: string, obeys: () => Promise<boolean>) {
+  for (const deadline = Date.now() + IN_EFFECT_WITHIN_MS; !(await obeys()); await sleep(LOOK_EVERY_MS)) {
+    if (Date.now() > deadline) throw new HostError('RULES_NOT_APPLIED', `${server} keeps its old rules`);
+  }
+}
+
+async function hbaError(session: Session): Promise<string | null> {
+  const { rows } = await session.query<{ place: string }>(
+    `SELECT format('%s line %s: %s', file_name, line_number, error) AS place
+     FROM pg_hba_file_rules WHERE error IS NOT NULL LIMIT 1`,
+  );
+  return rows[0]?.place ?? null;
+}
+
+const sameTexts = (one: RuleFileTexts, other: RuleFileTexts) =>
+  NAMES.every((name) => one[name] === other[name]);
+
+async function readRuleFiles(folder: string): Promise<RuleFileTexts> {
+  const [postgresHba, poolerHba, poolerDatabases, poolerUsers] = await Promise.all([
+    readFile(join(folder, RULE_FILES.postgresHba), 'utf8'),
+    readFile(join(folder, RULE_FILES.poolerHba), 'utf8'),
+    readFile(join(folder, RULE_FILES.poolerDatabases), 'utf8'),
+    readFile(join(folder, RULE_FILES.poolerUsers), 'utf8'),
+  ]);
+  return { postgresHba, poolerHba, poolerDatabases, poolerUsers };
+}
+
+const writeRuleFiles = (folder: string, texts: RuleFileTexts) =>
+  Promise.all(
+    NAMES.map(async (name) => {
+      const path = join(folder, RULE_FILES[name]);
+      await writeFile(`${path}.new`, texts[name], { mode: 0o640 });
+      await rename(`${path}.new`, path);
+    }),
+  );

@@ -1,0 +1,62 @@
+import { MANAGED_DATABASE } from '../../shared/branch/database-name.ts';
+import { readCidr } from '../../shared/network/cidr.ts';
+import type { RULE_FILES } from '../servers/configuration.ts';
+
+/** Who may come into one branch's database, and from where. */
+export interface BranchAccess {
+  database: string;
+  /** SCRAM-SHA-256 verifiers by login. */
+  verifiers: Record<string, string>;
+  /** Networks in canonical form. */
+  cidrs: string[];
+}
+
+export type RuleFileTexts = Record<keyof typeof RULE_FILES, string>;
+
+const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
+const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
+
+/**
+ * The text of every rule file. What is not named in them is refused by both servers.
+ * @throws Error when a value could end its field: one bad line and PostgreSQL would not start again
+ */
+export function ruleFiles(
+  branches: readonly BranchAccess[],
+  postgres: { socketDir: string; port: number },
+): RuleFileTexts {
+  branches.forEach(check);
+  const networkLines = branches.flatMap(({ database, verifiers, cidrs }) => {
+    const logins = Object.keys(verifiers).map((login) => `"${login}"`);
+    return cidrs.map((cidr) => `hostssl "${database}" ${logins.join(',')} ${cidr} scram-sha-256`);
+  });
+  return {
+    postgresHba: lines(networkLines),
+    // The proof of a new branch comes over the unix socket, with the password that its client will use.
+    poolerHba: lines(['local all all scram-sha-256', ...networkLines]),
+    poolerDatabases: lines(
+      branches.map(
+        ({ database }) => `${database} = host=${postgres.socketDir} port=${postgres.port} dbname=${database}`,
+      ),
+    ),
+    poolerUsers: lines(
+      branches.flatMap(({ verifiers }) =>
+        Object.entries(verifiers).map(([login, verifier]) => `"${login}" "${verifier}"`),
+      ),
+    ),
+  };
+}
+
+const lines = (texts: string[]) => texts.map((text) => `${text}\n`).join('');
+
+function check({ database, verifiers, cidrs }: BranchAccess) {
+  const fits =
+    MANAGED_DATABASE.test(database) &&
+    Object.entries(verifiers).every(([login, verifier]) => LOGIN.test(login) && VERIFIER.test(verifier)) &&
+    cidrs.every(isCanonical);
+  if (!fits) throw new Error(`the access of ${JSON.stringify(database)} can't be written into a rule file`);
+}
+
+function isCanonical(cidr: string) {
+  const reading = readCidr(cidr);
+  return reading.ok && reading.cidr === cidr;
+}

@@ -1,0 +1,64 @@
+import { Command, CommanderError } from 'commander';
+import manifest from '../package.json' with { type: 'json' };
+import { completionCommand } from './control-tool/completion.ts';
+import { configurationCommand } from './control-tool/configuration.ts';
+import { doctorCommand } from './control-tool/doctor.ts';
+import { enrolCommand } from './control-tool/enrol.ts';
+import { EXIT_CODES, exitCodeOf, explain } from './control-tool/exit-codes.ts';
+import { listCommand } from './control-tool/list.ts';
+import { operationCommands } from './control-tool/operations.ts';
+import { runCommand } from './control-tool/run.ts';
+
+const NAME = 'branchgate-agent';
+
+const EXIT_CODE_HELP = Object.values(EXIT_CODES)
+  .map(({ code, meaning }) => `  ${code}  ${meaning}`)
+  .join('\n');
+
+/**
+ * Runs one command of the control tool.
+ * @param words the command line after the program's name
+ * @returns the process's exit code
+ */
+export async function runControlTool(words: readonly string[]): Promise<number> {
+  try {
+    const program = controlTool();
+    await program.parseAsync(words, { from: 'user' });
+    return EXIT_CODES.ok.code;
+  } catch (error) {
+    // Commander has printed its own errors, and what was asked for with --help.
+    if (error instanceof CommanderError)
+      return error.exitCode === 0 ? EXIT_CODES.ok.code : EXIT_CODES.usage.code;
+    const explanation = explain(error);
+    if (explanation) process.stderr.write(`${NAME}: ${explanation}\n`);
+    return exitCodeOf(error);
+  }
+}
+
+function controlTool(): Command {
+  const program = new Command(NAME)
+    .description('The agent of a database host, and every operation of it by hand.')
+    .version(manifest.version)
+    .option('--json', 'print results as JSON')
+    .configureHelp({ showGlobalOptions: true })
+    .showSuggestionAfterError()
+    .addHelpText('after', `\nSettings are read from the environment.\n\nExit codes:\n${EXIT_CODE_HELP}`);
+  program.addCommand(runCommand());
+  program.addCommand(enrolCommand());
+  program.addCommand(doctorCommand());
+  program.addCommand(listCommand());
+  program.addCommand(configurationCommand());
+  for (const command of operationCommands()) program.addCommand(command);
+  program.addCommand(completionCommand(program));
+  inheritSettings(program);
+  return program;
+}
+
+/** Every command throws instead of ending the process, and shows its help alike. */
+function inheritSettings(parent: Command) {
+  parent.exitOverride();
+  for (const command of parent.commands) {
+    command.copyInheritedSettings(parent);
+    inheritSettings(command);
+  }
+}

@@ -1,0 +1,50 @@
+import { userInfo } from 'node:os';
+import { Argument, Command } from 'commander';
+import {
+  pgbouncerIni,
+  pgHbaConf,
+  pgIdentConf,
+  postgresqlConf,
+  type ServerLayout,
+} from '../servers/configuration.ts';
+import { rulesFolder } from '../settings.ts';
+import { settingsOfShell } from './with-host.ts';
+
+const FILES: Record<string, (layout: ServerLayout) => string> = {
+  'postgresql.conf': postgresqlConf,
+  'pg_hba.conf': pgHbaConf,
+  'pg_ident.conf': pgIdentConf,
+  'pgbouncer.ini': pgbouncerIni,
+};
+
+interface Options {
+  tlsCert: string;
+  tlsKey: string;
+  listen: string;
+  agentUser: string;
+  poolerUser?: string;
+}
+
+/** For setting up a real host: prints one server file, made from the agent's own settings. */
+export const configurationCommand = () =>
+  new Command('configuration')
+    .description('Print a configuration file of PostgreSQL or PgBouncer as the agent needs it')
+    .addArgument(new Argument('<file>').choices(Object.keys(FILES)))
+    .requiredOption('--tls-cert <path>', 'certificate that both servers show (PEM)')
+    .requiredOption('--tls-key <path>', 'its key (PEM)')
+    .option('--listen <addresses>', 'addresses both servers listen on', '*')
+    .option('--agent-user <user>', "the agent's and PostgreSQL's system user", userInfo().username)
+    .option('--pooler-user <user>', "PgBouncer's system user (default: the agent's)")
+    .action((file: string, options: Options) => {
+      const settings = settingsOfShell();
+      const layout: ServerLayout = {
+        listenAddresses: options.listen,
+        postgres: { port: settings.POSTGRES_PORT, socketDir: settings.POSTGRES_SOCKET_DIR },
+        pooler: { port: settings.POOLER_PORT, socketDir: settings.POOLER_SOCKET_DIR },
+        tls: { certFile: options.tlsCert, keyFile: options.tlsKey },
+        rulesDir: rulesFolder(settings),
+        agentUser: options.agentUser,
+        poolerUser: options.poolerUser ?? options.agentUser,
+      };
+      process.stdout.write(FILES[file]?.(layout) ?? '');
+    });

@@ -1,0 +1,53 @@
+import { Command } from 'commander';
+import { readIdentity } from '../link/identity.ts';
+import { examine, type Finding } from '../operations/examine.ts';
+import { closeHost, openHost } from '../operations/host.ts';
+import type { AgentSettings } from '../settings.ts';
+import { explain, ProblemsFound } from './exit-codes.ts';
+import { print } from './output.ts';
+import { settingsOfShell } from './with-host.ts';
+
+const problem = (sentence: string): Finding => ({ severity: 'problem', sentence });
+
+/** Looks at everything, however much of it is broken, and says what to do. */
+export const doctorCommand = () =>
+  new Command('doctor')
+    .description('Check settings, enrolment and both servers, and say what to do')
+    .action(async (_options, command: Command) => {
+      const settings = settingsOfShell();
+      const [enrolment, servers] = await Promise.all([examineEnrolment(settings), examineServers(settings)]);
+      const findings = [...enrolment, ...servers.findings];
+      const lines = findings.map(({ severity, sentence }) => `${severity}: ${sentence}`);
+      const verdict = findings.length === 0 ? ['Everything is as it should be.'] : lines;
+      print(command, { ...servers.versions, findings }, [
+        ...Object.entries(servers.versions).map(([name, version]) => `${name}: ${version}`),
+        ...verdict,
+      ]);
+      if (findings.some(({ severity }) => severity === 'problem')) throw new ProblemsFound();
+    });
+
+async function examineEnrolment({ STATE_DIR, GATEWAY_URL }: AgentSettings): Promise<Finding[]> {
+  const findings: Finding[] = [];
+  if (!GATEWAY_URL) findings.push(problem('GATEWAY_URL is missing: set it to the address of the gateway.'));
+  try {
+    if (!(await readIdentity(STATE_DIR))) findings.push(problem('This host is not enrolled: run `enrol`.'));
+  } catch (error) {
+    findings.push(problem(`${explain(error)}.`));
+  }
+  return findings;
+}
+
+async function examineServers(settings: AgentSettings) {
+  const host = await openHost(settings);
+  try {
+    const { findings, postgresVersion, poolerVersion } = await examine(host);
+    return {
+      versions: { postgres: postgresVersion, pooler: poolerVersion, clone_method: host.cloneMethod },
+      findings,
+    };
+  } catch (error) {
+    return { versions: {}, findings: [problem(`${explain(error)}.`)] };
+  } finally {
+    await closeHost(host);
+  }
+}

@@ -1,0 +1,40 @@
+import { Command } from 'commander';
+import { makeRulesFolder } from '../access/rules-folder.ts';
+import { EnrolmentError, enrol } from '../link/enrol.ts';
+import { rulesFolder } from '../settings.ts';
+import { GatewayError, UsageError } from './exit-codes.ts';
+import { print } from './output.ts';
+import { readValue } from './read-value.ts';
+import { settingsOfShell } from './with-host.ts';
+
+interface Options {
+  gateway?: string;
+  token: string;
+  force?: boolean;
+}
+
+export const enrolCommand = () =>
+  new Command('enrol')
+    .description('Make this host known to its gateway, once, with a one-time token')
+    .option('--gateway <url>', "the gateway's address (default: GATEWAY_URL)")
+    .requiredOption(
+      '--token <token>',
+      'the one-time token; `@file` reads it from a file, `-` from standard input',
+    )
+    .option('--force', 'replace the identity of a host that is enrolled already')
+    .action(async (options: Options, command: Command) => {
+      const settings = settingsOfShell();
+      const gatewayUrl = options.gateway ?? settings.GATEWAY_URL;
+      if (!gatewayUrl) throw new UsageError('which gateway? Give --gateway, or set GATEWAY_URL');
+      const token = String(await readValue('text', 'token', options.token));
+      const { host_id } = await enrol({
+        gatewayUrl,
+        stateDir: settings.STATE_DIR,
+        token,
+        force: options.force ?? false,
+      }).catch((error) => {
+        throw error instanceof EnrolmentError ? new GatewayError(error.message) : error;
+      });
+      await makeRulesFolder(rulesFolder(settings));
+      print(command, { host_id });
+    });

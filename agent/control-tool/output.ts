@@ -1,0 +1,45 @@
+import type { Command } from 'commander';
+
+/** Prints a result on standard output: one JSON document with `--json`, else the lines that `plain` makes. */
+export function print(command: Command, result: object, plain: string[] = describe(result)): void {
+  const { json } = command.optsWithGlobals<{ json?: boolean }>();
+  process.stdout.write(json ? `${JSON.stringify(result)}\n` : plain.map((line) => `${line}\n`).join(''));
+}
+
+function describe(result: object): string[] {
+  const entries = Object.entries(result);
+  return entries.length === 0 ? ['done'] : entries.map(([key, value]) => `${key}: ${show(value)}`);
+}
+
+function show(value: unknown): string {
+  if (typeof value === 'number' && !Number.isInteger(value)) return value.toFixed(1);
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+/** Columns as wide as their widest cell. */
+export function table(rows: readonly (readonly string[])[]): string[] {
+  const [head = []] = rows;
+  const widths = head.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
+  return rows.map((row) =>
+    row
+      .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+      .join('  ')
+      .trimEnd(),
+  );
+}
+
+/** A line on a terminal that keeps being rewritten; nothing when standard error goes elsewhere. */
+export function progressLine() {
+  const { stderr } = process;
+  if (!stderr.isTTY) return { update: undefined, clear: () => {} };
+  const megabytes = (bytes: number) => (bytes / 1024 / 1024).toFixed(0);
+  return {
+    update: (done: number, total: number) => {
+      const percent = total === 0 ? 0 : Math.min(100, (100 * done) / total);
+      stderr.write(`\r\x1b[Kcopied ${megabytes(done)} of ${megabytes(total)} MiB (${percent.toFixed(0)}%)`);
+    },
+    clear: () => {
+      stderr.write('\r\x1b[K');
+    },
+  };
+}

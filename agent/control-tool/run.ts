@@ -1,0 +1,57 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Command } from 'commander';
+import { readIdentity } from '../link/identity.ts';
+import { runLink } from '../link/run-link.ts';
+import { runOperation } from '../operations/handlers.ts';
+import { openHost } from '../operations/host.ts';
+import { ServerWatch } from '../operations/watch-servers.ts';
+import { UsageError } from './exit-codes.ts';
+import { settingsOfShell } from './with-host.ts';
+
+/** Operations that still run when the agent is told to stop get this long. */
+const FINISH_WITHIN_MS = 8_000;
+
+export const runCommand = () =>
+  new Command('run')
+    .description('Run the agent: put the host in order, then serve the gateway until SIGTERM')
+    .action(runAgent);
+
+async function runAgent(): Promise<void> {
+  const settings = settingsOfShell();
+  if (!settings.GATEWAY_URL)
+    throw new UsageError('GATEWAY_URL is missing: set it to the address of the gateway');
+  const identity = await readIdentity(settings.STATE_DIR);
+  if (!identity) throw new UsageError('this host is not enrolled: run `enrol` first');
+
+  const stop = new AbortController();
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stop.abort());
+  const { signal } = stop;
+  const host = await openHost(settings);
+  const running = new Set<Promise<unknown>>();
+  log('agent.started', { host_id: identity.host_id, clone_method: host.cloneMethod });
+
+  const watch = new ServerWatch(host, log);
+  await watch.look();
+  const watching = watch.keepLooking(signal);
+  await runLink({
+    gatewayUrl: settings.GATEWAY_URL,
+    identity,
+    signal,
+    log,
+    handle: (method, params) => {
+      const operation = runOperation(host, method, params);
+      running.add(operation);
+      const forget = () => running.delete(operation);
+      operation.then(forget, forget);
+      return operation;
+    },
+  });
+  await watching;
+  await Promise.race([Promise.allSettled(running), sleep(FINISH_WITHIN_MS)]);
+  log('agent.stopped', { unfinished: running.size });
+}
+
+/** One JSON object a line, for the journal. */
+function log(event: string, fields: Record<string, unknown> = {}) {
+  process.stdout.write(`${JSON.stringify({ at: new Date().toISOString(), event, ...fields })}\n`);
+}

@@ -1,0 +1,22 @@
+import { closeHost, type Host, openHost } from '../operations/host.ts';
+import { type AgentSettings, readSettings } from '../settings.ts';
+import { UsageError } from './exit-codes.ts';
+
+/** @throws UsageError naming the variables that are wrong */
+export function settingsOfShell(): AgentSettings {
+  try {
+    return readSettings(process.env);
+  } catch (error) {
+    throw new UsageError(`${error instanceof Error ? error.message : error}: correct the environment`);
+  }
+}
+
+/** Runs `action` on this host, beside the agent if it runs. */
+export async function withHost<T>(action: (host: Host) => Promise<T>): Promise<T> {
+  const host = await openHost(settingsOfShell());
+  try {
+    return await action(host);
+  } finally {
+    await closeHost(host);
+  }
+}

@@ -1,0 +1,41 @@
+import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { Session } from '../postgres/connect.ts';
+import { dropDatabase, readDatabases } from '../postgres/databases.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { dropUnusedRoles } from '../postgres/roles.ts';
+import type { Host } from './host.ts';
+import type { BranchIdentity } from './reserve-branch.ts';
+
+/**
+ * Removes the branch, however much of it there is: first nobody can come in any more, then the database goes,
+ * then the logins. Waits for a preparation or clone of it that still runs.
+ */
+export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<Result<'branch.drop'>> {
+  const { branch_id } = params;
+  return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
+    await session.query('DELETE FROM login WHERE branch_id = $1', [branch_id]);
+    await host.rules.publish();
+    const doomed = await databasesOf(session, params);
+    for (const name of doomed) await dropDatabase(session, name);
+    await session.query('DELETE FROM network_rule WHERE branch_id = $1', [branch_id]);
+    await session.query('DELETE FROM branch WHERE branch_id = $1', [branch_id]);
+    await dropUnusedRoles(session);
+    return { dropped: doomed.length > 0 };
+  });
+}
+
+/**
+ * The branch's databases, finished or not. A finished one counts by its mark alone, because the name may be
+ * another branch's by now; a clone that has no final name yet bears the id of the job that made it.
+ */
+async function databasesOf(session: Session, params: BranchIdentity): Promise<string[]> {
+  const { rows } = await session.query<{ job_id: string }>('SELECT job_id FROM branch WHERE branch_id = $1', [
+    params.branch_id,
+  ]);
+  const builds = [params, ...rows].map(({ job_id }) => buildDatabaseName(job_id));
+  const found = await readDatabases(session);
+  return found
+    .filter(({ name, mark }) => builds.includes(name) || mark?.branch_id === params.branch_id)
+    .map(({ name }) => name);
+}

@@ -1,0 +1,42 @@
+import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
+import type { Params } from '../../shared/protocol/operations.ts';
+import { identifier, inTransaction, literal } from '../postgres/connect.ts';
+import { markText, readDatabases } from '../postgres/databases.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { HostError } from '../servers/host-error.ts';
+import type { Host } from './host.ts';
+import { nameHeld } from './reserve-branch.ts';
+
+/**
+ * Gives the clone its name and opens it to its own logins. A clone comes without its source's rights, and
+ * PUBLIC may connect by default, so all of it is one transaction.
+ * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
+ */
+export function publishBranch(host: Host, params: Params<'branch.publish'>): Promise<Record<string, never>> {
+  const { project_id, branch_id, job_id, database } = params;
+  return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
+    const build = buildDatabaseName(job_id);
+    const found = await readDatabases(session, [build, database]);
+    const published = found.find(({ name }) => name === database);
+    if (published?.mark?.branch_id === branch_id) return {};
+    if (published) throw nameHeld(database);
+    if (found.length === 0) throw new HostError('INVALID_CALL', `job ${job_id} has made no clone to publish`);
+
+    const name = identifier(database);
+    const logins = BRANCH_ROLES.map((role) => identifier(loginName(branch_id, role))).join(', ');
+    const ownerGroup = identifier(groupName(project_id, 'owner'));
+    await inTransaction(session, () =>
+      session.query(
+        `ALTER DATABASE ${identifier(build)} RENAME TO ${name};
+         REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
+         GRANT CONNECT, TEMPORARY ON DATABASE ${name} TO ${logins};
+         GRANT CONNECT, CREATE ON DATABASE ${name} TO ${ownerGroup};
+         ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
+         COMMENT ON DATABASE ${name} IS ${literal(markText(params))};
+         ALTER DATABASE ${name} CONNECTION LIMIT -1`,
+      ),
+    );
+    return {};
+  });
+}

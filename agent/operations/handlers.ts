@@ -1,0 +1,55 @@
+import { type Method, OPERATIONS, type Params, type Result } from '../../shared/protocol/operations.ts';
+import { asHostError } from '../postgres/postgres-failure.ts';
+import { HostError } from '../servers/host-error.ts';
+import { applyAccess } from './access-apply.ts';
+import { cloneBranch } from './branch-clone.ts';
+import { dropBranch } from './branch-drop.ts';
+import { prepareBranch } from './branch-prepare.ts';
+import { proveBranch } from './branch-prove.ts';
+import { publishBranch } from './branch-publish.ts';
+import type { OnProgress } from './clone-progress.ts';
+import type { Host } from './host.ts';
+import { describeHost } from './host-describe.ts';
+import { takeInventory } from './host-inventory.ts';
+import { dropProject } from './project-drop.ts';
+
+type Handlers = {
+  [M in Method]: (host: Host, params: Params<M>, onProgress?: OnProgress) => Promise<Result<M>>;
+};
+
+/** One function an operation of the protocol; the link and the control tool call the same. */
+const HANDLERS: Handlers = {
+  'host.describe': describeHost,
+  'host.inventory': takeInventory,
+  'branch.prepare': prepareBranch,
+  'branch.clone': cloneBranch,
+  'branch.publish': publishBranch,
+  'branch.prove': proveBranch,
+  'branch.drop': dropBranch,
+  'project.drop': dropProject,
+  'access.apply': applyAccess,
+};
+
+/**
+ * Runs an operation on this host.
+ * @param params from outside, checked here
+ * @throws HostError for what the caller is to know; anything else is a fault of the agent
+ */
+export async function runOperation<M extends Method>(
+  host: Host,
+  method: M,
+  params: unknown,
+  onProgress?: OnProgress,
+): Promise<Result<M>> {
+  const reading = OPERATIONS[method].params.safeParse(params);
+  if (!reading.success) {
+    // Where it is wrong, not what was there: a value may be a secret.
+    const places = reading.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`);
+    throw new HostError('INVALID_CALL', places.join('; '));
+  }
+  try {
+    return await HANDLERS[method](host, reading.data as Params<M>, onProgress);
+  } catch (error) {
+    throw asHostError(error);
+  }
+}

@@ -1,0 +1,16 @@
+import manifest from '../../package.json' with { type: 'json' };
+import type { Result } from '../../shared/protocol/operations.ts';
+import { examine } from './examine.ts';
+import type { Host } from './host.ts';
+
+/** Versions of agent and servers, and in sentences what is wrong with their set-up. */
+export async function describeHost(host: Host): Promise<Result<'host.describe'>> {
+  const { findings, postgresVersion, poolerVersion } = await examine(host);
+  return {
+    agent_version: manifest.version,
+    postgres_version: postgresVersion,
+    pooler_version: poolerVersion,
+    clone_method: host.cloneMethod,
+    warnings: findings.map(({ sentence }) => sentence),
+  };
+}

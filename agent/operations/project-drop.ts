@@ -1,0 +1,26 @@
+import type { Params, Result } from '../../shared/protocol/operations.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { dropUnusedRoles } from '../postgres/roles.ts';
+import { dropBranch } from './branch-drop.ts';
+import type { Host } from './host.ts';
+import { readBranches } from './read-branches.ts';
+
+/** Drops the project's branches side by side, so that they share the servers' reloads; then what was common to them. */
+export async function dropProject(
+  host: Host,
+  { project_id, job_id }: Params<'project.drop'>,
+): Promise<Result<'project.drop'>> {
+  const branches = (await readBranches(host.postgres)).filter((branch) => branch.project_id === project_id);
+  const outcomes = await Promise.allSettled(
+    branches.map(({ branch_id, database }) => dropBranch(host, { job_id, project_id, branch_id, database })),
+  );
+  for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
+  await withLocks(host.sessions, [], async (session) => {
+    await session.query('DELETE FROM project WHERE project_id = $1', [project_id]);
+    await dropUnusedRoles(session);
+  });
+  return {
+    dropped_databases: outcomes.filter((outcome) => outcome.status === 'fulfilled' && outcome.value.dropped)
+      .length,
+  };
+}

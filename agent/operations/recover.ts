@@ -1,0 +1,92 @@
+import { readdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { showDatabases, withConsole } from '../pooler/console.ts';
+import { resume } from '../pooler/pause.ts';
+import { makeAgentTables } from '../postgres/agent-tables.ts';
+import { inTransaction } from '../postgres/connect.ts';
+import { dropDatabase, readDatabases } from '../postgres/databases.ts';
+import { tryLock, withLocks } from '../postgres/locks.ts';
+import { dropUnusedRoles, restoreVerifiers } from '../postgres/roles.ts';
+import type { Host } from './host.ts';
+
+export type RecoveryStep = (host: Host) => Promise<void>;
+
+/**
+ * What puts the host in order after a crash of the agent or of a server, in this order. Each can be done at
+ * any time and any number of times, also while another agent process or a control tool is at work.
+ */
+export const RECOVERY_STEPS: readonly RecoveryStep[] = [
+  makeTables,
+  resumeAbandoned,
+  dropInterrupted,
+  removeLeakedDirectories,
+  retryUnusedRoles,
+  resetChangedPasswords,
+  publishRules,
+];
+
+/** @returns the steps that failed */
+export async function recover(
+  host: Host,
+  steps = RECOVERY_STEPS,
+  onFailure: (step: RecoveryStep, error: unknown) => void = () => {},
+): Promise<RecoveryStep[]> {
+  const failed: RecoveryStep[] = [];
+  for (const step of steps) {
+    await step(host).catch((error) => {
+      failed.push(step);
+      onFailure(step, error);
+    });
+  }
+  return failed;
+}
+
+function makeTables({ settings }: Host): Promise<void> {
+  return makeAgentTables(settings);
+}
+
+function retryUnusedRoles({ sessions }: Host): Promise<void> {
+  return withLocks(sessions, [], dropUnusedRoles);
+}
+
+function resetChangedPasswords({ postgres }: Host): Promise<void> {
+  return restoreVerifiers(postgres);
+}
+
+function publishRules({ rules }: Host): Promise<void> {
+  return rules.publish();
+}
+
+/** Lets the clients of every paused database go on, unless a clone that is under way holds them. */
+export async function resumeAbandoned({ settings, sessions }: Host): Promise<void> {
+  const paused = (await withConsole(settings, showDatabases)).filter((entry) => entry.paused);
+  for (const { name } of paused) {
+    await withLocks(sessions, [], async (session) => {
+      if (await tryLock(session, `source:${name}`)) await resume(settings, name);
+    });
+  }
+}
+
+async function dropInterrupted({ postgres }: Host): Promise<void> {
+  const databases = await readDatabases(postgres);
+  for (const { name } of databases.filter(({ interrupted }) => interrupted))
+    await dropDatabase(postgres, name);
+}
+
+/**
+ * Removes directories below `base/` that belong to no database: PostgreSQL forgets the one it was filling
+ * when it crashed. The lock keeps anybody from creating or dropping a database meanwhile; it is not waited
+ * for, since a waiting lock would hold up every clone behind it.
+ */
+async function removeLeakedDirectories({ settings, sessions }: Host): Promise<void> {
+  const base = join(settings.PGDATA_DIR, 'base');
+  await withLocks(sessions, [], (session) =>
+    inTransaction(session, async () => {
+      await session.query('LOCK TABLE pg_database IN SHARE MODE NOWAIT');
+      const { rows } = await session.query<{ oid: string }>('SELECT oid::text FROM pg_database');
+      const known = new Set(rows.map(({ oid }) => oid));
+      const leaked = (await readdir(base)).filter((name) => /^\d+$/.test(name) && !known.has(name));
+      for (const name of leaked) await rm(join(base, name), { recursive: true });
+    }),
+  );
+}

@@ -1,0 +1,48 @@
+import type { Queryable } from '../postgres/connect.ts';
+import { readDatabases } from '../postgres/databases.ts';
+import { sqlState } from '../postgres/postgres-failure.ts';
+import { HostError } from '../servers/host-error.ts';
+
+/** The ids and the final database name that every branch operation carries. */
+export interface BranchIdentity {
+  job_id: string;
+  project_id: string;
+  branch_id: string;
+  database: string;
+}
+
+const UNIQUE_VIOLATION = '23505';
+
+/**
+ * Notes on the host what the branch will be, before anything of it is made: whatever a crash leaves behind
+ * then has a name. Preparing and cloning both begin with it, in either order.
+ * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
+ */
+export async function reserveBranch(db: Queryable, branch: BranchIdentity): Promise<void> {
+  const { rows } = await db
+    .query<BranchIdentity>(
+      `INSERT INTO branch (branch_id, project_id, job_id, database) VALUES ($1, $2, $3, $4)
+       ON CONFLICT (branch_id) DO UPDATE SET job_id = branch.job_id
+       RETURNING branch_id, project_id, job_id, database`,
+      [branch.branch_id, branch.project_id, branch.job_id, branch.database],
+    )
+    .catch((error) => {
+      throw sqlState(error) === UNIQUE_VIOLATION ? nameHeld(branch.database) : error;
+    });
+  const [known] = rows;
+  if (
+    known?.job_id !== branch.job_id ||
+    known.project_id !== branch.project_id ||
+    known.database !== branch.database
+  ) {
+    throw new HostError(
+      'INVALID_CALL',
+      `branch ${branch.branch_id} was made by another job, or under another name`,
+    );
+  }
+  const [found] = await readDatabases(db, [branch.database]);
+  if (found && found.mark?.branch_id !== branch.branch_id) throw nameHeld(branch.database);
+}
+
+export const nameHeld = (database: string) =>
+  new HostError('DATABASE_NAME_HELD', `the database name ${database} still belongs to something else`);

@@ -1,0 +1,48 @@
+import { openSession, type Session } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import type { AgentSettings } from '../settings.ts';
+
+/** PgBouncer's own name for its console and for the user it lets in there over the unix socket. */
+export const CONSOLE = 'pgbouncer';
+
+export interface PoolerEntry {
+  name: string;
+  paused: boolean;
+}
+
+/** A console session that its caller closes. @throws HostError POOLER_UNAVAILABLE */
+export const openConsole = (settings: AgentSettings) =>
+  openSession({
+    host: settings.POOLER_SOCKET_DIR,
+    port: settings.POOLER_PORT,
+    user: CONSOLE,
+    database: CONSOLE,
+  }).catch(unavailable);
+
+/** Runs `action` in a console session of its own. @throws HostError POOLER_UNAVAILABLE */
+export async function withConsole<T>(
+  settings: AgentSettings,
+  action: (console: Session) => Promise<T>,
+): Promise<T> {
+  const console = await openConsole(settings);
+  try {
+    return await action(console);
+  } catch (error) {
+    return unavailable(error);
+  } finally {
+    await console.end();
+  }
+}
+
+function unavailable(error: unknown): never {
+  if (error instanceof HostError || !(error instanceof Error)) throw error;
+  throw new HostError('POOLER_UNAVAILABLE', `PgBouncer: ${error.message}`);
+}
+
+/** Databases the pooler serves, its console left out. */
+export async function showDatabases(console: Session): Promise<PoolerEntry[]> {
+  const { rows } = await console.query<{ name: string; paused: number }>('SHOW DATABASES');
+  return rows
+    .filter(({ name }) => name !== CONSOLE)
+    .map(({ name, paused }) => ({ name, paused: Number(paused) === 1 }));
+}

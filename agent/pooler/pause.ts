@@ -1,0 +1,69 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { DATABASE_NAME_MAX } from '../../shared/branch/database-name.ts';
+import { identifier } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import type { AgentSettings } from '../settings.ts';
+import { openConsole, showDatabases, withConsole } from './console.ts';
+
+const PAUSE_WITHIN_MS = 2_000;
+const RESUME_WITHIN_MS = 5_000;
+const LOOK_EVERY_MS = 2;
+
+/** A hyphen has to be quoted in the console, and PgBouncer cuts an argument at 63 bytes, quotes included. */
+const argument = (database: string) => (database.includes('-') ? identifier(database) : database);
+
+export const canPause = (database: string) => argument(database).length <= DATABASE_NAME_MAX;
+
+/**
+ * Makes the pooler hold the database's clients: those in a transaction finish it, the others wait.
+ * The reply to PAUSE is never waited for: another database's PAUSE can hold it back, a RESUME elsewhere loses
+ * it. The flag is what counts, and it survives this session, this process and a RELOAD.
+ * @throws HostError POOLER_UNAVAILABLE
+ */
+export async function pause(settings: AgentSettings, database: string): Promise<void> {
+  const asking = await openConsole(settings);
+  try {
+    const refusal = asking.query(`PAUSE ${argument(database)}`).then(
+      () => null,
+      (error: Error) => error,
+    );
+    if (await seen(settings, database, true, PAUSE_WITHIN_MS)) return;
+    const error = await Promise.race([refusal, null]);
+    throw new HostError(
+      'POOLER_UNAVAILABLE',
+      `PgBouncer did not pause ${database}: ${error?.message ?? 'no reply'}`,
+    );
+  } finally {
+    // Not awaited: a console that waits for PAUSE says goodbye late.
+    asking.end().catch(() => {});
+  }
+}
+
+/**
+ * Lets the clients go on. No error when they were not held, or the database is gone from the pooler.
+ * @throws HostError POOLER_UNAVAILABLE
+ */
+export async function resume(settings: AgentSettings, database: string): Promise<void> {
+  await withConsole(settings, async (console) => {
+    await console.query(`RESUME ${argument(database)}`).catch(() => {});
+  });
+  if (await seen(settings, database, false, RESUME_WITHIN_MS)) return;
+  throw new HostError('POOLER_UNAVAILABLE', `PgBouncer did not resume ${database}`);
+}
+
+/** Whether the database's paused flag comes to be `paused` in time; one the pooler does not serve is not paused. */
+const seen = (settings: AgentSettings, database: string, paused: boolean, within: number): Promise<boolean> =>
+  withConsole(settings, async (console) => {
+    for (const deadline = Date.now() + within; ; await sleep(LOOK_EVERY_MS)) {
+      const entry = (await showDatabases(console)).find(({ name }) => name === database);
+      if ((entry?.paused ?? false) === paused) return true;
+      if (Date.now() > deadline) return false;
+    }
+  });
+
+/**
+ * Closes the server connections of every database as soon as each is free. Clients keep theirs.
+ * @throws HostError POOLER_UNAVAILABLE
+ */
+export const reconnectServers = (settings: AgentSettings) =>
+  withConsole(settings, (console) => console.query('RECONNECT'));

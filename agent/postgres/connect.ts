@@ -1,0 +1,85 @@
+import pg from 'pg';
+import { PLATFORM_ROLE } from '../servers/configuration.ts';
+import type { AgentSettings } from '../settings.ts';
+
+/** One session with PostgreSQL. */
+export type Session = pg.ClientBase;
+/** A session that its holder closes. */
+export type OwnSession = pg.Client;
+export type Pool = pg.Pool;
+/** Whatever runs one statement: a pool, or a session. */
+export type Queryable = Pick<pg.ClientBase, 'query'>;
+
+/** A server that accepts no session within this time counts as away. */
+const CONNECT_WITHIN_MS = 10_000;
+
+/**
+ * The platform superuser over PostgreSQL's unix socket (`peer`, no password).
+ * A statement that fails is not logged by the server: it may hold a SCRAM verifier.
+ */
+const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig => ({
+  host: settings.POSTGRES_SOCKET_DIR,
+  port: settings.POSTGRES_PORT,
+  user: PLATFORM_ROLE,
+  database,
+  application_name: 'branchgate-agent',
+  options: '-c log_statement=none -c log_min_error_statement=panic -c search_path=public,pg_temp',
+  connectionTimeoutMillis: CONNECT_WITHIN_MS,
+});
+
+/** Up to `max` sessions in the agent's own database. */
+export function openPool(settings: AgentSettings, max: number): Pool {
+  const pool = new pg.Pool({ ...asPlatform(settings, PLATFORM_ROLE), max });
+  // A lost session fails the statement that needs it; without listeners it would end the process as well.
+  pool.on('error', () => {});
+  pool.on('connect', (client) => client.on('error', () => {}));
+  return pool;
+}
+
+/** Runs `action` in a session of its own in `database`. */
+export const inDatabase = <T>(
+  settings: AgentSettings,
+  database: string,
+  action: (session: Session) => Promise<T>,
+): Promise<T> => inSession(asPlatform(settings, database), action);
+
+/** Runs `action` in a session of its own, which is closed whatever happens. */
+export async function inSession<T>(
+  config: pg.ClientConfig,
+  action: (session: Session) => Promise<T>,
+): Promise<T> {
+  const session = await openSession(config);
+  try {
+    return await action(session);
+  } finally {
+    await session.end();
+  }
+}
+
+/** A session that its caller closes. `onLost` is called when the server ends it. */
+export async function openSession(config: pg.ClientConfig, onLost = () => {}): Promise<OwnSession> {
+  const session = new pg.Client({ connectionTimeoutMillis: CONNECT_WITHIN_MS, ...config });
+  session.on('error', () => {});
+  session.on('end', onLost);
+  await session.connect();
+  return session;
+}
+
+export const openPlatformSession = (settings: AgentSettings, onLost: () => void) =>
+  openSession(asPlatform(settings, PLATFORM_ROLE), onLost);
+
+/** A transaction in a session that the caller holds. */
+export async function inTransaction<T>(session: Session, action: () => Promise<T>): Promise<T> {
+  await session.query('BEGIN');
+  try {
+    const result = await action();
+    await session.query('COMMIT');
+    return result;
+  } catch (error) {
+    await session.query('ROLLBACK').catch(() => {});
+    throw error;
+  }
+}
+
+export const identifier = (name: string) => pg.escapeIdentifier(name);
+export const literal = (text: string) => pg.escapeLiteral(text);

@@ -1,0 +1,6 @@
+import { join } from 'node:path';
+import { bundleAgent } from './agent-program.ts';
+import { ROOT } from './repository.ts';
+
+/** `npm run build`: the agent as it is put on a database host. */
+await bundleAgent(join(ROOT, 'dist/branchgate-agent.mjs'));

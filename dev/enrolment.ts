@@ -1,0 +1,73 @@
+import { execFile } from 'node:child_process';
+import { existsSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { z } from 'zod';
+import { readKept, writeKept } from './kept-file.ts';
+import { agentSettings, gatewaySettings, gatewayUrl, LOOPBACK, type Site } from './programs.ts';
+import { Refusal } from './refusal.ts';
+
+const HOST_NAME = 'local';
+
+const Enrolment = z.object({ enrolment_token: z.string() });
+
+/** Whether the database host has an identity. */
+export const isEnrolled = ({ host }: Pick<Site, 'host'>) => existsSync(join(host.state, 'host.json'));
+
+/**
+ * Makes the database host known to the gateway, with its one-time token and a key of its own. The token is
+ * kept until the host has its identity, so that a start that was cut off between the two can be repeated.
+ * @throws Refusal
+ */
+export async function enrolHost(site: Site): Promise<void> {
+  const { enrolmentFile } = site.folder;
+  const enrolment = readKept(enrolmentFile, Enrolment) ?? (await registerHost(site));
+  writeKept(enrolmentFile, enrolment);
+  const { binaries, user, host } = site;
+  const { GATEWAY_URL, ...environment } = agentSettings(site);
+  const command = [
+    binaries.agent,
+    'enrol',
+    '--gateway',
+    gatewayUrl(site),
+    '--token',
+    enrolment.enrolment_token,
+  ];
+  try {
+    await promisify(execFile)(binaries.node, command, {
+      env: environment,
+      uid: user.uid,
+      gid: user.gid,
+      cwd: host.dir,
+    });
+  } catch (error) {
+    // The token may be too old by now: the next start asks for another.
+    rmSync(enrolmentFile);
+    const { stderr } = error as { stderr?: string };
+    throw new Refusal(`the database host could not be enrolled: ${stderr?.trim().split('\n').at(-1)}`);
+  }
+  rmSync(enrolmentFile);
+}
+
+async function registerHost(site: Site) {
+  const response = await fetch(`${gatewayUrl(site)}/platform/v1/hosts`, {
+    method: 'POST',
+    headers: {
+      authorization: `Bearer ${gatewaySettings(site).PLATFORM_SECRET}`,
+      'content-type': 'application/json',
+    },
+    body: JSON.stringify({
+      name: HOST_NAME,
+      db_host: LOOPBACK,
+      direct_port: site.ports.DIRECT_PORT,
+      pooled_port: site.ports.POOLED_PORT,
+    }),
+  });
+  if (response.status === 409) {
+    throw new Refusal(
+      `the gateway knows a database host whose identity is gone from ${site.host.state}: set DEV_DIR to a new folder`,
+    );
+  }
+  if (!response.ok) throw new Refusal(`the gateway refused to register the host (status ${response.status})`);
+  return Enrolment.parse(await response.json());
+}

@@ -1,0 +1,100 @@
+import { join } from 'node:path';
+import { build } from 'esbuild';
+import { Miniflare } from 'miniflare';
+import { z } from 'zod';
+import { LOOPBACK } from '../programs.ts';
+import { ROOT } from '../repository.ts';
+import { applyMigrations } from './migrations.ts';
+import { type WorkerConfiguration, workerConfiguration } from './worker-configuration.ts';
+
+/**
+ * The gateway in workerd, with D1 and the Durable Objects on disk. Seen with the version that package.json
+ * pins: alarms outlive a SIGKILL of workerd, and one that fell due meanwhile fires as soon as it is up again;
+ * `CF-Connecting-IP` is the peer's address unless the client sends one.
+ */
+
+const Settings = z.object({ GATEWAY_PORT: z.coerce.number(), GATEWAY_STATE_DIR: z.string() });
+
+// What is kept here is for the user who started the stack.
+process.umask(0o077);
+const settings = Settings.parse(process.env);
+const configuration = workerConfiguration();
+const { d1_databases: databases } = configuration;
+const [database] = databases;
+
+const miniflare = new Miniflare({
+  host: LOOPBACK,
+  port: settings.GATEWAY_PORT,
+  resourcePersistencePath: settings.GATEWAY_STATE_DIR,
+  // Otherwise Miniflare asks the internet for a sample of Cloudflare's request properties.
+  cf: false,
+  telemetry: { enabled: false },
+  logRequests: false,
+  // Miniflare would go on with a new workerd; whoever watches this process should see that the old one died.
+  unsafeHandleRuntimeRestart: () => process.exit(1),
+  workers: [worker(configuration, await bundle(configuration.main))],
+});
+await miniflare.ready;
+await applyMigrations(await miniflare.getD1Database(database.binding), join(ROOT, database.migrations_dir));
+
+process.once('SIGTERM', async () => {
+  await miniflare.dispose();
+  process.exit(0);
+});
+// The stack's own process was killed.
+process.once('disconnect', () => process.exit(1));
+process.send?.('ready');
+
+async function bundle(entryPoint: string): Promise<string> {
+  const { outputFiles } = await build({
+    entryPoints: [join(ROOT, entryPoint)],
+    bundle: true,
+    write: false,
+    format: 'esm',
+    target: 'es2024',
+    conditions: ['workerd', 'worker'],
+    external: ['cloudflare:*', 'node:*'],
+    sourcemap: 'inline',
+  });
+  const [output] = outputFiles;
+  if (!output) throw new Error('esbuild wrote no bundle');
+  return output.text;
+}
+
+function worker({ name, vars, durable_objects, ...configuration }: WorkerConfiguration, script: string) {
+  const objects = durable_objects.bindings;
+  return {
+    config: {
+      name,
+      compatibilityDate: configuration.compatibility_date,
+      compatibilityFlags: configuration.compatibility_flags,
+      manifest: {
+        mainModule: 'worker.js',
+        modules: { 'worker.js': { type: 'esm' as const, contents: script } },
+      },
+      exports: Object.fromEntries(
+        objects.map((object) => [
+          object.class_name,
+          { type: 'durable-object' as const, storage: 'sqlite' as const },
+        ]),
+      ),
+      env: {
+        // A setting has its own name in the environment, as it has at Cloudflare; bindings can't be overridden.
+        ...textBindings({ ...vars, ...process.env }),
+        [database.binding]: { type: 'd1' as const, id: database.database_name },
+        ...Object.fromEntries(
+          objects.map((object) => [
+            object.name,
+            { type: 'durable-object' as const, worker: name, exportName: object.class_name },
+          ]),
+        ),
+      },
+    },
+  };
+}
+
+function textBindings(variables: Record<string, string | undefined>) {
+  const bindings: Record<string, { type: 'text'; value: string }> = {};
+  for (const [name, value] of Object.entries(variables)) if (value) bindings[name] = { type: 'text', value };
+  return bindings;
+}

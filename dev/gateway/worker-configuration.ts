@@ -1,0 +1,24 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parse } from 'smol-toml';
+import { z } from 'zod';
+import { ROOT } from '../repository.ts';
+
+/** The part of wrangler's configuration that the local gateway goes by; the rest is for the real deployment. */
+const WorkerConfiguration = z.object({
+  name: z.string(),
+  main: z.string(),
+  compatibility_date: z.string(),
+  compatibility_flags: z.array(z.string()).default([]),
+  vars: z.record(z.string(), z.string()).default({}),
+  d1_databases: z.tuple([
+    z.object({ binding: z.string(), database_name: z.string(), migrations_dir: z.string() }),
+  ]),
+  durable_objects: z.object({ bindings: z.array(z.object({ name: z.string(), class_name: z.string() })) }),
+});
+
+export type WorkerConfiguration = z.output<typeof WorkerConfiguration>;
+
+/** `wrangler.toml`, so that what runs here is set up as what is deployed. */
+export const workerConfiguration = () =>
+  WorkerConfiguration.parse(parse(readFileSync(join(ROOT, 'wrangler.toml'), 'utf8')));

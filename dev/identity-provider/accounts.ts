@@ -1,0 +1,29 @@
+import { createHash } from 'node:crypto';
+
+export interface Account {
+  email: string;
+  name: string;
+  tenant: string;
+  role: string;
+}
+
+/** Whoever signs in locally: every role the gateway knows, and a second organization. */
+export const ACCOUNTS: readonly Account[] = [
+  { email: 'ada@example.com', name: 'Ada Lovelace', tenant: 'acme', role: 'branchgate.owner' },
+  { email: 'grace@example.com', name: 'Grace Hopper', tenant: 'acme', role: 'branchgate.admin' },
+  { email: 'linus@example.com', name: 'Linus Example', tenant: 'acme', role: 'developer' },
+  { email: 'vera@example.com', name: 'Vera Viewer', tenant: 'acme', role: 'viewer' },
+  { email: 'edsger@example.com', name: 'Edsger Dijkstra', tenant: 'globex', role: 'branchgate.owner' },
+];
+
+/** The same for all of them: this provider is for one machine alone. */
+export const LOCAL_PASSWORD = 'branchgate';
+
+export const accountOf = (email: string) => ACCOUNTS.find((account) => account.email === email.toLowerCase());
+
+/** `gid` (spec 2.8): a UUID that follows from the address, so that tokens made by hand name the same user. */
+export function globalUserId(email: string): string {
+  const hex = createHash('sha256').update(`branchgate-dev:${email.toLowerCase()}`).digest('hex');
+  // RFC 9562, version 8 (made by a rule of one's own), variant 10.
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-a${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
+}

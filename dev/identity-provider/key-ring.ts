@@ -1,0 +1,84 @@
+import { join } from 'node:path';
+import { PublicProtocol } from 'paseto';
+import {
+  ExportPublicKeyFactory,
+  ExportSecretKeyFactory,
+  GenerateKeyPairFactory,
+  GetPublicKeyFactory,
+  ImportSecretKeyFactory,
+  type SecretKey,
+} from 'paseto/v4/public';
+import { z } from 'zod';
+import { readKept, writeKept } from '../kept-file.ts';
+
+const v4 = new PublicProtocol(
+  GenerateKeyPairFactory,
+  GetPublicKeyFactory,
+  ImportSecretKeyFactory,
+  ExportSecretKeyFactory,
+  ExportPublicKeyFactory,
+);
+
+const Key = z.strictObject({
+  kid: z.string(),
+  /** PASERK `k4.secret.…` */
+  secret_key: z.templateLiteral(['k4.secret.', z.string()]),
+});
+type Key = z.output<typeof Key>;
+
+/** A former key is published until it is withdrawn. */
+const KeyRing = z.strictObject({
+  signing: Key,
+  former: z.array(z.strictObject({ ...Key.shape, withdrawn_at: z.iso.datetime() })),
+});
+type KeyRing = z.output<typeof KeyRing>;
+
+const ringFile = (stateDir: string) => join(stateDir, 'paseto-keys.json');
+
+/** The ring of keys kept in `stateDir`, with a first key when there was none. */
+async function keyRing(stateDir: string): Promise<KeyRing> {
+  const kept = readKept(ringFile(stateDir), KeyRing);
+  if (kept) return kept;
+  const ring = { signing: await makeKey(), former: [] };
+  writeKept(ringFile(stateDir), ring);
+  return ring;
+}
+
+async function makeKey(): Promise<Key> {
+  const { secretKey } = await v4.GenerateKeyPair({ extractable: true });
+  const day = new Date().toISOString().slice(0, 10);
+  return {
+    kid: `${day}-${crypto.randomUUID().slice(0, 8)}`,
+    secret_key: await v4.ExportSecretKey(secretKey),
+  };
+}
+
+export async function signingKey(stateDir: string): Promise<{ kid: string; secretKey: SecretKey }> {
+  const { signing } = await keyRing(stateDir);
+  return { kid: signing.kid, secretKey: await v4.ImportSecretKey(signing.secret_key) };
+}
+
+/** What `/v1/keys/paseto-v4-public` answers (spec 5). */
+export async function keyDocument(stateDir: string, now: Date) {
+  const { signing, former } = await keyRing(stateDir);
+  const published = [signing, ...former.filter((key) => now < new Date(key.withdrawn_at))];
+  return {
+    keys: await Promise.all(
+      published.map(async ({ kid, secret_key }) => {
+        const publicKey = await v4.GetPublicKey(await v4.ImportSecretKey(secret_key));
+        return { kid, alg: 'v4.public', public_key: await v4.ExportPublicKey(publicKey) };
+      }),
+    ),
+  };
+}
+
+/** Signs with a new key from now on; the present one is published until `withdrawnAt`. @returns the new key's id */
+export async function rotateKey(stateDir: string, withdrawnAt: Date): Promise<string> {
+  const { signing: present, former } = await keyRing(stateDir);
+  const signing = await makeKey();
+  writeKept(ringFile(stateDir), {
+    signing,
+    former: [...former, { ...present, withdrawn_at: withdrawnAt.toISOString() }],
+  });
+  return signing.kid;
+}

@@ -1,0 +1,30 @@
+import { mkdirSync } from 'node:fs';
+import { z } from 'zod';
+import { idpUrl, LOOPBACK } from '../programs.ts';
+import { keyDocument } from './key-ring.ts';
+import { openIdProvider } from './provider.ts';
+
+const Settings = z.object({
+  IDP_PORT: z.coerce.number(),
+  IDP_STATE_DIR: z.string(),
+  GATEWAY_URL: z.url(),
+  SERVICE_NAME: z.string().default('branchgate'),
+});
+
+// What is kept here is for the user who started the stack.
+process.umask(0o077);
+const { IDP_PORT, IDP_STATE_DIR, GATEWAY_URL, SERVICE_NAME } = Settings.parse(process.env);
+mkdirSync(IDP_STATE_DIR, { recursive: true, mode: 0o700 });
+// Makes the first key, or fails here rather than at the first token.
+await keyDocument(IDP_STATE_DIR, new Date());
+const provider = await openIdProvider({
+  issuer: idpUrl({ ports: { IDP_PORT } }),
+  stateDir: IDP_STATE_DIR,
+  gatewayUrl: GATEWAY_URL,
+  serviceName: SERVICE_NAME,
+});
+provider.listen(IDP_PORT, LOOPBACK, () => process.send?.('ready'));
+
+process.once('SIGTERM', () => process.exit(0));
+// The stack's own process was killed.
+process.once('disconnect', () => process.exit(1));

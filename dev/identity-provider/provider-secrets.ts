@@ -1,0 +1,28 @@
+import { randomBytes } from 'node:crypto';
+import { join } from 'node:path';
+import { exportJWK, generateKeyPair } from 'jose';
+import { z } from 'zod';
+import { readKept, writeKept } from '../kept-file.ts';
+
+const ProviderSecrets = z.strictObject({
+  /** Of the gateway's client. */
+  client_secret: z.string(),
+  cookie_key: z.string(),
+  /** Private key (JWK) that signs ID tokens. */
+  id_token_key: z.record(z.string(), z.string()),
+});
+
+/** What the provider itself needs to keep, made at its first start. */
+export async function providerSecrets(stateDir: string): Promise<z.output<typeof ProviderSecrets>> {
+  const file = join(stateDir, 'secrets.json');
+  const kept = readKept(file, ProviderSecrets);
+  if (kept) return kept;
+  const { privateKey } = await generateKeyPair('RS256', { extractable: true });
+  const secrets = ProviderSecrets.parse({
+    client_secret: randomBytes(32).toString('base64url'),
+    cookie_key: randomBytes(32).toString('base64url'),
+    id_token_key: await exportJWK(privateKey),
+  });
+  writeKept(file, secrets);
+  return secrets;
+}

@@ -1,0 +1,103 @@
+import { join } from 'node:path';
+import { type KoaContextWithOIDC, Provider } from 'oidc-provider';
+import { accessToken, SCOPES, scopeNames } from './access-token.ts';
+import { accountOf } from './accounts.ts';
+import { keyDocument } from './key-ring.ts';
+import { loginForm } from './login-form.ts';
+import { providerSecrets } from './provider-secrets.ts';
+import { fileStorage } from './storage.ts';
+
+const KEY_DOCUMENT_PATH = '/v1/keys/paseto-v4-public';
+const HOUR = 3600;
+const DAY = 24 * HOUR;
+
+export interface ProviderSettings {
+  issuer: string;
+  stateDir: string;
+  /** Where the gateway's client may be sent back to. */
+  gatewayUrl: string;
+  serviceName: string;
+}
+
+/**
+ * An OpenID provider with the two clients of the service: `branchgate-gateway`, which keeps a secret, and
+ * `branchgate-cli`, which can't (RFC 8252: any port of a loopback address). Both have to use PKCE.
+ */
+export async function openIdProvider(settings: ProviderSettings): Promise<Provider> {
+  const { issuer, stateDir, gatewayUrl, serviceName } = settings;
+  const secrets = await providerSecrets(stateDir);
+  const grants = { grant_types: ['authorization_code', 'refresh_token'], response_types: ['code' as const] };
+  const provider = new Provider(issuer, {
+    adapter: fileStorage(join(stateDir, 'sessions.sqlite')),
+    clients: [
+      {
+        ...grants,
+        client_id: 'branchgate-gateway',
+        client_secret: secrets.client_secret,
+        redirect_uris: [`${gatewayUrl}/api/v1/auth/idp/callback`],
+      },
+      {
+        ...grants,
+        client_id: 'branchgate-cli',
+        application_type: 'native',
+        token_endpoint_auth_method: 'none',
+        redirect_uris: ['http://127.0.0.1/auth/callback', 'http://localhost/auth/callback'],
+      },
+    ],
+    scopes: ['openid', 'profile', 'email', 'offline_access', ...scopeNames(SCOPES, serviceName)],
+    claims: { openid: ['sub'], profile: ['name'], email: ['email'] },
+    conformIdTokenClaims: false,
+    jwks: { keys: [secrets.id_token_key] },
+    cookies: { keys: [secrets.cookie_key] },
+    pkce: { required: () => true },
+    features: { devInteractions: { enabled: false } },
+    routes: { authorization: '/oauth2/authorize', token: '/oauth2/token', userinfo: '/oauth2/userinfo' },
+    interactions: { url: (_ctx, interaction) => `/interaction/${interaction.uid}` },
+    ttl: {
+      AccessToken: HOUR,
+      IdToken: HOUR,
+      RefreshToken: 14 * DAY,
+      Session: 14 * DAY,
+      Grant: 14 * DAY,
+      Interaction: HOUR,
+    },
+    issueRefreshToken: async (_ctx, client) => client.grantTypeAllowed('refresh_token'),
+    findAccount: (_ctx, sub) => {
+      const account = accountOf(sub);
+      return account && { accountId: sub, claims: () => ({ sub, email: account.email, name: account.name }) };
+    },
+    loadExistingGrant: async (ctx) => {
+      const { provider, client, session, params } = ctx.oidc;
+      const grant = new provider.Grant({ accountId: session?.accountId, clientId: client?.clientId });
+      grant.addOIDCScope(String(params?.scope ?? ''));
+      await grant.save();
+      return grant;
+    },
+  });
+
+  provider.use(async (ctx, next) => {
+    if (ctx.path !== KEY_DOCUMENT_PATH) return next();
+    ctx.body = await keyDocument(stateDir, new Date());
+  });
+  provider.use(loginForm(provider));
+  // The library gives access tokens as opaque strings or JWTs, and a middleware around its routes for everything
+  // else: what the token endpoint answers is exchanged here for a PASETO of the same grant.
+  provider.use(async (ctx, next) => {
+    await next();
+    const { oidc } = ctx as Partial<KoaContextWithOIDC>;
+    const token = oidc?.route === 'token' ? oidc.entities.AccessToken : undefined;
+    const account = token && accountOf(token.accountId);
+    if (!account) return;
+    const own = new Set(scopeNames(SCOPES, serviceName));
+    const issuedAt = new Date();
+    const paseto = await accessToken(stateDir, {
+      ...account,
+      scopes: [...token.scopes].filter((scope) => own.has(scope)),
+      issuedAt,
+      expiresAt: new Date(issuedAt.getTime() + token.expiration * 1000),
+    });
+    ctx.body = { ...(ctx.body as object), access_token: paseto };
+  });
+
+  return provider;
+}

@@ -1,0 +1,158 @@
+import { existsSync, readFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { delimiter, join } from 'node:path';
+import type { DevFolder } from './dev-folder.ts';
+import type { HostFolder } from './host-folder.ts';
+import { marks } from './leftovers.ts';
+import type { OsUser } from './os-user.ts';
+import type { Ports } from './ports.ts';
+import { Refusal } from './refusal.ts';
+import { ROOT } from './repository.ts';
+import type { Environment, StackSettings } from './settings.ts';
+import type { Program } from './supervise.ts';
+
+/** In the order in which they stop: whoever uses another part goes first. */
+export const PART_NAMES = ['agent', 'gateway', 'idp', 'pgbouncer', 'postgres'] as const;
+export type PartName = (typeof PART_NAMES)[number];
+
+/** All that was chosen and found before anything is started. */
+export interface Site {
+  settings: StackSettings;
+  folder: DevFolder;
+  host: HostFolder;
+  user: OsUser;
+  ports: Ports;
+  secrets: { CREDENTIAL_KEYS: string; PLATFORM_SECRET: string };
+  /** The database host's programs, each where its user can reach it. */
+  binaries: { postgres: string; pgbouncer: string; node: string; agent: string };
+}
+
+export const LOOPBACK = '127.0.0.1';
+
+export const gatewayUrl = ({ ports }: { ports: Pick<Ports, 'GATEWAY_PORT'> }) =>
+  `http://${LOOPBACK}:${ports.GATEWAY_PORT}`;
+export const idpUrl = ({ ports }: { ports: Pick<Ports, 'IDP_PORT'> }) =>
+  `http://${LOOPBACK}:${ports.IDP_PORT}`;
+
+/** Settings of the gateway: the stack's own, unless the environment has them. */
+export const gatewaySettings = (site: Site) => ({
+  IDP_URL: idpUrl(site),
+  ...site.secrets,
+  ...site.settings.environment,
+});
+
+/** Settings of the agent. Only where it dials can be set from outside: the rest is where this stack put things. */
+export const agentSettings = ({ settings, ports, host }: Site) => ({
+  GATEWAY_URL: gatewayUrl({ ports }),
+  ...settings.environment,
+  STATE_DIR: host.state,
+  POSTGRES_SOCKET_DIR: host.sockets,
+  POSTGRES_PORT: String(ports.DIRECT_PORT),
+  PGDATA_DIR: host.data,
+  POOLER_SOCKET_DIR: host.sockets,
+  POOLER_PORT: String(ports.POOLED_PORT),
+});
+
+type Definition = Omit<Program, 'name' | 'logFile' | 'environment'> & { environment?: Environment };
+
+/** How each part is run. */
+export function programs(site: Site): Record<PartName, Program> {
+  const { settings, folder, host, user, ports, binaries } = site;
+  const { CREDENTIAL_KEYS, PLATFORM_SECRET, ...unsecret } = settings.environment;
+  const onHost = { user, workFolder: host.dir };
+  const inRepository = { command: process.execPath, workFolder: ROOT, serves: 'message' } as const;
+
+  const definitions: Record<PartName, Definition> = {
+    postgres: {
+      ...onHost,
+      command: join(binaries.postgres, 'postgres'),
+      args: ['-D', host.data, ...postgresFiles(host.config)],
+      // Fast shutdown: sessions are ended, nothing is left to recover.
+      stopSignals: ['SIGINT'],
+      serves: (pid) => postmasterIsReady(host.data, pid),
+    },
+    pgbouncer: {
+      ...onHost,
+      command: binaries.pgbouncer,
+      args: [join(host.config, 'pgbouncer.ini')],
+      // From 1.23 on, the first one waits for clients to go, and the second does not.
+      stopSignals: ['SIGTERM', 'SIGTERM'],
+      serves: () => accepts(join(host.sockets, `.s.PGSQL.${ports.POOLED_PORT}`)),
+    },
+    agent: {
+      ...onHost,
+      command: binaries.node,
+      args: [binaries.agent, 'run'],
+      environment: agentSettings(site),
+      stopSignals: ['SIGTERM'],
+      // It serves by being linked, which the gateway tells.
+      serves: () => true,
+    },
+    gateway: {
+      ...inRepository,
+      args: [join(ROOT, 'dev/gateway/main.ts')],
+      environment: {
+        ...gatewaySettings(site),
+        GATEWAY_PORT: String(ports.GATEWAY_PORT),
+        GATEWAY_STATE_DIR: folder.gatewayState,
+      },
+      stopSignals: ['SIGTERM'],
+    },
+    idp: {
+      ...inRepository,
+      args: [join(ROOT, 'dev/identity-provider/main.ts')],
+      environment: {
+        IDP_PORT: String(ports.IDP_PORT),
+        IDP_STATE_DIR: folder.identityProvider,
+        GATEWAY_URL: gatewayUrl(site),
+      },
+      stopSignals: ['SIGTERM'],
+    },
+  };
+
+  const complete = (name: PartName): Program => ({
+    ...definitions[name],
+    name,
+    environment: {
+      ...unsecret,
+      ...definitions[name].environment,
+      ...marks(settings.DEV_DIR, definitions[name].stopSignals[0]),
+    },
+    logFile: join(folder.logs, `${name}.log`),
+  });
+  return Object.fromEntries(PART_NAMES.map((name) => [name, complete(name)])) as Record<PartName, Program>;
+}
+
+/** Names of the configuration files, as `servers/configure.ts` writes them. */
+const postgresFiles = (config: string) =>
+  Object.entries({
+    config_file: 'postgresql.conf',
+    hba_file: 'pg_hba.conf',
+    ident_file: 'pg_ident.conf',
+  }).flatMap(([setting, file]) => ['-c', `${setting}=${join(config, file)}`]);
+
+/** The postmaster writes its state into the eighth line of its lock file; `pg_ctl` waits for the same. */
+function postmasterIsReady(dataDir: string, pid: number): boolean {
+  const lockFile = join(dataDir, 'postmaster.pid');
+  if (!existsSync(lockFile)) return false;
+  const lines = readFileSync(lockFile, 'utf8').split('\n');
+  return Number(lines[0]) === pid && lines[7]?.trim() === 'ready';
+}
+
+const accepts = (socketFile: string) =>
+  new Promise<boolean>((resolve) => {
+    const socket = connect(socketFile, () => {
+      socket.destroy();
+      resolve(true);
+    });
+    socket.once('error', () => resolve(false));
+  });
+
+/** @throws Refusal when it is nowhere; `dev/setup` looks in the same places */
+export function findPgBouncer(environment: Environment): string {
+  const places = [...(environment.PATH ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin'];
+  const found = places.map((place) => join(place, 'pgbouncer')).find((path) => existsSync(path));
+  if (!found)
+    throw new Refusal('PgBouncer was not found: install it (1.18 or later), or run dev/setup as root');
+  return found;
+}

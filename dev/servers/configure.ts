@@ -1,0 +1,42 @@
+import { chownSync, readdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { makeRulesFolder } from '../../agent/access/rules-folder.ts';
+import {
+  pgbouncerIni,
+  pgHbaConf,
+  pgIdentConf,
+  postgresqlConf,
+  type ServerLayout,
+} from '../../agent/servers/configuration.ts';
+import { rulesFolder } from '../../agent/settings.ts';
+import { agentSettings, LOOPBACK, type Site } from '../programs.ts';
+import { serverCertificate } from './certificate.ts';
+
+/** Writes the configuration of both servers anew: ports and folders may have changed since the last start. */
+export async function configureServers(site: Site): Promise<void> {
+  const { host, user, ports } = site;
+  const rulesDir = rulesFolder(agentSettings(site));
+  const layout: ServerLayout = {
+    listenAddresses: LOOPBACK,
+    postgres: { port: ports.DIRECT_PORT, socketDir: host.sockets },
+    pooler: { port: ports.POOLED_PORT, socketDir: host.sockets },
+    tls: serverCertificate(host.tls, user),
+    rulesDir,
+    agentUser: user.name,
+    poolerUser: user.name,
+  };
+  const files = {
+    // What initdb found out about this machine comes first, what the agent needs overrides it.
+    'postgresql.conf': `include '${join(host.data, 'postgresql.conf')}'\n${postgresqlConf(layout)}`,
+    'pg_hba.conf': pgHbaConf(layout),
+    'pg_ident.conf': pgIdentConf(layout),
+    'pgbouncer.ini': pgbouncerIni(layout),
+  };
+  for (const [name, text] of Object.entries(files)) {
+    const path = join(host.config, name);
+    writeFileSync(path, text);
+    chownSync(path, user.uid, user.gid);
+  }
+  await makeRulesFolder(rulesDir);
+  for (const name of ['', ...readdirSync(rulesDir)]) chownSync(join(rulesDir, name), user.uid, user.gid);
+}

@@ -1,0 +1,105 @@
+import { execFile } from 'node:child_process';
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  renameSync,
+  rmSync,
+  statSync,
+} from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { PLATFORM_ROLE } from '../../agent/servers/configuration.ts';
+import type { OsUser } from '../os-user.ts';
+import { Refusal } from '../refusal.ts';
+
+const MAJOR_VERSION = '18';
+
+/** Where initdb works; its result is moved up, PG_VERSION last, so a first start that was cut off shows. */
+const UNFINISHED = '.initdb';
+
+/**
+ * Whether there is a data folder to start PostgreSQL on; false when one is still to be made.
+ * @throws Refusal when what is there is no data folder of this stack's user and version
+ */
+export function checkDataFolder(dataDir: string, user: OsUser): boolean {
+  if (!existsSync(dataDir)) return false;
+  const otherwise = 'move it away, or choose another PGDATA_DIR or DEV_DIR';
+  try {
+    const entries = readdirSync(dataDir);
+    if (entries.length === 0 || entries.includes(UNFINISHED)) return false;
+    if (!entries.includes('PG_VERSION')) {
+      throw new Refusal(`${dataDir} is no PostgreSQL data folder: PG_VERSION is missing (${otherwise})`);
+    }
+    const version = readFileSync(join(dataDir, 'PG_VERSION'), 'utf8').trim();
+    if (version !== MAJOR_VERSION) {
+      throw new Refusal(
+        `${dataDir} is of PostgreSQL ${version}, this stack runs ${MAJOR_VERSION} (${otherwise})`,
+      );
+    }
+    const owner = statSync(dataDir).uid;
+    if (owner !== user.uid) {
+      throw new Refusal(
+        `${dataDir} belongs to user id ${owner}, PostgreSQL would run as ${user.name} (${otherwise})`,
+      );
+    }
+  } catch (error) {
+    if (error instanceof Refusal) throw error;
+    throw new Refusal(
+      `${dataDir} can't be read (${(error as NodeJS.ErrnoException).code}): start the stack as its owner`,
+    );
+  }
+  return true;
+}
+
+/** @param dataDir an empty folder, or what an unfinished call left */
+export async function initializeDataFolder(dataDir: string, binaries: string, user: OsUser): Promise<void> {
+  for (const entry of readdirSync(dataDir)) rmSync(join(dataDir, entry), { recursive: true });
+  chownSync(dataDir, user.uid, user.gid);
+  chmodSync(dataDir, 0o700);
+  const unfinished = join(dataDir, UNFINISHED);
+  const options = [
+    `--pgdata=${unfinished}`,
+    `--username=${PLATFORM_ROLE}`,
+    '--encoding=UTF8',
+    // One order of text on every machine, whatever locales it has.
+    '--locale-provider=builtin',
+    '--builtin-locale=C.UTF-8',
+    '--locale=C',
+    // The stack's own rules are used instead of these.
+    '--auth-local=peer',
+    '--auth-host=reject',
+  ];
+  const { uid, gid } = user;
+  await promisify(execFile)(join(binaries, 'initdb'), options, { uid, gid, cwd: dataDir });
+  const made = readdirSync(unfinished).filter((entry) => entry !== 'PG_VERSION');
+  for (const entry of [...made, 'PG_VERSION']) renameSync(join(unfinished, entry), join(dataDir, entry));
+  rmSync(unfinished, { recursive: true });
+}
+
+/**
+ * Removes the lock file of a postmaster that is gone. PostgreSQL does so itself, but not when another process
+ * of the same user has got that process id since.
+ * @throws Refusal when a server that is not this stack's runs on the folder
+ */
+export function clearStaleLock(dataDir: string): void {
+  const lockFile = join(dataDir, 'postmaster.pid');
+  if (!existsSync(lockFile)) return;
+  const pid = Number(readFileSync(lockFile, 'utf8').split('\n')[0]);
+  if (worksIn(pid) === dataDir) {
+    throw new Refusal(`another PostgreSQL (process ${pid}) runs on ${dataDir}: stop it first`);
+  }
+  rmSync(lockFile);
+}
+
+/** Working folder of a process; a postmaster's is its data folder. Null when there is no such process. */
+function worksIn(pid: number): string | null {
+  try {
+    return readlinkSync(`/proc/${pid}/cwd`);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,45 @@
+import { resolve } from 'node:path';
+import { z } from 'zod';
+import { Refusal } from './refusal.ts';
+
+const Port = z.coerce.number().int().min(1).max(65_535).optional();
+
+const Settings = z.object({
+  /** Everything the local stack keeps. */
+  DEV_DIR: z
+    .string()
+    .default('.dev')
+    .transform((dir) => resolve(dir)),
+  /** Ports on 127.0.0.1. Left out: the default, or a free one where that is taken; kept in DEV_DIR either way. */
+  GATEWAY_PORT: Port,
+  IDP_PORT: Port,
+  /** PostgreSQL (spec 2.5: direct). */
+  DIRECT_PORT: Port,
+  /** PgBouncer (spec 2.5: pooled). */
+  POOLED_PORT: Port,
+  /** PostgreSQL's data folder, for another disk than that of DEV_DIR. */
+  PGDATA_DIR: z
+    .string()
+    .transform((dir) => resolve(dir))
+    .optional(),
+});
+
+export type Environment = Record<string, string>;
+
+export type StackSettings = z.output<typeof Settings> & {
+  /** All variables that have a value: settings of gateway and agent are passed on under their own names. */
+  environment: Environment;
+};
+
+/**
+ * @param env variables by name; an empty one counts as missing
+ * @throws Refusal that names each wrong variable, never its value
+ */
+export function readSettings(env: Record<string, string | undefined>): StackSettings {
+  const environment: Environment = {};
+  for (const [name, value] of Object.entries(env)) if (value) environment[name] = value;
+  const reading = Settings.safeParse(environment);
+  if (reading.success) return { ...reading.data, environment };
+  const names = [...new Set(reading.error.issues.map((issue) => String(issue.path[0])))];
+  throw new Refusal(`invalid settings: ${names.join(', ')}`);
+}

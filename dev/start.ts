@@ -1,0 +1,34 @@
+import { Refusal } from './refusal.ts';
+import { readSettings } from './settings.ts';
+import { type StackState, startStack } from './stack.ts';
+
+const interrupted = new AbortController();
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+  process.on(signal, () => interrupted.abort(new Refusal('stopped')));
+}
+
+const say = (line: string) => console.log(line);
+
+try {
+  const settings = readSettings(process.env);
+  const stack = await startStack(settings, { report: say, restarts: true, signal: interrupted.signal });
+  const stopped = new Promise((resolve) => interrupted.signal.addEventListener('abort', resolve));
+  greet(stack.state);
+  if (!interrupted.signal.aborted) await stopped;
+  say('stopping');
+  await stack.stop();
+  process.exit(0);
+} catch (error) {
+  console.error(error instanceof Refusal ? `branchgate: ${error.message}` : error);
+  process.exit(1);
+}
+
+function greet({ base_url }: StackState) {
+  say(`
+In another terminal:
+  export TOKEN=$(npm run --silent dev:token -- --email ada@example.com --tenant acme --role owner)
+  curl -s ${base_url}/api/v1/projects -H "Authorization: Bearer $TOKEN" \\
+    -H 'Content-Type: application/json' -d '{"name":"Shop"}'
+
+branchgate is ready: ${base_url}`);
+}

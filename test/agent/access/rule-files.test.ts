@@ -1,0 +1,52 @@
+import { expect, test } from 'vitest';
+import { type BranchAccess, ruleFiles } from '../../../agent/access/rule-files.ts';
+import { loginName } from '../../../shared/branch/login.ts';
+
+const POSTGRES = { socketDir: '/run/pg', port: 5432 };
+const ID = '0f0e0d0c-0b0a-4908-8706-050403020100';
+const OWNER = loginName(ID, 'owner');
+const READ_WRITE = loginName(ID, 'read_write');
+const VERIFIER = 'SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy';
+
+const access = (changes: Partial<BranchAccess> = {}): BranchAccess => ({
+  database: 'db_shop_prod_br_a-b',
+  verifiers: { [OWNER]: VERIFIER, [READ_WRITE]: VERIFIER },
+  cidrs: ['10.0.0.0/8', '2001:db8::/32'],
+  ...changes,
+});
+
+test('both ports name the exact pairs of database and logins, once a network', () => {
+  const lines = `hostssl "db_shop_prod_br_a-b" "${OWNER}","${READ_WRITE}" 10.0.0.0/8 scram-sha-256
+hostssl "db_shop_prod_br_a-b" "${OWNER}","${READ_WRITE}" 2001:db8::/32 scram-sha-256
+`;
+  const { postgresHba, poolerHba } = ruleFiles([access()], POSTGRES);
+  expect(postgresHba).toBe(lines);
+  expect(poolerHba).toBe(`local all all scram-sha-256\n${lines}`);
+});
+
+test('a branch without networks has its pooler entry and logins, and no line on either port', () => {
+  const files = ruleFiles([access({ cidrs: [] })], POSTGRES);
+  expect(files).toEqual({
+    postgresHba: '',
+    poolerHba: 'local all all scram-sha-256\n',
+    poolerDatabases: 'db_shop_prod_br_a-b = host=/run/pg port=5432 dbname=db_shop_prod_br_a-b\n',
+    poolerUsers: `"${OWNER}" "${VERIFIER}"\n"${READ_WRITE}" "${VERIFIER}"\n`,
+  });
+});
+
+test.each<[string, Partial<BranchAccess>]>([
+  ['a keyword', { database: 'all' }],
+  ['a quote in the database', { database: 'db_a"' }],
+  ['a line break in the database', { database: 'db_a\nlocal all all trust' }],
+  ['another setting in the database', { database: 'db_a host=evil' }],
+  ['64 characters', { database: `db_${'a'.repeat(61)}` }],
+  ['a login that is not a branch login', { verifiers: { branchgate: VERIFIER } }],
+  ['a login that names a group', { verifiers: { [`+${OWNER}`]: VERIFIER } }],
+  ['a quote in the verifier', { verifiers: { [OWNER]: `${VERIFIER}"` } }],
+  ['a password instead of a verifier', { verifiers: { [OWNER]: 'secret' } }],
+  ['a keyword as network', { cidrs: ['all'] }],
+  ['another method behind the network', { cidrs: ['10.0.0.0/8 trust'] }],
+  ['a network with host bits', { cidrs: ['10.0.0.1/8'] }],
+])('%s is not written', (_, changes) => {
+  expect(() => ruleFiles([access(changes)], POSTGRES)).toThrow("can't be written");
+});

@@ -1,0 +1,192 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { showDatabases, withConsole } from '../../../agent/pooler/console.ts';
+import { startHost, type TestHost } from '../../support/host.ts';
+import { asClient, type Branch, connect, Project } from '../../support/host-project.ts';
+
+/** 62 and 63 characters with hyphens: what the pooler's console can't take. */
+const LONGEST_UNPAUSABLE = ['db_live_prod_br_'.padEnd(61, '-x'), 'db_live_prod_br_'.padEnd(62, '-x')].map(
+  (s) => `${s}z`,
+);
+
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+
+beforeAll(async () => {
+  servers = await startHost();
+  project = new Project(servers.host);
+  main = await project.create('db_live_prod', null);
+  await asClient(
+    servers.host,
+    'direct',
+    main,
+    'owner',
+    `CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL);
+     INSERT INTO account SELECT id, 0 FROM generate_series(1, 20000) id`,
+  );
+}, 60_000);
+afterAll(() => servers.stop());
+
+const paused = async () =>
+  (await withConsole(servers.settings, showDatabases))
+    .filter((entry) => entry.paused)
+    .map(({ name }) => name);
+
+/** Pooled clients that move money without pause until told to stop. */
+async function load(branch: Branch, clients: number) {
+  const stop = new AbortController();
+  const seen = { done: 0, failed: [] as string[], worst: 0 };
+  const work = async () => {
+    const client = await connect(servers.host, 'pooled', branch, 'read_write');
+    while (!stop.signal.aborted) {
+      const started = performance.now();
+      const [from, to] = [1, 2].map(() => 1 + Math.floor(Math.random() * 20_000));
+      try {
+        await client.query('BEGIN');
+        await client.query('UPDATE account SET balance = balance - 1 WHERE id = $1', [
+          Math.min(from ?? 1, to ?? 1),
+        ]);
+        await client.query('UPDATE account SET balance = balance + 1 WHERE id = $1', [
+          Math.max(from ?? 1, to ?? 1),
+        ]);
+        await client.query('COMMIT');
+        seen.done += 1;
+      } catch (error) {
+        seen.failed.push(error instanceof Error ? error.message : String(error));
+      }
+      seen.worst = Math.max(seen.worst, performance.now() - started);
+    }
+    await client.end();
+  };
+  const working = Promise.all(Array.from({ length: clients }, work));
+  await sleep(200);
+  return {
+    seen,
+    stop: async () => {
+      stop.abort();
+      await working;
+    },
+  };
+}
+
+const balance = async (branch: Branch) =>
+  (
+    await asClient<{ sum: number }>(
+      servers.host,
+      'direct',
+      branch,
+      'read_only',
+      'SELECT sum(balance)::int AS sum FROM account',
+    )
+  )[0]?.sum;
+
+test('ten branches of a busy main: no transaction fails, every clone is of one moment', async () => {
+  const running = await load(main, 8);
+  let slowest = 0;
+  const made: Branch[] = [];
+  for (let n = 0; n < 10; n += 1) {
+    const branch = await project.create(`db_live_prod_br_n${n}`, 'db_live_prod');
+    slowest = Math.max(slowest, branch.clone.clone_ms);
+    made.push(branch);
+  }
+  await running.stop();
+  expect(running.seen.failed).toEqual([]);
+  expect(running.seen.done).toBeGreaterThan(100);
+  console.info(`worst client ${running.seen.worst.toFixed(0)} ms, slowest clone ${slowest.toFixed(0)} ms`);
+  for (const branch of made) expect(await balance(branch)).toBe(0);
+  expect(await paused()).toEqual([]);
+  await Promise.all(made.map((branch) => project.drop(branch)));
+}, 60_000);
+
+test('two busy sources are cloned at the same time', async () => {
+  const other = await project.create('db_live_prod_br_other', 'db_live_prod');
+  const loads = await Promise.all([load(main, 3), load(other, 3)]);
+  const made = await Promise.all(
+    [1, 2, 3, 4].map((n) =>
+      project.create(`db_live_prod_br_p${n}`, n % 2 === 0 ? main.database : other.database),
+    ),
+  );
+  await Promise.all(loads.map((running) => running.stop()));
+  expect(loads.flatMap(({ seen }) => seen.failed)).toEqual([]);
+  expect(await paused()).toEqual([]);
+  await Promise.all([other, ...made].map((branch) => project.drop(branch)));
+}, 60_000);
+
+describe('direct sessions of the source', () => {
+  let branch: Branch;
+  let number = 0;
+
+  beforeEach(() => {
+    number += 1;
+    branch = project.plan(`db_live_prod_br_d${number}`);
+  });
+
+  test('an idle one is ended', async () => {
+    const idle = await connect(servers.host, 'direct', main, 'owner');
+    await sleep(150);
+    expect(await project.clone(branch, main.database)).toMatchObject({ created: true });
+    await expect(idle.query('SELECT 1')).rejects.toThrow();
+    await project.drop(branch);
+  });
+
+  test('one in a transaction for longer than the wait makes SOURCE_BUSY and lives on', async () => {
+    const busy = await connect(servers.host, 'direct', main, 'owner');
+    await busy.query('BEGIN; UPDATE account SET balance = 7 WHERE id = 1');
+    const running = await load({ ...main }, 2);
+    const started = performance.now();
+    await expect(project.clone(branch, main.database, 400)).rejects.toMatchObject({ code: 'SOURCE_BUSY' });
+    expect(performance.now() - started).toBeLessThan(1_500);
+    expect(await paused()).toEqual([]);
+    await busy.query('ROLLBACK');
+    await busy.end();
+    await running.stop();
+    expect(running.seen.failed).toEqual([]);
+    await project.drop(branch);
+  });
+
+  test('one that ends its transaction within the wait is waited for', async () => {
+    const busy = await connect(servers.host, 'direct', main, 'owner');
+    await busy.query('BEGIN; SELECT 1');
+    const cloning = project.clone(branch, main.database);
+    await sleep(300);
+    await busy.query('COMMIT');
+    await busy.end();
+    expect(await cloning).toMatchObject({ created: true });
+    await project.drop(branch);
+  });
+});
+
+test.each(LONGEST_UNPAUSABLE)(
+  '%s is cloned live although it can’t be paused',
+  async (name) => {
+    const source = await project.create(name, 'db_live_prod');
+    const running = await load(source, 4);
+    const clone = await project.create('db_live_prod_br_of-long', name);
+    await running.stop();
+    expect(running.seen.failed).toEqual([]);
+    expect(clone.clone.created).toBe(true);
+    expect(await balance(clone)).toBe(0);
+
+    const busy = await connect(servers.host, 'direct', source, 'owner');
+    await busy.query('BEGIN; SELECT 1');
+    const refused = project.plan('db_live_prod_br_refused');
+    await expect(project.clone(refused, name, 300)).rejects.toMatchObject({ code: 'SOURCE_BUSY' });
+    await busy.query('COMMIT');
+    await busy.end();
+    await Promise.all([source, clone, refused].map((branch) => project.drop(branch)));
+  },
+  30_000,
+);
+
+test('the source’s drop and its clone at the same time end in one order or the other', async () => {
+  const source = await project.create('db_live_prod_br_brief', 'db_live_prod');
+  const clone = project.plan('db_live_prod_br_of-brief');
+  const [cloned] = await Promise.allSettled([project.clone(clone, source.database), project.drop(source)]);
+  if (cloned.status === 'rejected') expect(cloned.reason).toMatchObject({ code: 'SOURCE_MISSING' });
+  await project.drop(clone);
+  expect(
+    (await runOperation(servers.host, 'host.inventory', {})).branches.map(({ database }) => database),
+  ).toEqual(['db_live_prod']);
+});

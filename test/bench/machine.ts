@@ -1,0 +1,13 @@
+import { cpus, release, totalmem, type } from 'node:os';
+
+/** What figures are worth nothing without. */
+export function describeMachine(): Record<string, string> {
+  const [cpu] = cpus();
+  return {
+    date: new Date().toISOString().slice(0, 10),
+    processor: `${cpus().length} × ${cpu?.model.trim()}`,
+    memory: `${Math.round(totalmem() / 2 ** 30)} GiB`,
+    system: `${type()} ${release()}`,
+    node: process.version,
+  };
+}

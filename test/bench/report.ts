@@ -1,0 +1,72 @@
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { median } from './rounds.ts';
+
+const FOLDER = join(import.meta.dirname, '../../docs/benchmarks');
+
+/** A promise in figures: `measured` is at most `limit`. */
+export interface Goal {
+  name: string;
+  measured: number;
+  limit: number;
+  unit: '×' | '%';
+}
+
+export interface Report {
+  title: string;
+  /** How it was measured, a paragraph. */
+  method: string;
+  /** Machine and versions. */
+  setting: Record<string, string>;
+  goals: Goal[];
+  /** Tables of milliseconds: caption → row → every sample. */
+  times: Record<string, Record<string, number[]>>;
+}
+
+export const isMet = ({ measured, limit }: Goal) => measured <= limit;
+
+/** Writes `<name>.json` and `<name>.md` into docs/benchmarks. */
+export function writeReport(name: string, report: Report): void {
+  mkdirSync(FOLDER, { recursive: true });
+  writeFileSync(join(FOLDER, `${name}.json`), `${JSON.stringify(report, rounded, 2)}\n`);
+  writeFileSync(join(FOLDER, `${name}.md`), renderReport(report));
+}
+
+/** The report in Markdown, which reads well in a terminal too. */
+export function renderReport({ title, method, setting, goals, times }: Report): string {
+  const sections = [
+    `# ${title}`,
+    method,
+    table(['setting', ''], Object.entries(setting)),
+    table(
+      ['goal', 'measured', 'at most', 'measured ÷ limit', ''],
+      goals.map((goal) => [
+        goal.name,
+        `${goal.measured.toFixed(2)} ${goal.unit}`,
+        `${goal.limit} ${goal.unit}`,
+        (goal.measured / goal.limit).toFixed(2),
+        isMet(goal) ? 'met' : '**missed**',
+      ]),
+    ),
+    ...Object.entries(times).flatMap(([caption, rows]) => [
+      `${caption}, in milliseconds:`,
+      table(
+        ['', 'median', 'least', 'most', 'runs'],
+        Object.entries(rows).map(([row, samples]) => [
+          row,
+          ...[median(samples), Math.min(...samples), Math.max(...samples)].map((ms) => ms.toFixed(1)),
+          String(samples.length),
+        ]),
+      ),
+    ]),
+  ];
+  return `${sections.join('\n\n')}\n`;
+}
+
+const rounded = (_key: string, value: unknown) =>
+  typeof value === 'number' ? Number(value.toFixed(3)) : value;
+
+function table(head: string[], rows: string[][]): string {
+  const lines = [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`);
+  return lines.join('\n');
+}

@@ -1,0 +1,36 @@
+/** What one case took in every round, in milliseconds. */
+export type Samples<Case extends string> = Record<Case, number[]>;
+
+/**
+ * Runs the cases by turns, so that whatever else happens on the machine meets all of them alike. A first
+ * round, whose times are not kept, warms everything up.
+ * @param cases what is measured; each says itself how many milliseconds it took
+ */
+export async function byTurns<Case extends string>(
+  rounds: number,
+  cases: Record<Case, () => Promise<number>>,
+): Promise<Samples<Case>> {
+  const names = Object.keys(cases) as Case[];
+  const samples = Object.fromEntries(names.map((name) => [name, [] as number[]])) as Samples<Case>;
+  for (let round = 0; round <= rounds; round++) {
+    for (const name of names) {
+      const ms = await cases[name]();
+      if (round > 0) samples[name].push(ms);
+    }
+  }
+  return samples;
+}
+
+/** How long `action` takes, in milliseconds. */
+export async function timed(action: () => Promise<unknown>): Promise<number> {
+  const start = performance.now();
+  await action();
+  return performance.now() - start;
+}
+
+/** The middle value; of an even number of values, the mean of the two in the middle. */
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.slice(Math.ceil(sorted.length / 2) - 1, Math.floor(sorted.length / 2) + 1);
+  return middle.reduce((sum, value) => sum + value, 0) / middle.length;
+}

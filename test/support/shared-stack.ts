@@ -1,0 +1,16 @@
+import type { TestProject } from 'vitest/node';
+import { startStack } from './stack.ts';
+
+declare module 'vitest' {
+  interface ProvidedContext {
+    /** The stack that end-to-end tests share; those that kill parts of one start their own. */
+    stack: { url: string; devDir: string };
+  }
+}
+
+/** Vitest's global set-up: one stack for all files that only use it. */
+export async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const stack = await startStack();
+  project.provide('stack', { url: stack.url, devDir: stack.devDir });
+  return () => stack.stop();
+}

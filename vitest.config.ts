@@ -1,0 +1,32 @@
+import { defineConfig } from 'vitest/config';
+
+/** Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack. */
+const SERVERS = 'test/**/*.pg.test.ts';
+const STACK = 'test/**/*.e2e.test.ts';
+
+const WITH_SERVERS = { testTimeout: 120_000, hookTimeout: 120_000, maxWorkers: 2 };
+
+export default defineConfig({
+  test: {
+    projects: [
+      {
+        test: {
+          name: 'unit',
+          include: ['test/**/*.test.ts'],
+          exclude: [SERVERS, STACK],
+          testTimeout: 20_000,
+          hookTimeout: 30_000,
+        },
+      },
+      { test: { name: 'servers', include: [SERVERS], ...WITH_SERVERS } },
+      {
+        test: {
+          name: 'stack',
+          include: [STACK],
+          globalSetup: 'test/support/shared-stack.ts',
+          ...WITH_SERVERS,
+        },
+      },
+    ],
+  },
+});
