@@ -1,7 +1,11 @@
-import { and, desc, eq, ne, sql } from 'drizzle-orm';
+import { and, desc, eq, ne, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
+
+/** The project's branches as clients see them: a deleted one is kept for audit alone. */
+export const branchesOf = (projectId: string): SQL | undefined =>
+  and(eq(projectBranches.projectId, projectId), ne(projectBranches.status, 'deleted'));
 
 /**
  * The branch that `:branch_ref` names, by id or by name (spec 4.3); no row when it is deleted.
@@ -14,8 +18,7 @@ export function referencedBranch(db: Database, projectId: string, reference: str
     .from(projectBranches)
     .where(
       and(
-        eq(projectBranches.projectId, projectId),
-        ne(projectBranches.status, 'deleted'),
+        branchesOf(projectId),
         byId ? eq(projectBranches.id, reference.toLowerCase()) : eq(projectBranches.branchName, reference),
       ),
     )

@@ -1,13 +1,25 @@
+import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import type { Method, Params, Result } from '../../shared/protocol/operations.ts';
-import { HostCallError } from '../jobs/job-failure.ts';
-import type { CallHost } from '../jobs/saga.ts';
 import type { Env } from '../settings.ts';
 import { callHost, hostLink } from './call-host.ts';
+
+/** A call to a database host that did not succeed. */
+export class HostCallError extends Error {
+  readonly code: HostFailureCode;
+
+  constructor(code: HostFailureCode, message: string) {
+    super(message);
+    this.name = 'HostCallError';
+    this.code = code;
+  }
+}
+
+/** Asks one host for an operation. @throws HostCallError */
+export type CallHost = <M extends Method>(method: M, params: Params<M>) => Promise<Result<M>>;
 
 /** Whether the host's agent is connected. */
 export const isLinked = (env: Env, hostId: string): Promise<boolean> => hostLink(env, hostId).linked();
 
-/** Calls operations of one host; what fails is thrown as `HostCallError`. */
 export const hostCaller =
   (env: Env, hostId: string): CallHost =>
   async <M extends Method>(method: M, params: Params<M>): Promise<Result<M>> => {

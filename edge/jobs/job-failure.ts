@@ -5,17 +5,7 @@ import {
   type HostFailureClass,
   type HostFailureCode,
 } from '../../shared/protocol/host-failures.ts';
-
-/** A call to the project's database host that did not succeed. */
-export class HostCallError extends Error {
-  readonly code: HostFailureCode;
-
-  constructor(code: HostFailureCode, message: string) {
-    super(message);
-    this.name = 'HostCallError';
-    this.code = code;
-  }
-}
+import { HostCallError } from '../host-link/host-caller.ts';
 
 /** What a job was about is gone: the branch or its project was deleted while the job waited. */
 export class OvertakenError extends Error {

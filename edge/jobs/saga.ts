@@ -1,13 +1,10 @@
 import type { JobKind } from '../../shared/project/job.ts';
-import type { Method, Params, Result } from '../../shared/protocol/operations.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { jobs } from '../database/schema.ts';
+import type { CallHost } from '../host-link/host-caller.ts';
 import type { Settings } from '../settings.ts';
 
 export type JobRow = typeof jobs.$inferSelect;
-
-/** @throws HostCallError */
-export type CallHost = <M extends Method>(method: M, params: Params<M>) => Promise<Result<M>>;
 
 export interface SagaContext {
   job: JobRow;

@@ -2,7 +2,7 @@ import { and, eq, type SQL, sql } from 'drizzle-orm';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { networkRules, projects } from '../database/schema.ts';
-import type { CallHost } from '../jobs/saga.ts';
+import type { CallHost } from '../host-link/host-caller.ts';
 import type { NetworkRuleRow } from './network-rule-record.ts';
 
 /** All network rules of one project with their revision, as the host takes them. */

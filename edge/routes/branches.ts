@@ -1,4 +1,4 @@
-import { and, asc, desc, eq, inArray, isNull, ne, sql } from 'drizzle-orm';
+import { and, asc, desc, eq, inArray, isNull, sql } from 'drizzle-orm';
 import { Hono } from 'hono';
 import { z } from 'zod';
 import { BranchName } from '../../shared/branch/branch-name.ts';
@@ -14,7 +14,7 @@ import { type AppEnv, actorOf, connectingIp, databaseOf } from '../app-env.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { allow } from '../authentication/permissions.ts';
 import { branchRecord } from '../branches/branch-record.ts';
-import { referencedBranch } from '../branches/branch-reference.ts';
+import { branchesOf, referencedBranch } from '../branches/branch-reference.ts';
 import { credentialsRecord } from '../credentials/branch-credentials.ts';
 import { changesOf, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, hosts, projectBranches } from '../database/schema.ts';
@@ -58,8 +58,7 @@ export const branchRoutes = new Hono<AppEnv>()
         .from(projectBranches)
         .where(
           and(
-            eq(projectBranches.projectId, projectId),
-            ne(projectBranches.status, 'deleted'),
+            branchesOf(projectId),
             body.source_branch_id
               ? eq(projectBranches.id, body.source_branch_id)
               : eq(projectBranches.isDefault, true),
@@ -100,7 +99,7 @@ export const branchRoutes = new Hono<AppEnv>()
       db
         .select()
         .from(projectBranches)
-        .where(and(eq(projectBranches.projectId, projectId), ne(projectBranches.status, 'deleted')))
+        .where(branchesOf(projectId))
         .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id)),
     ]);
     found(projectRows);
@@ -119,8 +118,7 @@ export const branchRoutes = new Hono<AppEnv>()
         .from(projectBranches)
         .where(
           and(
-            eq(projectBranches.projectId, projectId),
-            ne(projectBranches.status, 'deleted'),
+            branchesOf(projectId),
             'id' in query ? eq(projectBranches.id, query.id) : eq(projectBranches.branchName, query.name),
           ),
         ),
