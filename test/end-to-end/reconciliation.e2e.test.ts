@@ -1,0 +1,147 @@
+import { globSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import type pg from 'pg';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { devFolder } from '../../dev/dev-folder.ts';
+import { scramVerifier } from '../../edge/credentials/password.ts';
+import { groupName, loginName } from '../../shared/branch/login.ts';
+import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { connectOnHost, socketsOf } from '../support/host-session.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+let stack: Stack;
+let api: Api;
+let project: ProjectBody;
+let host: pg.Client;
+
+beforeAll(async () => {
+  stack = await startStack();
+  api = new Api(stack.url, await stack.token());
+  project = await api.project('Reconciled');
+  await api.allow(project.id);
+  host = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
+});
+
+afterAll(async () => {
+  await host.end();
+  await stack.stop();
+});
+
+/** The host links up anew, which is when it is reconciled. */
+async function relink(): Promise<void> {
+  await stack.kill('agent');
+  await eventually(async () => expect(stack.state.pids.agent).not.toBeNull());
+  await stack.untilReady();
+}
+
+const databases = async () => {
+  const { rows } = await host.query<{ datname: string }>(
+    "select datname from pg_database where datname like 'db\\_%'",
+  );
+  return rows.map(({ datname }) => datname);
+};
+const roles = async (id: string) => {
+  const { rows } = await host.query('select rolname from pg_roles where rolname like $1', [
+    `%${id.replaceAll('-', '')}%`,
+  ]);
+  return rows;
+};
+
+async function recordOf(branch: BranchBody) {
+  const path = `/api/v1/projects/${project.id}/branches/lookup?id=${branch.id}`;
+  return (await api.get<{ matches: BranchBody[] }>(path)).body.matches[0];
+}
+
+/** Makes a branch on the host by hand, of which the gateway has no record. */
+async function makeUnrecorded(projectId: string, database: string): Promise<string> {
+  const branchId = crypto.randomUUID();
+  const identity = Object.entries({
+    'job-id': crypto.randomUUID(),
+    'project-id': projectId,
+    'branch-id': branchId,
+    database,
+  }).flatMap(([name, value]) => [`--${name}`, value]);
+  const verifier = await scramVerifier('a password that nobody has');
+  const verifiers = JSON.stringify({ owner: verifier, read_write: verifier, read_only: verifier });
+  const access = JSON.stringify({ revision: 0, rules: [] });
+  await stack.agentTool('branch', 'prepare', ...identity, '--verifiers', verifiers, '--access', access);
+  await stack.agentTool(
+    'branch',
+    'clone',
+    ...identity,
+    '--source',
+    project.main_branch.database_name,
+    '--busy-wait',
+    '3000',
+  );
+  await stack.agentTool('branch', 'publish', ...identity);
+  expect(await databases()).toContain(database);
+  return branchId;
+}
+
+describe('when a host links up', () => {
+  test('a database without a record is dropped, with its logins', async () => {
+    const ofKnown = await makeUnrecorded(project.id, `${project.main_branch.database_name}_br_unrecorded`);
+    const stranger = crypto.randomUUID();
+    const ofUnknown = await makeUnrecorded(stranger, 'db_stranger_prod_br_unrecorded');
+    await relink();
+    await eventually(async () => {
+      expect(await databases()).toEqual([project.main_branch.database_name]);
+      for (const id of [ofKnown, ofUnknown, stranger]) expect(await roles(id)).toEqual([]);
+    });
+  });
+
+  test('a record without a database says failed, once, and leaves its name free', async () => {
+    const [lost, kept] = [await api.branch(project.id, 'lost'), await api.branch(project.id, 'kept')];
+    await host.query(`drop database "${lost.database_name}" with (force)`);
+    await relink();
+    await eventually(async () => expect(await recordOf(lost)).toMatchObject({ status: 'failed' }));
+    expect(await recordOf(kept)).toMatchObject({ status: 'active' });
+    await relink();
+    const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
+    const d1 = new DatabaseSync(file, { readOnly: true });
+    expect(d1.prepare("select branch_id from audit_events where name = 'branch.lost'").all()).toEqual([
+      { branch_id: lost.id },
+    ]);
+    d1.close();
+    const again = await eventually(() => api.branch(project.id, 'lost'));
+    expect(again.status).toBe('active');
+    const { database_url } = await api.credentials(project.id, 'lost');
+    expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
+  });
+
+  test('rules that the host has forgotten come back', async () => {
+    const { direct_url } = await api.credentials(project.id, 'main');
+    await host.query('update project set access_revision = 0; delete from network_rule');
+    await relink();
+    await eventually(async () => expect(await query(direct_url, 'select 1 as one')).toEqual([{ one: 1 }]));
+    const { rows } = await host.query<{ n: string }>(
+      'select count(*) as n from network_rule where project_id = $1',
+      [project.id],
+    );
+    expect(Number(rows[0]?.n)).toBeGreaterThan(0);
+  });
+
+  test('a password that a login gave itself is set back', async () => {
+    const { direct_url } = await api.credentials(project.id, 'main');
+    await query(
+      direct_url,
+      `set role none; alter role ${loginName(project.main_branch.id, 'owner')} password 'my own choice'`,
+    );
+    await expect(query(direct_url, 'select 1')).rejects.toMatchObject({ code: '28P01' });
+    await relink();
+    await eventually(async () => expect(await query(direct_url, 'select 1 as one')).toEqual([{ one: 1 }]));
+  });
+
+  test('nothing of what is right was touched', async () => {
+    const { body } = await api.get(`/api/v1/projects/${project.id}`);
+    expect(body).toMatchObject({ status: 'active', branch_count: 3 });
+    expect(await roles(project.id)).toHaveLength(3);
+    expect(
+      await host.query('select 1 from pg_roles where rolname = $1', [groupName(project.id, 'owner')]),
+    ).toMatchObject({ rowCount: 1 });
+  });
+});
