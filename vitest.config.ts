@@ -4,6 +4,7 @@ import { defineConfig } from 'vitest/config';
 const SERVERS = 'test/**/*.pg.test.ts';
 const STACK = 'test/**/*.e2e.test.ts';
 
+/** They wait for the quick ones, and are few at a time: each file has servers of its own. */
 const WITH_SERVERS = { testTimeout: 120_000, hookTimeout: 120_000, maxWorkers: 2 };
 
 export default defineConfig({
@@ -18,12 +19,13 @@ export default defineConfig({
           hookTimeout: 30_000,
         },
       },
-      { test: { name: 'servers', include: [SERVERS], ...WITH_SERVERS } },
+      { test: { name: 'servers', include: [SERVERS], sequence: { groupOrder: 1 }, ...WITH_SERVERS } },
       {
         test: {
           name: 'stack',
           include: [STACK],
           globalSetup: 'test/support/shared-stack.ts',
+          sequence: { groupOrder: 2 },
           ...WITH_SERVERS,
         },
       },

@@ -1,11 +1,10 @@
-import { execFile } from 'node:child_process';
 import { existsSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import { z } from 'zod';
 import { readKept, writeKept } from './kept-file.ts';
 import { agentSettings, gatewaySettings, gatewayUrl, LOOPBACK, type Site } from './programs.ts';
 import { Refusal } from './refusal.ts';
+import { runAs } from './run-as.ts';
 
 const HOST_NAME = 'local';
 
@@ -24,7 +23,6 @@ export async function enrolHost(site: Site): Promise<void> {
   const enrolment = readKept(enrolmentFile, Enrolment) ?? (await registerHost(site));
   writeKept(enrolmentFile, enrolment);
   const { binaries, user, host } = site;
-  const { GATEWAY_URL, ...environment } = agentSettings(site);
   const command = [
     binaries.agent,
     'enrol',
@@ -34,19 +32,11 @@ export async function enrolHost(site: Site): Promise<void> {
     enrolment.enrolment_token,
   ];
   try {
-    await promisify(execFile)(binaries.node, command, {
-      env: environment,
-      uid: user.uid,
-      gid: user.gid,
-      cwd: host.dir,
-    });
-  } catch (error) {
-    // The token may be too old by now: the next start asks for another.
+    await runAs(user, binaries.node, command, { cwd: host.dir, env: agentSettings(site) });
+  } finally {
+    // When it failed, the token may be too old: the next start asks for another.
     rmSync(enrolmentFile);
-    const { stderr } = error as { stderr?: string };
-    throw new Refusal(`the database host could not be enrolled: ${stderr?.trim().split('\n').at(-1)}`);
   }
-  rmSync(enrolmentFile);
 }
 
 async function registerHost(site: Site) {

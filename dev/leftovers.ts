@@ -1,5 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { sendSignal } from './send-signal.ts';
 import type { Environment } from './settings.ts';
 
 /**
@@ -45,19 +46,11 @@ const ORDERLY_MS = 10_000;
 /** Ends them, by force when they take too long. @returns how many there were */
 export async function endLeftovers(devDir: string): Promise<number> {
   const leftovers = stackProcesses(devDir);
-  for (const { pid, stopSignal } of leftovers) send(pid, stopSignal);
+  for (const { pid, stopSignal } of leftovers) sendSignal(pid, stopSignal);
   const deadline = Date.now() + ORDERLY_MS;
   while (stackProcesses(devDir).length > 0) {
-    if (Date.now() > deadline) for (const { pid } of stackProcesses(devDir)) send(pid, 'SIGKILL');
+    if (Date.now() > deadline) for (const { pid } of stackProcesses(devDir)) sendSignal(pid, 'SIGKILL');
     await sleep(50);
   }
   return leftovers.length;
-}
-
-function send(pid: number, signal: NodeJS.Signals): void {
-  try {
-    process.kill(pid, signal);
-  } catch {
-    // It ended by itself.
-  }
 }

@@ -8,6 +8,7 @@ import type { OsUser } from './os-user.ts';
 import type { Ports } from './ports.ts';
 import { Refusal } from './refusal.ts';
 import { ROOT } from './repository.ts';
+import { untilDeserted } from './servers/remains.ts';
 import type { Environment, StackSettings } from './settings.ts';
 import type { Program } from './supervise.ts';
 
@@ -41,10 +42,9 @@ export const gatewaySettings = (site: Site) => ({
   ...site.settings.environment,
 });
 
-/** Settings of the agent. Only where it dials can be set from outside: the rest is where this stack put things. */
+/** Settings of the agent: where this stack put things. Where it dials can be set from outside. */
 export const agentSettings = ({ settings, ports, host }: Site) => ({
-  GATEWAY_URL: gatewayUrl({ ports }),
-  ...settings.environment,
+  GATEWAY_URL: settings.environment.GATEWAY_URL ?? gatewayUrl({ ports }),
   STATE_DIR: host.state,
   POSTGRES_SOCKET_DIR: host.sockets,
   POSTGRES_PORT: String(ports.DIRECT_PORT),
@@ -70,6 +70,7 @@ export function programs(site: Site): Record<PartName, Program> {
       // Fast shutdown: sessions are ended, nothing is left to recover.
       stopSignals: ['SIGINT'],
       serves: (pid) => postmasterIsReady(host.data, pid),
+      untilDeserted: () => untilDeserted(host.data),
     },
     pgbouncer: {
       ...onHost,

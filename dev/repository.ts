@@ -1,4 +1,4 @@
-import { fileURLToPath } from 'node:url';
+import { resolve } from 'node:path';
 
 /** The checkout that this file is in. */
-export const ROOT = fileURLToPath(new URL('..', import.meta.url));
+export const ROOT = resolve(import.meta.dirname, '..');

@@ -1,3 +1,4 @@
+import { existsSync, realpathSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { z } from 'zod';
 import { Refusal } from './refusal.ts';
@@ -9,7 +10,8 @@ const Settings = z.object({
   DEV_DIR: z
     .string()
     .default('.dev')
-    .transform((dir) => resolve(dir)),
+    // One name for one folder: what runs in it is known by that.
+    .transform((dir) => (existsSync(dir) ? realpathSync(dir) : resolve(dir))),
   /** Ports on 127.0.0.1. Left out: the default, or a free one where that is taken; kept in DEV_DIR either way. */
   GATEWAY_PORT: Port,
   IDP_PORT: Port,

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, realpathSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { bundleAgent } from './agent-program.ts';
@@ -11,7 +11,8 @@ import { choosePorts, Ports } from './ports.ts';
 import { findPgBouncer, type Site } from './programs.ts';
 import { Refusal } from './refusal.ts';
 import { ROOT } from './repository.ts';
-import { checkDataFolder, clearStaleLock } from './servers/data-folder.ts';
+import { checkDataFolder } from './servers/data-folder.ts';
+import { clearRemains } from './servers/remains.ts';
 import type { StackSettings } from './settings.ts';
 
 /** What the first start chooses and later ones keep to. */
@@ -49,7 +50,7 @@ export async function prepareSite(settings: StackSettings): Promise<Site> {
   const secrets = gatewaySecrets(folder);
 
   makeHostFolder(host, user);
-  if (hasData) clearStaleLock(realpathSync(host.data));
+  if (hasData) await clearRemains(host.data);
   const binaries = {
     pgbouncer,
     postgres: join(withinReach(POSTGRES, join(host.programs, 'postgres'), user, 'bin/postgres'), 'bin'),

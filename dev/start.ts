@@ -7,6 +7,9 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   process.on(signal, () => interrupted.abort(new Refusal('stopped')));
 }
 
+// Whoever read the lines may have gone (`npm start | head`); the stack goes on.
+process.stdout.on('error', () => {});
+
 const say = (line: string) => console.log(line);
 
 try {

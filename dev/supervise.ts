@@ -5,6 +5,7 @@ import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { OsUser } from './os-user.ts';
 import { Refusal } from './refusal.ts';
+import { sendSignal } from './send-signal.ts';
 import type { Environment } from './settings.ts';
 
 export interface Program {
@@ -19,6 +20,8 @@ export interface Program {
   stopSignals: readonly [NodeJS.Signals, ...NodeJS.Signals[]];
   /** Whether it serves; `message`: the process says so itself, by any message to its parent. */
   serves: 'message' | ((pid: number) => boolean | Promise<boolean>);
+  /** For a program that starts processes outside of its group: resolves once none is left after its end. */
+  untilDeserted?: () => Promise<void>;
 }
 
 export interface Part {
@@ -60,15 +63,16 @@ export function supervise(
     const startedAt = Date.now();
     const child = spawnProgram(program);
     const ended = endOf(child);
-    const over = ended.then(() => {
+    const over = ended.then(async () => {
       endGroup(child);
+      await program.untilDeserted?.();
       current = null;
       options.onChange();
     });
     const serving = Promise.race([ended, untilItServes(program, child)]).then(async (failure) => {
       if (failure === null) {
         void ended.then((why) => {
-          if (wanted && options.restarts) return revive(why, Date.now() - startedAt);
+          if (wanted && options.restarts) return revive(why, Date.now() - startedAt, over);
         });
         return;
       }
@@ -81,8 +85,9 @@ export function supervise(
     return serving;
   }
 
-  async function revive(why: string, lived: number): Promise<void> {
+  async function revive(why: string, lived: number, over: Promise<void>): Promise<void> {
     options.report(`${program.name} ended (${why}); starting it again`);
+    await over;
     if (lived > STEADY_AFTER_MS) pause = PAUSE_MS.first;
     for (;;) {
       await sleep(pause, undefined, { ref: false });
@@ -172,12 +177,7 @@ async function untilItServes({ serves }: Program, child: ChildProcess): Promise<
 }
 
 function endGroup({ pid }: ChildProcess): void {
-  if (pid === undefined) return;
-  try {
-    process.kill(-pid, 'SIGKILL');
-  } catch {
-    // Nothing is left of it.
-  }
+  if (pid !== undefined) sendSignal(-pid, 'SIGKILL');
 }
 
 function lastWords(logFile: string): string {

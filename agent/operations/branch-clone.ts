@@ -47,7 +47,8 @@ export function cloneBranch(
   return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
     await inTransaction(session, async () => {
       await reserveBranch(session, params);
-      await ensureGroups(session, project_id);
+      // The groups of a source are there, and `prepare` holds them locked for a while.
+      if (source === null) await ensureGroups(session, project_id);
     });
     if (source !== null) await takeLock(session, `source:${source}`);
     const progress = await progressOf(session, params);
@@ -82,7 +83,7 @@ async function makeClone(
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const template = source ?? EMPTY_TEMPLATE;
-  const sourceBytes = await sizeOf(session, template);
+  const { sourceBytes, inUse } = await lookAt(session, template);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   const how = STRATEGIES[strategy];
   await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
@@ -103,20 +104,22 @@ async function makeClone(
     await create();
   } else {
     // What is written now is not left for the checkpoint inside CREATE DATABASE, while clients are held.
-    if (strategy !== 'wal_log') await session.query('CHECKPOINT');
+    if (inUse && strategy !== 'wal_log') await session.query('CHECKPOINT');
     pausedMs = await cloneLive(host, session, { source, busyWait, create });
   }
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
 }
 
-/** @throws HostError SOURCE_MISSING */
-async function sizeOf(session: Session, database: string): Promise<number> {
-  const { rows } = await session.query<{ bytes: string }>(
-    'SELECT pg_database_size(oid) AS bytes FROM pg_database WHERE datname = $1',
+/** Size of a database, and whether anybody is in it. @throws HostError SOURCE_MISSING */
+async function lookAt(session: Session, database: string) {
+  const { rows } = await session.query<{ bytes: string; in_use: boolean }>(
+    `SELECT pg_database_size(oid) AS bytes,
+            EXISTS (SELECT FROM pg_stat_activity WHERE datid = oid AND backend_type = 'client backend') AS in_use
+     FROM pg_database WHERE datname = $1`,
     [database],
   );
   if (!rows[0]) throw new HostError('SOURCE_MISSING', `there is no database ${database}`);
-  return Number(rows[0].bytes);
+  return { sourceBytes: Number(rows[0].bytes), inUse: rows[0].in_use };
 }
 
 /**

@@ -9,8 +9,9 @@ import { reserveBranch } from './reserve-branch.ts';
 /** Makes the branch's logins, rules and pooler entry, side by side with its clone. */
 export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Promise<Record<string, never>> {
   return withLocks(host.sessions, [`prepare:${params.branch_id}`], async (session) => {
+    // First and by itself: the clone beside it waits until this is decided.
+    await inTransaction(session, () => reserveBranch(session, params));
     await inTransaction(session, async () => {
-      await reserveBranch(session, params);
       await ensureGroups(session, params.project_id);
       await ensureLogins(session, params, params.verifiers);
       await introduceProject(session, params.project_id, params.access);

@@ -1,6 +1,5 @@
 import type { Queryable } from '../postgres/connect.ts';
 import { readDatabases } from '../postgres/databases.ts';
-import { sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
 
 /** The ids and the final database name that every branch operation carries. */
@@ -11,27 +10,24 @@ export interface BranchIdentity {
   database: string;
 }
 
-const UNIQUE_VIOLATION = '23505';
-
 /**
  * Notes on the host what the branch will be, before anything of it is made: whatever a crash leaves behind
- * then has a name. Preparing and cloning both begin with it, in either order.
+ * then has a name. Preparing and cloning both begin with it, at the same time.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export async function reserveBranch(db: Queryable, branch: BranchIdentity): Promise<void> {
-  const { rows } = await db
-    .query<BranchIdentity>(
-      `INSERT INTO branch (branch_id, project_id, job_id, database) VALUES ($1, $2, $3, $4)
-       ON CONFLICT (branch_id) DO UPDATE SET job_id = branch.job_id
-       RETURNING branch_id, project_id, job_id, database`,
-      [branch.branch_id, branch.project_id, branch.job_id, branch.database],
-    )
-    .catch((error) => {
-      throw sqlState(error) === UNIQUE_VIOLATION ? nameHeld(branch.database) : error;
-    });
+  await db.query(
+    `INSERT INTO branch (branch_id, project_id, job_id, database) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+    [branch.branch_id, branch.project_id, branch.job_id, branch.database],
+  );
+  const { rows } = await db.query<Omit<BranchIdentity, 'branch_id'>>(
+    'SELECT project_id, job_id, database FROM branch WHERE branch_id = $1',
+    [branch.branch_id],
+  );
   const [known] = rows;
+  if (!known) throw nameHeld(branch.database);
   if (
-    known?.job_id !== branch.job_id ||
+    known.job_id !== branch.job_id ||
     known.project_id !== branch.project_id ||
     known.database !== branch.database
   ) {

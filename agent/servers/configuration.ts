@@ -14,7 +14,7 @@ const DIRECT_CLIENTS = 180;
 export const RESERVED_FOR_AGENT = 20;
 
 /** Far shorter than a clone, long enough not to keep the pooler busy while PostgreSQL is away. */
-export const LOGIN_RETRY_SECONDS = 0.05;
+export const LOGIN_RETRY_SECONDS = 0.01;
 
 /** File names inside the rules folder. */
 export const RULE_FILES = {

@@ -1,25 +1,24 @@
-import { execFileSync } from 'node:child_process';
 import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import type { OsUser } from '../os-user.ts';
+import { runAs } from '../run-as.ts';
 
 const YEARS = 10;
 
 /** The self-signed certificate that both servers show, made at the first start and owned by their user. */
-export function serverCertificate(dir: string, user: OsUser): { certFile: string; keyFile: string } {
+export async function serverCertificate(
+  dir: string,
+  user: OsUser,
+): Promise<{ certFile: string; keyFile: string }> {
   const certificate = { certFile: join(dir, 'server.crt'), keyFile: join(dir, 'server.key') };
   if (existsSync(certificate.certFile)) return certificate;
   const aside = `${certificate.certFile}.new`;
-  const options = ['-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-batch'];
+  const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
   const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost,IP:127.0.0.1'];
   const files = ['-keyout', certificate.keyFile, '-out', aside];
   // openssl makes the key file readable by its owner alone.
-  execFileSync('openssl', ['req', ...options, '-days', String(365 * YEARS), ...subject, ...files], {
-    uid: user.uid,
-    gid: user.gid,
-    cwd: dir,
-    stdio: 'pipe',
-  });
+  const options = ['-x509', '-batch', ...key, '-days', String(365 * YEARS), ...subject, ...files];
+  await runAs(user, 'openssl', ['req', ...options], { cwd: dir });
   renameSync(aside, certificate.certFile);
   return certificate;
 }

@@ -20,7 +20,7 @@ export async function configureServers(site: Site): Promise<void> {
     listenAddresses: LOOPBACK,
     postgres: { port: ports.DIRECT_PORT, socketDir: host.sockets },
     pooler: { port: ports.POOLED_PORT, socketDir: host.sockets },
-    tls: serverCertificate(host.tls, user),
+    tls: await serverCertificate(host.tls, user),
     rulesDir,
     agentUser: user.name,
     poolerUser: user.name,

@@ -1,20 +1,18 @@
-import { execFile } from 'node:child_process';
 import {
   chmodSync,
   chownSync,
   existsSync,
   readdirSync,
   readFileSync,
-  readlinkSync,
   renameSync,
   rmSync,
   statSync,
 } from 'node:fs';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import { PLATFORM_ROLE } from '../../agent/servers/configuration.ts';
 import type { OsUser } from '../os-user.ts';
 import { Refusal } from '../refusal.ts';
+import { runAs } from '../run-as.ts';
 
 const MAJOR_VERSION = '18';
 
@@ -73,33 +71,8 @@ export async function initializeDataFolder(dataDir: string, binaries: string, us
     '--auth-local=peer',
     '--auth-host=reject',
   ];
-  const { uid, gid } = user;
-  await promisify(execFile)(join(binaries, 'initdb'), options, { uid, gid, cwd: dataDir });
+  await runAs(user, join(binaries, 'initdb'), options, { cwd: dataDir });
   const made = readdirSync(unfinished).filter((entry) => entry !== 'PG_VERSION');
   for (const entry of [...made, 'PG_VERSION']) renameSync(join(unfinished, entry), join(dataDir, entry));
   rmSync(unfinished, { recursive: true });
-}
-
-/**
- * Removes the lock file of a postmaster that is gone. PostgreSQL does so itself, but not when another process
- * of the same user has got that process id since.
- * @throws Refusal when a server that is not this stack's runs on the folder
- */
-export function clearStaleLock(dataDir: string): void {
-  const lockFile = join(dataDir, 'postmaster.pid');
-  if (!existsSync(lockFile)) return;
-  const pid = Number(readFileSync(lockFile, 'utf8').split('\n')[0]);
-  if (worksIn(pid) === dataDir) {
-    throw new Refusal(`another PostgreSQL (process ${pid}) runs on ${dataDir}: stop it first`);
-  }
-  rmSync(lockFile);
-}
-
-/** Working folder of a process; a postmaster's is its data folder. Null when there is no such process. */
-function worksIn(pid: number): string | null {
-  try {
-    return readlinkSync(`/proc/${pid}/cwd`);
-  } catch {
-    return null;
-  }
 }

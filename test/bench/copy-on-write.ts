@@ -1,12 +1,12 @@
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
-import { Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
-import { query } from '../support/database.ts';
-import { eventually } from '../support/eventually.ts';
-import { connectOnHost } from '../support/host-session.ts';
-import { fillLedger } from '../support/load.ts';
-import { type Stack, startStack } from '../support/stack.ts';
-import { mountXfs } from '../support/xfs.ts';
+import { Api, type BranchBody, type Credentials, type ProjectBody } from '../support/api.ts';
+import { connectOnHost, socketsOf } from '../support/host-session.ts';
+import { dropBranch, type Job } from '../support/jobs.ts';
+import { fillLedger, Load } from '../support/load.ts';
+import { startStack, type TestStack } from '../support/stack.ts';
+import { mountXfs, type XfsMount } from '../support/xfs.ts';
 import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
@@ -14,27 +14,29 @@ import { byTurns, median, timed } from './rounds.ts';
 const DISK_BYTES = 12 * 2 ** 30;
 const ROUNDS = 15;
 
-/** Megabytes of rows; an empty database has 8 more. */
-const SOURCES = { 'ten megabytes': 2, 'one gigabyte': 1_000 };
+/** Megabytes of rows to put into a new database, which has 8 already. */
+const LARGE = 1_000;
+const SMALL = 2;
 
-const METHOD = `Branches of a database without clients, on XFS with reflink in a file, everything else as \`npm start\` runs
-it: \`POST …/branches\` until its 201, beside the \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\`
-that is at the heart of it. Both by turns, after a round that does not count; medians are compared. What a round has
-made is dropped before the next case. Disk growth is what the file system has less after one branch, write-ahead log and
-all. \`npm run bench\` measures it again.`;
+/** What a source in use has been through just before it is cloned. */
+const WRITERS = 8;
+const WRITING_MS = 1_000;
 
-interface Job {
-  status: string;
-  steps: { name: string; started_at: string; finished_at: string }[];
-}
+const METHOD = `\
+PostgreSQL's data on XFS with reflink that lies in a file, everything else as \`npm start\` runs it. Measured are
+\`POST …/branches\` until its 201, and the \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\`
+that is at its heart: by turns, after a first round that does not count. Medians are compared. What a case has made is
+dropped before the next. A database *in use* was written to by ${WRITERS} clients for a second just before, so there is something to
+flush; one *at rest* has no clients and nothing to flush. Disk growth is what the file system has less after one branch,
+write-ahead log and all. \`npm run bench\` measures it again.`;
 
-/** Copy-on-write, measured: what a branch costs in time and on the disk, compared with a bare clone. */
+/** Copy-on-write in figures: what a branch costs in time, beside a bare clone, and on the disk. */
 export async function measureCopyOnWrite(): Promise<Report> {
   const disk = mountXfs(DISK_BYTES);
   try {
     const stack = await startStack({ env: { PGDATA_DIR: join(disk.folder, 'data') } });
     try {
-      return await measure(stack, disk.usedBytes);
+      return await measure(stack, disk);
     } finally {
       await stack.stop();
     }
@@ -43,38 +45,164 @@ export async function measureCopyOnWrite(): Promise<Report> {
   }
 }
 
-async function measure(stack: Stack, usedBytes: () => number): Promise<Report> {
-  const api = new Api(stack.baseUrl, await stack.token({ tenant: 'bench' }));
-  const postgres = await connectOnHost(stack.postgres, 'branchgate');
+async function measure(stack: TestStack, disk: XfsMount): Promise<Report> {
+  const api = new Api(stack.url, await stack.token());
+  const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
   try {
-    const large = await Source.make(api, postgres, 'one gigabyte');
-    const small = await Source.make(api, postgres, 'ten megabytes');
+    await postgres.query('set file_copy_method = clone');
+    const large = await Source.make(api, postgres, LARGE);
+    const small = await Source.make(api, postgres, SMALL);
 
-    const usedBefore = usedBytes();
-    const first = await api.branch(large.project.id, 'first');
-    const growth = usedBytes() - usedBefore;
+    const used = disk.usedBytes();
+    const first = await large.branch('first');
+    const growth = disk.usedBytes() - used;
     await large.drop(first);
 
-    const times = await byTurns(ROUNDS, {
-      'bare clone, 1 GB': () => large.cloneBare(),
-      'branch, 1 GB': () => large.branch(),
-      'bare clone, 10 MB': () => small.cloneBare(),
-      'branch, 10 MB': () => small.branch(),
+    const steps = { atRest: {}, inUse: {} };
+    const samples = await byTurns(ROUNDS, {
+      'bare clone, 1 GB at rest': () => large.timeBareClone(),
+      'branch, 1 GB at rest': () => large.timeBranch(steps.atRest),
+      'bare clone, 10 MB at rest': () => small.timeBareClone(),
+      'branch, 10 MB at rest': () => small.timeBranch(),
+      'bare clone, 1 GB in use': () => large.use().then(() => large.timeBareClone()),
+      'branch, 1 GB in use': () => large.use().then(() => large.timeBranch(steps.inUse)),
     });
-    const ratio = (one: keyof typeof times, other: keyof typeof times) =>
-      median(times[one]) / median(times[other]);
+    const ratio = (one: keyof typeof samples, other: keyof typeof samples) =>
+      median(samples[one]) / median(samples[other]);
     return {
       title: 'Copy-on-write',
       method: METHOD,
-      setting: { ...describeMachine(), ...(await versions(postgres, stack)), 'source': megabytes(large.bytes) },
+      setting: {
+        ...describeMachine(),
+        ...(await versions(stack, postgres)),
+        'source, large': `${large.bytes} bytes`,
+        'source, small': `${small.bytes} bytes`,
+      },
       goals: [
-        { name: 'disk growth by a branch of 1 GB', measured: (100 * growth) / large.bytes, limit: 5, unit: '%' },
-        { name: 'branch ÷ bare clone, 1 GB', measured: ratio('branch, 1 GB', 'bare clone, 1 GB'), limit: 1.5, unit: '×' },
-        { name: 'branch of 1 GB ÷ branch of 10 MB', measured: ratio('branch, 1 GB', 'branch, 10 MB'), limit: 2, unit: '×' },
+        {
+          name: 'growth of the disk by a branch of 1 GB',
+          measured: (100 * growth) / large.bytes,
+          limit: 5,
+          unit: '%',
+        },
+        {
+          name: 'branch ÷ bare clone, 1 GB at rest',
+          measured: ratio('branch, 1 GB at rest', 'bare clone, 1 GB at rest'),
+          limit: 1.5,
+          unit: '×',
+        },
+        {
+          name: 'branch ÷ bare clone, 1 GB in use',
+          measured: ratio('branch, 1 GB in use', 'bare clone, 1 GB in use'),
+          limit: 1.5,
+          unit: '×',
+        },
+        {
+          name: 'branch of 1 GB ÷ branch of 10 MB, at rest',
+          measured: ratio('branch, 1 GB at rest', 'branch, 10 MB at rest'),
+          limit: 2,
+          unit: '×',
+        },
       ],
-      times: { 'Whole calls': times, 'Steps of a branch of 1 GB': large.steps },
+      times: {
+        'Whole calls': samples,
+        'Where the time of a branch of 1 GB at rest goes': steps.atRest,
+        'Where the time of a branch of 1 GB in use goes': steps.inUse,
+      },
     };
   } finally {
     await postgres.end();
   }
+}
+
+/** A project's main database that is cloned again and again. */
+class Source {
+  readonly #api: Api;
+  readonly #postgres: pg.Client;
+  readonly #project: ProjectBody;
+  readonly #main: Credentials;
+  readonly bytes: number;
+
+  private constructor(api: Api, postgres: pg.Client, project: ProjectBody, main: Credentials, bytes: number) {
+    this.#api = api;
+    this.#postgres = postgres;
+    this.#project = project;
+    this.#main = main;
+    this.bytes = bytes;
+  }
+
+  static async make(api: Api, postgres: pg.Client, megabytes: number): Promise<Source> {
+    const project = await api.project(`Source of ${megabytes} MB`);
+    await api.allow(project.id);
+    const main = await api.credentials(project.id, 'main');
+    await fillLedger(main.direct_url, megabytes);
+    const { rows } = await postgres.query<{ bytes: string }>('select pg_database_size($1) as bytes', [
+      main.database,
+    ]);
+    return new Source(api, postgres, project, main, Number(rows[0]?.bytes));
+  }
+
+  /** Leaves the database as writing clients do. */
+  async use(): Promise<void> {
+    const load = await Load.start(this.#main.database_url, WRITERS);
+    await sleep(WRITING_MS);
+    await load.stop();
+  }
+
+  branch(name: string): Promise<BranchBody> {
+    return this.#api.branch(this.#project.id, name);
+  }
+
+  drop({ id }: BranchBody): Promise<void> {
+    return dropBranch(this.#api, this.#project.id, id);
+  }
+
+  async timeBareClone(): Promise<number> {
+    const { database } = this.#main;
+    // PostgreSQL clones no database with sessions in it, and the pooler keeps some for the next client.
+    await this.#postgres.query(
+      'select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = $1',
+      [database],
+    );
+    const ms = await timed(() =>
+      this.#postgres.query(`create database bare template "${database}" strategy file_copy`),
+    );
+    await this.#postgres.query('drop database bare');
+    return ms;
+  }
+
+  /** @param steps where to note what each step took, and what the gateway needs before and after them */
+  async timeBranch(steps: Record<string, number[]> = {}): Promise<number> {
+    const started = Date.now();
+    const branch = await this.branch('round');
+    const ended = Date.now();
+    const { body } = await this.#api.get<{ jobs: Job[] }>(
+      `/api/v1/projects/${this.#project.id}/jobs?limit=1`,
+    );
+    const spans = (body.jobs[0]?.steps ?? []).map((step) => ({
+      name: step.name,
+      from: Date.parse(step.started_at ?? ''),
+      to: Date.parse(step.finished_at ?? ''),
+    }));
+    const first = Math.min(...spans.map(({ from }) => from));
+    const last = Math.max(...spans.map(({ to }) => to));
+    for (const { name, from, to } of [
+      { name: '(before)', from: started, to: first },
+      ...spans,
+      { name: '(after)', from: last, to: ended },
+    ]) {
+      steps[name] ??= [];
+      steps[name].push(to - from);
+    }
+    await this.drop(branch);
+    return ended - started;
+  }
+}
+
+async function versions(stack: TestStack, postgres: pg.Client): Promise<Record<string, string>> {
+  const { rows } = await postgres.query<{ server_version: string }>('show server_version');
+  const console = await connectOnHost(socketsOf(stack.state).pooler, 'pgbouncer');
+  const pooler = await console.query<{ version: string }>('SHOW VERSION');
+  await console.end();
+  return { PostgreSQL: rows[0]?.server_version ?? '', PgBouncer: pooler.rows[0]?.version ?? '' };
 }

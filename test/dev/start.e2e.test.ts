@@ -1,17 +1,145 @@
-import { afterAll, beforeAll, expect, test } from 'vitest';
-import { startStack, type TestStack } from '../support/stack.ts';
+import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { devFolder } from '../../dev/dev-folder.ts';
+import { accessToken, scopeNames } from '../../dev/identity-provider/access-token.ts';
+import { stackProcesses } from '../../dev/leftovers.ts';
+import { Api } from '../support/api.ts';
+import { eventually } from '../support/eventually.ts';
+import { freePorts, temporaryFolder } from '../support/stack.ts';
+import {
+  interrupt,
+  readStackFile,
+  runStart,
+  type StartedStack,
+  untilReady,
+} from '../support/started-stack.ts';
 
-let stack: TestStack;
-beforeAll(async () => {
-  stack = await startStack();
+let devDir: string;
+let env: Record<string, string>;
+const started: StartedStack[] = [];
+
+beforeEach(async () => {
+  devDir = temporaryFolder();
+  env = { DEV_DIR: devDir, ...(await freePorts()) };
 });
-afterAll(() => stack.stop());
 
-test('the first project can be made', async () => {
-  const token = await stack.token();
-  const made = await stack.fetch('/api/v1/projects', { token, body: { name: 'Shop' } });
-  const body = await made.json();
-  expect(made.status, JSON.stringify(body)).toBe(201);
-  const listed = await stack.fetch('/api/v1/projects', { token });
-  expect(await listed.json()).toMatchObject({ projects: [{ name: 'Shop' }] });
+afterEach(async () => {
+  for (const stack of started.splice(0)) await interrupt(stack);
+  rmSync(devDir, { recursive: true, force: true });
+});
+
+async function start(settings = env): Promise<StartedStack> {
+  const stack = runStart(settings);
+  started.push(stack);
+  await untilReady(stack);
+  return stack;
+}
+
+async function owner(): Promise<Api> {
+  const issuedAt = new Date();
+  const token = await accessToken(devFolder(devDir).identityProvider, {
+    email: 'ada@example.com',
+    role: 'owner',
+    tenant: 'acme',
+    scopes: scopeNames(['read', 'write']),
+    issuedAt,
+    expiresAt: new Date(issuedAt.getTime() + 600_000),
+  });
+  return new Api(readStackFile(devDir).base_url, token);
+}
+
+test('Ctrl-C leaves nothing running, and the next start finds everything again', async () => {
+  const first = await start();
+  expect(first.output().trimEnd().split('\n').at(-1)).toBe(
+    `branchgate is ready: http://127.0.0.1:${env.GATEWAY_PORT}`,
+  );
+  const state = readStackFile(devDir);
+  expect(state).toMatchObject({
+    base_url: `http://127.0.0.1:${env.GATEWAY_PORT}`,
+    idp_url: `http://127.0.0.1:${env.IDP_PORT}`,
+    db_host: '127.0.0.1',
+    direct_port: Number(env.DIRECT_PORT),
+    pooled_port: Number(env.POOLED_PORT),
+    clone_method: expect.stringMatching(/^(reflink|copy)$/),
+  });
+  expect(statSync(state.mail_dir).isDirectory()).toBe(true);
+  expect(statSync(devFolder(devDir).secretsFile).mode & 0o777).toBe(0o600);
+  const made = await (await owner()).post('/api/v1/projects', { name: 'Shop' });
+  expect(made.status, JSON.stringify(made.body)).toBe(201);
+
+  const ending = await interrupt(first);
+  expect(ending).toMatchObject({ code: 0, stderr: '' });
+  expect(stackProcesses(devDir)).toEqual([]);
+  expect(readdirSync(join(state.host_dir, 'sockets'))).toEqual([]);
+  expect(existsSync(devFolder(devDir).stackFile)).toBe(false);
+
+  // The ports that the first start was told are kept.
+  await start({ DEV_DIR: devDir });
+  expect(readStackFile(devDir)).toEqual({ ...state, pids: expect.anything() });
+  const listed = await (await owner()).get('/api/v1/projects');
+  expect(listed.body).toMatchObject({ projects: [{ name: 'Shop', status: 'active' }] });
+});
+
+test('a second start is refused, and the first goes on', async () => {
+  await start();
+  const second = await runStart(env).ended;
+  expect(second).toEqual({
+    code: 1,
+    stdout: '',
+    stderr: `branchgate: a stack is already running in ${devDir}\n`,
+  });
+  expect((await fetch(`${readStackFile(devDir).base_url}/readyz`)).status).toBe(200);
+});
+
+test('a part that dies is started again, and stack.json names its new process', async () => {
+  const stack = await start();
+  const before = readStackFile(devDir).pids;
+  for (const pid of [before.gateway, before.postgres, before.agent]) process.kill(pid ?? 0, 'SIGKILL');
+  await eventually(async () => {
+    const { base_url, pids } = readStackFile(devDir);
+    for (const name of ['gateway', 'postgres', 'agent'] as const) {
+      expect(pids[name]).toEqual(expect.any(Number));
+      expect(pids[name]).not.toBe(before[name]);
+    }
+    expect((await fetch(`${base_url}/readyz`)).status).toBe(200);
+  }, 30);
+  expect(stack.output()).toContain('gateway ended (SIGKILL); starting it again');
+  expect((await (await owner()).post('/api/v1/projects', { name: 'Shop' })).status).toBe(201);
+});
+
+test('what a killed start has left running is ended by the next', async () => {
+  const killed = runStart(env);
+  await untilReady(killed);
+  const before = readStackFile(devDir).pids;
+  killed.process.kill('SIGKILL');
+  await killed.ended;
+  // Of all parts only this one is lost with its runner: workerd stays behind without a parent.
+  process.kill(before.gateway ?? 0, 'SIGKILL');
+  expect(stackProcesses(devDir)).not.toEqual([]);
+
+  const next = await start();
+  expect(next.output()).toContain('ended what an earlier start had left running');
+  const running = stackProcesses(devDir).map(({ pid }) => pid);
+  for (const pid of Object.values(before)) expect(running).not.toContain(pid);
+});
+
+test('an interrupted start stops what it had started', async () => {
+  const stack = runStart(env);
+  await eventually(async () => expect(stackProcesses(devDir)).not.toEqual([]));
+  const ending = await interrupt(stack);
+  expect(ending).toMatchObject({ code: 1, stderr: 'branchgate: stopped\n' });
+  expect(stackProcesses(devDir)).toEqual([]);
+  await start();
+});
+
+test('logs hold no secret', async () => {
+  await start();
+  await (await owner()).post('/api/v1/projects', { name: 'Shop' });
+  const { secretsFile, logs } = devFolder(devDir);
+  const secrets = Object.values(JSON.parse(readFileSync(secretsFile, 'utf8')) as Record<string, string>);
+  for (const log of readdirSync(logs)) {
+    const text = readFileSync(join(logs, log), 'utf8');
+    for (const secret of secrets) expect(text.includes(secret), log).toBe(false);
+  }
 });

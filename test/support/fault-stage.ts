@@ -1,97 +1,86 @@
-import { chmodSync, type FSWatcher, globSync, mkdtempSync, rmSync, watch } from 'node:fs';
 import { once } from 'node:events';
-import { type AddressInfo, createServer } from 'node:net';
-import { tmpdir } from 'node:os';
+import { type FSWatcher, globSync, watch } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'vitest';
 import { rulesFolder } from '../../agent/settings.ts';
 import { devFolder } from '../../dev/dev-folder.ts';
 import { hostFolder } from '../../dev/host-folder.ts';
-import { accessToken, scopeNames } from '../../dev/identity-provider/access-token.ts';
-import { readSettings } from '../../dev/settings.ts';
-import { type Stack, startStack } from '../../dev/stack.ts';
 import { type Answer, Api } from './api.ts';
 import { eventually } from './eventually.ts';
+import { freePort } from './free-port.ts';
+import { connectOnHost } from './host-session.ts';
 import { violations } from './invariants.ts';
 import { LinkProxy } from './link-proxy.ts';
 import type { Moment } from './moments.ts';
 import { readRecords, type Sources, takePicture } from './picture.ts';
-
+import { type Stack, startStack } from './stack.ts';
 
 /** The parts of which each dies at each moment. */
-export const VICTIMS = ['agent', 'gateway', 'postgres'] as const;
-type Victim = (typeof VICTIMS)[number] | 'pgbouncer';
+export const VICTIMS = ['agent', 'gateway', 'postgres', 'pgbouncer'] as const;
+export type Victim = (typeof VICTIMS)[number];
 
 /** Promised from the moment on when everything is up again. */
 const AT_REST_WITHIN_S = 30;
+const MOMENT_WITHIN_MS = 15_000;
 const ASK_AGAIN_EVERY_MS = 50;
 
 /** A whole stack whose link goes through a proxy, and of which nothing is started again but by the test. */
 export class FaultStage {
-  readonly stack: Stack;
-  readonly proxy: LinkProxy;
   readonly api: Api;
-  readonly sources: Sources;
+  readonly #stack: Stack;
+  readonly #proxy: LinkProxy;
+  readonly #sources: Sources;
   readonly #watcher: FSWatcher;
   readonly #directories = new Set<string>();
 
-  private constructor(stack: Stack, proxy: LinkProxy, api: Api, sources: Sources) {
-    this.api = api;
-    this.stack = stack;
-    this.proxy = proxy;
-    this.sources = sources;
-    // A database is born with its directory, so this sees clones that nobody is told of.
-    this.#watcher = watch(join(sources.dataDir, 'base'), (_event, name) => {
+  private constructor(stack: Stack, proxy: LinkProxy, token: string) {
+    const { base_url, host_dir, data_dir, direct_port, pooled_port } = stack.state;
+    const { sockets, state } = hostFolder(host_dir, {});
+    const [d1File] = globSync(join(devFolder(stack.devDir).gatewayState, 'd1/**/*.sqlite'));
+    if (!d1File) throw new Error('the gateway has no D1');
+    this.api = new Api(base_url, token);
+    this.#stack = stack;
+    this.#proxy = proxy;
+    this.#sources = {
+      d1File,
+      postgres: { socketDir: sockets, port: direct_port },
+      pooler: { socketDir: sockets, port: pooled_port },
+      dataDir: data_dir,
+      rulesDir: rulesFolder({ STATE_DIR: state }),
+    };
+    this.#watcher = watch(join(data_dir, 'base'), (_event, name) => {
       if (name && /^\d+$/.test(name)) this.#directories.add(name);
     });
   }
 
   static async open(): Promise<FaultStage> {
-    const gatewayPort = await freePort();
+    const gatewayPort = String(await freePort());
     const proxy = await LinkProxy.start(`http://127.0.0.1:${gatewayPort}`);
-    const devDir = mkdtempSync(join(tmpdir(), 'bg-faults-'));
-    chmodSync(devDir, 0o755);
-    const settings = readSettings({
-      PATH: process.env.PATH,
-      DEV_DIR: devDir,
-      GATEWAY_PORT: String(gatewayPort),
-      IDP_PORT: String(await freePort()),
-      DIRECT_PORT: String(await freePort()),
-      POOLED_PORT: String(await freePort()),
-      GATEWAY_URL: proxy.url,
-    });
-    const stack = await startStack(settings, { report: () => {}, restarts: false });
-    const { host_dir, data_dir, direct_port, pooled_port } = stack.state;
-    const { state, sockets } = hostFolder(host_dir, settings);
-    const [d1File] = globSync(join(devFolder(devDir).gatewayState, '**/d1/**/*.sqlite'));
-    const now = new Date();
-    const token = await accessToken(devFolder(devDir).identityProvider, {
-      email: 'faults@example.com',
-      role: 'owner',
-      tenant: 'faults',
-      scopes: scopeNames(['read', 'write']),
-      issuedAt: now,
-      expiresAt: new Date(now.getTime() + 3_600_000),
-    });
-    return new FaultStage(stack, proxy, new Api(stack.state.base_url, token), {
-      d1File: d1File ?? '',
-      postgres: { socketDir: sockets, port: direct_port },
-      pooler: { socketDir: sockets, port: pooled_port },
-      dataDir: data_dir,
-      rulesDir: rulesFolder({ STATE_DIR: state }),
-    });
+    const env = { GATEWAY_PORT: gatewayPort, GATEWAY_URL: proxy.url };
+    const stack = await startStack({ restarts: false, env });
+    return new FaultStage(stack, proxy, await stack.token({ tenant: 'faults' }));
   }
 
   async close(): Promise<void> {
     this.#watcher.close();
-    await this.proxy.stop();
-    await this.stack.stop();
+    await this.#stack.stop();
+    await this.#proxy.stop();
   }
 
-  /** Databases that PostgreSQL has begun to make since the stage was opened, finished or not. */
+  /**
+   * Databases that PostgreSQL has begun to make since the stage was opened, finished or not: each is born
+   * with a directory, so clones are seen that nobody was told of.
+   */
   get databasesBegun(): number {
     return this.#directories.size;
+  }
+
+  /** After it, a crash leaves sequences where they are; otherwise they skip what was logged ahead. */
+  async checkpoint(): Promise<void> {
+    const session = await connectOnHost(this.#sources.postgres, 'branchgate');
+    await session.query('checkpoint');
+    await session.end();
   }
 
   /**
@@ -100,32 +89,56 @@ export class FaultStage {
    * @returns their answers
    */
   async strike<B>(victim: Victim, moment: Moment, request: () => Promise<Answer<B>>): Promise<Answer<B>[]> {
-    const first = sentOnce(() => insist(request));
-    await moment.reach({ proxy: this.proxy, begin: first, jobsEnded: () => this.jobsEnded() });
-    await this.stack.parts[victim].kill();
-    this.proxy.letGo();
-    const answers = [first(), insist(request)];
-    await this.stack.parts[victim].start();
-    const t0 = performance.now();
-    const answered = await Promise.all(answers);
-    await this.atRest(); console.log(victim, moment.name, "up->rest", Math.round(performance.now() - t0));
-    return answered;
+    const first = onFirstCall(() => insist(request));
+    await this.reach(moment, first);
+    return this.crash([victim], () => [first(), insist(request)]);
+  }
+
+  /** Waits for the moment. @throws Error when it does not come */
+  async reach(moment: Moment, begin: () => Promise<unknown>): Promise<void> {
+    const scene = {
+      proxy: this.#proxy,
+      begin,
+      databaseBegun: () => once(this.#watcher, 'change'),
+      jobsEnded: () => this.#jobsEnded(),
+    };
+    await within(MOMENT_WITHIN_MS, moment.reach(scene), `the moment ${moment.name} did not come`);
+  }
+
+  /**
+   * Kills parts at once, starts them again, and waits until everything is at rest.
+   * @param meanwhile called when all are dead and what was held is let go
+   * @returns the answers that `meanwhile` waits for
+   */
+  async crash<T>(victims: readonly Victim[], meanwhile: () => Promise<T>[]): Promise<T[]> {
+    await Promise.all(victims.map((victim) => this.#stack.kill(victim)));
+    this.#proxy.letGo();
+    const answers = Promise.all(meanwhile());
+    // A server whose orphans still use its memory does not start; whoever supervises it tries again.
+    await Promise.all(victims.map((victim) => eventually(() => this.#stack.start(victim))));
+    await within(AT_REST_WITHIN_S * 1000, answers, 'the clients have no answer');
+    await this.atRest();
+    await this.#stack.untilReady();
+    return answers;
   }
 
   /** Waits until records and host agree; what they do not agree on in time is the error. */
   async atRest(): Promise<void> {
-    await eventually(async () => expect(violations(await takePicture(this.sources))).toEqual([]), AT_REST_WITHIN_S);
+    await eventually(
+      async () => expect(violations(await takePicture(this.#sources))).toEqual([]),
+      AT_REST_WITHIN_S,
+    );
   }
 
-  async jobsEnded(): Promise<void> {
+  async #jobsEnded(): Promise<void> {
     await eventually(async () => {
-      const { jobs } = readRecords(this.sources.d1File);
+      const { jobs } = readRecords(this.#sources.d1File);
       expect(jobs.filter(({ status }) => status === 'queued' || status === 'running')).toEqual([]);
     });
   }
 }
 
-function sentOnce<T>(action: () => T): () => T {
+function onFirstCall<T>(action: () => T): () => T {
   let result: { value: T } | undefined;
   return () => {
     result ??= { value: action() };
@@ -133,22 +146,21 @@ function sentOnce<T>(action: () => T): () => T {
   };
 }
 
-/** Answers that say: nothing is decided, ask again. */
+const within = <T>(milliseconds: number, work: Promise<T>, complaint: string): Promise<T> =>
+  Promise.race([
+    work,
+    sleep(milliseconds, undefined, { ref: false }).then(() => Promise.reject(new Error(complaint))),
+  ]);
+
+/** Answers that decide nothing, so that a client has to ask again. */
 const UNDECIDED = ['IDEMPOTENCY_IN_FLIGHT', 'HOST_UNAVAILABLE', 'HOST_TIMEOUT', 'KEYS_UNAVAILABLE'];
 
 /** Sends a request as a stubborn client does: again after a broken connection and after an undecided answer. */
 export async function insist<B>(request: () => Promise<Answer<B>>): Promise<Answer<B>> {
   for (;;) {
     const answer = await request().catch(() => null);
-    if (answer && !UNDECIDED.includes(String((answer.body as { error?: unknown }).error))) return answer;
+    const { error } = (answer?.body ?? {}) as { error?: string };
+    if (answer && !UNDECIDED.includes(error ?? '')) return answer;
     await sleep(ASK_AGAIN_EVERY_MS);
   }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  return port;
 }

@@ -1,10 +1,18 @@
 import pg from 'pg';
+import { hostFolder } from '../../dev/host-folder.ts';
 import { serverUser } from '../../dev/os-user.ts';
+import type { StackState } from '../../dev/stack.ts';
 
 /** Where a server of the local stack listens. */
 export interface HostSocket {
   socketDir: string;
   port: number;
+}
+
+/** Sockets of a running stack's two servers. */
+export function socketsOf({ host_dir, direct_port, pooled_port }: StackState) {
+  const socketDir = hostFolder(host_dir, {}).sockets;
+  return { postgres: { socketDir, port: direct_port }, pooler: { socketDir, port: pooled_port } };
 }
 
 /**

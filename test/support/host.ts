@@ -1,4 +1,4 @@
-import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -23,9 +23,13 @@ import { withinReach } from '../../dev/host-folder.ts';
 import { serverUser } from '../../dev/os-user.ts';
 import { findPgBouncer } from '../../dev/programs.ts';
 import { ROOT } from '../../dev/repository.ts';
+import { runAs } from '../../dev/run-as.ts';
 import { serverCertificate } from '../../dev/servers/certificate.ts';
 
+const START_WITHIN_MS = 10_000;
+
 type Part = 'postgres' | 'pooler';
+type ServerSocket = ServerLayout['postgres'];
 
 /** What one run of the control tool left. */
 export interface ToolRun {
@@ -46,12 +50,10 @@ export interface TestHost {
   tool: (...args: string[]) => Promise<ToolRun>;
   /** Starts the control tool; the caller waits for its end. */
   spawnTool: (...args: string[]) => Promise<ChildProcess>;
-  /** What PostgreSQL's superuser reads, in the agent's own database unless another is named. */
-  query: <Row extends pg.QueryResultRow>(
-    sql: string,
-    values?: unknown[],
-    database?: string,
-  ) => Promise<Row[]>;
+  /** A session of PostgreSQL's superuser in the agent's own database; the caller ends it. */
+  connect: () => Promise<pg.Client>;
+  /** What such a session reads. */
+  query: <Row extends pg.QueryResultRow>(sql: string, values?: unknown[]) => Promise<Row[]>;
   /** Stops everything and removes every file. */
   stop: () => Promise<void>;
 }
@@ -88,13 +90,13 @@ export async function startHost(): Promise<TestHost> {
     listenAddresses: '127.0.0.1',
     postgres: { port: await freePort(), socketDir: root },
     pooler: { port: await freePort(), socketDir: root },
-    tls: serverCertificate(root, user),
+    tls: await serverCertificate(root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
     agentUser: user.name,
     poolerUser: user.name,
   };
   const initdb = ['-D', dataDir, '-U', PLATFORM_ROLE, '-E', 'UTF8', '--locale=C', '--no-sync'];
-  execFileSync(join(binaries, 'initdb'), initdb, { ...identity, cwd: root, stdio: 'pipe' });
+  await runAs(user, join(binaries, 'initdb'), initdb, { cwd: root });
   const agentProgram = join(root, 'branchgate-agent.mjs');
   await bundleAgent(agentProgram);
 
@@ -115,39 +117,40 @@ export async function startHost(): Promise<TestHost> {
     POOLER_SOCKET_DIR: layout.pooler.socketDir,
     POOLER_PORT: String(layout.pooler.port),
   };
-  const commands: Record<Part, { command: string; args: string[]; knock: () => Promise<void> }> = {
+  const commands: Record<Part, { command: string; args: string[]; logIn: () => Promise<pg.Client> }> = {
     postgres: {
       command: join(binaries, 'postgres'),
       args: ['-D', dataDir],
-      knock: () => knock(layout.postgres, PLATFORM_ROLE, 'postgres'),
+      logIn: () => logIn(layout.postgres, PLATFORM_ROLE, 'postgres'),
     },
     pooler: {
       command: pooler,
       args: [join(root, 'pgbouncer.ini')],
-      knock: () => knock(layout.pooler, 'pgbouncer', 'pgbouncer'),
+      logIn: () => logIn(layout.pooler, 'pgbouncer', 'pgbouncer'),
     },
   };
   const running = new Map<Part, ChildProcess>();
 
+  /** Tried again while processes of a killed server still hold what the next one needs. */
   async function start(part: Part) {
-    const { command, args, knock } = commands[part];
-    const child = asRoot(() =>
-      spawn(command, args, { ...identity, cwd: root, stdio: ['ignore', 'ignore', 'pipe'] }),
-    );
+    const { command, args, logIn } = commands[part];
     let complaint = '';
-    child.stderr?.on('data', (chunk) => {
-      complaint = `${complaint}${chunk}`.slice(-4000);
-    });
-    running.set(part, child);
-    for (const deadline = Date.now() + 20_000; ; await sleep(10)) {
-      const refusal = await knock().then(
-        () => null,
-        (error: Error) => error,
-      );
-      if (!refusal) return;
-      if (child.exitCode === null && Date.now() < deadline) continue;
-      throw new Error(`${part} does not start: ${refusal.message}\n${complaint}`);
+    for (const deadline = Date.now() + START_WITHIN_MS; Date.now() < deadline; await sleep(10)) {
+      const child = running.get(part);
+      if (!child || child.exitCode !== null) {
+        const next = asRoot(() =>
+          spawn(command, args, { ...identity, cwd: root, stdio: ['ignore', 'ignore', 'pipe'] }),
+        );
+        next.stderr?.on('data', (chunk) => {
+          complaint = `${complaint}${chunk}`.slice(-4000);
+        });
+        running.set(part, next);
+      }
+      const session = await logIn().catch(() => null);
+      await session?.end();
+      if (session) return;
     }
+    throw new Error(`${part} does not start: ${complaint}`);
   }
 
   async function end(part: Part, signal: NodeJS.Signals) {
@@ -160,6 +163,8 @@ export async function startHost(): Promise<TestHost> {
   }
 
   const inTool = { ...identity, cwd: root, env: { PATH: process.env.PATH ?? '', ...settings } };
+
+  const connect = () => logIn(layout.postgres, PLATFORM_ROLE, PLATFORM_ROLE);
 
   await start('postgres');
   await start('pooler');
@@ -186,14 +191,9 @@ export async function startHost(): Promise<TestHost> {
       await once(child, 'spawn');
       return child;
     },
-    query: async <Row extends pg.QueryResultRow>(
-      sql: string,
-      values: unknown[] = [],
-      database = PLATFORM_ROLE,
-    ) => {
-      const { socketDir: host, port } = layout.postgres;
-      const client = new pg.Client({ host, port, user: PLATFORM_ROLE, database });
-      await client.connect();
+    connect,
+    query: async <Row extends pg.QueryResultRow>(sql: string, values: unknown[] = []) => {
+      const client = await connect();
       try {
         return (await client.query<Row>(sql, values)).rows;
       } finally {
@@ -210,15 +210,15 @@ export async function startHost(): Promise<TestHost> {
   };
 }
 
-async function knock(
-  { socketDir: host, port }: { socketDir: string; port: number },
+async function logIn(
+  { socketDir: host, port }: ServerSocket,
   user: string,
   database: string,
-) {
+): Promise<pg.Client> {
   const client = new pg.Client({ host, port, user, database });
   client.on('error', () => {});
   await client.connect();
-  await client.end();
+  return client;
 }
 
 async function freePort(): Promise<number> {

@@ -7,6 +7,8 @@ interface Scene {
   proxy: LinkProxy;
   /** Sends the request; repeated calls join the first. */
   begin: () => Promise<unknown>;
+  /** Resolves when PostgreSQL begins to make another database. */
+  databaseBegun: () => Promise<unknown>;
   /** Resolves when no job is open any more. */
   jobsEnded: () => Promise<unknown>;
 }
@@ -30,28 +32,47 @@ export const soonAfterRequest = (step: string, ms: number) =>
     return sleep(ms);
   });
 
-/**
- * The three moments of a step: its call is on the way, the host is at work, its reply is on the way.
- * @param ms how long the host has been at work in the second
- */
-export const aroundCall = (step: string, method: Method, ms: number): Moment[] => [
+/** A step's call is on the way to the host. */
+export const beforeCall = (step: string, method: Method) =>
   moment(`before ${step}`, ({ proxy, begin }) => {
     const call = proxy.hold({ method, side: 'call' });
     void begin();
     return call;
-  }),
-  moment(`during ${step}`, async ({ proxy, begin }) => {
+  });
+
+/** The host has been at work for so long. Should it be done by then, the gateway does not hear of it. */
+export const duringCall = (step: string, method: Method, ms: number) =>
+  moment(`during ${step}, after ${ms} ms`, async ({ proxy, begin }) => {
     const call = proxy.watch({ method, side: 'call' });
+    void proxy.hold({ method, side: 'reply' });
     void begin();
     await call;
     await sleep(ms);
-  }),
+  });
+
+/** A step's reply is on the way back. */
+export const afterReply = (step: string, method: Method) =>
   moment(`after ${step}`, ({ proxy, begin }) => {
     const reply = proxy.hold({ method, side: 'reply' });
     void begin();
     return reply;
-  }),
+  });
+
+/** All moments of a step. @param ms how long the host has been at work, for each moment during it */
+export const around = (step: string, method: Method, ...ms: number[]): Moment[] => [
+  beforeCall(step, method),
+  ...ms.map((delay) => duringCall(step, method, delay)),
+  afterReply(step, method),
 ];
+
+/** @param ms after the first file of a new database was there, while the others are being copied */
+export const duringCopy = (step: string, ms: number) =>
+  moment(`during ${step}, ${ms} ms into the copy`, async ({ begin, databaseBegun }) => {
+    const begun = databaseBegun();
+    void begin();
+    await begun;
+    await sleep(ms);
+  });
 
 /** @param ms after the last reply went on to the gateway, which then writes down the end of the job */
 export const soonAfterReply = (step: string, method: Method, ms: number) =>

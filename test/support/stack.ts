@@ -9,7 +9,7 @@ import { accessToken, SCOPES, scopeNames } from '../../dev/identity-provider/acc
 import { stackProcesses } from '../../dev/leftovers.ts';
 import { agentSettings, type PartName } from '../../dev/programs.ts';
 import { readSettings } from '../../dev/settings.ts';
-import { type Stack, type StackState, startStack as startLocalStack } from '../../dev/stack.ts';
+import { type Stack as LocalStack, type StackState, startStack as startLocalStack } from '../../dev/stack.ts';
 import { freePort } from './free-port.ts';
 
 export interface StackOptions {
@@ -39,7 +39,7 @@ export interface RequestOptions {
   headers?: Record<string, string>;
 }
 
-export interface TestStack {
+export interface Stack {
   /** As in `stack.json`, kept up to date. */
   readonly state: StackState;
   url: string;
@@ -59,7 +59,7 @@ export interface TestStack {
 }
 
 const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
-const STACKS = new Set<Stack>();
+const STACKS = new Set<LocalStack>();
 
 // A test run that is cut off leaves nothing behind.
 process.once('exit', () => {
@@ -75,7 +75,7 @@ function end(pid: number) {
 }
 
 /** The stack of `npm start`, in this process, on free ports and in a folder of its own. */
-export async function startStack(options: StackOptions = {}): Promise<TestStack> {
+export async function startStack(options: StackOptions = {}): Promise<Stack> {
   const devDir = options.devDir ?? temporaryFolder();
   const isNew = !existsSync(devFolder(devDir).choicesFile);
   const settings = readSettings({
@@ -147,7 +147,8 @@ export function temporaryFolder(): string {
   return dir;
 }
 
-async function freePorts(): Promise<Record<string, string>> {
+/** A free port for each part, by the name of its setting. */
+export async function freePorts(): Promise<Record<string, string>> {
   const ports = await Promise.all(PORT_NAMES.map(async (name) => [name, String(await freePort())]));
   return Object.fromEntries(ports);
 }

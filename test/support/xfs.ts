@@ -11,7 +11,8 @@ export interface XfsMount {
   remove: () => void;
 }
 
-const run = (command: string, ...args: string[]) => execFileSync(command, args, { stdio: 'pipe' });
+const run = (command: string, ...args: string[]) =>
+  execFileSync(command, args, { stdio: 'pipe', encoding: 'utf8' });
 
 /** Why no file system with copy-on-write can be made here; null when it can. */
 export function xfsHindrance(): string | null {
@@ -46,7 +47,7 @@ export function mountXfs(bytes: number): XfsMount {
     truncateSync(image, bytes);
     mkdirSync(folder);
     run('mkfs.xfs', '-q', '-m', 'reflink=1', image);
-    run('mount', '-o', 'loop', image, folder);
+    mountDirectly(image, folder);
     mounted = true;
   } catch (error) {
     remove();
@@ -61,6 +62,25 @@ export function mountXfs(bytes: number): XfsMount {
     },
     remove,
   };
+}
+
+/**
+ * Past the cache of the file system that the image lies in, where that can be: otherwise what was written
+ * seconds ago is still on its way to the disk when something is measured.
+ */
+function mountDirectly(image: string, folder: string): void {
+  const device = run('losetup', '--find', '--show', image).trim();
+  try {
+    run('losetup', '--direct-io=on', device);
+  } catch {
+    // Not every file system under the image can do without its cache.
+  }
+  try {
+    run('mount', device, folder);
+  } finally {
+    // While it is mounted this only asks that the device go with the mount.
+    run('losetup', '--detach', device);
+  }
 }
 
 /** Debian and Ubuntu keep it in a package of its own. */

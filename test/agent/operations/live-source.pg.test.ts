@@ -84,17 +84,16 @@ const balance = async (branch: Branch) =>
 
 test('ten branches of a busy main: no transaction fails, every clone is of one moment', async () => {
   const running = await load(main, 8);
-  let slowest = 0;
   const made: Branch[] = [];
   for (let n = 0; n < 10; n += 1) {
     const branch = await project.create(`db_live_prod_br_n${n}`, 'db_live_prod');
-    slowest = Math.max(slowest, branch.clone.clone_ms);
     made.push(branch);
   }
   await running.stop();
   expect(running.seen.failed).toEqual([]);
   expect(running.seen.done).toBeGreaterThan(100);
-  console.info(`worst client ${running.seen.worst.toFixed(0)} ms, slowest clone ${slowest.toFixed(0)} ms`);
+  // One second is what the pooler waits after a login that a PAUSE cut off, unless told otherwise.
+  expect(running.seen.worst).toBeLessThan(900);
   for (const branch of made) expect(await balance(branch)).toBe(0);
   expect(await paused()).toEqual([]);
   await Promise.all(made.map((branch) => project.drop(branch)));

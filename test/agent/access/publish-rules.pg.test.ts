@@ -1,0 +1,134 @@
+import { randomUUID } from 'node:crypto';
+import { appendFile, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { startHost, type TestHost } from '../../support/host.ts';
+import { type Branch, connect, type Port, Project, type Rule } from '../../support/host-project.ts';
+
+const HERE = '127.0.0.1/32';
+const ELSEWHERE = '192.0.2.0/24';
+
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+let branch: Branch;
+
+beforeAll(async () => {
+  servers = await startHost();
+  project = new Project(servers.host, []);
+  main = await project.create('db_rules_prod', null);
+  branch = await project.create('db_rules_prod_br_one', main.database);
+}, 60_000);
+afterAll(() => servers.stop());
+
+const apply = (revision: number, rules: Rule[], project_id = project.id) =>
+  runOperation(servers.host, 'access.apply', { project_id, access: { revision, rules } });
+
+/** Who gets in from here, as `<port> <database>`. */
+async function admitted(): Promise<string[]> {
+  const pairs = (['direct', 'pooled'] satisfies Port[]).flatMap((port) =>
+    [main, branch].map((of) => ({ port, of })),
+  );
+  const came = await Promise.all(
+    pairs.map(({ port, of }) =>
+      connect(servers.host, port, of, 'read_write').then(
+        async (client) => {
+          await client.end();
+          return [`${port} ${of.database}`];
+        },
+        () => [],
+      ),
+    ),
+  );
+  return came.flat();
+}
+
+const EVERYBODY = [
+  'direct db_rules_prod',
+  'direct db_rules_prod_br_one',
+  'pooled db_rules_prod',
+  'pooled db_rules_prod_br_one',
+];
+
+test('when a change of rules answers, both ports obey it', async () => {
+  expect(await admitted()).toEqual([]);
+  await apply(2, [{ branch_id: null, cidr: HERE }]);
+  expect(await admitted()).toEqual(EVERYBODY);
+  await apply(3, [{ branch_id: branch.branch_id, cidr: HERE }]);
+  expect(await admitted()).toEqual(['direct db_rules_prod_br_one', 'pooled db_rules_prod_br_one']);
+  await apply(4, [{ branch_id: null, cidr: ELSEWHERE }]);
+  expect(await admitted()).toEqual([]);
+});
+
+test('an older revision never overwrites a newer one; the same one may come again', async () => {
+  await apply(6, [{ branch_id: null, cidr: HERE }]);
+  await apply(5, []);
+  expect(await admitted()).toEqual(EVERYBODY);
+  await apply(6, [{ branch_id: null, cidr: HERE }]);
+  expect(await admitted()).toEqual(EVERYBODY);
+  await project.prepare(branch);
+  expect(await admitted()).toEqual(EVERYBODY);
+});
+
+test('rules of a project that is not here leave no trace', async () => {
+  expect(await apply(1, [{ branch_id: null, cidr: HERE }], randomUUID())).toEqual({ revision: 1 });
+  expect((await runOperation(servers.host, 'host.inventory', {})).projects).toHaveLength(1);
+});
+
+test.each([
+  'all',
+  '0.0.0.0/0 trust',
+  '10.0.0.1/8',
+  '127.0.0.1',
+  'samenet',
+  '10.0.0.0/8\nlocal all all trust',
+])('the network %j is refused before anything is written', async (cidr) => {
+  await expect(apply(100, [{ branch_id: null, cidr }])).rejects.toMatchObject({ code: 'INVALID_CALL' });
+});
+
+test('many changes at once share reloads, and all of them hold afterwards', async () => {
+  const loadTime = async () =>
+    (await servers.query<{ at: Date }>('SELECT pg_conf_load_time() AS at'))[0]?.at.getTime() ?? 0;
+  await Promise.all(
+    Array.from({ length: 20 }, (_, n) =>
+      apply(10 + n, [{ branch_id: null, cidr: n === 19 ? HERE : ELSEWHERE }]),
+    ),
+  );
+  expect(await admitted()).toEqual(EVERYBODY);
+  const before = await loadTime();
+  await apply(29, [{ branch_id: null, cidr: HERE }]);
+  expect(await loadTime(), 'nothing changed, so nothing is reloaded').toBe(before);
+});
+
+test('a rule file changed by another hand is put right by the next change', async () => {
+  const path = join(servers.layout.rulesDir, 'pg_hba.conf');
+  await appendFile(path, `hostssl all all ${HERE} trust\n`);
+  await apply(40, [{ branch_id: null, cidr: HERE }]);
+  expect(await readFile(path, 'utf8')).not.toContain('trust');
+});
+
+test('a line PostgreSQL does not take is never left for its next start', async () => {
+  const mainFile = join(servers.settings.PGDATA_DIR, 'pg_hba.conf');
+  const generated = join(servers.layout.rulesDir, 'pg_hba.conf');
+  const [hba, rules] = await Promise.all([readFile(mainFile, 'utf8'), readFile(generated, 'utf8')]);
+  await writeFile(mainFile, `${hba}nonsense\n`);
+  await expect(apply(50, [])).rejects.toMatchObject({
+    code: 'RULES_NOT_APPLIED',
+    message: expect.stringContaining('nonsense'),
+  });
+  expect(await readFile(generated, 'utf8')).toBe(rules);
+  await writeFile(mainFile, hba);
+  await apply(50, []);
+  expect(await admitted()).toEqual([]);
+});
+
+test('the pooler away: the change is refused, kept, and holds once the pooler is back', async () => {
+  await servers.end('pooler', 'SIGKILL');
+  await expect(apply(60, [{ branch_id: null, cidr: HERE }])).rejects.toMatchObject({
+    code: 'POOLER_UNAVAILABLE',
+  });
+  await servers.start('pooler');
+  await apply(60, [{ branch_id: null, cidr: HERE }]);
+  expect(await admitted()).toEqual(EVERYBODY);
+});

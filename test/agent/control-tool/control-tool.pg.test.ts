@@ -1,0 +1,139 @@
+import { randomUUID } from 'node:crypto';
+import { chmod, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { scramVerifier } from '../../../edge/credentials/password.ts';
+import { startHost, type TestHost } from '../../support/host.ts';
+import { connect, identity, Project } from '../../support/host-project.ts';
+
+let servers: TestHost;
+beforeAll(async () => {
+  servers = await startHost();
+});
+afterAll(() => servers.stop());
+
+const flags = (values: Record<string, string>) =>
+  Object.entries(values).flatMap(([name, value]) => [`--${name.replaceAll('_', '-')}`, value]);
+
+test('a branch is made, proved, listed and dropped from a shell, its password never on the command line', async () => {
+  const branch = new Project(servers.host).plan('db_shell_prod');
+  const ids = flags(identity(branch));
+  const [owner, read_write, read_only] = await Promise.all(
+    (['owner', 'read_write', 'read_only'] as const).map((role) => scramVerifier(branch.passwords[role])),
+  );
+  const access = { revision: 1, rules: [{ branch_id: null, cidr: '127.0.0.1/32' }] };
+  const prepare = await servers.tool(
+    'branch',
+    'prepare',
+    ...ids,
+    ...flags({ verifiers: JSON.stringify({ owner, read_write, read_only }), access: JSON.stringify(access) }),
+  );
+  expect(prepare).toEqual({ exitCode: 0, stdout: 'done\n', stderr: '' });
+
+  const clone = await servers.tool('branch', 'clone', ...ids, ...flags({ busy_wait: '1000' }), '--json');
+  expect(JSON.parse(clone.stdout)).toMatchObject({ created: true, paused_ms: 0 });
+  expect((await servers.tool('branch', 'publish', ...ids)).exitCode).toBe(0);
+
+  const passwordFile = join(servers.settings.STATE_DIR, 'password');
+  await writeFile(passwordFile, `${branch.passwords.read_write}\n`);
+  await chmod(passwordFile, 0o600);
+  expect(await servers.tool('branch', 'prove', ...ids, '--password', `@${passwordFile}`)).toMatchObject({
+    exitCode: 0,
+  });
+  await (await connect(servers.host, 'pooled', branch, 'read_write')).end();
+
+  const list = await servers.tool('list');
+  expect(list.stdout.split('\n')[0]).toMatch(/^DATABASE +STATE +BRANCH +PROJECT$/);
+  expect(list.stdout).toMatch(
+    new RegExp(`^db_shell_prod +ready +${branch.branch_id} +${branch.project_id}$`, 'm'),
+  );
+  const drop = await servers.tool(
+    'project',
+    'drop',
+    ...flags({ job_id: randomUUID(), project_id: branch.project_id }),
+  );
+  expect(drop.stdout).toBe('dropped_databases: 1\n');
+});
+
+describe('exit codes, and one line that says what to do', () => {
+  const ids = () => flags(identity(new Project(servers.host).plan('db_shell_prod_br_one')));
+
+  test('3 when refused as things are', async () => {
+    const project = new Project(servers.host);
+    const main = await project.create('db_busy_prod', null);
+    const busy = await connect(servers.host, 'direct', main, 'owner');
+    await busy.query('BEGIN; SELECT 1');
+    const branch = project.plan('db_busy_prod_br_one');
+    const clone = await servers.tool(
+      'branch',
+      'clone',
+      ...flags({ ...identity(branch), source: main.database, busy_wait: '200' }),
+    );
+    expect(clone).toMatchObject({ exitCode: 3, stdout: '' });
+    expect(clone.stderr).toMatch(/^branchgate-agent: .*\(SOURCE_BUSY\): .*--busy-wait.*\n$/);
+    await busy.end();
+    await project.drop(branch);
+    await project.drop(main);
+  });
+
+  test('1 when failed', async () => {
+    const clone = await servers.tool('branch', 'clone', ...ids(), '--source', 'db_gone', '--busy-wait', '1');
+    expect(clone).toMatchObject({ exitCode: 1, stderr: expect.stringContaining('SOURCE_MISSING') });
+  });
+
+  test.each([
+    ['a missing flag', ['branch', 'drop']],
+    ['an unknown command', ['brunch']],
+    ['a value of the wrong form', ['project', 'drop', '--job-id', 'x', '--project-id', 'y']],
+    ['JSON that is none', ['access', 'apply', '--project-id', randomUUID(), '--access', '{']],
+    ['a file that is not there', ['access', 'apply', '--project-id', randomUUID(), '--access', '@/nowhere']],
+    ['no gateway', ['enrol', '--token', 'x']],
+    ['not enrolled', ['run']],
+  ])('2 for %s', async (_, words) => {
+    const run = await servers.tool(...words);
+    expect(run).toMatchObject({ exitCode: 2, stdout: '' });
+    expect(run.stderr.trimEnd()).not.toBe('');
+  });
+
+  test('4 when a server is away', async () => {
+    await servers.end('pooler', 'SIGKILL');
+    expect(await servers.tool('host', 'describe')).toMatchObject({
+      exitCode: 4,
+      stderr: expect.stringContaining('start PgBouncer'),
+    });
+    await servers.start('pooler');
+  });
+});
+
+test('doctor tells what is wrong, also when hardly anything is right', async () => {
+  const healthy = await servers.tool('doctor', '--json');
+  const { findings } = JSON.parse(healthy.stdout) as { findings: { severity: string; sentence: string }[] };
+  expect(findings.filter(({ severity }) => severity === 'problem').map(({ sentence }) => sentence)).toEqual([
+    'GATEWAY_URL is missing: set it to the address of the gateway.',
+    'This host is not enrolled: run `enrol`.',
+  ]);
+  expect(healthy.exitCode).toBe(1);
+  await servers.end('postgres', 'SIGKILL');
+  const sick = await servers.tool('doctor');
+  expect(sick.exitCode).toBe(1);
+  expect(sick.stdout).toContain('start PostgreSQL');
+  await servers.start('postgres');
+});
+
+test('every operation has its command, with help and completion', async () => {
+  const help = await servers.tool('branch', 'clone', '--help');
+  expect(help).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('--busy-wait <number>') });
+  for (const shell of ['bash', 'zsh', 'fish']) {
+    const { stdout } = await servers.tool('completion', shell);
+    for (const word of ['branch', 'prepare', 'busy-wait']) expect(stdout).toContain(word);
+  }
+});
+
+test('configuration prints what the servers of this very host run with', async () => {
+  const { tls, agentUser } = servers.layout;
+  const options = flags({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
+  const hba = await servers.tool('configuration', 'pg_hba.conf', ...options);
+  expect(hba.stdout).toContain(`include_if_exists "${servers.layout.rulesDir}/pg_hba.conf"`);
+  const ini = await servers.tool('configuration', 'pgbouncer.ini', ...options);
+  expect(ini.stdout).toContain(`listen_port = ${servers.layout.pooler.port}`);
+});
