@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
-import { chownSync, cpSync, existsSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
+import { chownSync, cpSync, existsSync, lstatSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { canReach, type OsUser } from './os-user.ts';
+import { Refusal } from './refusal.ts';
 
 /** Where the database host's files go when root keeps DEV_DIR where no other user can reach it. */
 const BESIDE = '/var/lib/branchgate-dev';
@@ -42,13 +43,22 @@ function socketFolder(dir: string): string {
     : join('/tmp', `branchgate-${shortHash(dir)}`);
 }
 
+/** @throws Refusal when another user has made one of them: sockets may lie in a folder that all can write to */
 export function makeHostFolder(folder: HostFolder, user: OsUser): void {
   mkdirSync(folder.dir, { recursive: true, mode: 0o755 });
   mkdirSync(folder.programs, { recursive: true });
-  for (const dir of [folder.config, folder.tls, folder.state, folder.data, folder.sockets]) {
-    if (existsSync(dir)) continue;
-    mkdirSync(dir, { recursive: true, mode: 0o700 });
-    chownSync(dir, user.uid, user.gid);
+  for (const dir of [folder.config, folder.tls, folder.state, folder.sockets]) {
+    if (!existsSync(dir)) {
+      mkdirSync(dir, { mode: 0o700 });
+      chownSync(dir, user.uid, user.gid);
+    }
+    if (lstatSync(dir).uid !== user.uid)
+      throw new Refusal(`${dir} does not belong to ${user.name}: remove it`);
+  }
+  // Its owner is judged with all else about it.
+  if (!existsSync(folder.data)) {
+    mkdirSync(folder.data, { recursive: true, mode: 0o700 });
+    chownSync(folder.data, user.uid, user.gid);
   }
 }
 

@@ -91,6 +91,7 @@ export async function startStack(settings: StackSettings, options: StartOptions)
     stop = async () => {
       state = null;
       for (const name of PART_NAMES) await parts[name].stop();
+      rmSync(site.host.sockets, { recursive: true, force: true });
       rmSync(site.folder.stackFile, { force: true });
       await letGo();
     };

@@ -1,4 +1,4 @@
-import { and, eq, gt, lte, type SQL } from 'drizzle-orm';
+import { and, eq, gt, lte, type SQL, sql } from 'drizzle-orm';
 import type { Context } from 'hono';
 import type { Principal } from '../authentication/principal.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
@@ -61,24 +61,36 @@ export async function readKeyUse(
   return { tenantId: principal.tenantId, userId: principal.userId, path: context.req.path, key, bodyHash };
 }
 
+/** What is on record of the key; reads side by side with whatever else a request reads. */
+export const recordedUses = (db: Database, use: KeyUse | null, now: Date) =>
+  db
+    .select()
+    .from(idempotencyKeys)
+    .where(
+      use === null
+        ? sql`false`
+        : and(
+            eq(idempotencyKeys.tenantId, use.tenantId),
+            eq(idempotencyKeys.userId, use.userId),
+            eq(idempotencyKeys.path, use.path),
+            eq(idempotencyKeys.key, use.key),
+            gt(idempotencyKeys.expiresAt, now),
+          ),
+    );
+
 /**
  * The answer the key's first request got, to be given again; null when this is the first.
  * @throws ApiError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT
  */
-export async function replay(db: Database, use: KeyUse | null, now: Date): Promise<Response | null> {
-  if (!use) return null;
-  const sameKey = and(
-    eq(idempotencyKeys.tenantId, use.tenantId),
-    eq(idempotencyKeys.userId, use.userId),
-    eq(idempotencyKeys.path, use.path),
-    eq(idempotencyKeys.key, use.key),
-  );
-  const [row] = await db
-    .select()
-    .from(idempotencyKeys)
-    .where(and(sameKey, gt(idempotencyKeys.expiresAt, now)));
-  if (!row) return null;
-  if (row.bodyHash !== use.bodyHash) throw new ApiError('IDEMPOTENCY_KEY_REUSED');
-  if (row.status === null) throw new ApiError('IDEMPOTENCY_IN_FLIGHT', { job_id: row.jobId });
-  return Response.json(row.body, { status: row.status, headers: { 'Idempotency-Replayed': 'true' } });
+export function replay(
+  [recorded]: (typeof idempotencyKeys.$inferSelect)[],
+  use: KeyUse | null,
+): Response | null {
+  if (!recorded) return null;
+  if (recorded.bodyHash !== use?.bodyHash) throw new ApiError('IDEMPOTENCY_KEY_REUSED');
+  if (recorded.status === null) throw new ApiError('IDEMPOTENCY_IN_FLIGHT', { job_id: recorded.jobId });
+  return Response.json(recorded.body, {
+    status: recorded.status,
+    headers: { 'Idempotency-Replayed': 'true' },
+  });
 }

@@ -19,7 +19,7 @@ import { credentialsRecord } from '../credentials/branch-credentials.ts';
 import { changesOf, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, hosts, projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { readKeyUse, replay } from '../idempotency/idempotency-key.ts';
+import { readKeyUse, recordedUses, replay } from '../idempotency/idempotency-key.ts';
 import { creatorNetwork } from '../network-rules/creator-rule.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, visibleProject } from '../projects/project-access.ts';
@@ -48,23 +48,21 @@ export const branchRoutes = new Hono<AppEnv>()
     const reach = allow(c.var.principal, 'branch.change');
     const projectId = readId(c, 'project_id');
     const db = databaseOf(c);
-    const project = found(await visibleProject(db, c.var.principal, reach, projectId));
     const body = await readBody(c, NewBranch);
     const keyUse = await readKeyUse(c, c.var.principal, body);
-    const [replayed, [source]] = await Promise.all([
-      replay(db, keyUse, new Date()),
+    const wanted = body.source_branch_id
+      ? eq(projectBranches.id, body.source_branch_id)
+      : eq(projectBranches.isDefault, true);
+    const [projectRows, [source], uses] = await db.batch([
+      visibleProject(db, c.var.principal, reach, projectId),
       db
         .select()
         .from(projectBranches)
-        .where(
-          and(
-            branchesOf(projectId),
-            body.source_branch_id
-              ? eq(projectBranches.id, body.source_branch_id)
-              : eq(projectBranches.isDefault, true),
-          ),
-        ),
+        .where(and(branchesOf(projectId), wanted)),
+      recordedUses(db, keyUse, new Date()),
     ]);
+    const project = found(projectRows);
+    const replayed = replay(uses, keyUse);
     if (replayed) return replayed;
     const { length } = branchDatabaseName(project.appKey, project.env, body.branch_name);
     if (length > DATABASE_NAME_MAX) {

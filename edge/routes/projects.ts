@@ -15,7 +15,7 @@ import { type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, hosts, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { isLinked } from '../host-link/host-caller.ts';
-import { readKeyUse, replay } from '../idempotency/idempotency-key.ts';
+import { readKeyUse, recordedUses, replay } from '../idempotency/idempotency-key.ts';
 import { jobRecord } from '../jobs/job-record.ts';
 import { cutPage, keyset, PageQuery } from '../pagination.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
@@ -60,8 +60,9 @@ export const projectRoutes = new Hono<AppEnv>()
     const body = await readBody(c, NewProject);
     const db = databaseOf(c);
     const keyUse = await readKeyUse(c, c.var.principal, body);
-    const [replayed, hostId] = await Promise.all([replay(db, keyUse, new Date()), chooseHost(c.env, db)]);
+    const replayed = replay(await recordedUses(db, keyUse, new Date()), keyUse);
     if (replayed) return replayed;
+    const hostId = await chooseHost(c.env, db);
     const projectId = crypto.randomUUID();
     const outcome = await coordinatorOf(c.env, projectId).createProject(
       {

@@ -71,7 +71,7 @@ test('Ctrl-C leaves nothing running, and the next start finds everything again',
   const ending = await interrupt(first);
   expect(ending).toMatchObject({ code: 0, stderr: '' });
   expect(stackProcesses(devDir)).toEqual([]);
-  expect(readdirSync(join(state.host_dir, 'sockets'))).toEqual([]);
+  expect(existsSync(join(state.host_dir, 'sockets'))).toBe(false);
   expect(existsSync(devFolder(devDir).stackFile)).toBe(false);
 
   // The ports that the first start was told are kept.

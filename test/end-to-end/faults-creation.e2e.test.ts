@@ -5,7 +5,16 @@ import { type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api
 import { type Fingerprint, fingerprint, query } from '../support/database.ts';
 import { FaultStage, VICTIMS } from '../support/fault-stage.ts';
 import { fillLedger } from '../support/load.ts';
-import { afterEnd, aroundCall, beforeRequest, soonAfterReply, soonAfterRequest } from '../support/moments.ts';
+import {
+  afterEnd,
+  afterReply,
+  around,
+  beforeCall,
+  beforeRequest,
+  duringCopy,
+  soonAfterReply,
+  soonAfterRequest,
+} from '../support/moments.ts';
 
 const SAMPLE = new URL('../support/sample.sql', import.meta.url);
 /** Large enough to be cloned file by file where there is no reflink, which takes some hundred milliseconds. */
@@ -13,11 +22,12 @@ const LARGE_MB = 64;
 
 /** Every moment at which each part is killed, and what is cloned then. */
 const MOMENTS = [
-  { moments: [beforeRequest('reserve'), soonAfterRequest('reserve', 10)], size: 'small' },
-  { moments: aroundCall('prepare', 'branch.prepare', 15), size: 'small' },
-  { moments: aroundCall('clone', 'branch.clone', 200), size: 'large' },
-  { moments: aroundCall('publish', 'branch.publish', 5), size: 'small' },
-  { moments: aroundCall('prove', 'branch.prove', 5), size: 'small' },
+  { moments: [beforeRequest('reserve'), soonAfterRequest('reserve', 8)], size: 'small' },
+  { moments: around('prepare', 'branch.prepare', 3, 10, 20), size: 'small' },
+  { moments: [beforeCall('clone', 'branch.clone'), duringCopy('clone', 5)], size: 'small' },
+  { moments: [duringCopy('clone', 40), afterReply('clone', 'branch.clone')], size: 'large' },
+  { moments: around('publish', 'branch.publish', 0, 1), size: 'small' },
+  { moments: around('prove', 'branch.prove', 1, 4), size: 'small' },
   { moments: [soonAfterReply('activate', 'branch.prove', 2), afterEnd('activate')], size: 'small' },
 ] as const;
 
@@ -48,7 +58,7 @@ afterAll(() => stage?.close());
 test.each(CASES)('a branch is made once: $victim killed $name', async ({ victim, moment, size }) => {
   const { project, content } = sources[size];
   const path = `/api/v1/projects/${project.id}/branches`;
-  const branch_name = `${victim}-${moment.name.replace(' ', '-')}`;
+  const branch_name = `${victim}-${moment.name.replace(/[^a-z0-9]+/g, '-')}`;
   const headers = { ...FROM_LOOPBACK, 'Idempotency-Key': randomUUID() };
   const begunBefore = stage.databasesBegun;
 

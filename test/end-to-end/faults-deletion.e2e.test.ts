@@ -1,14 +1,14 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { BranchBody } from '../support/api.ts';
 import { FaultStage, VICTIMS } from '../support/fault-stage.ts';
-import { afterEnd, aroundCall, beforeRequest, soonAfterReply, soonAfterRequest } from '../support/moments.ts';
+import { afterEnd, around, beforeRequest, soonAfterReply, soonAfterRequest } from '../support/moments.ts';
 
 /** Every moment at which each part is killed, by the operation that does the work. */
-const casesOf = (method: 'branch.drop' | 'project.drop', workMs: number) =>
+const casesOf = (method: 'branch.drop' | 'project.drop') =>
   [
     beforeRequest('record'),
-    soonAfterRequest('record', 5),
-    ...aroundCall('drop', method, workMs),
+    soonAfterRequest('record', 3),
+    ...around('drop', method, 3, 12, 25),
     soonAfterReply('end', method, 2),
     afterEnd('end'),
   ].flatMap((moment) => VICTIMS.map((victim) => ({ name: moment.name, victim, moment })));
@@ -22,7 +22,7 @@ beforeAll(async () => {
 });
 afterAll(() => stage?.close());
 
-test.each(casesOf('branch.drop', 30))(
+test.each(casesOf('branch.drop'))(
   'a branch is deleted once: $victim killed $name',
   async ({ victim, moment }) => {
     const project = await stage.api.project('Branch deleted');
@@ -39,7 +39,7 @@ test.each(casesOf('branch.drop', 30))(
   },
 );
 
-test.each(casesOf('project.drop', 60))(
+test.each(casesOf('project.drop'))(
   'a project is deleted once: $victim killed $name',
   async ({ victim, moment }) => {
     const project = await stage.api.project('Project deleted');
