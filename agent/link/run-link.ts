@@ -64,7 +64,7 @@ function dial(
   options: Omit<AgentLinkOptions, 'transport'>,
   signal: AbortSignal,
 ): Promise<LinkEnd> {
-  const socket = new WebSocket(address, {
+  const socket = new WebSocket(address.href, {
     maxPayload: options.bounds.messageBytes,
     handshakeTimeout: options.bounds.handshakeTime,
     perMessageDeflate: false,

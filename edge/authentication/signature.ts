@@ -30,7 +30,7 @@ export function preAuthEncode(pieces: readonly Uint8Array[]): Uint8Array {
 export const isSignedBy = (
   publicKey: Uint8Array,
   { message, signature, footer }: PasetoParts,
-  implicitAssertion = new Uint8Array(),
+  implicitAssertion: Uint8Array = new Uint8Array(),
 ): Promise<boolean> =>
   verifyAsync(
     signature,

@@ -8,7 +8,7 @@ import type { AnySaga, JobRow } from './saga.ts';
 /** Jobs that end sooner show no progress in D1: their one write is their end. */
 const SHOW_PROGRESS_EVERY_MS = 400;
 
-export const pendingSteps = (definition: AnySaga): JobStep[] =>
+const pendingSteps = (definition: AnySaga): JobStep[] =>
   definition.steps
     .flat()
     .map(({ name }) => ({ name, status: 'pending', started_at: null, finished_at: null }));

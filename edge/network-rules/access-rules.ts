@@ -38,7 +38,7 @@ export const confirmAccess = (db: Database, projectId: string, revision: number)
     .where(eq(projects.id, projectId));
 
 /** The rules as they are wanted now, or null when the host is known to obey them. */
-export async function wantedAccess(db: Database, projectId: string): Promise<AccessRules | null> {
+async function wantedAccess(db: Database, projectId: string): Promise<AccessRules | null> {
   const [projectRows, rules] = await db.batch([
     db.select().from(projects).where(eq(projects.id, projectId)),
     db.select().from(networkRules).where(eq(networkRules.projectId, projectId)),

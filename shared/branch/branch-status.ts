@@ -5,9 +5,6 @@ export type BranchStatus = (typeof BRANCH_STATUSES)[number];
 /** Statuses that count against the cap on branches (spec section 7). */
 export const COUNTED_STATUSES = ['creating', 'active', 'expired'] as const satisfies readonly BranchStatus[];
 
-/** Statuses in which a record no longer holds its branch name and database name. */
-export const NAME_FREE_STATUSES = ['deleted', 'failed'] as const satisfies readonly BranchStatus[];
-
 export type BranchEvent =
   | 'proved'
   | 'gave_up'

@@ -1,5 +1,4 @@
 export const PROJECT_STATUSES = ['creating', 'active', 'deleting', 'failed'] as const;
-export type ProjectStatus = (typeof PROJECT_STATUSES)[number];
 
 /** Spec section 8: branches that count (creating, active, expired) a project, `main` included. */
 export const DEFAULT_BRANCH_LIMIT = 10;

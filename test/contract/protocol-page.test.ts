@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../shared/protocol/closes.ts';
@@ -7,7 +8,7 @@ import { HOST_FAILURES } from '../../shared/protocol/host-failures.ts';
 import { OPERATIONS } from '../../shared/protocol/operations.ts';
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 
-const page = readFileSync(new URL('../../docs/protocol.md', import.meta.url), 'utf8');
+const page = readFileSync(join(import.meta.dirname, '../../docs/protocol.md'), 'utf8');
 const rows = page.split('\n').filter((line) => line.startsWith('|'));
 const rowWith = (...cells: string[]) => rows.find((row) => cells.every((cell) => row.includes(cell)));
 

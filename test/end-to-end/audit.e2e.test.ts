@@ -12,7 +12,10 @@ interface AuditRow {
 }
 
 const audited = (tenant: string) =>
-  readD1<AuditRow>('select * from audit_events where tenant_id = ? order by created_at, rowid', tenantNamed(tenant));
+  readD1<AuditRow>(
+    'select * from audit_events where tenant_id = ? order by created_at, rowid',
+    tenantNamed(tenant),
+  );
 
 describe('audit events', () => {
   test('are written for each action, once, with who did it and under which request', async () => {

@@ -1,4 +1,4 @@
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
 import { build } from 'esbuild';
 import { convertV4MiniflareOptions, Miniflare } from 'miniflare';
 import { WebSocket } from 'ws';
@@ -9,7 +9,7 @@ import type { Method, Params } from '../../shared/protocol/operations.ts';
 export const PLATFORM_SECRET = 'platform-secret-of-the-tests-0123456789';
 
 const WORKER = 'link-gateway';
-const root = fileURLToPath(new URL('../../', import.meta.url));
+const root = `${join(import.meta.dirname, '../..')}/`;
 
 /** The link's own part of the gateway in real workerd, with a real D1 that has the migrations. */
 export async function startLinkGateway(options: {

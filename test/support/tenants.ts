@@ -20,13 +20,7 @@ interface TokenOptions {
 }
 
 /** A token that the local identity provider signed. */
-export function tokenOf({
-  tenant,
-  role = 'owner',
-  email,
-  scope,
-  expiresIn = 3600,
-}: TokenOptions): Promise<string> {
+function tokenOf({ tenant, role = 'owner', email, scope, expiresIn = 3600 }: TokenOptions): Promise<string> {
   const issuedAt = new Date();
   return accessToken(devFolder(inject('stack').devDir).identityProvider, {
     email: email ?? `${role}@${tenant ?? 'nowhere'}.example`,

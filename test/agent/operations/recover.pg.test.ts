@@ -41,24 +41,32 @@ const cloneArguments = (branch: Branch) => [
 ];
 
 /**
- * Kills an agent process while PostgreSQL is at its clone: the statement is held up by a lock, and goes on by
- * itself when the process is gone.
+ * Does something while PostgreSQL is at a `CREATE DATABASE`, which a lock holds up until `action` is done.
+ * @param action is given the process id of that session
  */
-async function killInMidClone(branch: Branch) {
+async function inMidClone(action: (pid: number) => Promise<void>): Promise<void> {
   const holder = await servers.connect();
   await holder.query('BEGIN; LOCK TABLE pg_database IN SHARE MODE');
-  const tool = await servers.spawnTool(...cloneArguments(branch));
-  await eventually(async () => {
-    const { rows } = await holder.query(
-      "SELECT FROM pg_stat_activity WHERE query LIKE '%CREATE DATABASE%' AND wait_event_type = 'Lock'",
+  const pid = await eventually(async () => {
+    const rows = await servers.query<{ pid: number }>(
+      "SELECT pid FROM pg_stat_activity WHERE query LIKE '%CREATE DATABASE%' AND wait_event_type = 'Lock'",
     );
     expect(rows).toHaveLength(1);
+    return rows[0]?.pid ?? 0;
   });
-  const ended = once(tool, 'exit');
-  tool.kill('SIGKILL');
-  await ended;
+  await action(pid);
   await holder.query('COMMIT');
   await holder.end();
+}
+
+/** Begins a clone in an agent process of its own, which is killed. PostgreSQL goes on by itself. */
+async function cloneByKilledAgent(branch: Branch) {
+  const tool = await servers.spawnTool(...cloneArguments(branch));
+  const ended = once(tool, 'exit');
+  await inMidClone(async () => {
+    tool.kill('SIGKILL');
+    await ended;
+  });
 }
 
 const databases = async () =>
@@ -81,7 +89,7 @@ const query = (branch: Branch) => asClient(servers.host, 'pooled', branch, 'read
 
 test('an agent killed in mid-clone: the retry adopts its clone and never makes a second', async () => {
   const branch = project.plan('db_crash_prod_br_adopted');
-  await killInMidClone(branch);
+  await cloneByKilledAgent(branch);
   expect(await project.clone(branch, main.database)).toMatchObject({ created: false });
   expect(await databases()).toEqual([buildDatabaseName(branch.job_id), main.database]);
   await project.prepare(branch);
@@ -93,7 +101,7 @@ test('an agent killed in mid-clone: the retry adopts its clone and never makes a
 
 test('an agent killed in mid-clone: a drop waits for what it left and takes it', async () => {
   const branch = project.plan('db_crash_prod_br_dropped');
-  await killInMidClone(branch);
+  await cloneByKilledAgent(branch);
   expect(await project.drop(branch)).toEqual({ dropped: true });
   expect(await databases()).toEqual([main.database]);
   expect(await leaked()).toEqual([]);
@@ -111,28 +119,50 @@ test('an agent killed between PAUSE and RESUME: clients go on once another looks
   await waiting;
 });
 
-test('PostgreSQL killed in mid-clone: nothing is left in its folder, and the retry makes the branch', async () => {
-  const stop = new AbortController();
+test('PostgreSQL crashing in mid-clone: what it leaves in its folder goes, and the retry makes the branch', async () => {
   const watch = new ServerWatch(servers.host, () => {});
   await watch.look();
-  const watching = watch.keepLooking(stop.signal);
   const branch = project.plan('db_crash_prod_br_retried');
+  const cloning = Promise.allSettled([project.clone(branch, main.database)]);
   const base = watchFolder(join(servers.settings.PGDATA_DIR, 'base'));
-  const killed = once(base, 'change').then(() => servers.end('postgres', 'SIGKILL'));
-  const [cloning] = await Promise.allSettled([project.clone(branch, main.database), killed]);
+  let creating = 0;
+  // The first change to the folder is the new database's directory.
+  const killed = once(base, 'change').then(() => process.kill(creating, 'SIGKILL'));
+  await inMidClone(async (pid) => {
+    creating = pid;
+  });
+  await killed;
   base.close();
-  await servers.start('postgres');
-  await eventually(async () => expect(await leaked()).toEqual([]));
-  await eventually(() => query(main));
-  const retried = await project.clone(branch, main.database);
-  expect(retried.created).toBe(cloning.status === 'rejected');
+  const [outcome] = await cloning;
+  expect(outcome).toMatchObject({ status: 'rejected', reason: { code: 'POSTGRES_UNAVAILABLE' } });
+  await eventually(() => servers.query('SELECT 1'));
+  expect(await leaked()).toHaveLength(1);
+  await eventually(async () => {
+    await watch.look();
+    expect(await leaked()).toEqual([]);
+    await query(main);
+  });
+  expect(await project.clone(branch, main.database)).toMatchObject({ created: true });
   await project.prepare(branch);
   await project.publish(branch);
   await project.prove(branch);
   await project.drop(branch);
-  stop.abort();
-  await watching;
-}, 60_000);
+});
+
+test('PostgreSQL killed in mid-clone: the clone is there or it is not, and the retry makes the branch', async () => {
+  const branch = project.plan('db_crash_prod_br_again');
+  const cloning = Promise.allSettled([project.clone(branch, main.database)]);
+  await sleep(30);
+  await servers.end('postgres', 'SIGKILL');
+  await cloning;
+  await expect(project.clone(branch, main.database)).rejects.toMatchObject({ code: 'POSTGRES_UNAVAILABLE' });
+  await servers.start('postgres');
+  await eventually(async () => expect(await recover(servers.host)).toEqual([]));
+  expect(await leaked()).toEqual([]);
+  await project.clone(branch, main.database);
+  expect(await databases()).toEqual([buildDatabaseName(branch.job_id), main.database]);
+  await project.drop(branch);
+});
 
 test('both servers killed at once: rules, entries and logins are as before', async () => {
   await servers.end('postgres', 'SIGKILL');

@@ -1,10 +1,10 @@
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
 import { build } from 'esbuild';
 import { convertV4MiniflareOptions, Miniflare } from 'miniflare';
 import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { newSigner, type Provider, startProvider } from '../../support/provider.ts';
 
-const WORKER = fileURLToPath(new URL('../../support/authentication-worker.ts', import.meta.url));
+const WORKER = join(import.meta.dirname, '../../support/authentication-worker.ts');
 
 const signer = newSigner('key-1');
 const claims = (gid: string) => ({
