@@ -9,6 +9,7 @@ const WITH_SERVERS = { testTimeout: 120_000, hookTimeout: 120_000, maxWorkers: 2
 
 export default defineConfig({
   test: {
+    silent: 'passed-only',
     projects: [
       {
         test: {
