@@ -13,7 +13,7 @@ export async function bundleAgent(file: string): Promise<void> {
     outfile: file,
     bundle: true,
     platform: 'node',
-    target: 'node20',
+    target: 'node22',
     format: 'esm',
     banner: { js: REQUIRE },
     // An optional native client of `pg` that is not used.

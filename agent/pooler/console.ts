@@ -3,7 +3,7 @@ import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
 
 /** PgBouncer's own name for its console and for the user it lets in there over the unix socket. */
-export const CONSOLE = 'pgbouncer';
+const CONSOLE = 'pgbouncer';
 
 export interface PoolerEntry {
   name: string;

@@ -51,12 +51,12 @@ export async function resume(settings: AgentSettings, database: string): Promise
   throw new HostError('POOLER_UNAVAILABLE', `PgBouncer did not resume ${database}`);
 }
 
-/** Whether the database's paused flag comes to be `paused` in time; one the pooler does not serve is not paused. */
+/** Whether the database's flag comes to be `paused` in time. One the pooler does not serve has no clients to hold. */
 const seen = (settings: AgentSettings, database: string, paused: boolean, within: number): Promise<boolean> =>
   withConsole(settings, async (console) => {
     for (const deadline = Date.now() + within; ; await sleep(LOOK_EVERY_MS)) {
       const entry = (await showDatabases(console)).find(({ name }) => name === database);
-      if ((entry?.paused ?? false) === paused) return true;
+      if ((entry?.paused ?? paused) === paused) return true;
       if (Date.now() > deadline) return false;
     }
   });

@@ -28,6 +28,7 @@ const TABLES = `
     branch_id uuid NOT NULL REFERENCES branch ON DELETE CASCADE,
     verifier text NOT NULL
   );
+  CREATE INDEX IF NOT EXISTS login_by_branch ON login (branch_id);
 `;
 
 /** Makes what is missing of the agent's own database, and closes the cluster's own databases to tenants. */

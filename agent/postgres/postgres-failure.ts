@@ -1,12 +1,8 @@
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { HostError } from '../servers/host-error.ts';
 
-/** SQLSTATEs (PostgreSQL appendix A) and system errors of the socket that say how the host is. */
-const CODES: Record<string, HostFailureCode> = {
-  ENOENT: 'POSTGRES_UNAVAILABLE',
-  ECONNREFUSED: 'POSTGRES_UNAVAILABLE',
-  ECONNRESET: 'POSTGRES_UNAVAILABLE',
-  EPIPE: 'POSTGRES_UNAVAILABLE',
+/** SQLSTATEs (PostgreSQL appendix A) that say how the host is. */
+const STATES: Record<string, HostFailureCode> = {
   '57P01': 'POSTGRES_UNAVAILABLE',
   '57P02': 'POSTGRES_UNAVAILABLE',
   '57P03': 'POSTGRES_UNAVAILABLE',
@@ -19,8 +15,13 @@ const CODES: Record<string, HostFailureCode> = {
   '53100': 'HOST_FULL',
 };
 
-/** Errors of the `pg` package itself, which carry no code. */
-const LOST_SESSION = /^(Connection terminated|timeout e|Client (was closed|has encountered))/;
+/** Errors of the socket and of the `pg` package, which carry no SQLSTATE. */
+const MESSAGES: [RegExp, HostFailureCode][] = [
+  [/^(connect|read|write) E/, 'POSTGRES_UNAVAILABLE'],
+  [/^(Connection terminated|timeout expired|Client (was closed|has encountered))/, 'POSTGRES_UNAVAILABLE'],
+  // Every session for operations is taken.
+  [/^timeout exceeded/, 'HOST_BUSY'],
+];
 
 export const sqlState = (error: unknown): string | undefined =>
   error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined;
@@ -28,7 +29,7 @@ export const sqlState = (error: unknown): string | undefined =>
 /** What an operation's error means to the edge; one that says nothing about the host comes back as it is. */
 export function asHostError(error: unknown): unknown {
   if (!(error instanceof Error) || error instanceof HostError) return error;
-  const code =
-    CODES[sqlState(error) ?? ''] ?? (LOST_SESSION.test(error.message) ? 'POSTGRES_UNAVAILABLE' : undefined);
-  return code ? new HostError(code, `PostgreSQL: ${error.message}`) : error;
+  const { message } = error;
+  const code = STATES[sqlState(error) ?? ''] ?? MESSAGES.find(([pattern]) => pattern.test(message))?.[1];
+  return code ? new HostError(code, `PostgreSQL: ${message}`) : error;
 }

@@ -26,17 +26,26 @@ const METHOD = `\
 PostgreSQL's data on XFS with reflink that lies in a file, everything else as \`npm start\` runs it. Measured are
 \`POST …/branches\` until its 201, and the \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\`
 that is at its heart: by turns, after a first round that does not count. Medians are compared. What a case has made is
-dropped before the next. A database *in use* was written to by ${WRITERS} clients for a second just before, so there is something to
-flush; one *at rest* has no clients and nothing to flush. Disk growth is what the file system has less after one branch,
-write-ahead log and all. \`npm run bench\` measures it again.`;
+dropped before the next. *At rest*: a database without clients and with nothing to flush. *In use*: it has a branch
+that is kept, and ${WRITERS} clients wrote to it for a second just before; what they write parts it from that branch block by
+block, and the more fragments a file has, the longer the file system takes to clone it. Disk growth is what the file
+system has less after one branch, write-ahead log and all. \`npm run bench\` measures it again.`;
 
-/** Copy-on-write in figures: what a branch costs in time, beside a bare clone, and on the disk. */
-export async function measureCopyOnWrite(): Promise<Report> {
+/**
+ * Copy-on-write in figures: what a branch costs in time, beside a bare clone, and on the disk.
+ * @throws whatever comes first when `signal` ends it
+ */
+export async function measureCopyOnWrite(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
   const disk = mountXfs(DISK_BYTES);
   try {
-    const stack = await startStack({ env: { PGDATA_DIR: join(disk.folder, 'data') } });
+    const stack = await startStack({ env: { PGDATA_DIR: join(disk.folder, 'data') }, restarts: false });
     try {
-      return await measure(stack, disk);
+      signal.throwIfAborted();
+      // Whatever is being measured then fails at once.
+      signal.addEventListener('abort', () => Promise.all([stack.kill('gateway'), stack.kill('postgres')]));
+      const report = await measure(stack, disk);
+      return { ...report, setting: { ...machine, ...report.setting } };
     } finally {
       await stack.stop();
     }
@@ -53,27 +62,27 @@ async function measure(stack: TestStack, disk: XfsMount): Promise<Report> {
     const large = await Source.make(api, postgres, LARGE);
     const small = await Source.make(api, postgres, SMALL);
 
-    const used = disk.usedBytes();
-    const first = await large.branch('first');
-    const growth = disk.usedBytes() - used;
-    await large.drop(first);
-
     const steps = { atRest: {}, inUse: {} };
-    const samples = await byTurns(ROUNDS, {
+    const atRest = await byTurns(ROUNDS, {
       'bare clone, 1 GB at rest': () => large.timeBareClone(),
       'branch, 1 GB at rest': () => large.timeBranch(steps.atRest),
       'bare clone, 10 MB at rest': () => small.timeBareClone(),
       'branch, 10 MB at rest': () => small.timeBranch(),
+    });
+    const used = disk.usedBytes();
+    await large.branch('kept');
+    const growth = disk.usedBytes() - used;
+    const inUse = await byTurns(ROUNDS, {
       'bare clone, 1 GB in use': () => large.use().then(() => large.timeBareClone()),
       'branch, 1 GB in use': () => large.use().then(() => large.timeBranch(steps.inUse)),
     });
+    const samples = { ...atRest, ...inUse };
     const ratio = (one: keyof typeof samples, other: keyof typeof samples) =>
       median(samples[one]) / median(samples[other]);
     return {
       title: 'Copy-on-write',
       method: METHOD,
       setting: {
-        ...describeMachine(),
         ...(await versions(stack, postgres)),
         'source, large': `${large.bytes} bytes`,
         'source, small': `${small.bytes} bytes`,

@@ -1,4 +1,4 @@
-import { cpus, release, totalmem, type } from 'node:os';
+import { cpus, loadavg, release, totalmem, type } from 'node:os';
 
 /** What figures are worth nothing without. */
 export function describeMachine(): Record<string, string> {
@@ -8,6 +8,8 @@ export function describeMachine(): Record<string, string> {
     processor: `${cpus().length} × ${cpu?.model.trim()}`,
     memory: `${Math.round(totalmem() / 2 ** 30)} GiB`,
     system: `${type()} ${release()}`,
+    // Well above 0: others were at work, and what was measured is them as well.
+    'load at the beginning': loadavg()[0]?.toFixed(1) ?? '',
     node: process.version,
   };
 }

@@ -5,7 +5,7 @@ import { isMet, type Report, renderReport, writeReport } from './report.ts';
 interface Benchmark {
   /** Why it can't be measured on this machine; null when it can. */
   hindrance: () => string | null;
-  measure: () => Promise<Report>;
+  measure: (signal: AbortSignal) => Promise<Report>;
 }
 
 /** What each benchmark finds is kept in docs/benchmarks under its name. */
@@ -13,9 +13,9 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'copy-on-write': { hindrance: xfsHindrance, measure: measureCopyOnWrite },
 };
 
-const interrupted = Promise.withResolvers<never>();
+const interrupted = new AbortController();
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-  process.once(signal, () => interrupted.reject(new Error(`ended by ${signal}`)));
+  process.on(signal, () => interrupted.abort(new Error(`ended by ${signal}`)));
 }
 
 /** @returns whether every goal was met, or there was nothing to measure */
@@ -26,7 +26,7 @@ async function run(name: string, { hindrance, measure }: Benchmark): Promise<boo
     return true;
   }
   console.log(`${name}: measuring, this takes a minute or two`);
-  const report = await Promise.race([measure(), interrupted.promise]);
+  const report = await measure(interrupted.signal);
   writeReport(name, report);
   console.log(renderReport(report));
   return report.goals.every(isMet);
@@ -38,8 +38,7 @@ try {
     allMet = (await run(name, benchmark)) && allMet;
   }
 } catch (error) {
-  console.error(error);
+  console.error(interrupted.signal.aborted ? String(interrupted.signal.reason) : error);
   allMet = false;
 }
-// What a benchmark that was cut off has started and mounted is removed as this process ends.
 process.exit(allMet ? 0 : 1);

@@ -1,7 +1,6 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -25,6 +24,7 @@ import { findPgBouncer } from '../../dev/programs.ts';
 import { ROOT } from '../../dev/repository.ts';
 import { runAs } from '../../dev/run-as.ts';
 import { serverCertificate } from '../../dev/servers/certificate.ts';
+import { freePort } from './free-port.ts';
 
 const START_WITHIN_MS = 10_000;
 
@@ -219,12 +219,4 @@ async function logIn(
   client.on('error', () => {});
   await client.connect();
   return client;
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  server.close();
-  return typeof address === 'object' && address ? address.port : 0;
 }

@@ -40,33 +40,36 @@ const cloneArguments = (branch: Branch) => [
   ),
 ];
 
-/**
- * Does something while PostgreSQL is at a `CREATE DATABASE`, which a lock holds up until `action` is done.
- * @param action is given the process id of that session
- */
-async function inMidClone(action: (pid: number) => Promise<void>): Promise<void> {
+/** Lets no `CREATE DATABASE` go on from now until `letGo`. */
+async function holdClones() {
   const holder = await servers.connect();
   await holder.query('BEGIN; LOCK TABLE pg_database IN SHARE MODE');
-  const pid = await eventually(async () => {
-    const rows = await servers.query<{ pid: number }>(
-      "SELECT pid FROM pg_stat_activity WHERE query LIKE '%CREATE DATABASE%' AND wait_event_type = 'Lock'",
-    );
-    expect(rows).toHaveLength(1);
-    return rows[0]?.pid ?? 0;
-  });
-  await action(pid);
-  await holder.query('COMMIT');
-  await holder.end();
+  return {
+    /** Process id of the session that has come as far as that. */
+    held: () =>
+      eventually(async () => {
+        const rows = await servers.query<{ pid: number }>(
+          "SELECT pid FROM pg_stat_activity WHERE query LIKE '%CREATE DATABASE%' AND wait_event_type = 'Lock'",
+        );
+        expect(rows).toHaveLength(1);
+        return rows[0]?.pid ?? 0;
+      }),
+    letGo: async () => {
+      await holder.query('COMMIT');
+      await holder.end();
+    },
+  };
 }
 
 /** Begins a clone in an agent process of its own, which is killed. PostgreSQL goes on by itself. */
 async function cloneByKilledAgent(branch: Branch) {
+  const clones = await holdClones();
   const tool = await servers.spawnTool(...cloneArguments(branch));
   const ended = once(tool, 'exit');
-  await inMidClone(async () => {
-    tool.kill('SIGKILL');
-    await ended;
-  });
+  await clones.held();
+  tool.kill('SIGKILL');
+  await ended;
+  await clones.letGo();
 }
 
 const databases = async () =>
@@ -123,14 +126,13 @@ test('PostgreSQL crashing in mid-clone: what it leaves in its folder goes, and t
   const watch = new ServerWatch(servers.host, () => {});
   await watch.look();
   const branch = project.plan('db_crash_prod_br_retried');
+  const clones = await holdClones();
   const cloning = Promise.allSettled([project.clone(branch, main.database)]);
+  const creating = await clones.held();
   const base = watchFolder(join(servers.settings.PGDATA_DIR, 'base'));
-  let creating = 0;
   // The first change to the folder is the new database's directory.
   const killed = once(base, 'change').then(() => process.kill(creating, 'SIGKILL'));
-  await inMidClone(async (pid) => {
-    creating = pid;
-  });
+  await clones.letGo();
   await killed;
   base.close();
   const [outcome] = await cloning;

@@ -1,0 +1,28 @@
+import { expect, test } from 'vitest';
+import { asHostError } from '../../../agent/postgres/postgres-failure.ts';
+import { HostError } from '../../../agent/servers/host-error.ts';
+
+const error = (message: string, code?: string) => Object.assign(new Error(message), code ? { code } : {});
+
+test.each([
+  [error('connect ECONNREFUSED /run/.s.PGSQL.5432', 'ECONNREFUSED'), 'POSTGRES_UNAVAILABLE'],
+  [error('connect ENOENT /run/.s.PGSQL.5432', 'ENOENT'), 'POSTGRES_UNAVAILABLE'],
+  [error('Connection terminated unexpectedly'), 'POSTGRES_UNAVAILABLE'],
+  [error('terminating connection due to administrator command', '57P01'), 'POSTGRES_UNAVAILABLE'],
+  [error('timeout exceeded when trying to connect'), 'HOST_BUSY'],
+  [error('sorry, too many clients already', '53300'), 'HOST_BUSY'],
+  [error('could not extend file', '53100'), 'HOST_FULL'],
+])('%s is %s', (thrown, code) => {
+  expect(asHostError(thrown)).toMatchObject({ code, message: expect.stringContaining(thrown.message) });
+});
+
+test('what says nothing about the host comes back as it is', () => {
+  for (const thrown of [
+    error('ENOENT: no such file or directory', 'ENOENT'),
+    error('syntax error', '42601'),
+    new HostError('SOURCE_BUSY', 'busy'),
+    'text',
+  ]) {
+    expect(asHostError(thrown)).toBe(thrown);
+  }
+});

@@ -1,0 +1,68 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
+import type { BranchBody } from '../support/api.ts';
+import { FaultStage, insist, VICTIMS, type Victim } from '../support/fault-stage.ts';
+import { duringCopy, type Moment } from '../support/moments.ts';
+
+const CREATIONS = 7;
+
+/** Every creation that may run has sent its clone to the host; the others wait for their turn. */
+const AT_THE_BOUND: Moment = {
+  name: 'three run and more wait',
+  reach: ({ proxy, begin }) => {
+    const calls = Array.from({ length: CONCURRENT_CREATIONS }, () =>
+      proxy.hold({ method: 'branch.clone', side: 'call' }),
+    );
+    void begin();
+    return Promise.all(calls);
+  },
+};
+
+/** As many copies as may be made at once have begun, at the earliest. */
+const IN_THE_COPY = duringCopy('clone', 15);
+
+/** Who dies together: each alone, and all as when the power goes. */
+const TOGETHER: (readonly Victim[])[] = [...VICTIMS.map((victim) => [victim]), VICTIMS];
+
+const CASES = TOGETHER.flatMap((victims) =>
+  [AT_THE_BOUND, IN_THE_COPY].map((moment) => ({
+    who: victims.join(', '),
+    when: moment.name,
+    victims,
+    moment,
+  })),
+);
+
+let stage: FaultStage;
+beforeAll(async () => {
+  stage = await FaultStage.open();
+});
+afterAll(() => stage?.close());
+
+test.each(CASES)('seven creations at once: $who killed, $when', async ({ victims, moment }) => {
+  const project = await stage.api.project('Crowd');
+  const path = `/api/v1/projects/${project.id}/branches`;
+  const keys = Array.from({ length: CREATIONS }, () => randomUUID());
+  const makeAll = () =>
+    keys.map((key, n) =>
+      insist(() =>
+        stage.api.post<BranchBody>(path, { branch_name: `branch-${n}` }, { 'Idempotency-Key': key }),
+      ),
+    );
+  let first: ReturnType<typeof makeAll> = [];
+  await stage.reach(moment, () => {
+    first = makeAll();
+    return Promise.all(first);
+  });
+
+  const answers = await stage.crash(victims, () => [...first, ...makeAll()]);
+
+  expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 201));
+  const made = answers.map(({ body }) => body.id);
+  expect(made.slice(CREATIONS)).toEqual(made.slice(0, CREATIONS));
+  const { body } = await stage.api.get<{ branches: BranchBody[] }>(path);
+  expect(new Set(body.branches.map(({ id }) => id))).toEqual(new Set([project.main_branch.id, ...made]));
+  await stage.api.delete(`/api/v1/projects/${project.id}`);
+  await stage.atRest();
+});
