@@ -5,7 +5,7 @@ import { Api, type BranchBody, type Credentials, type ProjectBody } from '../sup
 import { connectOnHost, socketsOf } from '../support/host-session.ts';
 import { dropBranch, type Job } from '../support/jobs.ts';
 import { fillLedger, Load } from '../support/load.ts';
-import { startStack, type TestStack } from '../support/stack.ts';
+import { type Stack, startStack } from '../support/stack.ts';
 import { mountXfs, type XfsMount } from '../support/xfs.ts';
 import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
@@ -54,7 +54,7 @@ export async function measureCopyOnWrite(signal: AbortSignal): Promise<Report> {
   }
 }
 
-async function measure(stack: TestStack, disk: XfsMount): Promise<Report> {
+async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
   const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
   try {
@@ -208,7 +208,7 @@ class Source {
   }
 }
 
-async function versions(stack: TestStack, postgres: pg.Client): Promise<Record<string, string>> {
+async function versions(stack: Stack, postgres: pg.Client): Promise<Record<string, string>> {
   const { rows } = await postgres.query<{ server_version: string }>('show server_version');
   const console = await connectOnHost(socketsOf(stack.state).pooler, 'pgbouncer');
   const pooler = await console.query<{ version: string }>('SHOW VERSION');

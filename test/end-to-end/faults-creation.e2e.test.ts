@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { type Fingerprint, fingerprint, query } from '../support/database.ts';
-import { FaultStage, VICTIMS } from '../support/fault-stage.ts';
+import { FaultStage, VICTIMS, type Victim } from '../support/fault-stage.ts';
 import { fillLedger } from '../support/load.ts';
 import {
   afterEnd,
@@ -34,6 +34,8 @@ const MOMENTS = [
 const CASES = MOMENTS.flatMap(({ moments, size }) =>
   moments.flatMap((moment) => VICTIMS.map((victim) => ({ name: moment.name, victim, moment, size }))),
 );
+
+const isServer = (victim: Victim) => victim === 'postgres' || victim === 'postmaster';
 
 let stage: FaultStage;
 const sources = {} as Record<'small' | 'large', { project: ProjectBody; content: Fingerprint }>;
@@ -81,7 +83,7 @@ test.each(CASES)('a branch is made once: $victim killed $name', async ({ victim,
   const { body } = await stage.api.get<{ branches: BranchBody[] }>(path);
   expect(body.branches.map(({ id }) => id)).toEqual([project.main_branch.id, one?.body.id]);
   // Only a clone that the server's own end has interrupted is begun anew.
-  expect(stage.databasesBegun - begunBefore).toBeLessThanOrEqual(victim === 'postgres' ? 2 : 1);
+  expect(stage.databasesBegun - begunBefore).toBeLessThanOrEqual(isServer(victim) ? 2 : 1);
   const credentials = await stage.api.credentials(project.id, branch_name);
   expect(await query(credentials.database_url, 'select current_database() as name')).toEqual([
     { name: credentials.database },

@@ -7,7 +7,7 @@ import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host-session.ts';
 import { dropBranch } from '../support/jobs.ts';
 import { fillLedger, imbalance, Load } from '../support/load.ts';
-import { startStack, type TestStack } from '../support/stack.ts';
+import { type Stack, startStack } from '../support/stack.ts';
 
 /** Large enough that a file system without reflink needs a good part of a second to copy it. */
 const MEGABYTES = 200;
@@ -18,7 +18,7 @@ const ALLOWANCE_MS = 150;
 /** How long sessions in a transaction are waited for. */
 const BUSY_WAIT_MS = 3_000;
 
-let stack: TestStack;
+let stack: Stack;
 let api: Api;
 let project: ProjectBody;
 let main: Credentials;

@@ -1,11 +1,12 @@
 import { once } from 'node:events';
-import { type FSWatcher, globSync, watch } from 'node:fs';
+import { type FSWatcher, globSync, readFileSync, watch } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'vitest';
 import { rulesFolder } from '../../agent/settings.ts';
 import { devFolder } from '../../dev/dev-folder.ts';
 import { hostFolder } from '../../dev/host-folder.ts';
+import type { Method } from '../../shared/protocol/operations.ts';
 import { type Answer, Api } from './api.ts';
 import { eventually } from './eventually.ts';
 import { freePort } from './free-port.ts';
@@ -16,8 +17,11 @@ import type { Moment } from './moments.ts';
 import { readRecords, type Sources, takePicture } from './picture.ts';
 import { type Stack, startStack } from './stack.ts';
 
-/** The parts of which each dies at each moment. */
-export const VICTIMS = ['agent', 'gateway', 'postgres', 'pgbouncer'] as const;
+/**
+ * What dies at each moment. Of PostgreSQL either every process, or its first alone: the others notice at their
+ * next wait and clean up as they go, so it is the former that leaves half of a database behind.
+ */
+export const VICTIMS = ['agent', 'gateway', 'postgres', 'postmaster', 'pgbouncer'] as const;
 export type Victim = (typeof VICTIMS)[number];
 
 /** Promised from the moment on when everything is up again. */
@@ -111,15 +115,53 @@ export class FaultStage {
    * @returns the answers that `meanwhile` waits for
    */
   async crash<T>(victims: readonly Victim[], meanwhile: () => Promise<T>[]): Promise<T[]> {
-    await Promise.all(victims.map((victim) => this.#stack.kill(victim)));
+    await Promise.all(victims.map((victim) => this.#kill(victim)));
     this.#proxy.letGo();
     const answers = Promise.all(meanwhile());
     // A server whose orphans still use its memory does not start; whoever supervises it tries again.
-    await Promise.all(victims.map((victim) => eventually(() => this.#stack.start(victim))));
+    await Promise.all(victims.map((victim) => eventually(() => this.#stack.start(partOf(victim)))));
     await within(AT_REST_WITHIN_S * 1000, answers, 'the clients have no answer');
     await this.atRest();
     await this.#stack.untilReady();
     return answers;
+  }
+
+  /**
+   * Keeps PostgreSQL from finishing any `CREATE DATABASE`: each notes the dependencies of its copy in this
+   * table. So a creation outlives whoever asked for it, as a large one does.
+   * @returns lets them go on
+   */
+  async holdCopies(): Promise<() => Promise<void>> {
+    const session = await connectOnHost(this.#sources.postgres, 'branchgate');
+    await session.query('begin');
+    await session.query('lock table pg_shdepend in share mode');
+    return () => session.end();
+  }
+
+  /** Resolves when a `CREATE DATABASE` waits to be let go on. */
+  async copyHeld(): Promise<void> {
+    const session = await connectOnHost(this.#sources.postgres, 'branchgate');
+    await eventually(async () => {
+      const { rowCount } = await session.query(
+        `select from pg_stat_activity where query like 'CREATE DATABASE%' and wait_event_type = 'Lock'`,
+      );
+      expect(rowCount).toBe(1);
+    });
+    await session.end();
+  }
+
+  /** Resolves when the gateway has called for this operation once more. */
+  nextCall(method: Method): Promise<void> {
+    return this.#proxy.watch({ method, side: 'call' });
+  }
+
+  async #kill(victim: Victim): Promise<void> {
+    const pid = this.#stack.state.pids[partOf(victim)];
+    // Looked up first: without its parent a process can't be told from any other.
+    const children = victim === 'postgres' && pid ? childrenOf(pid) : [];
+    const killed = this.#stack.kill(partOf(victim));
+    for (const child of children) killIfThere(child);
+    await killed;
   }
 
   /** Waits until records and host agree; what they do not agree on in time is the error. */
@@ -135,6 +177,19 @@ export class FaultStage {
       const { jobs } = readRecords(this.#sources.d1File);
       expect(jobs.filter(({ status }) => status === 'queued' || status === 'running')).toEqual([]);
     });
+  }
+}
+
+const partOf = (victim: Victim) => (victim === 'postmaster' ? 'postgres' : victim);
+
+const childrenOf = (pid: number): number[] =>
+  readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number);
+
+function killIfThere(pid: number): void {
+  try {
+    process.kill(pid, 'SIGKILL');
+  } catch {
+    // It has ended by itself.
   }
 }
 

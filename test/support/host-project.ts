@@ -23,7 +23,11 @@ export class Project {
   readonly #rules: Rule[];
   revision = 1;
 
-  constructor(host: Host, rules: Rule[] = [{ branch_id: null, cidr: '127.0.0.1/32' }], id: string = randomUUID()) {
+  constructor(
+    host: Host,
+    rules: Rule[] = [{ branch_id: null, cidr: '127.0.0.1/32' }],
+    id: string = randomUUID(),
+  ) {
     this.id = id;
     this.#host = host;
     this.#rules = rules;

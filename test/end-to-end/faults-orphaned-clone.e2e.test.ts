@@ -1,0 +1,86 @@
+import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { Method } from '../../shared/protocol/operations.ts';
+import type { Answer, BranchBody } from '../support/api.ts';
+import { FaultStage, insist } from '../support/fault-stage.ts';
+import { afterReply } from '../support/moments.ts';
+
+/** Long enough for the host to have begun a second clone, if it were to. */
+const TEMPTATION_MS = 300;
+
+let stage: FaultStage;
+beforeAll(async () => {
+  stage = await FaultStage.open();
+});
+afterAll(() => stage?.close());
+
+/** A creation whose clone PostgreSQL has begun, and goes on with whoever dies. */
+async function slowCreation(send: typeof insist<BranchBody>) {
+  const project = await stage.api.project('Orphaned');
+  const path = `/api/v1/projects/${project.id}/branches`;
+  const headers = { 'Idempotency-Key': randomUUID() };
+  const begunBefore = stage.databasesBegun;
+  const goOn = await stage.holdCopies();
+  const created = send(() => stage.api.post<BranchBody>(path, { branch_name: 'orphaned' }, headers));
+  await stage.copyHeld();
+  return {
+    created,
+    begun: () => stage.databasesBegun - begunBefore,
+    branches: async () => (await stage.api.get<{ branches: BranchBody[] }>(path)).body.branches,
+    remove: (id = '') => stage.api.delete(`${path}/${id}`),
+    /** Lets PostgreSQL go on, once the gateway has called for this and the host has had time to be wrong. */
+    goOnAfter: (method: Method) =>
+      stage
+        .nextCall(method)
+        .then(() => sleep(TEMPTATION_MS))
+        .then(goOn)
+        .then(() => null),
+  };
+}
+
+test.each(['agent', 'gateway'] as const)('a clone that outlives the %s is adopted', async (victim) => {
+  const { created, begun, branches, goOnAfter } = await slowCreation(insist);
+
+  const [, answer] = await stage.crash([victim], () => [goOnAfter('branch.clone'), created]);
+
+  expect(answer).toMatchObject({ status: 201 });
+  expect(begun()).toBe(1);
+  expect((await branches()).map(({ id }) => id)).toEqual([expect.any(String), answer?.body.id]);
+});
+
+test.each(['agent', 'gateway'] as const)(
+  'a clone that outlives the %s goes with its branch',
+  async (victim) => {
+    // Not by a stubborn client: it would have the branch made again.
+    const { created, begun, branches, remove, goOnAfter } = await slowCreation((request) => request());
+    created.catch(() => {});
+    const [, branch] = await branches();
+
+    const [, answer] = await stage.crash([victim], () => [
+      goOnAfter('branch.drop'),
+      insist(() => remove(branch?.id)),
+    ]);
+
+    expect(answer).toMatchObject({ status: 202 });
+    expect(begun()).toBe(1);
+    expect(await branches()).toHaveLength(1);
+  },
+);
+
+test('a deletion overtakes a creation: neither branch nor event of its making', async () => {
+  const project = await stage.api.project('Overtaken');
+  const path = `/api/v1/projects/${project.id}/branches`;
+  let created = Promise.resolve<Answer<BranchBody> | null>(null);
+  await stage.reach(afterReply('prove', 'branch.prove'), () => {
+    created = stage.api.post<BranchBody>(path, { branch_name: 'overtaken' });
+    return created;
+  });
+  const { body } = await stage.api.get<{ branches: BranchBody[] }>(path);
+  const deletion = await stage.api.delete(`${path}/${body.branches[1]?.id}`);
+
+  const [answer] = await stage.crash([], () => [created]);
+
+  expect(deletion).toMatchObject({ status: 202 });
+  expect(answer).toMatchObject({ status: 404 });
+});
