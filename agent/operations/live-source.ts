@@ -11,6 +11,8 @@ const CANCELLED = '57014';
 
 interface LiveClone {
   source: string;
+  /** Whether to have the pooler hold its clients at once, or only if somebody turns out to be there. */
+  hold: boolean;
   /** Milliseconds to wait for sessions that are in a transaction. */
   busyWait: number;
   /** Starts the `CREATE DATABASE` in the session. */
@@ -27,6 +29,7 @@ interface LiveClone {
  */
 export async function cloneLive(host: Host, session: Session, clone: LiveClone): Promise<number> {
   const { source, busyWait } = clone;
+  if (!clone.hold && (await cloneUnused(host, session, clone))) return 0;
   if (!canPause(source)) return cloneUnpaused(host, session, clone);
   const started = performance.now();
   try {
@@ -37,6 +40,21 @@ export async function cloneLive(host: Host, session: Session, clone: LiveClone):
     await resume(host.settings, source);
   }
   return performance.now() - started;
+}
+
+/**
+ * Clones a database that nobody is in, without the pooler's help: who logs in meanwhile waits for the clone's
+ * lock, and no longer than the clone takes.
+ * @returns whether it went so; not if somebody was there first
+ */
+async function cloneUnused(host: Host, session: Session, clone: LiveClone): Promise<boolean> {
+  try {
+    await createAlone(host, session, { ...clone, busyWait: 0 });
+    return true;
+  } catch (error) {
+    if (error instanceof HostError && error.code === 'SOURCE_BUSY') return false;
+    throw error;
+  }
 }
 
 /**

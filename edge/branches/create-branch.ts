@@ -125,11 +125,16 @@ export function activation(
   ];
 }
 
+/** Holds after `activation`, unless a deletion came first. */
+export const isActive = ({ branch }: Creation) =>
+  sql`exists (select 1 from ${projectBranches} where id = ${branch.id} and status = 'active')`;
+
 /** Spec 4.3, "Branch creation, in order"; `docs/architecture.md` tells why the order here differs. */
 export const createBranch = saga<Creation>({
   steps: CREATION_STEPS,
   load: loadCreation,
   complete: activation,
+  completed: isActive,
   response: ({ branch }) => ({ status: 201, body: createdBranchRecord({ ...branch, status: 'active' }) }),
   undo: {
     run: async (context) => {

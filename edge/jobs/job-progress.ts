@@ -1,4 +1,4 @@
-import { and, eq, inArray } from 'drizzle-orm';
+import { and, eq, inArray, type SQL } from 'drizzle-orm';
 import type { JobError, JobStatus, JobStep } from '../../shared/project/job.ts';
 import type { Database, Statement } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
@@ -48,20 +48,20 @@ export class JobProgress {
     await this.#write('running', more);
   }
 
-  /** The job's last write; it joins the batch that records what the job did. */
-  end(status: Extract<JobStatus, 'succeeded' | 'failed'>): Statement {
+  /** The job's last write, if `condition` holds; it joins the batch that records what the job did. */
+  end(status: Extract<JobStatus, 'succeeded' | 'failed'>, condition?: SQL): Statement {
     this.stop();
-    return this.#write(status, {});
+    return this.#write(status, {}, condition);
   }
 
   stop(): void {
     clearInterval(this.#timer);
   }
 
-  #write(status: JobStatus, more: { attempts?: number; error?: JobError }) {
+  #write(status: JobStatus, more: { attempts?: number; error?: JobError }, condition?: SQL) {
     return this.#db
       .update(jobs)
       .set({ ...more, status, steps: this.#steps, updatedAt: new Date() })
-      .where(and(eq(jobs.id, this.#job.id), inArray(jobs.status, OPEN_STATUSES)));
+      .where(and(eq(jobs.id, this.#job.id), inArray(jobs.status, OPEN_STATUSES), condition));
   }
 }

@@ -1,4 +1,4 @@
-import { eq } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failure/failures.ts';
 import type { JobError } from '../../shared/project/job.ts';
 import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
@@ -126,13 +126,16 @@ export class JobRunner {
     }
     const response = definition.response?.(subject) ?? null;
     const { db, job } = context;
-    await inOneBatch(db, [
+    const completed = definition.completed?.(subject) ?? sql`true`;
+    const ofJob = and(eq(idempotencyKeys.jobId, job.id), completed);
+    const answers = await inOneBatch(db, [
       ...definition.complete(context, subject, new Date()),
-      ...(response
-        ? [db.update(idempotencyKeys).set(response).where(eq(idempotencyKeys.jobId, job.id))]
-        : []),
-      progress.end('succeeded'),
+      ...(response ? [db.update(idempotencyKeys).set(response).where(ofJob)] : []),
+      progress.end('succeeded', completed),
+      db.select({ completed: sql<number>`${completed}` }).from(sql`(select 1)`),
     ]);
+    const [end] = answers.at(-1) as { completed: number }[];
+    if (!end?.completed) throw new OvertakenError();
     return { ok: true, response };
   }
 

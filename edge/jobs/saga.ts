@@ -1,3 +1,4 @@
+import type { SQL } from 'drizzle-orm';
 import type { JobKind } from '../../shared/project/job.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { jobs } from '../database/schema.ts';
@@ -35,6 +36,8 @@ export interface Saga<Subject> {
   load: (context: SagaContext) => Promise<Subject | null>;
   /** What records the success, in one batch with the job's own end. */
   complete: (context: SagaContext, subject: Subject, now: Date) => Statement[];
+  /** Holds in the records once `complete` took effect: a deletion can still overtake the job's last step. */
+  completed?: (subject: Subject) => SQL;
   /** The client's answer, when a client waits for the job. */
   response?: (subject: Subject) => JobResponse;
   /** Only for jobs that may fail; a job without it is tried until it succeeds. */

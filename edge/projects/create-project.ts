@@ -1,6 +1,12 @@
 import { and, eq } from 'drizzle-orm';
 import { createdBranchRecord } from '../branches/branch-record.ts';
-import { activation, CREATION_STEPS, type Creation, loadCreation } from '../branches/create-branch.ts';
+import {
+  activation,
+  CREATION_STEPS,
+  type Creation,
+  isActive,
+  loadCreation,
+} from '../branches/create-branch.ts';
 import { hosts, projectBranches, projects } from '../database/schema.ts';
 import { saga } from '../jobs/saga.ts';
 import { projectRecord } from './project-record.ts';
@@ -26,6 +32,7 @@ export const createProject = saga<ProjectCreation>({
       .set({ status: 'active', updatedAt: now })
       .where(and(eq(projects.id, creation.project.id), eq(projects.status, 'creating'))),
   ],
+  completed: isActive,
   response: ({ project, branch, hostName }) => ({
     status: 201,
     body: {

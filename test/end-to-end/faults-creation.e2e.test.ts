@@ -35,6 +35,15 @@ const CASES = MOMENTS.flatMap(({ moments, size }) =>
   moments.flatMap((moment) => VICTIMS.map((victim) => ({ name: moment.name, victim, moment, size }))),
 );
 
+/** A project's `main` comes from an empty database, which is then opened to the project's groups. */
+const PROJECT_CASES = [
+  beforeRequest('reserve'),
+  soonAfterRequest('reserve', 8),
+  ...around('clone', 'branch.clone', 15, 30, 45),
+  afterReply('publish', 'branch.publish'),
+  soonAfterReply('activate', 'branch.prove', 2),
+].flatMap((moment) => VICTIMS.map((victim) => ({ name: moment.name, victim, moment })));
+
 const isServer = (victim: Victim) => victim === 'postgres' || victim === 'postmaster';
 
 let stage: FaultStage;
@@ -89,4 +98,22 @@ test.each(CASES)('a branch is made once: $victim killed $name', async ({ victim,
     { name: credentials.database },
   ]);
   expect(await fingerprint(credentials.direct_url)).toEqual(content);
+});
+
+test.each(PROJECT_CASES)('a project is made once: $victim killed $name', async ({ victim, moment }) => {
+  const headers = { 'Idempotency-Key': randomUUID() };
+  const begunBefore = stage.databasesBegun;
+
+  const [one, other] = await stage.strike(victim, moment, () =>
+    stage.api.post<ProjectBody>('/api/v1/projects', { name: 'Made once' }, headers),
+  );
+
+  expect(one).toMatchObject({ status: 201, body: { status: 'active', main_branch: { status: 'active' } } });
+  expect(other).toMatchObject({ status: 201, body: { id: one?.body.id } });
+  expect(stage.databasesBegun - begunBefore).toBeLessThanOrEqual(isServer(victim) ? 2 : 1);
+  const project = `/api/v1/projects/${one?.body.id}`;
+  const branch = await stage.api.branch(String(one?.body.id), 'of-it');
+  const { direct_url } = await stage.api.credentials(String(one?.body.id), branch.id);
+  await query(direct_url, 'create table made_by_its_owner ()');
+  await stage.api.delete(project);
 });

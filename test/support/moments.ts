@@ -41,7 +41,7 @@ export const beforeCall = (step: string, method: Method) =>
   });
 
 /** The host has been at work for so long. Should it be done by then, the gateway does not hear of it. */
-export const duringCall = (step: string, method: Method, ms: number) =>
+const duringCall = (step: string, method: Method, ms: number) =>
   moment(`during ${step}, after ${ms} ms`, async ({ proxy, begin }) => {
     const call = proxy.watch({ method, side: 'call' });
     void proxy.hold({ method, side: 'reply' });
