@@ -1,6 +1,6 @@
 import { and, eq, inArray, type SQL } from 'drizzle-orm';
 import type { JobError, JobStatus, JobStep } from '../../shared/project/job.ts';
-import type { Database, Statement } from '../database/database.ts';
+import { changesOf, type Database, type Statement } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
 import { OPEN_STATUSES } from './job-store.ts';
 import type { AnySaga, JobRow } from './saga.ts';
@@ -43,9 +43,9 @@ export class JobProgress {
     }
   }
 
-  /** Writes the picture, unless the job has ended by then. */
-  async save(more: { attempts?: number; error?: JobError }): Promise<void> {
-    await this.#write('running', more);
+  /** Writes the picture. @returns whether it did: not when the job has ended by then */
+  async save(more: { attempts?: number; error?: JobError }): Promise<boolean> {
+    return changesOf(await this.#write('running', more)) === 1;
   }
 
   /** The job's last write, if `condition` holds; it joins the batch that records what the job did. */

@@ -106,8 +106,9 @@ export class JobRunner {
           failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > GIVE_UP_AFTER_MS;
         if (!definition.undo || !hopeless) throw error;
         job.error = jobError(error);
-        // Once it is written that the job failed, no later attempt goes forward again.
-        await progress.save({ error: job.error });
+        // Once it is written that the job failed, no later attempt goes forward again. It can't be written when
+        // the job has succeeded and only the news of it was lost: then there is nothing to undo.
+        if (!(await progress.save({ error: job.error }))) throw error;
       }
     }
     return this.#goBack(definition, context, progress, job.error);

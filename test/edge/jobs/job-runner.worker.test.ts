@@ -1,4 +1,4 @@
-import { eq } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import { idempotencyKeys, jobs } from '../../../edge/database/schema.ts';
@@ -158,6 +158,30 @@ describe('one attempt', () => {
     expect(later).toMatchObject({ status: 'running', error: { code: 'HOST_FULL' } });
     if (later) expect(await runnerOf(definition).start(later)).toMatchObject({ ok: false });
     expect({ steps, undos }).toEqual({ steps: 1, undos: 2 });
+  });
+
+  test('whose success was written but not heard of is not undone, however old it is', async () => {
+    const job = await openJob('branch.create', crypto.randomUUID(), 16 * 60_000);
+    const runner = runnerOf(
+      scripted(async () => {}, {
+        response: () => {
+          throw new Error('lost');
+        },
+      }),
+    );
+    await db.update(jobs).set({ status: 'succeeded' }).where(eq(jobs.id, job.id));
+    expect(await runner.start(job)).toBeNull();
+    expect(happened).toEqual([]);
+    expect(await written(job)).toMatchObject({ status: 'succeeded', error: null });
+  });
+
+  test('that a deletion overtakes at its last step is undone, and its answer is not kept', async () => {
+    const job = await openJob();
+    const runner = runnerOf(scripted(async () => {}, { completed: () => sql`false` }));
+    expect(await runner.start(job)).toMatchObject({ ok: false, failure: { code: 'NOT_FOUND' } });
+    expect(happened[0]).toBe('undone');
+    expect(await written(job)).toMatchObject({ status: 'failed' });
+    expect(await keyOf(job)).toBeUndefined();
   });
 
   test('of a job that a deletion has overtaken is undone', async () => {
