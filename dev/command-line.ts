@@ -1,7 +1,7 @@
 import { InvalidArgumentError } from 'commander';
-import { devFolder } from './dev-folder.ts';
-import { Refusal } from './refusal.ts';
-import { readSettings } from './settings.ts';
+import { devFolder } from './stack/dev-folder.ts';
+import { Refusal } from './stack/refusal.ts';
+import { readSettings } from './stack/settings.ts';
 
 /** For options of the commands beside `npm start`. */
 export function wholeSeconds(text: string): number {

@@ -1,6 +1,6 @@
-import { Refusal } from './refusal.ts';
-import { readSettings } from './settings.ts';
-import { type StackState, startStack } from './stack.ts';
+import { Refusal } from './stack/refusal.ts';
+import { readSettings } from './stack/settings.ts';
+import { type StackState, startStack } from './stack/stack.ts';
 
 const interrupted = new AbortController();
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {

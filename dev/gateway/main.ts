@@ -2,8 +2,8 @@ import { join } from 'node:path';
 import { build } from 'esbuild';
 import { Miniflare } from 'miniflare';
 import { z } from 'zod';
-import { LOOPBACK } from '../programs.ts';
-import { ROOT } from '../repository.ts';
+import { LOOPBACK } from '../stack/programs.ts';
+import { ROOT } from '../stack/repository.ts';
 import { applyMigrations } from './migrations.ts';
 import { type WorkerConfiguration, workerConfiguration } from './worker-configuration.ts';
 

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'smol-toml';
 import { z } from 'zod';
-import { ROOT } from '../repository.ts';
+import { ROOT } from '../stack/repository.ts';
 
 /** The part of wrangler's configuration that the local gateway goes by; the rest is for the real deployment. */
 const WorkerConfiguration = z.object({

@@ -9,7 +9,7 @@ import {
   type SecretKey,
 } from 'paseto/v4/public';
 import { z } from 'zod';
-import { readKept, writeKept } from '../kept-file.ts';
+import { readKept, writeKept } from '../stack/kept-file.ts';
 
 const v4 = new PublicProtocol(
   GenerateKeyPairFactory,

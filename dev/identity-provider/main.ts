@@ -1,6 +1,6 @@
 import { mkdirSync } from 'node:fs';
 import { z } from 'zod';
-import { idpUrl, LOOPBACK } from '../programs.ts';
+import { idpUrl, LOOPBACK } from '../stack/programs.ts';
 import { keyDocument } from './key-ring.ts';
 import { openIdProvider } from './provider.ts';
 

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { exportJWK, generateKeyPair } from 'jose';
 import { z } from 'zod';
-import { readKept, writeKept } from '../kept-file.ts';
+import { readKept, writeKept } from '../stack/kept-file.ts';
 
 const ProviderSecrets = z.strictObject({
   /** Of the gateway's client. */

@@ -1,7 +1,7 @@
 import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
-import type { OsUser } from '../os-user.ts';
-import { runAs } from '../run-as.ts';
+import type { OsUser } from '../processes/os-user.ts';
+import { runAs } from '../processes/run-as.ts';
 
 const YEARS = 10;
 

@@ -9,7 +9,7 @@ import {
   type ServerLayout,
 } from '../../agent/servers/configuration.ts';
 import { rulesFolder } from '../../agent/settings.ts';
-import { agentSettings, LOOPBACK, type Site } from '../programs.ts';
+import { agentSettings, LOOPBACK, type Site } from '../stack/programs.ts';
 import { serverCertificate } from './certificate.ts';
 
 /** Writes the configuration of both servers anew: ports and folders may have changed since the last start. */

@@ -10,9 +10,9 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { PLATFORM_ROLE } from '../../agent/servers/configuration.ts';
-import type { OsUser } from '../os-user.ts';
-import { Refusal } from '../refusal.ts';
-import { runAs } from '../run-as.ts';
+import type { OsUser } from '../processes/os-user.ts';
+import { runAs } from '../processes/run-as.ts';
+import { Refusal } from '../stack/refusal.ts';
 
 const MAJOR_VERSION = '18';
 

@@ -1,8 +1,8 @@
 import { existsSync, readdirSync, readFileSync, readlinkSync, realpathSync, rmSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Refusal } from '../refusal.ts';
-import { sendSignal } from '../send-signal.ts';
+import { sendSignal } from '../processes/send-signal.ts';
+import { Refusal } from '../stack/refusal.ts';
 
 /**
  * Removes what a postmaster that is gone has left: its lock file, which PostgreSQL does not remove itself when

@@ -2,9 +2,9 @@ import { chownSync, mkdirSync, readdirSync, renameSync, rmSync, statSync, writeF
 import { createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
-import { devFolder } from '../../dev/dev-folder.ts';
-import { stackProcesses } from '../../dev/leftovers.ts';
-import type { StackState } from '../../dev/stack.ts';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { stackProcesses } from '../../dev/stack/leftovers.ts';
+import type { StackState } from '../../dev/stack/stack.ts';
 import { freePort } from '../support/free-port.ts';
 import { freePorts, temporaryFolder } from '../support/stack.ts';
 import { interrupt, readStackFile, runStart, untilReady } from '../support/started-stack.ts';

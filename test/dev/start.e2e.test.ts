@@ -1,9 +1,9 @@
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { devFolder } from '../../dev/dev-folder.ts';
 import { accessToken, scopeNames } from '../../dev/identity-provider/access-token.ts';
-import { stackProcesses } from '../../dev/leftovers.ts';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { stackProcesses } from '../../dev/stack/leftovers.ts';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePorts, temporaryFolder } from '../support/stack.ts';

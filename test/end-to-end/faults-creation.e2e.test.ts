@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { type Fingerprint, fingerprint, query } from '../support/database.ts';
@@ -16,7 +17,7 @@ import {
   soonAfterRequest,
 } from '../support/moments.ts';
 
-const SAMPLE = new URL('../support/sample.sql', import.meta.url);
+const SAMPLE = join(import.meta.dirname, '../support/sample.sql');
 /** Large enough to be cloned file by file where there is no reflink, which takes some hundred milliseconds. */
 const LARGE_MB = 64;
 

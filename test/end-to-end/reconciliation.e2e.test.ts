@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { devFolder } from '../../dev/dev-folder.ts';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { scramVerifier } from '../../edge/credentials/password.ts';
 import { groupName, loginName } from '../../shared/branch/login.ts';
 import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';

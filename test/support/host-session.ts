@@ -1,7 +1,7 @@
 import pg from 'pg';
-import { hostFolder } from '../../dev/host-folder.ts';
-import { serverUser } from '../../dev/os-user.ts';
-import type { StackState } from '../../dev/stack.ts';
+import { serverUser } from '../../dev/processes/os-user.ts';
+import { hostFolder } from '../../dev/stack/host-folder.ts';
+import type { StackState } from '../../dev/stack/stack.ts';
 
 /** Where a server of the local stack listens. */
 export interface HostSocket {

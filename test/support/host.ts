@@ -17,13 +17,13 @@ import {
   type ServerLayout,
 } from '../../agent/servers/configuration.ts';
 import { type AgentSettings, readSettings, rulesFolder } from '../../agent/settings.ts';
-import { bundleAgent } from '../../dev/agent-program.ts';
-import { withinReach } from '../../dev/host-folder.ts';
-import { serverUser } from '../../dev/os-user.ts';
-import { findPgBouncer } from '../../dev/programs.ts';
-import { ROOT } from '../../dev/repository.ts';
-import { runAs } from '../../dev/run-as.ts';
+import { serverUser } from '../../dev/processes/os-user.ts';
+import { runAs } from '../../dev/processes/run-as.ts';
 import { serverCertificate } from '../../dev/servers/certificate.ts';
+import { bundleAgent } from '../../dev/stack/agent-program.ts';
+import { withinReach } from '../../dev/stack/host-folder.ts';
+import { findPgBouncer } from '../../dev/stack/programs.ts';
+import { ROOT } from '../../dev/stack/repository.ts';
 import { freePort } from './free-port.ts';
 
 const START_WITHIN_MS = 10_000;

@@ -4,12 +4,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
-import { devFolder } from '../../dev/dev-folder.ts';
 import { accessToken, SCOPES, scopeNames } from '../../dev/identity-provider/access-token.ts';
-import { stackProcesses } from '../../dev/leftovers.ts';
-import { agentSettings, type PartName } from '../../dev/programs.ts';
-import { readSettings } from '../../dev/settings.ts';
-import { type Stack as LocalStack, type StackState, startStack as startLocalStack } from '../../dev/stack.ts';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { stackProcesses } from '../../dev/stack/leftovers.ts';
+import { agentSettings, type PartName } from '../../dev/stack/programs.ts';
+import { readSettings } from '../../dev/stack/settings.ts';
+import {
+  type Stack as LocalStack,
+  type StackState,
+  startStack as startLocalStack,
+} from '../../dev/stack/stack.ts';
 import { freePort } from './free-port.ts';
 
 export interface StackOptions {

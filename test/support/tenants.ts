@@ -2,8 +2,8 @@ import { globSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { inject } from 'vitest';
-import { devFolder } from '../../dev/dev-folder.ts';
 import { accessToken, SCOPES, scopeNames } from '../../dev/identity-provider/access-token.ts';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from './api.ts';
 
 /** Tenants of different runs and files never meet, though the files share one stack. */

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { chownSync, cpSync, existsSync, lstatSync, mkdirSync, renameSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { canReach, type OsUser } from './os-user.ts';
+import { canReach, type OsUser } from '../processes/os-user.ts';
 import { Refusal } from './refusal.ts';
 
 /** Where the database host's files go when root keeps DEV_DIR where no other user can reach it. */

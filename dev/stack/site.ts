@@ -1,18 +1,18 @@
 import { existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { canReach, serverUser } from '../processes/os-user.ts';
+import { checkDataFolder } from '../servers/data-folder.ts';
+import { clearRemains } from '../servers/remains.ts';
 import { bundleAgent } from './agent-program.ts';
 import { devFolder, gatewaySecrets } from './dev-folder.ts';
 import { isEnrolled } from './enrolment.ts';
 import { chooseHostFolder, hostFolder, makeHostFolder, withinReach } from './host-folder.ts';
 import { readKept, writeKept } from './kept-file.ts';
-import { canReach, serverUser } from './os-user.ts';
 import { choosePorts, Ports } from './ports.ts';
 import { findPgBouncer, type Site } from './programs.ts';
 import { Refusal } from './refusal.ts';
 import { ROOT } from './repository.ts';
-import { checkDataFolder } from './servers/data-folder.ts';
-import { clearRemains } from './servers/remains.ts';
 import type { StackSettings } from './settings.ts';
 
 /** What the first start chooses and later ones keep to. */

@@ -1,10 +1,10 @@
 import { existsSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { runAs } from '../processes/run-as.ts';
 import { readKept, writeKept } from './kept-file.ts';
 import { agentSettings, gatewaySettings, gatewayUrl, LOOPBACK, type Site } from './programs.ts';
 import { Refusal } from './refusal.ts';
-import { runAs } from './run-as.ts';
 
 const HOST_NAME = 'local';
 

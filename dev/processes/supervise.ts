@@ -3,10 +3,10 @@ import { once } from 'node:events';
 import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Refusal } from '../stack/refusal.ts';
+import type { Environment } from '../stack/settings.ts';
 import type { OsUser } from './os-user.ts';
-import { Refusal } from './refusal.ts';
 import { sendSignal } from './send-signal.ts';
-import type { Environment } from './settings.ts';
 
 export interface Program {
   name: string;

@@ -1,9 +1,9 @@
 import { execFile } from 'node:child_process';
 import { basename } from 'node:path';
 import { promisify } from 'node:util';
+import { Refusal } from '../stack/refusal.ts';
+import type { Environment } from '../stack/settings.ts';
 import type { OsUser } from './os-user.ts';
-import { Refusal } from './refusal.ts';
-import type { Environment } from './settings.ts';
 
 /**
  * Runs a program to its end.

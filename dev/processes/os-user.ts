@@ -1,6 +1,6 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { userInfo } from 'node:os';
-import { Refusal } from './refusal.ts';
+import { Refusal } from '../stack/refusal.ts';
 
 export interface OsUser {
   name: string;

@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { sendSignal } from './send-signal.ts';
+import { sendSignal } from '../processes/send-signal.ts';
 import type { Environment } from './settings.ts';
 
 /**

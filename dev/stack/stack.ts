@@ -1,7 +1,10 @@
 import { rmSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { closeHost, openHost } from '../agent/operations/host.ts';
-import { readSettings as readAgentSettings } from '../agent/settings.ts';
+import { closeHost, openHost } from '../../agent/operations/host.ts';
+import { readSettings as readAgentSettings } from '../../agent/settings.ts';
+import { type Part, supervise } from '../processes/supervise.ts';
+import { configureServers } from '../servers/configure.ts';
+import { checkDataFolder, initializeDataFolder } from '../servers/data-folder.ts';
 import { enrolHost, isEnrolled } from './enrolment.ts';
 import { writeKept } from './kept-file.ts';
 import { endLeftovers } from './leftovers.ts';
@@ -16,12 +19,9 @@ import {
   type Site,
 } from './programs.ts';
 import { Refusal } from './refusal.ts';
-import { configureServers } from './servers/configure.ts';
-import { checkDataFolder, initializeDataFolder } from './servers/data-folder.ts';
 import type { StackSettings } from './settings.ts';
 import { holdAlone } from './single-start.ts';
 import { prepareSite } from './site.ts';
-import { type Part, supervise } from './supervise.ts';
 
 /** `stack.json`: what other programs may know of the running stack. */
 export interface StackState {

@@ -1,16 +1,16 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { delimiter, join } from 'node:path';
+import type { OsUser } from '../processes/os-user.ts';
+import type { Program } from '../processes/supervise.ts';
+import { untilDeserted } from '../servers/remains.ts';
 import type { DevFolder } from './dev-folder.ts';
 import type { HostFolder } from './host-folder.ts';
 import { marks } from './leftovers.ts';
-import type { OsUser } from './os-user.ts';
 import type { Ports } from './ports.ts';
 import { Refusal } from './refusal.ts';
 import { ROOT } from './repository.ts';
-import { untilDeserted } from './servers/remains.ts';
 import type { Environment, StackSettings } from './settings.ts';
-import type { Program } from './supervise.ts';
 
 /** In the order in which they stop: whoever uses another part goes first. */
 export const PART_NAMES = ['agent', 'gateway', 'idp', 'pgbouncer', 'postgres'] as const;
