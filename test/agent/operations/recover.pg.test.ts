@@ -54,10 +54,8 @@ async function holdClones() {
         expect(rows).toHaveLength(1);
         return rows[0]?.pid ?? 0;
       }),
-    letGo: async () => {
-      await holder.query('COMMIT');
-      await holder.end();
-    },
+    /** The crash that a test lets follow can come before the answer. */
+    letGo: () => Promise.allSettled([holder.query('COMMIT'), holder.end()]),
   };
 }
 
