@@ -29,10 +29,9 @@ async function slowCreation(send: typeof insist<BranchBody>) {
     begun: () => stage.databasesBegun - begunBefore,
     branches: async () => (await stage.api.get<{ branches: BranchBody[] }>(path)).body.branches,
     remove: (id = '') => stage.api.delete(`${path}/${id}`),
-    /** Lets PostgreSQL go on, once the gateway has called for this and the host has had time to be wrong. */
-    goOnAfter: (method: Method) =>
-      stage
-        .nextCall(method)
+    /** Lets PostgreSQL go on, once the gateway has called for one of these and the host has had time to be wrong. */
+    goOnAfter: (...methods: Method[]) =>
+      Promise.race(methods.map((method) => stage.nextCall(method)))
         .then(() => sleep(TEMPTATION_MS))
         .then(goOn)
         .then(() => null),
@@ -58,7 +57,8 @@ test.each(['agent', 'gateway'] as const)(
     const [, branch] = await branches();
 
     const [, answer] = await stage.crash([victim], () => [
-      goOnAfter('branch.drop'),
+      // The creation may be resumed before the deletion comes, which then waits for it.
+      goOnAfter('branch.drop', 'branch.clone'),
       insist(() => remove(branch?.id)),
     ]);
 
