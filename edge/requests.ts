@@ -3,6 +3,8 @@ import { z } from 'zod';
 import { ApiError } from './errors.ts';
 
 const BODY_LIMIT = 1024 * 1024;
+/** How much of a body over the limit is read and thrown away: who is still sending does not hear the answer. */
+const DISCARD_LIMIT = 16 * BODY_LIMIT;
 
 function validated<S extends z.ZodType>(schema: S, input: unknown): z.output<S> {
   const reading = schema.safeParse(input);
@@ -11,15 +13,24 @@ function validated<S extends z.ZodType>(schema: S, input: unknown): z.output<S> 
   throw new ApiError('VALIDATION_FAILED', { details });
 }
 
+async function readBytes(body: ReadableStream<Uint8Array> | null): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  for await (const chunk of body ?? []) {
+    size += chunk.length;
+    if (size <= BODY_LIMIT) chunks.push(chunk);
+    else if (size > DISCARD_LIMIT) break;
+  }
+  if (size > BODY_LIMIT) throw new ApiError('PAYLOAD_TOO_LARGE');
+  return new Uint8Array(await new Blob(chunks).arrayBuffer());
+}
+
 /**
  * The JSON body, checked. Unknown fields are refused by strict schemas, never ignored.
  * @throws ApiError PAYLOAD_TOO_LARGE, BAD_REQUEST, VALIDATION_FAILED
  */
 export async function readBody<S extends z.ZodType>(context: Context, schema: S): Promise<z.output<S>> {
-  const tooLarge = () => new ApiError('PAYLOAD_TOO_LARGE');
-  if (Number(context.req.header('content-length') ?? 0) > BODY_LIMIT) throw tooLarge();
-  const bytes = await context.req.arrayBuffer();
-  if (bytes.byteLength > BODY_LIMIT) throw tooLarge();
+  const bytes = await readBytes(context.req.raw.body);
   let parsed: unknown;
   try {
     parsed = JSON.parse(new TextDecoder('utf-8', { fatal: true, ignoreBOM: false }).decode(bytes));
