@@ -1,6 +1,6 @@
 import type { Context } from 'hono';
 import type { Actor } from './audit/actor.ts';
-import type { Identity, Principal } from './authentication/principal.ts';
+import type { Principal } from './authentication/principal.ts';
 import { type Database, openDatabase } from './database/database.ts';
 import type { Env } from './settings.ts';
 
@@ -9,9 +9,7 @@ export interface AppEnv {
   Bindings: Env;
   Variables: {
     requestId: string;
-    identity: Identity;
     principal: Principal;
-    db: Database;
   };
 }
 

@@ -1,12 +1,16 @@
 import type { Result } from '../../shared/protocol/operations.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles } from '../postgres/roles.ts';
+import { dropUnusedRoles, restoreVerifiers } from '../postgres/roles.ts';
 import type { Host } from './host.ts';
 import { readBranches } from './read-branches.ts';
 
-/** Tries the roles that could not be dropped earlier once more, because the reconciler asks often enough. */
+/**
+ * Also tries once more the roles that could not be dropped earlier, and puts back passwords that logins changed:
+ * the reconciler asks often enough.
+ */
 export async function takeInventory(host: Host): Promise<Result<'host.inventory'>> {
   await withLocks(host.sessions, [], dropUnusedRoles);
+  await restoreVerifiers(host.postgres);
   const [branches, projects] = await Promise.all([
     readBranches(host.postgres),
     host.postgres.query<Result<'host.inventory'>['projects'][number]>(

@@ -1,4 +1,4 @@
-import { readdir, rm } from 'node:fs/promises';
+import { readdir, realpath, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { resume } from '../pooler/pause.ts';
@@ -83,7 +83,13 @@ async function removeLeakedDirectories({ settings, sessions }: Host): Promise<vo
   await withLocks(sessions, [], (session) =>
     inTransaction(session, async () => {
       await session.query('LOCK TABLE pg_database IN SHARE MODE NOWAIT');
-      const { rows } = await session.query<{ oid: string }>('SELECT oid::text FROM pg_database');
+      const { rows } = await session.query<{ oid: string; data_directory: string }>(
+        "SELECT oid::text, current_setting('data_directory') AS data_directory FROM pg_database",
+      );
+      // Another cluster's folder is full of directories that this server knows nothing of.
+      if ((await realpath(rows[0]?.data_directory ?? '')) !== (await realpath(settings.PGDATA_DIR))) {
+        throw new Error('PGDATA_DIR is not the data folder of the PostgreSQL that POSTGRES_PORT leads to');
+      }
       const known = new Set(rows.map(({ oid }) => oid));
       const leaked = (await readdir(base)).filter((name) => /^\d+$/.test(name) && !known.has(name));
       for (const name of leaked) await rm(join(base, name), { recursive: true });

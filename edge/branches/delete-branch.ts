@@ -1,4 +1,4 @@
-import { and, eq, inArray, sql } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import { statusesAllowing } from '../../shared/branch/branch-status.ts';
 import type { Failure } from '../../shared/failure/failures.ts';
 import { auditEvent } from '../audit/audit-event.ts';
@@ -15,12 +15,19 @@ export async function recordBranchDeletion(db: Database, job: JobRow, now: Date)
   const [branch] = await db
     .select()
     .from(projectBranches)
-    .where(and(eq(projectBranches.id, branchId), eq(projectBranches.projectId, job.projectId)));
+    .where(
+      and(
+        eq(projectBranches.id, branchId),
+        eq(projectBranches.projectId, job.projectId),
+        eq(projectBranches.tenantId, job.tenantId),
+      ),
+    );
   const deletable: string[] = statusesAllowing('delete');
   if (!branch || !deletable.includes(branch.status)) return { code: 'NOT_FOUND' };
   if (branch.protected || branch.isDefault) return { code: 'BRANCH_PROTECTED' };
 
-  const stillThere = sql`exists (select 1 from ${projectBranches} where id = ${branchId} and status = ${branch.status})`;
+  const stillThere = sql`exists (select 1 from ${projectBranches} where id = ${branchId} and status = ${branch.status}
+    and tenant_id = ${job.tenantId})`;
   const event = auditEvent(
     'branch.deleted',
     job.input.actor,
@@ -40,7 +47,7 @@ export async function recordBranchDeletion(db: Database, job: JobRow, now: Date)
     db
       .update(projectBranches)
       .set({ status: 'deleted', deletedAt: now, updatedAt: now })
-      .where(and(eq(projectBranches.id, branchId), inArray(projectBranches.status, [branch.status]))),
+      .where(and(eq(projectBranches.id, branchId), eq(projectBranches.status, branch.status))),
   ]);
   return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
 }

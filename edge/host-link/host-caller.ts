@@ -18,7 +18,10 @@ export class HostCallError extends Error {
 export type CallHost = <M extends Method>(method: M, params: Params<M>) => Promise<Result<M>>;
 
 /** Whether the host's agent is connected. */
-export const isLinked = (env: Env, hostId: string): Promise<boolean> => hostLink(env, hostId).linked();
+export const isLinked = (env: Env, hostId: string): Promise<boolean> =>
+  hostLink(env, hostId)
+    .linked()
+    .catch(() => false);
 
 export const hostCaller =
   (env: Env, hostId: string): CallHost =>

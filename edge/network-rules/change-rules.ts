@@ -51,7 +51,11 @@ export async function recordRuleRemoval(
   actor: Actor,
   now: Date,
 ): Promise<Failure | null> {
-  const theRule = and(eq(networkRules.id, ruleId), eq(networkRules.projectId, projectId));
+  const theRule = and(
+    eq(networkRules.id, ruleId),
+    eq(networkRules.projectId, projectId),
+    eq(networkRules.tenantId, actor.tenantId),
+  );
   const [rule] = await db.select().from(networkRules).where(theRule);
   if (!rule) return { code: 'NOT_FOUND' };
   const event = auditEvent(

@@ -7,7 +7,7 @@ import {
   isActive,
   loadCreation,
 } from '../branches/create-branch.ts';
-import { hosts, projectBranches, projects } from '../database/schema.ts';
+import { branchCredentials, hosts, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { saga } from '../jobs/saga.ts';
 import { projectRecord } from './project-record.ts';
 
@@ -46,6 +46,8 @@ export const createProject = saga<ProjectCreation>({
       const stillCreating = and(eq(projects.id, job.projectId), eq(projects.status, 'creating'));
       if (refused) return [db.delete(projects).where(stillCreating)];
       return [
+        db.delete(branchCredentials).where(eq(branchCredentials.branchId, job.branchId ?? '')),
+        db.delete(networkRules).where(eq(networkRules.projectId, job.projectId)),
         db
           .update(projectBranches)
           .set({ status: 'failed', updatedAt: now })

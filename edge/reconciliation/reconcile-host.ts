@@ -11,8 +11,8 @@ import type { Env } from '../settings.ts';
 type Inventory = Result<'host.inventory'>;
 type HeldBranch = Inventory['branches'][number];
 
-/** Statuses in which a record claims something on the host. A project under deletion has a job that drops it. */
-const CLAIMING = ['creating', 'active', 'expired', 'deleting'] as const;
+/** Statuses in which a record may have something on the host. A project under deletion has a job that drops it. */
+const CLAIMING = ['creating', 'active', 'expired', 'deleting', 'failed'] as const;
 
 /**
  * Compares what a host holds with what is on record and resolves every difference; runs when the host has
@@ -49,15 +49,22 @@ export async function reconcileHost(env: Env, hostId: string): Promise<void> {
       .where(and(eq(jobs.hostId, hostId), inArray(jobs.status, OPEN_STATUSES))),
   ]);
 
-  const known = new Set(records.map(({ id }) => id));
   const knownProjects = new Map(projectRows.map((project) => [project.id, project]));
   const inWork = new Set(openJobs.flatMap(({ branchId }) => branchId ?? []));
   const projectsInWork = new Set(openJobs.map(({ projectId }) => projectId));
-  const orphans = inventory.branches.filter(
-    ({ branch_id }) => !known.has(branch_id) && !inWork.has(branch_id),
-  );
   const ready = new Set(
     inventory.branches.filter(({ state }) => state === 'ready').map(({ branch_id }) => branch_id),
+  );
+  // A failed creation has dropped what it made, so a whole database of a failed record was missing for a while:
+  // its disk was not mounted, or the agent looked at another server. It is somebody's data.
+  const foundAgain = records.filter(
+    ({ id, status }) => status === 'failed' && ready.has(id) && !inWork.has(id),
+  );
+  const known = new Set(
+    records.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
+  );
+  const orphans = inventory.branches.filter(
+    ({ branch_id }) => !known.has(branch_id) && !inWork.has(branch_id),
   );
   const missing = records.filter(
     ({ id, status }) => (status === 'active' || status === 'expired') && !ready.has(id),
@@ -77,14 +84,16 @@ export async function reconcileHost(env: Env, hostId: string): Promise<void> {
     ...outdated.map(({ project_id }) => project_id),
   ]);
 
-  const emptied = inventory.projects.filter(
-    ({ project_id }) => !knownProjects.has(project_id) && !projectsInWork.has(project_id),
+  const heldProjects = [...inventory.projects, ...inventory.branches].map(({ project_id }) => project_id);
+  const unknownProjects = [...new Set(heldProjects)].filter(
+    (id) => !knownProjects.has(id) && !projectsInWork.has(id),
   );
   const outcomes = await Promise.allSettled([
     ...orphans
       .filter(({ project_id }) => knownProjects.has(project_id))
       .map((held) => dropOrphan(callHost, held)),
-    ...emptied.map(({ project_id }) => dropProject(callHost, project_id)),
+    ...unknownProjects.map((id) => dropProject(callHost, id)),
+    ...foundAgain.map(({ id }) => markFound(db, id)),
     ...[...toWake].map((projectId) => coordinatorOf(env, projectId).wake(projectId)),
     markLost(db, callHost, missing),
   ]);
@@ -109,6 +118,14 @@ const forgetAppliedAccess = async (db: Database, projectIds: string[]): Promise<
   for (const id of projectIds)
     await db.update(projects).set({ accessApplied: -1 }).where(eq(projects.id, id));
 };
+
+async function markFound(db: Database, id: string): Promise<void> {
+  logEvent('reconcile.branch_found', { branch_id: id });
+  await db
+    .update(projectBranches)
+    .set({ status: 'active', updatedAt: new Date() })
+    .where(and(eq(projectBranches.id, id), eq(projectBranches.status, 'failed')));
+}
 
 /** A record without a database: its data is gone, and it says so. A second look rules out a fresh branch. */
 async function markLost(

@@ -144,6 +144,8 @@ export const branchRoutes = new Hono<AppEnv>()
       db.select().from(hosts).where(eq(hosts.id, project.hostId)),
       db.insert(auditEvents).values(auditEvent('branch.credentials.viewed', actorOf(c), about, now)),
     ]);
+    // A deletion came between the two reads.
+    found(credentials);
     const keys = readSettings(c.env).CREDENTIAL_KEYS;
     c.header('Cache-Control', 'no-store');
     return c.json(await credentialsRecord(keys, branch, credentials, found(hostRows), role ?? 'default'));
@@ -172,6 +174,7 @@ export const branchRoutes = new Hono<AppEnv>()
     };
     const extendable = and(
       eq(projectBranches.id, branchId),
+      eq(projectBranches.tenantId, c.var.principal.tenantId),
       inArray(projectBranches.status, statusesAllowing('extend')),
       isNull(projectBranches.deletedAt),
     );

@@ -11,7 +11,7 @@ import {
 import { type AppEnv, actorOf, databaseOf } from '../app-env.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { allow } from '../authentication/permissions.ts';
-import { type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, hosts, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { isLinked } from '../host-link/host-caller.ts';
@@ -111,10 +111,13 @@ export const projectRoutes = new Hono<AppEnv>()
     const { name } = await readBody(c, ProjectChange);
     const now = new Date();
     const about = { projectId, metadata: { from: project.name, to: name } };
-    await inOneBatch(db, [
-      insertIf(db, auditEvents, auditEvent('project.renamed', actorOf(c), about, now), sql`true`),
-      db.update(projects).set({ name, updatedAt: now }).where(eq(projects.id, projectId)),
+    const theProject = and(eq(projects.id, projectId), eq(projects.tenantId, c.var.principal.tenantId));
+    const stillThere = sql`exists (select 1 from ${projects} where ${theProject})`;
+    const answers = await inOneBatch(db, [
+      insertIf(db, auditEvents, auditEvent('project.renamed', actorOf(c), about, now), stillThere),
+      db.update(projects).set({ name, updatedAt: now }).where(theProject),
     ]);
+    if (changesOf(answers[1]) === 0) throw new ApiError('NOT_FOUND');
     return c.json(projectRecord({ ...project, name, updatedAt: now }));
   })
 

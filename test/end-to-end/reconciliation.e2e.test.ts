@@ -113,6 +113,25 @@ describe('when a host links up', () => {
     expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
   });
 
+  test('a database that was away for a while is not dropped when it is back', async () => {
+    const away = await api.branch(project.id, 'away');
+    const rename = (from: string, to: string) =>
+      host.query(`alter database "${from}" with connection limit 0`).then(async () => {
+        await host.query('select pg_terminate_backend(pid) from pg_stat_activity where datname = $1', [from]);
+        await host.query(`alter database "${from}" rename to "${to}"`);
+        await host.query(`alter database "${to}" with connection limit -1`);
+      });
+    await rename(away.database_name, 'elsewhere');
+    await relink();
+    await eventually(async () => expect(await recordOf(away)).toMatchObject({ status: 'failed' }));
+    await rename('elsewhere', away.database_name);
+    await relink();
+    await eventually(async () => expect(await recordOf(away)).toMatchObject({ status: 'active' }));
+    const { database_url } = await api.credentials(project.id, 'away');
+    expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    await api.delete(`/api/v1/projects/${project.id}/branches/${away.id}`);
+  });
+
   test('rules that the host has forgotten come back', async () => {
     const { direct_url } = await api.credentials(project.id, 'main');
     await host.query('update project set access_revision = 0; delete from network_rule');
