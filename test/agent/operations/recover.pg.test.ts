@@ -29,6 +29,9 @@ beforeAll(async () => {
   servers = await startHost();
   project = new Project(servers.host);
   main = await project.create('db_crash_prod', null);
+  // Enough for a clone to last until it is struck.
+  const filler = "CREATE TABLE filler AS SELECT repeat('x', 1000) AS x FROM generate_series(1, 25000)";
+  await asClient(servers.host, 'direct', main, 'owner', filler);
 }, 60_000);
 afterAll(() => servers.stop());
 
