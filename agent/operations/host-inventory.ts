@@ -11,11 +11,18 @@ import { readBranches } from './read-branches.ts';
 export async function takeInventory(host: Host): Promise<Result<'host.inventory'>> {
   await withLocks(host.sessions, [], dropUnusedRoles);
   await restoreVerifiers(host.postgres);
-  const [branches, projects] = await Promise.all([
+  const [branches, projects, cluster] = await Promise.all([
     readBranches(host.postgres),
     host.postgres.query<Result<'host.inventory'>['projects'][number]>(
       'SELECT project_id, access_revision FROM project ORDER BY project_id',
     ),
+    host.postgres.query<{ system_identifier: string }>(
+      'SELECT system_identifier::text FROM pg_control_system()',
+    ),
   ]);
-  return { branches, projects: projects.rows };
+  return {
+    system_identifier: cluster.rows[0]?.system_identifier ?? '',
+    branches,
+    projects: projects.rows,
+  };
 }

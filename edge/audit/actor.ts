@@ -7,3 +7,17 @@ export interface Actor {
   userAgent: string | null;
   requestId: string;
 }
+
+/** Who an audit row names: of what the service does by itself, the tenant alone. */
+export type AuditActor = Pick<Actor, 'tenantId'> & {
+  [F in Exclude<keyof Actor, 'tenantId'>]: Actor[F] | null;
+};
+
+export const noActor = (tenantId: string): AuditActor => ({
+  userId: null,
+  email: null,
+  tenantId,
+  ip: null,
+  userAgent: null,
+  requestId: null,
+});

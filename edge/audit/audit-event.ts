@@ -1,18 +1,24 @@
 import type { auditEvents } from '../database/schema.ts';
-import type { Actor } from './actor.ts';
+import type { AuditActor } from './actor.ts';
 
 /** Names of `audit_events` rows (spec section 6, and api.md under Monitoring and jobs). */
-export type AuditName =
-  | 'branch.created'
-  | 'branch.deleted'
-  | 'branch.lost'
-  | 'branch.lifespan.changed'
-  | 'branch.credentials.viewed'
-  | 'project.created'
-  | 'project.renamed'
-  | 'project.deleted'
-  | 'network_rule.created'
-  | 'network_rule.deleted';
+export const AUDIT_NAMES = [
+  'branch.created',
+  'branch.deleted',
+  'branch.lost',
+  'branch.found',
+  'branch.lifespan.changed',
+  'branch.credentials.viewed',
+  'project.created',
+  'project.renamed',
+  'project.quota.changed',
+  'project.caps.changed',
+  'access.denied',
+  'project.deleted',
+  'network_rule.created',
+  'network_rule.deleted',
+] as const;
+export type AuditName = (typeof AUDIT_NAMES)[number];
 
 type AuditRow = typeof auditEvents.$inferInsert;
 
@@ -22,7 +28,7 @@ type AuditRow = typeof auditEvents.$inferInsert;
  */
 export function auditEvent(
   name: AuditName,
-  actor: Actor,
+  actor: AuditActor,
   about: { id?: string; projectId?: string; branchId?: string; metadata?: Record<string, unknown> },
   now: Date,
 ): AuditRow {

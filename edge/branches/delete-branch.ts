@@ -1,10 +1,10 @@
-import { and, eq, sql } from 'drizzle-orm';
-import { statusesAllowing } from '../../shared/branch/branch-status.ts';
+import { and, eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failure/failures.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
 import { type JobRow, saga } from '../jobs/saga.ts';
+import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
 /**
  * Marks the branch deleted and opens the job that drops its database, in one batch.
@@ -12,22 +12,16 @@ import { type JobRow, saga } from '../jobs/saga.ts';
  */
 export async function recordBranchDeletion(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
   const branchId = job.branchId ?? '';
-  const [branch] = await db
-    .select()
-    .from(projectBranches)
-    .where(
-      and(
-        eq(projectBranches.id, branchId),
-        eq(projectBranches.projectId, job.projectId),
-        eq(projectBranches.tenantId, job.tenantId),
-      ),
-    );
-  const deletable: string[] = statusesAllowing('delete');
-  if (!branch || !deletable.includes(branch.status)) return { code: 'NOT_FOUND' };
+  const thisBranch = and(
+    eq(projectBranches.id, branchId),
+    eq(projectBranches.projectId, job.projectId),
+    eq(projectBranches.tenantId, job.tenantId),
+  );
+  const [branch] = await db.select().from(projectBranches).where(whereAllowed('delete', thisBranch));
+  if (!branch) return { code: 'NOT_FOUND' };
   if (branch.protected || branch.isDefault) return { code: 'BRANCH_PROTECTED' };
 
-  const stillThere = sql`exists (select 1 from ${projectBranches} where id = ${branchId} and status = ${branch.status}
-    and tenant_id = ${job.tenantId})`;
+  const stillThere = isAllowed('delete', thisBranch);
   const event = auditEvent(
     'branch.deleted',
     job.input.actor,
@@ -44,10 +38,7 @@ export async function recordBranchDeletion(db: Database, job: JobRow, now: Date)
     insertIf(db, jobs, job, stillThere),
     db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), stillThere)),
     db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere)),
-    db
-      .update(projectBranches)
-      .set({ status: 'deleted', deletedAt: now, updatedAt: now })
-      .where(and(eq(projectBranches.id, branchId), eq(projectBranches.status, branch.status))),
+    transition(db, 'delete', thisBranch, now),
   ]);
   return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
 }

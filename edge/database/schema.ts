@@ -4,14 +4,17 @@ import {
   index,
   integer,
   primaryKey,
+  real,
   sqliteTable,
   text,
   uniqueIndex,
 } from 'drizzle-orm/sqlite-core';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
+import { LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
 import { JOB_KINDS, JOB_STATUSES, type JobError, type JobStep } from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
+import { DEFAULT_STORAGE_QUOTA_GIB, SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
 import type { Actor } from '../audit/actor.ts';
 
 /**
@@ -77,6 +80,10 @@ export const hosts = sqliteTable('hosts', {
   enrolmentTokenHash: text('enrolment_token_hash').unique(),
   enrolmentExpiresAt: moment('enrolment_expires_at'),
   enrolledAt: moment('enrolled_at'),
+  /** A host that is being emptied takes no new project; the ones it has go on. */
+  draining: integer('draining', { mode: 'boolean' }).notNull().default(false),
+  /** PostgreSQL's `system_identifier` of the cluster that was seen first; null until then. */
+  systemIdentifier: text('system_identifier'),
   createdAt: created(),
 });
 
@@ -88,7 +95,10 @@ export const projects = sqliteTable(
     appKey: text('app_key').notNull(),
     env: text('env').notNull(),
     status: text('status', { enum: PROJECT_STATUSES }).notNull(),
+    /** The caps on branches and on the quota that its users may choose; the platform can raise both. */
     branchLimit: integer('branch_limit').notNull().default(DEFAULT_BRANCH_LIMIT),
+    storageQuotaCapGib: real('storage_quota_cap_gib').notNull().default(SELF_SERVICE_QUOTA_CAP_GIB),
+    storageQuotaGib: real('storage_quota_gib').notNull().default(DEFAULT_STORAGE_QUOTA_GIB),
     hostId: text('host_id')
       .notNull()
       .references(() => hosts.id),
@@ -125,7 +135,7 @@ export const projectBranches = sqliteTable(
     databaseName: text('database_name').notNull(),
     sourceDatabase: text('source_database').notNull(),
     status: text('status', { enum: BRANCH_STATUSES }).notNull(),
-    lifespan: text('lifespan').notNull(),
+    lifespan: text('lifespan', { enum: LIFESPANS }).notNull(),
     expiresAt: moment('expires_at'),
     ttlSeconds: integer('ttl_seconds'),
     isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),

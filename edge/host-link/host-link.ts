@@ -6,16 +6,19 @@ import { logEvent } from '../log.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import type { Env } from '../settings.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
-import type { CallOutcome } from './pending-calls.ts';
+import { type CallOutcome, failed } from './pending-calls.ts';
 
+/** What may be asked of a host that is shut out. */
+const READING: readonly Method[] = ['host.describe', 'host.inventory'];
 const RECONCILE_EVERY = 5 * 60_000;
-/** After a reconciliation that failed, for instance because PostgreSQL was still starting. */
+/** After one that failed, for instance because PostgreSQL was still starting, or that met another cluster. */
 const RECONCILE_AGAIN = 5_000;
 
 /**
  * Holds the WebSocket of one database host's agent; named by the host's id. An idle link costs nothing: the
  * runtime answers the beats and the object sleeps. All it needs to wake up is kept with its sockets, save the
- * newest epoch and the host's id, which are in its storage (`epoch`, `host_id`).
+ * newest epoch, the host's id and whether it may be given work, which are in its storage (`epoch`, `host_id`,
+ * `shut_out`).
  */
 export class HostLink extends DurableObject<Env> {
   readonly #links: Links;
@@ -37,13 +40,15 @@ export class HostLink extends DurableObject<Env> {
     });
   }
 
-  /** Whether an agent is linked and has been heard within two beats. */
+  /** Whether an agent is linked, has been heard within two beats, and the host may be given work. */
   async linked(): Promise<boolean> {
-    return this.#links.linked();
+    return this.#links.linked() && !this.#isShutOut();
   }
 
   /** Asks the agent for an operation; use `callHost`, which keeps the types and survives the loss of this object. */
   async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
+    if (this.#isShutOut() && !READING.includes(method))
+      return failed('HOST_UNAVAILABLE', 'the host runs another PostgreSQL cluster than the one on record');
     return this.#links.call(method, params);
   }
 
@@ -81,12 +86,24 @@ export class HostLink extends DurableObject<Env> {
     // Before the work: a handshake during it asks for an earlier alarm, which has to stand.
     await storage.setAlarm(Date.now() + RECONCILE_EVERY);
     try {
-      await reconcileHost(this.env, hostId);
+      await reconcileHost(this.env, hostId, (admitted) => this.#admit(admitted));
+      if (!this.#isShutOut()) return;
     } catch (error) {
       logEvent('reconciliation.failed', { host_id: hostId, reason: String(error) });
-      const next = (await storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
-      await storage.setAlarm(Math.min(next, Date.now() + RECONCILE_AGAIN));
     }
+    const next = (await storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
+    await storage.setAlarm(Math.min(next, Date.now() + RECONCILE_AGAIN));
+  }
+
+  #isShutOut(): boolean {
+    return this.ctx.storage.kv.get<boolean>('shut_out') ?? false;
+  }
+
+  /** @returns whether that is news */
+  #admit(admitted: boolean): boolean {
+    if (admitted === !this.#isShutOut()) return false;
+    this.ctx.storage.kv.put('shut_out', !admitted);
+    return true;
   }
 
   #wrap(socket: WebSocket): LinkSocket {

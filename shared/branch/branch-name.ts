@@ -18,4 +18,5 @@ export const BranchName = z
   .max(BRANCH_NAME_LENGTH.max)
   .regex(/^[a-z0-9_-]+$/, 'only lowercase letters, digits, hyphen and underscore')
   .refine((name) => name !== MAIN_BRANCH, `"${MAIN_BRANCH}" is reserved`)
-  .refine((name) => !READS_AS_UUID.test(name), 'a name must not read as a UUID');
+  .refine((name) => !READS_AS_UUID.test(name), 'a name must not read as a UUID')
+  .meta({ example: 'pr-42' });

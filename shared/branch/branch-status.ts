@@ -5,73 +5,26 @@ export type BranchStatus = (typeof BRANCH_STATUSES)[number];
 /** Statuses that count against the cap on branches (spec section 7). */
 export const COUNTED_STATUSES = ['creating', 'active', 'expired'] as const satisfies readonly BranchStatus[];
 
-export type BranchEvent =
-  | 'proved'
-  | 'gave_up'
-  | 'expire'
-  | 'extend'
-  | 'delete'
-  | 'delete_project'
-  | 'dropped';
+interface Transition {
+  from: readonly BranchStatus[];
+  to: BranchStatus;
+}
 
-/** What each event makes of each status; `null`: the event is refused there. Total, so that no hole compiles. */
-export const BRANCH_TRANSITIONS: Record<BranchStatus, Record<BranchEvent, BranchStatus | null>> = {
-  creating: {
-    proved: 'active',
-    gave_up: 'failed',
-    expire: null,
-    extend: null,
-    delete: 'deleted',
-    delete_project: 'deleting',
-    dropped: null,
-  },
-  active: {
-    proved: 'active',
-    gave_up: null,
-    expire: 'expired',
-    extend: 'active',
-    delete: 'deleted',
-    delete_project: 'deleting',
-    dropped: 'failed',
-  },
-  expired: {
-    proved: null,
-    gave_up: null,
-    expire: 'expired',
-    extend: 'active',
-    delete: 'deleted',
-    delete_project: 'deleting',
-    dropped: 'failed',
-  },
-  deleting: {
-    proved: null,
-    gave_up: null,
-    expire: null,
-    extend: null,
-    delete: null,
-    delete_project: 'deleting',
-    dropped: 'deleted',
-  },
-  deleted: {
-    proved: null,
-    gave_up: null,
-    expire: null,
-    extend: null,
-    delete: null,
-    delete_project: null,
-    dropped: 'deleted',
-  },
-  failed: {
-    proved: null,
-    gave_up: 'failed',
-    expire: null,
-    extend: null,
-    delete: 'deleted',
-    delete_project: 'deleting',
-    dropped: 'failed',
-  },
-};
+/** What each event makes of a branch, and of which; in any other status the event is refused. */
+export const BRANCH_TRANSITIONS = {
+  proved: { from: ['creating'], to: 'active' },
+  gave_up: { from: ['creating'], to: 'failed' },
+  expire: { from: ['active'], to: 'expired' },
+  extend: { from: ['active', 'expired'], to: 'active' },
+  delete: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleted' },
+  delete_project: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleting' },
+  /** Its database is gone from the host. */
+  lost: { from: ['active', 'expired'], to: 'failed' },
+  /** The lost database is back; past its time to live, `expire` follows at once. */
+  found: { from: ['failed'], to: 'active' },
+} as const satisfies Record<string, Transition>;
+
+export type BranchEvent = keyof typeof BRANCH_TRANSITIONS;
 
 /** Statuses in which `event` is possible, for the condition of an SQL update. */
-export const statusesAllowing = (event: BranchEvent): BranchStatus[] =>
-  BRANCH_STATUSES.filter((status) => BRANCH_TRANSITIONS[status][event] !== null);
+export const statusesAllowing = (event: BranchEvent): BranchStatus[] => [...BRANCH_TRANSITIONS[event].from];

@@ -13,6 +13,8 @@ export const LIFESPAN_SECONDS = {
 
 export type Lifespan = keyof typeof LIFESPAN_SECONDS;
 
+export const LIFESPANS = Object.keys(LIFESPAN_SECONDS) as [Lifespan, ...Lifespan[]];
+
 export const DEFAULT_LIFESPAN: Lifespan = '7d';
 
 /** Every spelling of spec 2.3, aliases included. */
@@ -33,13 +35,18 @@ const SPELLINGS: Record<string, Lifespan> = {
   permanent: 'forever',
 };
 
+const ONE_OF_SPELLINGS = `one of ${Object.keys(SPELLINGS).join(', ')}, in any case`;
+
 /** A lifespan as a request may spell it, in any case; parses to its canonical value. */
-export const LifespanSpelling = z.string().transform((text, context): Lifespan => {
-  const lifespan = Object.hasOwn(SPELLINGS, text.toLowerCase()) ? SPELLINGS[text.toLowerCase()] : undefined;
-  if (lifespan) return lifespan;
-  context.addIssue({ code: 'custom', message: `must be one of ${Object.keys(SPELLINGS).join(', ')}` });
-  return z.NEVER;
-});
+export const LifespanSpelling = z
+  .string()
+  .transform((text, context): Lifespan => {
+    const lifespan = Object.hasOwn(SPELLINGS, text.toLowerCase()) ? SPELLINGS[text.toLowerCase()] : undefined;
+    if (lifespan) return lifespan;
+    context.addIssue({ code: 'custom', message: `must be ${ONE_OF_SPELLINGS}` });
+    return z.NEVER;
+  })
+  .meta({ description: `How long the branch lives: ${ONE_OF_SPELLINGS}.`, example: '7d' });
 
 /** The moment a branch of this lifespan ends, counted from `from`; `null` for `forever`. */
 export function expiryOf(lifespan: Lifespan, from: Date): Date | null {

@@ -72,6 +72,8 @@ export const OPERATIONS = {
     summary: 'Every database, project and unfinished clone the host holds, for the reconciler',
     params: z.strictObject({}),
     result: z.strictObject({
+      /** Which PostgreSQL cluster holds all this (`pg_control_system()`), as decimal digits. */
+      system_identifier: z.string().min(1).max(20),
       branches: z.array(
         z.strictObject({
           project_id: Id,

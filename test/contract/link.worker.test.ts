@@ -2,18 +2,21 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { importJWK } from 'jose';
-import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import type { Handle } from '../../agent/link/dispatch.ts';
 import { enrol } from '../../agent/link/enrol.ts';
 import type { HostIdentity } from '../../agent/link/identity.ts';
 import { runLink } from '../../agent/link/run-link.ts';
+import { openDatabase } from '../../edge/database/database.ts';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../shared/protocol/closes.ts';
+import type { Result } from '../../shared/protocol/operations.ts';
 import { eventually } from '../support/eventually.ts';
 import { startFreezingProxy } from '../support/freezing-proxy.ts';
 import { signAnswer } from '../support/host-key.ts';
 import { type LinkGateway, startLinkGateway } from '../support/link-gateway.ts';
+import { insertBranch, insertProject, readBranch } from '../support/records.ts';
 
 vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
@@ -21,15 +24,8 @@ vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
 const quick = { heartbeat: 500, silence: 1_000, handshakeTime: 2_000 };
 const bounds = { ...BOUNDS, ...quick };
-const inventory = { branches: [], projects: [] };
+const inventory: Result<'host.inventory'> = { system_identifier: '1', branches: [], projects: [] };
 const ids = { job_id: crypto.randomUUID(), project_id: crypto.randomUUID() };
-const description = {
-  agent_version: '1.0.0',
-  postgres_version: '18.0',
-  pooler_version: '1.25.2',
-  clone_method: 'copy',
-  warnings: [],
-};
 
 let stateDir: string;
 let gateway: LinkGateway;
@@ -66,7 +62,9 @@ interface Agent {
 }
 
 /** An agent that is linked when this returns. */
-async function startAgent(options: { handle?: Handle; gatewayUrl?: string } = {}): Promise<Agent> {
+async function startAgent(
+  options: { handle?: Handle; gatewayUrl?: string; holds?: () => typeof inventory } = {},
+): Promise<Agent> {
   const controller = new AbortController();
   agents.push(controller);
   const agent: Agent = { ups: 0, events: [], leave: () => controller.abort() };
@@ -81,8 +79,8 @@ async function startAgent(options: { handle?: Handle; gatewayUrl?: string } = {}
     },
     handle: async (method, params) => {
       asked.push(method);
-      if (method === 'host.describe') return description;
-      return options.handle ? options.handle(method, params) : inventory;
+      if (method === 'host.inventory') return options.holds?.() ?? inventory;
+      return options.handle ? options.handle(method, params) : { dropped_databases: 0 };
     },
   });
   await eventually(async () => expect(agent.ups).toBe(1));
@@ -123,8 +121,67 @@ async function dialByHand() {
 
 test('a call goes there and back, and every link-up reconciles the host', async () => {
   await startAgent();
+  await eventually(async () => expect(asked).toEqual(['host.inventory']));
   expect(await takeInventory()).toEqual({ ok: true, result: inventory });
-  await eventually(async () => expect(asked).toContain('host.describe'));
+});
+
+describe('a host that comes up with another cluster', () => {
+  const other = { ...inventory, system_identifier: '2' };
+  const isLinked = () => gateway.isLinked(identity.host_id);
+  const onRecord = async () =>
+    (await gateway.database()).prepare('select system_identifier from hosts').first('system_identifier');
+
+  /** An agent has linked, told its cluster, and left. */
+  async function firstCluster() {
+    const agent = await startAgent();
+    await eventually(async () => expect(await onRecord()).toBe(inventory.system_identifier));
+    expect(await isLinked()).toBe(true);
+    agent.leave();
+  }
+
+  test('is left alone and gets no work until it has the first one again', async () => {
+    const projects = [{ project_id: ids.project_id, access_revision: 0 }];
+    await firstCluster();
+    const agent = await startAgent({ holds: () => ({ ...other, projects }) });
+    await eventually(async () => expect(await isLinked()).toBe(false));
+    expect(await dropProject()).toMatchObject({ failure: { code: 'HOST_UNAVAILABLE' } });
+    expect(await takeInventory()).toMatchObject({ ok: true });
+    expect(asked).not.toContain('project.drop');
+    agent.leave();
+
+    await startAgent({ holds: () => ({ ...inventory, projects }) });
+    await eventually(async () => expect(asked).toContain('project.drop'));
+    expect(await isLinked()).toBe(true);
+  });
+
+  test('goes on with that one when an operator has accepted it', async () => {
+    await firstCluster();
+    await startAgent({ holds: () => other });
+    await eventually(async () => expect(await isLinked()).toBe(false));
+    await (await gateway.database()).exec('update hosts set system_identifier = null');
+    await eventually(async () => expect(await isLinked()).toBe(true));
+    expect(await onRecord()).toBe(other.system_identifier);
+  });
+
+  test('between two looks at what it lacks loses nothing', async () => {
+    const db = openDatabase((await gateway.database()) as unknown as D1Database);
+    await insertProject(db, identity.host_id);
+    const branch = await insertBranch(db, 'active');
+    let looks = 0;
+    await startAgent({
+      holds: () => {
+        looks += 1;
+        return looks === 1 ? inventory : other;
+      },
+    });
+    await eventually(async () => expect(looks).toBe(2));
+    // Replies come in order: the second has been heard.
+    await takeInventory();
+    // Its alarm runs when the first reconciliation is over.
+    await startAgent({ holds: () => other });
+    await eventually(async () => expect(await isLinked()).toBe(false));
+    expect(await readBranch(db, branch)).toEqual({ status: 'active', events: [] });
+  });
 });
 
 test('an idle link outlives many beats', async () => {

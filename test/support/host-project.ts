@@ -5,6 +5,7 @@ import type { Host } from '../../agent/operations/host.ts';
 import { makePassword, scramVerifier } from '../../edge/credentials/password.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
+import { startHost, type TestHost } from './host.ts';
 
 export type Identity = Params<'branch.publish'>;
 export type Rule = Params<'access.apply'>['access']['rules'][number];
@@ -85,6 +86,27 @@ export const identity = ({ job_id, project_id, branch_id, database }: Identity):
   branch_id,
   database,
 });
+
+/** An operation's parameters as words for the control tool. */
+export const toolOptions = (params: Record<string, unknown>): string[] =>
+  Object.entries(params).flatMap(([name, value]) => [`--${name.replaceAll('_', '-')}`, String(value)]);
+
+/** A host with one project, in whose `main` its owner has run `sql`. */
+export async function startHostWithProject(database: string, sql: string) {
+  const servers = await startHost();
+  const project = new Project(servers.host);
+  const main = await project.create(database, null);
+  await asClient(servers.host, 'direct', main, 'owner', sql);
+  return { servers, project, main };
+}
+
+/** Names of the databases that branches and clones have, finished or not. */
+export async function branchDatabases({ query }: TestHost): Promise<string[]> {
+  const rows = await query<{ datname: string }>(
+    "SELECT datname FROM pg_database WHERE datname ~ '^(db|bgjob)_' ORDER BY 1",
+  );
+  return rows.map(({ datname }) => datname);
+}
 
 /** How a client reaches a branch from outside. */
 export type Port = 'direct' | 'pooled';

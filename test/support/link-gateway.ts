@@ -29,11 +29,16 @@ export async function startLinkGateway(options: {
       script: await bundle(),
       compatibilityDate: '2026-11-01',
       d1Databases: { DB: 'branchgate' },
-      durableObjects: { HOST_LINK: { className: 'TestedHostLink', useSQLite: true } },
+      durableObjects: {
+        HOST_LINK: { className: 'TestedHostLink', useSQLite: true },
+        PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
+        RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
+      },
       bindings: {
         IDP_URL: 'http://127.0.0.1:1',
         CREDENTIAL_KEYS: `1:${Buffer.alloc(32).toString('base64')}`,
         PLATFORM_SECRET,
+        LIMIT_PUBLIC_PER_MINUTE: '100000',
         BOUNDS: options.bounds ?? {},
       },
     }),
@@ -95,16 +100,6 @@ function bundle(): Promise<string> {
     target: 'es2023',
     conditions: ['workerd'],
     external: ['cloudflare:*'],
-    plugins: [
-      {
-        name: 'reconciler-stand-in',
-        setup({ onResolve }) {
-          onResolve({ filter: /reconcile-host\.ts$/ }, () => ({
-            path: `${root}test/support/reconcile-worker.ts`,
-          }));
-        },
-      },
-    ],
   }).then(({ outputFiles }) => outputFiles.map(({ text }) => text).join(''));
   return bundled;
 }

@@ -1,15 +1,15 @@
 import { Hono } from 'hono';
-import { ApiError } from '../../edge/errors.ts';
+import { app } from '../../edge/app.ts';
 import { callHost, hostLink } from '../../edge/host-link/call-host.ts';
 import { HostLink } from '../../edge/host-link/host-link.ts';
-import { agentRoutes } from '../../edge/routes/agent.ts';
-import { platformRoutes } from '../../edge/routes/platform.ts';
 import type { Env } from '../../edge/settings.ts';
-import { FAILURES } from '../../shared/failure/failures.ts';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 
-/** The routes and the object under test, plus a way in for the test: what the coordinator would ask of a host. */
+export { ProjectCoordinator } from '../../edge/projects/coordinator.ts';
+export { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
+
+/** The gateway, plus a way in for the test: what the coordinator would ask of a host. */
 
 export class TestedHostLink extends HostLink {
   constructor(ctx: DurableObjectState, env: Env) {
@@ -17,13 +17,7 @@ export class TestedHostLink extends HostLink {
   }
 }
 
-const app = new Hono<{ Bindings: Env }>()
-  .use(async (context, next) => {
-    await next();
-    context.res.headers.set('X-Request-Id', crypto.randomUUID());
-  })
-  .route('/', platformRoutes)
-  .route('/', agentRoutes)
+const wayIn = new Hono<{ Bindings: Env }>()
   .post('/test/call', async (context) => {
     const { host_id, method, params } = await context.req.json<{
       host_id: string;
@@ -34,12 +28,9 @@ const app = new Hono<{ Bindings: Env }>()
   })
   .get('/test/linked/:host_id', async (context) => {
     return context.json(await hostLink(context.env, context.req.param('host_id')).linked());
-  })
-  .onError((error, context) => {
-    if (!(error instanceof ApiError)) throw error;
-    const { code, fields } = error.failure;
-    return context.json({ error: code, ...fields }, FAILURES[code].status);
   });
 
-// biome-ignore lint/style/noDefaultExport: a Worker's entry point
-export default app;
+export default {
+  fetch: (request, env, context) =>
+    (new URL(request.url).pathname.startsWith('/test/') ? wayIn : app).fetch(request, env, context),
+} satisfies ExportedHandler<Env>;

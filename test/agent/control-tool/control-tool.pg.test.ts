@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { scramVerifier } from '../../../edge/credentials/password.ts';
 import { startHost, type TestHost } from '../../support/host.ts';
-import { connect, identity, Project } from '../../support/host-project.ts';
+import { connect, identity, Project, toolOptions } from '../../support/host-project.ts';
 
 let servers: TestHost;
 beforeAll(async () => {
@@ -12,12 +12,9 @@ beforeAll(async () => {
 });
 afterAll(() => servers.stop());
 
-const flags = (values: Record<string, string>) =>
-  Object.entries(values).flatMap(([name, value]) => [`--${name.replaceAll('_', '-')}`, value]);
-
 test('a branch is made, proved, listed and dropped from a shell, its password never on the command line', async () => {
   const branch = new Project(servers.host).plan('db_shell_prod');
-  const ids = flags(identity(branch));
+  const ids = toolOptions(identity(branch));
   const [owner, read_write, read_only] = await Promise.all(
     (['owner', 'read_write', 'read_only'] as const).map((role) => scramVerifier(branch.passwords[role])),
   );
@@ -26,11 +23,20 @@ test('a branch is made, proved, listed and dropped from a shell, its password ne
     'branch',
     'prepare',
     ...ids,
-    ...flags({ verifiers: JSON.stringify({ owner, read_write, read_only }), access: JSON.stringify(access) }),
+    ...toolOptions({
+      verifiers: JSON.stringify({ owner, read_write, read_only }),
+      access: JSON.stringify(access),
+    }),
   );
   expect(prepare).toEqual({ exitCode: 0, stdout: 'done\n', stderr: '' });
 
-  const clone = await servers.tool('branch', 'clone', ...ids, ...flags({ busy_wait: '1000' }), '--json');
+  const clone = await servers.tool(
+    'branch',
+    'clone',
+    ...ids,
+    ...toolOptions({ busy_wait: '1000' }),
+    '--json',
+  );
   expect(JSON.parse(clone.stdout)).toMatchObject({ created: true, paused_ms: 0 });
   expect((await servers.tool('branch', 'publish', ...ids)).exitCode).toBe(0);
 
@@ -50,13 +56,13 @@ test('a branch is made, proved, listed and dropped from a shell, its password ne
   const drop = await servers.tool(
     'project',
     'drop',
-    ...flags({ job_id: randomUUID(), project_id: branch.project_id }),
+    ...toolOptions({ job_id: randomUUID(), project_id: branch.project_id }),
   );
   expect(drop.stdout).toBe('dropped_databases: 1\n');
 });
 
 describe('exit codes, and one line that says what to do', () => {
-  const ids = () => flags(identity(new Project(servers.host).plan('db_shell_prod_br_one')));
+  const ids = () => toolOptions(identity(new Project(servers.host).plan('db_shell_prod_br_one')));
 
   test('3 when refused as things are', async () => {
     const project = new Project(servers.host);
@@ -67,7 +73,7 @@ describe('exit codes, and one line that says what to do', () => {
     const clone = await servers.tool(
       'branch',
       'clone',
-      ...flags({ ...identity(branch), source: main.database, busy_wait: '200' }),
+      ...toolOptions({ ...identity(branch), source: main.database, busy_wait: '200' }),
     );
     expect(clone).toMatchObject({ exitCode: 3, stdout: '' });
     expect(clone.stderr).toMatch(/^branchgate-agent: .*\(SOURCE_BUSY\): .*--busy-wait.*\n$/);
@@ -131,7 +137,7 @@ test('every operation has its command, with help and completion', async () => {
 
 test('configuration prints what the servers of this very host run with', async () => {
   const { tls, agentUser } = servers.layout;
-  const options = flags({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
+  const options = toolOptions({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
   const hba = await servers.tool('configuration', 'pg_hba.conf', ...options);
   expect(hba.stdout).toContain(`include_if_exists "${servers.layout.rulesDir}/pg_hba.conf"`);
   const ini = await servers.tool('configuration', 'pgbouncer.ini', ...options);

@@ -5,13 +5,14 @@ import { Dispatcher } from '../../../agent/link/dispatch.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../../shared/protocol/closes.ts';
 import { BEAT } from '../../../shared/protocol/frames.ts';
+import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { makeHostKey } from '../../support/host-key.ts';
 
 const { privateKey: key } = await makeHostKey();
 const hostId = 'a4b5e2a4-3a8f-4f3e-9d6c-0a1b2c3d4e5f';
-const challenge = { type: 'challenge', protocol: 1, nonce: 'n'.repeat(43), epoch: 0 };
-const inventory = { branches: [], projects: [] };
+const challenge = { type: 'challenge', protocol: PROTOCOL_VERSION, nonce: 'n'.repeat(43), epoch: 0 };
+const inventory = { system_identifier: '1', branches: [], projects: [] };
 
 let clock: FakeClock;
 let sent: string[];
@@ -73,7 +74,7 @@ describe('the handshake', () => {
       aud: 'gateway.example.com',
       nonce: challenge.nonce,
       epoch: clock.now(),
-      protocol: 1,
+      protocol: PROTOCOL_VERSION,
       iat,
       exp: iat + 60,
     });
@@ -86,7 +87,7 @@ describe('the handshake', () => {
   });
 
   test('a challenge of a later protocol is answered all the same: the edge then says why it refuses', async () => {
-    await say({ ...challenge, protocol: 2, hint: 'new' });
+    await say({ ...challenge, protocol: PROTOCOL_VERSION + 1, hint: 'new' });
     expect(lastSent().type).toBe('answer');
   });
 

@@ -4,45 +4,34 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { loginName } from '../../../shared/branch/login.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
+import type { TestHost } from '../../support/host.ts';
 import {
   asClient,
   type Branch,
   BUSY_WAIT_MS,
+  branchDatabases,
   connect,
   identity,
   Project,
+  startHostWithProject,
 } from '../../support/host-project.ts';
 
 let servers: TestHost;
+let project: Project;
+let main: Branch;
+
 beforeAll(async () => {
-  servers = await startHost();
+  ({ servers, project, main } = await startHostWithProject(
+    'db_steps_prod',
+    "CREATE TABLE item (id int PRIMARY KEY, name text); INSERT INTO item VALUES (1, 'one')",
+  ));
 });
 afterAll(() => servers.stop());
 
 const roles = () => servers.query("SELECT rolname FROM pg_roles WHERE rolname ~ '^[ug]_' ORDER BY 1");
-const databases = async () =>
-  (
-    await servers.query<{ datname: string }>("SELECT datname FROM pg_database WHERE datname ~ '^(db|bgjob)_'")
-  ).map(({ datname }) => datname);
 const inventory = () => runOperation(servers.host, 'host.inventory', {});
 
 describe('a branch from its preparation to its drop, every step twice', () => {
-  let project: Project;
-  let main: Branch;
-
-  beforeAll(async () => {
-    project = new Project(servers.host);
-    main = await project.create('db_steps_prod', null);
-    await asClient(
-      servers.host,
-      'direct',
-      main,
-      'owner',
-      "CREATE TABLE item (id int PRIMARY KEY, name text); INSERT INTO item VALUES (1, 'one')",
-    );
-  });
-
   test('main is made from nothing, and its owner’s tables are open to the other logins', async () => {
     const { host } = servers;
     await asClient(host, 'pooled', main, 'read_write', "INSERT INTO item VALUES (2, 'two')");
@@ -82,7 +71,7 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     ]);
     expect(await project.drop(branch)).toEqual({ dropped: true });
     expect(await project.drop(branch)).toEqual({ dropped: false });
-    expect(await databases()).toEqual(['db_steps_prod']);
+    expect(await branchDatabases(servers)).toEqual(['db_steps_prod']);
     await expect(connect(servers.host, 'pooled', branch, 'read_write')).rejects.toThrow();
   });
 
@@ -91,13 +80,16 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     const building = project.plan('db_steps_prod_br_building');
     await project.prepare(prepared);
     await project.clone(building, 'db_steps_prod');
-    const { branches, projects } = await inventory();
+    const { system_identifier, branches, projects } = await inventory();
     expect(Object.fromEntries(branches.map(({ database, state }) => [database, state]))).toEqual({
       db_steps_prod: 'ready',
       db_steps_prod_br_building: 'building',
       db_steps_prod_br_prepared: 'prepared',
     });
     expect(projects).toEqual([{ project_id: project.id, access_revision: 1 }]);
+    expect(await servers.query('SELECT system_identifier::text FROM pg_control_system()')).toEqual([
+      { system_identifier },
+    ]);
     expect(await project.drop(prepared)).toEqual({ dropped: false });
     expect(await project.drop(building)).toEqual({ dropped: true });
   });
@@ -143,7 +135,7 @@ describe('a branch from its preparation to its drop, every step twice', () => {
       code: 'DATABASE_NAME_HELD',
     });
     expect(await project.drop(project.plan('db_nobodys'))).toEqual({ dropped: false });
-    expect(await databases()).toContain('db_nobodys');
+    expect(await branchDatabases(servers)).toContain('db_nobodys');
     await servers.query('DROP DATABASE db_nobodys');
     await project.drop(branch);
   });
@@ -178,9 +170,9 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     const call = { project_id: project.id, job_id: randomUUID() };
     expect(await runOperation(servers.host, 'project.drop', call)).toEqual({ dropped_databases: 4 });
     expect(await runOperation(servers.host, 'project.drop', call)).toEqual({ dropped_databases: 0 });
-    expect(await databases()).toEqual([]);
+    expect(await branchDatabases(servers)).toEqual([]);
     expect(await roles()).toEqual([]);
-    expect(await inventory()).toEqual({ branches: [], projects: [] });
+    expect(await inventory()).toMatchObject({ branches: [], projects: [] });
     for (const file of ['pg_hba.conf', 'pgbouncer_databases.ini', 'userlist.txt']) {
       expect(await readFile(join(servers.layout.rulesDir, file), 'utf8')).toBe('');
     }

@@ -2,8 +2,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { showDatabases, withConsole } from '../../../agent/pooler/console.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { asClient, type Branch, connect, Project } from '../../support/host-project.ts';
+import type { TestHost } from '../../support/host.ts';
+import {
+  asClient,
+  type Branch,
+  connect,
+  type Project,
+  startHostWithProject,
+} from '../../support/host-project.ts';
 
 /** 62 and 63 characters with hyphens: what the pooler's console can't take. */
 const LONGEST_UNPAUSABLE = ['db_live_prod_br_'.padEnd(61, '-x'), 'db_live_prod_br_'.padEnd(62, '-x')].map(
@@ -15,18 +21,12 @@ let project: Project;
 let main: Branch;
 
 beforeAll(async () => {
-  servers = await startHost();
-  project = new Project(servers.host);
-  main = await project.create('db_live_prod', null);
-  await asClient(
-    servers.host,
-    'direct',
-    main,
-    'owner',
+  ({ servers, project, main } = await startHostWithProject(
+    'db_live_prod',
     `CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL);
      INSERT INTO account SELECT id, 0 FROM generate_series(1, 20000) id`,
-  );
-}, 60_000);
+  ));
+});
 afterAll(() => servers.stop());
 
 const paused = async () =>

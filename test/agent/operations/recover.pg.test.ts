@@ -11,14 +11,17 @@ import { pause } from '../../../agent/pooler/pause.ts';
 import { buildDatabaseName } from '../../../shared/branch/database-name.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
+import type { TestHost } from '../../support/host.ts';
 import {
   asClient,
   type Branch,
   BUSY_WAIT_MS,
+  branchDatabases,
   connect,
   identity,
-  Project,
+  type Project,
+  startHostWithProject,
+  toolOptions,
 } from '../../support/host-project.ts';
 
 let servers: TestHost;
@@ -26,21 +29,16 @@ let project: Project;
 let main: Branch;
 
 beforeAll(async () => {
-  servers = await startHost();
-  project = new Project(servers.host);
-  main = await project.create('db_crash_prod', null);
   // Enough for a clone to last until it is struck.
   const filler = "CREATE TABLE filler AS SELECT repeat('x', 1000) AS x FROM generate_series(1, 25000)";
-  await asClient(servers.host, 'direct', main, 'owner', filler);
-}, 60_000);
+  ({ servers, project, main } = await startHostWithProject('db_crash_prod', filler));
+});
 afterAll(() => servers.stop());
 
 const cloneArguments = (branch: Branch) => [
   'branch',
   'clone',
-  ...Object.entries({ ...identity(branch), source: main.database, busy_wait: String(BUSY_WAIT_MS) }).flatMap(
-    ([name, value]) => [`--${name.replaceAll('_', '-')}`, value],
-  ),
+  ...toolOptions({ ...identity(branch), source: main.database, busy_wait: BUSY_WAIT_MS }),
 ];
 
 /** Lets no `CREATE DATABASE` go on from now until `letGo`. */
@@ -73,13 +71,6 @@ async function cloneByKilledAgent(branch: Branch) {
   await clones.letGo();
 }
 
-const databases = async () =>
-  (
-    await servers.query<{ datname: string }>(
-      "SELECT datname FROM pg_database WHERE datname ~ '^(db|bgjob)_' ORDER BY 1",
-    )
-  ).map(({ datname }) => datname);
-
 /** Directories below `base/` that belong to no database. */
 async function leaked(): Promise<string[]> {
   const known = new Set(
@@ -95,7 +86,7 @@ test('an agent killed in mid-clone: the retry adopts its clone and never makes a
   const branch = project.plan('db_crash_prod_br_adopted');
   await cloneByKilledAgent(branch);
   expect(await project.clone(branch, main.database)).toMatchObject({ created: false });
-  expect(await databases()).toEqual([buildDatabaseName(branch.job_id), main.database]);
+  expect(await branchDatabases(servers)).toEqual([buildDatabaseName(branch.job_id), main.database]);
   await project.prepare(branch);
   await project.publish(branch);
   expect(await recover(servers.host)).toEqual([]);
@@ -107,7 +98,7 @@ test('an agent killed in mid-clone: a drop waits for what it left and takes it',
   const branch = project.plan('db_crash_prod_br_dropped');
   await cloneByKilledAgent(branch);
   expect(await project.drop(branch)).toEqual({ dropped: true });
-  expect(await databases()).toEqual([main.database]);
+  expect(await branchDatabases(servers)).toEqual([main.database]);
   expect(await leaked()).toEqual([]);
 }, 60_000);
 
@@ -166,7 +157,7 @@ test('PostgreSQL killed in mid-clone: the clone is there or it is not, and the r
   await eventually(async () => expect(await recover(servers.host)).toEqual([]));
   expect(await leaked()).toEqual([]);
   await project.clone(branch, main.database);
-  expect(await databases()).toEqual([buildDatabaseName(branch.job_id), main.database]);
+  expect(await branchDatabases(servers)).toEqual([buildDatabaseName(branch.job_id), main.database]);
   await project.drop(branch);
 });
 
@@ -199,7 +190,7 @@ test('a drop that was cut off is finished', async () => {
   const branch = await project.create('db_crash_prod_br_half', main.database);
   await servers.query('UPDATE pg_database SET datconnlimit = -2 WHERE datname = $1', [branch.database]);
   expect(await recover(servers.host)).toEqual([]);
-  expect(await databases()).toEqual([main.database]);
+  expect(await branchDatabases(servers)).toEqual([main.database]);
   expect(await project.drop(branch)).toEqual({ dropped: false });
 });
 
@@ -222,13 +213,9 @@ test('a control tool beside the agent works on the same tables and rules', async
   expect(JSON.parse(list.stdout).branches).toEqual(
     (await runOperation(servers.host, 'host.inventory', {})).branches,
   );
-  const drop = await servers.tool(
-    'branch',
-    'drop',
-    ...Object.entries(identity(branch)).flatMap(([name, value]) => [`--${name.replaceAll('_', '-')}`, value]),
-  );
+  const drop = await servers.tool('branch', 'drop', ...toolOptions(identity(branch)));
   expect(drop).toMatchObject({ exitCode: 0, stdout: 'dropped: true\n' });
   await expect(query(branch)).rejects.toThrow();
   await project.drop(main);
-  expect(await databases()).toEqual([]);
+  expect(await branchDatabases(servers)).toEqual([]);
 });

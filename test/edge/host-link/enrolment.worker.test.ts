@@ -39,7 +39,7 @@ describe('POST /platform/v1/hosts', () => {
     ['the beginning of the secret', { authorization: authorization.slice(0, -1) }],
   ])('%s is unauthenticated', async (_name, headers) => {
     const response = await gateway.post('/platform/v1/hosts', host, headers);
-    expect([response.status, await response.json()]).toEqual([401, { error: 'UNAUTHENTICATED' }]);
+    expect([response.status, await response.json()]).toMatchObject([401, { error: 'UNAUTHENTICATED' }]);
   });
 
   test.each([
@@ -84,7 +84,7 @@ describe('POST /platform/v1/hosts', () => {
     const { enrolment_token } = await gateway.registerHost('taken');
     await enrol(enrolment_token, (await makeHostKey()).publicKey);
     const response = await gateway.post('/platform/v1/hosts', { ...host, name: 'taken' }, { authorization });
-    expect([response.status, await response.json()]).toEqual([409, { error: 'HOST_EXISTS' }]);
+    expect([response.status, await response.json()]).toMatchObject([409, { error: 'HOST_EXISTS' }]);
   });
 });
 

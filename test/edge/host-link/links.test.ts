@@ -3,6 +3,7 @@ import { type LinkSocket, Links, type SocketState } from '../../../edge/host-lin
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../../shared/protocol/closes.ts';
 import { OPERATIONS } from '../../../shared/protocol/operations.ts';
+import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 import { type AnswerInput, makeHostKey, signAnswer } from '../../support/host-key.ts';
 
@@ -12,7 +13,7 @@ const caller = {
   audience: 'gateway.example.com',
   publicKey: host.publicKey,
 };
-const inventory = { branches: [], projects: [] };
+const inventory = { system_identifier: '1', branches: [], projects: [] };
 
 /** The agent's end, played by the test. */
 class ScriptedSocket implements LinkSocket {
@@ -101,7 +102,12 @@ describe('the handshake', () => {
   test('challenge, answer, welcome', async () => {
     const socket = await dialAndAnswer();
     expect(socket.sent).toEqual([
-      { type: 'challenge', protocol: 1, nonce: expect.stringMatching(/^[\w-]{43}$/), epoch: 0 },
+      {
+        type: 'challenge',
+        protocol: PROTOCOL_VERSION,
+        nonce: expect.stringMatching(/^[\w-]{43}$/),
+        epoch: 0,
+      },
       { type: 'welcome', epoch: 1 },
     ]);
     expect(links.linked()).toBe(true);

@@ -14,6 +14,7 @@ import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
  */
 const HASH_OF_VERSION: Record<number, string> = {
   1: '6fea937999c84b69621f05dfce2f98ed0a30f952adaef67868b3e33fef55d6aa',
+  2: '2b45508ac8dab5c2859fe96c9b35405d2ef7ae29900850f85d1992ba0f055e87',
 };
 
 const schemas = {

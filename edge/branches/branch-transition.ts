@@ -1,0 +1,27 @@
+import { and, inArray, type SQL, sql } from 'drizzle-orm';
+import { BRANCH_TRANSITIONS, type BranchEvent, statusesAllowing } from '../../shared/branch/branch-status.ts';
+import type { Database, Statement } from '../database/database.ts';
+import { projectBranches } from '../database/schema.ts';
+
+/** Those of the branches in whose status the event is possible. */
+export const whereAllowed = (event: BranchEvent, branches: SQL | undefined) =>
+  and(branches, inArray(projectBranches.status, statusesAllowing(event)));
+
+/** Whether there is such a branch: the condition of what joins the event in one batch, ahead of it. */
+export const isAllowed = (event: BranchEvent, branches: SQL | undefined): SQL =>
+  sql`exists (select 1 from ${projectBranches} where ${whereAllowed(event, branches)})`;
+
+/** The event happens to those of the branches that allow it. */
+export const transition = (
+  db: Database,
+  event: BranchEvent,
+  branches: SQL | undefined,
+  now: Date,
+): Statement => {
+  const { to } = BRANCH_TRANSITIONS[event];
+  const deletion = to === 'deleted' ? { deletedAt: now } : {};
+  return db
+    .update(projectBranches)
+    .set({ status: to, updatedAt: now, ...deletion })
+    .where(whereAllowed(event, branches));
+};

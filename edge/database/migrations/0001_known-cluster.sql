@@ -1,0 +1,1 @@
+ALTER TABLE `hosts` ADD `system_identifier` text;

@@ -1,0 +1,32 @@
+import { and, eq, lte } from 'drizzle-orm';
+import { noActor } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { isAllowed, transition } from '../branches/branch-transition.ts';
+import { type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { auditEvents, projectBranches } from '../database/schema.ts';
+import { logEvent } from '../log.ts';
+import type { RecordedBranch } from './differences.ts';
+
+/** A record without a database: its data is gone, and it says so. */
+export async function markLost(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
+  const thisBranch = eq(projectBranches.id, branch.id);
+  await inOneBatch(db, [
+    insertIf(db, auditEvents, eventOf('branch.lost', branch, now), isAllowed('lost', thisBranch)),
+    transition(db, 'lost', thisBranch, now),
+  ]);
+  logEvent('reconcile.branch_lost', { branch_id: branch.id });
+}
+
+/** The database of a lost branch is back, and the branch is what it would be without the loss. */
+export async function markFound(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
+  const thisBranch = eq(projectBranches.id, branch.id);
+  await inOneBatch(db, [
+    insertIf(db, auditEvents, eventOf('branch.found', branch, now), isAllowed('found', thisBranch)),
+    transition(db, 'found', thisBranch, now),
+    transition(db, 'expire', and(thisBranch, lte(projectBranches.expiresAt, now)), now),
+  ]);
+  logEvent('reconcile.branch_found', { branch_id: branch.id });
+}
+
+const eventOf = (name: 'branch.lost' | 'branch.found', branch: RecordedBranch, now: Date) =>
+  auditEvent(name, noActor(branch.tenantId), { projectId: branch.projectId, branchId: branch.id }, now);

@@ -1,0 +1,62 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Database, openDatabase } from '../../../edge/database/database.ts';
+import { clusterOnRecord } from '../../../edge/reconciliation/known-cluster.ts';
+import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
+import { startD1, type TestD1 } from '../../support/d1.ts';
+import { insertBranch, insertProject, readBranch } from '../../support/records.ts';
+
+const NOW = new Date('2026-11-21T12:00:00Z');
+const EARLIER = new Date(NOW.getTime() - 1);
+const LATER = new Date(NOW.getTime() + 1);
+
+let d1: TestD1;
+let db: Database;
+
+beforeAll(async () => {
+  d1 = await startD1();
+  db = openDatabase(d1.binding);
+  await insertProject(db, 'h');
+});
+afterAll(() => d1.stop());
+
+test.each([
+  ['active', null],
+  ['expired', EARLIER],
+] as const)(
+  'a lost branch that was %s says failed, with one event however often it is seen',
+  async (status, end) => {
+    const lost = await insertBranch(db, status, end);
+    await markLost(db, lost, NOW);
+    const first = await readBranch(db, lost);
+    await markLost(db, lost, NOW);
+    expect(await readBranch(db, lost)).toEqual(first);
+    expect(first).toEqual({ status: 'failed', events: ['branch.lost'] });
+  },
+);
+
+test.each([
+  ['for ever', null, 'active'],
+  ['for a while yet', LATER, 'active'],
+  ['until this moment', NOW, 'expired'],
+  ['until before it was found', EARLIER, 'expired'],
+] as const)('a branch that is found and lasts %s', async (_, expiresAt, status) => {
+  const found = await insertBranch(db, 'failed', expiresAt);
+  await markFound(db, found, NOW);
+  const first = await readBranch(db, found);
+  await markFound(db, found, NOW);
+  expect(await readBranch(db, found)).toEqual(first);
+  expect(first).toEqual({ status, events: ['branch.found'] });
+});
+
+test('a deletion that came first stands, and nothing is told of the branch', async () => {
+  const deleted = await insertBranch(db, 'deleted', EARLIER);
+  await markLost(db, deleted, NOW);
+  await markFound(db, deleted, NOW);
+  expect(await readBranch(db, deleted)).toEqual({ status: 'deleted', events: [] });
+});
+
+test('the cluster that is seen first is the one on record', async () => {
+  expect(await clusterOnRecord(db, 'h', '1')).toBe('1');
+  expect(await clusterOnRecord(db, 'h', '2')).toBe('1');
+  expect(await clusterOnRecord(db, 'nobody', '2')).toBeNull();
+});
