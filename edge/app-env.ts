@@ -1,7 +1,9 @@
 import type { Context } from 'hono';
 import type { Actor } from './audit/actor.ts';
+import type { Reach } from './authentication/permissions.ts';
 import type { Principal } from './authentication/principal.ts';
 import { type Database, openDatabase } from './database/database.ts';
+import type { Verdict } from './rate-limits/take.ts';
 import type { Env } from './settings.ts';
 
 /** What the pipeline hands to routes. */
@@ -10,6 +12,12 @@ export interface AppEnv {
   Variables: {
     requestId: string;
     principal: Principal;
+    /** The caller has the platform's secret. */
+    isPlatform: boolean;
+    /** How far the bearer may go with the route's action. */
+    reach: Reach;
+    /** Whether the request is within its limit; being found out beside what it reads. */
+    verdict: Promise<Verdict>;
   };
 }
 

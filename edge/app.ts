@@ -1,82 +1,110 @@
-import { type ErrorHandler, Hono, type MiddlewareHandler } from 'hono';
-import { FAILURES, type Failure } from '../shared/failure/failures.ts';
-import type { AppContext, AppEnv } from './app-env.ts';
+import type { MiddlewareHandler } from 'hono';
+import { cors } from 'hono/cors';
+import { secureHeaders } from 'hono/secure-headers';
+import { boundBody } from './api/bounded-body.ts';
+import { onError, renderFailure } from './api/failure-envelope.ts';
+import { operations } from './api/operation.ts';
+import { logRequest, nameRequest } from './api/request-log.ts';
+import { type AppEnv, connectingIp } from './app-env.ts';
 import { authenticate } from './authentication/authenticate.ts';
+import { checkPlatformSecret } from './authentication/platform-secret.ts';
+import { describe } from './documentation/describe.ts';
 import { ApiError } from './errors.ts';
-import { logEvent } from './log.ts';
+import { chargeOf } from './rate-limits/charge.ts';
+import { admission, count, holdWrites, limitRequests } from './rate-limits/limit-requests.ts';
 import { agentRoutes } from './routes/agent.ts';
+import { auditRoutes } from './routes/audit-events.ts';
 import { branchRoutes } from './routes/branches.ts';
+import { credentialRoutes } from './routes/credentials.ts';
 import { healthRoutes } from './routes/health.ts';
-import { jobRoutes, projectJobRoutes } from './routes/jobs.ts';
+import { jobRoutes } from './routes/jobs.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/materialize.ts';
 
-/** Paths that need no bearer token of a user. Every other path does, whether a route stands there or not. */
-const PUBLIC_PATHS: readonly RegExp[] = [/^\/readyz$/, /^\/agent\/v1\//, /^\/platform\/v1\//];
+/** Paths that need no bearer token. Every other path does, whether a route stands there or not. */
+const PUBLIC_PATHS: readonly RegExp[] = [
+  /^\/healthz$/,
+  /^\/readyz$/,
+  /^\/docs$/,
+  /^\/api\/v1\/openapi\.json$/,
+  /^\/agent\/v1\//,
+];
+const PLATFORM_PATHS = /^\/platform\/v1\//;
 
-/** Seconds a client should wait before it tries again what failed with 503. */
-const RETRY_AFTER_SECONDS = 5;
+/** Answers are data, never a page that does something; the page at `/docs` says what it needs itself. */
+const NO_PAGE = "default-src 'none'; frame-ancestors 'none'";
 
-const REQUEST_ID_FORM = /^[A-Za-z0-9._-]{8,128}$/;
-
-const nameRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
-  const given = c.req.header('x-request-id') ?? '';
-  c.set('requestId', REQUEST_ID_FORM.test(given) ? given : crypto.randomUUID());
+const secure: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
-  c.header('X-Request-Id', c.var.requestId);
+  if (!c.res.headers.has('Content-Security-Policy')) c.header('Content-Security-Policy', NO_PAGE);
 };
 
-const requireUser: MiddlewareHandler<AppEnv> = async (c, next) => {
-  if (!PUBLIC_PATHS.some((path) => path.test(c.req.path))) {
+const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
+  const origin = readSettings(c.env).CORS_ORIGINS;
+  if (origin.length === 0) return next();
+  const share = cors({
+    origin,
+    allowMethods: ['GET', 'POST', 'PATCH', 'DELETE'],
+    allowHeaders: ['Authorization', 'Content-Type', 'Idempotency-Key', 'Prefer', 'X-Request-Id'],
+    exposeHeaders: [
+      'Idempotency-Replayed',
+      'Retry-After',
+      'X-RateLimit-Limit',
+      'X-RateLimit-Remaining',
+      'X-RateLimit-Reset',
+      'X-Request-Id',
+    ],
+    maxAge: 600,
+  });
+  return share(c, next);
+};
+
+/** Who asks decides what is checked, and what the request is counted against. */
+const knowCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
+  const { path } = c.req;
+  const settings = readSettings(c.env);
+  const authorization = c.req.header('authorization') ?? null;
+  if (PUBLIC_PATHS.some((form) => form.test(path))) {
+    count(c, chargeOf.public(connectingIp(c)));
+    await admission(c);
+  } else if (PLATFORM_PATHS.test(path)) {
+    await checkPlatformSecret(authorization, settings.PLATFORM_SECRET);
+    c.set('isPlatform', true);
+    count(c, chargeOf.platform(c.req));
+  } else {
     const now = new Date();
-    const identity = await authenticate(c.req.header('authorization') ?? null, {
-      settings: readSettings(c.env),
-      now,
-      waitUntil: (work) => c.executionCtx.waitUntil(work),
-    });
+    const waitUntil = (work: Promise<unknown>) => c.executionCtx.waitUntil(work);
+    const identity = await authenticate(authorization, { settings, now, waitUntil });
     const { tenantId } = identity;
     if (tenantId === null) throw new ApiError('TENANT_REQUIRED');
+    count(c, chargeOf.tenant(tenantId, c.req));
     c.set('principal', await materialize(c.env.DB, { ...identity, tenantId }, now));
   }
   await next();
 };
 
-/** The error envelope. What really happened goes to the log under the request id, never to the client. */
-function renderFailure(c: AppContext, { code, fields }: Failure): Response {
-  const { status, message } = FAILURES[code];
-  c.header('X-Request-Id', c.var.requestId);
-  if (status === 401) c.header('WWW-Authenticate', 'Bearer error="invalid_token"');
-  if (status === 503) c.header('Retry-After', String(RETRY_AFTER_SECONDS));
-  return c.json({ error: code, message, request_id: c.var.requestId, ...fields }, status);
+/** The pipeline: name the request, know its caller and count it, route. */
+const pipeline = operations();
+pipeline.use(nameRequest, logRequest, secureHeaders(), secure, limitRequests, shareWithOrigins);
+pipeline.use(knowCaller, holdWrites, boundBody);
+for (const routes of [
+  healthRoutes,
+  projectRoutes,
+  branchRoutes,
+  credentialRoutes,
+  networkRuleRoutes,
+  jobRoutes,
+  auditRoutes,
+  platformRoutes,
+  agentRoutes,
+]) {
+  pipeline.route('/', routes);
 }
+describe(pipeline);
+pipeline.notFound((c) => renderFailure(c, { code: 'NOT_FOUND' }));
+pipeline.onError(onError);
 
-const onError: ErrorHandler<AppEnv> = (error, c) => {
-  const failure: Failure = error instanceof ApiError ? error.failure : { code: 'INTERNAL' };
-  logEvent('request.failed', {
-    request_id: c.var.requestId,
-    method: c.req.method,
-    path: c.req.path,
-    code: failure.code,
-    reason: error.message,
-    ...(failure.code === 'INTERNAL' && { stack: error.stack }),
-  });
-  return renderFailure(c, failure);
-};
-
-/** The pipeline: name the request, know the user and the tenant, route. */
-export const app = new Hono<AppEnv>()
-  .use(nameRequest)
-  .use(requireUser)
-  .route('/', healthRoutes)
-  .route('/', agentRoutes)
-  .route('/', platformRoutes)
-  .route('/api/v1/projects', projectRoutes)
-  .route('/api/v1/projects/:project_id/branches', branchRoutes)
-  .route('/api/v1/projects/:project_id/network-rules', networkRuleRoutes)
-  .route('/api/v1/projects/:project_id/jobs', projectJobRoutes)
-  .route('/api/v1/jobs', jobRoutes)
-  .notFound((c) => renderFailure(c, { code: 'NOT_FOUND' }))
-  .onError(onError);
+export const app = pipeline;

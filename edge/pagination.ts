@@ -47,6 +47,13 @@ export function keyset(table: Keyset, direction: keyof typeof DIRECTIONS, { curs
   };
 }
 
+/** The answer of a list. */
+export const pageOf = <N extends string, R extends z.ZodType>(name: N, record: R) =>
+  z.strictObject({
+    [name]: z.array(record),
+    next_cursor: z.string().nullable().meta({ description: 'For the next page; null on the last one.' }),
+  } as { [K in N]: z.ZodArray<R> } & { next_cursor: z.ZodNullable<z.ZodString> });
+
 /** Cuts the page off one row more than its limit, and names where the next one starts. */
 export function cutPage<R extends { createdAt: Date; id: string }>(rows: R[], { limit }: PageQuery) {
   const page = rows.slice(0, limit);

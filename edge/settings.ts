@@ -1,16 +1,20 @@
 import { z } from 'zod';
 import type { HostLink } from './host-link/host-link.ts';
 import type { ProjectCoordinator } from './projects/coordinator.ts';
+import type { RateLimiter } from './rate-limits/rate-limiter.ts';
 
 /** Bindings of `wrangler.toml`. Variables and secrets are strings until `readSettings` has checked them. */
 export interface Env {
   DB: D1Database;
   HOST_LINK: DurableObjectNamespace<HostLink>;
   PROJECT_COORDINATOR: DurableObjectNamespace<ProjectCoordinator>;
+  RATE_LIMITER: DurableObjectNamespace<RateLimiter>;
   [variable: string]: unknown;
 }
 
 const KEY_BYTES = 32;
+
+const Count = z.coerce.number().int().positive();
 
 const CredentialKeys = z
   .string()
@@ -36,6 +40,19 @@ const Settings = z.object({
   CREDENTIAL_KEYS: CredentialKeys,
   /** Secret. Bearer of the platform routes (enrolling hosts). At least 32 characters. */
   PLATFORM_SECRET: z.string().min(32),
+  /** Requests a minute (spec section 8): GET and HEAD of one project, or of a tenant outside its projects. */
+  LIMIT_READS_PER_MINUTE: Count.default(1000),
+  /** All other methods, counted apart. */
+  LIMIT_WRITES_PER_MINUTE: Count.default(200),
+  /** Of one client address on routes without a token; as many failed authentications, counted apart. */
+  LIMIT_PUBLIC_PER_MINUTE: Count.default(60),
+  /** Origins whose pages may call the API from a browser, comma-separated; none if left out. */
+  CORS_ORIGINS: z
+    .string()
+    .default('')
+    .transform((text) => text.split(',').map((origin) => origin.trim()))
+    .pipe(z.array(z.union([z.literal(''), z.url().refine((url) => new URL(url).origin === url)])))
+    .transform((origins) => origins.filter((origin) => origin !== '')),
 });
 
 export type Settings = z.output<typeof Settings> & { BASE_IDP_KEY_ENDPOINT: string };

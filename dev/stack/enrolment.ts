@@ -8,6 +8,7 @@ import { Refusal } from './refusal.ts';
 
 const HOST_NAME = 'local';
 
+const Hosts = z.object({ hosts: z.array(z.object({ linked: z.boolean() })) });
 const Enrolment = z.object({ enrolment_token: z.string() });
 
 /** Whether the database host has an identity. */
@@ -39,13 +40,22 @@ export async function enrolHost(site: Site): Promise<void> {
   }
 }
 
+const askPlatform = (site: Site, init: RequestInit = {}) =>
+  fetch(`${gatewayUrl(site)}/platform/v1/hosts`, {
+    ...init,
+    headers: { authorization: `Bearer ${gatewaySettings(site).PLATFORM_SECRET}` },
+  });
+
+/** Whether the agent is linked. Not asked of `/readyz`, which counts how often one address asks. */
+export async function isLinked(site: Site): Promise<boolean> {
+  const response = await askPlatform(site).catch(() => null);
+  if (!response?.ok) return false;
+  return Hosts.parse(await response.json()).hosts.some(({ linked }) => linked);
+}
+
 async function registerHost(site: Site) {
-  const response = await fetch(`${gatewayUrl(site)}/platform/v1/hosts`, {
+  const response = await askPlatform(site, {
     method: 'POST',
-    headers: {
-      authorization: `Bearer ${gatewaySettings(site).PLATFORM_SECRET}`,
-      'content-type': 'application/json',
-    },
     body: JSON.stringify({
       name: HOST_NAME,
       db_host: LOOPBACK,

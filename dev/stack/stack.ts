@@ -5,7 +5,7 @@ import { readSettings as readAgentSettings } from '../../agent/settings.ts';
 import { type Part, supervise } from '../processes/supervise.ts';
 import { configureServers } from '../servers/configure.ts';
 import { checkDataFolder, initializeDataFolder } from '../servers/data-folder.ts';
-import { enrolHost, isEnrolled } from './enrolment.ts';
+import { enrolHost, isEnrolled, isLinked } from './enrolment.ts';
 import { writeKept } from './kept-file.ts';
 import { endLeftovers } from './leftovers.ts';
 import {
@@ -99,7 +99,7 @@ export async function startStack(settings: StackSettings, options: StartOptions)
     await boot(site, parts, options);
     state = await describe(site, pids());
     publish();
-    return { state, site, parts, isReady: () => isReady(site), stop };
+    return { state, site, parts, isReady: () => isLinked(site), stop };
   } catch (error) {
     await stop();
     throw error;
@@ -131,7 +131,7 @@ async function boot(site: Site, parts: Stack['parts'], { report, signal }: Start
   signal?.throwIfAborted();
   if (!isEnrolled(site)) await enrolHost(site);
   await parts.agent.start();
-  for (const deadline = Date.now() + READY_WITHIN_MS; !(await isReady(site)); await sleep(POLL_MS)) {
+  for (const deadline = Date.now() + READY_WITHIN_MS; !(await isLinked(site)); await sleep(POLL_MS)) {
     signal?.throwIfAborted();
     if (Date.now() > deadline) {
       throw new Refusal(
@@ -140,11 +140,6 @@ async function boot(site: Site, parts: Stack['parts'], { report, signal }: Start
     }
   }
   report(`${'agent'.padEnd(10)}linked, as user ${user.name}`);
-}
-
-async function isReady(site: Site): Promise<boolean> {
-  const response = await fetch(`${gatewayUrl(site)}/readyz`).catch(() => null);
-  return response?.ok ?? false;
 }
 
 async function describe(site: Site, pids: StackState['pids']): Promise<StackState> {

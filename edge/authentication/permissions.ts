@@ -23,19 +23,23 @@ const ACTIONS = {
   'branch.change': { scope: 'write', reaches: CHANGE },
   // Credentials open the database for writing, so seeing them is more than reading.
   'credentials.read': { scope: 'write', reaches: CHANGE },
-  'credentials.rotate': { scope: 'write', reaches: CHANGE },
   'network_rules.read': { scope: 'read', reaches: SEE },
   'network_rules.change': { scope: 'write', reaches: CHANGE },
   'jobs.read': { scope: 'read', reaches: SEE },
-  'metrics.read': { scope: 'read', reaches: SEE },
-  'rows.read': { scope: 'read', reaches: SEE },
-  'rows.change': { scope: 'write', reaches: CHANGE },
   'audit.read': { scope: 'read', reaches: AUDIT },
 } as const satisfies Record<string, { scope: keyof typeof OPENED_BY; reaches: Reaches }>;
 
 export type Action = keyof typeof ACTIONS;
 
 const forbidden = (required: string, reason: string) => new ApiError('FORBIDDEN', { required }, reason);
+
+const rolesFor = (reaches: Reaches) => ROLES.filter((name) => reaches[name] !== 'no');
+
+/** What an action takes, for the API's description. `own`: roles that reach only what their user created. */
+export function requirement(action: Action) {
+  const { scope, reaches } = ACTIONS[action];
+  return { scope, roles: Object.fromEntries(rolesFor(reaches).map((role) => [role, reaches[role]])) };
+}
 
 /**
  * How far the bearer may go with this action.
@@ -45,8 +49,7 @@ export function allow({ role, scopes, service }: Identity, action: Action): Reac
   const { scope, reaches } = ACTIONS[action];
   const reach = isRole(role) ? reaches[role] : 'no';
   if (reach === 'no') {
-    const roles = ROLES.filter((name) => reaches[name] !== 'no');
-    throw forbidden(`role ${roles.join(', ')}`, `role too small for ${action}`);
+    throw forbidden(`role ${rolesFor(reaches).join(', ')}`, `role too small for ${action}`);
   }
   if (!OPENED_BY[scope].some((name) => scopes.includes(`${service}:${name}`))) {
     throw forbidden(`scope ${service}:${scope}`, `scope too small for ${action}`);

@@ -15,7 +15,8 @@ export type RejectionReason =
   | 'claims_wrong'
   | 'token_expired'
   | 'token_not_yet_valid'
-  | 'token_of_former_tenant';
+  | 'token_of_former_tenant'
+  | 'platform_secret_wrong';
 
 /** The one public answer to every refused token: which check failed would help only a forger. */
 export const rejected = (reason: RejectionReason): ApiError =>

@@ -1,11 +1,38 @@
+import { z } from 'zod';
+import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
+import { LIFESPANS } from '../../shared/branch/lifespan.ts';
 import type { projectBranches } from '../database/schema.ts';
 
 export type BranchRow = typeof projectBranches.$inferSelect;
 
-const iso = (moment: Date | null) => moment?.toISOString() ?? null;
+const Id = z.uuid();
+const Moment = z.iso.datetime();
 
 /** A branch as the create response shows it (spec 2.2 without `deleted_at` and `updated_at`). */
-export const createdBranchRecord = (row: BranchRow) => ({
+export const CreatedBranch = z
+  .strictObject({
+    id: Id,
+    project_id: Id,
+    parent_branch_id: Id.nullable(),
+    branch_name: z.string().meta({ example: 'checkout-redesign' }),
+    database_name: z.string().meta({ example: 'db_web_shop_prod_br_checkout-redesign' }),
+    source_database: z.string().meta({ example: 'db_web_shop_prod' }),
+    status: z.enum(BRANCH_STATUSES).meta({ example: 'active' }),
+    lifespan: z.enum(LIFESPANS),
+    expires_at: Moment.nullable(),
+    ttl_seconds: z.int().nullable().meta({ example: 604_800 }),
+    is_default: z.boolean().meta({ example: false }),
+    protected: z.boolean().meta({ example: false }),
+    created_by: Id,
+    tenant_id: z.string().meta({ example: 'acme' }),
+    created_at: Moment,
+  })
+  .meta({ id: 'CreatedBranch' });
+
+/** A branch in lists, look-ups and changes: every field of spec 2.2 but `deleted_at`. */
+export const Branch = CreatedBranch.extend({ updated_at: Moment }).meta({ id: 'Branch' });
+
+export const createdBranchRecord = (row: BranchRow): z.output<typeof CreatedBranch> => ({
   id: row.id,
   project_id: row.projectId,
   parent_branch_id: row.parentBranchId,
@@ -14,7 +41,7 @@ export const createdBranchRecord = (row: BranchRow) => ({
   source_database: row.sourceDatabase,
   status: row.status,
   lifespan: row.lifespan,
-  expires_at: iso(row.expiresAt),
+  expires_at: row.expiresAt?.toISOString() ?? null,
   ttl_seconds: row.ttlSeconds,
   is_default: row.isDefault,
   protected: row.protected,
@@ -23,8 +50,7 @@ export const createdBranchRecord = (row: BranchRow) => ({
   created_at: row.createdAt.toISOString(),
 });
 
-/** A branch in lists, look-ups and changes: every field of spec 2.2 but `deleted_at`. */
-export const branchRecord = (row: BranchRow) => ({
+export const branchRecord = (row: BranchRow): z.output<typeof Branch> => ({
   ...createdBranchRecord(row),
   updated_at: row.updatedAt.toISOString(),
 });

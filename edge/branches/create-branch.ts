@@ -1,4 +1,4 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
@@ -15,6 +15,7 @@ import { type SagaContext, saga } from '../jobs/saga.ts';
 import { type AccessRules, accessRules, confirmAccess } from '../network-rules/access-rules.ts';
 import type { ProjectRow } from '../projects/project-record.ts';
 import { type BranchRow, createdBranchRecord } from './branch-record.ts';
+import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
 /** How long a clone waits for sessions of the source that are in a transaction; then `SOURCE_BUSY`. */
 const BUSY_WAIT_MS = 3000;
@@ -101,7 +102,7 @@ export function activation(
   { project, branch, access }: Creation,
   now: Date,
 ): Statement[] {
-  const stillCreating = sql`exists (select 1 from ${projectBranches} where id = ${branch.id} and status = 'creating')`;
+  const thisBranch = eq(projectBranches.id, branch.id);
   const name = branch.isDefault ? 'project.created' : 'branch.created';
   const actor = { ...job.input.actor, tenantId: project.tenantId };
   const event = auditEvent(
@@ -116,12 +117,9 @@ export function activation(
     now,
   );
   return [
-    insertIf(db, auditEvents, event, stillCreating),
+    insertIf(db, auditEvents, event, isAllowed('proved', thisBranch)),
     confirmAccess(db, project.id, access.revision),
-    db
-      .update(projectBranches)
-      .set({ status: 'active', updatedAt: now })
-      .where(and(eq(projectBranches.id, branch.id), eq(projectBranches.status, 'creating'))),
+    transition(db, 'proved', thisBranch, now),
   ];
 }
 
@@ -153,12 +151,12 @@ export const createBranch = saga<Creation>({
     },
     record: ({ db, job }, refused, now) => {
       const branchId = job.branchId ?? '';
-      const stillCreating = and(eq(projectBranches.id, branchId), eq(projectBranches.status, 'creating'));
-      if (refused) return [db.delete(projectBranches).where(stillCreating)];
+      const thisBranch = eq(projectBranches.id, branchId);
+      if (refused) return [db.delete(projectBranches).where(whereAllowed('gave_up', thisBranch))];
       return [
         db.delete(branchCredentials).where(eq(branchCredentials.branchId, branchId)),
         db.delete(networkRules).where(eq(networkRules.branchId, branchId)),
-        db.update(projectBranches).set({ status: 'failed', updatedAt: now }).where(stillCreating),
+        transition(db, 'gave_up', thisBranch, now),
       ];
     },
   },

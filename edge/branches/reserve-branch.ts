@@ -42,17 +42,8 @@ export async function reserveBranch(
 ): Promise<Reservation> {
   const { project, source } = order;
   const branch = branchRow(order, now);
-  const job = newJob(
-    {
-      id: order.jobId,
-      kind: 'branch.create',
-      projectId: project.id,
-      branchId: branch.id,
-      hostId: project.hostId,
-      actor: order.actor,
-    },
-    now,
-  );
+  const place = { projectId: project.id, hostId: project.hostId };
+  const job = newJob({ ...order, ...place, id: order.jobId, kind: 'branch.create' }, now);
   const credentials = await newCredentials(settings.CREDENTIAL_KEYS, branch.id, now);
   const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active' and tenant_id = ${project.tenantId}
     and ${countedBranches(project.id)} < branch_limit)

@@ -1,3 +1,4 @@
+import { z } from 'zod';
 import { environmentName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { BranchRow } from '../branches/branch-record.ts';
@@ -15,7 +16,7 @@ export const newCredentials = (
   Promise.all(
     BRANCH_ROLES.map(async (role) => {
       const { keyId, sealed } = await sealPassword(keys, branchId, role, makePassword());
-      return { branchId, role, keyId, sealedPassword: sealed, updatedAt: now };
+      return { branchId, role, keyId, sealedPassword: sealed, revision: 0, updatedAt: now };
     }),
   );
 
@@ -36,14 +37,38 @@ const URL_ROLES: Record<'default' | 'read_only', { pooled: BranchRole; direct: B
   read_only: { pooled: 'read_only', direct: 'read_only' },
 };
 
-/** Spec 2.5. Holds passwords: it goes to the client and nowhere else. */
+/** Spec 2.5. */
+export const Credentials = z
+  .strictObject({
+    project_id: z.uuid(),
+    branch_id: z.uuid(),
+    branch_name: z.string().meta({ example: 'checkout-redesign' }),
+    database: z.string().meta({ example: 'db_web_shop_prod_br_checkout-redesign' }),
+    runtime_key: z.string().meta({ example: 'DATABASE_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN' }),
+    direct_key: z.string().meta({ example: 'DIRECT_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN' }),
+    database_url: z
+      .string()
+      .meta({
+        example:
+          'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
+      }),
+    direct_url: z
+      .string()
+      .meta({
+        example:
+          'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
+      }),
+  })
+  .meta({ id: 'Credentials' });
+
+/** Holds passwords: it goes to the client and nowhere else. */
 export async function credentialsRecord(
   keys: readonly CredentialKey[],
   branch: BranchRow,
   rows: readonly CredentialsRow[],
   host: typeof hosts.$inferSelect,
   view: keyof typeof URL_ROLES,
-) {
+): Promise<z.output<typeof Credentials>> {
   const { pooled, direct } = URL_ROLES[view];
   const url = async (role: BranchRole, port: number) =>
     `postgresql://${loginName(branch.id, role)}:${await passwordOf(keys, rows, role)}@${host.dbHost}:${port}/${branch.databaseName}?sslmode=require`;

@@ -14,7 +14,11 @@ import { LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
 import { JOB_KINDS, JOB_STATUSES, type JobError, type JobStep } from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
-import { DEFAULT_STORAGE_QUOTA_GIB, SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
+import {
+  DEFAULT_STORAGE_QUOTA_GIB,
+  SELF_SERVICE_QUOTA_CAP_GIB,
+  STORAGE_STATES,
+} from '../../shared/project/storage-quota.ts';
 import type { Actor } from '../audit/actor.ts';
 
 /**
@@ -99,6 +103,10 @@ export const projects = sqliteTable(
     branchLimit: integer('branch_limit').notNull().default(DEFAULT_BRANCH_LIMIT),
     storageQuotaCapGib: real('storage_quota_cap_gib').notNull().default(SELF_SERVICE_QUOTA_CAP_GIB),
     storageQuotaGib: real('storage_quota_gib').notNull().default(DEFAULT_STORAGE_QUOTA_GIB),
+    /** By the last measurement: sizes of its active branches together, and what follows from them (spec 3.2). */
+    storageUsedBytes: integer('storage_used_bytes').notNull().default(0),
+    storageState: text('storage_state', { enum: STORAGE_STATES }).notNull().default('normal'),
+    storageMeasuredAt: moment('storage_measured_at'),
     hostId: text('host_id')
       .notNull()
       .references(() => hosts.id),
@@ -167,6 +175,8 @@ export const branchCredentials = sqliteTable(
     role: text('role', { enum: BRANCH_ROLES }).notNull(),
     keyId: text('key_id').notNull(),
     sealedPassword: text('sealed_password').notNull(),
+    /** The project's access revision the password came with; 0: with the branch. */
+    revision: integer('revision').notNull().default(0),
     updatedAt: updated(),
   },
   (t) => [primaryKey({ columns: [t.branchId, t.role] })],

@@ -13,20 +13,40 @@ const TOKEN_LIFETIME_MS = 3_600_000;
 const Port = z.int().min(1).max(65_535);
 
 /** What the platform says of a new host. */
-export const NewHost = z.strictObject({
-  name: z.string().regex(/^[a-z0-9][a-z0-9-]{0,62}$/, 'lowercase letters, digits and hyphens, at most 63'),
-  /** Public name or address that stands in connection URLs. */
-  db_host: z.hostname().max(253),
-  direct_port: Port,
-  pooled_port: Port,
-});
+export const NewHost = z
+  .strictObject({
+    name: z.string().regex(/^[a-z0-9][a-z0-9-]{0,62}$/, 'lowercase letters, digits and hyphens, at most 63'),
+    db_host: z
+      .hostname()
+      .max(253)
+      .meta({ description: 'Public name or address that stands in connection URLs.' }),
+    direct_port: Port,
+    pooled_port: Port,
+  })
+  .meta({
+    example: { name: 'eu-1', db_host: 'eu-1.db.example.com', direct_port: 5432, pooled_port: 6432 },
+  });
+
+/** A registered host and what its agent enrols with. */
+export const Registration = z
+  .strictObject({
+    host_id: z.uuid(),
+    name: z.string().meta({ example: 'eu-1' }),
+    enrolment_token: z.string().meta({ example: 'dGhlIG9uZS10aW1lIHRva2VuIG9mIGEgbmV3IGhvc3Q' }),
+    expires_at: z.iso.datetime(),
+  })
+  .meta({ id: 'HostRegistration' });
 
 /**
  * Registers a host and makes its one-time token. Asked again before the host is enrolled, it replaces what was
  * said of the host, and the token.
  * @throws ApiError HOST_EXISTS
  */
-export async function registerHost(db: Database, host: z.output<typeof NewHost>, now: Date) {
+export async function registerHost(
+  db: Database,
+  host: z.output<typeof NewHost>,
+  now: Date,
+): Promise<z.output<typeof Registration>> {
   const token = base64url.encode(crypto.getRandomValues(new Uint8Array(TOKEN_BYTES)));
   const expiresAt = new Date(now.getTime() + TOKEN_LIFETIME_MS);
   const renewable = {

@@ -9,8 +9,8 @@ export type CallOutcome<M extends Method> =
   | { ok: true; result: Result<M> }
   | { ok: false; failure: HostFailure };
 
-export const failed = (code: HostFailureCode, message: string) =>
-  ({ ok: false, failure: { code, message } }) as const;
+export const failed = (code: HostFailureCode, message: string, sqlstate?: string) =>
+  ({ ok: false, failure: { code, message, ...(sqlstate !== undefined && { sqlstate }) } }) as const;
 
 interface PendingCall {
   method: Method;
@@ -104,7 +104,10 @@ export class PendingCalls {
 }
 
 function outcomeOf(method: Method, reply: ReplyFrame): CallOutcome<Method> {
-  if ('error' in reply) return failed(reply.error.data.code, reply.error.message);
+  if ('error' in reply) {
+    const { message, data } = reply.error;
+    return failed(data.code, message, data.sqlstate);
+  }
   const reading = OPERATIONS[method].result.safeParse(reply.result);
   return reading.success
     ? { ok: true, result: reading.data }

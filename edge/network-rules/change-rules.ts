@@ -4,11 +4,23 @@ import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
+import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
 import { addRule, nextAccessRevision } from './access-rules.ts';
-import type { NetworkRuleRow } from './network-rule-record.ts';
+import { type NetworkRuleRow, networkRuleRecord } from './network-rule-record.ts';
 
-/** Records a new rule. @returns why not, or null */
-export async function recordRule(db: Database, rule: NetworkRuleRow, actor: Actor): Promise<Failure | null> {
+/** @param applied both ports are known to obey it */
+export const ruleAnswer = (rule: NetworkRuleRow, applied: boolean) => ({
+  status: 201,
+  body: networkRuleRecord(rule, applied),
+});
+
+/** Records a new rule, with the answer for whoever asks for it again. @returns why not, or null */
+export async function recordRule(
+  db: Database,
+  rule: NetworkRuleRow,
+  actor: Actor,
+  keyUse: KeyUse | null,
+): Promise<Failure | null> {
   const projectActive = sql`exists (select 1 from ${projects} where id = ${rule.projectId}
     and status = 'active' and tenant_id = ${rule.tenantId})`;
   const branchThere = rule.branchId
@@ -30,6 +42,7 @@ export async function recordRule(db: Database, rule: NetworkRuleRow, actor: Acto
     const answers = await inOneBatch(db, [
       ...addRule(db, rule, sql`${projectActive} and ${branchThere}`),
       insertIf(db, auditEvents, event, recorded),
+      ...keepKey(db, keyUse, rule.id, recorded, rule.createdAt, ruleAnswer(rule, false)),
       db
         .select({ active: sql<number>`${projectActive}`, recorded: sql<number>`${recorded}` })
         .from(sql`(select 1)`),
@@ -38,8 +51,9 @@ export async function recordRule(db: Database, rule: NetworkRuleRow, actor: Acto
     if (found?.recorded) return null;
     return { code: found?.active ? 'NOT_FOUND' : 'PROJECT_NOT_ACTIVE' };
   } catch (error) {
-    if (uniqueConflict(error)) return { code: 'RULE_EXISTS' };
-    throw error;
+    const conflict = uniqueConflict(error);
+    if (!conflict) throw error;
+    return { code: conflict.startsWith('idempotency_keys') ? 'IDEMPOTENCY_IN_FLIGHT' : 'RULE_EXISTS' };
   }
 }
 

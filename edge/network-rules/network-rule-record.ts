@@ -1,9 +1,24 @@
-import type { networkRules } from '../database/schema.ts';
+import { z } from 'zod';
+import { networkRules } from '../database/schema.ts';
 
 export type NetworkRuleRow = typeof networkRules.$inferSelect;
 
-/** @param applied both ports are known to obey it */
-export const networkRuleRecord = (row: NetworkRuleRow, applied: boolean) => ({
+/** `applied`: both ports are known to obey it. */
+export const NetworkRule = z
+  .strictObject({
+    id: z.uuid(),
+    project_id: z.uuid(),
+    branch_id: z.uuid().nullable(),
+    cidr: z.string().meta({ example: '203.0.113.0/24' }),
+    description: z.string().nullable().meta({ example: 'Office' }),
+    source: z.enum(networkRules.source.enumValues),
+    status: z.enum(['applied', 'pending']),
+    created_by: z.uuid(),
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: 'NetworkRule' });
+
+export const networkRuleRecord = (row: NetworkRuleRow, applied: boolean): z.output<typeof NetworkRule> => ({
   id: row.id,
   project_id: row.projectId,
   branch_id: row.branchId,

@@ -8,6 +8,7 @@ import { type BranchOrder, reserveBranch } from '../branches/reserve-branch.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import { hostCaller, isLinked } from '../host-link/host-caller.ts';
+import { type KeyUse, keepAnswer } from '../idempotency/idempotency-key.ts';
 import { jobError, retryDelay } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
 import { newJob, openJobs } from '../jobs/job-store.ts';
@@ -15,7 +16,7 @@ import type { Reservation } from '../jobs/reservation.ts';
 import type { JobResponse, JobRow, SagaTable } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { applyAccess } from '../network-rules/access-rules.ts';
-import { recordRule, recordRuleRemoval } from '../network-rules/change-rules.ts';
+import { recordRule, recordRuleRemoval, ruleAnswer } from '../network-rules/change-rules.ts';
 import type { NetworkRuleRow } from '../network-rules/network-rule-record.ts';
 import { type Env, readSettings } from '../settings.ts';
 import { createProject } from './create-project.ts';
@@ -90,10 +91,18 @@ export class ProjectCoordinator extends DurableObject<Env> {
     return this.#record(job, recordProjectDeletion);
   }
 
-  async addRule(rule: NetworkRuleRow, hostId: string, actor: Actor): Promise<RuleOutcome> {
+  async addRule(
+    rule: NetworkRuleRow,
+    hostId: string,
+    actor: Actor,
+    keyUse: KeyUse | null,
+  ): Promise<RuleOutcome> {
     this.#insure(rule.projectId);
-    const failure = await recordRule(this.#db, rule, actor);
-    return failure ? { failure } : { applied: await this.#applyAccess(rule.projectId, hostId) };
+    const failure = await recordRule(this.#db, rule, actor, keyUse);
+    if (failure) return { failure };
+    const applied = await this.#applyAccess(rule.projectId, hostId);
+    if (keyUse && applied) await keepAnswer(this.#db, rule.id, ruleAnswer(rule, true));
+    return { applied };
   }
 
   async removeRule(projectId: string, hostId: string, ruleId: string, actor: Actor): Promise<RuleOutcome> {

@@ -1,5 +1,6 @@
 import { and, eq } from 'drizzle-orm';
 import { createdBranchRecord } from '../branches/branch-record.ts';
+import { transition } from '../branches/branch-transition.ts';
 import {
   activation,
   CREATION_STEPS,
@@ -48,10 +49,7 @@ export const createProject = saga<ProjectCreation>({
       return [
         db.delete(branchCredentials).where(eq(branchCredentials.branchId, job.branchId ?? '')),
         db.delete(networkRules).where(eq(networkRules.projectId, job.projectId)),
-        db
-          .update(projectBranches)
-          .set({ status: 'failed', updatedAt: now })
-          .where(and(eq(projectBranches.projectId, job.projectId), eq(projectBranches.status, 'creating'))),
+        transition(db, 'gave_up', eq(projectBranches.projectId, job.projectId), now),
         db.update(projects).set({ status: 'failed', updatedAt: now }).where(stillCreating),
       ];
     },

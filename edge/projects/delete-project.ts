@@ -1,7 +1,7 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
-import { statusesAllowing } from '../../shared/branch/branch-status.ts';
 import type { Failure } from '../../shared/failure/failures.ts';
 import { auditEvent } from '../audit/audit-event.ts';
+import { transition } from '../branches/branch-transition.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
 import { type JobRow, saga } from '../jobs/saga.ts';
@@ -20,16 +20,7 @@ export async function recordProjectDeletion(db: Database, job: JobRow, now: Date
   const answers = await inOneBatch(db, [
     insertIf(db, auditEvents, auditEvent('project.deleted', job.input.actor, about, now), stillThere),
     insertIf(db, jobs, job, stillThere),
-    db
-      .update(projectBranches)
-      .set({ status: 'deleting', updatedAt: now })
-      .where(
-        and(
-          eq(projectBranches.projectId, job.projectId),
-          inArray(projectBranches.status, statusesAllowing('delete_project')),
-          stillThere,
-        ),
-      ),
+    transition(db, 'delete_project', and(eq(projectBranches.projectId, job.projectId), stillThere), now),
     db.update(projects).set({ status: 'deleting', updatedAt: now }).where(deletable),
   ]);
   return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };

@@ -2,6 +2,7 @@ import { sql } from 'drizzle-orm';
 import { MAIN_BRANCH } from '../../shared/branch/branch-name.ts';
 import { mainDatabaseName } from '../../shared/branch/database-name.ts';
 import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
+import { SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-record.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
@@ -24,6 +25,7 @@ export interface ProjectOrder {
   name: string;
   appKey: string;
   env: string;
+  storageQuotaGib: number;
   hostId: string;
   actor: Actor;
   keyUse: KeyUse | null;
@@ -37,17 +39,7 @@ export async function reserveProject(
   now: Date,
 ): Promise<Reservation> {
   const main = mainBranchRow(order, now);
-  const job = newJob(
-    {
-      id: order.jobId,
-      kind: 'project.create',
-      projectId: order.projectId,
-      branchId: main.id,
-      hostId: order.hostId,
-      actor: order.actor,
-    },
-    now,
-  );
+  const job = newJob({ ...order, id: order.jobId, kind: 'project.create', branchId: main.id }, now);
   const credentials = await newCredentials(settings.CREDENTIAL_KEYS, main.id, now);
   // A user who was moved to another tenant since the request was let in would make it a project of the former.
   const { userId, tenantId } = order.actor;
@@ -76,6 +68,11 @@ const projectRow = (order: ProjectOrder, now: Date): ProjectRow => ({
   env: order.env,
   status: 'creating',
   branchLimit: DEFAULT_BRANCH_LIMIT,
+  storageQuotaCapGib: SELF_SERVICE_QUOTA_CAP_GIB,
+  storageQuotaGib: order.storageQuotaGib,
+  storageUsedBytes: 0,
+  storageState: 'normal',
+  storageMeasuredAt: null,
   hostId: order.hostId,
   accessRevision: 0,
   accessApplied: 0,

@@ -1,31 +1,72 @@
-import { Hono } from 'hono';
 import { z } from 'zod';
-import { ENROLMENT_PATH, EnrolmentRequest, LINK_PATH } from '../../shared/protocol/enrolment.ts';
-import { openDatabase } from '../database/database.ts';
+import {
+  ENROLMENT_PATH,
+  EnrolmentReply,
+  EnrolmentRequest,
+  LINK_PATH,
+} from '../../shared/protocol/enrolment.ts';
+import { answer, emptyAnswer, jsonBody, operation, operations } from '../api/operation.ts';
+import { databaseOf } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import { hostLink } from '../host-link/call-host.ts';
 import { enrolHost, publicKeyOf } from '../host-link/enrolment.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
-import { readBody, readQuery } from '../requests.ts';
-import type { Env } from '../settings.ts';
+
+const tags = ['Agents'];
+
+const Enrolment = EnrolmentRequest.meta({
+  example: {
+    enrolment_token: 'dGhlIG9uZS10aW1lIHRva2VuIG9mIGEgbmV3IGhvc3Q',
+    // The public key of RFC 8037, appendix A.
+    public_key: { kty: 'OKP', crv: 'Ed25519', x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo' },
+  },
+});
 
 const LinkQuery = z.strictObject({ host_id: z.uuid().toLowerCase() });
 
-/** Routes for the agents of database hosts. Public: a one-time token opens the one, the handshake the other. */
-export const agentRoutes = new Hono<{ Bindings: Env }>()
-  .post(ENROLMENT_PATH, async (context) => {
-    const request = await readBody(context, EnrolmentRequest);
-    return context.json(await enrolHost(openDatabase(context.env.DB), request, new Date()));
-  })
-  .get(LINK_PATH, async (context) => {
-    if (context.req.header('upgrade')?.toLowerCase() !== 'websocket') throw new ApiError('UPGRADE_REQUIRED');
-    const { host_id: hostId } = readQuery(context, LinkQuery);
-    const publicKey = await publicKeyOf(openDatabase(context.env.DB), hostId);
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'enrolHost',
+    method: 'post',
+    path: ENROLMENT_PATH,
+    summary: 'Give a host its key',
+    description: 'For agents. The one-time token that the platform gave out opens it.',
+    tags,
+    request: { body: jsonBody(Enrolment) },
+    responses: { 200: answer('The host is enrolled.', EnrolmentReply) },
+    failures: ['UNAUTHENTICATED'],
+  }),
+  async (c) => c.json(await enrolHost(databaseOf(c), c.req.valid('json'), new Date()), 200),
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'openLink',
+    method: 'get',
+    path: LINK_PATH,
+    summary: 'Open the link of a host',
+    description: "For agents: the upgrade to a WebSocket, in which a handshake with the host's key follows.",
+    tags,
+    request: { query: LinkQuery },
+    responses: { 101: emptyAnswer('The link is open.') },
+    failures: ['UNAUTHENTICATED', 'UPGRADE_REQUIRED'],
+  }),
+  async (c) => {
+    if (c.req.header('upgrade')?.toLowerCase() !== 'websocket') throw new ApiError('UPGRADE_REQUIRED');
+    const { host_id: hostId } = c.req.valid('query');
+    const publicKey = await publicKeyOf(databaseOf(c), hostId);
     // Looked up before the object is touched, so that made-up ids make no objects.
     if (!publicKey) throw new ApiError('UNAUTHENTICATED', undefined, 'no enrolled host of that id');
-    const caller: Caller = { hostId, publicKey, audience: new URL(context.req.url).host };
+    const caller: Caller = { hostId, publicKey, audience: new URL(c.req.url).host };
     const headers = { Upgrade: 'websocket', [CALLER_HEADER]: JSON.stringify(caller) };
-    const { webSocket } = await hostLink(context.env, hostId).fetch('https://host-link/', { headers });
+    const { webSocket } = await hostLink(c.env, hostId).fetch('https://host-link/', { headers });
     // A response of our own making, because the pipeline sets headers on it and a fetched one's are fixed.
     return new Response(null, { status: 101, webSocket });
-  });
+  },
+);
+
+export const agentRoutes = router;

@@ -1,68 +1,94 @@
-import { and, asc, desc, eq, inArray, isNull, sql } from 'drizzle-orm';
-import { Hono } from 'hono';
+import { and, asc, desc, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { BranchName } from '../../shared/branch/branch-name.ts';
-import { statusesAllowing } from '../../shared/branch/branch-status.ts';
 import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shared/branch/database-name.ts';
-import {
-  DEFAULT_LIFESPAN,
-  expiryOf,
-  LIFESPAN_SECONDS,
-  LifespanSpelling,
-} from '../../shared/branch/lifespan.ts';
-import { type AppEnv, actorOf, connectingIp, databaseOf } from '../app-env.ts';
-import { auditEvent } from '../audit/audit-event.ts';
-import { allow } from '../authentication/permissions.ts';
-import { branchRecord } from '../branches/branch-record.ts';
-import { branchesOf, referencedBranch } from '../branches/branch-reference.ts';
-import { credentialsRecord } from '../credentials/branch-credentials.ts';
-import { changesOf, inOneBatch, insertIf } from '../database/database.ts';
-import { auditEvents, branchCredentials, hosts, projectBranches } from '../database/schema.ts';
+import { DEFAULT_LIFESPAN, LifespanSpelling } from '../../shared/branch/lifespan.ts';
+import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { actorOf, connectingIp } from '../app-env.ts';
+import { Branch, branchRecord, CreatedBranch } from '../branches/branch-record.ts';
+import { branchesOf } from '../branches/branch-reference.ts';
+import { changeLifespan } from '../branches/change-lifespan.ts';
+import { projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { readKeyUse, recordedUses, replay } from '../idempotency/idempotency-key.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../idempotency/idempotency-key.ts';
 import { creatorNetwork } from '../network-rules/creator-rule.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { found, visibleProject } from '../projects/project-access.ts';
-import { readBody, readId, readQuery } from '../requests.ts';
-import { readSettings } from '../settings.ts';
-import { ORDER_WAIT_MS, orderResponse, succeeded } from './outcomes.ts';
+import { inProject } from '../projects/project-access.ts';
+import { OrderHeaders, orderAnswer, PENDING, succeeded } from './orders.ts';
+import { BranchParams, ProjectParams } from './parameters.ts';
 
-const NewBranch = z.strictObject({
-  branch_name: BranchName,
-  source_branch_id: z.uuid().toLowerCase().nullable().default(null),
-  lifespan: LifespanSpelling.default(DEFAULT_LIFESPAN),
-});
+const tags = ['Branches'];
 
-const BranchChange = z.strictObject({ lifespan: LifespanSpelling });
+const NewBranch = z
+  .strictObject({
+    branch_name: BranchName,
+    source_branch_id: z
+      .uuid()
+      .toLowerCase()
+      .nullable()
+      .default(null)
+      .meta({ description: 'The branch to clone; null or left out: `main`.' }),
+    lifespan: LifespanSpelling.default(DEFAULT_LIFESPAN),
+  })
+  .meta({ example: { branch_name: 'checkout-redesign', lifespan: '7d' } });
 
-const Lookup = z.union(
-  [z.strictObject({ name: z.string().max(100) }), z.strictObject({ id: z.uuid().toLowerCase() })],
-  'give either name or id (a UUID)',
-);
+const BranchChange = z.strictObject({ lifespan: LifespanSpelling }).meta({ example: { lifespan: '1m' } });
 
-const CredentialsQuery = z.strictObject({ role: z.enum(['read_only']).optional() });
+const Lookup = z
+  .strictObject({ name: z.string().max(100).optional(), id: z.uuid().toLowerCase().optional() })
+  .refine(({ name, id }) => (name === undefined) !== (id === undefined), 'give either name or id (a UUID)');
 
-/** Routes of spec 4.3, under `/api/v1/projects/:project_id/branches`. */
-export const branchRoutes = new Hono<AppEnv>()
-  .post('/', async (c) => {
-    const reach = allow(c.var.principal, 'branch.change');
-    const projectId = readId(c, 'project_id');
-    const db = databaseOf(c);
-    const body = await readBody(c, NewBranch);
-    const keyUse = await readKeyUse(c, c.var.principal, body);
+const Deletion = z
+  .strictObject({
+    id: z.uuid(),
+    status: z.literal('deleted'),
+    deleted_at: z.iso.datetime(),
+    job_id: z.uuid().meta({ description: 'The job that drops the database.' }),
+  })
+  .meta({ id: 'BranchDeletion' });
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    operationId: 'createBranch',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches',
+    summary: 'Create a branch: a copy-on-write clone of a live branch',
+    description:
+      'When the answer comes, the new credentials work on both ports. The address of the caller may connect to it at once.',
+    tags,
+    request: { params: ProjectParams, headers: OrderHeaders, body: jsonBody(NewBranch) },
+    responses: { 201: answer('The branch.', CreatedBranch, 'Idempotency-Replayed'), 202: PENDING },
+    failures: [
+      ...KEY_FAILURES,
+      'DATABASE_NAME_TOO_LONG',
+      'BRANCH_EXISTS',
+      'PROJECT_NOT_ACTIVE',
+      'SOURCE_BUSY',
+      'SOURCE_NOT_ACTIVE',
+      'BRANCH_LIMIT_REACHED',
+      'HOST_UNAVAILABLE',
+      'HOST_TIMEOUT',
+    ],
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const { prefer, 'idempotency-key': key } = c.req.valid('header');
+    const body = c.req.valid('json');
+    const keyUse = await keyUseOf(c, key, body);
     const wanted = body.source_branch_id
       ? eq(projectBranches.id, body.source_branch_id)
       : eq(projectBranches.isDefault, true);
-    const [projectRows, [source], uses] = await db.batch([
-      visibleProject(db, c.var.principal, reach, projectId),
+    const [project, [source], uses] = await inProject(c, projectId, (db) => [
       db
         .select()
         .from(projectBranches)
         .where(and(branchesOf(projectId), wanted)),
       recordedUses(db, keyUse, new Date()),
     ]);
-    const project = found(projectRows);
-    const replayed = replay(uses, keyUse);
+    const replayed = replay<z.input<typeof CreatedBranch>>(c, uses, keyUse);
     if (replayed) return replayed;
     const { length } = branchDatabaseName(project.appKey, project.env, body.branch_name);
     if (length > DATABASE_NAME_MAX) {
@@ -82,117 +108,103 @@ export const branchRoutes = new Hono<AppEnv>()
         actor: actorOf(c),
         keyUse,
       },
-      ORDER_WAIT_MS,
+      prefer,
     );
-    return orderResponse(c, outcome);
-  })
+    return orderAnswer<z.input<typeof CreatedBranch>>(c, outcome);
+  },
+);
 
-  .get('/', async (c) => {
-    const reach = allow(c.var.principal, 'branch.read');
-    const projectId = readId(c, 'project_id');
-    readQuery(c, z.strictObject({}));
-    const db = databaseOf(c);
-    const [projectRows, branches] = await db.batch([
-      visibleProject(db, c.var.principal, reach, projectId),
+router.openapi(
+  operation({
+    access: 'branch.read',
+    operationId: 'listBranches',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches',
+    summary: 'List branches, `main` first, then oldest first',
+    tags,
+    request: { params: ProjectParams },
+    responses: {
+      200: answer('Branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
+    },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const [, branches] = await inProject(c, projectId, (db) => [
       db
         .select()
         .from(projectBranches)
         .where(branchesOf(projectId))
         .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id)),
     ]);
-    found(projectRows);
-    return c.json({ branches: branches.map(branchRecord) });
-  })
+    return c.json({ branches: branches.map(branchRecord) }, 200);
+  },
+);
 
-  .get('/lookup', async (c) => {
-    const reach = allow(c.var.principal, 'branch.read');
-    const projectId = readId(c, 'project_id');
-    const query = readQuery(c, Lookup);
-    const db = databaseOf(c);
-    const [projectRows, matches] = await db.batch([
-      visibleProject(db, c.var.principal, reach, projectId),
+router.openapi(
+  operation({
+    access: 'branch.read',
+    operationId: 'lookUpBranch',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/lookup',
+    summary: 'Find a branch by name or by id',
+    tags,
+    request: { params: ProjectParams, query: Lookup },
+    responses: {
+      200: answer(
+        'Branches of that name or id; `is_duplicate` when there is one.',
+        z.strictObject({ matches: z.array(Branch), is_duplicate: z.boolean() }),
+      ),
+    },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const { id, name = '' } = c.req.valid('query');
+    const wanted = id ? eq(projectBranches.id, id) : eq(projectBranches.branchName, name);
+    const [, matches] = await inProject(c, projectId, (db) => [
       db
         .select()
         .from(projectBranches)
-        .where(
-          and(
-            branchesOf(projectId),
-            'id' in query ? eq(projectBranches.id, query.id) : eq(projectBranches.branchName, query.name),
-          ),
-        ),
+        .where(and(branchesOf(projectId), wanted)),
     ]);
-    found(projectRows);
-    return c.json({ matches: matches.map(branchRecord), is_duplicate: matches.length > 0 });
-  })
+    return c.json({ matches: matches.map(branchRecord), is_duplicate: matches.length > 0 }, 200);
+  },
+);
 
-  .get('/:branch_ref/credentials', async (c) => {
-    const reach = allow(c.var.principal, 'credentials.read');
-    const projectId = readId(c, 'project_id');
-    const { role } = readQuery(c, CredentialsQuery);
-    const db = databaseOf(c);
-    const [projectRows, branchRows] = await db.batch([
-      visibleProject(db, c.var.principal, reach, projectId),
-      referencedBranch(db, projectId, c.req.param('branch_ref')),
-    ]);
-    const project = found(projectRows);
-    const branch = found(branchRows);
-    if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-    const now = new Date();
-    const about = { projectId, branchId: branch.id, metadata: { role: role ?? 'default' } };
-    const [credentials, hostRows] = await db.batch([
-      db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
-      db.select().from(hosts).where(eq(hosts.id, project.hostId)),
-      db.insert(auditEvents).values(auditEvent('branch.credentials.viewed', actorOf(c), about, now)),
-    ]);
-    // A deletion came between the two reads.
-    found(credentials);
-    const keys = readSettings(c.env).CREDENTIAL_KEYS;
-    c.header('Cache-Control', 'no-store');
-    return c.json(await credentialsRecord(keys, branch, credentials, found(hostRows), role ?? 'default'));
-  })
+router.openapi(
+  operation({
+    access: 'branch.change',
+    operationId: 'updateBranch',
+    method: 'patch',
+    path: '/api/v1/projects/{project_id}/branches/{branch_id}',
+    summary: "Change a branch's lifespan, counted from now",
+    tags,
+    request: { params: BranchParams, body: jsonBody(BranchChange) },
+    responses: { 200: answer('The branch as it is now.', Branch) },
+    failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE'],
+  }),
+  async (c) => {
+    const { project_id: projectId, branch_id: branchId } = c.req.valid('param');
+    const branch = await changeLifespan(c, projectId, branchId, c.req.valid('json').lifespan);
+    return c.json(branchRecord(branch), 200);
+  },
+);
 
-  .patch('/:branch_id', async (c) => {
-    const reach = allow(c.var.principal, 'branch.change');
-    const projectId = readId(c, 'project_id');
-    const branchId = readId(c, 'branch_id');
-    const db = databaseOf(c);
-    const [projectRows, branchRows] = await db.batch([
-      visibleProject(db, c.var.principal, reach, projectId),
-      referencedBranch(db, projectId, branchId),
-    ]);
-    found(projectRows);
-    const branch = found(branchRows);
-    const { lifespan } = await readBody(c, BranchChange);
-    if (branch.protected) throw new ApiError('BRANCH_PROTECTED');
-    const now = new Date();
-    const change = {
-      lifespan,
-      expiresAt: expiryOf(lifespan, now),
-      ttlSeconds: LIFESPAN_SECONDS[lifespan],
-      status: 'active' as const,
-      updatedAt: now,
-    };
-    const extendable = and(
-      eq(projectBranches.id, branchId),
-      eq(projectBranches.tenantId, c.var.principal.tenantId),
-      inArray(projectBranches.status, statusesAllowing('extend')),
-      isNull(projectBranches.deletedAt),
-    );
-    const about = { projectId, branchId, metadata: { from: branch.lifespan, to: lifespan } };
-    const event = auditEvent('branch.lifespan.changed', actorOf(c), about, now);
-    const answers = await inOneBatch(db, [
-      insertIf(db, auditEvents, event, sql`exists (select 1 from ${projectBranches} where ${extendable})`),
-      db.update(projectBranches).set(change).where(extendable),
-    ]);
-    if (changesOf(answers[1]) === 0) throw new ApiError('BRANCH_NOT_ACTIVE');
-    return c.json(branchRecord({ ...branch, ...change }));
-  })
-
-  .delete('/:branch_id', async (c) => {
-    const reach = allow(c.var.principal, 'branch.change');
-    const projectId = readId(c, 'project_id');
-    const branchId = readId(c, 'branch_id');
-    const project = found(await visibleProject(databaseOf(c), c.var.principal, reach, projectId));
+router.openapi(
+  operation({
+    access: 'branch.change',
+    operationId: 'deleteBranch',
+    method: 'delete',
+    path: '/api/v1/projects/{project_id}/branches/{branch_id}',
+    summary: 'Delete a branch',
+    description: 'Its name is free at once; its database is dropped by the job.',
+    tags,
+    request: { params: BranchParams },
+    responses: { 202: answer('The branch is deleted.', Deletion) },
+    failures: ['BRANCH_PROTECTED'],
+  }),
+  async (c) => {
+    const { project_id: projectId, branch_id: branchId } = c.req.valid('param');
+    const [project] = await inProject(c, projectId, () => []);
     const outcome = await coordinatorOf(c.env, projectId).deleteBranch({
       id: crypto.randomUUID(),
       projectId,
@@ -202,5 +214,8 @@ export const branchRoutes = new Hono<AppEnv>()
     });
     const { job } = succeeded(outcome);
     const deleted_at = job.createdAt.toISOString();
-    return c.json({ id: branchId, status: 'deleted', deleted_at, job_id: job.id }, 202);
-  });
+    return c.json({ id: branchId, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+  },
+);
+
+export const branchRoutes = router;

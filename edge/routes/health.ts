@@ -1,16 +1,51 @@
 import { isNotNull } from 'drizzle-orm';
-import { Hono } from 'hono';
-import { type AppEnv, databaseOf } from '../app-env.ts';
+import { z } from 'zod';
+import { answer, operation, operations } from '../api/operation.ts';
+import { databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
 import { isLinked } from '../host-link/host-caller.ts';
 
-/** Whether requests can be served: D1 answers and the agent of at least one host is linked. */
-export const healthRoutes = new Hono<AppEnv>().get('/readyz', async (c) => {
-  const enrolled = await databaseOf(c)
-    .select({ id: hosts.id })
-    .from(hosts)
-    .where(isNotNull(hosts.enrolledAt));
-  const linked = await Promise.all(enrolled.map(({ id }) => isLinked(c.env, id)));
-  const ready = linked.includes(true);
-  return c.json({ status: ready ? 'ready' : 'no host linked' }, ready ? 200 : 503);
-});
+const tags = ['Health'];
+
+const Ready = z.strictObject({ status: z.literal('ready') });
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'isAlive',
+    method: 'get',
+    path: '/healthz',
+    summary: 'Whether the gateway runs',
+    tags,
+    responses: { 200: answer('It does.', z.strictObject({ status: z.literal('ok') })) },
+  }),
+  (c) => c.json({ status: 'ok' as const }, 200),
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'isReady',
+    method: 'get',
+    path: '/readyz',
+    summary: 'Whether requests can be served',
+    description: 'D1 answers and the agent of at least one database host is linked.',
+    tags,
+    responses: { 200: answer('They can.', Ready) },
+    failures: ['HOST_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const enrolled = await databaseOf(c)
+      .select({ id: hosts.id })
+      .from(hosts)
+      .where(isNotNull(hosts.enrolledAt));
+    const linked = await Promise.all(enrolled.map(({ id }) => isLinked(c.env, id)));
+    if (!linked.includes(true)) throw new ApiError('HOST_UNAVAILABLE');
+    return c.json({ status: 'ready' as const }, 200);
+  },
+);
+
+export const healthRoutes = router;

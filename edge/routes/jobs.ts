@@ -1,49 +1,69 @@
 import { and, eq, getTableColumns, or } from 'drizzle-orm';
-import { Hono } from 'hono';
-import { type AppEnv, databaseOf } from '../app-env.ts';
-import { allow } from '../authentication/permissions.ts';
+import { answer, operation, operations } from '../api/operation.ts';
+import { databaseOf } from '../app-env.ts';
 import { jobs, projects } from '../database/schema.ts';
-import { jobRecord } from '../jobs/job-record.ts';
-import { cutPage, keyset, PageQuery } from '../pagination.ts';
-import { found, visibleProject } from '../projects/project-access.ts';
-import { readId, readQuery } from '../requests.ts';
+import { Job, jobRecord } from '../jobs/job-record.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { noteDeniedAccess } from '../projects/denied-access.ts';
+import { found, inProject } from '../projects/project-access.ts';
+import { JobParams, ProjectParams } from './parameters.ts';
 
-/** Under `/api/v1/projects/:project_id/jobs`. */
-export const projectJobRoutes = new Hono<AppEnv>().get('/', async (c) => {
-  const reach = allow(c.var.principal, 'jobs.read');
-  const projectId = readId(c, 'project_id');
-  const query = readQuery(c, PageQuery);
-  const db = databaseOf(c);
-  const { orderBy, beyond } = keyset(jobs, 'newest_first', query);
-  const [projectRows, rows] = await db.batch([
-    visibleProject(db, c.var.principal, reach, projectId),
-    db
-      .select()
+const tags = ['Jobs'];
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'jobs.read',
+    operationId: 'listJobs',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/jobs',
+    summary: "List a project's jobs, newest first",
+    tags,
+    request: { params: ProjectParams, query: PageQuery },
+    responses: { 200: answer('A page of jobs.', pageOf('jobs', Job)) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(jobs, 'newest_first', query);
+    const [, rows] = await inProject(c, projectId, (db) => [
+      db
+        .select()
+        .from(jobs)
+        .where(and(eq(jobs.projectId, projectId), beyond))
+        .orderBy(...orderBy)
+        .limit(query.limit + 1),
+    ]);
+    const { page, next_cursor } = cutPage(rows, query);
+    return c.json({ jobs: page.map(jobRecord), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'jobs.read',
+    operationId: 'getJob',
+    method: 'get',
+    path: '/api/v1/jobs/{job_id}',
+    summary: 'Get a job',
+    description: 'It can still be read when its project is gone.',
+    tags,
+    request: { params: JobParams },
+    responses: { 200: answer('The job.', Job) },
+  }),
+  async (c) => {
+    const { userId, tenantId } = c.var.principal;
+    const { job_id: jobId } = c.req.valid('param');
+    const own = or(eq(jobs.createdBy, userId), eq(projects.createdBy, userId));
+    const rows = await databaseOf(c)
+      .select(getTableColumns(jobs))
       .from(jobs)
-      .where(and(eq(jobs.projectId, projectId), beyond))
-      .orderBy(...orderBy)
-      .limit(query.limit + 1),
-  ]);
-  found(projectRows);
-  const { page, next_cursor } = cutPage(rows, query);
-  return c.json({ jobs: page.map(jobRecord), next_cursor });
-});
+      .leftJoin(projects, eq(projects.id, jobs.projectId))
+      .where(and(eq(jobs.id, jobId), eq(jobs.tenantId, tenantId), c.var.reach === 'own' ? own : undefined));
+    if (rows.length === 0) noteDeniedAccess(c, 'job', jobId);
+    return c.json(jobRecord(found(rows)), 200);
+  },
+);
 
-/** Under `/api/v1/jobs`: a job can still be read when its project is gone. */
-export const jobRoutes = new Hono<AppEnv>().get('/:job_id', async (c) => {
-  const { principal } = c.var;
-  const reach = allow(principal, 'jobs.read');
-  const own = or(eq(jobs.createdBy, principal.userId), eq(projects.createdBy, principal.userId));
-  const rows = await databaseOf(c)
-    .select(getTableColumns(jobs))
-    .from(jobs)
-    .leftJoin(projects, eq(projects.id, jobs.projectId))
-    .where(
-      and(
-        eq(jobs.id, readId(c, 'job_id')),
-        eq(jobs.tenantId, principal.tenantId),
-        reach === 'own' ? own : undefined,
-      ),
-    );
-  return c.json(jobRecord(found(rows)));
-});
+export const jobRoutes = router;

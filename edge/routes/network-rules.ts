@@ -1,16 +1,24 @@
 import { and, eq } from 'drizzle-orm';
-import { Hono } from 'hono';
 import { z } from 'zod';
 import { readCidr } from '../../shared/network/cidr.ts';
-import { type AppEnv, actorOf, databaseOf } from '../app-env.ts';
-import { allow } from '../authentication/permissions.ts';
+import { answer, emptyAnswer, jsonBody, operation, operations } from '../api/operation.ts';
+import { actorOf } from '../app-env.ts';
 import { networkRules } from '../database/schema.ts';
-import { networkRuleRecord } from '../network-rules/network-rule-record.ts';
-import { cutPage, keyset, PageQuery } from '../pagination.ts';
+import {
+  IdempotencyHeader,
+  KEY_FAILURES,
+  keyUseOf,
+  recordedUses,
+  replay,
+} from '../idempotency/idempotency-key.ts';
+import { NetworkRule, networkRuleRecord } from '../network-rules/network-rule-record.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { found, visibleProject } from '../projects/project-access.ts';
-import { readBody, readId, readQuery } from '../requests.ts';
-import { succeeded } from './outcomes.ts';
+import { inProject } from '../projects/project-access.ts';
+import { succeeded } from './orders.ts';
+import { ProjectParams, RuleParams } from './parameters.ts';
+
+const tags = ['Network rules'];
 
 const Cidr = z
   .string()
@@ -20,25 +28,54 @@ const Cidr = z
     if (reading.ok) return reading.cidr;
     context.addIssue({ code: 'custom', message: reading.message });
     return z.NEVER;
-  });
+  })
+  .meta({ description: 'A network or an address, IPv4 or IPv6.', example: '203.0.113.0/24' });
 
 const BranchId = z.uuid().toLowerCase();
 
-const NewRule = z.strictObject({
-  cidr: Cidr,
-  description: z.string().max(200).nullable().default(null),
-  branch_id: BranchId.nullable().default(null),
-});
+const NewRule = z
+  .strictObject({
+    cidr: Cidr,
+    description: z.string().max(200).nullable().default(null),
+    branch_id: BranchId.nullable()
+      .default(null)
+      .meta({ description: 'The one branch it is for; null: all branches of the project.' }),
+  })
+  .meta({ example: { cidr: '203.0.113.0/24', description: 'Office' } });
 
 const RuleQuery = PageQuery.extend({ branch_id: BranchId.optional() });
 
-/** Access to the databases of a project, under `/api/v1/projects/:project_id/network-rules`. */
-export const networkRuleRoutes = new Hono<AppEnv>()
-  .post('/', async (c) => {
-    const reach = allow(c.var.principal, 'network_rules.change');
-    const projectId = readId(c, 'project_id');
-    const project = found(await visibleProject(databaseOf(c), c.var.principal, reach, projectId));
-    const body = await readBody(c, NewRule);
+const Removal = z
+  .strictObject({ id: z.uuid(), status: z.literal('pending') })
+  .meta({ id: 'NetworkRuleRemoval' });
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'network_rules.change',
+    operationId: 'createNetworkRule',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/network-rules',
+    summary: 'Let a network connect',
+    tags,
+    request: { params: ProjectParams, headers: IdempotencyHeader, body: jsonBody(NewRule) },
+    responses: {
+      201: answer(
+        'Both ports obey it already, unless `status` is `pending`: the host is away.',
+        NetworkRule,
+        'Idempotency-Replayed',
+      ),
+    },
+    failures: [...KEY_FAILURES, 'RULE_EXISTS', 'PROJECT_NOT_ACTIVE'],
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const body = c.req.valid('json');
+    const keyUse = await keyUseOf(c, c.req.valid('header')['idempotency-key'], body);
+    const [project, uses] = await inProject(c, projectId, (db) => [recordedUses(db, keyUse, new Date())]);
+    const replayed = replay<z.input<typeof NetworkRule>>(c, uses, keyUse);
+    if (replayed) return replayed;
     const actor = actorOf(c);
     const rule = {
       id: crypto.randomUUID(),
@@ -52,19 +89,28 @@ export const networkRuleRoutes = new Hono<AppEnv>()
       tenantId: actor.tenantId,
       createdAt: new Date(),
     };
-    const { applied } = succeeded(await coordinatorOf(c.env, projectId).addRule(rule, project.hostId, actor));
-    return c.json(networkRuleRecord(rule, applied), 201);
-  })
+    const outcome = await coordinatorOf(c.env, projectId).addRule(rule, project.hostId, actor, keyUse);
+    return c.json(networkRuleRecord(rule, succeeded(outcome).applied), 201);
+  },
+);
 
-  .get('/', async (c) => {
-    const reach = allow(c.var.principal, 'network_rules.read');
-    const projectId = readId(c, 'project_id');
-    const query = readQuery(c, RuleQuery);
-    const db = databaseOf(c);
+router.openapi(
+  operation({
+    access: 'network_rules.read',
+    operationId: 'listNetworkRules',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/network-rules',
+    summary: 'List network rules, oldest first',
+    tags,
+    request: { params: ProjectParams, query: RuleQuery },
+    responses: { 200: answer('A page of rules.', pageOf('network_rules', NetworkRule)) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const query = c.req.valid('query');
     const { orderBy, beyond } = keyset(networkRules, 'oldest_first', query);
     const ofBranch = query.branch_id && eq(networkRules.branchId, query.branch_id);
-    const [projectRows, rows] = await db.batch([
-      visibleProject(db, c.var.principal, reach, projectId),
+    const [{ accessApplied }, rows] = await inProject(c, projectId, (db) => [
       db
         .select()
         .from(networkRules)
@@ -72,21 +118,37 @@ export const networkRuleRoutes = new Hono<AppEnv>()
         .orderBy(...orderBy)
         .limit(query.limit + 1),
     ]);
-    const { accessApplied } = found(projectRows);
     const { page, next_cursor } = cutPage(rows, query);
     const records = page.map((row) => networkRuleRecord(row, row.revision <= accessApplied));
-    return c.json({ network_rules: records, next_cursor });
-  })
+    return c.json({ network_rules: records, next_cursor }, 200);
+  },
+);
 
-  .delete('/:rule_id', async (c) => {
-    const reach = allow(c.var.principal, 'network_rules.change');
-    const projectId = readId(c, 'project_id');
-    const ruleId = readId(c, 'rule_id');
-    const project = found(await visibleProject(databaseOf(c), c.var.principal, reach, projectId));
+router.openapi(
+  operation({
+    access: 'network_rules.change',
+    operationId: 'deleteNetworkRule',
+    method: 'delete',
+    path: '/api/v1/projects/{project_id}/network-rules/{rule_id}',
+    summary: 'Remove a network rule',
+    tags,
+    request: { params: RuleParams },
+    responses: {
+      202: answer(
+        'The rule is gone from the record, but the host is away: its ports still obey it.',
+        Removal,
+      ),
+      204: emptyAnswer('Both ports obey already.'),
+    },
+  }),
+  async (c) => {
+    const { project_id: projectId, rule_id: ruleId } = c.req.valid('param');
+    const [project] = await inProject(c, projectId, () => []);
     const coordinator = coordinatorOf(c.env, projectId);
-    const { applied } = succeeded(
-      await coordinator.removeRule(projectId, project.hostId, ruleId, actorOf(c)),
-    );
-    // The host is away: the rule is gone from the record, but its ports still let that network in.
-    return applied ? c.body(null, 204) : c.json({ id: ruleId, status: 'pending' }, 202);
-  });
+    const outcome = await coordinator.removeRule(projectId, project.hostId, ruleId, actorOf(c));
+    if (succeeded(outcome).applied) return c.body(null, 204);
+    return c.json({ id: ruleId, status: 'pending' as const }, 202);
+  },
+);
+
+export const networkRuleRoutes = router;

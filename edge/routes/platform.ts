@@ -1,27 +1,105 @@
-import { Hono, type MiddlewareHandler } from 'hono';
-import { openDatabase } from '../database/database.ts';
-import { ApiError } from '../errors.ts';
-import { NewHost, registerHost } from '../host-link/enrolment.ts';
-import { readBody } from '../requests.ts';
-import { type Env, readSettings } from '../settings.ts';
-
-/** Digests have one length, and comparing them in constant time tells nothing of how much of a guess was right. */
-const requirePlatformSecret: MiddlewareHandler<{ Bindings: Env }> = async (context, next) => {
-  const expected = `Bearer ${readSettings(context.env).PLATFORM_SECRET}`;
-  const [given, wanted] = await Promise.all(
-    [context.req.header('authorization') ?? '', expected].map((text) =>
-      crypto.subtle.digest('SHA-256', new TextEncoder().encode(text)),
-    ),
-  );
-  if (!given || !wanted || !crypto.subtle.timingSafeEqual(given, wanted))
-    throw new ApiError('UNAUTHENTICATED');
-  await next();
-};
+import { eq } from 'drizzle-orm';
+import { z } from 'zod';
+import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { databaseOf } from '../app-env.ts';
+import { hosts } from '../database/schema.ts';
+import { NewHost, Registration, registerHost } from '../host-link/enrolment.ts';
+import { Host, hostRecord } from '../host-link/host-record.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { CapsChange, changeCaps, ProjectCaps } from '../projects/change-caps.ts';
+import { found } from '../projects/project-access.ts';
+import { HostParams, ProjectParams } from './parameters.ts';
 
 /** Routes for whoever runs the platform, not for tenants. */
-export const platformRoutes = new Hono<{ Bindings: Env }>()
-  .use('/platform/v1/*', requirePlatformSecret)
-  .post('/platform/v1/hosts', async (context) => {
-    const host = await readBody(context, NewHost);
-    return context.json(await registerHost(openDatabase(context.env.DB), host, new Date()), 201);
-  });
+const tags = ['Platform'];
+
+const HostChange = z
+  .strictObject({
+    draining: z.boolean().meta({ description: 'A draining host takes no new project; its projects go on.' }),
+  })
+  .meta({ example: { draining: true } });
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'registerHost',
+    method: 'post',
+    path: '/platform/v1/hosts',
+    summary: 'Register a database host and get its one-time enrolment token',
+    description: 'Until the host is enrolled, the same name replaces what was said of it, and the token.',
+    tags,
+    request: { body: jsonBody(NewHost) },
+    responses: { 201: answer('The token is shown once and lasts an hour.', Registration) },
+    failures: ['HOST_EXISTS'],
+  }),
+  async (c) => {
+    c.header('Cache-Control', 'no-store');
+    return c.json(await registerHost(databaseOf(c), c.req.valid('json'), new Date()), 201);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'listHosts',
+    method: 'get',
+    path: '/platform/v1/hosts',
+    summary: 'List database hosts, oldest first',
+    tags,
+    request: { query: PageQuery },
+    responses: { 200: answer('A page of hosts.', pageOf('hosts', Host)) },
+  }),
+  async (c) => {
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(hosts, 'oldest_first', query);
+    const rows = await databaseOf(c)
+      .select()
+      .from(hosts)
+      .where(beyond)
+      .orderBy(...orderBy)
+      .limit(query.limit + 1);
+    const { page, next_cursor } = cutPage(rows, query);
+    const records = await Promise.all(page.map((row) => hostRecord(c.env, row)));
+    return c.json({ hosts: records, next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'updateHost',
+    method: 'patch',
+    path: '/platform/v1/hosts/{host_id}',
+    summary: 'Drain a database host, or let it take projects again',
+    tags,
+    request: { params: HostParams, body: jsonBody(HostChange) },
+    responses: { 200: answer('The host as it is now.', Host) },
+  }),
+  async (c) => {
+    const rows = await databaseOf(c)
+      .update(hosts)
+      .set(c.req.valid('json'))
+      .where(eq(hosts.id, c.req.valid('param').host_id))
+      .returning();
+    return c.json(await hostRecord(c.env, found(rows)), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'updateProjectCaps',
+    method: 'patch',
+    path: '/platform/v1/projects/{project_id}',
+    summary: "Raise a project's caps on branches and storage",
+    description: 'Audited in the tenant of the project.',
+    tags,
+    request: { params: ProjectParams, body: jsonBody(CapsChange) },
+    responses: { 200: answer('The caps as they are now.', ProjectCaps) },
+  }),
+  async (c) => c.json(await changeCaps(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
+);
+
+export const platformRoutes = router;

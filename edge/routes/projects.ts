@@ -1,5 +1,4 @@
-import { and, eq, getTableColumns, isNotNull, sql } from 'drizzle-orm';
-import { Hono } from 'hono';
+import { and, eq, isNotNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import {
   AppKey,
@@ -8,30 +7,43 @@ import {
   Environment,
   ProjectName,
 } from '../../shared/project/project-name.ts';
-import { type AppEnv, actorOf, databaseOf } from '../app-env.ts';
-import { auditEvent } from '../audit/audit-event.ts';
-import { allow } from '../authentication/permissions.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
-import { auditEvents, hosts, projects } from '../database/schema.ts';
+import {
+  DEFAULT_STORAGE_QUOTA_GIB,
+  SELF_SERVICE_QUOTA_CAP_GIB,
+  StorageQuotaGib,
+} from '../../shared/project/storage-quota.ts';
+import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
+import type { Database } from '../database/database.ts';
+import { hosts, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { isLinked } from '../host-link/host-caller.ts';
-import { readKeyUse, recordedUses, replay } from '../idempotency/idempotency-key.ts';
-import { jobRecord } from '../jobs/job-record.ts';
-import { cutPage, keyset, PageQuery } from '../pagination.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../idempotency/idempotency-key.ts';
+import { Job, jobRecord } from '../jobs/job-record.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { changeProject } from '../projects/change-project.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { countedBranches, found, visible, visibleProject } from '../projects/project-access.ts';
-import { projectRecord } from '../projects/project-record.ts';
-import { readBody, readId, readQuery } from '../requests.ts';
+import { inProject, projectViews, visible } from '../projects/project-access.ts';
+import { CreatedProject, Project, projectRecord } from '../projects/project-record.ts';
 import type { Env } from '../settings.ts';
-import { ORDER_WAIT_MS, orderResponse, succeeded } from './outcomes.ts';
+import { OrderHeaders, orderAnswer, PENDING, succeeded } from './orders.ts';
+import { ProjectParams } from './parameters.ts';
 
-const NewProject = z.strictObject({
-  name: ProjectName,
-  app_key: AppKey.optional(),
-  env: Environment.default(DEFAULT_ENVIRONMENT),
-});
+const tags = ['Projects'];
 
-const ProjectChange = z.strictObject({ name: ProjectName });
+const NewProject = z
+  .strictObject({
+    name: ProjectName,
+    app_key: AppKey.optional(),
+    env: Environment.default(DEFAULT_ENVIRONMENT),
+    storage_quota_gib: StorageQuotaGib.default(DEFAULT_STORAGE_QUOTA_GIB),
+  })
+  .meta({ example: { name: 'Web shop', app_key: 'web_shop', env: 'prod', storage_quota_gib: 0.5 } });
+
+const ProjectChange = z
+  .strictObject({ name: ProjectName.optional(), storage_quota_gib: StorageQuotaGib.optional() })
+  .refine((change) => Object.keys(change).length > 0, 'change at least one field')
+  .meta({ example: { storage_quota_gib: 1 } });
 
 const KEY_SUFFIX_LENGTH = 4;
 const KEY_ALPHABET = 'abcdefghijklmnopqrstuvwxyz0123456789';
@@ -46,7 +58,7 @@ async function chooseHost(env: Env, db: Database): Promise<string> {
   const candidates = await db
     .select({ id: hosts.id })
     .from(hosts)
-    .where(isNotNull(hosts.enrolledAt))
+    .where(and(isNotNull(hosts.enrolledAt), eq(hosts.draining, false)))
     .orderBy(sql`(select count(*) from ${projects} where host_id = ${hosts.id})`);
   for (const { id } of candidates) {
     if (await isLinked(env, id)) return id;
@@ -54,14 +66,53 @@ async function chooseHost(env: Env, db: Database): Promise<string> {
   throw new ApiError('HOST_UNAVAILABLE');
 }
 
-export const projectRoutes = new Hono<AppEnv>()
-  .post('/', async (c) => {
-    allow(c.var.principal, 'project.create');
-    const body = await readBody(c, NewProject);
+const change = {
+  access: 'project.change',
+  method: 'patch',
+  summary: 'Rename a project or change its storage quota',
+  tags,
+  request: { params: ProjectParams, body: jsonBody(ProjectChange) },
+  responses: { 200: answer('The project as it is now.', Project) },
+  failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP'],
+} as const;
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'project.create',
+    operationId: 'createProject',
+    method: 'post',
+    path: '/api/v1/projects',
+    summary: 'Create a project and its main database',
+    description:
+      'The project starts in restricted mode: nobody connects from outside until a network rule is added.',
+    tags,
+    request: { headers: OrderHeaders, body: jsonBody(NewProject) },
+    responses: {
+      201: answer('The project, with its branch `main`.', CreatedProject, 'Idempotency-Replayed'),
+      202: PENDING,
+    },
+    failures: [
+      ...KEY_FAILURES,
+      'PROJECT_EXISTS',
+      'QUOTA_ABOVE_SELF_SERVICE_CAP',
+      'NOT_FOUND',
+      'HOST_UNAVAILABLE',
+      'HOST_TIMEOUT',
+    ],
+  }),
+  async (c) => {
+    const body = c.req.valid('json');
+    const { prefer, 'idempotency-key': key } = c.req.valid('header');
     const db = databaseOf(c);
-    const keyUse = await readKeyUse(c, c.var.principal, body);
-    const replayed = replay(await recordedUses(db, keyUse, new Date()), keyUse);
+    const keyUse = await keyUseOf(c, key, body);
+    const uses = await recordedUses(db, keyUse, new Date());
+    const replayed = replay<z.input<typeof CreatedProject>>(c, uses, keyUse);
     if (replayed) return replayed;
+    if (body.storage_quota_gib > SELF_SERVICE_QUOTA_CAP_GIB) {
+      throw new ApiError('QUOTA_ABOVE_SELF_SERVICE_CAP', { limit: SELF_SERVICE_QUOTA_CAP_GIB });
+    }
     const hostId = await chooseHost(c.env, db);
     const projectId = crypto.randomUUID();
     const outcome = await coordinatorOf(c.env, projectId).createProject(
@@ -72,59 +123,88 @@ export const projectRoutes = new Hono<AppEnv>()
         name: body.name,
         appKey: body.app_key ?? deriveAppKey(body.name, randomSuffix()),
         env: body.env,
+        storageQuotaGib: body.storage_quota_gib,
         hostId,
         actor: actorOf(c),
         keyUse,
       },
-      ORDER_WAIT_MS,
+      prefer,
     );
-    return orderResponse(c, outcome);
-  })
+    return orderAnswer<z.input<typeof CreatedProject>>(c, outcome);
+  },
+);
 
-  .get('/', async (c) => {
-    const reach = allow(c.var.principal, 'project.read');
-    const query = readQuery(c, PageQuery);
+router.openapi(
+  operation({
+    access: 'project.read',
+    operationId: 'listProjects',
+    method: 'get',
+    path: '/api/v1/projects',
+    summary: 'List projects, oldest first',
+    description: 'Owners and admins see all projects of the tenant, others those they created.',
+    tags,
+    request: { query: PageQuery },
+    responses: { 200: answer('A page of projects.', pageOf('projects', Project)) },
+  }),
+  async (c) => {
+    const query = c.req.valid('query');
     const { orderBy, beyond } = keyset(projects, 'oldest_first', query);
-    const rows = await databaseOf(c)
-      .select({ ...getTableColumns(projects), hostName: hosts.name, branchCount: countedBranches })
-      .from(projects)
-      .innerJoin(hosts, eq(hosts.id, projects.hostId))
-      .where(and(visible(c.var.principal, reach), beyond))
+    const rows = await projectViews(databaseOf(c))
+      .where(and(visible(c.var.principal, c.var.reach), beyond))
       .orderBy(...orderBy)
       .limit(query.limit + 1);
     const { page, next_cursor } = cutPage(rows, query);
-    return c.json({ projects: page.map(projectRecord), next_cursor });
-  })
+    return c.json({ projects: page.map(projectRecord), next_cursor }, 200);
+  },
+);
 
-  .get('/:project_id', async (c) => {
-    const reach = allow(c.var.principal, 'project.read');
-    const rows = await visibleProject(databaseOf(c), c.var.principal, reach, readId(c, 'project_id'));
-    return c.json(projectRecord(found(rows)));
-  })
+router.openapi(
+  operation({
+    access: 'project.read',
+    operationId: 'getProject',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}',
+    summary: 'Get a project',
+    tags,
+    request: { params: ProjectParams },
+    responses: { 200: answer('The project.', Project) },
+  }),
+  async (c) => {
+    const [project] = await inProject(c, c.req.valid('param').project_id, () => []);
+    return c.json(projectRecord(project), 200);
+  },
+);
 
-  .patch('/:project_id', async (c) => {
-    const reach = allow(c.var.principal, 'project.change');
-    const projectId = readId(c, 'project_id');
-    const db = databaseOf(c);
-    const query = visibleProject(db, c.var.principal, reach, projectId);
-    const project = found(await query);
-    const { name } = await readBody(c, ProjectChange);
-    const now = new Date();
-    const about = { projectId, metadata: { from: project.name, to: name } };
-    const theProject = and(eq(projects.id, projectId), eq(projects.tenantId, c.var.principal.tenantId));
-    const stillThere = sql`exists (select 1 from ${projects} where ${theProject})`;
-    const answers = await inOneBatch(db, [
-      insertIf(db, auditEvents, auditEvent('project.renamed', actorOf(c), about, now), stillThere),
-      db.update(projects).set({ name, updatedAt: now }).where(theProject),
-    ]);
-    if (changesOf(answers[1]) === 0) throw new ApiError('NOT_FOUND');
-    return c.json(projectRecord({ ...project, name, updatedAt: now }));
-  })
+router.openapi(
+  operation({ ...change, operationId: 'updateProject', path: '/api/v1/projects/{project_id}' }),
+  async (c) => c.json(await changeProject(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
+);
 
-  .delete('/:project_id', async (c) => {
-    const reach = allow(c.var.principal, 'project.change');
-    const projectId = readId(c, 'project_id');
-    const project = found(await visibleProject(databaseOf(c), c.var.principal, reach, projectId));
+// Spec 4.4 and section 9: the quota has a route of its own, without `/api`.
+router.openapi(
+  operation({
+    ...change,
+    operationId: 'updateProjectQuota',
+    path: '/v1/projects/{project_id}',
+    summary: 'The same at the path of the storage quota',
+  }),
+  async (c) => c.json(await changeProject(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
+);
+
+router.openapi(
+  operation({
+    access: 'project.change',
+    operationId: 'deleteProject',
+    method: 'delete',
+    path: '/api/v1/projects/{project_id}',
+    summary: 'Delete a project with all its databases',
+    tags,
+    request: { params: ProjectParams },
+    responses: { 202: answer('The job that drops its databases and logins.', Job) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const [project] = await inProject(c, projectId, () => []);
     const outcome = await coordinatorOf(c.env, projectId).deleteProject({
       id: crypto.randomUUID(),
       projectId,
@@ -132,4 +212,7 @@ export const projectRoutes = new Hono<AppEnv>()
       actor: actorOf(c),
     });
     return c.json(jobRecord(succeeded(outcome).job), 202);
-  });
+  },
+);
+
+export const projectRoutes = router;

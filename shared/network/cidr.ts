@@ -29,7 +29,7 @@ export function readCidr(text: string): CidrReading {
 }
 
 /** No zone index, no octal, hexadecimal or short IPv4 forms: what one reader takes for 10.0.0.1 another may not. */
-function isPlainAddress(address: string): boolean {
+export function isPlainAddress(address: string): boolean {
   return (
     ipaddr.IPv4.isValidFourPartDecimal(address) || (ipaddr.IPv6.isValid(address) && !address.includes('%'))
   );

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 
 /** What a person calls the project; shown, never used in SQL. */
-export const ProjectName = z.string().trim().min(1).max(100);
+export const ProjectName = z.string().trim().min(1).max(100).meta({ example: 'Shop' });
 
 /** A part named `br` would let `db_<app_key>_<env>` collide with the name of another project's branch. */
 const NO_BR_PART = (text: string) => !text.split('_').includes('br');
@@ -12,14 +12,16 @@ export const AppKey = z
   .min(1)
   .max(48)
   .regex(/^[a-z0-9]+(_[a-z0-9]+)*$/, 'lowercase letters and digits in parts joined by single underscores')
-  .refine(NO_BR_PART, 'no part may be "br"');
+  .refine(NO_BR_PART, 'no part may be "br"')
+  .meta({ description: 'Made from the name when left out.', example: 'shop' });
 
 export const Environment = z
   .string()
   .min(1)
   .max(7)
   .regex(/^[a-z0-9]+$/, 'only lowercase letters and digits')
-  .refine(NO_BR_PART, 'must not be "br"');
+  .refine(NO_BR_PART, 'must not be "br"')
+  .meta({ example: 'prod' });
 
 export const DEFAULT_ENVIRONMENT = 'prod';
 

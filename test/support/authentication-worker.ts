@@ -4,7 +4,6 @@ import { ApiError } from '../../edge/errors.ts';
 let settings: AuthenticationSettings | undefined;
 
 /** Authentication in workerd, alone: the identity of the bearer, or why there is none. */
-// biome-ignore lint/style/noDefaultExport: a Worker's entry point
 export default {
   async fetch(request, env, context) {
     settings ??= {

@@ -10,7 +10,8 @@ declare module 'vitest' {
 
 /** Vitest's global set-up: one stack for all files that only use it. */
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
-  const stack = await startStack();
+  // All test files share one address, and many of them try what is refused.
+  const stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' } });
   project.provide('stack', { url: stack.url, devDir: stack.devDir });
   return () => stack.stop();
 }

@@ -35,13 +35,9 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'branch.read': ['all', 'all', 'own', 'own'],
   'branch.change': ['all', 'all', 'own', MAKERS],
   'credentials.read': ['all', 'all', 'own', MAKERS],
-  'credentials.rotate': ['all', 'all', 'own', MAKERS],
   'network_rules.read': ['all', 'all', 'own', 'own'],
   'network_rules.change': ['all', 'all', 'own', MAKERS],
   'jobs.read': ['all', 'all', 'own', 'own'],
-  'metrics.read': ['all', 'all', 'own', 'own'],
-  'rows.read': ['all', 'all', 'own', 'own'],
-  'rows.change': ['all', 'all', 'own', MAKERS],
   'audit.read': ['all', 'all', 'needs role owner, admin', 'needs role owner, admin'],
 };
 
@@ -51,8 +47,6 @@ const READS: readonly Action[] = [
   'branch.read',
   'network_rules.read',
   'jobs.read',
-  'metrics.read',
-  'rows.read',
   'audit.read',
 ];
 

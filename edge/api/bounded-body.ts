@@ -1,0 +1,37 @@
+import type { MiddlewareHandler } from 'hono';
+import { ApiError } from '../errors.ts';
+
+const BODY_LIMIT = 1024 * 1024;
+/** How much of a body over the limit is read and thrown away: who is still sending does not hear the answer. */
+const DISCARD_LIMIT = 16 * BODY_LIMIT;
+
+async function readBounded(body: ReadableStream<Uint8Array>): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  for await (const chunk of body) {
+    size += chunk.length;
+    if (size <= BODY_LIMIT) chunks.push(chunk);
+    else if (size > DISCARD_LIMIT) break;
+  }
+  if (size > BODY_LIMIT) throw new ApiError('PAYLOAD_TOO_LARGE');
+  return new Uint8Array(await new Blob(chunks).arrayBuffer());
+}
+
+/**
+ * Reads the request's body as far as the limit. Every body is taken for JSON, whatever its type is said to be.
+ * @throws ApiError PAYLOAD_TOO_LARGE, BAD_REQUEST for what is not UTF-8
+ */
+export const boundBody: MiddlewareHandler = async (c, next) => {
+  if (!['GET', 'HEAD', 'OPTIONS'].includes(c.req.method)) {
+    const bytes = c.req.raw.body ? await readBounded(c.req.raw.body) : new Uint8Array();
+    try {
+      const body = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false }).decode(bytes);
+      const headers = new Headers(c.req.raw.headers);
+      headers.set('Content-Type', 'application/json');
+      c.req.raw = new Request(c.req.raw, { headers, body });
+    } catch {
+      throw new ApiError('BAD_REQUEST');
+    }
+  }
+  await next();
+};

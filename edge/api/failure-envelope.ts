@@ -1,0 +1,36 @@
+import type { ErrorHandler } from 'hono';
+import { HTTPException } from 'hono/http-exception';
+import { FAILURES, type Failure } from '../../shared/failure/failures.ts';
+import type { AppContext, AppEnv } from '../app-env.ts';
+import { ApiError } from '../errors.ts';
+import { logEvent } from '../log.ts';
+
+/** Seconds a client should wait before it tries again what failed with 503. */
+const RETRY_AFTER_SECONDS = 5;
+
+/** The error envelope. What really happened goes to the log under the request id, never to the client. */
+export function renderFailure(c: AppContext, { code, fields }: Failure): Response {
+  const { status, message } = FAILURES[code];
+  if (status === 401) c.header('WWW-Authenticate', 'Bearer error="invalid_token"');
+  if (status === 503) c.header('Retry-After', String(RETRY_AFTER_SECONDS));
+  if (code === 'RATE_LIMITED') c.header('Retry-After', String(fields?.retry_after));
+  return c.json({ error: code, message, request_id: c.var.requestId, ...fields }, status);
+}
+
+function failureOf(error: Error): Failure {
+  if (error instanceof ApiError) return error.failure;
+  // Hono's own word for JSON that does not parse.
+  if (error instanceof HTTPException && error.status === 400) return { code: 'BAD_REQUEST' };
+  return { code: 'INTERNAL' };
+}
+
+export const onError: ErrorHandler<AppEnv> = (error, c) => {
+  const failure = failureOf(error);
+  logEvent('request.failed', {
+    request_id: c.var.requestId,
+    code: failure.code,
+    reason: error.message,
+    ...(failure.code === 'INTERNAL' && { stack: error.stack }),
+  });
+  return renderFailure(c, failure);
+};

@@ -1,0 +1,27 @@
+import type { MiddlewareHandler } from 'hono';
+import { routePath } from 'hono/route';
+import type { AppEnv } from '../app-env.ts';
+import { logEvent } from '../log.ts';
+
+export const REQUEST_ID_FORM = /^[A-Za-z0-9._-]{8,128}$/;
+
+export const nameRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
+  const given = c.req.header('x-request-id') ?? '';
+  c.set('requestId', REQUEST_ID_FORM.test(given) ? given : crypto.randomUUID());
+  await next();
+  c.header('X-Request-Id', c.var.requestId);
+};
+
+/** One line a request. The route stands for its path: a path can hold what a client typed by mistake. */
+export const logRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
+  const start = Date.now();
+  await next();
+  logEvent('request', {
+    request_id: c.var.requestId,
+    method: c.req.method,
+    route: routePath(c, -1),
+    status: c.res.status,
+    duration_ms: Date.now() - start,
+    tenant: c.var.principal?.tenantId ?? null,
+  });
+};

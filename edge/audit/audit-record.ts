@@ -1,0 +1,37 @@
+import { z } from 'zod';
+import type { auditEvents } from '../database/schema.ts';
+
+/** What was done, by whom and from where. The service itself acts without an actor. */
+export const AuditEvent = z
+  .strictObject({
+    id: z.uuid(),
+    name: z.string().meta({ example: 'branch.lifespan.changed' }),
+    actor_id: z.uuid().nullable(),
+    actor_email: z.string().nullable().meta({ example: 'ada@example.com' }),
+    tenant_id: z.string().meta({ example: 'acme' }),
+    project_id: z.uuid().nullable(),
+    branch_id: z.uuid().nullable(),
+    ip: z.string().nullable().meta({ example: '203.0.113.7' }),
+    user_agent: z.string().nullable().meta({ example: 'curl/8.9.1' }),
+    request_id: z.string().nullable().meta({ example: '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11' }),
+    metadata: z
+      .record(z.string(), z.unknown())
+      .meta({ example: { from: '7d', to: '1m' } }),
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: 'AuditEvent' });
+
+export const auditEventRecord = (row: typeof auditEvents.$inferSelect): z.output<typeof AuditEvent> => ({
+  id: row.id,
+  name: row.name,
+  actor_id: row.actorId,
+  actor_email: row.actorEmail,
+  tenant_id: row.tenantId,
+  project_id: row.projectId,
+  branch_id: row.branchId,
+  ip: row.ip,
+  user_agent: row.userAgent,
+  request_id: row.requestId,
+  metadata: row.metadata,
+  created_at: row.createdAt.toISOString(),
+});

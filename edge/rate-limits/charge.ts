@@ -1,0 +1,58 @@
+import ipaddr from 'ipaddr.js';
+import { isPlainAddress } from '../../shared/network/cidr.ts';
+import type { LimitName } from './limits.ts';
+
+/** What a request is counted against. */
+export interface Charge {
+  /** Name of the counting object: a JSON array, so that no free text in it can pass for another bucket. */
+  bucket: string;
+  limit: LimitName;
+}
+
+/** `path` as Hono's `req.path` gives it: percent-decoded, so that no second spelling of an id has its own count. */
+interface Asked {
+  method: string;
+  path: string;
+}
+
+const PROJECT_PATH =
+  /^(?:\/api)?\/v1\/projects\/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:\/|$)/i;
+
+const READING_METHODS: readonly string[] = ['GET', 'HEAD'];
+
+/** One customer has at least a /64 of IPv6 and can use each of its addresses. */
+const IPV6_CUSTOMER_PREFIX = 64;
+
+/** What a request is charged to, by who makes it. An address is that of `CF-Connecting-IP`, null without one. */
+export const chargeOf = {
+  tenant: (tenantId: string, asked: Asked): Charge => ({
+    bucket: tenantBucket(tenantId, asked.path),
+    limit: readsOrWrites(asked),
+  }),
+  platform: (asked: Asked): Charge => ({ bucket: named('platform'), limit: readsOrWrites(asked) }),
+  public: (address: string | null): Charge => ({ bucket: addressBucket(address), limit: 'public' }),
+  failedAuthentication: (address: string | null): Charge => ({
+    bucket: addressBucket(address),
+    limit: 'failed_authentication',
+  }),
+};
+
+const named = (...parts: string[]): string => JSON.stringify(parts);
+
+export const isReading = (method: string): boolean => READING_METHODS.includes(method);
+
+const readsOrWrites = ({ method }: Asked): LimitName => (isReading(method) ? 'reads' : 'writes');
+
+/** The tenant is part of a project's bucket: another tenant that knows the project's id can't use it up. */
+function tenantBucket(tenantId: string, path: string): string {
+  const projectId = PROJECT_PATH.exec(path)?.[1];
+  return projectId ? named('project', tenantId, projectId.toLowerCase()) : named('tenant', tenantId);
+}
+
+function addressBucket(address: string | null): string {
+  if (address === null || !isPlainAddress(address)) return named('address', 'unknown');
+  const parsed = ipaddr.process(address);
+  if (parsed.kind() === 'ipv4') return named('address', parsed.toString());
+  const network = ipaddr.IPv6.networkAddressFromCIDR(`${parsed}/${IPV6_CUSTOMER_PREFIX}`);
+  return named('address', `${network}/${IPV6_CUSTOMER_PREFIX}`);
+}

@@ -1,0 +1,62 @@
+import type { MiddlewareHandler } from 'hono';
+import { renderFailure } from '../api/failure-envelope.ts';
+import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
+import { ApiError } from '../errors.ts';
+import { type Charge, chargeOf, isReading } from './charge.ts';
+import { take, type Verdict } from './take.ts';
+
+/** Begins to count the request; `admission` waits for the verdict. */
+export function count(c: AppContext, charge: Charge): void {
+  const verdict = take(c.env, charge).catch((error: Error) => {
+    throw new ApiError('LIMITER_UNAVAILABLE', undefined, error.message);
+  });
+  // Who waits for it hears of a failure; when nobody gets that far, it is no unhandled one.
+  verdict.catch(() => {});
+  c.set('verdict', verdict);
+}
+
+const refusal = ({ retryAfter }: Verdict) => ({
+  code: 'RATE_LIMITED' as const,
+  fields: { retry_after: retryAfter },
+});
+
+/** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
+export async function admission(c: AppContext): Promise<void> {
+  const verdict = await c.var.verdict;
+  if (!verdict.admitted) throw ApiError.of(refusal(verdict));
+}
+
+/**
+ * Ids that name no project would each have a count of its own: they are charged to the tenant instead.
+ * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function chargeUnknownProject(c: AppContext): Promise<void> {
+  count(c, chargeOf.tenant(c.var.principal.tenantId, { method: c.req.method, path: '' }));
+  await admission(c);
+}
+
+/**
+ * What changes something waits until it is admitted. What reads goes on beside the count, because both are trips
+ * at the edge; it calls `admission` before anything with an effect (`inProject` does).
+ */
+export const holdWrites: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if (!isReading(c.req.method)) await admission(c);
+  await next();
+};
+
+/** Puts the count on every answer, errors too, and sees that nobody gets one who is over the limit. */
+export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
+  await next();
+  // Who could not be told apart is counted by address.
+  if (c.res.status === 401) count(c, chargeOf.failedAuthentication(connectingIp(c)));
+  else if (!c.var.verdict) count(c, chargeOf.public(connectingIp(c)));
+  const verdict = await c.var.verdict;
+  if (!verdict.admitted && c.res.status !== 429) {
+    // Hono keeps the headers of the answer that is replaced; this one is a 401's alone.
+    c.header('WWW-Authenticate', undefined);
+    c.res = renderFailure(c, refusal(verdict));
+  }
+  c.header('X-RateLimit-Limit', String(verdict.limit));
+  c.header('X-RateLimit-Remaining', String(verdict.remaining));
+  c.header('X-RateLimit-Reset', String(verdict.resetAt));
+};

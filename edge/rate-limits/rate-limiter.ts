@@ -1,0 +1,79 @@
+import { DurableObject } from 'cloudflare:workers';
+import { type Env, readSettings } from '../settings.ts';
+import { LIMITS, type LimitName, type LimitTable } from './limits.ts';
+import { countIn, isOver, type RateWindow } from './window.ts';
+
+const WINDOWS = 'windows';
+const WRITE_AFTER_MS = 1000;
+
+export interface Reading {
+  admitted: boolean;
+  /** How many requests one window lets through. */
+  limit: number;
+  /** How many more this window lets through. */
+  remaining: number;
+  /** When the window ends by this object's clock: Unix milliseconds. */
+  endsAt: number;
+  /** How long it still lasts. */
+  restMs: number;
+}
+
+/**
+ * One object per bucket (`idFromName(bucket)`): a counter for each limit. Its storage holds the open windows
+ * (`windows`) and an alarm at the end of the last one, which empties it.
+ */
+export class RateLimiter extends DurableObject<Env> {
+  readonly #limits: LimitTable;
+  readonly #windows: Map<LimitName, RateWindow>;
+  #writeTimer: ReturnType<typeof setTimeout> | null = null;
+  #alarmAt: number | undefined;
+
+  /** @param limits given by tests alone */
+  constructor(ctx: DurableObjectState, env: Env, limits: LimitTable = LIMITS) {
+    super(ctx, env);
+    this.#limits = limits;
+    this.#windows = ctx.storage.kv.get<Map<LimitName, RateWindow>>(WINDOWS) ?? new Map();
+  }
+
+  /** Counts a request; use `take`. Nothing is awaited between looking and counting, so no two take one place. */
+  async take(name: LimitName): Promise<Reading> {
+    const { max, windowSeconds, written } = this.#limits[name];
+    const limit = max(readSettings(this.env));
+    const now = Date.now();
+    const before = this.#windows.get(name);
+    const { window, admitted, remaining } = countIn(before, now, {
+      max: limit,
+      windowMs: windowSeconds * 1000,
+    });
+    this.#windows.set(name, window);
+    if (admitted || window.endsAt !== before?.endsAt) {
+      if (written === 'before_the_answer') this.#write();
+      else this.#writeTimer ??= setTimeout(() => this.#write({ allowUnconfirmed: true }), WRITE_AFTER_MS);
+    }
+    return { admitted, limit, remaining, endsAt: window.endsAt, restMs: window.endsAt - now };
+  }
+
+  override async alarm(): Promise<void> {
+    this.#alarmAt = undefined;
+    this.#write();
+  }
+
+  /** Writes all windows that are open; with none, leaves nothing. No answer goes out before it is confirmed. */
+  #write(options: DurableObjectPutOptions = {}): void {
+    if (this.#writeTimer !== null) clearTimeout(this.#writeTimer);
+    this.#writeTimer = null;
+    const now = Date.now();
+    for (const [name, window] of this.#windows) if (isOver(window, now)) this.#windows.delete(name);
+    const { storage } = this.ctx;
+    if (this.#windows.size === 0) {
+      this.#alarmAt = undefined;
+      void storage.deleteAll();
+      return;
+    }
+    void storage.put(WINDOWS, this.#windows, options);
+    const lastEnd = Math.max(...[...this.#windows.values()].map(({ endsAt }) => endsAt));
+    if (lastEnd === this.#alarmAt) return;
+    this.#alarmAt = lastEnd;
+    void storage.setAlarm(lastEnd);
+  }
+}

@@ -1,0 +1,45 @@
+import { and, eq } from 'drizzle-orm';
+import { z } from 'zod';
+import { answer, operation, operations } from '../api/operation.ts';
+import { databaseOf } from '../app-env.ts';
+import { AUDIT_NAMES } from '../audit/audit-event.ts';
+import { AuditEvent, auditEventRecord } from '../audit/audit-record.ts';
+import { auditEvents } from '../database/schema.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+
+const AuditQuery = PageQuery.extend({
+  project_id: z.uuid().toLowerCase().optional(),
+  name: z.enum(AUDIT_NAMES).optional(),
+});
+
+export const auditRoutes = operations().openapi(
+  operation({
+    access: 'audit.read',
+    operationId: 'listAuditEvents',
+    method: 'get',
+    path: '/api/v1/audit-events',
+    summary: "List the tenant's audit events, newest first",
+    tags: ['Audit'],
+    request: { query: AuditQuery },
+    responses: { 200: answer('A page of events.', pageOf('audit_events', AuditEvent)) },
+  }),
+  async (c) => {
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(auditEvents, 'newest_first', query);
+    const rows = await databaseOf(c)
+      .select()
+      .from(auditEvents)
+      .where(
+        and(
+          eq(auditEvents.tenantId, c.var.principal.tenantId),
+          query.project_id ? eq(auditEvents.projectId, query.project_id) : undefined,
+          query.name ? eq(auditEvents.name, query.name) : undefined,
+          beyond,
+        ),
+      )
+      .orderBy(...orderBy)
+      .limit(query.limit + 1);
+    const { page, next_cursor } = cutPage(rows, query);
+    return c.json({ audit_events: page.map(auditEventRecord), next_cursor }, 200);
+  },
+);

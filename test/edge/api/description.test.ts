@@ -1,0 +1,127 @@
+import type { OpenAPIHono } from '@hono/zod-openapi';
+import { createConfig, lintFromString } from '@redocly/openapi-core';
+import { describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { emptyAnswer, operation, operations } from '../../../edge/api/operation.ts';
+import { app } from '../../../edge/app.ts';
+import type { AppEnv } from '../../../edge/app-env.ts';
+import { descriptionOf } from '../../../edge/documentation/describe.ts';
+import { nameOf, referenceOf, resolve } from '../../../edge/documentation/openapi.ts';
+import { FAILURES, type FailureCode } from '../../../shared/failure/failures.ts';
+
+/** Whoever opens an operation to everybody does it here too. */
+const PUBLIC = ['isAlive', 'isReady', 'enrolHost', 'openLink', 'getDescription', 'readDescription'];
+
+const DESCRIPTION = descriptionOf(app);
+
+function operationsOf(api: OpenAPIHono<AppEnv>) {
+  return Object.entries(descriptionOf(api).paths ?? {}).flatMap(([path, item]) =>
+    (['get', 'post', 'put', 'patch', 'delete'] as const).flatMap((method) => {
+      const found = item[method];
+      return found ? { route: `${method.toUpperCase()} ${path}`, described: found } : [];
+    }),
+  );
+}
+
+const OPERATIONS = operationsOf(app);
+
+/** Operations that are not public, yet name neither an action of the permission table nor the platform. */
+const unguarded = (api: OpenAPIHono<AppEnv>) =>
+  operationsOf(api)
+    .filter(({ described: { operationId = '', security, 'x-action': action } }) => {
+      const [scheme] = Object.keys(security?.[0] ?? {});
+      if (scheme === 'access_token') return action === undefined;
+      return scheme !== 'platform_secret' && !(security?.length === 0 && PUBLIC.includes(operationId));
+    })
+    .map(({ route }) => route);
+
+/** Routes that the description does not know. Middleware stands at every path. */
+function undescribed(api: OpenAPIHono<AppEnv>): string[] {
+  const described = new Set(operationsOf(api).map(({ route }) => route));
+  const registered = api.routes
+    .filter(({ method, path }) => !(method === 'ALL' && path === '/*'))
+    .map(({ method, path }) => `${method} ${path.replaceAll(/:(\w+)/g, '{$1}')}`);
+  return [...new Set(registered)].filter((route) => !described.has(route));
+}
+
+test('the document passes the linter, its warnings too', async () => {
+  const config = await createConfig({
+    extends: ['recommended'],
+    // Who opens a link is answered 101, which is no 2XX.
+    rules: { 'operation-2xx-response': 'off' },
+  });
+  const problems = await lintFromString({ source: JSON.stringify(DESCRIPTION), config });
+  expect(
+    problems.map(({ ruleId, message, location }) => `${ruleId} ${location[0]?.pointer} ${message}`),
+  ).toEqual([]);
+});
+
+describe('every route', () => {
+  test('is described', () => {
+    expect(OPERATIONS.length).toBeGreaterThan(20);
+    expect(undescribed(app)).toEqual([]);
+    const planted = operations();
+    planted.get('/planted/:id', (c) => c.text(''));
+    planted.all('/planted', (c) => c.text(''));
+    expect(undescribed(planted)).toEqual(['GET /planted/{id}', 'ALL /planted']);
+  });
+
+  test('says who may call it', () => {
+    expect(unguarded(app)).toEqual([]);
+    const route = { method: 'get', responses: { 204: emptyAnswer('') } } as const;
+    const opened = { access: 'public' as const, operationId: 'opened', summary: '', tags: [] };
+    const planted = operations();
+    planted.openapi({ ...route, path: '/unguarded' }, (c) => c.body(null, 204));
+    planted.openapi(operation({ ...route, ...opened, path: '/opened' }), (c) => c.body(null, 204));
+    expect(unguarded(planted)).toEqual(['GET /unguarded', 'GET /opened']);
+  });
+});
+
+test.each(OPERATIONS)(
+  '$route has a name, a summary and a tag',
+  ({ described: { operationId, summary, tags } }) => {
+    expect(operationId).toMatch(/^[a-z][A-Za-z]+$/);
+    expect(summary).toMatch(/^[A-Z`].*[^.]$/);
+    expect(tags).toHaveLength(1);
+  },
+);
+
+const BODIES = app.openAPIRegistry.definitions.flatMap((definition) => {
+  if (definition.type !== 'route') return [];
+  const { operationId, request } = definition.route;
+  return Object.values(request?.body?.content ?? {}).map((content) => ({ operationId, content }));
+});
+
+test.each(BODIES)('$operationId has an example of its body, which it takes', ({ content }) => {
+  const schema = content && 'schema' in content && content.schema;
+  if (!(schema instanceof z.ZodType)) throw new Error('the body has no schema of zod');
+  expect(schema.safeParse(schema.meta()?.example)).toMatchObject({ success: true });
+});
+
+describe('failures', () => {
+  const { responses = {} } = DESCRIPTION.components ?? {};
+  const codesOf = (name: string) => name.split('.') as FailureCode[];
+
+  test('are described apart from the operations, which refer to them', () => {
+    const given = OPERATIONS.flatMap(({ described }) => Object.entries(described.responses ?? {}));
+    const failing = given.filter(([status]) => status >= '400');
+    for (const [status, response] of failing) {
+      for (const code of codesOf(nameOf(referenceOf(response) ?? ''))) {
+        expect(FAILURES[code].status).toBe(Number(status));
+      }
+    }
+    expect(failing.length).toBeGreaterThan(100);
+  });
+
+  test.each(Object.entries(responses))('%s tells of each code', (name, response) => {
+    const { description } = resolve(DESCRIPTION, response);
+    for (const code of codesOf(name)) {
+      expect(description).toContain(`\`${code}\`: ${FAILURES[code].message}`);
+    }
+  });
+
+  test('each is an answer of some operation', () => {
+    const codes = new Set(Object.keys(responses).flatMap(codesOf));
+    expect([...codes].sort()).toEqual(Object.keys(FAILURES).sort());
+  });
+});

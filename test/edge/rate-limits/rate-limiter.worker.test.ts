@@ -1,0 +1,225 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { type Charge, chargeOf } from '../../../edge/rate-limits/charge.ts';
+import type { Verdict } from '../../../edge/rate-limits/take.ts';
+import { eventually } from '../../support/eventually.ts';
+import { type RateLimitGateway, startRateLimitGateway } from '../../support/rate-limit-gateway.ts';
+
+const newStateDir = () => mkdtemp(join(tmpdir(), 'branchgate-rate-limits-'));
+
+/** Two charges of a project that no other test knows. */
+function newProject(): { reads: Charge; writes: Charge } {
+  const path = `/api/v1/projects/${crypto.randomUUID()}`;
+  return {
+    reads: chargeOf.tenant('acme', { method: 'GET', path }),
+    writes: chargeOf.tenant('acme', { method: 'POST', path }),
+  };
+}
+
+let places = 0;
+/** Two charges of an address that no other test knows. */
+function newAddress() {
+  places += 1;
+  const address = `2001:db8:0:${places.toString(16)}::1`;
+  return { public: chargeOf.public(address), failed: chargeOf.failedAuthentication(address) };
+}
+
+const admitted = (verdicts: readonly { admitted: boolean }[]) =>
+  verdicts.filter((verdict) => verdict.admitted).length;
+
+async function stored(gateway: RateLimitGateway, charge: Charge) {
+  const { windows, rest, alarm } = await gateway.inspect(charge);
+  return { windows, rest, alarm };
+}
+
+describe('in windows of a minute', () => {
+  let stateDir: string;
+  let gateway: RateLimitGateway;
+
+  beforeAll(async () => {
+    stateDir = await newStateDir();
+    gateway = await startRateLimitGateway({ stateDir, windowSeconds: 60 });
+  });
+  afterAll(async () => {
+    await gateway.stop();
+    await rm(stateDir, { recursive: true });
+  });
+
+  test('of 1,200 reads at once exactly 1,000 are let through, each told its own rest', async () => {
+    const { reads, writes } = newProject();
+    const crowds = await Promise.all(Array.from({ length: 12 }, () => gateway.takes(reads, 100)));
+    const verdicts = crowds.flat();
+    expect(admitted(verdicts)).toBe(1000);
+    const rests = verdicts.filter((verdict) => verdict.admitted).map(({ remaining }) => remaining);
+    expect(rests.sort((a, b) => b - a)).toEqual(Array.from({ length: 1000 }, (_, n) => 999 - n));
+    const refused = verdicts.filter((verdict) => !verdict.admitted);
+    expect(new Set(refused.map(({ remaining }) => remaining))).toEqual(new Set([0]));
+    expect(new Set(verdicts.map(({ limit, resetAt }) => `${limit} ${resetAt}`)).size).toBe(1);
+    const [writing] = await gateway.takes(writes);
+    expect(writing).toMatchObject({ admitted: true, limit: 200, remaining: 199 });
+    const [reading] = await gateway.takes(newProject().reads);
+    expect(reading).toMatchObject({ admitted: true, limit: 1000, remaining: 999 });
+  });
+
+  test('a window ends a minute after the request that opened it', async () => {
+    const before = Date.now();
+    const { reads } = newProject();
+    const [first] = await gateway.takes(reads);
+    const after = Date.now();
+    expect(first?.resetAt).toBeGreaterThanOrEqual(Math.ceil(before / 1000) + 60);
+    expect(first?.resetAt).toBeLessThanOrEqual(Math.ceil(after / 1000) + 60);
+    expect(first?.retryAfter).toBe(60);
+  });
+
+  test('failed authentications are counted apart from public requests', async () => {
+    const address = newAddress();
+    expect(admitted(await gateway.takes(address.failed, 70))).toBe(60);
+    expect(await gateway.takes(address.public)).toMatchObject([{ admitted: true, remaining: 59 }]);
+  });
+
+  test('who was refused costs no further call of the object', async () => {
+    const address = newAddress();
+    const [refused] = (await gateway.takes(address.public, 61)).filter((verdict) => !verdict.admitted);
+    const { calls } = await gateway.inspect(address.public);
+    expect(calls).toBe(61);
+    for (const verdict of await gateway.takes(address.public, 50)) {
+      expect(verdict).toMatchObject({ admitted: false, limit: 60, remaining: 0, resetAt: refused?.resetAt });
+      expect(verdict.retryAfter).toBeGreaterThan(0);
+      expect(verdict.retryAfter).toBeLessThanOrEqual(60);
+    }
+    expect((await gateway.inspect(address.public)).calls).toBe(61);
+  });
+
+  test('many counts are one write a second', async () => {
+    const start = Date.now();
+    const { reads, writes } = newProject();
+    await Promise.all([gateway.takes(reads, 300), gateway.takes(writes, 100)]);
+    const { windows, rowsChanged, alarm } = await eventually(async () => {
+      const inspection = await gateway.inspect(reads);
+      expect(inspection.windows).toMatchObject({ reads: { count: 300 }, writes: { count: 100 } });
+      return inspection;
+    });
+    // A write is at most two rows: the record and the alarm.
+    expect(rowsChanged).toBeLessThanOrEqual(2 * Math.floor((Date.now() - start) / 1000));
+    expect(alarm).toBe(Math.max(...Object.values(windows).map(({ endsAt }) => endsAt)));
+  });
+
+  test('a refused request writes nothing', async () => {
+    const address = newAddress();
+    await gateway.takes(address.failed, 60);
+    const { rowsChanged } = await gateway.inspect(address.failed);
+    expect(admitted(await gateway.takes(address.failed, 100))).toBe(0);
+    expect((await gateway.inspect(address.failed)).rowsChanged).toBe(rowsChanged);
+  });
+
+  test('an object that was taken out of memory goes on counting', async () => {
+    const { reads } = newProject();
+    const [first] = await gateway.takes(reads, 5);
+    await eventually(async () => {
+      expect((await gateway.inspect(reads)).windows).toMatchObject({ reads: { count: 5 } });
+    });
+    await gateway.evict(reads);
+    expect((await gateway.inspect(reads)).calls).toBe(0);
+    expect(await gateway.takes(reads)).toMatchObject([{ remaining: 994, resetAt: first?.resetAt }]);
+  });
+
+  test('an object that is reset under its calls is asked again', async () => {
+    const { failed } = newAddress();
+    await gateway.takes(failed, 3);
+    const verdicts = await gateway.takesInReset(failed, 4);
+    expect(admitted(verdicts)).toBe(4);
+    expect(Math.min(...verdicts.map(({ remaining }) => remaining))).toBeLessThanOrEqual(53);
+  });
+});
+
+describe('in short windows', () => {
+  const WINDOW_SECONDS = 5;
+  let stateDir: string;
+  let gateway: RateLimitGateway;
+
+  beforeAll(async () => {
+    stateDir = await newStateDir();
+    gateway = await startRateLimitGateway({ stateDir, windowSeconds: WINDOW_SECONDS });
+  });
+  afterAll(async () => {
+    await gateway.stop();
+    await rm(stateDir, { recursive: true });
+  });
+
+  test('a client that goes on asking is let in when the window ends, not earlier', async () => {
+    const { writes } = newProject();
+    const verdicts = await gateway.takes(writes, 201);
+    const resetAt = verdicts[0]?.resetAt ?? 0;
+    expect(admitted(verdicts)).toBe(200);
+    const refused: Verdict[] = [];
+    const again = await eventually(async () => {
+      const [verdict] = await gateway.takes(writes);
+      if (verdict && !verdict.admitted) refused.push(verdict);
+      expect(verdict?.admitted).toBe(true);
+      return verdict;
+    });
+    expect(new Set(refused.map((verdict) => verdict.resetAt))).toEqual(new Set([resetAt]));
+    expect(Date.now()).toBeGreaterThanOrEqual((resetAt - 1) * 1000);
+    expect(again).toMatchObject({ remaining: 199 });
+    expect(again?.resetAt).toBeGreaterThan(resetAt);
+  });
+
+  test('when its windows are over, an object has nothing in storage', async () => {
+    const address = newAddress();
+    await gateway.takes(address.failed, 3);
+    await gateway.takes(address.public, 3);
+    await eventually(async () => {
+      expect((await gateway.inspect(address.public)).windows).toMatchObject({
+        failed_authentication: { count: 3 },
+        public: { count: 3 },
+      });
+    });
+    await eventually(async () => {
+      expect(await stored(gateway, address.public)).toEqual({ windows: {}, rest: {}, alarm: null });
+    });
+  });
+});
+
+describe('when workerd crashes', () => {
+  async function crashAfter(act: (gateway: RateLimitGateway) => Promise<void>, windowSeconds: number) {
+    const stateDir = await newStateDir();
+    onTestFinished(() => rm(stateDir, { recursive: true }));
+    const first = await startRateLimitGateway({ stateDir, windowSeconds });
+    await act(first).finally(first.crash);
+    const second = await startRateLimitGateway({ stateDir, windowSeconds });
+    onTestFinished(second.stop);
+    return second;
+  }
+
+  test('a failed authentication that was answered is counted, however soon', async () => {
+    const address = newAddress();
+    const gateway = await crashAfter(async ({ takes }) => {
+      await takes(address.failed, 59);
+    }, 60);
+    expect(await gateway.takes(address.failed)).toMatchObject([{ admitted: true, remaining: 0 }]);
+    expect(await gateway.takes(address.failed)).toMatchObject([{ admitted: false, remaining: 0 }]);
+  });
+
+  test('a minute count that was written is kept', async () => {
+    const { reads } = newProject();
+    const gateway = await crashAfter(async ({ takes, inspect }) => {
+      await takes(reads, 10);
+      await eventually(async () => {
+        expect((await inspect(reads)).windows).toMatchObject({ reads: { count: 10 } });
+      });
+    }, 60);
+    expect(await gateway.takes(reads)).toMatchObject([{ remaining: 989 }]);
+  });
+
+  test('its storage is emptied all the same', async () => {
+    const address = newAddress();
+    const gateway = await crashAfter(async ({ takes }) => {
+      await takes(address.failed);
+    }, 3);
+    await eventually(async () => {
+      expect(await stored(gateway, address.failed)).toEqual({ windows: {}, rest: {}, alarm: null });
+    });
+  });
+});
