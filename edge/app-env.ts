@@ -1,4 +1,5 @@
 import type { Context } from 'hono';
+import type { FailureCode } from '../shared/failure/failures.ts';
 import type { Actor } from './audit/actor.ts';
 import type { Reach } from './authentication/permissions.ts';
 import type { Principal } from './authentication/principal.ts';
@@ -16,6 +17,8 @@ export interface AppEnv {
     isPlatform: boolean;
     /** How far the bearer may go with the route's action. */
     reach: Reach;
+    /** What the log says of a request that failed. */
+    failed: { code: FailureCode; reason: string; stack?: string | undefined };
     /** Whether the request is within its limit; being found out beside what it reads. */
     verdict: Promise<Verdict>;
   };

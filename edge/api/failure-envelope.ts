@@ -3,7 +3,6 @@ import { HTTPException } from 'hono/http-exception';
 import { FAILURES, type Failure } from '../../shared/failure/failures.ts';
 import type { AppContext, AppEnv } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
-import { logEvent } from '../log.ts';
 
 /** Seconds a client should wait before it tries again what failed with 503. */
 const RETRY_AFTER_SECONDS = 5;
@@ -24,13 +23,10 @@ function failureOf(error: Error): Failure {
   return { code: 'INTERNAL' };
 }
 
+/** The client hears what failed, the log of the request also why. */
 export const onError: ErrorHandler<AppEnv> = (error, c) => {
   const failure = failureOf(error);
-  logEvent('request.failed', {
-    request_id: c.var.requestId,
-    code: failure.code,
-    reason: error.message,
-    ...(failure.code === 'INTERNAL' && { stack: error.stack }),
-  });
+  const { code } = failure;
+  c.set('failed', { code, reason: error.message, ...(code === 'INTERNAL' && { stack: error.stack }) });
   return renderFailure(c, failure);
 };

@@ -27,6 +27,10 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
       details: [{ path: 'branch_name', message: 'Too small: expected string to have >=3 characters' }],
     },
   },
+  STATEMENT_REFUSED: {
+    shape: { sqlstate: z.string().meta({ description: 'Code of the error (PostgreSQL, appendix A).' }) },
+    example: { sqlstate: '23505', message: 'duplicate key value violates unique constraint "author_pkey"' },
+  },
   DATABASE_NAME_TOO_LONG: {
     shape: { length: Count, max_slug_length: Count },
     example: { length: 71, max_slug_length: 40 },
@@ -35,6 +39,11 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: { limit: Count, current: Count, retry_after: z.null() },
     example: { limit: 10, current: 10, retry_after: null },
   },
+  STORAGE_QUOTA_EXCEEDED: {
+    shape: { used_bytes: Count, needed_bytes: Count, limit_bytes: Count },
+    example: { used_bytes: 201_326_592, needed_bytes: 104_857_600, limit_bytes: 268_435_456 },
+  },
+  STREAM_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
   QUOTA_ABOVE_SELF_SERVICE_CAP: { shape: { limit: z.number() }, example: { limit: 5 } },
   RATE_LIMITED: { shape: { retry_after: Count }, example: { retry_after: 12 } },
   NOT_FOUND: OF_A_JOB,

@@ -23,5 +23,6 @@ export const logRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
     status: c.res.status,
     duration_ms: Date.now() - start,
     tenant: c.var.principal?.tenantId ?? null,
+    ...c.var.failed,
   });
 };

@@ -1,192 +1,276 @@
-import { beforeAll, describe, expect, inject, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { app } from '../../edge/app.ts';
-import { Api, type ProjectBody } from '../support/api.ts';
-import { apiOf, ownerOf, readD1, tenantNamed } from '../support/tenants.ts';
+import { type Action, requirement } from '../../edge/authentication/permissions.ts';
+import { CALLERS, type Caller, callersWith, reachesAdas, USERS, type User } from '../support/access-table.ts';
+import { Api } from '../support/api.ts';
+import { DESCRIPTION } from '../support/contract.ts';
+import { eventually } from '../support/eventually.ts';
+import {
+  callOperation,
+  type Ids,
+  makeThings,
+  OF_THE_PLATFORM,
+  OF_USERS,
+  OPERATIONS,
+  type Operation,
+} from '../support/operations.ts';
+import { expectSameAnswer } from '../support/same-answer.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { contentOfD1, type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
-interface Place {
-  project: ProjectBody;
-  branchId: string;
-  ruleId: string;
-  jobId: string;
-}
+/**
+ * The security battery. It is made from the API's own description, so that a new operation is under it at once.
+ * The stack is its own: a call that is refused must leave every row of every table as it was.
+ */
 
 const UNKNOWN = '00000000-0000-4000-8000-000000000000';
-const NOWHERE = {
-  project_id: UNKNOWN,
-  branch_id: UNKNOWN,
-  branch_ref: UNKNOWN,
-  rule_id: UNKNOWN,
-  job_id: UNKNOWN,
-};
+/** Well-formed names of things that are nowhere. */
+const nowhere = ({ ids }: Operation): Ids => Object.fromEntries(ids.map((name) => [name, UNKNOWN]));
 
-/** A body that would be taken, for the routes that need one. */
-const BODIES: Record<string, unknown> = {
-  'POST /api/v1/projects': { name: 'Not mine' },
-  'PATCH /api/v1/projects/:project_id': { name: 'Not mine' },
-  'POST /api/v1/projects/:project_id/branches': { branch_name: 'not-mine' },
-  'PATCH /api/v1/projects/:project_id/branches/:branch_id': { lifespan: '7d' },
-  'POST /api/v1/projects/:project_id/network-rules': { cidr: '203.0.113.0/24' },
-};
-const QUERIES: Record<string, string> = {
-  'GET /api/v1/projects/:project_id/branches/lookup': '?name=main',
-};
+type MakeToken = () => Promise<string> | string | null;
 
-/** Every route that is registered, so that a new one cannot be forgotten here. */
-const ROUTES = [
-  ...new Set(
-    app.routes
-      .filter(({ method, path }) => method !== 'ALL' && path.startsWith('/api/'))
-      .map(({ method, path }) => `${method} ${path}`),
-  ),
-].map((route) => {
-  const [method = '', path = ''] = route.split(' ');
-  return { route, method, path };
-});
-const NEEDS_WRITE = ROUTES.filter(({ route, method }) => method !== 'GET' || route.endsWith('/credentials'));
-const OF_A_THING = ROUTES.filter(({ path }) => path.includes(':'));
+let stack: Stack;
+let platformSecret: string;
+const callers = new Map<string, Api>();
+const things = {} as Record<User, Ids>;
+let otherOfAda: string;
 
-let place: Place;
-let names: Record<string, string>;
+const apiWith = (token: string | null) => new Api(stack.url, token);
+const apiOf = async (options: TokenOptions) => apiWith(await tokenOf(options, stack.devDir));
+const named = ({ user, role, scope }: Caller) => `${user} ${role} ${scope}`;
+
+function apiFor(caller: Caller): Api {
+  const api = callers.get(named(caller));
+  if (!api) throw new Error(`nobody comes as ${named(caller)}`);
+  return api;
+}
+const ownerApi = (user: User) => apiFor({ user, role: 'owner', scope: 'write' });
 
 beforeAll(async () => {
-  const api = await ownerOf('acme');
-  const project = await api.project('Acme');
-  const branch = await api.branch(project.id, 'acme-branch');
-  const rule = await api.allow(project.id);
-  const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project.id}/jobs`);
-  place = { project, branchId: branch.id, ruleId: rule.id, jobId: body.jobs[0]?.id ?? '' };
-  names = {
-    project_id: project.id,
-    branch_id: branch.id,
-    branch_ref: branch.id,
-    rule_id: rule.id,
-    job_id: place.jobId,
-  };
+  const limits = ['READS', 'WRITES', 'PUBLIC'].map((name) => [`LIMIT_${name}_PER_MINUTE`, '100000']);
+  stack = await startStack({ env: Object.fromEntries(limits) });
+  platformSecret = gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET;
+  for (const { user, role, scope } of CALLERS) {
+    const api = await apiOf({ ...USERS[user], role, scope });
+    // Who has been here before is on record, and no later call has to put them there.
+    await api.get('/api/v1/projects');
+    callers.set(named({ user, role, scope }), api);
+  }
+  for (const user of Object.keys(USERS) as User[]) things[user] = await makeThings(ownerApi(user));
+  otherOfAda = (await ownerApi('ada').project('Other')).id;
 });
+afterAll(() => stack?.stop());
 
-function call(api: Api, { route, method, path }: (typeof ROUTES)[number], ids: Record<string, string>) {
-  const filled = path.replaceAll(/:(\w+)/g, (_, name) => ids[name] ?? UNKNOWN) + (QUERIES[route] ?? '');
-  return api.call(method, filled, BODIES[route] === undefined ? {} : { body: BODIES[route] });
+const isDenial = ({ name }: Record<string, unknown>) => name === 'access.denied';
+
+/** All that is on record, but for what a denied access leaves in the log of the tenant that was asked for. */
+function onRecord() {
+  const { audit_events = [], ...tables } = contentOfD1(stack.devDir);
+  return { ...tables, audit_events: audit_events.filter((event) => !isDenial(event)) };
 }
 
-/** How many rows the tenant has on record. */
-function written(): number {
-  const tables = ['users', 'project_branches', 'projects', 'network_rules', 'jobs', 'audit_events'];
-  const counts = tables.map((table) => `(select count(*) from ${table} where tenant_id = ?1)`);
-  const [row] = readD1<{ n: number }>(`select ${counts.join(' + ')} as n`, tenantNamed('acme'));
-  return row?.n ?? 0;
+async function writingNothing(work: () => Promise<void>): Promise<void> {
+  const before = onRecord();
+  await work();
+  expect(onRecord()).toEqual(before);
 }
 
-test('the battery knows every route', () => {
-  expect(ROUTES.length).toBeGreaterThanOrEqual(16);
-  const bodiless = ROUTES.filter(
-    ({ method, route }) => (method === 'POST' || method === 'PATCH') && !(route in BODIES),
-  );
-  expect(bodiless).toEqual([]);
-});
-
-describe.each(ROUTES)('$route', (entry) => {
-  test.each([
-    ['no token', null],
-    ['no token but a word', 'Basic YTpi'],
-    ['a malformed token', 'v4.public.AAAA'],
-    ['a token of another kind', 'eyJhbGciOiJub25lIn0.e30.'],
-  ])('%s → 401', async (_, token) => {
-    const before = written();
-    const answer = await call(new Api(inject('stack').url, token), entry, names);
-    expect(answer).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
-    expect(answer.headers.get('www-authenticate')).toBe('Bearer error="invalid_token"');
-    expect(written()).toBe(before);
+describe('the battery', () => {
+  test('is made from the description that is served', async () => {
+    const { body } = await apiWith(null).get('/api/v1/openapi.json');
+    expect(body).toEqual(JSON.parse(JSON.stringify(DESCRIPTION)));
   });
 
-  test('an expired token → 401', async () => {
-    const api = await apiOf({ tenant: 'acme', expiresIn: -60 });
-    expect((await call(api, entry, names)).status).toBe(401);
+  test('knows every route that is registered', () => {
+    const registered = app.routes
+      .filter(({ method }) => method !== 'ALL')
+      .map(({ method, path }) => `${method} ${path.replaceAll(/:(\w+)/g, '{$1}')}`);
+    expect(new Set(OPERATIONS.map(({ method, path }) => `${method} ${path}`))).toEqual(new Set(registered));
+  });
+
+  test('leaves out what is for anybody, which is this', () => {
+    const ofAnybody = OPERATIONS.filter(({ access }) => access === 'public').map(({ id }) => id);
+    const health = ['isAlive', 'isReady'];
+    const agents = ['enrolHost', 'openLink'];
+    expect(ofAnybody).toEqual([...health, ...agents, 'getDescription', 'readDescription']);
+  });
+
+  test('finds the platform where the pipeline asks for its secret', () => {
+    for (const { path } of OF_THE_PLATFORM) expect(path).toMatch(/^\/platform\/v1\//);
+  });
+
+  test.each(OF_USERS)('$id has its row, and the row fits what it does', (operation) => {
+    const { action, reaches: roles, scope, method, ids } = operation;
+    expect(requirement(action as Action)).toEqual({ roles, scope });
+    if (method !== 'GET') {
+      expect(scope).toBe('write');
+      expect(Object.keys(roles)).toEqual(['owner', 'admin', 'operator']);
+    }
+    if (ids.length > 0) expect(roles.operator).toBe('own');
+    expect(roles.viewer ?? 'own').toBe('own');
+  });
+});
+
+describe.each(OF_USERS)('$id', (operation) => {
+  test.each<[string, MakeToken]>([
+    ['no token', () => null],
+    ['a malformed token', () => 'v4.public.AAAA'],
+    ['a token of another kind', () => 'eyJhbGciOiJub25lIn0.e30.'],
+    ['an expired token', () => tokenOf({ ...USERS.ada, expiresIn: -60 }, stack.devDir)],
+    ["the platform's secret", () => platformSecret],
+  ])('%s → 401', async (_, makeToken) => {
+    const api = apiWith(await makeToken());
+    await writingNothing(async () => {
+      const answer = await callOperation(api, operation, things.ada);
+      expect(answer).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+      expect(answer.headers.get('www-authenticate')).toBe('Bearer error="invalid_token"');
+    });
   });
 
   test('a token without a tenant → 403', async () => {
     const api = await apiOf({ tenant: null });
-    expect(await call(api, entry, names)).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
+    await writingNothing(async () => {
+      const answer = await callOperation(api, operation, things.ada);
+      expect(answer).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
+    });
   });
 
   test('a role that means nothing here → 403', async () => {
     const api = await apiOf({ tenant: 'acme', role: 'guest' });
-    expect(await call(api, entry, names)).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
-  });
-});
-
-describe.each(NEEDS_WRITE)('$route', (entry) => {
-  test.each([
-    ['a viewer', { role: 'viewer' }],
-    ['the scope to read', { role: 'owner', scope: 'read' }],
-  ] as const)('%s → 403 and says what is required', async (_, options) => {
-    const api = await apiOf({ tenant: 'acme', ...options });
-    const answer = await call(api, entry, names);
-    expect(answer).toMatchObject({ status: 403, body: { error: 'FORBIDDEN', required: expect.any(String) } });
-  });
-});
-
-describe.each(OF_A_THING)('$route', (entry) => {
-  test.each([
-    ['another tenant', { tenant: 'other', role: 'owner' }],
-    ["another user's operator", { tenant: 'acme', role: 'operator', email: 'operator@example.com' }],
-  ])('%s gets the answer for an unknown id, to the letter', async (_, options) => {
-    const api = await apiOf(options);
-    const [foreign, unknown] = await Promise.all([call(api, entry, names), call(api, entry, NOWHERE)]);
-    expect(foreign.status).toBe(404);
-    const { request_id: one, ...ofForeign } = foreign.body;
-    const { request_id: two, ...ofUnknown } = unknown.body;
-    expect(one).not.toBe(two);
-    expect(ofForeign).toEqual(ofUnknown);
-  });
-});
-
-test('a thing of one project is unknown under another', async () => {
-  const api = await ownerOf('acme');
-  const other = await api.project('Other of Acme');
-  for (const entry of OF_A_THING.filter(({ path }) => /:(branch|rule)_/.test(path))) {
-    expect(await call(api, entry, { ...names, project_id: other.id }), entry.route).toMatchObject({
-      status: 404,
+    await api.get('/api/v1/projects');
+    await writingNothing(async () => {
+      const answer = await callOperation(api, operation, things.ada);
+      expect(answer).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
     });
-  }
-});
+  });
 
-test('nothing of the tenant was changed by all that', async () => {
-  const api = await ownerOf('acme');
-  const { body } = await api.get(`/api/v1/projects/${place.project.id}`);
-  expect(body).toMatchObject({ name: 'Acme', status: 'active', branch_count: 2 });
-  const rules = await api.get<{ network_rules: unknown[] }>(
-    `/api/v1/projects/${place.project.id}/network-rules`,
+  test.each(callersWith(operation, 'role', 'scope'))(
+    '$user as $role with scope $scope → 403 and says which $verdict is required',
+    async ({ verdict, ...caller }) => {
+      const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
+      const required = verdict === 'role' ? roles : `scope branchgate:${operation.scope}`;
+      await writingNothing(async () => {
+        const answer = await callOperation(apiFor(caller), operation, things.ada);
+        expect(answer).toMatchObject({ status: 403, body: { error: 'FORBIDDEN', required } });
+      });
+    },
   );
-  expect(rules.body.network_rules).toHaveLength(2);
+
+  test.each(callersWith(operation, 'unknown'))(
+    '$user as $role with scope $scope → 404, to the letter the answer for an unknown id',
+    async (caller) => {
+      const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
+      await writingNothing(async () => {
+        const { status } = await expectSameAnswer(call(things.ada), call(nowhere(operation)));
+        expect(status).toBe(404);
+      });
+    },
+  );
+
+  // `every-operation.e2e.test.ts` does what changes something, as all who may.
+  test.each(operation.method === 'GET' ? callersWith(operation, 'allowed') : [])(
+    '$user as $role with scope $scope → 200',
+    async (caller) => {
+      const { status, body } = await callOperation(apiFor(caller), operation, things.ada);
+      expect(status).toBe(200);
+      const tells = JSON.stringify(body).includes(things.ada.project_id ?? '');
+      if (operation.ids.length === 0) expect(tells).toBe(reachesAdas(operation, caller));
+    },
+  );
 });
 
-describe('requests that cannot be read', () => {
-  test('change nothing and say why', async () => {
-    const api = await ownerOf('acme');
-    const path = `/api/v1/projects/${place.project.id}/branches`;
-    expect(await api.call('POST', path, { body: '{"branch_name":' })).toMatchObject({
-      status: 400,
-      body: { error: 'BAD_REQUEST' },
+describe.each(OF_USERS.filter(({ ids }) => ids.length > 1))('$id', (operation) => {
+  test('a thing of one project is unknown under another', async () => {
+    const call = (ids: Ids) => callOperation(ownerApi('ada'), operation, { ...ids, project_id: otherOfAda });
+    await writingNothing(async () => {
+      const { status } = await expectSameAnswer(call(things.ada), call(nowhere(operation)));
+      expect(status).toBe(404);
     });
-    expect(
-      await api.call('POST', path, { body: `{"branch_name":"${'x'.repeat(1024 * 1024)}"}` }),
-    ).toMatchObject({
-      status: 413,
-      body: { error: 'PAYLOAD_TOO_LARGE' },
-    });
-    expect(await api.post(path, { branch_name: 'fine', colour: 'red' })).toMatchObject({ status: 422 });
-    expect(await api.get(`${path}?colour=red`)).toMatchObject({ status: 422 });
-    expect(await api.get('/api/v1/nowhere')).toMatchObject({ status: 404, body: { error: 'NOT_FOUND' } });
-    expect((await new Api(inject('stack').url, null).get('/api/v1/nowhere')).status).toBe(401);
+  });
+});
+
+/** The operation, with this id where its query or its body names another thing. */
+const naming = (operation: Operation, { place, name }: Operation['references'][number], id: string) => ({
+  ...operation,
+  [place]: { ...(place === 'body' && operation.body), [name]: id },
+});
+
+const FROM_OUTSIDE: readonly Caller[] = [
+  { user: 'stranger', role: 'owner', scope: 'write' },
+  { user: 'colleague', role: 'operator', scope: 'write' },
+];
+
+describe.each(OF_USERS.filter(({ references }) => references.length > 0))('$id', (operation) => {
+  describe.each(operation.references)('$name in its $place', (reference) => {
+    test.each(FROM_OUTSIDE.filter(({ role }) => operation.reaches[role]))(
+      "to $user as $role Ada's is an unknown one",
+      async (caller) => {
+        const adas = things.ada[reference.name] ?? things.ada.branch_id ?? '';
+        const call = (id: string) =>
+          callOperation(apiFor(caller), naming(operation, reference, id), things[caller.user]);
+        await writingNothing(async () => {
+          await expectSameAnswer(call(adas), call(UNKNOWN));
+        });
+      },
+    );
+  });
+});
+
+describe.each(OF_THE_PLATFORM)('$id', (operation) => {
+  let ids: Ids;
+
+  beforeAll(async () => {
+    const { body } = await apiWith(platformSecret).get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
+    ids = { ...things.ada, host_id: body.hosts[0]?.id ?? '' };
   });
 
-  test('every answer names its request, with the name the client gave if it is well-formed', async () => {
-    const api = await ownerOf('acme');
-    const named = await api.get('/api/v1/nowhere', { headers: { 'X-Request-Id': 'client-chosen-1' } });
-    expect(named.headers.get('x-request-id')).toBe('client-chosen-1');
-    expect(named.body.request_id).toBe('client-chosen-1');
-    const renamed = await api.get('/api/v1/projects', { headers: { 'X-Request-Id': 'no spaces, please' } });
-    expect(renamed.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/);
+  test.each<[string, MakeToken]>([
+    ['no secret', () => null],
+    ['a wrong secret', () => `${platformSecret.slice(1)}x`],
+    ['more than the secret', () => `${platformSecret}x`],
+    ["an owner's token", () => tokenOf(USERS.ada, stack.devDir)],
+    ['a token without a tenant', () => tokenOf({ tenant: null }, stack.devDir)],
+  ])('%s → 401', async (_, makeToken) => {
+    const api = apiWith(await makeToken());
+    await writingNothing(async () => {
+      const answer = await callOperation(api, operation, ids);
+      expect(answer).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+    });
   });
+
+  test('the secret opens it', async () => {
+    const api = apiWith(platformSecret);
+    const { status } = await callOperation(api, operation, ids);
+    expect(status).toBe(operation.method === 'POST' ? 201 : 200);
+    if (operation.ids.length > 0)
+      expect((await callOperation(api, operation, nowhere(operation))).status).toBe(404);
+  });
+});
+
+test('who has no token is not told where a route stands', async () => {
+  for (const path of ['/api/v1/nowhere', '/v1/nowhere', '/platform/v1/nowhere', '/nowhere', '/']) {
+    expect(await apiWith(null).get(path), path).toMatchObject({ status: 401 });
+  }
+  expect(await ownerApi('ada').get('/api/v1/nowhere')).toMatchObject({ status: 404 });
+});
+
+test("all that was denied to the stranger is in the log of Ada's tenant, once", async () => {
+  const strangers = ownerApi('stranger');
+  await strangers.get(`/api/v1/projects/${things.ada.project_id}`);
+  const denials = await eventually(async () => {
+    const { audit_events = [] } = contentOfD1(stack.devDir);
+    expect(audit_events.some(isDenial)).toBe(true);
+    return audit_events.filter(isDenial);
+  });
+  expect(denials).toHaveLength(1);
+  expect(denials[0]).toMatchObject({
+    tenant_id: tenantNamed(USERS.ada.tenant),
+    project_id: things.ada.project_id,
+    actor_email: null,
+  });
+  const { body } = await strangers.get('/api/v1/audit-events?limit=100');
+  for (const id of [...Object.values(things.ada), tenantNamed(USERS.ada.tenant)]) {
+    expect(JSON.stringify(body)).not.toContain(id);
+  }
 });

@@ -107,7 +107,7 @@ describe('names', () => {
     [{ name: 'x', env: 'br' }, 'env'],
     [{ name: 'x', env: 'too_long' }, 'env'],
     [{ name: '' }, 'name'],
-    [{ name: 'x', colour: 'red' }, ''],
+    [{ name: 'x', colour: 'red' }, 'colour'],
   ])('a project %j is refused', async (body, field) => {
     const answer = await api.post('/api/v1/projects', body);
     expect(answer).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });

@@ -1,4 +1,6 @@
-/** A client of the gateway's API, as thin as `fetch`: it gives status, headers and body, and judges nothing. */
+import { checkAnswer } from './contract.ts';
+
+/** What the gateway answered: status, headers and body. */
 export interface Answer<B = Record<string, unknown>> {
   status: number;
   headers: Headers;
@@ -34,6 +36,7 @@ interface CallOptions {
 /** Header that Cloudflare sets; locally the test is the one who says where a request comes from. */
 export const FROM_LOOPBACK = { 'CF-Connecting-IP': '127.0.0.1' };
 
+/** A client of the gateway's API, as thin as `fetch`, save that each answer must be as the API describes it. */
 export class Api {
   readonly #baseUrl: string;
   readonly #token: string | null;
@@ -57,11 +60,14 @@ export class Api {
       },
       ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) }),
     });
-    const text = await response.text();
+    const { status } = response;
+    const bodyText = await response.text();
+    checkAnswer({ method, path, status, headers: response.headers, bodyText });
+    const isJson = response.headers.get('Content-Type')?.startsWith('application/json');
     return {
-      status: response.status,
+      status,
       headers: response.headers,
-      body: (text ? JSON.parse(text) : null) as B,
+      body: (isJson ? JSON.parse(bodyText) : bodyText || null) as B,
     };
   }
 

@@ -8,6 +8,7 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
 import type { Method } from '../../shared/protocol/operations.ts';
 import { type Answer, Api } from './api.ts';
+import { ContractError } from './contract.ts';
 import { eventually } from './eventually.ts';
 import { freePort } from './free-port.ts';
 import { connectOnHost } from './host-session.ts';
@@ -213,7 +214,10 @@ const UNDECIDED = ['IDEMPOTENCY_IN_FLIGHT', 'HOST_UNAVAILABLE', 'HOST_TIMEOUT', 
 /** Sends a request as a stubborn client does: again after a broken connection and after an undecided answer. */
 export async function insist<B>(request: () => Promise<Answer<B>>): Promise<Answer<B>> {
   for (;;) {
-    const answer = await request().catch(() => null);
+    const answer = await request().catch((error: Error) => {
+      if (error instanceof ContractError) throw error;
+      return null;
+    });
     const { error } = (answer?.body ?? {}) as { error?: string };
     if (answer && !UNDECIDED.includes(error ?? '')) return answer;
     await sleep(ASK_AGAIN_EVERY_MS);

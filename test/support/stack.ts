@@ -1,10 +1,11 @@
 import { execFile } from 'node:child_process';
-import { chmodSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { accessToken, SCOPES, scopeNames } from '../../dev/identity-provider/access-token.ts';
+import { initializeDataFolder } from '../../dev/servers/data-folder.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
 import { agentSettings, type PartName } from '../../dev/stack/programs.ts';
@@ -14,6 +15,7 @@ import {
   type StackState,
   startStack as startLocalStack,
 } from '../../dev/stack/stack.ts';
+import { checkAnswer } from './contract.ts';
 import { freePort } from './free-port.ts';
 
 export interface StackOptions {
@@ -52,9 +54,12 @@ export interface Stack {
   kill(part: PartName): Promise<void>;
   /** For parts that were killed. */
   start(part: PartName): Promise<void>;
+  /** Puts an empty cluster in the place of PostgreSQL's data, while that is down. @returns takes it away again */
+  swapCluster(): Promise<() => void>;
   /** Resolves once the gateway answers and a host is linked. */
   untilReady(milliseconds?: number): Promise<void>;
   token(options?: TokenOptions): Promise<string>;
+  /** @throws Error when the answer is not as the API describes it */
   fetch(path: string, options?: RequestOptions): Promise<Response>;
   /** Runs a command of the agent's control tool on the database host, as the agent's user. */
   agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
@@ -99,6 +104,17 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     devDir,
     kill: (part) => parts[part].kill(),
     start: (part) => parts[part].start(),
+    async swapCluster() {
+      const { data } = site.host;
+      const away = `${data}.away`;
+      renameSync(data, away);
+      mkdirSync(data);
+      await initializeDataFolder(data, site.binaries.postgres, site.user);
+      return () => {
+        rmSync(data, { recursive: true });
+        renameSync(away, data);
+      };
+    },
     async untilReady(milliseconds = 30_000) {
       for (const deadline = Date.now() + milliseconds; !(await stack.isReady()); await sleep(20)) {
         if (Date.now() > deadline) throw new Error('the stack is not ready');
@@ -117,9 +133,10 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       const claims = { email, tenant, role, scopes, issuedAt, expiresAt };
       return accessToken(site.folder.identityProvider, claims);
     },
-    fetch(path, { token, body, method, headers }: RequestOptions = {}) {
-      return fetch(`${state.base_url}${path}`, {
-        method: method ?? (body === undefined ? 'GET' : 'POST'),
+    async fetch(path, options: RequestOptions = {}) {
+      const { token, body, headers, method = body === undefined ? 'GET' : 'POST' } = options;
+      const response = await fetch(`${state.base_url}${path}`, {
+        method,
         headers: {
           ...(token && { authorization: `Bearer ${token}` }),
           ...(body !== undefined && { 'content-type': 'application/json' }),
@@ -127,6 +144,10 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
         },
         ...(body !== undefined && { body: JSON.stringify(body) }),
       });
+      const { status } = response;
+      const bodyText = await response.clone().text();
+      checkAnswer({ method, path, status, headers: response.headers, bodyText });
+      return response;
     },
     agentTool(...words) {
       const { uid, gid } = site.user;

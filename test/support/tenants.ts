@@ -10,7 +10,7 @@ import { Api } from './api.ts';
 const RUN = Date.now().toString(36);
 export const tenantNamed = (name: string) => `${name}-${RUN}`;
 
-interface TokenOptions {
+export interface TokenOptions {
   tenant: string | null;
   role?: string;
   email?: string;
@@ -19,10 +19,13 @@ interface TokenOptions {
   expiresIn?: number;
 }
 
-/** A token that the local identity provider signed. */
-function tokenOf({ tenant, role = 'owner', email, scope, expiresIn = 3600 }: TokenOptions): Promise<string> {
+/** A token that the local identity provider signed. @param devDir of the stack, if it is not the shared one */
+export function tokenOf(
+  { tenant, role = 'owner', email, scope, expiresIn = 3600 }: TokenOptions,
+  devDir = inject('stack').devDir,
+): Promise<string> {
   const issuedAt = new Date();
-  return accessToken(devFolder(inject('stack').devDir).identityProvider, {
+  return accessToken(devFolder(devDir).identityProvider, {
     email: email ?? `${role}@${tenant ?? 'nowhere'}.example`,
     tenant: tenant === null ? undefined : tenantNamed(tenant),
     role,
@@ -39,11 +42,23 @@ export const apiOf = async (options: TokenOptions): Promise<Api> =>
 export const ownerOf = (tenant: string): Promise<Api> => apiOf({ tenant });
 
 /** Rows of a query on the gateway's own D1, read from its file. */
-export function readD1<R>(sql: string, ...values: string[]): R[] {
-  const [file = ''] = globSync(join(devFolder(inject('stack').devDir).gatewayState, '**/d1/**/*.sqlite'));
+export const readD1 = <R>(sql: string, ...values: string[]): R[] =>
+  inD1(inject('stack').devDir, (database) => database.prepare(sql).all(...values) as R[]);
+
+/** Every row of every table of the gateway's own D1. */
+export const contentOfD1 = (devDir = inject('stack').devDir): Record<string, Record<string, unknown>[]> =>
+  inD1(devDir, (database) => {
+    const tables = database.prepare("select name from sqlite_master where type = 'table'").all();
+    return Object.fromEntries(
+      tables.map(({ name }) => [name, database.prepare(`select * from "${name}"`).all()]),
+    );
+  });
+
+function inD1<T>(devDir: string, work: (database: DatabaseSync) => T): T {
+  const [file = ''] = globSync(join(devFolder(devDir).gatewayState, '**/d1/**/*.sqlite'));
   const database = new DatabaseSync(file, { readOnly: true });
   try {
-    return database.prepare(sql).all(...values) as R[];
+    return work(database);
   } finally {
     database.close();
   }

@@ -35,8 +35,12 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'branch.read': ['all', 'all', 'own', 'own'],
   'branch.change': ['all', 'all', 'own', MAKERS],
   'credentials.read': ['all', 'all', 'own', MAKERS],
+  'rows.read': ['all', 'all', 'own', 'own'],
+  'rows.change': ['all', 'all', 'own', MAKERS],
+  'credentials.rotate': ['all', 'all', 'own', MAKERS],
   'network_rules.read': ['all', 'all', 'own', 'own'],
   'network_rules.change': ['all', 'all', 'own', MAKERS],
+  'metrics.read': ['all', 'all', 'own', 'own'],
   'jobs.read': ['all', 'all', 'own', 'own'],
   'audit.read': ['all', 'all', 'needs role owner, admin', 'needs role owner, admin'],
 };
@@ -45,7 +49,9 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
 const READS: readonly Action[] = [
   'project.read',
   'branch.read',
+  'rows.read',
   'network_rules.read',
+  'metrics.read',
   'jobs.read',
   'audit.read',
 ];

@@ -1,0 +1,143 @@
+import { beforeAll, describe, expect, test } from 'vitest';
+import type { Api } from '../support/api.ts';
+import { apiOf, ownerOf, readD1, tenantNamed } from '../support/tenants.ts';
+
+interface Event {
+  id: string;
+  name: string;
+  tenant_id: string;
+  project_id: string;
+  created_at: string;
+}
+
+interface Page {
+  audit_events: Event[];
+  next_cursor: string | null;
+}
+
+const PATH = '/api/v1/audit-events';
+const RENAMES = 4;
+
+let owner: Api;
+let projectId: string;
+let otherId: string;
+
+/** A change of two fields gives two events of one moment. */
+async function renameAgain(id: string): Promise<void> {
+  for (let n = 1; n <= RENAMES; n += 1) {
+    const { status } = await owner.patch(`/api/v1/projects/${id}`, {
+      name: `Name ${n}`,
+      storage_quota_gib: n,
+    });
+    expect(status).toBe(200);
+  }
+}
+
+beforeAll(async () => {
+  owner = await ownerOf('logged');
+  projectId = (await owner.project('Logged', { storage_quota_gib: 5 })).id;
+  otherId = (await owner.project('Logged too', { storage_quota_gib: 5 })).id;
+  await renameAgain(projectId);
+  await (await ownerOf('logged-elsewhere')).project('Elsewhere');
+});
+
+/** Ids on record, newest first. */
+const recorded = () =>
+  readD1<{ id: string; created_at: number }>(
+    'select id, created_at from audit_events where tenant_id = ? order by created_at desc, id desc',
+    tenantNamed('logged'),
+  );
+
+async function pagesOf(api: Api, query: string): Promise<Event[][]> {
+  const pages: Event[][] = [];
+  let cursor: string | null = '';
+  while (cursor !== null) {
+    const { status, body }: { status: number; body: Page } = await api.get<Page>(
+      `${PATH}?${query}${cursor && `&cursor=${encodeURIComponent(cursor)}`}`,
+    );
+    expect(status).toBe(200);
+    pages.push(body.audit_events);
+    cursor = body.next_cursor;
+  }
+  return pages;
+}
+
+describe('the list of audit events', () => {
+  test.each([1, 2, 3])('in pages of %i gives each event once, newest first', async (limit) => {
+    const rows = recorded();
+    const moments = rows.map(({ created_at }) => created_at);
+    expect(new Set(moments).size).toBeLessThanOrEqual(rows.length - RENAMES);
+    const pages = await pagesOf(owner, `limit=${limit}`);
+    expect(pages.flat().map(({ id }) => id)).toEqual(rows.map(({ id }) => id));
+    expect(pages.slice(0, -1).map(({ length }) => length)).toEqual(pages.slice(1).map(() => limit));
+  });
+
+  test('goes on where it was when new events have come meanwhile', async () => {
+    const rows = recorded();
+    const { body } = await owner.get<Page>(`${PATH}?limit=3`);
+    await owner.patch(`/api/v1/projects/${otherId}`, { name: 'Meanwhile' });
+    const rest = await owner.get<Page>(
+      `${PATH}?limit=100&cursor=${encodeURIComponent(body.next_cursor ?? '')}`,
+    );
+    expect([...body.audit_events, ...rest.body.audit_events].map(({ id }) => id)).toEqual(
+      rows.map(({ id }) => id),
+    );
+  });
+
+  test('is narrowed by project, by name, and by both', async () => {
+    const [all, ofProject, ofName, ofBoth] = await Promise.all(
+      [
+        '',
+        `&project_id=${projectId}`,
+        '&name=project.created',
+        `&project_id=${otherId}&name=project.created`,
+      ].map(async (filter) => (await pagesOf(owner, `limit=2${filter}`)).flat()),
+    );
+    expect(all?.every(({ tenant_id }) => tenant_id === tenantNamed('logged'))).toBe(true);
+    expect(ofProject).toEqual(all?.filter(({ project_id }) => project_id === projectId));
+    expect(ofProject).toHaveLength(1 + 2 * RENAMES);
+    expect(ofName).toEqual(all?.filter(({ name }) => name === 'project.created'));
+    expect(ofName).toHaveLength(2);
+    expect(ofBoth?.map(({ project_id }) => project_id)).toEqual([otherId]);
+  });
+
+  test.each([
+    'name=project.painted',
+    'name=',
+    'project_id=none',
+    'limit=0',
+    'limit=101',
+    'cursor=none',
+    'cursor=WzEsMl0=',
+    'colour=red',
+  ])('%s → 422', async (query) => {
+    expect(await owner.get(`${PATH}?${query}`)).toMatchObject({
+      status: 422,
+      body: { error: 'VALIDATION_FAILED', details: [{ path: query.split('=')[0] }] },
+    });
+  });
+
+  test('is for owners and admins', async () => {
+    const statuses = ['owner', 'admin', 'operator', 'viewer', 'guest'].map(async (role) => {
+      const api = await apiOf({ tenant: 'logged', role });
+      return [role, (await api.get(PATH)).status];
+    });
+    expect(Object.fromEntries(await Promise.all(statuses))).toEqual({
+      owner: 200,
+      admin: 200,
+      operator: 403,
+      viewer: 403,
+      guest: 403,
+    });
+  });
+
+  test("never has another tenant's events, not by its project's id nor by its cursor", async () => {
+    const stranger = await ownerOf('logged-elsewhere');
+    const own = (await pagesOf(stranger, 'limit=100')).flat();
+    expect(own.map(({ name }) => name)).toEqual(['project.created']);
+    expect((await pagesOf(stranger, `project_id=${projectId}`)).flat()).toEqual([]);
+    const { body } = await owner.get<Page>(`${PATH}?limit=1`);
+    const after = await stranger.get<Page>(`${PATH}?cursor=${encodeURIComponent(body.next_cursor ?? '')}`);
+    expect(own).toEqual(expect.arrayContaining(after.body.audit_events));
+  });
+});

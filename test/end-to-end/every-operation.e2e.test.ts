@@ -1,0 +1,159 @@
+import { globSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { beforeAll, describe, expect, inject, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
+import { type Answer, Api } from '../support/api.ts';
+import { eventually } from '../support/eventually.ts';
+import {
+  callOperation,
+  type Ids,
+  makeThings,
+  OF_THE_PLATFORM,
+  OF_USERS,
+  type Operation,
+} from '../support/operations.ts';
+import { contentOfD1, readD1, type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
+
+const TENANT = 'driven';
+const MAKER = { tenant: TENANT, email: 'maker@driven.example' };
+/** All who may change something: whose things they are, the row of the operation says. */
+const DRIVERS: Record<string, TokenOptions> = {
+  'an owner, in a project of somebody else': { tenant: TENANT, role: 'owner' },
+  'an admin, in a project of somebody else': { tenant: TENANT, role: 'admin' },
+  'an operator, in a project of their own': { ...MAKER, role: 'operator' },
+};
+
+/** An order in which nothing is needed that is gone already. */
+const METHODS = ['POST', 'GET', 'PATCH', 'DELETE'];
+const inOrder = (operations: readonly Operation[]) =>
+  operations.toSorted((one, other) => {
+    const later = METHODS.indexOf(one.method) - METHODS.indexOf(other.method);
+    return later || (one.method === 'DELETE' ? other.path.length - one.path.length : 0);
+  });
+
+const { devDir, url } = inject('stack');
+const folder = devFolder(devDir);
+const { PLATFORM_SECRET, CREDENTIAL_KEYS } = gatewaySecrets(folder);
+
+/** What nobody may read in a log or in a table, by what it is. */
+const secrets = new Map([
+  ['secret of the platform', PLATFORM_SECRET],
+  ['key that seals passwords', CREDENTIAL_KEYS.split(':')[1] ?? ''],
+]);
+/** Passwords as they are kept: in their table alone. */
+const sealed: string[] = [];
+const requestIds: string[] = [];
+
+async function apiOf(who: string, options: TokenOptions): Promise<Api> {
+  const token = await tokenOf(options);
+  secrets.set(`token of ${who}`, token);
+  return new Api(url, token);
+}
+
+async function readPasswords(maker: Api, { project_id = '', branch_id = '' }: Ids): Promise<void> {
+  for (const query of ['', '?role=read_only']) {
+    const { database_url, direct_url } = await maker.credentials(project_id, branch_id, query);
+    for (const { username, password } of [new URL(database_url), new URL(direct_url)]) {
+      secrets.set(`password of ${username}`, password);
+    }
+  }
+}
+
+function expectDone(operation: Operation, { status, headers, body }: Answer): void {
+  expect([200, 201, 202, 204], `${operation.id}: ${JSON.stringify(body)}`).toContain(status);
+  requestIds.push(headers.get('x-request-id') ?? '');
+}
+
+describe.each(Object.entries(DRIVERS))('%s', (who, options) => {
+  let api: Api;
+  let things: Ids;
+
+  beforeAll(async () => {
+    const maker = await apiOf(`maker for ${who}`, { ...MAKER, role: 'operator' });
+    api = await apiOf(who, options);
+    things = await makeThings(maker);
+    await readPasswords(maker, things);
+    sealed.push(
+      ...readD1<{ sealed_password: string }>('select sealed_password from branch_credentials').map(
+        ({ sealed_password }) => sealed_password,
+      ),
+    );
+  });
+
+  const permitted = OF_USERS.filter(({ reaches }) => reaches[options.role ?? '']);
+  test.each(inOrder(permitted))('may $method $path', async (operation) => {
+    expectDone(operation, await callOperation(api, operation, things));
+  });
+});
+
+test.each(inOrder(OF_THE_PLATFORM))('the platform may $method $path', async (operation) => {
+  const platform = new Api(url, PLATFORM_SECRET);
+  const maker = await apiOf('maker for the platform', { ...MAKER, role: 'operator' });
+  const hosts = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
+  const project = await maker.project('Capped');
+  const ids = { project_id: project.id, host_id: hosts.body.hosts[0]?.id ?? '' };
+  const answer = await callOperation(platform, operation, ids);
+  expectDone(operation, answer);
+  const { enrolment_token } = answer.body;
+  if (typeof enrolment_token === 'string') secrets.set('token of an enrolment', enrolment_token);
+});
+
+test('a secret where none belongs is refused', async () => {
+  const token = await tokenOf({ tenant: TENANT });
+  secrets.set('token in a wrong place', token);
+  const api = new Api(url, token);
+  const misplaced = await Promise.all([
+    api.get(`/api/v1/projects?access_token=${token}`),
+    api.get(`/api/v1/projects/${token}`),
+    api.get(`/api/v1/${token}`),
+    api.post('/api/v1/projects', { name: 'Shop', [token]: token }),
+    api.call('POST', '/api/v1/projects', { body: `{"name":"Shop","password":"${token}` }),
+    new Api(url, `${token}x`).get('/api/v1/projects'),
+    new Api(url, `${PLATFORM_SECRET}x`).get('/platform/v1/hosts'),
+  ]);
+  expect(misplaced.map(({ status }) => status)).toEqual([422, 404, 404, 422, 400, 401, 401]);
+  requestIds.push(...misplaced.map(({ headers }) => headers.get('x-request-id') ?? ''));
+});
+
+const PIECE = /.{20}/g;
+
+/** Whose secret the text has in it, whole or cut off. */
+const foundIn = (text: string) =>
+  [...secrets].flatMap(([what, secret]) =>
+    secret.match(PIECE)?.some((piece) => text.includes(piece)) ? [what] : [],
+  );
+
+test('there are secrets to look for', () => {
+  expect(secrets.size).toBeGreaterThan(4 * Object.keys(DRIVERS).length);
+  for (const [what, secret] of secrets) expect(secret.length, what).toBeGreaterThanOrEqual(20);
+  expect(sealed.length).toBeGreaterThanOrEqual(6 * Object.keys(DRIVERS).length);
+  expect(foundIn(`… ${PLATFORM_SECRET.slice(0, 30)} …`)).toEqual(['secret of the platform']);
+});
+
+test('no audit event holds a secret, and no row of any table holds one in the open', () => {
+  const { audit_events = [], ...tables } = contentOfD1();
+  const events = JSON.stringify(audit_events);
+  expect(events).toContain(tenantNamed(TENANT));
+  expect(foundIn(events)).toEqual([]);
+  expect(sealed.filter((text) => events.includes(text))).toEqual([]);
+  for (const [table, rows] of Object.entries(tables))
+    expect(foundIn(JSON.stringify(rows)), table).toEqual([]);
+});
+
+test('no line of any log holds a secret', async () => {
+  const logs = globSync('*.log', { cwd: folder.logs });
+  expect(logs).toEqual(expect.arrayContaining(['gateway.log', 'agent.log']));
+  const read = (name: string) => readFileSync(join(folder.logs, name), 'utf8');
+  await eventually(async () => {
+    const gateway = read('gateway.log');
+    expect(requestIds.filter((id) => !gateway.includes(id))).toEqual([]);
+  });
+  for (const name of logs) {
+    const text = read(name);
+    expect(foundIn(text), name).toEqual([]);
+    expect(
+      sealed.filter((one) => text.includes(one)),
+      name,
+    ).toEqual([]);
+  }
+});

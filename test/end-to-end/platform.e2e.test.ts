@@ -1,0 +1,312 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
+import { Api, type ProjectBody } from '../support/api.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+interface Host {
+  id: string;
+  name: string;
+  linked: boolean;
+  draining: boolean;
+}
+
+interface AuditEvent {
+  name: string;
+  actor_id: string | null;
+  metadata: Record<string, unknown>;
+}
+
+const HOSTS = '/platform/v1/hosts';
+const UNKNOWN = '00000000-0000-4000-8000-000000000000';
+const OTHER_HOST = { name: 'other', db_host: 'other.example.com', direct_port: 5432, pooled_port: 6432 };
+const FROM_ELSEWHERE = { 'CF-Connecting-IP': '198.51.100.1' };
+
+// A stack of its own: while its host drains, nobody else gets a project.
+let stack: Stack;
+let platform: Api;
+let owner: Api;
+
+beforeAll(async () => {
+  stack = await startStack();
+  platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
+  owner = new Api(stack.url, await stack.token());
+});
+afterAll(() => stack.stop());
+
+const hosts = async () => (await platform.get<{ hosts: Host[] }>(HOSTS)).body.hosts;
+const capsPath = ({ id }: { id: string }) => `/platform/v1/projects/${id}`;
+const branchesPath = ({ id }: { id: string }) => `/api/v1/projects/${id}/branches`;
+const projectPath = ({ id }: { id: string }) => `/api/v1/projects/${id}`;
+/** The spec's own path of the quota. */
+const quotaPath = ({ id }: { id: string }) => `/v1/projects/${id}`;
+
+/** Changes of the project by its audit log, oldest first. */
+async function changesOf({ id }: ProjectBody) {
+  const { body } = await owner.get<{ audit_events: AuditEvent[] }>(`/api/v1/audit-events?project_id=${id}`);
+  return body.audit_events
+    .filter(({ name }) => name !== 'project.created')
+    .reverse()
+    .map(({ name, metadata }) => ({ name, ...metadata }));
+}
+
+describe('hosts', () => {
+  test('are listed with what is known of them, page by page', async () => {
+    const [local] = await hosts();
+    expect(local).toEqual({
+      id: expect.any(String),
+      name: 'local',
+      db_host: '127.0.0.1',
+      direct_port: stack.state.direct_port,
+      pooled_port: stack.state.pooled_port,
+      linked: true,
+      draining: false,
+      enrolled_at: expect.any(String),
+      created_at: expect.any(String),
+    });
+    const registered = await platform.post<{ host_id: string; enrolment_token: string }>(HOSTS, OTHER_HOST);
+    expect(registered).toMatchObject({ status: 201, body: { name: 'other' } });
+    expect(registered.headers.get('cache-control')).toBe('no-store');
+    expect(await hosts()).toEqual([
+      local,
+      expect.objectContaining({
+        id: registered.body.host_id,
+        linked: false,
+        draining: false,
+        enrolled_at: null,
+      }),
+    ]);
+    const page = await platform.get<{ hosts: Host[]; next_cursor: string }>(`${HOSTS}?limit=1`);
+    expect(page.body.hosts.map(({ name }) => name)).toEqual(['local']);
+    const next = await platform.get<{ hosts: Host[]; next_cursor: null }>(
+      `${HOSTS}?limit=1&cursor=${page.body.next_cursor}`,
+    );
+    expect([next.body.hosts.map(({ name }) => name), next.body.next_cursor]).toEqual([['other'], null]);
+  });
+
+  test('registered again before they are enrolled get another token; enrolled ones are taken', async () => {
+    const first = await platform.post(HOSTS, OTHER_HOST);
+    const again = await platform.post(HOSTS, { ...OTHER_HOST, pooled_port: 7432 });
+    expect(again.body.host_id).toBe(first.body.host_id);
+    expect(again.body.enrolment_token).not.toBe(first.body.enrolment_token);
+    expect(await platform.post(HOSTS, { ...OTHER_HOST, name: 'local' })).toMatchObject({
+      status: 409,
+      body: { error: 'HOST_EXISTS' },
+    });
+  });
+
+  test('that drain take no new project and serve those they have', async () => {
+    const before = await owner.project('Before the drain');
+    const [local] = await hosts();
+    const path = `${HOSTS}/${local?.id}`;
+    expect(await platform.patch(path, { draining: true })).toMatchObject({
+      status: 200,
+      body: { name: 'local', draining: true, linked: true },
+    });
+    expect(await owner.post('/api/v1/projects', { name: 'Refused' })).toMatchObject({
+      status: 503,
+      body: { error: 'HOST_UNAVAILABLE' },
+    });
+    expect((await owner.branch(before.id, 'meanwhile')).status).toBe('active');
+    expect((await owner.credentials(before.id, 'meanwhile')).database).toContain('meanwhile');
+    expect(await platform.patch(path, { draining: false })).toMatchObject({ body: { draining: false } });
+    await owner.project('After the drain');
+    const { body } = await owner.get<{ projects: ProjectBody[] }>('/api/v1/projects');
+    expect(body.projects.map(({ name }) => name)).toEqual(['Before the drain', 'After the drain']);
+  });
+
+  test.each([
+    ['GET', HOSTS, '?colour=red', undefined, 422],
+    ['POST', HOSTS, '', { ...OTHER_HOST, colour: 'red' }, 422],
+    ['POST', HOSTS, '', { ...OTHER_HOST, name: 'Not a name' }, 422],
+    ['POST', HOSTS, '', { ...OTHER_HOST, db_host: 'not a host' }, 422],
+    ['POST', HOSTS, '', { ...OTHER_HOST, direct_port: 65_536 }, 422],
+    ['PATCH', `${HOSTS}/${UNKNOWN}`, '', {}, 422],
+    ['PATCH', `${HOSTS}/${UNKNOWN}`, '', { draining: true }, 404],
+    ['PATCH', `${HOSTS}/local`, '', { draining: true }, 404],
+  ])('%s %s%s %j is refused', async (method, path, query, body, status) => {
+    const answer = await platform.call(method, path + query, body ? { body } : {});
+    expect(answer.status).toBe(status);
+  });
+});
+
+describe('caps', () => {
+  test('a raised cap lets an eleventh branch be made; lowered again, it takes none away', async () => {
+    const project = await owner.project('Many branches');
+    for (let n = 2; n <= 10; n++) await owner.branch(project.id, `branch-${n}`);
+    const eleventh = { branch_name: 'branch-11' };
+    expect(await owner.post(branchesPath(project), eleventh)).toMatchObject({
+      status: 429,
+      body: { error: 'BRANCH_LIMIT_REACHED', limit: 10, current: 10, retry_after: null },
+    });
+    expect(await platform.patch(capsPath(project), { branch_limit: 20 })).toMatchObject({
+      status: 200,
+      body: { project_id: project.id, branch_limit: 20, storage_quota_cap_gib: 5 },
+    });
+    expect((await owner.post(branchesPath(project), eleventh)).status).toBe(201);
+
+    await platform.patch(capsPath(project), { branch_limit: 10 });
+    expect((await owner.get(projectPath(project))).body).toMatchObject({
+      branch_limit: 10,
+      branch_count: 11,
+    });
+    expect((await owner.credentials(project.id, 'branch-11')).database).toContain('branch-11');
+    expect(await owner.post(branchesPath(project), { branch_name: 'branch-12' })).toMatchObject({
+      status: 429,
+      body: { limit: 10, current: 11 },
+    });
+    expect(await changesOf(project)).toEqual([
+      ...Array(9).fill(expect.objectContaining({ name: 'branch.created' })),
+      {
+        name: 'project.caps.changed',
+        from: { branch_limit: 10, storage_quota_cap_gib: 5 },
+        to: { branch_limit: 20, storage_quota_cap_gib: 5 },
+      },
+      expect.objectContaining({ name: 'branch.created' }),
+      {
+        name: 'project.caps.changed',
+        from: { branch_limit: 20, storage_quota_cap_gib: 5 },
+        to: { branch_limit: 10, storage_quota_cap_gib: 5 },
+      },
+      expect.objectContaining({ name: 'branch.credentials.viewed' }),
+    ]);
+  });
+
+  test('the quota is changed at both of its paths, as far as the cap allows', async () => {
+    const project = await owner.project('Large');
+    expect(project).toMatchObject({ storage_quota_gib: 0.25 });
+    for (const path of [projectPath(project), quotaPath(project)]) {
+      expect(await owner.patch(path, { storage_quota_gib: 5 })).toMatchObject({
+        status: 200,
+        body: { id: project.id, storage_quota_gib: 5 },
+      });
+      expect(await owner.patch(path, { storage_quota_gib: 5.01 })).toMatchObject({
+        status: 422,
+        body: { error: 'QUOTA_ABOVE_SELF_SERVICE_CAP', limit: 5 },
+      });
+    }
+    expect((await platform.patch(capsPath(project), { storage_quota_cap_gib: 12.5 })).status).toBe(200);
+    expect((await owner.patch(quotaPath(project), { storage_quota_gib: 12.5 })).status).toBe(200);
+    expect(await owner.patch(projectPath(project), { storage_quota_gib: 13 })).toMatchObject({
+      status: 422,
+      body: { error: 'QUOTA_ABOVE_SELF_SERVICE_CAP', limit: 12.5 },
+    });
+    expect((await owner.get(projectPath(project))).body).toMatchObject({ storage_quota_gib: 12.5 });
+    expect(await changesOf(project)).toEqual([
+      { name: 'project.quota.changed', from: 0.25, to: 5 },
+      {
+        name: 'project.caps.changed',
+        from: { branch_limit: 10, storage_quota_cap_gib: 5 },
+        to: { branch_limit: 10, storage_quota_cap_gib: 12.5 },
+      },
+      { name: 'project.quota.changed', from: 5, to: 12.5 },
+    ]);
+  });
+
+  test('a cap that is lowered takes no quota away, and does not stand in the way of other changes', async () => {
+    const project = await owner.project('Lowered');
+    await platform.patch(capsPath(project), { storage_quota_cap_gib: 8 });
+    await owner.patch(projectPath(project), { storage_quota_gib: 8 });
+    await platform.patch(capsPath(project), { storage_quota_cap_gib: 5 });
+    expect(await owner.patch(projectPath(project), { name: 'Renamed' })).toMatchObject({
+      status: 200,
+      body: { name: 'Renamed', storage_quota_gib: 8 },
+    });
+    expect(await owner.patch(projectPath(project), { storage_quota_gib: 7 })).toMatchObject({
+      status: 422,
+      body: { limit: 5 },
+    });
+    expect((await owner.patch(projectPath(project), { storage_quota_gib: 4 })).status).toBe(200);
+    const changes = await changesOf(project);
+    expect(changes.filter(({ name }) => name !== 'project.caps.changed')).toEqual([
+      { name: 'project.quota.changed', from: 0.25, to: 8 },
+      { name: 'project.renamed', from: 'Lowered', to: 'Renamed' },
+      { name: 'project.quota.changed', from: 8, to: 4 },
+    ]);
+  });
+
+  test('of changes to different fields at once none is lost', async () => {
+    const project = await owner.project('Both');
+    for (let n = 1; n <= 10; n++) {
+      await Promise.all([
+        owner.patch(projectPath(project), { name: `Both ${n}` }),
+        owner.patch(quotaPath(project), { storage_quota_gib: n / 4 }),
+        platform.patch(capsPath(project), { branch_limit: 10 + n }),
+        platform.patch(capsPath(project), { storage_quota_cap_gib: 5 + n }),
+      ]);
+      expect((await owner.get(projectPath(project))).body).toMatchObject({
+        name: `Both ${n}`,
+        storage_quota_gib: n / 4,
+        branch_limit: 10 + n,
+      });
+      const { body } = await platform.patch(capsPath(project), { branch_limit: 10 + n });
+      expect(body).toMatchObject({ storage_quota_cap_gib: 5 + n });
+    }
+  });
+
+  test('a project is made with a quota, up to the cap', async () => {
+    const { storage_quota_gib } = await owner.project('With a quota', { storage_quota_gib: 1.5 });
+    expect(storage_quota_gib).toBe(1.5);
+    expect(await owner.post('/api/v1/projects', { name: 'Huge', storage_quota_gib: 5.5 })).toMatchObject({
+      status: 422,
+      body: { error: 'QUOTA_ABOVE_SELF_SERVICE_CAP', limit: 5 },
+    });
+  });
+
+  test('what is none is refused and changes nothing', async () => {
+    const project = await owner.project('Unchanged');
+    const before = await owner.get(projectPath(project));
+    const refusedOfPlatform = [
+      { branch_limit: 21 },
+      { branch_limit: 9 },
+      { branch_limit: 10.5 },
+      { storage_quota_cap_gib: 0 },
+      { branch_limit: 15, colour: 'red' },
+      {},
+    ];
+    for (const body of refusedOfPlatform) {
+      expect((await platform.patch(capsPath(project), body)).status, JSON.stringify(body)).toBe(422);
+    }
+    const refusedOfUsers = [
+      { storage_quota_gib: 0 },
+      { storage_quota_gib: -1 },
+      { storage_quota_gib: '1' },
+      { storage_quota_gib: null },
+      { name: '' },
+      { branch_limit: 20 },
+      {},
+    ];
+    for (const body of refusedOfUsers) {
+      for (const path of [projectPath(project), quotaPath(project)]) {
+        expect((await owner.patch(path, body)).status, JSON.stringify(body)).toBe(422);
+      }
+    }
+    expect((await platform.patch(capsPath({ id: UNKNOWN }), { branch_limit: 20 })).status).toBe(404);
+    expect((await owner.get(projectPath(project))).body).toEqual(before.body);
+    expect(await changesOf(project)).toEqual([]);
+  });
+});
+
+describe('the secret', () => {
+  test('a wrong one is refused alike everywhere, and counted by address', async () => {
+    const wrong = new Api(stack.url, 'x'.repeat(43));
+    const asked = [
+      ['GET', HOSTS],
+      ['POST', HOSTS, OTHER_HOST],
+      ['PATCH', `${HOSTS}/${UNKNOWN}`, { draining: true }],
+      ['PATCH', capsPath({ id: UNKNOWN }), { branch_limit: 20 }],
+      ['GET', '/platform/v1/nowhere'],
+    ] as const;
+    const rests = [];
+    for (const [method, path, body] of asked) {
+      const answer = await wrong.call(method, path, { body, headers: FROM_ELSEWHERE });
+      expect(answer).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+      rests.push(Number(answer.headers.get('x-ratelimit-remaining')));
+    }
+    expect(rests).toEqual([59, 58, 57, 56, 55]);
+    expect((await owner.get(HOSTS, { headers: FROM_ELSEWHERE })).status).toBe(401);
+  });
+
+  test('opens nothing of a tenant', async () => {
+    expect((await platform.get('/api/v1/projects')).status).toBe(401);
+  });
+});

@@ -1,0 +1,280 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
+import { type Answer, Api, type ProjectBody } from '../support/api.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { contentOfD1, tokenOf as signedToken, type TokenOptions } from '../support/tenants.ts';
+
+const READS = 1000;
+const WRITES = 200;
+const PUBLIC = 60;
+
+let stack: Stack;
+let acme: Api;
+/** Its reads are used up by the first test, and its window has ended by the last one. */
+let busy: ProjectBody;
+let busyUntil = 0;
+
+beforeAll(async () => {
+  stack = await startStack({ restarts: false });
+  acme = await ownerOf('acme');
+  busy = await acme.project('Busy');
+});
+afterAll(() => stack.stop());
+
+const tokenOf = (options: TokenOptions) => signedToken(options, stack.devDir);
+const ownerOf = async (tenant: string) => new Api(stack.url, await tokenOf({ tenant }));
+const pathOf = ({ id }: Pick<ProjectBody, 'id'>) => `/api/v1/projects/${id}`;
+const from = (address: string) => ({ headers: { 'CF-Connecting-IP': address } });
+
+const rateOf = ({ headers }: { headers: Headers }) =>
+  Object.fromEntries(
+    ['limit', 'remaining', 'reset'].map((name) => [name, Number(headers.get(`x-ratelimit-${name}`) ?? NaN)]),
+  ) as Record<'limit' | 'remaining' | 'reset', number>;
+
+const secondsUntil = (reset: number) => reset - Date.now() / 1000;
+
+const atOnce = <B>(times: number, request: (n: number) => Promise<Answer<B>>) =>
+  Promise.all(Array.from({ length: times }, (_, n) => request(n)));
+
+/** How many answers there are of each status. */
+const statusesOf = (answers: readonly Answer[]) =>
+  Object.fromEntries(
+    [...Map.groupBy(answers, ({ status }) => status)].map(([of, { length }]) => [of, length]),
+  );
+
+const viewsOf = ({ id }: ProjectBody) =>
+  contentOfD1(stack.devDir).audit_events?.filter(
+    ({ name, project_id }) => name === 'branch.credentials.viewed' && project_id === id,
+  ).length;
+
+describe('reads of a project', () => {
+  test('1,200 at once: exactly 1,000 pass, and nothing is done for the others', async () => {
+    const viewsCredentials = (n: number) => n % 3 === 0;
+    const answers = await atOnce(1200, (n) =>
+      acme.get(viewsCredentials(n) ? `${pathOf(busy)}/branches/main/credentials` : pathOf(busy)),
+    );
+    expect(statusesOf(answers)).toEqual({ 200: READS, 429: 200 });
+
+    const passed = answers.filter(({ status }) => status === 200);
+    const rests = passed.map((answer) => rateOf(answer).remaining).sort((a, b) => b - a);
+    expect(rests).toEqual(Array.from({ length: READS }, (_, n) => READS - 1 - n));
+    const views = answers.filter(({ status }, n) => status === 200 && viewsCredentials(n));
+    expect(viewsOf(busy)).toBe(views.length);
+
+    const windows = new Set(answers.map((answer) => `${rateOf(answer).limit} ${rateOf(answer).reset}`));
+    expect(windows.size).toBe(1);
+    for (const answer of answers.filter(({ status }) => status === 429)) {
+      expect(answer.body).toEqual({
+        error: 'RATE_LIMITED',
+        message: expect.any(String),
+        retry_after: expect.any(Number),
+        request_id: answer.headers.get('x-request-id'),
+      });
+      const wait = Number(answer.body.retry_after);
+      expect(Number.isInteger(wait) && wait >= 1 && wait <= 60).toBe(true);
+      expect(answer.headers.get('retry-after')).toBe(String(wait));
+      expect(rateOf(answer)).toMatchObject({ limit: READS, remaining: 0 });
+      busyUntil = rateOf(answer).reset;
+    }
+    expect(secondsUntil(busyUntil)).toBeLessThanOrEqual(61);
+  });
+
+  test('no credentials are viewed, and none of it is on record, once they are used up', async () => {
+    const before = viewsOf(busy);
+    const answers = await atOnce(20, () => acme.get(`${pathOf(busy)}/branches/main/credentials`));
+    expect(statusesOf(answers)).toEqual({ 429: 20 });
+    expect(viewsOf(busy)).toBe(before);
+  });
+
+  test('are counted for that project alone, however its id is written', async () => {
+    const quiet = await acme.project('Quiet');
+    expect(rateOf(await acme.get(pathOf(quiet)))).toMatchObject({ limit: READS, remaining: READS - 1 });
+    expect(rateOf(await acme.get(`/api/v1/projects/${quiet.id.toUpperCase()}`)).remaining).toBe(READS - 2);
+    const encoded = quiet.id.replace(/^./, (c) => `%${c.charCodeAt(0).toString(16)}`);
+    expect(rateOf(await acme.get(`/api/v1/projects/${encoded}/jobs`)).remaining).toBe(READS - 3);
+    expect(rateOf(await acme.get('/api/v1/projects'))).toMatchObject({ limit: READS, remaining: READS - 1 });
+  });
+
+  test('of another tenant that knows the id use up nothing', async () => {
+    const known = await acme.project('Known elsewhere');
+    expect(rateOf(await acme.get(pathOf(known))).remaining).toBe(READS - 1);
+    const rival = await ownerOf('rival');
+    expect(statusesOf(await atOnce(30, () => rival.get(pathOf(known))))).toEqual({ 404: 30 });
+    expect((await rival.get(pathOf(busy))).status).toBe(404);
+    expect(rateOf(await acme.get(pathOf(known))).remaining).toBe(READS - 2);
+  });
+
+  test('of invented ids are counted together, and leave the known project as open as it was', async () => {
+    const guesser = await ownerOf('guesser');
+    const known = await guesser.project('Known');
+    // They share what the tenant has for all that is in no project.
+    expect(statusesOf(await atOnce(READS - 100, () => guesser.get('/api/v1/projects')))).toEqual({
+      200: READS - 100,
+    });
+    const answers = await atOnce(200, () => guesser.get(pathOf({ id: crypto.randomUUID() })));
+    expect(statusesOf(answers)).toEqual({ 404: 100, 429: 100 });
+    expect((await guesser.get('/api/v1/projects')).status).toBe(429);
+    const answer = await guesser.get(pathOf(known));
+    expect([answer.status, rateOf(answer).remaining]).toEqual([200, READS - 1]);
+  });
+});
+
+describe('writes of a project', () => {
+  test('are counted apart: exactly 200 pass, and a refused one changes nothing', async () => {
+    const written = await acme.project('Written');
+    const answers = await atOnce(WRITES + 10, (n) => acme.patch(pathOf(written), { name: `Name ${n}` }));
+    expect(statusesOf(answers)).toEqual({ 200: WRITES, 429: 10 });
+    const renamed = () =>
+      contentOfD1(stack.devDir).audit_events?.filter(({ project_id }) => project_id === written.id).length;
+    expect(renamed()).toBe(1 + WRITES);
+
+    const before = contentOfD1(stack.devDir);
+    const refused = await Promise.all([
+      acme.delete(pathOf(written)),
+      acme.patch(`/v1/projects/${written.id}`, { storage_quota_gib: 1 }),
+      acme.post(`${pathOf(written)}/branches`, { branch_name: 'refused' }),
+      acme.post(`${pathOf(written)}/network-rules`, { cidr: '203.0.113.0/24' }),
+    ]);
+    expect(statusesOf(refused)).toEqual({ 429: 4 });
+    expect(rateOf(refused[0])).toMatchObject({ limit: WRITES, remaining: 0 });
+    expect(contentOfD1(stack.devDir)).toEqual(before);
+
+    const reading = await acme.get(pathOf(written));
+    expect([reading.status, rateOf(reading).remaining]).toEqual([200, READS - 1]);
+  });
+});
+
+test('writes of a tenant outside its projects are counted, wrong ones too, and a refused one makes nothing', async () => {
+  const maker = await ownerOf('maker');
+  await maker.get('/api/v1/projects');
+  const answers = await atOnce(WRITES + 5, () => maker.post('/api/v1/projects', {}));
+  expect(statusesOf(answers)).toEqual({ 422: WRITES, 429: 5 });
+  const before = contentOfD1(stack.devDir);
+  expect((await maker.post('/api/v1/projects', { name: 'Refused' })).status).toBe(429);
+  expect(contentOfD1(stack.devDir)).toEqual(before);
+  expect(rateOf(await maker.get('/api/v1/projects')).remaining).toBe(READS - 2);
+});
+
+describe('an address', () => {
+  test('gets 60 public answers a minute', async () => {
+    const anybody = new Api(stack.url, null);
+    const answers = await atOnce(PUBLIC + 5, () => anybody.get('/healthz', from('198.51.100.7')));
+    expect(statusesOf(answers)).toEqual({ 200: PUBLIC, 429: 5 });
+    expect((await anybody.get('/api/v1/openapi.json', from('198.51.100.7'))).status).toBe(429);
+    expect((await anybody.get('/healthz', from('::ffff:198.51.100.7'))).status).toBe(429);
+    const neighbour = await anybody.get('/healthz', from('198.51.100.8'));
+    expect([neighbour.status, rateOf(neighbour)]).toMatchObject([
+      200,
+      { limit: PUBLIC, remaining: PUBLIC - 1 },
+    ]);
+  });
+
+  test('of IPv6 counts as its /64', async () => {
+    const anybody = new Api(stack.url, null);
+    const answers = await atOnce(PUBLIC + 5, (n) =>
+      anybody.get('/healthz', from(`2001:db8:0:7:${n.toString(16)}::1`)),
+    );
+    expect(statusesOf(answers)).toEqual({ 200: PUBLIC, 429: 5 });
+    expect((await anybody.get('/healthz', from('2001:db8:0:8::1'))).status).toBe(200);
+  });
+
+  test('may fail to authenticate 60 times a minute, and is still let in with what is right', async () => {
+    const there = from('198.51.100.9');
+    const forger = new Api(stack.url, 'v4.public.AAAA');
+    const answers = await atOnce(PUBLIC + 5, () => forger.get('/api/v1/projects', there));
+    expect(statusesOf(answers)).toEqual({ 401: PUBLIC, 429: 5 });
+    for (const answer of answers.filter(({ status }) => status === 429)) {
+      expect(answer.body).toMatchObject({ error: 'RATE_LIMITED', retry_after: expect.any(Number) });
+      expect(answer.headers.has('www-authenticate')).toBe(false);
+    }
+    for (const path of ['/platform/v1/hosts', '/api/v1/nowhere']) {
+      expect((await forger.get(path, there)).status).toBe(429);
+    }
+    expect((await acme.get('/api/v1/projects', there)).status).toBe(200);
+    expect((await forger.get('/healthz', there)).status).toBe(200);
+    expect((await forger.get('/api/v1/projects', from('198.51.100.10'))).status).toBe(401);
+  });
+});
+
+describe('the three headers', () => {
+  const LARGE = 'x'.repeat(1024 * 1024 + 1);
+  const UNKNOWN = '00000000-0000-4000-8000-000000000000';
+  const ENROLMENT = JSON.stringify({
+    enrolment_token: 'x'.repeat(43),
+    public_key: { kty: 'OKP', crv: 'Ed25519', x: 'x'.repeat(43) },
+  });
+  const tokens: Record<string, () => Promise<string> | string | null> = {
+    nobody: () => null,
+    owner: () => tokenOf({ tenant: 'headers' }),
+    viewer: () => tokenOf({ tenant: 'headers', role: 'viewer' }),
+    'a user without a tenant': () => tokenOf({ tenant: null }),
+    'the platform': () => gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET,
+  };
+
+  test.each([
+    ['owner', 200, 'GET', '/api/v1/projects'],
+    ['owner', 201, 'POST', '/api/v1/projects', '{"name":"Made"}'],
+    ['owner', 200, 'HEAD', '/api/v1/projects'],
+    ['owner', 404, 'GET', `/api/v1/jobs/${UNKNOWN}`],
+    ['owner', 404, 'GET', `/api/v1/projects/${UNKNOWN}`],
+    ['owner', 404, 'GET', '/api/v1/nowhere'],
+    ['owner', 404, 'PUT', '/api/v1/projects', '{}'],
+    ['owner', 400, 'POST', '/api/v1/projects', '{'],
+    ['owner', 413, 'POST', '/api/v1/projects', LARGE],
+    ['owner', 422, 'POST', '/api/v1/projects', '{}'],
+    ['owner', 401, 'GET', '/platform/v1/hosts'],
+    ['viewer', 403, 'POST', '/api/v1/projects', '{"name":"No"}'],
+    ['a user without a tenant', 403, 'GET', '/api/v1/projects'],
+    ['nobody', 401, 'GET', '/api/v1/projects'],
+    ['nobody', 401, 'OPTIONS', '/api/v1/projects'],
+    ['nobody', 200, 'GET', '/healthz'],
+    ['nobody', 200, 'GET', '/readyz'],
+    ['nobody', 200, 'GET', '/docs'],
+    ['nobody', 422, 'GET', '/docs?colour=red'],
+    ['nobody', 401, 'POST', '/agent/v1/enrol', ENROLMENT],
+    ['nobody', 426, 'GET', `/agent/v1/link?host_id=${UNKNOWN}`],
+    ['the platform', 200, 'GET', '/platform/v1/hosts'],
+    ['the platform', 404, 'GET', '/platform/v1/nowhere'],
+  ])('%s: %i of %s %s', async (who, status, method, path, body?: string) => {
+    const token = await tokens[who]?.();
+    const answer = await fetch(`${stack.url}${path}`, {
+      method,
+      headers: { ...from('198.51.100.12').headers, ...(token && { Authorization: `Bearer ${token}` }) },
+      ...(body !== undefined && { body }),
+    });
+    await answer.body?.cancel();
+    expect(answer.status).toBe(status);
+    const { limit, remaining, reset } = rateOf(answer);
+    expect([PUBLIC, READS, WRITES]).toContain(limit);
+    expect(remaining).toBeGreaterThanOrEqual(0);
+    expect(remaining).toBeLessThan(limit);
+    expect(secondsUntil(reset)).toBeGreaterThan(0);
+    expect(secondsUntil(reset)).toBeLessThanOrEqual(61);
+  });
+});
+
+describe('a crash of the gateway', () => {
+  test('forgets no failed authentication, and no request of more than a second ago', async () => {
+    const there = from('198.51.100.11');
+    const project = await acme.project('Before the crash');
+    const before = (await atOnce(5, () => acme.get(pathOf(project)))).map(rateOf);
+    await sleep(1200);
+    const forger = new Api(stack.url, 'v4.public.AAAA');
+    await atOnce(10, () => forger.get('/api/v1/projects', there));
+    await stack.kill('gateway');
+    await stack.start('gateway');
+    const after = rateOf(await acme.get(pathOf(project)));
+    expect(after).toMatchObject({ remaining: READS - 6, reset: before[0]?.reset });
+    expect(rateOf(await forger.get('/api/v1/projects', there)).remaining).toBe(PUBLIC - 11);
+  });
+});
+
+test('when its window has ended, the project is open again', async () => {
+  // Asked later, it would open the next window.
+  if (secondsUntil(busyUntil) > 2) expect((await acme.get(pathOf(busy))).status).toBe(429);
+  await sleep(Math.max(0, secondsUntil(busyUntil) * 1000));
+  const answer = await acme.get(pathOf(busy));
+  expect([answer.status, rateOf(answer)]).toMatchObject([200, { remaining: READS - 1 }]);
+  expect(rateOf(answer).reset).toBeGreaterThan(busyUntil);
+});

@@ -1,0 +1,68 @@
+import { globSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { Api } from '../support/api.ts';
+import { callOperation, type Ids, OF_USERS } from '../support/operations.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { contentOfD1 } from '../support/tenants.ts';
+
+const TIMES = 25;
+/** It writes what it is asked for into the audit log (spec 4.3), on every call. */
+const AUDITED = 'getCredentials';
+const READS = OF_USERS.filter(({ method }) => method === 'GET');
+const WARM_READS = READS.filter(({ id }) => id !== AUDITED);
+
+let stack: Stack;
+let api: Api;
+let ids: Ids;
+let database: DatabaseSync;
+
+beforeAll(async () => {
+  stack = await startStack();
+  api = new Api(stack.url, await stack.token());
+  const { id: project_id } = await api.project('Read');
+  const { id: branch_ref } = await api.branch(project_id, 'read');
+  await api.allow(project_id);
+  const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
+  ids = { project_id, branch_ref, branch_id: branch_ref, job_id: body.jobs[0]?.id ?? '' };
+  const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
+  database = new DatabaseSync(file, { readOnly: true });
+});
+afterAll(async () => {
+  database?.close();
+  await stack?.stop();
+});
+
+/** SQLite's own mark of the file: another one as soon as any other connection has committed a change. */
+const version = () => database.prepare('pragma data_version').get()?.data_version;
+
+describe('a read by a user who is known', () => {
+  test.each(WARM_READS)('$id writes nothing into D1', async (operation) => {
+    const before = version();
+    for (let n = 0; n < TIMES; n++) {
+      expect((await callOperation(api, operation, ids)).status).toBe(200);
+    }
+    expect(version()).toBe(before);
+  });
+
+  test('is looked at in at least 200 requests, and a write would be seen', async () => {
+    expect(WARM_READS.length * TIMES).toBeGreaterThanOrEqual(200);
+    const [audited] = READS.filter(({ id }) => id === AUDITED);
+    if (!audited) throw new Error(`${AUDITED} is no operation`);
+    const events = () => contentOfD1(stack.devDir).audit_events?.length ?? 0;
+    const before = { version: version(), events: events() };
+    expect((await callOperation(api, audited, ids)).status).toBe(200);
+    expect(version()).not.toBe(before.version);
+    expect(events()).toBe(before.events + 1);
+  });
+
+  test('writes nothing with a newer token either, once that was seen', async () => {
+    const newer = new Api(stack.url, await stack.token());
+    await newer.get('/api/v1/projects');
+    const before = version();
+    for (let n = 0; n < TIMES; n++) expect((await newer.get('/api/v1/projects')).status).toBe(200);
+    expect(version()).toBe(before);
+  });
+});

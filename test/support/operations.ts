@@ -1,0 +1,129 @@
+import type { Reach } from '../../edge/authentication/permissions.ts';
+import { exampleFor } from '../../edge/documentation/example.ts';
+import {
+  operationsOf,
+  type ReadableOperation,
+  resolve,
+  type Schema,
+} from '../../edge/documentation/openapi.ts';
+import type { Answer, Api } from './api.ts';
+import { DESCRIPTION } from './contract.ts';
+import { query } from './database.ts';
+
+/** One operation as the description tells of it: who may call it, and all that a test needs to call it. */
+export interface Operation {
+  id: string;
+  method: string;
+  path: string;
+  access: 'public' | 'platform' | 'user';
+  /** Of users' operations alone. */
+  action: string | undefined;
+  reaches: Partial<Record<string, Reach>>;
+  scope: 'read' | 'write' | undefined;
+  /** Names of the things in its path. */
+  ids: string[];
+  /** Names of other things, in its query or its body. */
+  references: { place: 'query' | 'body'; name: string }[];
+  query: Record<string, string>;
+  body: Record<string, unknown> | undefined;
+}
+
+/** Where the description's own example would not do. */
+const QUERIES: Record<string, Record<string, string>> = {
+  lookUpBranch: { name: 'main' },
+  // They end by themselves, later.
+  streamProjectMetrics: { seconds: '0' },
+  streamBranchMetrics: { seconds: '0' },
+};
+const BODIES: Record<string, Record<string, unknown>> = {
+  // An app key holds once in the whole service; left out, it is made up.
+  createProject: { name: 'Shop' },
+  // A host that is drained takes no more projects.
+  updateHost: { draining: false },
+};
+
+/** What the description says of an operation beside what OpenAPI knows. */
+interface Extensions {
+  security?: Record<string, unknown>[];
+  'x-action'?: string;
+  'x-roles'?: Record<string, Reach>;
+  'x-scope'?: 'read' | 'write';
+}
+
+function isId(schema: Schema | undefined): boolean {
+  const { format, anyOf = [] } = resolve(DESCRIPTION, schema ?? {});
+  return format === 'uuid' || anyOf.some((variant) => isId(variant));
+}
+
+function accessOf({ isPublic }: ReadableOperation, { security = [] }: Extensions): Operation['access'] {
+  if (isPublic) return 'public';
+  return security.some((way) => 'platform_secret' in way) ? 'platform' : 'user';
+}
+
+function described(readable: ReadableOperation): Operation {
+  const { id, method, path, parameters, body } = readable;
+  const extensions = (DESCRIPTION.paths?.[path]?.[method] ?? {}) as Extensions;
+  const [media] = Object.values(body?.content ?? {});
+  const { properties = {} } = resolve(DESCRIPTION, media?.schema ?? {});
+  const example = media && (BODIES[id] ?? (exampleFor(DESCRIPTION, media) as Operation['body']));
+  if (media && !example) throw new Error(`no example of a body for ${id}`);
+  return {
+    id,
+    method: method.toUpperCase(),
+    path,
+    access: accessOf(readable, extensions),
+    action: extensions['x-action'],
+    reaches: extensions['x-roles'] ?? {},
+    scope: extensions['x-scope'],
+    ids: parameters.filter((parameter) => parameter.in === 'path').map(({ name }) => name),
+    references: [
+      ...parameters
+        .filter((parameter) => parameter.in === 'query' && isId(parameter.schema as Schema))
+        .map(({ name }) => ({ place: 'query' as const, name })),
+      ...Object.keys(properties)
+        .filter((name) => isId(properties[name]))
+        .map((name) => ({ place: 'body' as const, name })),
+    ],
+    query: QUERIES[id] ?? {},
+    body: example,
+  };
+}
+
+/** Every operation of the API. */
+export const OPERATIONS: Operation[] = operationsOf(DESCRIPTION).map(described);
+
+export const OF_USERS = OPERATIONS.filter(({ access }) => access === 'user');
+export const OF_THE_PLATFORM = OPERATIONS.filter(({ access }) => access === 'platform');
+
+/** Ids of things by the names they have in paths. */
+export type Ids = Record<string, string>;
+
+/** Calls the operation on these things. */
+export function callOperation(
+  api: Api,
+  { method, path, query, body }: Pick<Operation, 'method' | 'path' | 'query' | 'body'>,
+  ids: Ids,
+): Promise<Answer> {
+  const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
+    const id = ids[name];
+    if (id === undefined) throw new Error(`the test has no ${name}`);
+    return id;
+  });
+  const search = new URLSearchParams(query).toString();
+  return api.call(method, search ? `${filled}?${search}` : filled, body === undefined ? {} : { body });
+}
+
+/** A project, and one of each thing that it can have. */
+export async function makeThings(api: Api): Promise<Ids> {
+  const { id: project_id } = await api.project('Made');
+  const { id: branch_id } = await api.branch(project_id, 'made');
+  const { id: rule_id } = await api.allow(project_id);
+  const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
+  const { direct_url } = await api.credentials(project_id, branch_id);
+  await query(
+    direct_url,
+    "create table book (id int primary key, title text); insert into book values (7, 'Seven'), (8, 'Eight')",
+  );
+  const job_id = body.jobs[0]?.id ?? '';
+  return { project_id, branch_id, branch_ref: branch_id, rule_id, job_id, table: 'book' };
+}
