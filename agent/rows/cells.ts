@@ -1,0 +1,89 @@
+import type { Cell, Scalar } from '../../shared/protocol/tables.ts';
+import { CELL_BYTES_MAX } from '../../shared/table/row-limits.ts';
+import { identifier } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import type { TableColumn } from './describe-table.ts';
+
+/**
+ * How values of a type look to clients, by the type's id in the catalog, which is fixed. Every other type is
+ * PostgreSQL's own text: of an array or a range, of JSON too, whose numbers may have more digits than a client keeps.
+ */
+const FORMS: Record<string, 'number' | 'boolean' | 'base64' | 'plain'> = {
+  '16': 'boolean',
+  '17': 'base64',
+  '21': 'number', // smallint
+  '23': 'number', // integer
+  '700': 'number', // real
+  '701': 'number', // double precision
+  '25': 'plain', // text
+  '1043': 'plain', // character varying
+};
+
+const formOf = ({ base_oid }: TableColumn) => FORMS[base_oid] ?? 'text';
+
+/**
+ * SQL for a value as text. `format` calls the type's output function; a cast could be one that the tenant made.
+ * @param length characters that are enough; left out: all
+ */
+export function textOf(column: TableColumn, value: string, length?: number): string {
+  const cutTo = (text: string) => (length === undefined ? text : `pg_catalog.left(${text}, ${length})`);
+  switch (formOf(column)) {
+    case 'plain':
+      return cutTo(`(${value})::pg_catalog.text`);
+    case 'base64': {
+      const bytes =
+        length === undefined ? value : `pg_catalog.substr(${value}, 1, ${Math.ceil(length * 0.75)})`;
+      return `pg_catalog.translate(pg_catalog.encode(${bytes}, 'base64'), E'\\n', '')`;
+    }
+    default:
+      // Not IS NULL, which is also true of a composite value of nulls.
+      return `CASE WHEN ${value} IS DISTINCT FROM NULL THEN ${cutTo(`pg_catalog.format('%s', ${value})`)} END`;
+  }
+}
+
+/** SQL for a parameter that a client gave, as a value of the column's type; it is read by the type's input function. */
+export const parameterOf = (column: TableColumn, place: number, type = ''): string =>
+  formOf(column) === 'base64'
+    ? `pg_catalog.decode($${place}::pg_catalog.text, 'base64')`
+    : `$${place}${type && `::${type}`}`;
+
+/** What is sent for it. @throws HostError INVALID_CALL for a number that has lost digits on its way through JSON */
+export function inputOf(column: TableColumn, value: Scalar | null): string | null {
+  if (value === null) return null;
+  if (typeof value === 'number' && formOf(column) !== 'number' && !Number.isSafeInteger(value)) {
+    throw new HostError('INVALID_CALL', 'a number like this loses digits in JSON: send it as a string');
+  }
+  return String(value);
+}
+
+/** SQL for the row of a page: its cells as text, hardly longer than they will be shown. */
+export const cellsOf = (columns: readonly TableColumn[], alias: string) =>
+  `ARRAY[${columns
+    .map((column) => textOf(column, `${alias}.${identifier(column.name)}`, CELL_BYTES_MAX + 1))
+    .join(', ')}]::pg_catalog.text[]`;
+
+/** The cell as it goes over the link. @param read its text as `readPage` brings it, `cut` or whole */
+export function cellOf(column: TableColumn, read: string | null | { cut: string }): Cell {
+  if (read === null) return null;
+  const text = typeof read === 'string' ? read : read.cut;
+  const bytes = Buffer.from(text);
+  if (bytes.length > CELL_BYTES_MAX) return { cut: wholeCharacters(bytes.subarray(0, CELL_BYTES_MAX)) };
+  if (typeof read !== 'string') return read;
+  switch (formOf(column)) {
+    case 'boolean':
+      return text === 't';
+    case 'number':
+      return numberOf(text);
+    default:
+      return text;
+  }
+}
+
+const wholeCharacters = (bytes: Uint8Array) =>
+  new TextDecoder('utf-8', { fatal: false, ignoreBOM: true }).decode(bytes, { stream: true });
+
+/** JSON knows neither NaN nor infinities, and JavaScript writes -0 as 0. */
+function numberOf(text: string): Cell {
+  const number = Number(text);
+  return Number.isFinite(number) && !Object.is(number, -0) ? number : text;
+}

@@ -1,0 +1,158 @@
+import type { z } from 'zod';
+import type { Column } from '../../shared/protocol/tables.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+
+/** A column as statements need it. */
+export type TableColumn = z.output<typeof Column> & {
+  /** Id of its type, and name with its schema; of a domain, of the type beneath. */
+  base_oid: string;
+  base_type: string;
+};
+
+/** One column of a key, with the operators by which its index orders: not to be found by name, where a tenant's may stand. */
+interface KeyColumn {
+  name: string;
+  equal: string;
+  at_least: string;
+}
+
+/** Columns by which a row can be told from the others. */
+export interface Key {
+  is_primary: boolean;
+  columns: KeyColumn[];
+}
+
+export interface TableDescription {
+  oid: string;
+  /** `pg_class.relkind` */
+  kind: string;
+  estimated_rows: number | null;
+  /** Those the login may read. */
+  columns: TableColumn[];
+  /** The primary key, and every other column that is unique and not null. */
+  keys: Key[];
+  /** Differs when rows came, went, or got another key, as soon as the statistics tell. */
+  state: string;
+}
+
+export const wireColumn = ({ name, type, nullable, is_primary_key }: TableColumn) => ({
+  name,
+  type,
+  nullable,
+  is_primary_key,
+});
+
+/** Id of the access method in the catalog: a key that another one keeps (WITHOUT OVERLAPS) names no row. */
+const BTREE = 403;
+
+/** Numbers of the primary key's columns; `NULL` for what has none. */
+const PRIMARY_KEY = `
+  (SELECT (indkey::int[])[:indnkeyatts - 1] FROM pg_index JOIN pg_class AS index ON index.oid = indexrelid
+   WHERE indrelid = c.oid AND indisprimary AND index.relam = ${BTREE})`;
+
+/**
+ * What the login may read: `pg_class c` with its schema, the numbers of its primary key's columns (`pk`), and
+ * whether all columns may be read. `OFFSET 0` has both found once a table.
+ */
+export const READABLE = `
+  pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace,
+  LATERAL (SELECT ${PRIMARY_KEY}, has_table_privilege(c.oid, 'SELECT') OFFSET 0) AS found (pk, is_whole)
+  WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
+    AND has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'SELECT')`;
+
+/**
+ * Columns of a `READABLE`, as JSON.
+ * @param more further pairs of name and value for each
+ * @param join what these need
+ */
+export const columnsOf = (more = '', join = '') => `
+  (SELECT coalesce(json_agg(json_build_object(
+     'name', attname,
+     'type', format_type(atttypid, atttypmod),
+     'nullable', NOT (attnotnull OR typnotnull),
+     'is_primary_key', coalesce(attnum = ANY (pk), false)${more}
+   ) ORDER BY attnum), '[]')
+   FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid ${join}
+   WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+     AND (is_whole OR has_column_privilege(c.oid, attnum, 'SELECT')))`;
+
+export const ESTIMATE = "CASE WHEN relkind IN ('r', 'p', 'm') AND reltuples >= 0 THEN reltuples::bigint END";
+
+/** The type of a column's values: a domain can stand on another one. */
+const BASE_TYPE = `
+  LATERAL (SELECT CASE WHEN typtype <> 'd' THEN atttypid ELSE
+    (WITH RECURSIVE base (oid, kind, next) AS (
+       SELECT atttypid, typtype, typbasetype
+       UNION ALL
+       SELECT of_base.oid, of_base.typtype, of_base.typbasetype
+       FROM base JOIN pg_type AS of_base ON of_base.oid = next WHERE kind = 'd'
+     ) SELECT oid FROM base WHERE kind <> 'd') END OFFSET 0) AS of_values (base)`;
+
+/** Never the short names of SQL: a bare `bit` is one bit. */
+const TYPE_NAME = `
+  (SELECT format('%I.%I', nspname, typname) FROM pg_type JOIN pg_namespace ON pg_namespace.oid = typnamespace
+   WHERE pg_type.oid = base)`;
+
+const STRATEGY = { equal: 3, atLeast: 4 };
+
+const operatorOf = (strategy: number) => `
+  (SELECT format('OPERATOR(%I.%s)', nspname, oprname)
+   FROM pg_opclass JOIN pg_amop ON amopfamily = opcfamily AND amoplefttype = opcintype
+     AND amoprighttype = opcintype AND amopstrategy = ${strategy}
+   JOIN pg_operator ON pg_operator.oid = amopopr JOIN pg_namespace ON pg_namespace.oid = oprnamespace
+   WHERE pg_opclass.oid = part.opclass)`;
+
+const KEYS = `
+  (SELECT coalesce(json_agg(json_build_object('is_primary', indisprimary, 'columns', (
+     SELECT json_agg(json_build_object('name', attname, 'equal', ${operatorOf(STRATEGY.equal)},
+                                       'at_least', ${operatorOf(STRATEGY.atLeast)}) ORDER BY place)
+     FROM unnest(indkey::int[], indclass::oid[]) WITH ORDINALITY AS part (attnum, opclass, place)
+     JOIN pg_attribute AS a ON attrelid = c.oid AND a.attnum = part.attnum
+     WHERE place <= indnkeyatts)) ORDER BY indisprimary DESC, indexrelid), '[]')
+   FROM pg_index JOIN pg_class AS index ON index.oid = indexrelid
+   WHERE indrelid = c.oid AND c.relkind IN ('r', 'p') AND index.relam = ${BTREE}
+     AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
+     AND (indisprimary OR indnkeyatts = 1
+       AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attnum = indkey[0] AND attnotnull)))`;
+
+/** A row's key lies in an index, so changing it is never a HOT update. */
+const STATE = `
+  (SELECT format('%s/%s/%s/%s', c.relfilenode, sum(pg_stat_get_tuples_inserted(part)),
+     sum(pg_stat_get_tuples_deleted(part)),
+     sum(pg_stat_get_tuples_updated(part) - pg_stat_get_tuples_hot_updated(part)))
+   FROM (SELECT c.oid AS part UNION SELECT relid FROM pg_partition_tree(c.oid)) AS parts)`;
+
+/**
+ * What the catalog says of a table. To be called before any code of the tenant ran in the session: it is the
+ * session's search path by which no name in here is the tenant's.
+ * @throws HostError TABLE_NOT_FOUND also for one that the login may not read
+ */
+export async function describeTable(
+  session: Session,
+  { schema, table }: { schema: string; table: string },
+): Promise<TableDescription> {
+  const columns = columnsOf(`, 'base_oid', base::text, 'base_type', ${TYPE_NAME}`, `CROSS JOIN ${BASE_TYPE}`);
+  const { rows } = await session.query<{ description: string }>(
+    `SELECT json_build_object('oid', c.oid::text, 'kind', relkind, 'estimated_rows', ${ESTIMATE},
+       'columns', ${columns}, 'keys', ${KEYS}, 'state', ${STATE}) AS description
+     FROM ${READABLE} AND nspname = $1::text AND relname = $2::text`,
+    [schema, table],
+  );
+  if (!rows[0]) throw new HostError('TABLE_NOT_FOUND', 'there is no such table');
+  const found = JSON.parse(rows[0].description) as TableDescription;
+  const readable = new Set(found.columns.map(({ name }) => name));
+  const keys = found.keys.filter((key) => key.columns.every(({ name }) => readable.has(name)));
+  return { ...found, keys };
+}
+
+/** The table in a FROM clause. A parent's key says nothing of the tables that inherit from it. */
+export const fromTable = ({ kind }: TableDescription, place: { schema: string; table: string }) =>
+  `${kind === 'r' ? 'ONLY ' : ''}${identifier(place.schema)}.${identifier(place.table)}`;
+
+/** @throws HostError INVALID_CALL */
+export function columnOf({ columns }: TableDescription, name: string): TableColumn {
+  const column = columns.find((candidate) => candidate.name === name);
+  if (!column) throw new HostError('INVALID_CALL', 'the table has no such column');
+  return column;
+}

@@ -1,0 +1,76 @@
+import { BOUNDS } from '../../shared/protocol/bounds.ts';
+import type { Cell } from '../../shared/protocol/tables.ts';
+import { CELL_BYTES_MAX } from '../../shared/table/row-limits.ts';
+import type { Session } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import { cellOf } from './cells.ts';
+import { type TableColumn, wireColumn } from './describe-table.ts';
+
+/** Characters that cells can be cut to. A base64 text that is cut so can still be read. */
+const CUTS = [CELL_BYTES_MAX, 16_384, 4_096, 1_024, 256, 64, 16];
+/** What surrounds a cell in JSON at most: `{"cut":},` */
+const AROUND_CELL = 12;
+/** Of the message, for everything but cells and columns. */
+const REST_BYTES = 8_192;
+/** PostgreSQL's code for too many columns. */
+const TOO_MANY_COLUMNS = '54011';
+
+const START = 'pg_catalog.left(cell, cut)';
+const SIZE = `coalesce(pg_catalog.octet_length(pg_catalog.to_json(${START})::pg_catalog.text), 4) + ${AROUND_CELL}`;
+
+/**
+ * SQL that takes rows of `n bigint, cells text[]` and gives those of the first `limit` that fit into so many bytes
+ * of JSON, a `line` each. All cells are cut to the first of the lengths with which the whole page fits. It is done
+ * by the server, so that a page of huge cells never travels, and in one statement, so that a view which gives other
+ * rows at every look can't go past it.
+ */
+const fitting = (source: string, limit: number, bytes: number) => `
+  WITH page (n, cells) AS MATERIALIZED (${source}),
+  fitting (cut) AS MATERIALIZED (
+    SELECT coalesce((
+      SELECT cut FROM pg_catalog.unnest('{${CUTS.join(',')}}'::int[]) AS cut
+      WHERE (SELECT pg_catalog.sum(${SIZE}) FROM page, pg_catalog.unnest(cells) AS cell
+             WHERE n <= ${limit}) <= ${bytes}
+      LIMIT 1), ${CUTS.at(-1)})
+  ),
+  lines (n, line) AS (
+    SELECT n, (
+      SELECT pg_catalog.json_agg(
+        CASE WHEN pg_catalog.length(cell) > cut THEN pg_catalog.json_build_object('cut', ${START})
+             ELSE pg_catalog.to_json(cell) END ORDER BY place)::pg_catalog.text
+      FROM pg_catalog.unnest(cells) WITH ORDINALITY AS cell (cell, place))
+    FROM page, fitting WHERE n <= ${limit}
+  ),
+  measured (n, line, size) AS (
+    SELECT n, line, pg_catalog.sum(pg_catalog.octet_length(line)) OVER (ORDER BY n) FROM lines
+  )
+  SELECT line, (SELECT pg_catalog.count(*) FROM page) AS found FROM measured
+  WHERE size <= ${bytes} OR n = 1 ORDER BY n`;
+
+/**
+ * Runs `source`, which gives rows of `n bigint, cells text[]`, and brings as many of the first `limit` as fit into
+ * one message of the link.
+ * @throws HostError STATEMENT_REFUSED
+ */
+export async function readPage(
+  session: Session,
+  columns: readonly TableColumn[],
+  source: string,
+  values: readonly (string | null)[],
+  limit: number,
+): Promise<{ rows: Cell[][]; hasMore: boolean }> {
+  const described = Buffer.byteLength(JSON.stringify(columns.map(wireColumn)));
+  const budget = BOUNDS.messageBytes - REST_BYTES - described;
+  if (budget < BOUNDS.messageBytes / 4)
+    throw new HostError('STATEMENT_REFUSED', 'the names of the columns are too long', TOO_MANY_COLUMNS);
+  const { rows } = await session.query<{ line: string; found: string }>(fitting(source, limit, budget), [
+    ...values,
+  ]);
+  return {
+    rows: rows.map(({ line }) => {
+      const cells = JSON.parse(line) as Parameters<typeof cellOf>[1][];
+      return columns.map((column, place) => cellOf(column, cells[place] ?? null));
+    }),
+    hasMore: Number(rows[0]?.found ?? 0) > rows.length,
+  };
+}

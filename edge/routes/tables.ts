@@ -1,0 +1,246 @@
+import { z } from 'zod';
+import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
+import { ROWS_MAX } from '../../shared/table/row-limits.ts';
+import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import type { AppContext } from '../app-env.ts';
+import { referencedBranch } from '../branches/branch-reference.ts';
+import { ApiError } from '../errors.ts';
+import { askHost } from '../host-link/ask-host.ts';
+import { found, inProject } from '../projects/project-access.ts';
+import { BranchRefParams, TableParams } from './parameters.ts';
+
+const tags = ['Tables and rows'];
+const TABLES_PATH = '/api/v1/projects/{project_id}/branches/{branch_ref}/tables';
+const ROWS_PATH = `${TABLES_PATH}/{table}/rows` as const;
+
+/** Parts of a list of tables, each as long as a message of the link: about 10,000 tables. */
+const PARTS_MAX = 8;
+
+const OneTable = Table.meta({ id: 'Table' });
+const Value = Scalar.nullable();
+const Values = z.record(z.string(), Value);
+
+const TablesQuery = z.strictObject({
+  schema: z.string().optional().meta({ description: "One schema; left out: all but the system's." }),
+});
+const RowsQuery = z.strictObject({
+  schema: z.string().default('public').meta({ description: "The table's schema." }),
+});
+const PageQuery = RowsQuery.extend({
+  limit: z.coerce.number().int().min(1).max(ROWS_MAX).default(ROWS_MAX),
+  offset: z.coerce.number().int().min(0).default(0),
+});
+
+const RowPage = z
+  .strictObject({
+    table: z.string(),
+    schema: z.string(),
+    columns: z.array(Column),
+    rows: z.array(Values).meta({ description: 'One object a row, its columns by name.' }),
+    limit: z.int(),
+    offset: z.int(),
+    has_more: z.boolean(),
+    estimated_rows: z.int().nullable(),
+    truncated: z
+      .array(z.strictObject({ row: z.int(), column: z.string() }))
+      .meta({ description: 'Cells of which only the beginning is here. `row` is a place in `rows`.' }),
+  })
+  .meta({ id: 'RowPage' });
+
+const KeyNames = z
+  .union([z.string(), z.array(z.string()).min(1).max(32)])
+  .meta({ description: "The table's primary key, or one column that is unique and not null." });
+const Id = z.union([Scalar, z.array(Scalar).min(1).max(32)]).meta({
+  description: 'The value of that column; of a composite key an array, in the order of `primary_key`.',
+});
+
+const CellChange = z
+  .strictObject({
+    primary_key: KeyNames,
+    id: Id,
+    column: z.string(),
+    value: Value,
+    expected: Value.optional().meta({
+      description: 'The value last read: if the cell holds another one, nothing is changed.',
+    }),
+  })
+  .meta({ example: { primary_key: 'id', id: 7, column: 'title', value: 'New title' } });
+
+const ChangedRow = z
+  .strictObject({
+    row: Values,
+    truncated: z
+      .array(z.string())
+      .meta({ description: 'Columns of which only the beginning of the value is here.' }),
+  })
+  .meta({ id: 'ChangedRow' });
+
+const RowDeletion = z
+  .strictObject({ primary_key: KeyNames, ids: z.array(Id).min(1).max(ROWS_MAX) })
+  .meta({ example: { primary_key: 'id', ids: [7, 8] } });
+
+const DeletedRows = z
+  .strictObject({
+    deleted: z.int(),
+    missing: z.array(Id).meta({ description: 'Those of `ids` that name no row.' }),
+  })
+  .meta({ id: 'DeletedRows' });
+
+const HOST_FAILURES = ['BRANCH_NOT_ACTIVE', 'STATEMENT_REFUSED', 'HOST_UNAVAILABLE', 'HOST_TIMEOUT'] as const;
+
+const VALUES_EXPLAINED = `Integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are booleans, \`bytea\` is base64. Everything else is a string in PostgreSQL's own form: \`bigint\` and \`numeric\`, \`json\` and \`jsonb\`, dates, arrays, ranges. What was read can be written back as it is.`;
+
+/** The active branch of that reference, and what asks its host. @throws ApiError */
+async function branchOf(c: AppContext, projectId: string, reference: string, use: 'read' | 'change') {
+  const [project, rows] = await inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]);
+  const branch = found(rows);
+  if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
+  if (use === 'change' && project.storageState === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
+  const place = { branch_id: branch.id, database: branch.databaseName };
+  return { place, ask: askHost(c.env, project.hostId) };
+}
+
+const listed = <T>(value: T | T[]): T[] => (Array.isArray(value) ? value : [value]);
+
+/** A row as clients see it, and the columns of which it has only the beginning. */
+function namedRow(columns: readonly { name: string }[], cells: readonly Cell[]) {
+  const truncated: string[] = [];
+  const entries = columns.map(({ name }, place): [string, Scalar | null] => {
+    const cell = cells[place] ?? null;
+    if (typeof cell !== 'object' || cell === null) return [name, cell];
+    truncated.push(name);
+    return [name, cell.cut];
+  });
+  return { row: Object.fromEntries(entries), truncated };
+}
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'rows.read',
+    operationId: 'listTables',
+    method: 'get',
+    path: TABLES_PATH,
+    summary: 'List tables and views, by schema and name',
+    tags,
+    request: { params: BranchRefParams, query: TablesQuery },
+    responses: {
+      200: answer(
+        'What the read-write login of the branch may read.',
+        z.strictObject({ tables: z.array(OneTable) }),
+      ),
+    },
+    failures: HOST_FAILURES,
+  }),
+  async (c) => {
+    const { project_id, branch_ref } = c.req.valid('param');
+    const { schema = null } = c.req.valid('query');
+    const { place, ask } = await branchOf(c, project_id, branch_ref, 'read');
+    const tables: z.output<typeof Table>[] = [];
+    for (let part = 0; part < PARTS_MAX; part += 1) {
+      const last = tables.at(-1);
+      const after = last ? { schema: last.schema, name: last.name } : null;
+      const listing = await ask('table.list', { ...place, schema, after });
+      tables.push(...listing.tables);
+      if (!listing.has_more) return c.json({ tables }, 200);
+    }
+    const message = 'There are too many tables for one answer: name a schema';
+    throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'schema', message }] });
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'rows.read',
+    operationId: 'listRows',
+    method: 'get',
+    path: ROWS_PATH,
+    summary: 'A page of rows, in the order of the primary key',
+    description: `${VALUES_EXPLAINED}\n\nA cell over 64 KiB is cut and listed in \`truncated\`; shorter ones are cut, too, when the page would be over 1 MiB. Without a primary key the rows come in no certain order.`,
+    tags,
+    request: { params: TableParams, query: PageQuery },
+    responses: { 200: answer('The page.', RowPage) },
+    failures: HOST_FAILURES,
+  }),
+  async (c) => {
+    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { schema, limit, offset } = c.req.valid('query');
+    const { place, ask } = await branchOf(c, project_id, branch_ref, 'read');
+    const rows: z.output<typeof Values>[] = [];
+    const truncated: z.output<typeof RowPage>['truncated'] = [];
+    // Rows of very many columns come in several messages.
+    for (;;) {
+      const part = { offset: offset + rows.length, limit: limit - rows.length };
+      const page = await ask('row.list', { ...place, schema, table, ...part });
+      for (const cells of page.rows) {
+        const named = namedRow(page.columns, cells);
+        truncated.push(...named.truncated.map((column) => ({ row: rows.length, column })));
+        rows.push(named.row);
+      }
+      if (page.has_more && page.rows.length > 0 && rows.length < limit) continue;
+      const { columns, has_more, estimated_rows } = page;
+      return c.json(
+        { table, schema, columns, rows, limit, offset, has_more, estimated_rows, truncated },
+        200,
+      );
+    }
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'rows.change',
+    operationId: 'updateRow',
+    method: 'patch',
+    path: ROWS_PATH,
+    summary: 'Change one cell',
+    description: VALUES_EXPLAINED,
+    tags,
+    request: { params: TableParams, query: RowsQuery, body: jsonBody(CellChange) },
+    responses: { 200: answer('The row as it is now.', ChangedRow) },
+    failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
+  }),
+  async (c) => {
+    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { schema } = c.req.valid('query');
+    const { primary_key, id, column, value, expected } = c.req.valid('json');
+    const { place, ask } = await branchOf(c, project_id, branch_ref, 'change');
+    const { columns, row } = await ask('row.update', {
+      ...place,
+      schema,
+      table,
+      primary_key: listed(primary_key),
+      id: listed(id),
+      column,
+      value,
+      expected: expected === undefined ? null : { value: expected },
+    });
+    return c.json(namedRow(columns, row), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'rows.change',
+    operationId: 'deleteRows',
+    method: 'delete',
+    path: ROWS_PATH,
+    summary: 'Delete rows, in one transaction',
+    tags,
+    request: { params: TableParams, query: RowsQuery, body: jsonBody(RowDeletion) },
+    responses: { 200: answer('How many are gone.', DeletedRows) },
+    failures: [...HOST_FAILURES, 'WRITE_BLOCKED'],
+  }),
+  async (c) => {
+    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { schema } = c.req.valid('query');
+    const { primary_key, ids } = c.req.valid('json');
+    const { place, ask } = await branchOf(c, project_id, branch_ref, 'change');
+    const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
+    const { deleted, missing } = await ask('row.delete', { ...place, schema, table, ...key });
+    return c.json({ deleted, missing: ids.filter((_, at) => missing.includes(at)) }, 200);
+  },
+);
+
+export const tableRoutes = router;

@@ -1,0 +1,341 @@
+import { globSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { beforeAll, describe, expect, inject, test } from 'vitest';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
+import type { Api, ProjectBody } from '../support/api.ts';
+import { connect, query } from '../support/database.ts';
+import { apiOf, ownerOf } from '../support/tenants.ts';
+
+const SAMPLE = readFileSync(join(import.meta.dirname, '../support/sample.sql'), 'utf8');
+
+interface TableList {
+  tables: {
+    schema: string;
+    name: string;
+    kind: string;
+    primary_key: string[];
+    columns: { name: string }[];
+  }[];
+}
+interface RowPage {
+  rows: Record<string, unknown>[];
+  columns: { name: string; type: string }[];
+  truncated: { row: number; column: string }[];
+  has_more: boolean;
+  [field: string]: unknown;
+}
+
+let api: Api;
+let project: ProjectBody;
+let ownerUrl: string;
+const tables = () => `/api/v1/projects/${project.id}/branches/shop/tables`;
+const rowsOf = (table: string, search = '') => `${tables()}/${encodeURIComponent(table)}/rows${search}`;
+const page = async (table: string, search = '') => (await api.get<RowPage>(rowsOf(table, search))).body;
+const update = (table: string, body: object, search = '') =>
+  api.call('PATCH', rowsOf(table, search), { body });
+const remove = (table: string, body: object, search = '') =>
+  api.call('DELETE', rowsOf(table, search), { body });
+
+beforeAll(async () => {
+  api = await ownerOf('tables');
+  project = await api.project('Tables');
+  await api.branch(project.id, 'shop');
+  ownerUrl = (await api.credentials(project.id, 'shop')).direct_url;
+  await query(ownerUrl, SAMPLE);
+});
+
+describe('a shop', () => {
+  test('its tables and views', async () => {
+    const { status, body } = await api.get<TableList>(`${tables()}?schema=public`);
+    expect(status).toBe(200);
+    expect(body.tables.map(({ name, kind }) => `${name} ${kind}`)).toEqual([
+      'author table',
+      'book table',
+      'cheap_book view',
+      'sale table',
+    ]);
+    expect(body.tables[1]).toMatchObject({ primary_key: ['isbn'], schema: 'public' });
+    expect((await api.get<TableList>(`${tables()}?schema=nowhere`)).body).toEqual({ tables: [] });
+  });
+
+  test('pages of a table, each row an object', async () => {
+    const first = await page('book');
+    expect(first).toMatchObject({
+      table: 'book',
+      schema: 'public',
+      limit: 50,
+      offset: 0,
+      has_more: true,
+      truncated: [],
+    });
+    expect(first.rows).toHaveLength(50);
+    expect(first.rows[0]).toEqual({
+      isbn: 'isbn-1',
+      author_id: 2,
+      title: 'Title 1',
+      price: '1.00',
+      binding: 'soft',
+      tags: '{t1,ü}',
+      cover: expect.stringMatching(/^[A-Za-z0-9+/]{22}==$/),
+      added: '2026-01-01 01:00:00+00',
+    });
+    const last = await page('book', '?limit=30&offset=780');
+    expect(last).toMatchObject({ limit: 30, offset: 780, has_more: false });
+    expect(last.rows).toHaveLength(20);
+    expect((await page('cheap_book', '?limit=1')).columns.map(({ name }) => name)).toEqual(['isbn', 'title']);
+  });
+
+  test('a cell is changed, unless it is not what was expected', async () => {
+    const cell = { primary_key: 'isbn', id: 'isbn-7', column: 'price' };
+    const changed = await update('book', { ...cell, value: '12.5', expected: '7.00' });
+    expect(changed).toMatchObject({
+      status: 200,
+      body: { row: { isbn: 'isbn-7', price: '12.50' }, truncated: [] },
+    });
+    expect(await update('book', { ...cell, value: '13', expected: '7.00' })).toMatchObject({
+      status: 409,
+      body: { error: 'ROW_CHANGED' },
+    });
+    expect(await update('book', { ...cell, id: 'isbn-none', value: '13' })).toMatchObject({
+      status: 404,
+      body: { error: 'ROW_NOT_FOUND' },
+    });
+    expect(await query(ownerUrl, "select price from book where isbn = 'isbn-7'")).toEqual([
+      { price: '12.50' },
+    ]);
+  });
+
+  test("PostgreSQL's refusal is told in its words, and never logged", async () => {
+    const negative = await update('book', { primary_key: 'isbn', id: 'isbn-8', column: 'price', value: -1 });
+    expect(negative).toMatchObject({ status: 422, body: { error: 'STATEMENT_REFUSED', sqlstate: '23514' } });
+    expect(negative.body.message).toMatch(/violates check constraint/);
+    const telltale = 'a telltale of the tenant';
+    const refused = await update('book', {
+      primary_key: 'isbn',
+      id: 'isbn-8',
+      column: 'author_id',
+      value: telltale,
+    });
+    expect(refused).toMatchObject({ status: 422, body: { sqlstate: '22P02' } });
+    expect(refused.body.message).toContain(telltale);
+    const { logs } = devFolder(inject('stack').devDir);
+    for (const name of globSync('{gateway,agent}.log', { cwd: logs }))
+      expect(readFileSync(join(logs, name), 'utf8')).not.toContain(telltale);
+  });
+
+  test('rows are deleted together; what refers to them keeps them all', async () => {
+    const sales = { primary_key: 'sale_id' };
+    expect(await remove('sale', { ...sales, ids: ['1', 2, '77777', 'isbn'] })).toMatchObject({
+      status: 422,
+      body: { error: 'STATEMENT_REFUSED', sqlstate: '22P02' },
+    });
+    const deleted = await remove('sale', { ...sales, ids: ['1', 2, '77777'] });
+    expect(deleted).toMatchObject({ status: 200, body: { deleted: 2, missing: ['77777'] } });
+    expect(await remove('author', { primary_key: 'author_id', ids: [1, 2] })).toMatchObject({
+      status: 422,
+      body: { sqlstate: '23503' },
+    });
+    expect((await page('author', '?limit=2')).rows).toHaveLength(2);
+  });
+});
+
+describe('keys', () => {
+  beforeAll(() =>
+    query(
+      ownerUrl,
+      `create table line (order_id int, number int, note text, primary key (order_id, number));
+       insert into line select n / 3, n % 3, 'n' || n from generate_series(0, 29) n;
+       create table keyless (a int); insert into keyless values (1)`,
+    ),
+  );
+
+  test('of several columns are arrays', async () => {
+    const key = { primary_key: ['order_id', 'number'] };
+    expect(await update('line', { ...key, id: [2, 1], column: 'note', value: null })).toMatchObject({
+      body: { row: { order_id: 2, number: 1, note: null } },
+    });
+    expect(
+      await remove('line', {
+        ...key,
+        ids: [
+          [0, 0],
+          [9, 9],
+        ],
+      }),
+    ).toMatchObject({
+      body: { deleted: 1, missing: [[9, 9]] },
+    });
+    expect(await update('line', { ...key, id: 2, column: 'note', value: 'x' })).toMatchObject({
+      status: 422,
+    });
+  });
+
+  test('are needed to change a row', async () => {
+    expect((await page('keyless')).rows).toEqual([{ a: 1 }]);
+    for (const answer of [
+      await update('keyless', { primary_key: 'a', id: 1, column: 'a', value: 2 }),
+      await remove('keyless', { primary_key: 'a', ids: [1] }),
+    ]) {
+      expect(answer).toMatchObject({
+        status: 422,
+        body: { error: 'VALIDATION_FAILED', details: [{ path: 'primary_key' }] },
+      });
+    }
+  });
+});
+
+test.each([
+  'with space',
+  'Upper',
+  'slash/and\\back',
+  '100% "sure"',
+  'dot.ted',
+  'Größe 数 🐘',
+  '?query=1&x#y',
+  '+',
+])('a table named %s', async (name) => {
+  const quoted = `"${name.replaceAll('"', '""')}"`;
+  await query(
+    ownerUrl,
+    `create schema if not exists "My schema"; create table "My schema".${quoted} (id int primary key, ${quoted} text);
+    insert into "My schema".${quoted} values (1, 'one'), (2, 'two')`,
+  );
+  const search = '?schema=My%20schema';
+  expect((await page(name, search)).rows).toEqual([
+    { id: 1, [name]: 'one' },
+    { id: 2, [name]: 'two' },
+  ]);
+  expect(await update(name, { primary_key: 'id', id: 1, column: name, value: 'new' }, search)).toMatchObject({
+    body: { row: { id: 1, [name]: 'new' } },
+  });
+  expect(await remove(name, { primary_key: 'id', ids: [2] }, search)).toMatchObject({ body: { deleted: 1 } });
+  expect((await api.get(rowsOf(name))).status).toBe(404);
+});
+
+describe('what is large', () => {
+  test('a cell of 5 MB is cut and listed', async () => {
+    await query(
+      ownerUrl,
+      `create table picture (id int primary key, name text, data bytea);
+       insert into picture values (1, 'small', 'x'), (2, 'large', decode(repeat('00', 5000000), 'hex'))`,
+    );
+    const { rows, truncated } = await page('picture');
+    expect(truncated).toEqual([{ row: 1, column: 'data' }]);
+    expect(String(rows[1]?.data)).toBe('A'.repeat(65_536));
+    const renamed = await update('picture', { primary_key: 'id', id: 2, column: 'name', value: 'huge' });
+    expect(renamed.body).toMatchObject({ row: { name: 'huge' }, truncated: ['data'] });
+  });
+
+  test('50 rows of 1,600 columns come in one answer', async () => {
+    const columns = Array.from(
+      { length: 1_599 },
+      (_, n) => `a_column_with_a_long_name_${n} int default 1234567890`,
+    );
+    await query(
+      ownerUrl,
+      `create table wide (id int primary key, ${columns.join(', ')}); insert into wide (id) select generate_series(1, 60)`,
+    );
+    const { rows, has_more, truncated } = await page('wide');
+    expect(rows.map(({ id }) => id)).toEqual(Array.from({ length: 50 }, (_, n) => n + 1));
+    expect([has_more, truncated]).toEqual([true, []]);
+  });
+
+  test('2,000 tables come in one answer', async () => {
+    await query(
+      ownerUrl,
+      `create schema many; do $$ begin for n in 1..2000 loop
+         execute format('create table many.table_%s (id int primary key, first_name text, last_name text, at date,
+           street varchar(100), town varchar(100), country varchar(2), amount numeric(10, 2))', n);
+       end loop; end $$`,
+    );
+    const { body } = await api.get<TableList>(`${tables()}?schema=many`);
+    expect(new Set(body.tables.map(({ name }) => name)).size).toBe(2_000);
+    expect(body.tables).toHaveLength(2_000);
+  });
+
+  test('a value over what a message holds is refused', async () => {
+    const large = { primary_key: 'id', id: 1, column: 'name', value: '\u0001'.repeat(174_740) };
+    expect((await update('picture', large)).status).toBe(422);
+    const fits = await update('picture', { ...large, value: 'x'.repeat(1_000_000) });
+    expect(fits.body).toMatchObject({ truncated: ['name'] });
+  });
+});
+
+test('a table that another session has locked: 504, and the lock is not waited for any longer', async () => {
+  await query(ownerUrl, 'create table locked (id int primary key)');
+  const holder = await connect(ownerUrl);
+  await holder.query('begin; lock table locked in access exclusive mode');
+  expect(await api.get(rowsOf('locked'))).toMatchObject({ status: 504, body: { error: 'HOST_TIMEOUT' } });
+  const { rows } = await holder.query(
+    "select from pg_locks where relation = 'locked'::regclass and not granted",
+  );
+  expect(rows).toEqual([]);
+  expect((await api.get<TableList>(tables())).status).toBe(200);
+  await holder.end();
+  expect((await api.get(rowsOf('locked'))).status).toBe(200);
+});
+
+test('bounds and forms', async () => {
+  const ids = Array.from({ length: 51 }, (_, n) => n);
+  const key = { primary_key: 'author_id' };
+  for (const answer of await Promise.all([
+    api.get(rowsOf('author', '?limit=51')),
+    api.get(rowsOf('author', '?limit=0')),
+    api.get(rowsOf('author', '?offset=-1')),
+    api.get(rowsOf('author', '?colour=red')),
+    api.get(`${tables()}?limit=1`),
+    remove('author', { ...key, ids }),
+    remove('author', { ...key, ids: [] }),
+    remove('author', { ...key, ids: [null] }),
+    update('author', { ...key, id: 1, column: 'nothing', value: 1 }),
+    update('author', { ...key, id: 1, column: 'name' }),
+    update('author', { ...key, id: 1, column: 'name', value: { a: 1 } }),
+    update('author', { ...key, id: 1, column: 'name', value: '\ud800' }),
+    update('author', { ...key, id: 1, column: 'name', value: 'x', colour: 'red' }),
+  ])) {
+    expect(answer).toMatchObject({
+      status: 422,
+      body: { error: 'VALIDATION_FAILED', details: [expect.anything()] },
+    });
+  }
+  expect((await api.get(rowsOf('nothing'))).status).toBe(404);
+  expect((await page('author', '?limit=1&offset=40')).rows).toEqual([]);
+});
+
+test('a viewer reads and changes nothing', async () => {
+  const viewer = await apiOf({ tenant: 'tables', role: 'viewer', email: 'owner@tables.example' });
+  expect((await viewer.get(rowsOf('author', '?limit=1'))).status).toBe(200);
+  const body = { primary_key: 'author_id', ids: [1] };
+  expect(await viewer.call('DELETE', rowsOf('author'), { body })).toMatchObject({
+    status: 403,
+    body: { error: 'FORBIDDEN' },
+  });
+});
+
+/** What the service itself would write into its record. */
+function record(change: string, id: string) {
+  const [file = ''] = globSync(join(devFolder(inject('stack').devDir).gatewayState, '**/d1/**/*.sqlite'));
+  const d1 = new DatabaseSync(file);
+  try {
+    d1.exec('pragma busy_timeout = 5000');
+    d1.prepare(`update ${change} where id = ?`).run(id);
+  } finally {
+    d1.close();
+  }
+}
+
+test('rows of a branch that is not active are not shown; those of a blocked project are not changed', async () => {
+  const other = await api.project('Shut');
+  const path = `/api/v1/projects/${other.id}/branches/main/tables`;
+  record("projects set storage_state = 'write_blocked'", other.id);
+  const body = { primary_key: 'id', ids: [1] };
+  expect(await api.call('DELETE', `${path}/any/rows`, { body })).toMatchObject({
+    status: 409,
+    body: { error: 'WRITE_BLOCKED' },
+  });
+  expect((await api.get(path)).status).toBe(200);
+  record("project_branches set status = 'expired'", other.main_branch.id);
+  for (const of of [path, `${path}/any/rows`])
+    expect(await api.get(of)).toMatchObject({ status: 409, body: { error: 'BRANCH_NOT_ACTIVE' } });
+});
