@@ -1,0 +1,67 @@
+import { readFileSync, statSync } from 'node:fs';
+import { BlockList, isIPv6 } from 'node:net';
+import { join } from 'node:path';
+import { RULE_FILES } from '../servers/configuration.ts';
+import type { Attempt } from './connection-logs.ts';
+
+/** A line of the pooler's rule file, as `rule-files.ts` writes it: database, logins, network. */
+const RULE = /^hostssl "([^"]+)" (\S+) ([^\s/]+)\/(\d+) scram-sha-256$/gm;
+
+const familyOf = (address: string) => (isIPv6(address) ? 'ipv6' : 'ipv4');
+
+/**
+ * Whom the pooler lets try a password, by the file that it obeys: its log tells of everybody's attempts, and an
+ * outsider's must not count against a branch.
+ */
+export class Admission {
+  readonly #file: string;
+  #version = '';
+  /** By database. */
+  #rules = new Map<string, Rule[]>();
+
+  constructor(rulesFolder: string) {
+    this.#file = join(rulesFolder, RULE_FILES.poolerHba);
+  }
+
+  /** Reads the file if it was written since the last time. */
+  refresh(): void {
+    const { ino, mtimeNs } = statSync(this.#file, { bigint: true });
+    const version = `${ino} ${mtimeNs}`;
+    if (version === this.#version) return;
+    this.#rules = new Map();
+    const text = readFileSync(this.#file, 'utf8');
+    for (const [, database = '', logins = '', address = '', prefix] of text.matchAll(RULE)) {
+      const rules = this.#rules.get(database) ?? [];
+      rules.push(new Rule(logins, address, Number(prefix)));
+      this.#rules.set(database, rules);
+    }
+    this.#version = version;
+  }
+
+  admits({ database, login, address }: Attempt): boolean {
+    return this.#rules.get(database)?.some((rule) => rule.admits(login, address)) ?? false;
+  }
+}
+
+class Rule {
+  readonly #logins: string;
+  readonly #address: string;
+  readonly #prefix: number;
+  /** Made when first asked for: few rules of many ever are. */
+  #network: BlockList | null = null;
+
+  constructor(logins: string, address: string, prefix: number) {
+    this.#logins = logins;
+    this.#address = address;
+    this.#prefix = prefix;
+  }
+
+  admits(login: string, address: string): boolean {
+    if (!this.#logins.includes(`"${login}"`)) return false;
+    if (!this.#network) {
+      this.#network = new BlockList();
+      this.#network.addSubnet(this.#address, this.#prefix, familyOf(this.#address));
+    }
+    return this.#network.check(address, familyOf(address));
+  }
+}

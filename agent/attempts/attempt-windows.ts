@@ -1,0 +1,47 @@
+interface Window {
+  /** When it ends, in milliseconds of the caller's clock. */
+  end: number;
+  count: number;
+}
+
+/** Counts attempts by branch. A branch's window opens with its first attempt and lasts a fixed time. */
+export class AttemptWindows {
+  readonly #limit: number;
+  readonly #length: number;
+  /** In the order of their ends. */
+  readonly #windows = new Map<string, Window>();
+
+  /** @param length of a window, in milliseconds */
+  constructor(limit: number, length: number) {
+    this.#limit = limit;
+    this.#length = length;
+  }
+
+  /** Counts one attempt. @returns whether it is the branch's last within the limit */
+  count(branchId: string, now: number): boolean {
+    this.#forgetEnded(now);
+    const window = this.#windows.get(branchId) ?? { end: now + this.#length, count: 0 };
+    window.count += 1;
+    this.#windows.set(branchId, window);
+    return window.count === this.#limit;
+  }
+
+  /** Goes on with a window at its limit, as another process left it. To be called in the order of ends. */
+  resume(branchId: string, now: number, endsIn: number): void {
+    this.#windows.set(branchId, { end: now + Math.min(endsIn, this.#length), count: this.#limit });
+  }
+
+  /** Branches whose window is at its limit, and how long it still lasts. */
+  atLimit(now: number): Map<string, { endsIn: number; count: number }> {
+    this.#forgetEnded(now);
+    const full = [...this.#windows].filter(([, { count }]) => count >= this.#limit);
+    return new Map(full.map(([branchId, { end, count }]) => [branchId, { endsIn: end - now, count }]));
+  }
+
+  #forgetEnded(now: number) {
+    for (const [branchId, { end }] of this.#windows) {
+      if (end > now) return;
+      this.#windows.delete(branchId);
+    }
+  }
+}

@@ -1,0 +1,35 @@
+import type { Queryable } from '../postgres/connect.ts';
+
+/** A branch that takes no connections until its window ends. */
+export interface ShutBranch {
+  branch_id: string;
+  database: string;
+  until: Date;
+  /** Milliseconds until then. */
+  ends_in: number;
+}
+
+/** In the order of their ends; those that have ended are no longer shut, whether or not anybody was there to see. */
+export async function readShutBranches(db: Queryable): Promise<ShutBranch[]> {
+  const { rows } = await db.query<ShutBranch>(
+    `SELECT branch_id, database, until, (extract(epoch FROM until - clock_timestamp()) * 1000)::float8 AS ends_in
+     FROM shut_branch JOIN branch USING (branch_id)
+     WHERE until > clock_timestamp() ORDER BY until`,
+  );
+  return rows;
+}
+
+/** Makes these the ones that are shut, each for its time in milliseconds. The rule files follow when published. */
+export async function writeShutBranches(
+  db: Queryable,
+  shut: ReadonlyMap<string, { endsIn: number }>,
+): Promise<void> {
+  await db.query(
+    `WITH open_again AS (DELETE FROM shut_branch WHERE branch_id <> ALL ($1::uuid[]))
+     INSERT INTO shut_branch (branch_id, until)
+     SELECT branch_id, clock_timestamp() + ends_in * interval '1 millisecond'
+     FROM unnest($1::uuid[], $2::float8[]) AS wanted (branch_id, ends_in) JOIN branch USING (branch_id)
+     ON CONFLICT (branch_id) DO UPDATE SET until = excluded.until`,
+    [[...shut.keys()], [...shut.values()].map(({ endsIn }) => endsIn)],
+  );
+}

@@ -1,0 +1,54 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { pgbouncerIni, postgresqlConf } from '../../../agent/servers/configuration.ts';
+import { readSettings } from '../../../agent/settings.ts';
+import { attempt, connectFrom, HERE, targetOf } from '../../support/attempts.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startHost, type TestHost } from '../../support/host.ts';
+import { type Branch, Project, toolOptions } from '../../support/host-project.ts';
+
+const CLIENTS = 200;
+
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+let branch: Branch;
+
+beforeAll(async () => {
+  servers = await startHost();
+  project = new Project(servers.host);
+  main = await project.create('db_clients_prod', null);
+  branch = await project.create('db_clients_prod_br_one', main.database);
+});
+afterAll(() => servers.stop());
+
+test('200 clients through the pooler, of all branches together; the next gets PgBouncer’s error', async () => {
+  const clients = [];
+  while (clients.length < CLIENTS) {
+    const target = targetOf(servers, 'pooled', clients.length % 2 === 0 ? main : branch);
+    clients.push(await connectFrom(HERE, target));
+  }
+  const answers = await Promise.all(clients.map((client) => client.query('SELECT 1 AS one')));
+  expect(answers.every(({ rows }) => rows[0].one === 1)).toBe(true);
+  for (const each of [main, branch]) expect(await attempt(targetOf(servers, 'pooled', each))).toBe('full');
+  expect(await attempt(targetOf(servers, 'direct', main)), 'the direct port is another matter').toBe('in');
+  // The agent is not among those who are counted.
+  await project.prepare(project.plan('db_clients_prod_br_two'));
+
+  await clients.pop()?.end();
+  await eventually(async () => expect(await attempt(targetOf(servers, 'pooled', main))).toBe('in'));
+  await Promise.all(clients.map((client) => client.end()));
+});
+
+test('the limit is a setting up to 500, and the configuration that is printed carries it', async () => {
+  const { tls, agentUser } = servers.layout;
+  const options = toolOptions({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
+  const printed = async (file: string) => (await servers.tool('configuration', file, ...options)).stdout;
+  expect(await printed('pgbouncer.ini')).toContain('\nmax_client_conn = 200\n');
+  expect(await printed('postgresql.conf')).toContain('\nmax_connections = 400\n');
+  expect(readSettings({})).toMatchObject({ POOLER_MAX_CLIENTS: CLIENTS });
+  expect(readSettings({ POOLER_MAX_CLIENTS: '500' })).toMatchObject({ POOLER_MAX_CLIENTS: 500 });
+  expect(() => readSettings({ POOLER_MAX_CLIENTS: '501' })).toThrow('POOLER_MAX_CLIENTS');
+  const raised = { ...servers.layout, pooler: { ...servers.layout.pooler, maxClients: 500 } };
+  expect(pgbouncerIni(raised)).toContain('\nmax_client_conn = 500\n');
+  expect(postgresqlConf(raised)).toContain('\nmax_connections = 700\n');
+});

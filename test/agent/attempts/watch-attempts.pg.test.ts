@@ -1,0 +1,217 @@
+import { renameSync } from 'node:fs';
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { AttemptWatch } from '../../../agent/attempts/watch-attempts.ts';
+import { closeHost, type Host, openHost } from '../../../agent/operations/host.ts';
+import { recover } from '../../../agent/operations/recover.ts';
+import { withConsole } from '../../../agent/pooler/console.ts';
+import { attempt, attempts, OUTSIDE, type Target, targetOf, tried } from '../../support/attempts.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startHost, type TestHost } from '../../support/host.ts';
+import { type Branch, type Port, Project, toolOptions } from '../../support/host-project.ts';
+
+/** Long enough for 70 attempts on a busy machine. */
+const WINDOW_MS = 12_000;
+const WINDOW_SECONDS = WINDOW_MS / 1000;
+const PORTS = ['direct', 'pooled'] satisfies Port[];
+
+interface Event {
+  event: string;
+  branch_id?: string;
+  count?: number;
+}
+
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+let other: Branch;
+let events: Event[];
+let stop: () => Promise<void>;
+
+beforeAll(async () => {
+  servers = await startHost();
+  project = new Project(servers.host);
+  main = await project.create('db_limits_prod', null);
+  other = await project.create('db_limits_prod_br_other', main.database);
+  events = [];
+  stop = await watch(servers.host);
+});
+afterAll(async () => {
+  await stop();
+  await servers.stop();
+});
+
+// Whatever a test does to one branch is nothing to another.
+afterEach(async () => {
+  for (const port of PORTS) expect(await attempt(targetOf(servers, port, other))).toBe('in');
+});
+
+/** Watches as an agent does. @returns ends it */
+async function watch(host: Host): Promise<() => Promise<void>> {
+  const ending = new AbortController();
+  const watching = new AttemptWatch(
+    host,
+    (event, fields) => events.push({ event, ...fields }),
+    WINDOW_MS,
+  ).keepWatching(ending.signal);
+  return async () => {
+    ending.abort();
+    await watching;
+  };
+}
+
+let made = 0;
+const newBranch = () => project.create(`db_limits_prod_br_n${made++}`, main.database);
+
+const HERE_RULE = { branch_id: null, cidr: '127.0.0.1/32' };
+const wrong = (target: Target): Target => ({ ...target, password: 'a guess' });
+/** Branches that earlier tests have left shut. */
+const shutOut: Branch[] = [];
+const untilShut = (target: Target) =>
+  eventually(async () => expect(await attempt(target)).toBe('refused'), WINDOW_SECONDS);
+const untilOpen = (target: Target) =>
+  eventually(async () => expect(await attempt(target)).toBe('in'), 3 * WINDOW_SECONDS);
+const eventsOf = (branch: Branch) => events.filter(({ branch_id }) => branch_id === branch.branch_id);
+
+test.each(
+  PORTS.flatMap((port) => [
+    { port, password: 'right' },
+    { port, password: 'wrong' },
+  ]),
+)('70 attempts one after another, $port, $password passwords', async ({ port, password }) => {
+  const branch = await newBranch();
+  const target = targetOf(servers, port, branch);
+  const outcomes = await attempts(70, password === 'right' ? target : wrong(target));
+  expect(tried(outcomes)).toBeGreaterThanOrEqual(50);
+  expect(tried(outcomes)).toBeLessThanOrEqual(52);
+  for (const each of PORTS) expect(await attempt(targetOf(servers, each, branch))).toBe('refused');
+  await eventually(async () =>
+    expect(eventsOf(branch)).toEqual([
+      { event: 'attempts.limited', branch_id: branch.branch_id, count: expect.any(Number) },
+    ]),
+  );
+  shutOut.push(branch);
+});
+
+test('both ports count together', async () => {
+  const branch = await newBranch();
+  const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
+  expect(await attempts(25, direct)).toEqual(Array(25).fill('in'));
+  expect(await attempts(24, pooled)).toEqual(Array(24).fill('in'));
+  expect(tried(await attempts(20, wrong(pooled)))).toBeLessThanOrEqual(3);
+  expect(await attempt(direct)).toBe('refused');
+});
+
+test.each(
+  PORTS.flatMap((port) => [
+    { port, password: 'right' },
+    { port, password: 'wrong' },
+  ]),
+)(
+  '200 at once, $port, $password passwords: the crowd is through, then the branch is shut',
+  async ({ port, password }) => {
+    const branch = await newBranch();
+    const target = targetOf(servers, port, branch);
+    const guess = password === 'right' ? target : wrong(target);
+    await Promise.all(Array.from({ length: 200 }, () => attempt(guess)));
+    await untilShut(target);
+    await eventually(async () => expect(eventsOf(branch)[0]?.event).toBe('attempts.limited'));
+    shutOut.push(branch);
+  },
+);
+
+test.each(PORTS)('an outsider can do what he likes: nobody is shut out on the %s port', async (port) => {
+  const branch = await newBranch();
+  const target = targetOf(servers, port, branch);
+  const outcomes = [
+    ...(await attempts(70, target, OUTSIDE)),
+    ...(await Promise.all(Array.from({ length: 100 }, () => attempt(wrong(target), OUTSIDE)))),
+  ];
+  expect(new Set(outcomes)).toEqual(new Set(['refused']));
+  // Counted behind them in the log: these would be the last that are allowed, or one too many.
+  expect(await attempts(49, target)).toEqual(Array(49).fill('in'));
+  expect(eventsOf(branch)).toEqual([]);
+});
+
+test('sessions of the pooler and the agent over unix sockets are no attempts', async () => {
+  const branch = await newBranch();
+  for (let proofs = 0; proofs < 30; proofs++) await project.prove(branch);
+  await Promise.all(Array.from({ length: 30 }, () => project.prove(branch)));
+  expect(await attempts(49, targetOf(servers, 'pooled', branch))).toEqual(Array(49).fill('in'));
+  expect(eventsOf(branch)).toEqual([]);
+});
+
+test('logs that are rotated in between: nothing is missed', async () => {
+  const branch = await newBranch();
+  const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
+  await attempts(12, direct);
+  await attempts(12, pooled);
+  renameSync(servers.settings.POOLER_LOG, `${servers.settings.POOLER_LOG}.1`);
+  await withConsole(servers.settings, (console) => console.query('RELOAD'));
+  await servers.query("ALTER SYSTEM SET log_filename = 'after-%a.log'");
+  await servers.query('SELECT pg_reload_conf()');
+  await attempts(12, direct);
+  await attempts(12, pooled);
+  expect(tried(await attempts(20, direct))).toBeLessThanOrEqual(4);
+});
+
+test('a control tool beside the agent lists what is shut, and leaves it shut', async () => {
+  const branch = await newBranch();
+  const target = targetOf(servers, 'pooled', branch);
+  await attempts(60, target);
+  const rules = [HERE_RULE, { branch_id: null, cidr: '192.0.2.0/24' }];
+  const apply = await servers.tool(
+    'access',
+    'apply',
+    ...toolOptions({
+      project_id: project.id,
+      access: JSON.stringify({ revision: ++project.revision, rules }),
+    }),
+  );
+  expect(apply.exitCode).toBe(0);
+  expect(await attempt(target)).toBe('refused');
+  const list = await servers.tool('list');
+  expect(list.stdout).toMatch(new RegExp(`^${branch.database} is shut until \\S+Z: `, 'm'));
+  expect(list.stdout).not.toMatch(new RegExp(`^${other.database} is shut`, 'm'));
+});
+
+test('a branch is open again on both ports when its window ends', async () => {
+  expect(shutOut).toHaveLength(8);
+  for (const branch of shutOut) {
+    for (const port of PORTS) await untilOpen(targetOf(servers, port, branch));
+    await eventually(async () => expect(eventsOf(branch).at(-1)?.event).toBe('attempts.open_again'));
+  }
+  await eventually(
+    async () => expect((await servers.tool('list')).stdout).not.toContain('is shut'),
+    2 * WINDOW_SECONDS,
+  );
+});
+
+test('an agent that starts again keeps a branch shut for the rest of its window, and opens it then', async () => {
+  const branch = await newBranch();
+  const target = targetOf(servers, 'direct', branch);
+  await attempts(60, target);
+  await eventually(async () => expect(eventsOf(branch)).toHaveLength(1));
+  await stop();
+  const next = await openHost(servers.settings);
+  expect(await recover(next)).toEqual([]);
+  const stopNext = await watch(next);
+  expect(tried(await attempts(10, target))).toBe(0);
+  await untilOpen(target);
+  await eventually(async () => expect(eventsOf(branch).at(-1)?.event).toBe('attempts.open_again'));
+  await stopNext();
+
+  // The agent is away when the window ends: the branch opens when the agent is back.
+  stop = await watch(servers.host);
+  await attempts(60, target);
+  await eventually(async () => expect(eventsOf(branch)).toHaveLength(3));
+  await stop();
+  await eventually(
+    async () => expect((await servers.tool('list')).stdout).not.toContain('is shut'),
+    2 * WINDOW_SECONDS,
+  );
+  expect(await attempt(target)).toBe('refused');
+  expect(await recover(next)).toEqual([]);
+  expect(await attempt(target)).toBe('in');
+  await closeHost(next);
+  stop = await watch(servers.host);
+});

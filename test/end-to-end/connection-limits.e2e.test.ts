@@ -1,0 +1,55 @@
+import { beforeAll, expect, test } from 'vitest';
+import type { Api, ProjectBody } from '../support/api.ts';
+import { attempt, attempts, OUTSIDE, type Target, tried } from '../support/attempts.ts';
+import { eventually } from '../support/eventually.ts';
+import { ownerOf } from '../support/tenants.ts';
+
+const WINDOW_MS = 60_000;
+
+let api: Api;
+let project: ProjectBody;
+
+beforeAll(async () => {
+  api = await ownerOf('connection-limits');
+  project = await api.project('Limits');
+  await api.branch(project.id, 'guessed');
+  await api.branch(project.id, 'other');
+});
+
+async function targets(branch: string): Promise<[direct: Target, pooled: Target]> {
+  const { direct_url, database_url } = await api.credentials(project.id, branch);
+  return [readUrl(direct_url), readUrl(database_url)];
+}
+
+function readUrl(url: string): Target {
+  const { port, username, password, pathname } = new URL(url);
+  return {
+    port: Number(port),
+    user: username,
+    password: decodeURIComponent(password),
+    database: pathname.slice(1),
+  };
+}
+
+test('50 attempts a minute and branch, over both ports, from allowed addresses: then shut for the rest of it', async () => {
+  const [direct, pooled] = await targets('guessed');
+  const others = await targets('other');
+  const guess = { ...pooled, password: 'a guess' };
+  expect(tried(await attempts(20, pooled, OUTSIDE))).toBe(0);
+
+  const begun = performance.now();
+  const outcomes = [
+    ...(await attempts(10, direct)),
+    ...(await attempts(10, { ...direct, password: 'a guess' })),
+    ...(await attempts(10, pooled)),
+    ...(await attempts(40, guess)),
+  ];
+  expect(tried(outcomes)).toBeGreaterThanOrEqual(50);
+  expect(tried(outcomes)).toBeLessThanOrEqual(52);
+  for (const target of [direct, pooled]) expect(await attempt(target)).toBe('refused');
+  for (const target of others) expect(await attempt(target)).toBe('in');
+
+  await eventually(async () => expect(await attempt(pooled)).toBe('in'), 90);
+  expect(performance.now() - begun).toBeGreaterThan(WINDOW_MS);
+  expect(await attempt(direct)).toBe('in');
+});
