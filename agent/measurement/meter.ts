@@ -1,0 +1,216 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
+import { z } from 'zod';
+import type { BranchMeasurement, ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
+import type { AgentSettings } from '../settings.ts';
+import { addChange, cacheHitRatio, changeSince, metricsOf, Statistics, type Totals } from './counters.ts';
+import { CpuAccount, CpuState } from './cpu-account.ts';
+import { DatabaseSizes } from './database-sizes.ts';
+import { Logins } from './logins.ts';
+import { type PooledClient, readPooledClients } from './pooled-clients.ts';
+import {
+  type Look,
+  lookAround,
+  type MeasuredBranch,
+  type MeasuredDatabase,
+  readDatabaseStatistics,
+  readSizes,
+} from './read-server.ts';
+
+/** No statement of a measurement runs or waits longer; the next measurement tries again. */
+const STATEMENT_WITHIN_MS = 10_000;
+const POOLER_WITHIN_MS = 5_000;
+
+/** The part of the account that is not by branch, kept in the agent's tables. */
+const MeterState = z.object({
+  cpu: CpuState,
+  /** Statistics of databases that are no branch's: they too have processes that end. By oid. */
+  others: z.record(z.string(), Statistics),
+  pooled: z.array(z.string()),
+});
+type MeterState = z.output<typeof MeterState>;
+
+export interface Round {
+  measurements: ProjectMeasurement[];
+  /** Why the pooler's clients could not be counted; null when they were. */
+  poolerTrouble: unknown;
+  /** How many databases were sized for it. */
+  sized: number;
+}
+
+/**
+ * Measures the branches of a host. It has a session of its own in the agent's database and enters no tenant's. What
+ * it counts from is in the agent's tables, where each measurement is written down before anybody hears of it.
+ */
+export class Meter {
+  readonly #settings: AgentSettings;
+  readonly #keeps: boolean;
+  readonly #sizes = new DatabaseSizes();
+  #session: OwnSession | null = null;
+  /** What was seen since the last measurement; null when that is to be read from the tables. */
+  #since: { cpu: CpuAccount; others: MeterState['others']; logins: Logins | null } | null = null;
+  /** Oids of the branches' databases at the last measurement. */
+  #known: ReadonlySet<string> | null = null;
+
+  /** @param keeps whether measurements are written down, which one meter of a host does: the agent's */
+  constructor(settings: AgentSettings, { keeps }: { keeps: boolean }) {
+    this.#settings = settings;
+    this.#keeps = keeps;
+  }
+
+  /** To be called about once a second, so that sessions that come and go are seen. */
+  async look(): Promise<Look> {
+    const session = await this.#open();
+    const { cpu, logins } = await this.#goOn(session);
+    await logins?.look();
+    const look = await lookAround(session);
+    cpu.look(look);
+    return look;
+  }
+
+  /** Measures all branches that are in use. */
+  async measure(): Promise<Round> {
+    const look = await this.look();
+    try {
+      const round = await this.#measure(look);
+      if (!this.#keeps) await this.#forget();
+      return round;
+    } catch (error) {
+      await this.#forget();
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#forget();
+    const session = this.#session;
+    this.#session = null;
+    await session?.end();
+  }
+
+  /** The next look goes on from what was written down last. */
+  async #forget(): Promise<void> {
+    const since = this.#since;
+    this.#since = null;
+    await since?.logins?.close();
+  }
+
+  async #open(): Promise<OwnSession> {
+    if (this.#session) return this.#session;
+    let lost = false;
+    const session = await openPlatformSession(this.#settings, () => {
+      lost = true;
+      this.#session = null;
+    });
+    await session.query(`SET statement_timeout = ${STATEMENT_WITHIN_MS}; SET jit = off`);
+    if (lost) throw new Error('Connection terminated');
+    this.#session = session;
+    return session;
+  }
+
+  async #goOn(session: OwnSession) {
+    if (this.#since) return this.#since;
+    const { rows } = await session.query('SELECT state FROM meter');
+    const state = rows[0] ? MeterState.parse(rows[0].state) : null;
+    this.#since = {
+      cpu: new CpuAccount(state?.cpu ?? null),
+      others: state?.others ?? {},
+      logins: this.#keeps ? new Logins(this.#settings, state?.pooled ?? []) : null,
+    };
+    return this.#since;
+  }
+
+  async #measure(look: Look): Promise<Round> {
+    const session = await this.#open();
+    const { cpu, others, logins } = await this.#goOn(session);
+    const [databases, pooled] = await Promise.all([readDatabaseStatistics(session), this.#pooledClients()]);
+    const branches = databases.filter(isBranch);
+    const sized = await this.#size(session, branches, look);
+
+    const changes = new Map(
+      databases.map(({ statistics, branch }) => {
+        const { database } = statistics;
+        return [database, changeSince(branch ? branch.seen : (others[database] ?? null), statistics)];
+      }),
+    );
+    const used = cpu.settle(changes);
+    const arrived = (pooled.clients && logins?.newPooled(pooled.clients)) ?? new Map<string, number>();
+    const kept: { branch_id: string; seen: Statistics; totals: Totals }[] = [];
+    const projects = new Map<string, BranchMeasurement[]>();
+    for (const { name, statistics, branch } of branches) {
+      const { database: oid } = statistics;
+      const bytes = this.#sizes.bytesOf(oid);
+      const change = changes.get(oid);
+      if (bytes === undefined || !change) continue;
+      // Its sessions so far, the proof's for one, were there before it was taken for zero.
+      if (this.#known && !this.#known.has(oid)) logins?.forgetLocal(name);
+      const connections = (logins?.direct(name, change.sessions) ?? 0) + (arrived.get(name) ?? 0);
+      const totals = addChange(branch.totals, change, { cpu_seconds: used.get(oid) ?? 0, connections });
+      if (!isDeepStrictEqual([branch.seen, branch.totals], [statistics, totals])) {
+        kept.push({ branch_id: branch.branch_id, seen: statistics, totals });
+      }
+      const clients = pooled.clients?.filter((client) => client.database === name).length ?? 0;
+      const measured = projects.get(branch.project_id) ?? [];
+      projects.set(branch.project_id, measured);
+      measured.push({
+        branch_id: branch.branch_id,
+        database_size_bytes: bytes,
+        active_connections: (look.direct.get(oid) ?? 0) + clients,
+        cache_hit_ratio: cacheHitRatio(change),
+        ...metricsOf(totals),
+      });
+    }
+    this.#known = new Set(branches.map(({ statistics }) => statistics.database));
+    if (this.#keeps) await this.#keep(session, databases, kept);
+    const observed_at = new Date().toISOString();
+    return {
+      measurements: [...projects].map(([project_id, branches]) => ({ project_id, observed_at, branches })),
+      poolerTrouble: pooled.trouble,
+      sized,
+    };
+  }
+
+  /** @returns how many were sized anew */
+  async #size(session: OwnSession, branches: readonly MeasuredDatabase[], look: Look): Promise<number> {
+    const statistics = branches.map((branch) => branch.statistics);
+    const due = this.#sizes.due(statistics, look.inTransaction);
+    this.#sizes.note(statistics, due.length > 0 ? await readSizes(session, due) : new Map());
+    return due.length;
+  }
+
+  /** A pooler that is away has no clients; it keeps nothing else from being measured. */
+  async #pooledClients(): Promise<{ clients: PooledClient[] | null; trouble: unknown }> {
+    try {
+      const late = sleep(POOLER_WITHIN_MS, undefined, { ref: false }).then(() => {
+        throw new Error(`PgBouncer does not answer within ${POOLER_WITHIN_MS / 1000} s`);
+      });
+      return { clients: await Promise.race([readPooledClients(this.#settings), late]), trouble: null };
+    } catch (trouble) {
+      return { clients: null, trouble };
+    }
+  }
+
+  async #keep(session: OwnSession, databases: readonly MeasuredDatabase[], branches: readonly object[]) {
+    const since = this.#since;
+    if (!since?.cpu.state) return;
+    since.others = Object.fromEntries(
+      databases.flatMap(({ branch, statistics }) => (branch ? [] : [[statistics.database, statistics]])),
+    );
+    const state: MeterState = {
+      cpu: since.cpu.state,
+      others: since.others,
+      pooled: since.logins?.counted ?? [],
+    };
+    await session.query(
+      `WITH kept AS (INSERT INTO meter (state) VALUES ($2) ON CONFLICT (id) DO UPDATE SET state = excluded.state)
+       UPDATE branch_usage AS usage SET seen = now.seen, totals = now.totals
+       FROM jsonb_to_recordset($1) AS now (branch_id uuid, seen jsonb, totals jsonb)
+       WHERE usage.branch_id = now.branch_id`,
+      [JSON.stringify(branches), JSON.stringify(state)],
+    );
+  }
+}
+
+const isBranch = (database: MeasuredDatabase): database is MeasuredDatabase & { branch: MeasuredBranch } =>
+  database.branch !== null;

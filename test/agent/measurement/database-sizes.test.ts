@@ -1,0 +1,60 @@
+import { expect, test } from 'vitest';
+import type { Statistics } from '../../../agent/measurement/counters.ts';
+import { DatabaseSizes } from '../../../agent/measurement/database-sizes.ts';
+
+const quiet = Array.from({ length: 200 }, (_, index) => ({
+  database: String(index),
+  inserted: 0,
+  updated: 0,
+  deleted: 0,
+  session_ms: 0,
+  committed: 0,
+})) as Statistics[];
+const nobody: ReadonlySet<string> = new Set();
+
+/** One measurement, in which every database has one byte. @returns what was sized */
+function size(sizes: DatabaseSizes, statistics: Statistics[], inTransaction = nobody): string[] {
+  const due = sizes.due(statistics, inTransaction);
+  sizes.note(statistics, new Map(due.map((database) => [database, 1])));
+  return due;
+}
+
+const withFirst = (change: Partial<Statistics>) =>
+  quiet.map((one, index) => (index === 7 ? { ...one, ...change } : one));
+
+test('all at first, then few, each of them by and by', () => {
+  const sizes = new DatabaseSizes();
+  expect(size(sizes, quiet)).toHaveLength(200);
+  const later = Array.from({ length: 100 }, () => size(sizes, quiet));
+  expect(Math.max(...later.map((due) => due.length))).toBe(2);
+  expect(new Set(later.flat()).size).toBe(200);
+});
+
+test.each([{ inserted: 1 }, { updated: 1 }, { deleted: 1 }, { session_ms: 0.5 }])(
+  '%o has it sized at once',
+  (change) => {
+    const sizes = new DatabaseSizes();
+    size(sizes, quiet);
+    expect(size(sizes, withFirst(change))).toContain('7');
+  },
+);
+
+test('a visit of autovacuum that changed nothing does not', () => {
+  const sizes = new DatabaseSizes();
+  size(sizes, quiet);
+  expect(size(sizes, withFirst({ committed: 2 }))).not.toContain('7');
+});
+
+test('an open transaction has it sized every time', () => {
+  const sizes = new DatabaseSizes();
+  size(sizes, quiet);
+  for (const _ of [1, 2, 3]) expect(size(sizes, quiet, new Set(['7']))).toContain('7');
+});
+
+test('a database that is gone is forgotten', () => {
+  const sizes = new DatabaseSizes();
+  size(sizes, quiet);
+  expect(sizes.bytesOf('7')).toBe(1);
+  size(sizes, quiet.slice(0, 5));
+  expect(sizes.bytesOf('7')).toBeUndefined();
+});

@@ -1,0 +1,326 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Meter } from '../../../agent/measurement/meter.ts';
+import { inDatabase } from '../../../agent/postgres/connect.ts';
+import { eventually } from '../../support/eventually.ts';
+import type { TestHost } from '../../support/host.ts';
+import {
+  asClient,
+  type Branch,
+  connect,
+  type Port,
+  type Project,
+  startHostWithProject,
+} from '../../support/host-project.ts';
+import { branchIn, flush, TestMeter } from '../../support/metering.ts';
+
+const NOTHING = {
+  cpu_seconds: 0,
+  total_connections: 0,
+  transactions_committed: 0,
+  transactions_rolled_back: 0,
+  rows_fetched: 0,
+  rows_inserted: 0,
+  rows_updated: 0,
+  rows_deleted: 0,
+};
+
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+let meter: TestMeter;
+
+beforeAll(async () => {
+  ({ servers, project, main } = await startHostWithProject(
+    'db_shop_prod',
+    `CREATE TABLE item (id integer PRIMARY KEY, name text) WITH (autovacuum_enabled = off);
+     INSERT INTO item SELECT n, 'item ' || n FROM generate_series(1, 1000) AS n`,
+  ));
+  // Its visits are counted like a client's when they meet one.
+  await servers.query('ALTER SYSTEM SET autovacuum_naptime = 3600');
+  await servers.query('SELECT pg_reload_conf()');
+  meter = new TestMeter(servers);
+});
+
+afterAll(async () => {
+  await meter?.meter.close();
+  await servers?.stop();
+});
+
+const client = (port: Port, branch = main) => connect(servers.host, port, branch, 'read_write');
+const run = (port: Port, sql: string, branch = main) =>
+  asClient(servers.host, port, branch, 'read_write', sql);
+
+/** A meter that begins where the last one wrote down what it had counted, as a new agent's does. */
+async function restartAgent() {
+  await meter.meter.close();
+  meter = new TestMeter(servers);
+}
+
+describe('against truth', () => {
+  test('a branch has used nothing of what made and proved it', async () => {
+    const branch = await project.create('db_shop_prod_br_fresh', main.database);
+    expect(await meter.read(branch)).toMatchObject(NOTHING);
+    expect(await meter.read(branch)).toMatchObject({ ...NOTHING, active_connections: 0 });
+    await project.drop(branch);
+  });
+
+  test.each<Port>(['direct', 'pooled'])('transactions and rows, %s', async (port) => {
+    const session = await client(port);
+    const workload = async () => {
+      for (let id = 2001; id <= 2040; id++) await session.query('INSERT INTO item VALUES ($1)', [id]);
+      for (let id = 1; id <= 30; id++)
+        await session.query('UPDATE item SET name = $2 WHERE id = $1', [id, port]);
+      for (let id = 1; id <= 50; id++) await session.query('SELECT name FROM item WHERE id = $1', [id]);
+      for (let round = 1; round <= 7; round++) {
+        await session.query('BEGIN');
+        await session.query('SELECT name FROM item WHERE id = 1');
+        await session.query('ROLLBACK');
+      }
+      for (let id = 2001; id <= 2040; id++) await session.query('DELETE FROM item WHERE id = $1', [id]);
+      await flush(session);
+    };
+    // Once before, so that the session knows the catalogs: reading those is fetching rows, too.
+    await workload();
+    const gain = await meter.gainBy(main, workload);
+    await session.end();
+    const near = (exact: number, value: number) => expect(Math.abs(value - exact)).toBeLessThanOrEqual(1);
+    near(40 + 30 + 50 + 40 + 1, gain.transactions_committed);
+    near(7, gain.transactions_rolled_back);
+    near(40, gain.rows_inserted);
+    near(30, gain.rows_updated);
+    near(40, gain.rows_deleted);
+    near(30 + 50 + 7 + 40, gain.rows_fetched);
+    expect(gain.total_connections).toBe(0);
+  });
+
+  test('connections on both ports, that last or not, wrong passwords left out', async () => {
+    const lasting = [await client('direct'), await client('pooled'), await client('pooled')];
+    const before = await meter.read(main);
+    const wrong = { ...main, passwords: { ...main.passwords, read_write: 'wrong' } };
+    const gain = await meter.gainBy(main, async () => {
+      for (let n = 0; n < 6; n++) await run('direct', 'SELECT FROM item LIMIT 1');
+      for (let n = 0; n < 9; n++) await run('pooled', 'SELECT FROM item LIMIT 1');
+      lasting.push(await client('pooled'), await client('direct'));
+      for (const port of ['direct', 'pooled'] as const) {
+        await expect(run(port, 'SELECT', wrong)).rejects.toThrow();
+      }
+      // The pooler tells its log of who left.
+      await eventually(async () => {
+        await meter.meter.look();
+        expect((await meter.read(main)).total_connections - before.total_connections).toBe(6 + 9 + 2);
+      });
+    });
+    expect(gain).toMatchObject({ total_connections: 6 + 9 + 2, active_connections: 2 });
+    expect((await meter.read(main)).active_connections).toBe(5);
+    await Promise.all(lasting.map((session) => session.end()));
+    await eventually(async () => expect((await meter.read(main)).active_connections).toBe(0));
+    expect((await meter.read(main)).total_connections - before.total_connections).toBe(6 + 9 + 2);
+  });
+
+  test("what autovacuum does where no client is, is nobody's", async () => {
+    await eventually(async () => expect((await meter.read(main)).active_connections).toBe(0));
+    const visits = async () =>
+      Number(
+        (
+          await servers.query<{ n: string }>(
+            "SELECT xact_commit AS n FROM pg_stat_database WHERE datname = 'db_shop_prod'",
+          )
+        )[0]?.n,
+      );
+    const gain = await meter.gainBy(main, async () => {
+      const before = await visits();
+      await servers.query('ALTER SYSTEM SET autovacuum_naptime = 1');
+      await servers.query('SELECT pg_reload_conf()');
+      await eventually(async () => expect(await visits()).toBeGreaterThan(before + 2), 20_000);
+    });
+    await servers.query('ALTER SYSTEM SET autovacuum_naptime = 3600');
+    await servers.query('SELECT pg_reload_conf()');
+    expect(gain).toMatchObject({ ...NOTHING, cache_hit_ratio: null });
+  });
+
+  test('the cache hit ratio is of the blocks read since the measurement before', async () => {
+    await run('direct', 'SELECT count(*) FROM item');
+    expect((await meter.read(main)).cache_hit_ratio).toBeGreaterThan(0.5);
+    expect((await meter.read(main)).cache_hit_ratio).toBeNull();
+  });
+});
+
+describe('sizes', () => {
+  const sizeOf = async (branch: Branch) =>
+    Number(
+      (await servers.query<{ bytes: string }>('SELECT pg_database_size($1) AS bytes', [branch.database]))[0]
+        ?.bytes,
+    );
+
+  test('what an open transaction writes counts before it is committed', async () => {
+    const session = await client('direct');
+    await session.query('BEGIN');
+    await session.query(
+      "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(10000, 20000) AS n",
+    );
+    const grown = await meter.read(main);
+    expect(grown.database_size_bytes).toBe(await sizeOf(main));
+    expect(grown.database_size_bytes).toBeGreaterThan(5_000_000 + 7_000_000);
+    await session.query('ROLLBACK');
+    await session.end();
+  });
+
+  test('only what moved is sized again', async () => {
+    const others = [
+      await project.create('db_shop_prod_br_a', main.database),
+      await project.create('db_shop_prod_br_b', main.database),
+    ];
+    // Sessions that made them report up to ten seconds later; and one a round is sized in any case.
+    await eventually(async () => expect((await meter.meter.measure()).sized).toBe(1), 15_000);
+    const moved = others[0] as Branch;
+    await run(
+      'direct',
+      "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(10000, 11000) AS n",
+      moved,
+    );
+    const round = await eventually(async () => {
+      const measured = await meter.meter.measure();
+      expect(branchIn(measured, moved).rows_inserted).toBe(1001);
+      return measured;
+    });
+    expect(round.sized).toBe(2);
+    expect(branchIn(round, moved).database_size_bytes).toBe(await sizeOf(moved));
+    for (const other of others) await project.drop(other);
+  });
+});
+
+describe('what was counted outlives', () => {
+  /** Ten rows more, reported. */
+  async function insertTen() {
+    const session = await client('direct');
+    await session.query(
+      'INSERT INTO item SELECT max(id) + n FROM item, generate_series(1, 10) AS n GROUP BY n',
+    );
+    await flush(session);
+    await session.end();
+  }
+  /** Runs `disaster` between two measurements, with ten rows before the first and ten before the second. */
+  async function gainOver(disaster: () => Promise<unknown>) {
+    await insertTen();
+    const before = await meter.read(main);
+    await disaster();
+    await insertTen();
+    const after = await meter.read(main);
+    for (const [name, value] of Object.entries(before)) {
+      if (name in NOTHING)
+        expect(Number(Reflect.get(after, name)), name).toBeGreaterThanOrEqual(Number(value));
+    }
+    return after.rows_inserted - before.rows_inserted;
+  }
+
+  test('a new agent', async () => {
+    expect(await gainOver(restartAgent)).toBe(10);
+  });
+
+  test('an agent that was away while clients worked, and who stayed is not counted twice', async () => {
+    const stays = await client('pooled');
+    const before = await meter.read(main);
+    await meter.meter.close();
+    await insertTen();
+    meter = new TestMeter(servers);
+    const after = await meter.read(main);
+    expect(after.rows_inserted - before.rows_inserted).toBe(10);
+    expect(after.total_connections - before.total_connections).toBe(1);
+    await stays.end();
+  });
+
+  test('a reset of the statistics', async () => {
+    const reset = () =>
+      inDatabase(servers.settings, main.database, (session) => session.query('SELECT pg_stat_reset()'));
+    expect(await gainOver(reset)).toBe(10);
+  });
+
+  test('an operator who resets the statistics that databases share', async () => {
+    expect(await gainOver(() => servers.query("SELECT pg_stat_reset_shared('archiver')"))).toBe(10);
+  });
+
+  test('a clean restart of PostgreSQL', async () => {
+    expect(
+      await gainOver(async () => {
+        await servers.end('postgres', 'SIGINT');
+        await servers.start('postgres');
+      }),
+    ).toBe(10);
+  });
+
+  test('a crash of PostgreSQL, even when more was counted after it than before', async () => {
+    const crash = async () => {
+      await servers.end('postgres', 'SIGKILL');
+      await servers.start('postgres');
+    };
+    expect(await gainOver(crash)).toBe(10);
+    // The statistics of the second ten now read exactly as those of the first.
+    expect(await gainOver(crash)).toBe(10);
+  });
+
+  test('a backend that is killed, for which the postmaster throws all statistics away', async () => {
+    const victim = await client('direct');
+    const { rows } = await victim.query('SELECT pg_backend_pid() AS pid');
+    expect(
+      await gainOver(async () => {
+        process.kill(rows[0].pid, 'SIGKILL');
+        await eventually(async () => (await servers.connect()).end());
+      }),
+    ).toBe(10);
+  });
+
+  test('is removed with the branch', async () => {
+    const branch = await project.create('db_shop_prod_br_gone', main.database);
+    await meter.read(branch);
+    await project.drop(branch);
+    expect(await servers.query('SELECT FROM branch_usage WHERE branch_id = $1', [branch.branch_id])).toEqual(
+      [],
+    );
+    const round = await meter.meter.measure();
+    expect(() => branchIn(round, branch)).toThrow('was not measured');
+  });
+});
+
+describe('by hand', () => {
+  test('the control tool tells what the agent would, and writes nothing down', async () => {
+    const written = () => servers.query('SELECT * FROM branch_usage');
+    await eventually(async () => expect((await meter.read(main)).cache_hit_ratio).toBeNull());
+    const expected = await meter.read(main);
+    const before = await written();
+    const run = await servers.tool('measure', '--json');
+    expect(run.exitCode).toBe(0);
+    const round = { ...JSON.parse(run.stdout), poolerTrouble: null, sized: 0 };
+    expect(branchIn(round, main)).toMatchObject({ ...expected, cpu_seconds: expect.any(Number) });
+    expect(await written()).toEqual(before);
+    expect((await servers.tool('measure')).stdout).toContain(main.branch_id);
+  });
+
+  test('a stream is one JSON object a line', async () => {
+    const child = await servers.spawnTool('measure', '--stream', '--interval', '1');
+    let text = '';
+    child.stdout?.on('data', (chunk) => {
+      text += chunk;
+    });
+    const lines = await eventually(async () => {
+      const whole = text.split('\n').slice(0, -1);
+      expect(whole.length).toBeGreaterThanOrEqual(2);
+      return whole;
+    });
+    child.kill('SIGTERM');
+    for (const line of lines) expect(JSON.parse(line).project_id).toBe(project.id);
+  });
+
+  test.each(['0', '1.5', 'soon'])('an interval of %s is wrong usage', async (seconds) => {
+    expect((await servers.tool('measure', '--stream', '--interval', seconds)).exitCode).toBe(2);
+  });
+});
+
+test("no session of a meter enters a tenant's database", async () => {
+  const by = new Meter(servers.settings, { keeps: false });
+  await by.measure();
+  const rows = await servers.query<{ datname: string }>(
+    "SELECT DISTINCT datname FROM pg_stat_activity WHERE application_name = 'branchgate-agent'",
+  );
+  expect(rows).toEqual([{ datname: 'branchgate' }]);
+  await by.close();
+});
