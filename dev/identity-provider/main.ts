@@ -2,6 +2,7 @@ import { mkdirSync } from 'node:fs';
 import { z } from 'zod';
 import { idpUrl, LOOPBACK } from '../stack/programs.ts';
 import { keyDocument } from './key-ring.ts';
+import { mailReceiver } from './mail-receiver.ts';
 import { openIdProvider } from './provider.ts';
 
 const Settings = z.object({
@@ -9,11 +10,15 @@ const Settings = z.object({
   IDP_STATE_DIR: z.string(),
   GATEWAY_URL: z.url(),
   SERVICE_NAME: z.string().default('branchgate'),
+  MAIL_DIR: z.string(),
+  MAIL_API_KEY: z.string(),
 });
 
 // What is kept here is for the user who started the stack.
 process.umask(0o077);
-const { IDP_PORT, IDP_STATE_DIR, GATEWAY_URL, SERVICE_NAME } = Settings.parse(process.env);
+const { IDP_PORT, IDP_STATE_DIR, GATEWAY_URL, SERVICE_NAME, MAIL_DIR, MAIL_API_KEY } = Settings.parse(
+  process.env,
+);
 mkdirSync(IDP_STATE_DIR, { recursive: true, mode: 0o700 });
 // Makes the first key, or fails here rather than at the first token.
 await keyDocument(IDP_STATE_DIR, new Date());
@@ -23,6 +28,8 @@ const provider = await openIdProvider({
   gatewayUrl: GATEWAY_URL,
   serviceName: SERVICE_NAME,
 });
+// Mail goes through the same small server: one process less.
+provider.use(mailReceiver(MAIL_DIR, MAIL_API_KEY));
 provider.listen(IDP_PORT, LOOPBACK, () => process.send?.('ready'));
 
 process.once('SIGTERM', () => process.exit(0));

@@ -1,0 +1,51 @@
+import type { BranchValues } from './metrics.ts';
+
+/** What advice is given by: the branch, and its project. */
+export interface Advised {
+  values: BranchValues;
+  /** Share of the quota that is used. */
+  storage: number;
+  branchCount: number;
+}
+
+interface Advice {
+  /** Null when it can't be told. */
+  value: (advised: Advised) => number | null;
+  threshold: number;
+  alarming: 'at_least' | 'above' | 'below';
+}
+
+/** Spec section 8, recommended alert thresholds: those that what is measured tells of. */
+export const ADVICE = {
+  storage: { value: ({ storage }) => storage, threshold: 0.9, alarming: 'at_least' },
+  active_connections: {
+    value: ({ values }) => values.active_connections,
+    threshold: 180,
+    alarming: 'at_least',
+  },
+  branch_count: { value: ({ branchCount }) => branchCount, threshold: 10, alarming: 'at_least' },
+  cache_hit_ratio: { value: ({ values }) => values.cache_hit_ratio, threshold: 0.9, alarming: 'below' },
+  rollback_ratio: {
+    value: ({ values: { transactions_rolled_back: back, transactions_committed: committed } }) =>
+      back / Math.max(committed, 1),
+    threshold: 0.05,
+    alarming: 'above',
+  },
+} as const satisfies Record<string, Advice>;
+
+export type AlertName = keyof typeof ADVICE;
+export const ALERT_NAMES = Object.keys(ADVICE) as [AlertName, ...AlertName[]];
+
+const IS_ALARMING: Record<Advice['alarming'], (value: number, threshold: number) => boolean> = {
+  at_least: (value, threshold) => value >= threshold,
+  above: (value, threshold) => value > threshold,
+  below: (value, threshold) => value < threshold,
+};
+
+/** The thresholds that are passed, each with the value that passes it. */
+export const alertsOf = (advised: Advised): { name: AlertName; value: number; threshold: number }[] =>
+  ALERT_NAMES.flatMap((name) => {
+    const { threshold, alarming, ...advice } = ADVICE[name];
+    const value = advice.value(advised);
+    return value !== null && IS_ALARMING[alarming](value, threshold) ? [{ name, value, threshold }] : [];
+  });

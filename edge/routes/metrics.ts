@@ -1,0 +1,217 @@
+import { and, asc, desc, eq } from 'drizzle-orm';
+import { z } from 'zod';
+import type { Failure } from '../../shared/failure/failures.ts';
+import { answer, operation, operations } from '../api/operation.ts';
+import { responseHeaders } from '../api/response-headers.ts';
+import type { AppContext } from '../app-env.ts';
+import { referencedBranch } from '../branches/branch-reference.ts';
+import type { Database } from '../database/database.ts';
+import { projectBranches } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import { STREAM_SECONDS_MAX } from '../metrics/measurement-streams.ts';
+import { METRIC_NAMES } from '../metrics/metrics.ts';
+import {
+  MetricsSeries,
+  MetricsSummary,
+  metricsSeries,
+  metricsSummary,
+  ProjectUsage,
+  projectUsage,
+} from '../metrics/metrics-record.ts';
+import { rangeOf, SeriesRange } from '../metrics/series-range.ts';
+import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { found, inProject } from '../projects/project-access.ts';
+import type { StreamOutcome } from '../projects/project-monitor.ts';
+import { succeeded } from './orders.ts';
+import { BranchRefParams, ProjectParams } from './parameters.ts';
+
+const tags = ['Metrics'];
+
+const SummaryQuery = z.strictObject({
+  include: z.enum(['alerts']).optional().meta({
+    description: 'Recommended alert thresholds that are passed: advice, computed as it is asked for.',
+  }),
+});
+
+const SeriesQuery = z.strictObject({
+  metric: z.enum(METRIC_NAMES).optional().meta({ description: 'Left out: all metrics.' }),
+  ...SeriesRange,
+});
+
+const StreamQuery = z.strictObject({
+  seconds: z.coerce.number().int().min(0).max(STREAM_SECONDS_MAX).default(STREAM_SECONDS_MAX).meta({
+    description:
+      'How long the stream lasts. A client of server-sent events then asks for the next by itself.',
+  }),
+});
+
+/** As browsers send it. What is no id of ours is passed over, and the stream begins with the last measurement. */
+const StreamHeaders = z.object({
+  'last-event-id': z
+    .string()
+    .default('')
+    .transform((text) => Date.parse(text) || null)
+    .meta({
+      description:
+        'Id of the last event that was heard: what came since is told first, as far as minutes are kept, at most the last 60.',
+      example: '2026-01-31T12:00:00.000Z',
+    }),
+});
+
+const EVENTS = {
+  description:
+    'Events `measurement`: `id` is the moment, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement comes at once. Comments keep the connection open.',
+  headers: responseHeaders(),
+  content: { 'text/event-stream': { schema: z.string() } },
+};
+
+/** What was measured is asked for beside D1; nothing of it is told before `inProject` knows who asks. */
+const monitorOf = (c: AppContext, projectId: string) => coordinatorOf(c.env, projectId).monitor;
+
+const activeBranches = (db: Database, projectId: string) =>
+  db
+    .select({
+      id: projectBranches.id,
+      branchName: projectBranches.branchName,
+      databaseName: projectBranches.databaseName,
+    })
+    .from(projectBranches)
+    .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.status, 'active')))
+    .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id));
+
+const stream = {
+  access: 'metrics.read',
+  method: 'get',
+  tags,
+  responses: { 200: EVENTS },
+  failures: ['STREAM_LIMIT_REACHED'],
+} as const;
+
+/** Called once it is known that the bearer may see the project: a stream is held by its object. */
+async function streamed(
+  c: AppContext,
+  projectId: string,
+  branchId: string | null,
+  { seconds }: z.output<typeof StreamQuery>,
+  { 'last-event-id': since }: z.output<typeof StreamHeaders>,
+) {
+  const wanted = { branchId, seconds, since };
+  const outcome = await monitorOf(c, projectId).stream(projectId, wanted);
+  const { stream } = succeeded<Exclude<StreamOutcome, { failure: Failure }>>(outcome);
+  c.header('Cache-Control', 'no-store');
+  c.header('Content-Type', 'text/event-stream');
+  return c.body(stream, 200);
+}
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'metrics.read',
+    operationId: 'getMetricsSummary',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/summary',
+    summary: "A branch's size, connections and cache hit ratio, and the project's usage",
+    tags,
+    request: { params: BranchRefParams, query: SummaryQuery },
+    responses: { 200: answer('Spec 2.6, and when it was measured.', MetricsSummary) },
+  }),
+  async (c) => {
+    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
+    const { include } = c.req.valid('query');
+    const [[project, branchRows, active], measured] = await Promise.all([
+      inProject(c, projectId, (db) => [
+        referencedBranch(db, projectId, reference),
+        activeBranches(db, projectId),
+      ]),
+      monitorOf(c, projectId).last(),
+    ]);
+    return c.json(metricsSummary(project, found(branchRows), active, measured, include === 'alerts'), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'metrics.read',
+    operationId: 'getMetrics',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics',
+    summary: 'Metrics of a branch over time',
+    description:
+      'Each value is that of the last measurement of its step, at its own moment; of connections it is the peak, of the cache hit ratio the mean of what is kept of the step. What is counted is counted since the branch was made.',
+    tags,
+    request: { params: BranchRefParams, query: SeriesQuery },
+    responses: { 200: answer('One series a metric, oldest value first.', MetricsSeries) },
+  }),
+  async (c) => {
+    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
+    const { metric, ...wanted } = c.req.valid('query');
+    const range = rangeOf(wanted, Date.now());
+    if ('message' in range) throw new ApiError('VALIDATION_FAILED', { details: [range] });
+    const monitor = monitorOf(c, projectId);
+    const [[, branchRows], guessed] = await Promise.all([
+      inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]),
+      monitor.series(reference, range),
+    ]);
+    const { id } = found(branchRows);
+    // A name can have gone to another branch since the last measurement.
+    const measured = guessed.branchId === id ? guessed : await monitor.series(id, range);
+    return c.json(metricsSeries(range, metric ? [metric] : METRIC_NAMES, measured), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'metrics.read',
+    operationId: 'getUsage',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/usage',
+    summary: "A project's storage: used, limit, state, and what each branch takes",
+    tags,
+    request: { params: ProjectParams },
+    responses: { 200: answer('Active branches count.', ProjectUsage) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const [[project, active], measured] = await Promise.all([
+      inProject(c, projectId, (db) => [activeBranches(db, projectId)]),
+      monitorOf(c, projectId).last(),
+    ]);
+    return c.json(projectUsage(project, active, measured), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    ...stream,
+    operationId: 'streamProjectMetrics',
+    path: '/api/v1/projects/{project_id}/metrics/stream',
+    summary: 'Measurements of a project as they arrive, as server-sent events',
+    request: { params: ProjectParams, query: StreamQuery, headers: StreamHeaders },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    await inProject(c, projectId, () => []);
+    return streamed(c, projectId, null, c.req.valid('query'), c.req.valid('header'));
+  },
+);
+
+router.openapi(
+  operation({
+    ...stream,
+    operationId: 'streamBranchMetrics',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/stream',
+    summary: 'Measurements of a branch as they arrive, as server-sent events',
+    request: { params: BranchRefParams, query: StreamQuery, headers: StreamHeaders },
+  }),
+  async (c) => {
+    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
+    const [, branchRows] = await inProject(c, projectId, (db) => [
+      referencedBranch(db, projectId, reference),
+    ]);
+    const { id } = found(branchRows);
+    return streamed(c, projectId, id, c.req.valid('query'), c.req.valid('header'));
+  },
+);
+
+export const metricsRoutes = router;

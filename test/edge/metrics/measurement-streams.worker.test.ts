@@ -1,0 +1,123 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { STREAMS_MAX } from '../../../edge/metrics/measurement-streams.ts';
+import { eventually } from '../../support/eventually.ts';
+import { listenTo } from '../../support/listen.ts';
+import { type MeasuredProject, MIB, measuredProject } from '../../support/measured-project.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
+
+let stateDir: string;
+let gateway: MonitorGateway;
+let project: MeasuredProject;
+let main: string;
+let other: string;
+
+beforeAll(async () => {
+  stateDir = await mkdtemp(join(tmpdir(), 'branchgate-streams-'));
+  gateway = await startMonitorGateway({ stateDir });
+});
+afterAll(async () => {
+  await gateway?.stop();
+  await rm(stateDir, { recursive: true });
+});
+beforeEach(async () => {
+  project = await measuredProject(gateway);
+  main = await project.branch('main');
+  other = await project.branch('other');
+});
+
+interface Told {
+  project_id: string;
+  observed_at: string;
+  branches: { branch_id: string; database_size_bytes: number }[];
+}
+
+async function listen(wanted: Partial<Parameters<MeasuredProject['stream']>[0]> = {}) {
+  const abort = new AbortController();
+  const response = await project.stream(
+    { branchId: null, seconds: 600, since: null, ...wanted },
+    abort.signal,
+  );
+  return { response, abort, listener: listenTo<Told>(response, abort) };
+}
+
+const sizes = ({ listener }: Awaited<ReturnType<typeof listen>>) =>
+  listener.events.map(({ data }) =>
+    data.branches.map(({ database_size_bytes }) => database_size_bytes / MIB).sort(),
+  );
+
+describe('a stream', () => {
+  test('tells the last measurement at once, then each as it arrives', async () => {
+    await project.measure({ [main]: 1, [other]: 2 });
+    const stream = await listen();
+    await eventually(async () => expect(sizes(stream)).toEqual([[1, 2]]));
+    await project.measure({ [main]: 3, [other]: 4 });
+    await project.measure({ [main]: 5, [other]: 6 });
+    await eventually(async () =>
+      expect(sizes(stream)).toEqual([
+        [1, 2],
+        [3, 4],
+        [5, 6],
+      ]),
+    );
+    const { id, event, data } = stream.listener.events[0] ?? expect.unreachable();
+    expect(event).toBe('measurement');
+    expect(data).toMatchObject({ project_id: project.id, observed_at: id });
+    expect(data.branches.find(({ branch_id }) => branch_id === main)).toMatchObject({
+      cpu_seconds: 0,
+      cache_hit_ratio: null,
+    });
+  });
+
+  test('of a branch tells of no other', async () => {
+    await project.measure({ [main]: 1, [other]: 2 });
+    const stream = await listen({ branchId: other });
+    await project.measure({ [main]: 3 });
+    await project.measure({ [main]: 4, [other]: 5 });
+    await eventually(async () => expect(sizes(stream)).toEqual([[2], [5]]));
+  });
+
+  test('that is opened again does not tell again what was heard', async () => {
+    await project.measure({ [main]: 1 });
+    const first = await listen();
+    await eventually(async () => expect(first.listener.events).toHaveLength(1));
+    const since = Date.parse(first.listener.events[0]?.id ?? '');
+    const again = await listen({ since });
+    await project.measure({ [main]: 2 });
+    await eventually(async () => expect(sizes(again)).toEqual([[2]]));
+    const later = await listen({ since });
+    await eventually(async () => expect(sizes(later)).toEqual([[2]]));
+  });
+
+  test('of a project that was never measured is empty until it is', async () => {
+    const stream = await listen({ seconds: 30 });
+    await project.measure({ [main]: 1 });
+    await eventually(async () => expect(sizes(stream)).toEqual([[1]]));
+  });
+
+  test('ends by itself', async () => {
+    await project.measure({ [main]: 1 });
+    const stream = await listen({ seconds: 0 });
+    await eventually(async () => expect(stream.listener.ended).toBe(true));
+    expect(sizes(stream)).toEqual([[1]]);
+  });
+});
+
+test('a project has so many streams; when a client goes, its place is free', async () => {
+  const streams = await Promise.all(Array.from({ length: STREAMS_MAX }, () => listen()));
+  expect(new Set(streams.map(({ response }) => response.status))).toEqual(new Set([200]));
+  const refused = await project.stream({ branchId: null, seconds: 600, since: null });
+  expect(refused.status).toBe(429);
+  expect(await refused.json()).toEqual({
+    failure: { code: 'STREAM_LIMIT_REACHED', fields: { limit: STREAMS_MAX } },
+  });
+  for (const { abort } of streams.slice(0, 5)) abort.abort();
+  await eventually(async () => {
+    // What is written to a client that is gone is how its going is noticed at the latest.
+    await project.measure({ [main]: 1 });
+    expect((await listen({ seconds: 0 })).response.status).toBe(200);
+  });
+  expect(streams.slice(5).every(({ listener }) => !listener.ended)).toBe(true);
+});

@@ -1,0 +1,287 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import {
+  INTERVAL_SECONDS,
+  type MonitorGateway,
+  measurementOf,
+  startMonitorGateway,
+} from '../../support/monitor-gateway.ts';
+
+const MINUTE = 60_000;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+/** Midnight, in the past. */
+const START = Date.UTC(2026, 0, 5);
+
+const PROJECT = crypto.randomUUID();
+const MAIN = { id: crypto.randomUUID(), branchName: 'main' };
+const OTHER = { id: crypto.randomUUID(), branchName: 'other' };
+
+let stateDir: string;
+let gateway: MonitorGateway;
+
+beforeAll(async () => {
+  stateDir = await mkdtemp(join(tmpdir(), 'branchgate-measurements-'));
+  gateway = await startMonitorGateway({ stateDir });
+});
+afterAll(async () => {
+  await gateway?.stop();
+  await rm(stateDir, { recursive: true });
+});
+
+const newProject = () => gateway.measurements(crypto.randomUUID());
+type Tested = ReturnType<typeof newProject>;
+
+/** The n-th measurement of a series: everything in it says which it is. */
+const numbered = (n: number, at: number, branches = [MAIN]) =>
+  measurementOf(
+    PROJECT,
+    at,
+    Object.fromEntries(
+      branches.map(({ id }) => [
+        id,
+        { transactions_committed: n, active_connections: (n * 7) % 10, cache_hit_ratio: (n % 5) / 4 },
+      ]),
+    ),
+  );
+
+/** Measurements at these moments, each received as it was made. */
+const recordAt = (tested: Tested, moments: number[], branches = [MAIN]) =>
+  tested.record(
+    moments.map((at, n) => numbered(n, at, branches)),
+    branches,
+    moments,
+  );
+
+const every = (step: number, from: number, length: number) =>
+  Array.from({ length }, (_, n) => from + n * step);
+
+/** What `read` must give, from all that was recorded, by the words of the description. */
+function expected(moments: number[], { start, end, step }: { start: number; end: number; step: number }) {
+  const numbers = moments.map((at, n) => ({ at, n })).filter(({ at }) => at >= start && at <= end);
+  return [...Map.groupBy(numbers, ({ at }) => Math.floor(at / step))].map(([, group]) => {
+    const last = group.at(-1);
+    const ratios = group.map(({ n }) => (n % 5) / 4);
+    return {
+      at: last?.at,
+      committed: last?.n,
+      connections: Math.max(...group.map(({ n }) => (n * 7) % 10)),
+      ratio: expect.closeTo(ratios.reduce((sum, ratio) => sum + ratio, 0) / ratios.length, 9),
+    };
+  });
+}
+
+const told = (points: Awaited<ReturnType<Tested['read']>>) =>
+  points.map(({ at, values }) => ({
+    at,
+    committed: values.transactions_committed,
+    connections: values.active_connections,
+    ratio: values.cache_hit_ratio,
+  }));
+
+describe('a measurement a minute for 26 hours', () => {
+  const moments = every(MINUTE, START + 17_000, 26 * 60);
+  const last = moments.at(-1) ?? 0;
+  let tested: Tested;
+
+  beforeAll(async () => {
+    tested = newProject();
+    await recordAt(tested, moments);
+  });
+
+  test.each([
+    ['minutes', MINUTE],
+    ['seven minutes', 7 * MINUTE],
+    ['hours', HOUR],
+    ['six hours', 6 * HOUR],
+    ['days', DAY],
+  ])('is told by %s', async (_, step) => {
+    const start = step < HOUR ? last - 20 * HOUR : START;
+    const range = { start, end: last, step };
+    expect(told(await tested.read(MAIN.id, range))).toEqual(expected(moments, range));
+  });
+
+  test('is told between two moments, both included', async () => {
+    const range = { start: moments[1000] ?? 0, end: moments[1003] ?? 0, step: MINUTE };
+    expect((await tested.read(MAIN.id, range)).map(({ at }) => at)).toEqual(moments.slice(1000, 1004));
+  });
+
+  test('leaves minutes of a day, and hours', async () => {
+    const counts = await tested.counts();
+    expect(counts[MINUTE]).toBeGreaterThanOrEqual(24 * 60);
+    expect(counts[MINUTE]).toBeLessThanOrEqual(25 * 60);
+    expect(counts[HOUR]).toBe(25);
+  });
+
+  test('nothing is known of another branch', async () => {
+    expect(await tested.read(OTHER.id, { start: START, end: last, step: HOUR })).toEqual([]);
+  });
+});
+
+test('hours are kept for 30 days, days for a year', async () => {
+  const tested = newProject();
+  const moments = every(3 * HOUR, START + 30 * MINUTE, 400 * 8);
+  await recordAt(tested, moments);
+  const last = moments.at(-1) ?? 0;
+  const counts = await tested.counts();
+  expect(counts[HOUR]).toBe(30 * 8);
+  expect(counts[DAY]).toBe(365);
+  for (const range of [
+    { start: last - 29 * DAY, end: last, step: HOUR },
+    { start: Math.floor(last / DAY) * DAY - 360 * DAY, end: last, step: DAY },
+  ]) {
+    expect(
+      (await tested.read(MAIN.id, range)).map(({ at, values }) => [at, values.transactions_committed]),
+    ).toEqual(expected(moments, range).map(({ at, committed }) => [at, committed]));
+  }
+});
+
+test('after a silence of days nothing of what came before it is lost', async () => {
+  const tested = newProject();
+  const moments = [...every(MINUTE, START, 90), START + 3 * DAY];
+  await recordAt(tested, moments);
+  const hours = { start: START, end: START + 3 * DAY, step: HOUR };
+  expect(told(await tested.read(MAIN.id, hours))).toEqual(expected(moments, hours));
+  const days = { ...hours, step: DAY };
+  expect((await tested.read(MAIN.id, days)).map(({ values }) => values.transactions_committed)).toEqual([
+    89, 90,
+  ]);
+  expect((await tested.counts())[MINUTE]).toBe(1);
+});
+
+test('of several measurements in a minute the last one is kept', async () => {
+  const tested = newProject();
+  await recordAt(tested, every(1000, START, 150));
+  const points = await tested.read(MAIN.id, { start: START, end: START + HOUR, step: MINUTE });
+  expect(points.map(({ at, values }) => [at - START, values.transactions_committed])).toEqual([
+    [59_000, 59],
+    [119_000, 119],
+    [149_000, 149],
+  ]);
+});
+
+test('what a measurement writes does not grow with the history', async () => {
+  const branches = Array.from({ length: 10 }, (_, n) => ({ id: crypto.randomUUID(), branchName: `b${n}` }));
+  const tested = newProject();
+  const moments = every(MINUTE, START, 25 * 60 + 1);
+  await recordAt(tested, moments.slice(0, -2), branches);
+  const changes = async (at: number) => {
+    const before = await tested.rowsWritten();
+    await tested.record([numbered(0, at, branches)], branches, [at]);
+    return (await tested.rowsWritten()) - before;
+  };
+  const [quiet = 0, turning = 0] = moments.slice(-2);
+  // A row a branch and the last measurement itself.
+  expect(await changes(quiet)).toBe(branches.length + 1);
+  // As the hour turns: its own row, and an hour of minutes goes.
+  expect(await changes(turning)).toBe(branches.length * (1 + 1 + 60) + 1);
+});
+
+test('the history of a branch that is gone goes as the hour turns', async () => {
+  const tested = newProject();
+  const both = every(MINUTE, START, 10);
+  await recordAt(tested, both, [MAIN, OTHER]);
+  const range = { start: START, end: START + DAY, step: MINUTE };
+  expect(await tested.read(OTHER.id, range)).toHaveLength(10);
+  const at = START + HOUR;
+  const [event] = await tested.record([numbered(10, at, [MAIN, OTHER])], [MAIN], [at]);
+  expect(event?.branches.map(({ branch_id }) => branch_id)).toEqual([MAIN.id]);
+  expect(await tested.read(OTHER.id, range)).toEqual([]);
+  expect(await tested.read(MAIN.id, range)).toHaveLength(11);
+  expect(Object.keys((await tested.last())?.branches ?? {})).toEqual([MAIN.id]);
+});
+
+describe('the last measurement', () => {
+  test('keeps what a branch had that a measurement left out', async () => {
+    const tested = newProject();
+    const measured = [
+      measurementOf(PROJECT, START, {
+        [MAIN.id]: { database_size_bytes: 5 },
+        [OTHER.id]: { database_size_bytes: 7 },
+      }),
+      measurementOf(PROJECT, START + MINUTE, { [MAIN.id]: { database_size_bytes: 6 } }),
+    ];
+    await tested.record(measured, [MAIN, OTHER], [START, START + MINUTE]);
+    const { branches, ids } = (await tested.last()) ?? {};
+    expect(branches?.[MAIN.id]?.database_size_bytes).toBe(6);
+    expect(branches?.[OTHER.id]?.database_size_bytes).toBe(7);
+    expect(ids).toEqual({ main: MAIN.id, other: OTHER.id });
+  });
+
+  test('has the hit ratio of the last time that anything was read; the history has none for then', async () => {
+    const tested = newProject();
+    const measured = [0.5, null].map((cache_hit_ratio, n) =>
+      measurementOf(PROJECT, START + n * MINUTE, { [MAIN.id]: { cache_hit_ratio } }),
+    );
+    await tested.record(measured, [MAIN], [START, START + MINUTE]);
+    expect((await tested.last())?.branches[MAIN.id]?.cache_hit_ratio).toBe(0.5);
+    const points = await tested.read(MAIN.id, { start: START, end: START + HOUR, step: MINUTE });
+    expect(points.map(({ values }) => values.cache_hit_ratio)).toEqual([0.5, null]);
+  });
+});
+
+describe('time', () => {
+  const committed = async (tested: Tested) =>
+    (await tested.last())?.branches[MAIN.id]?.transactions_committed;
+
+  test('a measurement that comes twice, or after a later one, changes nothing', async () => {
+    const tested = newProject();
+    const [first, second] = [numbered(1, START), numbered(2, START + MINUTE)];
+    const events = await tested.record(
+      [second, second, first],
+      [MAIN],
+      [0, 10, 20].map((late) => START + MINUTE + late),
+    );
+    expect(events.map((event) => event !== null)).toEqual([true, false, false]);
+    expect(await committed(tested)).toBe(2);
+    expect(await tested.counts()).toEqual({ [MINUTE]: 1 });
+  });
+
+  test('a host whose clock is ahead puts no point into the future, and loses none when it is set right', async () => {
+    const tested = newProject();
+    const moments = every(MINUTE, START, 5);
+    const clocks = [HOUR, HOUR, 0, 0, 0].map((ahead, n) => (moments[n] ?? 0) + ahead);
+    const events = await tested.record(
+      clocks.map((at, n) => numbered(n, at)),
+      [MAIN],
+      moments,
+    );
+    // Until it would be overdue, an older moment is taken for an older measurement.
+    expect(events.map((event) => event?.at ?? null)).toEqual([
+      moments[0],
+      moments[1],
+      null,
+      null,
+      moments[4],
+    ]);
+    expect(await committed(tested)).toBe(4);
+  });
+
+  test('a host whose clock is behind is believed up to a minute', async () => {
+    const tested = newProject();
+    const [event] = await tested.record([numbered(1, START - DAY)], [MAIN], [START]);
+    expect(event?.at).toBe(START - MINUTE);
+  });
+
+  test('a measurement is overdue after two and a half intervals', async () => {
+    const tested = newProject();
+    expect(await tested.isOverdue(START)).toBe(true);
+    await tested.record([numbered(1, START)], [MAIN], [START]);
+    const late = 2.5 * INTERVAL_SECONDS * 1000;
+    expect(await tested.isOverdue(START + late)).toBe(false);
+    expect(await tested.isOverdue(START + late + 1)).toBe(true);
+  });
+});
+
+test('what came after a moment is told again, oldest first, within the limit', async () => {
+  const tested = newProject();
+  const moments = every(MINUTE, START, 30);
+  await recordAt(tested, moments, [MAIN, OTHER]);
+  const again = await tested.after(moments[24] ?? 0, 60);
+  expect(again.map(({ at }) => at)).toEqual(moments.slice(25));
+  expect(again[0]?.branches.map(([id]) => id).sort()).toEqual([MAIN.id, OTHER.id].sort());
+  expect((await tested.after(START, 3)).map(({ at }) => at)).toEqual(moments.slice(-3));
+  expect(await tested.after(moments.at(-1) ?? 0, 60)).toEqual([]);
+});

@@ -1,0 +1,289 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { eq } from 'drizzle-orm';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { projects } from '../../../edge/database/schema.ts';
+import { eventually } from '../../support/eventually.ts';
+import { type MailServer, startMailServer } from '../../support/mail-server.ts';
+import { type MeasuredProject, MIB, measuredProject } from '../../support/measured-project.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
+
+let stateDir: string;
+let mails: MailServer;
+let gateway: MonitorGateway;
+let project: MeasuredProject;
+let main: string;
+
+beforeAll(async () => {
+  stateDir = await mkdtemp(join(tmpdir(), 'branchgate-storage-'));
+  mails = await startMailServer();
+  gateway = await startMonitorGateway({ stateDir, mailUrl: mails.url });
+});
+afterAll(async () => {
+  await gateway?.stop();
+  await mails?.stop();
+  await rm(stateDir, { recursive: true });
+});
+beforeEach(async () => {
+  project = await measuredProject(gateway);
+  main = await project.branch('main');
+});
+
+const subjects = () =>
+  mails.posted
+    .filter(({ body }) => body.text.includes(project.id))
+    .map(({ body }) => body.subject.split(':')[0]);
+
+const mailed = (...expected: string[]) =>
+  eventually(async () => {
+    expect(subjects().sort()).toEqual(expected.sort());
+    expect((await project.inspect()).kept.outbox).toBeUndefined();
+  });
+
+const state = async () => {
+  const { storageState, storageUsedBytes, accessRevision } = await project.row();
+  return { storageState, used: storageUsedBytes / MIB, accessRevision };
+};
+
+describe('the state', () => {
+  test('follows the usage up and down; the access gets a new revision as writing stops and starts', async () => {
+    const seen = [];
+    for (const mib of [700, 800, 801, 799, 900, 1000, 1100, 999, 100]) {
+      await project.measure({ [main]: mib });
+      seen.push(await state());
+    }
+    expect(seen.map((at) => [at.used, at.storageState, at.accessRevision])).toEqual([
+      [700, 'normal', 0],
+      [800, 'normal', 0],
+      [801, 'warning', 0],
+      [799, 'normal', 0],
+      [900, 'warning', 0],
+      [1000, 'write_blocked', 1],
+      [1100, 'write_blocked', 1],
+      [999, 'warning', 2],
+      [100, 'normal', 2],
+    ]);
+    const audited = await project.audited();
+    expect(audited.map(({ metadata: { from, to } }) => `${from} → ${to}`)).toEqual([
+      'normal → warning',
+      'warning → normal',
+      'normal → warning',
+      'warning → write_blocked',
+      'write_blocked → warning',
+      'warning → normal',
+    ]);
+    expect(audited[0]).toEqual({
+      name: 'project.storage_state.changed',
+      actorId: null,
+      tenantId: 'acme',
+      metadata: { from: 'normal', to: 'warning', used_bytes: 801 * MIB, limit_bytes: 1000 * MIB },
+    });
+  });
+
+  test('is judged by all active branches, and by no other', async () => {
+    const others = {
+      active: await project.branch('a'),
+      expired: await project.branch('b', 'expired'),
+      creating: await project.branch('c', 'creating'),
+      deleted: await project.branch('d', 'deleted'),
+    };
+    const sizes = Object.fromEntries(Object.values(others).map((id) => [id, 300]));
+    await project.measure({ [main]: 400, ...sizes, [crypto.randomUUID()]: 5000 });
+    expect(await state()).toMatchObject({ used: 700, storageState: 'normal' });
+    await project.setStatus(others.expired, 'active');
+    await project.measure({ [main]: 400, ...sizes });
+    expect(await state()).toMatchObject({ used: 1000, storageState: 'write_blocked' });
+  });
+
+  test('is judged at once by a changed quota', async () => {
+    await project.measure({ [main]: 1000 });
+    expect(await state()).toMatchObject({ storageState: 'write_blocked', accessRevision: 1 });
+    await project.setQuota(1100);
+    expect(await project.judge()).toMatchObject({ state: 'warning', used: 1000 * MIB });
+    expect(await state()).toMatchObject({ storageState: 'warning', accessRevision: 2 });
+    await project.setQuota(1000);
+    await project.judge();
+    expect(await state()).toMatchObject({ storageState: 'write_blocked', accessRevision: 3 });
+  });
+
+  test('of a project that was never measured is not judged', async () => {
+    expect(await project.judge()).toBeNull();
+    expect(await project.row()).toMatchObject({ storageState: 'normal', storageMeasuredAt: null });
+  });
+
+  test('goes on record with the tenant that has the project by then', async () => {
+    await project.measure({ [main]: 100 });
+    await project.db.update(projects).set({ tenantId: 'other' }).where(eq(projects.id, project.id));
+    await project.measure({ [main]: 900 });
+    expect(await project.audited()).toMatchObject([{ tenantId: 'other' }]);
+  });
+
+  test('usage that moved little is written no more than needed; the object knows it exactly', async () => {
+    await project.measure({ [main]: 100 });
+    const { storageMeasuredAt } = await project.row();
+    await project.measure({ [main]: 100.5 });
+    expect(await project.row()).toMatchObject({ storageUsedBytes: 100 * MIB, storageMeasuredAt });
+    expect((await project.last()).last?.branches[main]?.database_size_bytes).toBe(100.5 * MIB);
+    await project.measure({ [main]: 101 });
+    expect(await state()).toMatchObject({ used: 101 });
+  });
+});
+
+describe('measurements', () => {
+  test('of another host than the project is on count for nothing', async () => {
+    await project.measure({ [main]: 2000 }, crypto.randomUUID());
+    expect((await project.last()).last).toBeNull();
+    await project.measure({ [main]: 900 }, project.hostId);
+    expect(await state()).toMatchObject({ storageState: 'warning' });
+  });
+
+  test('of a project that is not there, or on its way out, leave nothing', async () => {
+    for (const status of ['deleting', 'failed', 'creating'] as const) {
+      await project.db.update(projects).set({ status }).where(eq(projects.id, project.id));
+      await project.measure({ [main]: 900 });
+      expect((await project.last()).last).toBeNull();
+    }
+    const nowhere = gateway.coordinator(crypto.randomUUID());
+    await nowhere.record({
+      project_id: crypto.randomUUID(),
+      observed_at: new Date().toISOString(),
+      branches: [],
+    });
+    expect(await nowhere.inspect()).toEqual({ kept: {}, alarm: null });
+  });
+
+  test('go with the project', async () => {
+    await project.measure({ [main]: 900 });
+    await mailed('STORAGE_WARNING');
+    await project.db.delete(projects).where(eq(projects.id, project.id));
+    await project.wake();
+    expect((await project.last()).last).toBeNull();
+    expect((await project.inspect()).kept).toEqual({});
+  });
+
+  test('are stale while the host is away, however new', async () => {
+    await project.measure({ [main]: 100 });
+    const { last, stale } = await project.last();
+    expect(Date.now() - (last?.receivedAt ?? 0)).toBeLessThan(60_000);
+    expect(stale).toBe(true);
+  });
+});
+
+describe('mails', () => {
+  test('say what the specification says, once an episode', async () => {
+    for (const mib of [810, 850, 1000, 990, 1010]) await project.measure({ [main]: mib });
+    await mailed('STORAGE_WARNING', 'WRITE_BLOCKED');
+    for (const mib of [700, 820]) await project.measure({ [main]: mib });
+    await mailed('STORAGE_WARNING', 'STORAGE_WARNING', 'WRITE_BLOCKED');
+    const [first] = mails.posted.filter(({ body }) => body.text.includes(project.id));
+    expect(first?.headers.authorization).toBe('Bearer key of the test');
+    expect(first?.body).toMatchObject({
+      from: 'branchgate@example.com',
+      to: 'team@example.com',
+      subject: 'STORAGE_WARNING: Web shop at 81%',
+      text: expect.stringContaining('uses 81% of its storage quota: 0.791016 of 0.9765625 GiB'),
+    });
+  });
+
+  test('who jumps over both thresholds is told of both', async () => {
+    await project.measure({ [main]: 1500 });
+    await mailed('STORAGE_WARNING', 'WRITE_BLOCKED');
+  });
+
+  test('load nothing, and the name of the project is text in them', async () => {
+    const name = '<img src="https://evil.example/x.png">\r\nBcc: eve@evil.example';
+    await project.db.update(projects).set({ name }).where(eq(projects.id, project.id));
+    await project.measure({ [main]: 900 });
+    await mailed('STORAGE_WARNING');
+    const [mail] = mails.posted.filter(({ body }) => body.text.includes(project.id));
+    expect(mail?.body.html).not.toMatch(/<(?!\/?p>)/);
+    expect(mail?.body.html).toContain('&lt;img src=');
+    expect(mail?.body.subject).not.toMatch(/[\r\n]/);
+  });
+
+  test('are sent again until they are taken, each under an id of its own', async () => {
+    mails.answersWith(500);
+    await project.measure({ [main]: 900 });
+    await eventually(async () => expect(subjects().length).toBeGreaterThan(1));
+    expect((await project.inspect()).alarm).toBeGreaterThan(Date.now());
+    // Neither another measurement nor another life of the object is another mail.
+    await project.measure({ [main]: 910 });
+    await project.reset();
+    mails.answersWith(200);
+    await eventually(async () => expect((await project.inspect()).kept.outbox).toBeUndefined());
+    const ids = mails.posted
+      .filter(({ body }) => body.text.includes(project.id))
+      .map(({ headers }) => headers['idempotency-key']);
+    expect(new Set(ids).size).toBe(1);
+    const { length } = ids;
+    await project.measure({ [main]: 920 });
+    expect(subjects()).toHaveLength(length);
+  });
+
+  test('what an object that died had not told is told after the next measurement', async () => {
+    // As if it had died when the state was on record and before anything was told.
+    await project.db.update(projects).set({ storageState: 'warning' }).where(eq(projects.id, project.id));
+    await project.measure({ [main]: 900 });
+    await mailed('STORAGE_WARNING');
+    expect(await project.audited()).toEqual([]);
+  });
+});
+
+describe('a clone', () => {
+  const cloneOf = (sourceId: string) => ({ branchId: crypto.randomUUID(), sourceId });
+
+  test('fits, or is refused with what it takes', async () => {
+    await project.measure({ [main]: 501 });
+    expect(await project.reserveClones([cloneOf(main)])).toEqual([
+      {
+        refused: {
+          code: 'STORAGE_QUOTA_EXCEEDED',
+          fields: { used_bytes: 501 * MIB, needed_bytes: 501 * MIB, limit_bytes: 1000 * MIB },
+        },
+      },
+    ]);
+    await project.measure({ [main]: 500 });
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ job: {} }]);
+  });
+
+  test('of a crowd as many are let in as fit together', async () => {
+    await project.measure({ [main]: 200 });
+    const outcomes = await project.reserveClones(Array.from({ length: 10 }, () => cloneOf(main)));
+    expect(outcomes.filter((outcome) => 'job' in outcome)).toHaveLength(4);
+  });
+
+  test('counts before it is measured, also when the object was away, and as its own source', async () => {
+    await project.measure({ [main]: 300 });
+    const [first, second] = [crypto.randomUUID(), crypto.randomUUID()];
+    await project.reserveClones([{ branchId: first, sourceId: main }]);
+    await project.reset();
+    await project.setStatus(first, 'active');
+    expect(await project.reserveClones([{ branchId: second, sourceId: first }])).toMatchObject([{ job: {} }]);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([
+      { refused: { fields: { used_bytes: 900 * MIB } } },
+    ]);
+    await project.measure({ [main]: 300, [first]: 310, [second]: 320 });
+    await project.setStatus(second, 'active');
+    await project.judge();
+    expect(await state()).toMatchObject({ used: 930 });
+    expect((await project.inspect()).kept.unmeasured).toBeUndefined();
+  });
+
+  test('that was refused for another reason, or whose branch is gone, takes no room', async () => {
+    await project.measure({ [main]: 400 });
+    await project.reserveClones([cloneOf(main)], false);
+    const gone = crypto.randomUUID();
+    await project.reserveClones([{ branchId: gone, sourceId: main }]);
+    await project.setStatus(gone, 'deleted');
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ job: {} }]);
+  });
+
+  test('an expired branch comes back only if it fits', async () => {
+    const expired = await project.branch('expired', 'expired');
+    await project.measure({ [main]: 600, [expired]: 400 });
+    expect(await project.lackFor(expired)).toBeNull();
+    await project.measure({ [main]: 601, [expired]: 400 });
+    expect(await project.lackFor(expired)).toMatchObject({ code: 'STORAGE_QUOTA_EXCEEDED' });
+  });
+});

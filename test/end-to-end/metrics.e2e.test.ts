@@ -1,0 +1,271 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { METRIC_NAMES } from '../../edge/metrics/metrics.ts';
+import { Api, type ProjectBody } from '../support/api.ts';
+import { connect, query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { listenTo } from '../support/listen.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+interface Summary {
+  metrics: { database_size_bytes: number; active_connections: number; cache_hit_ratio: number };
+  usage: { storageUsedBytes: number; storageLimitBytes: number };
+  observed_at: string | null;
+  stale: boolean;
+  alerts?: { name: string; value: number; threshold: number }[];
+}
+interface Series {
+  start: string;
+  end: string;
+  step_seconds: number;
+  stale: boolean;
+  series: { metric: string; unit: string; values: { timestamp: string; value: number }[] }[];
+}
+interface Usage {
+  storage_used_bytes: number;
+  storage_state: string;
+  branches: { branch_name: string; database_size_bytes: number }[];
+}
+
+let stack: Stack;
+let api: Api;
+let project: ProjectBody;
+
+beforeAll(async () => {
+  stack = await startStack({ env: { MEASURE_INTERVAL_SECONDS: '1' } });
+  api = new Api(stack.url, await stack.token());
+  project = await api.project('Measured');
+  await api.allow(project.id);
+});
+afterAll(() => stack?.stop());
+
+const metricsPath = (branch: string, rest = '') =>
+  `/api/v1/projects/${project.id}/branches/${branch}/metrics${rest}`;
+
+async function get<B>(path: string): Promise<B> {
+  const { status, body } = await api.get<B>(path);
+  expect(status, JSON.stringify(body)).toBe(200);
+  return body;
+}
+const summaryOf = (branch: string, search = '') => get<Summary>(metricsPath(branch, `/summary${search}`));
+const usageOf = () => get<Usage>(`/api/v1/projects/${project.id}/usage`);
+
+const measured = (branch: string) =>
+  eventually(async () => {
+    const summary = await summaryOf(branch);
+    expect(summary).toMatchObject({ stale: false, observed_at: expect.any(String) });
+    return summary;
+  });
+
+async function last(branch: string): Promise<Record<string, number | undefined>> {
+  const { series } = await get<Series>(metricsPath(branch));
+  return Object.fromEntries(series.map(({ metric, values }) => [metric, values.at(-1)?.value]));
+}
+
+describe('the summary', () => {
+  test('has the fields of the specification, measured', async () => {
+    const summary = await measured('main');
+    expect(summary).toEqual({
+      project_id: project.id,
+      branch_id: project.main_branch.id,
+      branch_name: 'main',
+      database: project.main_branch.database_name,
+      metrics: {
+        database_size_bytes: expect.any(Number),
+        active_connections: expect.any(Number),
+        cache_hit_ratio: expect.any(Number),
+      },
+      usage: { storageUsedBytes: summary.metrics.database_size_bytes, storageLimitBytes: 268_435_456 },
+      observed_at: expect.any(String),
+      stale: false,
+    });
+    const { database_url } = await api.credentials(project.id, 'main');
+    const [size] = await query<{ bytes: string }>(
+      database_url,
+      'select pg_database_size(current_database()) as bytes',
+    );
+    expect(Math.abs(summary.metrics.database_size_bytes - Number(size?.bytes))).toBeLessThan(1024 * 1024);
+  });
+
+  test('counts sessions while they are there', async () => {
+    const { database_url, direct_url } = await api.credentials(project.id, 'main');
+    const clients = await Promise.all([connect(direct_url), connect(direct_url), connect(database_url)]);
+    try {
+      await eventually(async () => expect((await summaryOf('main')).metrics.active_connections).toBe(3));
+    } finally {
+      await Promise.all(clients.map((client) => client.end()));
+    }
+    await eventually(async () => expect((await summaryOf('main')).metrics.active_connections).toBe(0));
+  });
+
+  test('advises when thresholds are passed', async () => {
+    expect(await summaryOf('main')).not.toHaveProperty('alerts');
+    const quiet = await summaryOf('main', '?include=alerts');
+    expect(quiet.alerts?.map(({ name }) => name)).not.toContain('storage');
+    const { usage } = await measured('main');
+    const small = await api.project('Small', {
+      storage_quota_gib: usage.storageUsedBytes / 0.95 / 2 ** 30,
+    });
+    const path = `/api/v1/projects/${small.id}/branches/main/metrics/summary?include=alerts`;
+    await eventually(async () => {
+      const { alerts = [] } = await get<Summary>(path);
+      expect(alerts.find(({ name }) => name === 'storage')).toEqual({
+        name: 'storage',
+        value: expect.closeTo(0.95, 1),
+        threshold: 0.9,
+      });
+    });
+  });
+
+  test('is stale as soon as the host is away, and fresh when it is back', async () => {
+    const { observed_at } = await measured('main');
+    await stack.kill('agent');
+    try {
+      const away = await eventually(async () => {
+        const summary = await summaryOf('main');
+        expect(summary.stale).toBe(true);
+        return summary;
+      });
+      expect(Date.parse(away.observed_at ?? '')).toBeGreaterThanOrEqual(Date.parse(observed_at ?? ''));
+    } finally {
+      await stack.start('agent');
+    }
+    await stack.untilReady();
+    await measured('main');
+  });
+});
+
+describe('the series', () => {
+  test('has every metric with its unit, and counts what was done', async () => {
+    await measured('main');
+    const before = await last('main');
+    const { database_url } = await api.credentials(project.id, 'main');
+    const client = await connect(database_url);
+    await client.query('create table counted (n int)').catch(() => {});
+    await client.end();
+    await eventually(async () =>
+      expect((await last('main')).total_connections).toBeGreaterThan(before.total_connections ?? 0),
+    );
+    const { step_seconds, series, stale } = await get<Series>(metricsPath('main'));
+    expect({ step_seconds, stale }).toEqual({ step_seconds: 60, stale: false });
+    expect(series.map(({ metric }) => metric)).toEqual([...METRIC_NAMES]);
+    const units = Object.fromEntries(series.map(({ metric, unit }) => [metric, unit]));
+    expect(units).toMatchObject({
+      cpu_seconds: 'seconds',
+      rows_inserted: 'count',
+      cache_hit_ratio: 'ratio',
+      database_size_bytes: 'bytes',
+    });
+  });
+
+  test('of one metric is told within its bounds, by name and by id', async () => {
+    const start = new Date(Date.now() - 3_600_000).toISOString();
+    const search = `?metric=total_connections&start=${start}&step=3600`;
+    const [byName, byId] = [
+      await get<Series>(metricsPath('main', search)),
+      await get<Series>(metricsPath(project.main_branch.id, search)),
+    ];
+    expect(byName).toMatchObject({ start, step_seconds: 3600 });
+    expect(byName.series.map(({ metric }) => metric)).toEqual(['total_connections']);
+    expect(byName.series[0]?.values.length).toBeGreaterThan(0);
+    expect(byId.series[0]?.values.length).toBe(byName.series[0]?.values.length);
+    for (const { timestamp } of byName.series[0]?.values ?? []) {
+      expect(timestamp >= byName.start && timestamp <= byName.end).toBe(true);
+    }
+    const old = new Date(Date.now() - 40 * 24 * 3_600_000).toISOString();
+    expect(await get<Series>(metricsPath('main', `?start=${old}`))).toMatchObject({ step_seconds: 86_400 });
+  });
+
+  test.each([
+    ['an unknown metric', 'metric=rows_read'],
+    ['a moment that is none', 'start=yesterday'],
+    ['a step of no whole second', 'step=90.5'],
+    ['a step below a minute', 'step=59'],
+    ['a start after the end', 'start=2026-01-02T00:00:00Z&end=2026-01-01T00:00:00Z'],
+    ['a start in the future', 'start=2126-01-01T00:00:00Z'],
+    ['more points than one answer has', 'start=2001-01-01T00:00:00Z'],
+    ['an unknown parameter', 'from=2026-01-01T00:00:00Z'],
+  ])('refuses %s', async (_, search) => {
+    const { status, body } = await api.get(metricsPath('main', `?${search}`));
+    expect(status).toBe(422);
+    expect(body).toMatchObject({ error: 'VALIDATION_FAILED', details: [{ path: expect.any(String) }] });
+  });
+
+  test('a branch that has the name of a deleted one has none of its history', async () => {
+    const { id } = await api.branch(project.id, 'again');
+    await measured('again');
+    expect((await get<Series>(metricsPath('again'))).series[0]?.values.length).toBeGreaterThan(0);
+    await api.delete(`/api/v1/projects/${project.id}/branches/${id}`);
+    const second = await api.branch(project.id, 'again');
+    expect(second.id).not.toBe(id);
+    const created = Date.parse(String(second.created_at));
+    const { series } = await get<Series>(metricsPath('again'));
+    for (const { timestamp } of series.flatMap(({ values }) => values)) {
+      expect(Date.parse(timestamp)).toBeGreaterThanOrEqual(created);
+    }
+    expect((await api.get(metricsPath(id))).status).toBe(404);
+  });
+
+  test('outlives the gateway', async () => {
+    await measured('main');
+    // The minute that goes on has another last value after.
+    const minutes = ({ series }: Series) =>
+      (series[0]?.values ?? []).map(({ timestamp }) => timestamp.slice(0, 'YYYY-MM-DDThh:mm'.length));
+    const before = minutes(await get<Series>(metricsPath('main', '?metric=total_connections')));
+    expect(before.length).toBeGreaterThan(0);
+    await stack.kill('gateway');
+    await stack.start('gateway');
+    await stack.untilReady();
+    await measured('main');
+    const after = minutes(await get<Series>(metricsPath('main', '?metric=total_connections')));
+    expect(after.slice(0, before.length)).toEqual(before);
+  });
+});
+
+test('usage is that of the active branches, and follows a deletion at once', async () => {
+  const { id } = await api.branch(project.id, 'counted');
+  const usage = await eventually(async () => {
+    const found = await usageOf();
+    const sizes = found.branches.map(({ database_size_bytes }) => database_size_bytes);
+    expect(Math.min(...sizes)).toBeGreaterThan(0);
+    expect(found.storage_used_bytes).toBe(sizes.reduce((sum, size) => sum + size, 0));
+    return found;
+  });
+  expect(usage.branches.map(({ branch_name }) => branch_name)).toContain('counted');
+  expect(usage.storage_state).toBe('normal');
+  await api.delete(`/api/v1/projects/${project.id}/branches/${id}`);
+  const { storage_used_bytes } = await usageOf();
+  expect(storage_used_bytes).toBeLessThan(usage.storage_used_bytes);
+  await eventually(async () => {
+    const { body } = await api.get<{ storage_used_bytes: number }>(`/api/v1/projects/${project.id}`);
+    expect(Math.abs(body.storage_used_bytes - storage_used_bytes)).toBeLessThan(2 * 1024 * 1024);
+  });
+});
+
+describe('the stream', () => {
+  const listen = async (path: string, headers: Record<string, string> = {}) => {
+    const abort = new AbortController();
+    const response = await fetch(`${stack.url}${path}`, {
+      headers: { authorization: `Bearer ${await stack.token()}`, ...headers },
+      signal: abort.signal,
+    });
+    expect(response.headers.get('content-type')).toBe('text/event-stream');
+    return listenTo<{ observed_at: string; branches: { branch_id: string }[] }>(response, abort);
+  };
+
+  test.each(['project', 'branch'])('of a %s tells each measurement as it arrives', async (of) => {
+    const path =
+      of === 'project' ? `/api/v1/projects/${project.id}/metrics/stream` : metricsPath('main', '/stream');
+    const { events } = await listen(path);
+    await eventually(async () => expect(events.length).toBeGreaterThanOrEqual(3));
+    const ids = events.map(({ id }) => id);
+    expect(ids).toEqual([...new Set(ids)].sort());
+    for (const { data } of events) {
+      const told = data.branches.map(({ branch_id }) => branch_id);
+      if (of === 'branch') expect(told).toEqual([project.main_branch.id]);
+      else expect(told).toContain(project.main_branch.id);
+    }
+    const again = await listen(path, { 'Last-Event-ID': ids[0] ?? '' });
+    await eventually(async () => expect(again.events.length).toBeGreaterThan(0));
+    expect(again.events.map(({ id }) => id)).not.toContain(ids[0]);
+  });
+});

@@ -1,0 +1,34 @@
+import { createServer, type IncomingHttpHeaders } from 'node:http';
+import type { AddressInfo } from 'node:net';
+
+export interface PostedMail {
+  headers: IncomingHttpHeaders;
+  body: { from: string; to: string; subject: string; text: string; html: string };
+}
+
+/** A mail service that notes what is posted to it, and answers as it is told. */
+export async function startMailServer() {
+  const posted: PostedMail[] = [];
+  let status = 200;
+  const server = createServer(async (request, response) => {
+    let text = '';
+    for await (const chunk of request.setEncoding('utf8')) text += chunk;
+    posted.push({ headers: request.headers, body: JSON.parse(text) });
+    response.writeHead(status).end('{}');
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/send`,
+    posted,
+    answersWith(code: number) {
+      status = code;
+    },
+    stop: () =>
+      new Promise((resolve) => {
+        server.close(resolve);
+        server.closeAllConnections();
+      }),
+  };
+}
+
+export type MailServer = Awaited<ReturnType<typeof startMailServer>>;

@@ -1,0 +1,11 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { PostedMail } from './mail-server.ts';
+import type { Stack } from './stack.ts';
+
+/** Mails that the stack has delivered, oldest first. */
+export const deliveredMails = ({ state }: Stack): PostedMail['body'][] =>
+  readdirSync(state.mail_dir)
+    .filter((name) => name.endsWith('.json'))
+    .sort()
+    .map((name) => JSON.parse(readFileSync(join(state.mail_dir, name), 'utf8')));
