@@ -6,6 +6,7 @@ import { doctorCommand } from './control-tool/doctor.ts';
 import { enrolCommand } from './control-tool/enrol.ts';
 import { EXIT_CODES, exitCodeOf, explain } from './control-tool/exit-codes.ts';
 import { listCommand } from './control-tool/list.ts';
+import { measureCommand } from './control-tool/measure.ts';
 import { operationCommands } from './control-tool/operations.ts';
 import { runCommand } from './control-tool/run.ts';
 
@@ -47,6 +48,7 @@ function controlTool(): Command {
   program.addCommand(enrolCommand());
   program.addCommand(doctorCommand());
   program.addCommand(listCommand());
+  program.addCommand(measureCommand());
   program.addCommand(configurationCommand());
   for (const command of operationCommands()) program.addCommand(command);
   program.addCommand(completionCommand(program));

@@ -2,23 +2,29 @@ import { join } from 'node:path';
 import { z } from 'zod';
 
 const Port = z.coerce.number().int().min(1).max(65_535);
-const Folder = z.string().startsWith('/');
+const Path = z.string().startsWith('/');
 
 const Settings = z.object({
   /** Base address of the gateway that the agent dials; needed by `run`. */
   GATEWAY_URL: z.url({ protocol: /^https?$/ }).optional(),
   /** The agent's own folder: its key (`host.json`) and, in `rules/`, the rule files it writes for both servers. */
-  STATE_DIR: Folder.default('/var/lib/branchgate'),
+  STATE_DIR: Path.default('/var/lib/branchgate'),
   /** Folder of PostgreSQL's unix socket. */
-  POSTGRES_SOCKET_DIR: Folder.default('/var/run/postgresql'),
+  POSTGRES_SOCKET_DIR: Path.default('/var/run/postgresql'),
   /** Port of PostgreSQL (spec 2.5: direct). */
   POSTGRES_PORT: Port.default(5432),
   /** PostgreSQL's data directory: tried for copy-on-write, searched for what a crash left behind. */
-  PGDATA_DIR: Folder.default('/var/lib/postgresql/18/main'),
+  PGDATA_DIR: Path.default('/var/lib/postgresql/18/main'),
   /** Folder of PgBouncer's unix socket. */
-  POOLER_SOCKET_DIR: Folder.default('/var/run/postgresql'),
+  POOLER_SOCKET_DIR: Path.default('/var/run/postgresql'),
   /** Port of PgBouncer (spec 2.5: pooled). */
   POOLER_PORT: Port.default(6432),
+  /** PgBouncer's log, from which connection attempts are counted. */
+  POOLER_LOG: Path.default('/var/log/postgresql/pgbouncer.log'),
+  /** Client connections through the pooler (spec section 8: 200, up to 500). */
+  POOLER_MAX_CLIENTS: z.coerce.number().int().min(200).max(500).default(200),
+  /** How often the branches are measured (spec section 8). */
+  MEASURE_INTERVAL_SECONDS: z.coerce.number().int().min(1).max(3600).default(60),
 });
 
 export type AgentSettings = z.output<typeof Settings>;

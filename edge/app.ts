@@ -18,9 +18,11 @@ import { branchRoutes } from './routes/branches.ts';
 import { credentialRoutes } from './routes/credentials.ts';
 import { healthRoutes } from './routes/health.ts';
 import { jobRoutes } from './routes/jobs.ts';
+import { metricsRoutes } from './routes/metrics.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
+import { tableRoutes } from './routes/tables.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/materialize.ts';
 
@@ -48,7 +50,14 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
   const share = cors({
     origin,
     allowMethods: ['GET', 'POST', 'PATCH', 'DELETE'],
-    allowHeaders: ['Authorization', 'Content-Type', 'Idempotency-Key', 'Prefer', 'X-Request-Id'],
+    allowHeaders: [
+      'Authorization',
+      'Content-Type',
+      'Idempotency-Key',
+      'Last-Event-ID',
+      'Prefer',
+      'X-Request-Id',
+    ],
     exposeHeaders: [
       'Idempotency-Replayed',
       'Retry-After',
@@ -95,7 +104,9 @@ for (const routes of [
   projectRoutes,
   branchRoutes,
   credentialRoutes,
+  tableRoutes,
   networkRuleRoutes,
+  metricsRoutes,
   jobRoutes,
   auditRoutes,
   platformRoutes,

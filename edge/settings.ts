@@ -46,6 +46,15 @@ const Settings = z.object({
   LIMIT_WRITES_PER_MINUTE: Count.default(200),
   /** Of one client address on routes without a token; as many failed authentications, counted apart. */
   LIMIT_PUBLIC_PER_MINUTE: Count.default(60),
+  /** Seconds between two measurements of a project (spec section 8); what its host's agent is set to. */
+  MEASURE_INTERVAL_SECONDS: z.coerce.number().positive().default(60),
+  /** Where mails are handed over, each as one JSON POST; none are sent if left out. */
+  MAIL_API_URL: z.url().optional(),
+  /** Secret. Bearer key of the mail service. */
+  MAIL_API_KEY: z.string().min(1).optional(),
+  MAIL_FROM: z.string().min(1).default('branchgate <no-reply@localhost>'),
+  /** Whom storage warnings go to (spec section 6). */
+  ALERT_EMAIL: z.string().min(3).optional(),
   /** Origins whose pages may call the API from a browser, comma-separated; none if left out. */
   CORS_ORIGINS: z
     .string()

@@ -1,18 +1,20 @@
+import { renameSync, writeFileSync } from 'node:fs';
 import { readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { readShutBranches } from '../attempts/shut-branches.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
-import { inDatabase, type Pool, type Session } from '../postgres/connect.ts';
+import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { PLATFORM_ROLE, RULE_FILES } from '../servers/configuration.ts';
+import { RULE_FILES } from '../servers/configuration.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { readAccess } from './network-rules.ts';
-import { type RuleFileTexts, ruleFiles } from './rule-files.ts';
+import { readAccess } from './keep-access.ts';
+import { type RuleFileTexts, refusing, ruleFiles } from './rule-files.ts';
 import { makeRulesFolder } from './rules-folder.ts';
 
 const IN_EFFECT_WITHIN_MS = 5_000;
-const LOOK_EVERY_MS = 3;
+const LOOK_EVERY_MS = 1;
 
 const NAMES = Object.keys(RULE_FILES) as (keyof RuleFileTexts)[];
 
@@ -22,6 +24,9 @@ export class RulePublisher {
   readonly #pool: Pool;
   /** The files that both servers are known to obey. Nothing at first: a killed agent may not have told them. */
   #obeyed: RuleFileTexts | null = null;
+  /** As last published, were nobody refused. */
+  #open: RuleFileTexts | null = null;
+  #refused: ReadonlySet<string> = new Set();
   #running: Promise<void> = Promise.resolve();
   #next: Promise<void> | null = null;
 
@@ -46,10 +51,32 @@ export class RulePublisher {
     return this.#next;
   }
 
+  /**
+   * Has both servers refuse all connections to these branches, and to no others any more, as soon as can be:
+   * whoever guesses passwords goes on meanwhile. Hence from what this process published last, without a lock and
+   * without looking whether they obey; the caller calls `publish` next. Not to be called side by side.
+   * @throws HostError POOLER_UNAVAILABLE
+   */
+  async refuse(branchIds: ReadonlySet<string>): Promise<void> {
+    if (branchIds.size === this.#refused.size && [...branchIds].every((id) => this.#refused.has(id))) return;
+    this.#refused = branchIds;
+    if (!this.#open) return;
+    const { postgresHba, poolerHba } = refusing(this.#open, branchIds);
+    const folder = rulesFolder(this.#settings);
+    overwrite(folder, 'postgresHba', postgresHba);
+    overwrite(folder, 'poolerHba', poolerHba);
+    await Promise.all([
+      this.#pool.query('SELECT pg_reload_conf()'),
+      withConsole(this.#settings, (console) => console.query('RELOAD')),
+    ]);
+  }
+
   async #publish(session: Session): Promise<void> {
     const { POSTGRES_SOCKET_DIR: socketDir, POSTGRES_PORT: port } = this.#settings;
     const branches = await readAccess(session);
-    const wanted = ruleFiles(branches, { socketDir, port });
+    const shut = (await readShutBranches(session)).map(({ branch_id }) => branch_id);
+    this.#open = ruleFiles(branches, { socketDir, port });
+    const wanted = refusing(this.#open, new Set([...shut, ...this.#refused]));
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);
@@ -65,27 +92,28 @@ export class RulePublisher {
     }
     this.#obeyed = null;
     await Promise.all([
-      this.#reloadPostgres(session),
+      reloadPostgres(session),
       reloadPooler(this.#settings, new Set(branches.map(({ database }) => database))),
     ]);
     this.#obeyed = wanted;
   }
+}
 
-  /** A session that began after the reload knows when it was; an older one may be told before the rules are read. */
-  async #reloadPostgres(asking: Session) {
-    const { rows } = await asking.query<{ asked: string }>(
-      'SELECT clock_timestamp()::text AS asked, pg_reload_conf()',
+/**
+ * The postmaster tells its sessions of the reload and then reads the rules, all before it takes the next login:
+ * once one session knows, no new one comes in by the old rules.
+ */
+async function reloadPostgres(session: Session) {
+  const { rows } = await session.query<{ asked: string }>(
+    'SELECT clock_timestamp()::text AS asked, pg_reload_conf()',
+  );
+  await inEffect('PostgreSQL', async () => {
+    const answer = await session.query<{ reloaded: boolean }>(
+      'SELECT pg_conf_load_time() >= $1::timestamptz AS reloaded',
+      [rows[0]?.asked],
     );
-    await inEffect('PostgreSQL', () =>
-      inDatabase(this.#settings, PLATFORM_ROLE, async (session) => {
-        const answer = await session.query<{ reloaded: boolean }>(
-          'SELECT pg_conf_load_time() >= $1::timestamptz AS reloaded',
-          [rows[0]?.asked],
-        );
-        return answer.rows[0]?.reloaded === true;
-      }),
-    );
-  }
+    return answer.rows[0]?.reloaded === true;
+  });
 }
 
 /** PgBouncer answers RELOAD even when it kept its old entries, so they are compared. */
@@ -133,3 +161,10 @@ const writeRuleFiles = (folder: string, texts: RuleFileTexts) =>
       await rename(`${path}.new`, path);
     }),
   );
+
+/** At once, beside whoever else may be writing. */
+function overwrite(folder: string, name: keyof RuleFileTexts, text: string) {
+  const path = join(folder, RULE_FILES[name]);
+  writeFileSync(`${path}.now`, text, { mode: 0o640 });
+  renameSync(`${path}.now`, path);
+}

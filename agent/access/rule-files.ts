@@ -46,6 +46,18 @@ export function ruleFiles(
   };
 }
 
+/** A rule, with the 32 digits of the branch's id that its logins have in common. */
+const RULE = /^(hostssl "[^"]+" "u_([0-9a-f]{32})_\S+ \S+) scram-sha-256$/gm;
+
+/** The same files, save that whoever they let into these branches is refused. To all others nothing changes. */
+export function refusing(texts: RuleFileTexts, branchIds: ReadonlySet<string>): RuleFileTexts {
+  if (branchIds.size === 0) return texts;
+  const refused = new Set([...branchIds].map((id) => id.replaceAll('-', '')));
+  const refuse = (text: string) =>
+    text.replaceAll(RULE, (line, rule: string, id: string) => (refused.has(id) ? `${rule} reject` : line));
+  return { ...texts, postgresHba: refuse(texts.postgresHba), poolerHba: refuse(texts.poolerHba) };
+}
+
 const lines = (texts: string[]) => texts.map((text) => `${text}\n`).join('');
 
 function check({ database, verifiers, cidrs }: BranchAccess) {

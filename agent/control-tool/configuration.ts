@@ -40,7 +40,12 @@ export const configurationCommand = () =>
       const layout: ServerLayout = {
         listenAddresses: options.listen,
         postgres: { port: settings.POSTGRES_PORT, socketDir: settings.POSTGRES_SOCKET_DIR },
-        pooler: { port: settings.POOLER_PORT, socketDir: settings.POOLER_SOCKET_DIR },
+        pooler: {
+          port: settings.POOLER_PORT,
+          socketDir: settings.POOLER_SOCKET_DIR,
+          logFile: settings.POOLER_LOG,
+          maxClients: settings.POOLER_MAX_CLIENTS,
+        },
         tls: { certFile: options.tlsCert, keyFile: options.tlsKey },
         rulesDir: rulesFolder(settings),
         agentUser: options.agentUser,

@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { readShutBranches } from '../attempts/shut-branches.ts';
 import { runOperation } from '../operations/handlers.ts';
 import { print, table } from './output.ts';
 import { withHost } from './with-host.ts';
@@ -7,12 +8,21 @@ export const listCommand = () =>
   new Command('list')
     .description('Branches that this host holds')
     .action(async (_options, command: Command) => {
-      const { branches } = await withHost((host) => runOperation(host, 'host.inventory', {}));
+      const { branches, shut } = await withHost(async (host) => {
+        const { branches } = await runOperation(host, 'host.inventory', {});
+        return { branches, shut: await readShutBranches(host.postgres) };
+      });
       const rows = branches.map(({ database, state, branch_id, project_id }) => [
         database,
         state,
         branch_id,
         project_id,
       ]);
-      print(command, { branches }, table([['DATABASE', 'STATE', 'BRANCH', 'PROJECT'], ...rows]));
+      print(command, { branches, shut }, [
+        ...table([['DATABASE', 'STATE', 'BRANCH', 'PROJECT'], ...rows]),
+        ...shut.map(
+          ({ database, until }) =>
+            `${database} is shut until ${until.toISOString()}: too many connection attempts`,
+        ),
+      ]);
     });

@@ -18,6 +18,17 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   verifiers: 'SCRAM-SHA-256 verifiers: {"owner": …, "read_write": …, "read_only": …}',
   access: '{"revision": 1, "rules": [{"branch_id": null, "cidr": "192.0.2.0/24"}]}',
   password: "the read-write login's password",
+  schema: "the table's schema",
+  table: "the table's name",
+  after: 'go on after this table: {"schema": "public", "name": "author"}; from the first when left out',
+  limit: 'how many rows, 50 at most',
+  offset: 'how many rows to pass over',
+  primary_key: 'columns of the key: ["id"]',
+  id: 'value of each of these columns in the row: [7]',
+  ids: 'the same of each row to delete: [[7], [8]]',
+  column: 'column of the cell',
+  value: 'what to write; null when left out',
+  expected: 'what the cell must hold now: {"value": "old"}; anything when left out',
 };
 
 const GROUP_HELP: Record<string, string> = {
@@ -25,6 +36,8 @@ const GROUP_HELP: Record<string, string> = {
   branch: 'Make and drop a branch, step by step',
   project: 'Drop a project',
   access: 'Network rules',
+  table: 'Tables of a branch',
+  row: "Rows of a branch's table, read and changed as its read-write login",
 };
 
 /** A parameter of an operation as its flag. */
@@ -78,7 +91,7 @@ function operationCommand(method: Method, verb: string): Command {
 const camelCase = (name: string) => name.replaceAll(/_(.)/g, (_, letter: string) => letter.toUpperCase());
 
 interface Shape {
-  type?: string;
+  type?: string | string[];
   anyOf?: Shape[];
   properties?: Record<string, Shape>;
 }
@@ -89,12 +102,8 @@ const KINDS: Record<string, ValueKind> = { string: 'text', integer: 'number', nu
 function flagsOf(params: z.ZodType): Flag[] {
   const { properties = {} } = z.toJSONSchema(params, { io: 'input' }) as Shape;
   return Object.entries(properties).map(([parameter, shape]) => {
-    const options = shape.anyOf ?? [shape];
-    const type = options.find((option) => option.type !== 'null')?.type ?? '';
-    return {
-      parameter,
-      kind: KINDS[type] ?? 'json',
-      nullable: options.some((option) => option.type === 'null'),
-    };
+    const types = (shape.anyOf ?? [shape]).flatMap(({ type = [] }) => type);
+    const type = types.find((name) => name !== 'null') ?? '';
+    return { parameter, kind: KINDS[type] ?? 'json', nullable: types.includes('null') };
   });
 }

@@ -1,7 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
+import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import { AttemptWatch } from '../attempts/watch-attempts.ts';
+import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
+import { keepMeasuring } from '../measurement/keep-measuring.ts';
 import { runOperation } from '../operations/handlers.ts';
 import { openHost } from '../operations/host.ts';
 import { ServerWatch } from '../operations/watch-servers.ts';
@@ -32,12 +36,21 @@ async function runAgent(): Promise<void> {
 
   const watch = new ServerWatch(host, log);
   await watch.look();
-  const watching = watch.keepLooking(signal);
+  let link: AgentLink | null = null;
+  const report = (measurement: ProjectMeasurement) => link?.notify('measurement', measurement);
+  const watching = Promise.all([
+    watch.keepLooking(signal),
+    new AttemptWatch(host, log).keepWatching(signal),
+    keepMeasuring({ settings, log, report, signal }),
+  ]);
   await runLink({
     gatewayUrl: settings.GATEWAY_URL,
     identity,
     signal,
     log,
+    onLinked: (linked) => {
+      link = linked;
+    },
     handle: (method, params) => {
       const operation = runOperation(host, method, params);
       running.add(operation);

@@ -2,7 +2,7 @@ import { type CryptoKey, SignJWT } from 'jose';
 import { z } from 'zod';
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import { CLOSES, type CloseReason } from '../../shared/protocol/closes.ts';
-import { BEAT, RequestFrame } from '../../shared/protocol/frames.ts';
+import { BEAT, type NotificationFrame, RequestFrame } from '../../shared/protocol/frames.ts';
 import {
   ANSWER_LIFETIME,
   ANSWER_TYPE,
@@ -14,6 +14,7 @@ import {
   Welcome,
 } from '../../shared/protocol/handshake.ts';
 import { fitsMessage, readMessage } from '../../shared/protocol/messages.ts';
+import type { NOTIFICATIONS, Notification } from '../../shared/protocol/notifications.ts';
 import { type Clock, closeBecause, type Transport } from '../../shared/protocol/transport.ts';
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 import { type Dispatcher, errorFrame, type Log } from './dispatch.ts';
@@ -38,7 +39,7 @@ export interface AgentLinkOptions {
   clock: Clock;
   bounds: Bounds;
   log: Log;
-  onLinked: () => void;
+  onLinked: (link: AgentLink) => void;
 }
 
 type Phase = 'dialled' | 'answering' | 'answered' | 'linked' | 'ended';
@@ -90,6 +91,15 @@ export class AgentLink {
       linkedFor: this.#linkedAt === null ? 0 : this.#options.clock.now() - this.#linkedAt,
       unwelcome: this.#refusal !== null || code === CLOSES.displaced,
     });
+  }
+
+  /** Tells the gateway something that it has not asked for, if the link is up. */
+  notify<N extends Notification>(method: N, params: z.output<(typeof NOTIFICATIONS)[N]['params']>): void {
+    if (this.#phase !== 'linked') return;
+    const { bounds, log, transport } = this.#options;
+    const text = JSON.stringify({ jsonrpc: '2.0', method, params } satisfies NotificationFrame);
+    if (fitsMessage(text, bounds)) transport.send(text);
+    else log('link.notification_oversize', { method });
   }
 
   /** Closes the socket on purpose. */
@@ -153,7 +163,7 @@ export class AgentLink {
     this.#linkedAt = clock.now();
     this.#cancelTimer();
     this.#beatLater();
-    onLinked();
+    onLinked(this);
   }
 
   #beatLater(): void {

@@ -69,8 +69,12 @@ export class Dispatcher {
     }
   }
 
-  /** Joins an identical run; a different call about the same subject waits for its turn. */
+  /**
+   * Joins an identical run; a different call about the same subject waits for its turn. Not so for operations
+   * that run side by side.
+   */
   #run(method: Method, params: object): Promise<unknown> {
+    if (OPERATIONS[method].sideBySide) return this.#handle(method, params);
     const subject = JSON.stringify([method, ...SUBJECT_FIELDS.map((field) => Reflect.get(params, field))]);
     const asked = JSON.stringify(params);
     const running = this.#runs.get(subject);
@@ -96,12 +100,16 @@ export class Dispatcher {
 
 export const errorFrame = (
   id: string,
-  { code, message }: HostFailure,
+  { code, message, sqlstate }: HostFailure,
   kind: keyof typeof RPC_ERRORS = 'operationFailed',
 ): ReplyFrame => ({
   jsonrpc: '2.0',
   id,
-  error: { code: RPC_ERRORS[kind], message: message.slice(0, ERROR_MESSAGE_LENGTH), data: { code } },
+  error: {
+    code: RPC_ERRORS[kind],
+    message: message.slice(0, ERROR_MESSAGE_LENGTH),
+    data: { code, ...(sqlstate !== undefined && { sqlstate }) },
+  },
 });
 
 const isMethod = (name: string): name is Method => Object.hasOwn(OPERATIONS, name);

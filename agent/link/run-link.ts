@@ -20,8 +20,8 @@ interface RunLinkOptions {
   /** Ends the link; `runLink` then returns. Operations that are running are not waited for. */
   signal: AbortSignal;
   log: Log;
-  /** Called each time the link has come up. */
-  onLinked?: () => void;
+  /** Called with the link each time one has come up. */
+  onLinked?: (link: AgentLink) => void;
   /** Given by tests alone. */
   bounds?: Bounds;
 }
@@ -42,9 +42,9 @@ export async function runLink(options: RunLinkOptions): Promise<void> {
     clock,
     bounds,
     log,
-    onLinked() {
+    onLinked(link: AgentLink) {
       log('link.up');
-      onLinked?.();
+      onLinked?.(link);
     },
   };
   const pace = new Pace();

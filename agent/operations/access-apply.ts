@@ -1,17 +1,18 @@
 import type { Params, Result } from '../../shared/protocol/operations.ts';
-import { replaceRules } from '../access/network-rules.ts';
+import { enforceAccess } from '../access/enforce-access.ts';
+import { keepAccess } from '../access/keep-access.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import type { Host } from './host.ts';
 
-/** Answers when both ports obey these rules, or newer ones. */
+/** Answers when both ports and the sessions that are open obey this access, or a newer one. */
 export async function applyAccess(
   host: Host,
   { project_id, access }: Params<'access.apply'>,
 ): Promise<Result<'access.apply'>> {
-  await withLocks(host.sessions, [], (session) =>
-    inTransaction(session, () => replaceRules(session, project_id, access)),
-  );
-  await host.rules.publish();
+  await withLocks(host.sessions, [], async (session) => {
+    await inTransaction(session, () => keepAccess(session, project_id, access));
+    await enforceAccess(host, session, project_id);
+  });
   return { revision: access.revision };
 }

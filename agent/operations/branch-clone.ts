@@ -45,12 +45,10 @@ export function cloneBranch(
 ): Promise<CloneResult> {
   const { project_id, branch_id, job_id, source } = params;
   return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
-    await inTransaction(session, async () => {
-      await reserveBranch(session, params);
-      // The groups of a source are there, and `prepare` holds them locked for a while.
-      if (source === null) await ensureGroups(session, project_id);
-    });
-    if (source !== null) await takeLock(session, `source:${source}`);
+    await reserveBranch(session, params);
+    // The groups of a source are there, and `prepare` holds them locked for a while.
+    if (source === null) await inTransaction(session, () => ensureGroups(session, project_id));
+    else await takeLock(session, `source:${source}`);
     const progress = await progressOf(session, params);
     if (progress === 'published') return ADOPTED;
     const result = progress === 'built' ? ADOPTED : await makeClone(host, session, params, onProgress);

@@ -1,5 +1,6 @@
 import type { Params } from '../../shared/protocol/operations.ts';
-import { introduceProject } from '../access/network-rules.ts';
+import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
+import { introduceProject } from '../access/keep-access.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { ensureGroups, ensureLogins } from '../postgres/roles.ts';
@@ -10,13 +11,16 @@ import { reserveBranch } from './reserve-branch.ts';
 export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Promise<Record<string, never>> {
   return withLocks(host.sessions, [`prepare:${params.branch_id}`], async (session) => {
     // First and by itself: the clone beside it waits until this is decided.
-    await inTransaction(session, () => reserveBranch(session, params));
+    await reserveBranch(session, params);
     await inTransaction(session, async () => {
       await ensureGroups(session, params.project_id);
-      await ensureLogins(session, params, params.verifiers);
       await introduceProject(session, params.project_id, params.access);
+      await ensureLogins(session, params, params.verifiers);
     });
-    await host.rules.publish();
+    // The access that came with it can be newer than what was applied; mostly it is not.
+    const unenforced = await unenforcedProjects(session);
+    if (unenforced.includes(params.project_id)) await enforceAccess(host, session, params.project_id);
+    else await host.rules.publish();
     return {};
   });
 }

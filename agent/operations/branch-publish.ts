@@ -1,7 +1,7 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
-import { identifier, inTransaction, literal } from '../postgres/connect.ts';
+import { identifier, literal } from '../postgres/connect.ts';
 import { markText, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
@@ -10,7 +10,7 @@ import { nameHeld } from './reserve-branch.ts';
 
 /**
  * Gives the clone its name and opens it to its own logins. A clone comes without its source's rights, and
- * PUBLIC may connect by default, so all of it is one transaction.
+ * PUBLIC may connect by default, so all of it is one transaction, which statements that are sent together are.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export function publishBranch(host: Host, params: Params<'branch.publish'>): Promise<Record<string, never>> {
@@ -26,16 +26,15 @@ export function publishBranch(host: Host, params: Params<'branch.publish'>): Pro
     const name = identifier(database);
     const logins = BRANCH_ROLES.map((role) => identifier(loginName(branch_id, role))).join(', ');
     const ownerGroup = identifier(groupName(project_id, 'owner'));
-    await inTransaction(session, () =>
-      session.query(
-        `ALTER DATABASE ${identifier(build)} RENAME TO ${name};
-         REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
-         GRANT CONNECT, TEMPORARY ON DATABASE ${name} TO ${logins};
-         GRANT CONNECT, CREATE ON DATABASE ${name} TO ${ownerGroup};
-         ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
-         COMMENT ON DATABASE ${name} IS ${literal(markText(params))};
-         ALTER DATABASE ${name} CONNECTION LIMIT -1`,
-      ),
+    await session.query(
+      `ALTER DATABASE ${identifier(build)} RENAME TO ${name};
+       REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
+       GRANT CONNECT, TEMPORARY ON DATABASE ${name} TO ${logins};
+       GRANT CONNECT, CREATE ON DATABASE ${name} TO ${ownerGroup};
+       ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
+       COMMENT ON DATABASE ${name} IS ${literal(markText(params))};
+       INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;
+       ALTER DATABASE ${name} CONNECTION LIMIT -1`,
     );
     return {};
   });

@@ -1,5 +1,6 @@
-import { readFile, realpath } from 'node:fs/promises';
+import { access, constants, readFile, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
+import { CONNECTION_LOGS, type ConnectionLog } from '../attempts/connection-logs.ts';
 import { withConsole } from '../pooler/console.ts';
 import { LOGIN_RETRY_SECONDS, RESERVED_FOR_AGENT, RULE_FILES } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
@@ -20,6 +21,7 @@ interface Facts {
   poolerVersion: string;
   hbaText: string;
   sameDataDirectory: boolean;
+  readsLogs: boolean;
 }
 
 type Check = Finding & { fine: (facts: Facts) => boolean };
@@ -67,6 +69,25 @@ const CHECKS: readonly Check[] = [
       facts.pooler.auth_file === ruleFile(facts, 'poolerUsers'),
     "PgBouncer does not use the agent's rules: set auth_type, auth_hba_file and auth_file as `configuration` prints them.",
   ),
+  problem(
+    ({ postgres }) =>
+      postgres.logging_collector === 'on' &&
+      /\bjsonlog\b/.test(postgres.log_destination ?? '') &&
+      /\b(authentication|all|on)\b/.test(postgres.log_connections ?? ''),
+    'PostgreSQL does not log who connects, so attempts are not limited: set logging_collector, log_destination and log_connections as `configuration` prints them.',
+  ),
+  problem(
+    ({ settings, pooler }) => pooler.logfile === settings.POOLER_LOG && pooler.log_connections === '1',
+    'PgBouncer does not log who connects into POOLER_LOG, so attempts are not limited: set logfile and log_connections as `configuration` prints them.',
+  ),
+  problem(
+    ({ readsLogs }) => readsLogs,
+    "The agent can't read both servers' logs, so attempts are not limited: let its user read them.",
+  ),
+  advice(
+    ({ settings, pooler }) => Number(pooler.max_client_conn) === settings.POOLER_MAX_CLIENTS,
+    'PgBouncer takes another number of clients than POOLER_MAX_CLIENTS says: set max_client_conn as `configuration` prints it.',
+  ),
   advice(
     ({ poolerVersion }) => atLeast(poolerVersion, [1, 25, 2]),
     'PgBouncer is older than 1.25.2 and has known holes: upgrade it before strangers can reach it.',
@@ -107,6 +128,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     poolerVersion: version.replace(/^PgBouncer /, ''),
     hbaText: '',
     sameDataDirectory: false,
+    readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');
   facts.sameDataDirectory =
@@ -119,6 +141,15 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
       ({ severity, sentence }): Finding => ({ severity, sentence }),
     ),
   };
+}
+
+async function canRead({ locate }: ConnectionLog, settings: AgentSettings): Promise<boolean> {
+  try {
+    await access(locate(settings) ?? '', constants.R_OK);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** Whether a version such as `1.25.2` is this one or a later one. */

@@ -1,5 +1,8 @@
 import { type Method, OPERATIONS, type Params, type Result } from '../../shared/protocol/operations.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
+import { deleteRows, updateRow } from '../rows/change-rows.ts';
+import { listRows } from '../rows/list-rows.ts';
+import { listTables } from '../rows/list-tables.ts';
 import { HostError } from '../servers/host-error.ts';
 import { applyAccess } from './access-apply.ts';
 import { cloneBranch } from './branch-clone.ts';
@@ -28,6 +31,10 @@ const HANDLERS: Handlers = {
   'branch.drop': dropBranch,
   'project.drop': dropProject,
   'access.apply': applyAccess,
+  'table.list': listTables,
+  'row.list': listRows,
+  'row.update': updateRow,
+  'row.delete': deleteRows,
 };
 
 /**

@@ -1,6 +1,7 @@
 import type { Result } from '../../shared/protocol/operations.ts';
+import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles, restoreVerifiers } from '../postgres/roles.ts';
+import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
 import type { Host } from './host.ts';
 import { readBranches } from './read-branches.ts';
 
@@ -9,8 +10,10 @@ import { readBranches } from './read-branches.ts';
  * the reconciler asks often enough.
  */
 export async function takeInventory(host: Host): Promise<Result<'host.inventory'>> {
-  await withLocks(host.sessions, [], dropUnusedRoles);
-  await restoreVerifiers(host.postgres);
+  await withLocks(host.sessions, [], async (session) => {
+    await dropUnusedRoles(session);
+    await inTransaction(session, () => restoreLogins(session));
+  });
   const [branches, projects, cluster] = await Promise.all([
     readBranches(host.postgres),
     host.postgres.query<Result<'host.inventory'>['projects'][number]>(

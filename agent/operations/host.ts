@@ -3,6 +3,8 @@ import { constants, copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { RulePublisher } from '../access/publish-rules.ts';
 import { openPool, type Pool } from '../postgres/connect.ts';
+import { PageMarks } from '../rows/page-marks.ts';
+import { Places } from '../rows/places.ts';
 import type { AgentSettings } from '../settings.ts';
 
 /** How a clone is made: sharing the source's blocks, or copying every one. */
@@ -16,6 +18,8 @@ export interface Host {
   /** For operations, which hold their locks in one of these sessions each. */
   sessions: Pool;
   rules: RulePublisher;
+  /** What the table browser keeps between two operations. */
+  rows: { places: Places; marks: PageMarks };
   cloneMethod: CloneMethod;
 }
 
@@ -31,6 +35,7 @@ export async function openHost(settings: AgentSettings): Promise<Host> {
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RulePublisher(settings, postgres),
+    rows: { places: new Places(), marks: new PageMarks() },
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }

@@ -1,8 +1,10 @@
 import { canPause, pause, reconnectServers, resume } from '../pooler/pause.ts';
 import type { Session } from '../postgres/connect.ts';
+import { tryLock } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { emptyDatabase, lockedBy } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
+import type { AgentSettings } from '../settings.ts';
 import type { Host } from './host.ts';
 
 const SOURCE_MISSING = '3D000';
@@ -61,6 +63,15 @@ async function cloneUnused(host: Host, session: Session, clone: LiveClone): Prom
  * For the few names that the pooler's console can't take: the clone takes the database's lock, and the
  * pooler's sessions, closed one by one as they come free, are opened again only after it.
  */
+/** Lets the database's clients go on, unless a clone that is under way holds them: it lets them go itself. */
+export async function resumeUnlessCloning(
+  settings: AgentSettings,
+  session: Session,
+  database: string,
+): Promise<void> {
+  if (await tryLock(session, `source:${database}`)) await resume(settings, database);
+}
+
 async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Promise<number> {
   let started = performance.now();
   await createAlone(host, session, clone, () => {

@@ -1,13 +1,14 @@
 import { readdir, realpath, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
-import { resume } from '../pooler/pause.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
-import { tryLock, withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles, restoreVerifiers } from '../postgres/roles.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
 import type { Host } from './host.ts';
+import { resumeUnlessCloning } from './live-source.ts';
 
 export type RecoveryStep = (host: Host) => Promise<void>;
 
@@ -21,8 +22,9 @@ export const RECOVERY_STEPS: readonly RecoveryStep[] = [
   dropInterrupted,
   removeLeakedDirectories,
   retryUnusedRoles,
-  resetChangedPasswords,
+  resetChangedLogins,
   publishRules,
+  enforceNotedAccess,
 ];
 
 /** @returns the steps that failed */
@@ -49,8 +51,14 @@ function retryUnusedRoles({ sessions }: Host): Promise<void> {
   return withLocks(sessions, [], dropUnusedRoles);
 }
 
-function resetChangedPasswords({ postgres }: Host): Promise<void> {
-  return restoreVerifiers(postgres);
+function resetChangedLogins({ sessions }: Host): Promise<void> {
+  return withLocks(sessions, [], (session) => inTransaction(session, () => restoreLogins(session)));
+}
+
+/** Ends the sessions that an agent which died had still to end. */
+async function enforceNotedAccess(host: Host): Promise<void> {
+  for (const projectId of await unenforcedProjects(host.postgres))
+    await withLocks(host.sessions, [], (session) => enforceAccess(host, session, projectId));
 }
 
 function publishRules({ rules }: Host): Promise<void> {
@@ -58,13 +66,10 @@ function publishRules({ rules }: Host): Promise<void> {
 }
 
 /** Lets the clients of every paused database go on, unless a clone that is under way holds them. */
-export async function resumeAbandoned({ settings, sessions }: Host): Promise<void> {
-  const paused = (await withConsole(settings, showDatabases)).filter((entry) => entry.paused);
-  for (const { name } of paused) {
-    await withLocks(sessions, [], async (session) => {
-      if (await tryLock(session, `source:${name}`)) await resume(settings, name);
-    });
-  }
+export async function resumeAbandoned(host: Host): Promise<void> {
+  const paused = (await withConsole(host.settings, showDatabases)).filter((entry) => entry.paused);
+  for (const { name } of paused)
+    await withLocks(host.sessions, [], (session) => resumeUnlessCloning(host.settings, session, name));
 }
 
 async function dropInterrupted({ postgres }: Host): Promise<void> {

@@ -16,6 +16,9 @@ export interface BranchIdentity {
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export async function reserveBranch(db: Queryable, branch: BranchIdentity): Promise<void> {
+  // First, so that a refusal leaves no note. A branch that takes the name from here on has noted it.
+  const [found] = await readDatabases(db, [branch.database]);
+  if (found && found.mark?.branch_id !== branch.branch_id) throw nameHeld(branch.database);
   await db.query(
     `INSERT INTO branch (branch_id, project_id, job_id, database) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
     [branch.branch_id, branch.project_id, branch.job_id, branch.database],
@@ -36,8 +39,6 @@ export async function reserveBranch(db: Queryable, branch: BranchIdentity): Prom
       `branch ${branch.branch_id} was made by another job, or under another name`,
     );
   }
-  const [found] = await readDatabases(db, [branch.database]);
-  if (found && found.mark?.branch_id !== branch.branch_id) throw nameHeld(branch.database);
 }
 
 export const nameHeld = (database: string) =>

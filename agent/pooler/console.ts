@@ -39,6 +39,19 @@ function unavailable(error: unknown): never {
   throw new HostError('POOLER_UNAVAILABLE', `PgBouncer: ${error.message}`);
 }
 
+export interface PooledClient {
+  database: string;
+  address: string;
+}
+
+/** Clients that came over the network. */
+export async function showClients(console: Session): Promise<PooledClient[]> {
+  const { rows } = await console.query<{ database: string; addr: string }>('SHOW CLIENTS');
+  return rows
+    .filter(({ addr }) => addr !== 'unix')
+    .map(({ database, addr }) => ({ database, address: addr }));
+}
+
 /** Databases the pooler serves, its console left out. */
 export async function showDatabases(console: Session): Promise<PoolerEntry[]> {
   const { rows } = await console.query<{ name: string; paused: number }>('SHOW DATABASES');

@@ -1,3 +1,4 @@
+import { NOTHING_USED } from '../measurement/counters.ts';
 import { PLATFORM_ROLE } from '../servers/configuration.ts';
 import type { AgentSettings } from '../settings.ts';
 import { identifier, inDatabase } from './connect.ts';
@@ -8,7 +9,9 @@ const MAINTENANCE_DATABASE = 'postgres';
 const TABLES = `
   CREATE TABLE IF NOT EXISTS project (
     project_id uuid PRIMARY KEY,
-    access_revision integer NOT NULL
+    access_revision integer NOT NULL,
+    write_blocked_since timestamptz, -- null: not blocked
+    unenforced boolean NOT NULL DEFAULT false -- sessions that the access excludes may still be open
   );
   CREATE TABLE IF NOT EXISTS network_rule (
     project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
@@ -20,15 +23,42 @@ const TABLES = `
     branch_id uuid PRIMARY KEY,
     project_id uuid NOT NULL,
     job_id uuid NOT NULL, -- the job that makes or made it
-    database text NOT NULL UNIQUE
+    database text NOT NULL UNIQUE,
+    closed boolean NOT NULL DEFAULT false
   );
   -- A branch without rows here is open to nobody: not prepared yet, or being dropped.
   CREATE TABLE IF NOT EXISTS login (
     login text PRIMARY KEY,
     branch_id uuid NOT NULL REFERENCES branch ON DELETE CASCADE,
-    verifier text NOT NULL
+    verifier text NOT NULL,
+    end_from timestamptz -- its sessions that began from then on are to be ended; null: none
   );
   CREATE INDEX IF NOT EXISTS login_by_branch ON login (branch_id);
+  -- What a branch has used, and the statistics this was counted up to. Without totals until it is proven.
+  CREATE TABLE IF NOT EXISTS branch_usage (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    seen jsonb,
+    totals jsonb
+  );
+  -- Branches that were there before their use was counted.
+  INSERT INTO branch_usage (branch_id, totals)
+    SELECT branch_id, '${JSON.stringify(NOTHING_USED)}' FROM branch JOIN pg_database ON datname = database
+    ON CONFLICT DO NOTHING;
+  -- One row: what the measurement of all branches together goes on from.
+  CREATE TABLE IF NOT EXISTS meter (
+    id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+    state jsonb NOT NULL
+  );
+  -- Too many connection attempts: refused at both ports until then.
+  CREATE TABLE IF NOT EXISTS shut_branch (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    until timestamptz NOT NULL
+  );
+  -- Columns that came later.
+  ALTER TABLE project ADD COLUMN IF NOT EXISTS write_blocked_since timestamptz;
+  ALTER TABLE project ADD COLUMN IF NOT EXISTS unenforced boolean NOT NULL DEFAULT false;
+  ALTER TABLE branch ADD COLUMN IF NOT EXISTS closed boolean NOT NULL DEFAULT false;
+  ALTER TABLE login ADD COLUMN IF NOT EXISTS end_from timestamptz;
 `;
 
 /** Makes what is missing of the agent's own database, and closes the cluster's own databases to tenants. */

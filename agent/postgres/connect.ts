@@ -27,9 +27,9 @@ const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig 
   connectionTimeoutMillis: CONNECT_WITHIN_MS,
 });
 
-/** Up to `max` sessions in the agent's own database. */
+/** Up to `max` sessions in the agent's own database. One is kept: to refuse who guesses passwords can't wait for it. */
 export function openPool(settings: AgentSettings, max: number): Pool {
-  const pool = new pg.Pool({ ...asPlatform(settings, PLATFORM_ROLE), max });
+  const pool = new pg.Pool({ ...asPlatform(settings, PLATFORM_ROLE), max, min: 1 });
   // A lost session fails the statement that needs it; without listeners it would end the process as well.
   pool.on('error', () => {});
   pool.on('connect', (client) => client.on('error', () => {}));

@@ -12,6 +12,8 @@ export type Lock =
   | `clone:${string}`
   /** A database that is being cloned, by name: clones of one source go one after another. */
   | `source:${string}`
+  /** What the project's access makes of logins, ports and sessions. */
+  | `access:${string}`
   /** Roles that nothing uses any more. */
   | 'roles'
   /** The rule files. */

@@ -56,6 +56,8 @@ export async function ensureLogins(
       [login, branch_id, verifiers[role]],
     );
   }
+  // Its project may be write-blocked.
+  await restoreLogins(session, project_id);
 }
 
 /**
@@ -82,13 +84,61 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
   }
 }
 
-/** A login may change its own password; the one that the edge knows is put back. */
-export async function restoreVerifiers(db: Queryable): Promise<void> {
-  const { rows } = await db.query<{ login: string; verifier: string }>(
-    `SELECT login, verifier FROM login JOIN pg_authid ON rolname = login
-     WHERE rolpassword IS DISTINCT FROM verifier`,
+interface LoginState {
+  login: string;
+  verifier: string;
+  project_id: string;
+  closed: boolean;
+  write_blocked: boolean;
+  login_differs: boolean;
+  right_differs: boolean;
+}
+
+/**
+ * Makes logins what the agent's tables say: password, whether they may log in at all, and whether a read-write
+ * login may write. A login can change its own password; it is put back. To be called in a transaction.
+ * @param projectId left out: those of all projects
+ */
+export async function restoreLogins(session: Session, projectId?: string): Promise<void> {
+  const { rows } = await session.query<LoginState>(
+    `SELECT *,
+            login ~ '_rw$' AND (
+              write_blocked = EXISTS (
+                SELECT FROM pg_auth_members JOIN pg_roles AS "group" ON "group".oid = roleid
+                WHERE member = login_oid AND "group".rolname = 'g_' || replace(project_id::text, '-', '') || '_rw'
+              ) OR write_blocked <> coalesce('default_transaction_read_only=on' = ANY (settings), false)
+            ) AS right_differs
+     FROM (
+       SELECT login, verifier, project_id, closed, write_blocked_since IS NOT NULL AS write_blocked,
+              pg_authid.oid AS login_oid, rolconfig AS settings,
+              pg_authid.rolpassword IS DISTINCT FROM verifier OR pg_authid.rolcanlogin = closed AS login_differs
+       FROM login JOIN branch USING (branch_id) JOIN project USING (project_id)
+       JOIN pg_authid ON pg_authid.rolname = login JOIN pg_roles ON pg_roles.oid = pg_authid.oid
+       WHERE $1::uuid IS NULL OR project_id = $1
+     ) AS state
+     ORDER BY login`,
+    [projectId ?? null],
   );
-  for (const { login, verifier } of rows) {
-    await db.query(`ALTER ROLE ${identifier(login)} PASSWORD ${literal(verifier)}`);
+  for (const state of rows) {
+    const name = identifier(state.login);
+    if (state.login_differs) {
+      const may = state.closed ? 'NOLOGIN' : 'LOGIN';
+      await session.query(`ALTER ROLE ${name} ${may} PASSWORD ${literal(state.verifier)}`);
+    }
+    if (state.right_differs) {
+      const [from, to] = ['read_write', 'read_only'].map((role) =>
+        identifier(groupName(state.project_id, role as BranchRole)),
+      );
+      const [given, taken] = state.write_blocked ? [to, from] : [from, to];
+      const setting = state.write_blocked
+        ? 'SET default_transaction_read_only = on'
+        : 'RESET default_transaction_read_only';
+      // The membership acts at once, on open sessions too; the setting tells new ones plainly what is wrong.
+      await session.query(
+        `GRANT ${given} TO ${name} WITH ${MEMBERSHIP.read_write};
+         REVOKE ${taken} FROM ${name};
+         ALTER ROLE ${name} ${setting}`,
+      );
+    }
   }
 }

@@ -7,8 +7,6 @@
 /** The platform's superuser in PostgreSQL; its database of the same name holds the agent's tables. */
 export const PLATFORM_ROLE = 'branchgate';
 
-/** Spec section 8: client connections through the pooler. */
-const POOLED_CLIENTS = 200;
 /** Direct sessions beside the pooled ones, and slots that no tenant can take from the agent. */
 const DIRECT_CLIENTS = 180;
 export const RESERVED_FOR_AGENT = 20;
@@ -28,7 +26,8 @@ export interface ServerLayout {
   /** Addresses both servers listen on, comma-separated; `*` for all. */
   listenAddresses: string;
   postgres: { port: number; socketDir: string };
-  pooler: { port: number; socketDir: string };
+  /** `maxClients` (spec section 8) is of all branches together. */
+  pooler: { port: number; socketDir: string; logFile: string; maxClients: number };
   /** Certificate and key (PEM) that both servers show to clients. */
   tls: { certFile: string; keyFile: string };
   /** `rules` below the agent's STATE_DIR. */
@@ -41,7 +40,7 @@ export interface ServerLayout {
 const quoted = (text: string) => `'${text.replaceAll("'", "''")}'`;
 
 /** `postgresql.conf`, or a file that it includes. */
-export const postgresqlConf = ({ listenAddresses, postgres, tls }: ServerLayout) => `\
+export const postgresqlConf = ({ listenAddresses, postgres, pooler, tls }: ServerLayout) => `\
 listen_addresses = ${quoted(listenAddresses)}
 port = ${postgres.port}
 unix_socket_directories = ${quoted(postgres.socketDir)}
@@ -51,12 +50,13 @@ ssl_cert_file = ${quoted(tls.certFile)}
 ssl_key_file = ${quoted(tls.keyFile)}
 password_encryption = scram-sha-256
 
-# ${POOLED_CLIENTS} pooled, ${DIRECT_CLIENTS} direct, ${RESERVED_FOR_AGENT} that no tenant can take from the agent.
-max_connections = ${POOLED_CLIENTS + DIRECT_CLIENTS + RESERVED_FOR_AGENT}
+# ${pooler.maxClients} pooled, ${DIRECT_CLIENTS} direct, ${RESERVED_FOR_AGENT} that no tenant can take from the agent.
+max_connections = ${pooler.maxClients + DIRECT_CLIENTS + RESERVED_FOR_AGENT}
 superuser_reserved_connections = ${RESERVED_FOR_AGENT}
 # A prepared transaction would keep its database from being cloned or dropped, for ever.
 max_prepared_transactions = 0
 
+# A week, a file a day. The agent counts connection attempts here and in the pooler's log.
 logging_collector = on
 log_destination = 'jsonlog'
 log_filename = 'postgresql-%a.log'
@@ -111,10 +111,14 @@ auth_hba_file = ${rulesDir}/${RULE_FILES.poolerHba}
 auth_file = ${rulesDir}/${RULE_FILES.poolerUsers}
 
 pool_mode = transaction
-max_client_conn = ${POOLED_CLIENTS}
+max_client_conn = ${pooler.maxClients}
 ignore_startup_parameters = extra_float_digits
 # PAUSE cuts off a login to PostgreSQL that is under way. It counts as failed, and nobody of that database is
 # served until this many seconds later.
 server_login_retry = ${LOGIN_RETRY_SECONDS}
 client_login_timeout = 15
+
+# It grows until something else renames it: each RELOAD, and the agent's are many, opens it anew.
+logfile = ${pooler.logFile}
+log_connections = 1
 `;

@@ -4,10 +4,15 @@ import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 export class HostError extends Error {
   override readonly name = 'HostError';
   readonly code: HostFailureCode;
+  readonly sqlstate: string | undefined;
 
-  /** @param message what is wrong, for operators; never a password */
-  constructor(code: HostFailureCode, message: string) {
+  /**
+   * @param message what is wrong, for operators; never a password
+   * @param sqlstate of a `STATEMENT_REFUSED`
+   */
+  constructor(code: HostFailureCode, message: string, sqlstate?: string) {
     super(message);
     this.code = code;
+    this.sqlstate = sqlstate;
   }
 }

@@ -8,18 +8,24 @@ import {
   postgresqlConf,
   type ServerLayout,
 } from '../../agent/servers/configuration.ts';
-import { rulesFolder } from '../../agent/settings.ts';
+import { readSettings, rulesFolder } from '../../agent/settings.ts';
 import { agentSettings, LOOPBACK, type Site } from '../stack/programs.ts';
 import { serverCertificate } from './certificate.ts';
 
 /** Writes the configuration of both servers anew: ports and folders may have changed since the last start. */
 export async function configureServers(site: Site): Promise<void> {
   const { host, user, ports } = site;
-  const rulesDir = rulesFolder(agentSettings(site));
+  const settings = readSettings(agentSettings(site));
+  const rulesDir = rulesFolder(settings);
   const layout: ServerLayout = {
     listenAddresses: LOOPBACK,
     postgres: { port: ports.DIRECT_PORT, socketDir: host.sockets },
-    pooler: { port: ports.POOLED_PORT, socketDir: host.sockets },
+    pooler: {
+      port: ports.POOLED_PORT,
+      socketDir: host.sockets,
+      logFile: settings.POOLER_LOG,
+      maxClients: settings.POOLER_MAX_CLIENTS,
+    },
     tls: await serverCertificate(host.tls, user),
     rulesDir,
     agentUser: user.name,

@@ -25,6 +25,7 @@ export function hostFolder(dir: string, settings: { PGDATA_DIR?: string | undefi
     config: join(dir, 'config'),
     tls: join(dir, 'tls'),
     state: join(dir, 'agent'),
+    logs: join(dir, 'logs'),
     data: settings.PGDATA_DIR ?? join(dir, 'data'),
     programs: join(dir, 'programs'),
     sockets: socketFolder(dir),
@@ -47,7 +48,7 @@ function socketFolder(dir: string): string {
 export function makeHostFolder(folder: HostFolder, user: OsUser): void {
   mkdirSync(folder.dir, { recursive: true, mode: 0o755 });
   mkdirSync(folder.programs, { recursive: true });
-  for (const dir of [folder.config, folder.tls, folder.state, folder.sockets]) {
+  for (const dir of [folder.config, folder.tls, folder.state, folder.logs, folder.sockets]) {
     if (!existsSync(dir)) {
       mkdirSync(dir, { mode: 0o700 });
       chownSync(dir, user.uid, user.gid);

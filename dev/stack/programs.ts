@@ -30,6 +30,10 @@ export interface Site {
 
 export const LOOPBACK = '127.0.0.1';
 
+/** Where mail is taken, at the identity provider's port. Its key opens nothing else and leaves no machine. */
+export const MAIL_PATH = '/mail';
+const LOCAL_MAIL_KEY = 'local-mail';
+
 export const gatewayUrl = ({ ports }: { ports: Pick<Ports, 'GATEWAY_PORT'> }) =>
   `http://${LOOPBACK}:${ports.GATEWAY_PORT}`;
 export const idpUrl = ({ ports }: { ports: Pick<Ports, 'IDP_PORT'> }) =>
@@ -38,6 +42,9 @@ export const idpUrl = ({ ports }: { ports: Pick<Ports, 'IDP_PORT'> }) =>
 /** Settings of the gateway: the stack's own, unless the environment has them. */
 export const gatewaySettings = (site: Site) => ({
   IDP_URL: idpUrl(site),
+  MAIL_API_URL: `${idpUrl(site)}${MAIL_PATH}`,
+  MAIL_API_KEY: LOCAL_MAIL_KEY,
+  ALERT_EMAIL: 'team@localhost',
   ...site.secrets,
   ...site.settings.environment,
 });
@@ -51,6 +58,13 @@ export const agentSettings = ({ settings, ports, host }: Site) => ({
   PGDATA_DIR: host.data,
   POOLER_SOCKET_DIR: host.sockets,
   POOLER_PORT: String(ports.POOLED_PORT),
+  POOLER_LOG: join(host.logs, 'pgbouncer.log'),
+  ...(settings.environment.POOLER_MAX_CLIENTS && {
+    POOLER_MAX_CLIENTS: settings.environment.POOLER_MAX_CLIENTS,
+  }),
+  ...(settings.environment.MEASURE_INTERVAL_SECONDS && {
+    MEASURE_INTERVAL_SECONDS: settings.environment.MEASURE_INTERVAL_SECONDS,
+  }),
 });
 
 type Definition = Omit<Program, 'name' | 'logFile' | 'environment'> & { environment?: Environment };
@@ -58,7 +72,7 @@ type Definition = Omit<Program, 'name' | 'logFile' | 'environment'> & { environm
 /** How each part is run. */
 export function programs(site: Site): Record<PartName, Program> {
   const { settings, folder, host, user, ports, binaries } = site;
-  const { CREDENTIAL_KEYS, PLATFORM_SECRET, ...unsecret } = settings.environment;
+  const { CREDENTIAL_KEYS, PLATFORM_SECRET, MAIL_API_KEY, ...unsecret } = settings.environment;
   const onHost = { user, workFolder: host.dir };
   const inRepository = { command: process.execPath, workFolder: ROOT, serves: 'message' } as const;
 
@@ -106,6 +120,8 @@ export function programs(site: Site): Record<PartName, Program> {
         IDP_PORT: String(ports.IDP_PORT),
         IDP_STATE_DIR: folder.identityProvider,
         GATEWAY_URL: gatewayUrl(site),
+        MAIL_DIR: folder.mail,
+        MAIL_API_KEY: LOCAL_MAIL_KEY,
       },
       stopSignals: ['SIGTERM'],
     },

@@ -14,9 +14,7 @@ export const AuditEvent = z
     ip: z.string().nullable().meta({ example: '203.0.113.7' }),
     user_agent: z.string().nullable().meta({ example: 'curl/8.9.1' }),
     request_id: z.string().nullable().meta({ example: '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11' }),
-    metadata: z
-      .record(z.string(), z.unknown())
-      .meta({ example: { from: '7d', to: '1m' } }),
+    metadata: z.record(z.string(), z.unknown()).meta({ example: { from: '7d', to: '1m' } }),
     created_at: z.iso.datetime(),
   })
   .meta({ id: 'AuditEvent' });

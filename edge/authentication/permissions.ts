@@ -23,8 +23,12 @@ const ACTIONS = {
   'branch.change': { scope: 'write', reaches: CHANGE },
   // Credentials open the database for writing, so seeing them is more than reading.
   'credentials.read': { scope: 'write', reaches: CHANGE },
+  'rows.read': { scope: 'read', reaches: SEE },
+  'rows.change': { scope: 'write', reaches: CHANGE },
+  'credentials.rotate': { scope: 'write', reaches: CHANGE },
   'network_rules.read': { scope: 'read', reaches: SEE },
   'network_rules.change': { scope: 'write', reaches: CHANGE },
+  'metrics.read': { scope: 'read', reaches: SEE },
   'jobs.read': { scope: 'read', reaches: SEE },
   'audit.read': { scope: 'read', reaches: AUDIT },
 } as const satisfies Record<string, { scope: keyof typeof OPENED_BY; reaches: Reaches }>;

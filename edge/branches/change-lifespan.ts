@@ -1,31 +1,33 @@
-import { and, eq } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
 import { expiryOf, LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/lifespan.ts';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import type { Failure } from '../../shared/failure/failures.ts';
+import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, inOneBatch, insertIf } from '../database/database.ts';
+import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
-import { found, inProject } from '../projects/project-access.ts';
+import { nextAccessRevision } from '../network-rules/access-rules.ts';
 import type { BranchRow } from './branch-record.ts';
-import { referencedBranch } from './branch-reference.ts';
 import { isAllowed, whereAllowed } from './branch-transition.ts';
 
+export interface LifespanChange {
+  branch: BranchRow;
+  lifespan: Lifespan;
+  hostId: string;
+  actor: Actor;
+}
+
 /**
- * Lets the branch live for `lifespan` from now on and records it, in one batch.
- * @throws ApiError NOT_FOUND, BRANCH_PROTECTED, BRANCH_NOT_ACTIVE
+ * Lets the branch live for `lifespan` from now on and records it, in one batch. An expired one is opened again:
+ * that changes the access.
  */
-export async function changeLifespan(
-  c: AppContext,
-  projectId: string,
-  branchId: string,
-  lifespan: Lifespan,
-): Promise<BranchRow> {
-  const [, branchRows] = await inProject(c, projectId, (db) => [referencedBranch(db, projectId, branchId)]);
-  const branch = found(branchRows);
-  if (branch.protected) throw new ApiError('BRANCH_PROTECTED');
-  const db = databaseOf(c);
-  const now = new Date();
+export async function recordLifespan(
+  db: Database,
+  { branch, lifespan, actor }: LifespanChange,
+  now: Date,
+): Promise<{ branch: BranchRow } | { failure: Failure }> {
+  if (branch.protected) return { failure: { code: 'BRANCH_PROTECTED' } };
+  const { id: branchId, projectId } = branch;
   const change = {
     lifespan,
     expiresAt: expiryOf(lifespan, now),
@@ -33,16 +35,15 @@ export async function changeLifespan(
     status: BRANCH_TRANSITIONS.extend.to,
     updatedAt: now,
   };
-  const thisBranch = and(
-    eq(projectBranches.id, branchId),
-    eq(projectBranches.tenantId, c.var.principal.tenantId),
-  );
+  const thisBranch = and(eq(projectBranches.id, branchId), eq(projectBranches.tenantId, actor.tenantId));
+  const expired = sql`exists (select 1 from ${projectBranches} where ${and(thisBranch, eq(projectBranches.status, 'expired'))})`;
   const about = { projectId, branchId, metadata: { from: branch.lifespan, to: lifespan } };
-  const event = auditEvent('branch.lifespan.changed', actorOf(c), about, now);
+  const event = auditEvent('branch.lifespan.changed', actor, about, now);
   const answers = await inOneBatch(db, [
     insertIf(db, auditEvents, event, isAllowed('extend', thisBranch)),
+    nextAccessRevision(db, projectId, expired),
     db.update(projectBranches).set(change).where(whereAllowed('extend', thisBranch)),
   ]);
-  if (changesOf(answers[1]) === 0) throw new ApiError('BRANCH_NOT_ACTIVE');
-  return { ...branch, ...change };
+  if (changesOf(answers.at(-1)) === 0) return { failure: { code: 'BRANCH_NOT_ACTIVE' } };
+  return { branch: { ...branch, ...change } };
 }

@@ -4,15 +4,9 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
 import { scramVerifier } from '../credentials/password.ts';
 import { insertIf, type Statement } from '../database/database.ts';
-import {
-  auditEvents,
-  branchCredentials,
-  networkRules,
-  projectBranches,
-  projects,
-} from '../database/schema.ts';
+import { auditEvents, branchCredentials, networkRules, projectBranches } from '../database/schema.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
-import { type AccessRules, accessRules, confirmAccess } from '../network-rules/access-rules.ts';
+import { type Access, accessOf, accessReads, confirmAccess } from '../network-rules/access-rules.ts';
 import type { ProjectRow } from '../projects/project-record.ts';
 import { type BranchRow, createdBranchRecord } from './branch-record.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
@@ -27,7 +21,7 @@ export interface Creation {
   project: ProjectRow;
   branch: BranchRow;
   credentials: SealedRow[];
-  access: AccessRules;
+  access: Access;
 }
 
 /** The branch as the host knows it. */
@@ -38,18 +32,16 @@ const identity = ({ job }: SagaContext, { project, branch }: Creation) => ({
   database: branch.databaseName,
 });
 
-export async function loadCreation({ db, job }: SagaContext): Promise<Creation | null> {
+export async function loadCreation({ db, job, settings }: SagaContext): Promise<Creation | null> {
   const branchId = job.branchId ?? '';
-  const [branchRows, projectRows, credentials, ruleRows] = await db.batch([
+  const [[branch], credentials, [project], ...restrictions] = await db.batch([
     db.select().from(projectBranches).where(eq(projectBranches.id, branchId)),
-    db.select().from(projects).where(eq(projects.id, job.projectId)),
     db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branchId)),
-    db.select().from(networkRules).where(eq(networkRules.projectId, job.projectId)),
+    ...accessReads(db, job.projectId),
   ]);
-  const [branch] = branchRows;
-  const [project] = projectRows;
   if (!project || branch?.status !== 'creating') return null;
-  return { project, branch, credentials, access: accessRules(project, ruleRows) };
+  const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
+  return { project, branch, credentials, access };
 }
 
 async function prepare(context: SagaContext, creation: Creation) {

@@ -37,6 +37,8 @@ const URL_ROLES: Record<'default' | 'read_only', { pooled: BranchRole; direct: B
   read_only: { pooled: 'read_only', direct: 'read_only' },
 };
 
+export type CredentialsView = keyof typeof URL_ROLES;
+
 /** Spec 2.5. */
 export const Credentials = z
   .strictObject({
@@ -46,18 +48,14 @@ export const Credentials = z
     database: z.string().meta({ example: 'db_web_shop_prod_br_checkout-redesign' }),
     runtime_key: z.string().meta({ example: 'DATABASE_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN' }),
     direct_key: z.string().meta({ example: 'DIRECT_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN' }),
-    database_url: z
-      .string()
-      .meta({
-        example:
-          'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
-      }),
-    direct_url: z
-      .string()
-      .meta({
-        example:
-          'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
-      }),
+    database_url: z.string().meta({
+      example:
+        'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
+    }),
+    direct_url: z.string().meta({
+      example:
+        'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
+    }),
   })
   .meta({ id: 'Credentials' });
 
@@ -67,7 +65,7 @@ export async function credentialsRecord(
   branch: BranchRow,
   rows: readonly CredentialsRow[],
   host: typeof hosts.$inferSelect,
-  view: keyof typeof URL_ROLES,
+  view: CredentialsView,
 ): Promise<z.output<typeof Credentials>> {
   const { pooled, direct } = URL_ROLES[view];
   const url = async (role: BranchRole, port: number) =>

@@ -2,10 +2,13 @@ import { DurableObject } from 'cloudflare:workers';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import { BEAT } from '../../shared/protocol/frames.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
+import { openDatabase } from '../database/database.ts';
 import { logEvent } from '../log.ts';
+import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import type { Env } from '../settings.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
+import { Measurements, projectsOn } from './measurements.ts';
 import { type CallOutcome, failed } from './pending-calls.ts';
 
 /** What may be asked of a host that is shut out. */
@@ -22,6 +25,7 @@ const RECONCILE_AGAIN = 5_000;
  */
 export class HostLink extends DurableObject<Env> {
   readonly #links: Links;
+  readonly #measurements: Measurements;
 
   /** @param bounds given by tests alone */
   constructor(ctx: DurableObjectState, env: Env, bounds: Bounds = BOUNDS) {
@@ -34,8 +38,20 @@ export class HostLink extends DurableObject<Env> {
         remember: (epoch) => ctx.storage.kv.put('epoch', epoch),
       },
       onLinked: () => ctx.waitUntil(ctx.storage.setAlarm(Date.now())),
+      onNotification: (notification) => {
+        // The databases of another cluster are not those on record.
+        if (!this.#isShutOut()) ctx.waitUntil(this.#measurements.receive(notification));
+      },
       log: logEvent,
       clock: { now: Date.now, after },
+      bounds,
+    });
+    this.#measurements = new Measurements({
+      placed: () => projectsOn(openDatabase(env.DB), this.#hostId() ?? ''),
+      record: (measurement) =>
+        coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId()),
+      log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
+      now: Date.now,
       bounds,
     });
   }
@@ -81,7 +97,7 @@ export class HostLink extends DurableObject<Env> {
    */
   override async alarm(): Promise<void> {
     const { storage } = this.ctx;
-    const hostId = storage.kv.get<string>('host_id');
+    const hostId = this.#hostId();
     if (hostId === undefined || !this.#links.linked()) return;
     // Before the work: a handshake during it asks for an earlier alarm, which has to stand.
     await storage.setAlarm(Date.now() + RECONCILE_EVERY);
@@ -93,6 +109,10 @@ export class HostLink extends DurableObject<Env> {
     }
     const next = (await storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
     await storage.setAlarm(Math.min(next, Date.now() + RECONCILE_AGAIN));
+  }
+
+  #hostId(): string | undefined {
+    return this.ctx.storage.kv.get<string>('host_id');
   }
 
   #isShutOut(): boolean {

@@ -1,8 +1,8 @@
 import { base64url } from 'jose';
-import type { z } from 'zod';
+import { z } from 'zod';
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { CloseReason } from '../../shared/protocol/closes.ts';
-import { ReplyFrame } from '../../shared/protocol/frames.ts';
+import { NotificationFrame, ReplyFrame } from '../../shared/protocol/frames.ts';
 import {
   Answer,
   type Challenge,
@@ -45,12 +45,16 @@ interface LinksOptions {
   /** The newest epoch a link of this host has had. Outlives everything else. */
   epoch: { newest: () => number; remember: (epoch: number) => void };
   onLinked: () => void;
+  /** Told what the live link's agent tells unasked. Its parameters are not checked yet. */
+  onNotification: (notification: NotificationFrame) => void;
   log: (event: string, fields: Record<string, unknown>) => void;
   clock: Clock;
   bounds: Bounds;
 }
 
 const NONCE_BYTES = 32;
+
+const FromAgent = z.union([ReplyFrame, NotificationFrame]);
 
 /** The edge's end of one host's links: at most one is live, the one with the newest epoch. */
 export class Links {
@@ -104,7 +108,7 @@ export class Links {
         // Nothing may be said between answer and welcome; a second answer least of all.
         return this.#drop(socket, 'malformed');
       case 'linked':
-        return this.#settle(socket, state, data);
+        return this.#hear(socket, state, data);
       case 'closed':
         // What a displaced link still has to say is of no interest.
         return;
@@ -144,10 +148,11 @@ export class Links {
     this.#drop(socket, 'refused');
   }
 
-  #settle(socket: LinkSocket, { epoch }: InPhase<'linked'>, data: unknown): void {
-    const reading = readMessage(ReplyFrame, data, this.#options.bounds);
-    if (reading.ok) this.#calls.settle(epoch, reading.message);
-    else this.#drop(socket, reading.fault);
+  #hear(socket: LinkSocket, { epoch }: InPhase<'linked'>, data: unknown): void {
+    const reading = readMessage(FromAgent, data, this.#options.bounds);
+    if (!reading.ok) this.#drop(socket, reading.fault);
+    else if ('id' in reading.message) this.#calls.settle(epoch, reading.message);
+    else this.#options.onNotification(reading.message);
   }
 
   #stopTimer(nonce: string): void {

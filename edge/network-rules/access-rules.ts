@@ -1,19 +1,58 @@
-import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { and, eq, getTableColumns, gt, type SQL, sql } from 'drizzle-orm';
+import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
+import type { CredentialKey } from '../credentials/password.ts';
+import { openPassword, scramVerifier } from '../credentials/password.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
-import { networkRules, projects } from '../database/schema.ts';
+import { branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
 import type { CallHost } from '../host-link/host-caller.ts';
 import type { NetworkRuleRow } from './network-rule-record.ts';
 
-/** All network rules of one project with their revision, as the host takes them. */
-export type AccessRules = Params<'access.apply'>['access'];
+/**
+ * Who may come into one project's databases, and what they may do there, with its revision: as the host takes it.
+ * Rules, expiry, write block and new passwords are all told this way.
+ */
+export type Access = Params<'access.apply'>['access'];
 
-export const accessRules = (project: { accessRevision: number }, rules: NetworkRuleRow[]): AccessRules => ({
-  revision: project.accessRevision,
-  rules: rules.map(({ branchId, cidr }) => ({ branch_id: branchId, cidr })),
-});
+/** What `accessOf` needs, in its order. */
+export const accessReads = (db: Database, projectId: string) =>
+  [
+    db.select().from(projects).where(eq(projects.id, projectId)),
+    db.select().from(networkRules).where(eq(networkRules.projectId, projectId)),
+    db
+      .select({ id: projectBranches.id })
+      .from(projectBranches)
+      .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.status, 'expired'))),
+    db
+      .select(getTableColumns(branchCredentials))
+      .from(branchCredentials)
+      .innerJoin(projectBranches, eq(projectBranches.id, branchCredentials.branchId))
+      .innerJoin(projects, eq(projects.id, projectBranches.projectId))
+      .where(and(eq(projects.id, projectId), gt(branchCredentials.revision, projects.accessApplied))),
+  ] as const;
 
-/** A change of rules comes with a new revision, so that the host can tell old from new. */
+export async function accessOf(
+  keys: readonly CredentialKey[],
+  project: typeof projects.$inferSelect,
+  rules: readonly NetworkRuleRow[],
+  closed: readonly { id: string }[],
+  changed: readonly (typeof branchCredentials.$inferSelect)[],
+): Promise<Access> {
+  const verifiers: Record<string, Partial<Record<BranchRole, string>>> = {};
+  for (const { branchId, role, keyId, sealedPassword } of changed) {
+    const password = await openPassword(keys, branchId, role, { keyId, sealed: sealedPassword });
+    verifiers[branchId] = { ...verifiers[branchId], [role]: await scramVerifier(password) };
+  }
+  return {
+    revision: project.accessRevision,
+    rules: rules.map(({ branchId, cidr }) => ({ branch_id: branchId, cidr })),
+    write_blocked: project.storageState === 'write_blocked',
+    closed: closed.map(({ id }) => id),
+    verifiers,
+  };
+}
+
+/** A change of the access comes with a new revision, so that the host can tell old from new. */
 export const nextAccessRevision = (db: Database, projectId: string, condition: SQL) =>
   db
     .update(projects)
@@ -37,21 +76,16 @@ export const confirmAccess = (db: Database, projectId: string, revision: number)
     .set({ accessApplied: sql`max(access_applied, ${revision})` })
     .where(eq(projects.id, projectId));
 
-/** The rules as they are wanted now, or null when the host is known to obey them. */
-async function wantedAccess(db: Database, projectId: string): Promise<AccessRules | null> {
-  const [projectRows, rules] = await db.batch([
-    db.select().from(projects).where(eq(projects.id, projectId)),
-    db.select().from(networkRules).where(eq(networkRules.projectId, projectId)),
-  ]);
-  const [project] = projectRows;
-  if (!project || project.accessApplied >= project.accessRevision) return null;
-  return accessRules(project, rules);
-}
-
-/** Makes both ports obey the rules as they are wanted now. @throws HostCallError */
-export async function applyAccess(db: Database, callHost: CallHost, projectId: string): Promise<void> {
-  const access = await wantedAccess(db, projectId);
-  if (!access) return;
+/** Makes both ports and open sessions obey the access as it is wanted now. @throws HostCallError */
+export async function applyAccess(
+  db: Database,
+  keys: readonly CredentialKey[],
+  callHost: CallHost,
+  projectId: string,
+): Promise<void> {
+  const [[project], rules, closed, changed] = await db.batch(accessReads(db, projectId));
+  if (!project || project.accessApplied >= project.accessRevision) return;
+  const access = await accessOf(keys, project, rules, closed, changed);
   await callHost('access.apply', { project_id: projectId, access });
   await confirmAccess(db, projectId, access.revision);
 }

@@ -37,12 +37,14 @@ export async function recordRule(
     },
     rule.createdAt,
   );
+  const allowed = sql`${projectActive} and ${branchThere}`;
   const recorded = sql`exists (select 1 from ${networkRules} where id = ${rule.id})`;
   try {
     const answers = await inOneBatch(db, [
-      ...addRule(db, rule, sql`${projectActive} and ${branchThere}`),
+      // First, so that of two requests with one key the later is told of the key, not of the other's rule.
+      ...keepKey(db, keyUse, rule.id, allowed, rule.createdAt, ruleAnswer(rule, false)),
+      ...addRule(db, rule, allowed),
       insertIf(db, auditEvents, event, recorded),
-      ...keepKey(db, keyUse, rule.id, recorded, rule.createdAt, ruleAnswer(rule, false)),
       db
         .select({ active: sql<number>`${projectActive}`, recorded: sql<number>`${recorded}` })
         .from(sql`(select 1)`),

@@ -5,6 +5,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
+import { coordinatorOf } from './coordinator-stub.ts';
 import { found, inProject, projectViews } from './project-access.ts';
 import { type Project, type ProjectView, projectRecord } from './project-record.ts';
 
@@ -24,7 +25,7 @@ const EVENTS = {
 } as const;
 
 /**
- * Changes the project and records it, in one batch.
+ * Changes the project and records it, in one batch; by a new quota its storage is then judged at once.
  * @throws ApiError NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP
  */
 export async function changeProject(
@@ -59,5 +60,9 @@ export async function changeProject(
   ]);
   // The cap was lowered or the project went in between: looking again tells which.
   if (changesOf(answers.at(-2)) === 0) return changeProject(c, projectId, change);
-  return projectRecord(found(answers.at(-1) as ProjectView[]));
+  const changed = found(answers.at(-1) as ProjectView[]);
+  if (storageQuotaGib === undefined) return projectRecord(changed);
+  const verdict = await coordinatorOf(c.env, projectId).monitor.judge(projectId);
+  const storage = verdict && { storageUsedBytes: verdict.used, storageState: verdict.state };
+  return projectRecord({ ...changed, ...storage });
 }

@@ -1,10 +1,15 @@
 import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failure/failures.ts';
+import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
 import type { Actor } from '../audit/actor.ts';
+import type { BranchRow } from '../branches/branch-record.ts';
+import { type LifespanChange, recordLifespan } from '../branches/change-lifespan.ts';
 import { createBranch } from '../branches/create-branch.ts';
 import { deleteBranch, recordBranchDeletion } from '../branches/delete-branch.ts';
+import { expireBranches } from '../branches/expire-branches.ts';
 import { type BranchOrder, reserveBranch } from '../branches/reserve-branch.ts';
+import { type Rotation, recordRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import { hostCaller, isLinked } from '../host-link/host-caller.ts';
@@ -21,6 +26,7 @@ import type { NetworkRuleRow } from '../network-rules/network-rule-record.ts';
 import { type Env, readSettings } from '../settings.ts';
 import { createProject } from './create-project.ts';
 import { deleteProject, recordProjectDeletion } from './delete-project.ts';
+import { ProjectMonitor } from './project-monitor.ts';
 import { type ProjectOrder, reserveProject } from './reserve-project.ts';
 
 /** If nothing else wakes this object, it looks after its open jobs this often. */
@@ -40,6 +46,7 @@ const SAGAS: SagaTable = {
 export type OrderOutcome = { response: JobResponse } | { pending: string } | { failure: Failure };
 export type DeletionOutcome = { job: JobRow } | { failure: Failure };
 /** `applied`: both ports obey already. */
+export type LifespanOutcome = { branch: BranchRow } | { failure: Failure };
 export type RuleOutcome = { applied: boolean } | { failure: Failure };
 
 /** Who deletes what, under which job id. */
@@ -52,17 +59,41 @@ interface Deletion {
 
 /**
  * One object per project (`idFromName(project id)`): everything that changes the project's databases goes
- * through it. Its storage holds the project id and an alarm, nothing else: jobs, records and rules are in D1,
- * and the alarm is set before a job is written, so that whatever dies, the job is found and finished.
+ * through it. Its storage holds the project id, an alarm, and what was measured (`ProjectMonitor`): jobs, records
+ * and rules are in D1, and the alarm is set before a job is written, so that whatever dies, the job is found and
+ * finished.
  */
 export class ProjectCoordinator extends DurableObject<Env> {
   readonly #db: Database;
+  readonly #monitor: ProjectMonitor;
   #runner: JobRunner | undefined;
   #alarmAt = Number.POSITIVE_INFINITY;
 
   constructor(state: DurableObjectState, env: Env) {
     super(state, env);
     this.#db = openDatabase(env.DB);
+    // A fresh object must not put a later alarm in the place of an earlier one.
+    void state.blockConcurrencyWhile(async () => {
+      this.#alarmAt = (await state.storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
+    });
+    this.#monitor = new ProjectMonitor({
+      env,
+      db: this.#db,
+      storage: state.storage,
+      wakeAt: (moment) => this.#wakeAt(moment),
+      applyAccess: (projectId, hostId) => this.#applyAccess(projectId, hostId),
+      waitUntil: (work) => state.waitUntil(work),
+    });
+  }
+
+  /** What is known by measurement; a call of its methods is one trip. */
+  get monitor(): ProjectMonitor {
+    return this.#monitor;
+  }
+
+  /** A measurement of the project. @param hostId of the host that sent it */
+  async recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
+    await this.#monitor.record(measurement, hostId);
   }
 
   /** Makes a project and its `main` database. @param waitMs how long the client waits for the end */
@@ -74,8 +105,11 @@ export class ProjectCoordinator extends DurableObject<Env> {
 
   /** Makes a branch of a live one. @param waitMs how long the client waits for the end */
   async createBranch(order: BranchOrder, waitMs: number): Promise<OrderOutcome> {
+    const clone = { projectId: order.project.id, branchId: order.branchId, sourceId: order.source.id };
     return this.#carryOut(order.project.id, order.project.hostId, waitMs, () =>
-      reserveBranch(this.#db, readSettings(this.env), order, new Date()),
+      this.#monitor.reserveClone(clone, () =>
+        reserveBranch(this.#db, readSettings(this.env), order, new Date()),
+      ),
     );
   }
 
@@ -111,6 +145,32 @@ export class ProjectCoordinator extends DurableObject<Env> {
     return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
   }
 
+  /** Gives the branch new passwords. Nothing is changed while its host is away. */
+  async rotateCredentials(rotation: Rotation): Promise<RuleOutcome> {
+    const { projectId, hostId } = rotation;
+    if (!(await isLinked(this.env, hostId))) return { failure: { code: 'HOST_UNAVAILABLE' } };
+    this.#insure(projectId);
+    const { CREDENTIAL_KEYS } = readSettings(this.env);
+    const failure = await recordRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
+    return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
+  }
+
+  /** Lets the branch live for another time; an expired one comes back. */
+  async changeLifespan(change: LifespanChange): Promise<LifespanOutcome> {
+    const { branch, hostId } = change;
+    this.#insure(branch.projectId);
+    if (branch.status === 'expired') {
+      // It comes back and counts again.
+      const failure = await this.#monitor.lackFor(branch.projectId, branch.id);
+      if (failure) return { failure };
+    }
+    const outcome = await recordLifespan(this.#db, change, new Date());
+    if ('failure' in outcome) return outcome;
+    await this.#applyAccess(branch.projectId, hostId);
+    if (outcome.branch.expiresAt) this.#wakeAt(outcome.branch.expiresAt.getTime());
+    return outcome;
+  }
+
   /** Resumes what is open: called when the project's host has linked up, and by the reconciler. */
   async wake(projectId: string): Promise<void> {
     this.#insure(projectId);
@@ -119,6 +179,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
 
   override async alarm(): Promise<void> {
     this.#alarmAt = Number.POSITIVE_INFINITY;
+    this.ctx.waitUntil(this.#monitor.sendMail());
     const projectId = await this.ctx.storage.get<string>(PROJECT_ID);
     if (projectId) await this.#lookAfter(projectId);
   }
@@ -156,7 +217,8 @@ export class ProjectCoordinator extends DurableObject<Env> {
   /** @returns whether both ports obey; if not, the rules are applied when the host can be reached again */
   async #applyAccess(projectId: string, hostId: string): Promise<boolean> {
     try {
-      await applyAccess(this.#db, hostCaller(this.env, hostId), projectId);
+      const { CREDENTIAL_KEYS } = readSettings(this.env);
+      await applyAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
       return true;
     } catch (error) {
       logEvent('access.not_applied', { project_id: projectId, ...jobError(error) });
@@ -167,6 +229,8 @@ export class ProjectCoordinator extends DurableObject<Env> {
 
   /** Starts what is open and returns: an alarm that waited for it would hold up the alarms of its retries. */
   async #lookAfter(projectId: string): Promise<void> {
+    const nextExpiry = await expireBranches(this.#db, projectId, new Date());
+    if (nextExpiry) this.#wakeAt(nextExpiry.getTime());
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
       this.#db.select().from(projects).where(eq(projects.id, projectId)),

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { maxSlugLength } from '../../shared/branch/database-name.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
+import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
 import { CreatedBranch } from '../branches/branch-record.ts';
 import type { projects } from '../database/schema.ts';
 
@@ -16,6 +17,11 @@ export const Project = z
     app_key: z.string().meta({ example: 'web_shop' }),
     env: z.string().meta({ example: 'prod' }),
     storage_quota_gib: z.number().meta({ example: 0.5 }),
+    storage_used_bytes: z.int().meta({
+      description: 'Sizes of its active branches together, to the MiB; `usage` has the exact value.',
+      example: 25_165_824,
+    }),
+    storage_state: z.enum(STORAGE_STATES),
     status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
     branch_count: z.int().meta({ example: 2 }),
     branch_limit: z.int().meta({ example: 10 }),
@@ -37,6 +43,8 @@ export const projectRecord = (row: ProjectView): z.output<typeof Project> => ({
   app_key: row.appKey,
   env: row.env,
   storage_quota_gib: row.storageQuotaGib,
+  storage_used_bytes: row.storageUsedBytes,
+  storage_state: row.storageState,
   status: row.status,
   branch_count: row.branchCount,
   branch_limit: row.branchLimit,

@@ -35,6 +35,7 @@ export const chargeOf = {
     bucket: addressBucket(address),
     limit: 'failed_authentication',
   }),
+  rotation: (branchId: string): Charge => ({ bucket: named('branch', branchId), limit: 'rotations' }),
 };
 
 const named = (...parts: string[]): string => JSON.stringify(parts);

@@ -26,13 +26,18 @@ export async function admission(c: AppContext): Promise<void> {
   if (!verdict.admitted) throw ApiError.of(refusal(verdict));
 }
 
+/** Charges what the request does beside being a request. @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
+export async function chargeAction(c: AppContext, charge: Charge): Promise<void> {
+  count(c, charge);
+  await admission(c);
+}
+
 /**
  * Ids that name no project would each have a count of its own: they are charged to the tenant instead.
  * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function chargeUnknownProject(c: AppContext): Promise<void> {
-  count(c, chargeOf.tenant(c.var.principal.tenantId, { method: c.req.method, path: '' }));
-  await admission(c);
+  await chargeAction(c, chargeOf.tenant(c.var.principal.tenantId, { method: c.req.method, path: '' }));
 }
 
 /**

@@ -33,6 +33,7 @@ export const LIMITS = {
     windowSeconds: 60,
     written: 'before_the_answer',
   },
+  rotations: { max: () => 5, windowSeconds: 3600, written: 'before_the_answer' },
 } satisfies Record<string, Limit>;
 
 export type LimitName = keyof typeof LIMITS;

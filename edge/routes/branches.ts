@@ -6,14 +6,13 @@ import { DEFAULT_LIFESPAN, LifespanSpelling } from '../../shared/branch/lifespan
 import { answer, jsonBody, operation, operations } from '../api/operation.ts';
 import { actorOf, connectingIp } from '../app-env.ts';
 import { Branch, branchRecord, CreatedBranch } from '../branches/branch-record.ts';
-import { branchesOf } from '../branches/branch-reference.ts';
-import { changeLifespan } from '../branches/change-lifespan.ts';
+import { branchesOf, referencedBranch } from '../branches/branch-reference.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../idempotency/idempotency-key.ts';
 import { creatorNetwork } from '../network-rules/creator-rule.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { inProject } from '../projects/project-access.ts';
+import { found, inProject } from '../projects/project-access.ts';
 import { OrderHeaders, orderAnswer, PENDING, succeeded } from './orders.ts';
 import { BranchParams, ProjectParams } from './parameters.ts';
 
@@ -66,6 +65,7 @@ router.openapi(
       'DATABASE_NAME_TOO_LONG',
       'BRANCH_EXISTS',
       'PROJECT_NOT_ACTIVE',
+      'STORAGE_QUOTA_EXCEEDED',
       'SOURCE_BUSY',
       'SOURCE_NOT_ACTIVE',
       'BRANCH_LIMIT_REACHED',
@@ -180,12 +180,20 @@ router.openapi(
     tags,
     request: { params: BranchParams, body: jsonBody(BranchChange) },
     responses: { 200: answer('The branch as it is now.', Branch) },
-    failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE'],
+    failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED'],
   }),
   async (c) => {
     const { project_id: projectId, branch_id: branchId } = c.req.valid('param');
-    const branch = await changeLifespan(c, projectId, branchId, c.req.valid('json').lifespan);
-    return c.json(branchRecord(branch), 200);
+    const [project, branchRows] = await inProject(c, projectId, (db) => [
+      referencedBranch(db, projectId, branchId),
+    ]);
+    const outcome = await coordinatorOf(c.env, projectId).changeLifespan({
+      branch: found(branchRows),
+      lifespan: c.req.valid('json').lifespan,
+      hostId: project.hostId,
+      actor: actorOf(c),
+    });
+    return c.json(branchRecord(succeeded(outcome).branch), 200);
   },
 );
 

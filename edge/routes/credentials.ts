@@ -1,15 +1,30 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { answer, operation, operations } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
+import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import { auditEvent } from '../audit/audit-event.ts';
+import type { BranchRow } from '../branches/branch-record.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
-import { Credentials, credentialsRecord } from '../credentials/branch-credentials.ts';
+import { Credentials, type CredentialsView, credentialsRecord } from '../credentials/branch-credentials.ts';
+import type { Statement } from '../database/database.ts';
 import { auditEvents, branchCredentials, hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
+import {
+  IdempotencyHeader,
+  KEY_FAILURES,
+  keyUseOf,
+  recordedUses,
+  replay,
+} from '../idempotency/idempotency-key.ts';
+import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
+import { chargeOf } from '../rate-limits/charge.ts';
+import { chargeAction } from '../rate-limits/limit-requests.ts';
 import { readSettings } from '../settings.ts';
+import { succeeded } from './orders.ts';
 import { BranchRefParams } from './parameters.ts';
+
+const tags = ['Branches'];
 
 const CredentialsQuery = z.strictObject({
   role: z.enum(['read_only']).optional().meta({
@@ -17,7 +32,30 @@ const CredentialsQuery = z.strictObject({
   }),
 });
 
-export const credentialRoutes = operations().openapi(
+/** The branch's passwords leave the gateway here and nowhere else. @param beside joins the batch that reads them */
+async function credentialsOf(
+  c: AppContext,
+  hostId: string,
+  branch: BranchRow,
+  view: CredentialsView,
+  beside: Statement[],
+) {
+  const db = databaseOf(c);
+  const [credentials, hostRows] = await db.batch([
+    db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
+    db.select().from(hosts).where(eq(hosts.id, hostId)),
+    ...beside,
+  ]);
+  // A deletion came between the two reads.
+  found(credentials);
+  c.header('Cache-Control', 'no-store');
+  const keys = readSettings(c.env).CREDENTIAL_KEYS;
+  return credentialsRecord(keys, branch, credentials, found(hostRows), view);
+}
+
+const router = operations();
+
+router.openapi(
   operation({
     access: 'credentials.read',
     operationId: 'getCredentials',
@@ -26,9 +64,9 @@ export const credentialRoutes = operations().openapi(
     summary: "A branch's connection URLs, with their passwords",
     description:
       'Each call is audited. Passwords open the database for writing, so this takes the scope for writing.',
-    tags: ['Branches'],
+    tags,
     request: { params: BranchRefParams, query: CredentialsQuery },
-    responses: { 200: answer('Spec 2.5.', Credentials) },
+    responses: { 200: answer('The connection URLs.', Credentials) },
     failures: ['BRANCH_NOT_ACTIVE'],
   }),
   async (c) => {
@@ -39,17 +77,47 @@ export const credentialRoutes = operations().openapi(
     ]);
     const branch = found(branchRows);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-    const db = databaseOf(c);
     const about = { projectId, branchId: branch.id, metadata: { role } };
-    const [credentials, hostRows] = await db.batch([
-      db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
-      db.select().from(hosts).where(eq(hosts.id, project.hostId)),
-      db.insert(auditEvents).values(auditEvent('branch.credentials.viewed', actorOf(c), about, new Date())),
-    ]);
-    // A deletion came between the two reads.
-    found(credentials);
-    const keys = readSettings(c.env).CREDENTIAL_KEYS;
-    c.header('Cache-Control', 'no-store');
-    return c.json(await credentialsRecord(keys, branch, credentials, found(hostRows), role), 200);
+    const event = auditEvent('branch.credentials.viewed', actorOf(c), about, new Date());
+    const audited = databaseOf(c).insert(auditEvents).values(event);
+    return c.json(await credentialsOf(c, project.hostId, branch, role, [audited]), 200);
   },
 );
+
+router.openapi(
+  operation({
+    access: 'credentials.rotate',
+    operationId: 'rotateCredentials',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials/rotate',
+    summary: 'Give the owner and the read-write login new passwords',
+    description:
+      'The old ones are refused at once and their sessions end. Five times an hour and branch. The read-only login keeps its password.',
+    tags,
+    request: { params: BranchRefParams, headers: IdempotencyHeader },
+    responses: {
+      200: answer('The connection URLs with the new passwords.', Credentials, 'Idempotency-Replayed'),
+    },
+    failures: [...KEY_FAILURES, 'BRANCH_NOT_ACTIVE', 'HOST_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
+    const keyUse = await keyUseOf(c, c.req.valid('header')['idempotency-key'], null);
+    const [project, branchRows, uses] = await inProject(c, projectId, (db) => [
+      referencedBranch(db, projectId, reference),
+      recordedUses(db, keyUse, new Date()),
+    ]);
+    const branch = found(branchRows);
+    if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
+    if (!replay(c, uses, keyUse)) {
+      await chargeAction(c, chargeOf.rotation(branch.id));
+      const rotation = { projectId, branchId: branch.id, hostId: project.hostId, actor: actorOf(c), keyUse };
+      const { applied } = succeeded(await coordinatorOf(c.env, projectId).rotateCredentials(rotation));
+      // The host went away in between: the new passwords work when it is back, and the same key gets them then.
+      if (!applied) throw new ApiError('HOST_UNAVAILABLE');
+    }
+    return c.json(await credentialsOf(c, project.hostId, branch, 'default', []), 200);
+  },
+);
+
+export const credentialRoutes = router;

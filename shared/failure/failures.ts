@@ -9,6 +9,7 @@ export const FAILURES = {
   TENANT_REQUIRED: { status: 403, message: 'The token names no tenant (ctx.tenant_id).' },
   BRANCH_PROTECTED: { status: 403, message: 'The branch is protected.' },
   NOT_FOUND: { status: 404, message: 'There is no such thing.' },
+  ROW_NOT_FOUND: { status: 404, message: 'There is no such row.' },
   BRANCH_EXISTS: { status: 409, message: 'The project already has a branch of that name.' },
   PROJECT_EXISTS: { status: 409, message: 'A project with that app key and environment already exists.' },
   PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active.' },
@@ -21,12 +22,20 @@ export const FAILURES = {
   },
   SOURCE_NOT_ACTIVE: { status: 409, message: 'The source branch is not active.' },
   BRANCH_NOT_ACTIVE: { status: 409, message: 'The branch is not active.' },
+  WRITE_BLOCKED: {
+    status: 409,
+    message: 'The project has used up its storage quota: only owner logins may write.',
+  },
+  ROW_CHANGED: { status: 409, message: 'The cell holds another value than expected.' },
+  STORAGE_QUOTA_EXCEEDED: { status: 409, message: 'The storage quota of the project would be exceeded.' },
   IDEMPOTENCY_IN_FLIGHT: {
     status: 409,
     message: 'The first request with this Idempotency-Key is still running.',
   },
   PAYLOAD_TOO_LARGE: { status: 413, message: 'The request body is over 1 MiB.' },
   VALIDATION_FAILED: { status: 422, message: 'The request has invalid values.' },
+  /** Told in PostgreSQL's own words, beside their `sqlstate`. */
+  STATEMENT_REFUSED: { status: 422, message: 'PostgreSQL refused it.' },
   DATABASE_NAME_TOO_LONG: {
     status: 422,
     message: 'The derived database name would be longer than 63 characters.',
@@ -41,6 +50,7 @@ export const FAILURES = {
   },
   UPGRADE_REQUIRED: { status: 426, message: 'This path speaks WebSocket only.' },
   BRANCH_LIMIT_REACHED: { status: 429, message: 'The project has as many branches as it may have.' },
+  STREAM_LIMIT_REACHED: { status: 429, message: 'The project has as many open streams as it may have.' },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },
   INTERNAL: { status: 500, message: 'Something went wrong on our side. The request id tells us what.' },
   LIMITER_UNAVAILABLE: { status: 503, message: "The gateway can't count requests at the moment." },

@@ -9,6 +9,8 @@ export const BOUNDS = {
   nestingDepth: 16,
   /** Calls without a reply. Keeps a stuck host from piling up work on both sides. */
   callsInFlight: 64,
+  /** Of one host. An honest one sends a measurement a project and minute; in tests, a second. */
+  notificationsPerMinute: 6_000,
   /** From the socket's opening to its welcome: three messages. A socket that stays mute holds nothing for long. */
   handshakeTime: 10_000,
   /** Sockets of one host in a handshake; the oldest gives way, so that strangers can't keep the agent out. */

@@ -10,6 +10,14 @@ export type HostFailureClass =
 /** Every failure that can come over the link, and its class. */
 export const HOST_FAILURES = {
   SOURCE_BUSY: 'refused',
+  TABLE_NOT_FOUND: 'refused',
+  ROW_NOT_FOUND: 'refused',
+  /** The cell holds another value than the client expected. */
+  ROW_CHANGED: 'refused',
+  /** The columns named as a key are none, so no row can be told from the others. */
+  KEY_NOT_UNIQUE: 'refused',
+  /** PostgreSQL refused a statement in a tenant's database; `sqlstate` and message are PostgreSQL's. */
+  STATEMENT_REFUSED: 'refused',
   SOURCE_MISSING: 'permanent',
   /** The database name still belongs to another branch (its drop is not finished) or to nobody we know. */
   DATABASE_NAME_HELD: 'transient',
@@ -24,7 +32,7 @@ export const HOST_FAILURES = {
   INTERNAL: 'transient',
   /** Made at the edge: no agent is linked, or its link was lost during the call. */
   HOST_UNAVAILABLE: 'transient',
-  /** Made at the edge: no reply before the operation's deadline. */
+  /** Made at the edge, no reply before the operation's deadline; or a tenant's statement took too long. */
   HOST_TIMEOUT: 'transient',
 } as const satisfies Record<string, HostFailureClass>;
 
@@ -34,4 +42,6 @@ export type HostFailureCode = keyof typeof HOST_FAILURES;
 export interface HostFailure {
   code: HostFailureCode;
   message: string;
+  /** PostgreSQL's error code, of a `STATEMENT_REFUSED`. */
+  sqlstate?: string | undefined;
 }

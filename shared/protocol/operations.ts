@@ -2,6 +2,8 @@ import { z } from 'zod';
 import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { readCidr } from '../network/cidr.ts';
+import { ROWS_MAX } from '../table/row-limits.ts';
+import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 
 /**
  * What the edge can ask of a database host: method → parameters, result, deadline.
@@ -29,10 +31,19 @@ const NetworkRule = z.strictObject({
   cidr: Cidr,
 });
 
-/** All network rules of one project. An older revision never overwrites a newer one. */
-const AccessRules = z.strictObject({
+/**
+ * Who may come into the databases of one project, and what they may do there. It is always told whole, and an
+ * older revision never overwrites a newer one.
+ */
+const Access = z.strictObject({
   revision: z.int().nonnegative(),
   rules: z.array(NetworkRule).max(2000),
+  /** The storage quota is used up: owners alone may write (spec 3.2). */
+  write_blocked: z.boolean().default(false),
+  /** Branches whose logins are closed: those that have expired. */
+  closed: z.array(Id).max(100).default([]),
+  /** Passwords that are newer than the revision applied last, by branch. A revision brings them once. */
+  verifiers: z.record(Id, z.partialRecord(z.enum(BRANCH_ROLES), Verifier)).default({}),
 });
 
 const BranchIdentity = {
@@ -44,6 +55,12 @@ const BranchIdentity = {
 
 const Milliseconds = z.number().nonnegative();
 
+const BranchDatabase = { branch_id: Id, database: Database };
+/** Schema and name of a table, as the catalog has them. */
+const TablePlace = { schema: z.string(), table: z.string() };
+/** The primary key's columns, or one column that is unique and not null. */
+const Key = z.array(z.string()).min(1).max(32);
+
 const operation = <P extends z.ZodType, R extends z.ZodType>(definition: {
   /** One line for the control tool's help and `docs/protocol.md`. */
   summary: string;
@@ -51,6 +68,8 @@ const operation = <P extends z.ZodType, R extends z.ZodType>(definition: {
   result: R;
   /** Milliseconds the edge waits for the reply before it answers `HOST_TIMEOUT`. */
   deadline: number;
+  /** Calls run side by side: none joins one that runs already, or waits for another of the same branch. */
+  sideBySide?: true;
 }) => definition;
 
 export const OPERATIONS = {
@@ -93,7 +112,7 @@ export const OPERATIONS = {
     params: z.strictObject({
       ...BranchIdentity,
       verifiers: z.record(z.enum(BRANCH_ROLES), Verifier),
-      access: AccessRules,
+      access: Access,
     }),
     result: z.strictObject({}),
     deadline: 60_000,
@@ -150,10 +169,78 @@ export const OPERATIONS = {
   }),
 
   'access.apply': operation({
-    summary: "Replace a project's network rules; answers when both ports obey",
-    params: z.strictObject({ project_id: Id, access: AccessRules }),
+    summary:
+      "Replace a project's rules, closures, write block; answers when both ports and open sessions obey",
+    params: z.strictObject({ project_id: Id, access: Access }),
     result: z.strictObject({ revision: z.int().nonnegative() }),
     deadline: 30_000,
+  }),
+
+  'table.list': operation({
+    summary: 'Tables and views that the read-write login may read, as many as a message holds',
+    params: z.strictObject({
+      ...BranchDatabase,
+      /** `null`: every schema but the system's. */
+      schema: z.string().nullable(),
+      /** The last table of the part before; `null`: from the beginning. */
+      after: z.strictObject({ schema: z.string(), name: z.string() }).nullable(),
+    }),
+    result: z.strictObject({ tables: z.array(Table), has_more: z.boolean() }),
+    deadline: 15_000,
+    sideBySide: true,
+  }),
+
+  'row.list': operation({
+    summary: 'A page of rows in the order of the primary key, shorter when a message holds no more',
+    params: z.strictObject({
+      ...BranchDatabase,
+      ...TablePlace,
+      limit: z.int().min(1).max(ROWS_MAX),
+      offset: z.int().nonnegative(),
+    }),
+    result: z.strictObject({
+      columns: z.array(Column),
+      /** A cell a column. */
+      rows: z.array(z.array(Cell)).max(ROWS_MAX),
+      has_more: z.boolean(),
+      estimated_rows: z.int().nullable(),
+    }),
+    deadline: 15_000,
+    sideBySide: true,
+  }),
+
+  'row.update': operation({
+    summary: 'Change one cell as the read-write login',
+    params: z.strictObject({
+      ...BranchDatabase,
+      ...TablePlace,
+      primary_key: Key,
+      id: RowId,
+      column: z.string(),
+      value: Scalar.nullable(),
+      /** What the cell must hold; `null`: whatever it holds. */
+      expected: z.strictObject({ value: Scalar.nullable() }).nullable(),
+    }),
+    result: z.strictObject({ columns: z.array(Column), row: z.array(Cell) }),
+    deadline: 15_000,
+    sideBySide: true,
+  }),
+
+  'row.delete': operation({
+    summary: 'Delete rows as the read-write login, in one transaction',
+    params: z.strictObject({
+      ...BranchDatabase,
+      ...TablePlace,
+      primary_key: Key,
+      ids: z.array(RowId).min(1).max(ROWS_MAX),
+    }),
+    result: z.strictObject({
+      deleted: z.int().nonnegative(),
+      /** Places in `ids` of those that named no row. */
+      missing: z.array(z.int().nonnegative()),
+    }),
+    deadline: 15_000,
+    sideBySide: true,
   }),
 } as const;
 

@@ -28,7 +28,9 @@ PostgreSQL's data on XFS with reflink that lies in a file, everything else as \`
 that is at its heart: by turns, after a first round that does not count. Medians are compared. What a case has made is
 dropped before the next. *At rest*: a database without clients and with nothing to flush. *In use*: it has a branch
 that is kept, and ${WRITERS} clients wrote to it for a second just before; what they write parts it from that branch block by
-block, and the more fragments a file has, the longer the file system takes to clone it. Disk growth is what the file
+block, and the more fragments a file has, the longer the file system takes to clone it. At rest the bare clone is so short that
+the ratio tells of this machine's disk more than of the service: it is shown beside the milliseconds that come on top,
+and not judged ([0009](../decisions/0009-a-pause-only-for-who-is-there.md)). Disk growth is what the file
 system has less after one branch, write-ahead log and all. \`npm run bench\` measures it again.`;
 
 /**
@@ -95,15 +97,21 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
           unit: '%',
         },
         {
-          name: 'branch ÷ bare clone, 1 GB at rest',
-          measured: ratio('branch, 1 GB at rest', 'bare clone, 1 GB at rest'),
+          name: 'branch ÷ bare clone, 1 GB in use',
+          measured: ratio('branch, 1 GB in use', 'bare clone, 1 GB in use'),
           limit: 1.5,
           unit: '×',
         },
         {
-          name: 'branch ÷ bare clone, 1 GB in use',
-          measured: ratio('branch, 1 GB in use', 'bare clone, 1 GB in use'),
-          limit: 1.5,
+          name: 'branch − bare clone, 1 GB at rest',
+          measured: median(samples['branch, 1 GB at rest']) - median(samples['bare clone, 1 GB at rest']),
+          limit: null,
+          unit: 'ms',
+        },
+        {
+          name: 'branch ÷ bare clone, 1 GB at rest',
+          measured: ratio('branch, 1 GB at rest', 'bare clone, 1 GB at rest'),
+          limit: null,
           unit: '×',
         },
         {
@@ -141,7 +149,7 @@ class Source {
   }
 
   static async make(api: Api, postgres: pg.Client, megabytes: number): Promise<Source> {
-    const project = await api.project(`Source of ${megabytes} MB`);
+    const project = await api.project(`Source of ${megabytes} MB`, { storage_quota_gib: 5 });
     await api.allow(project.id);
     const main = await api.credentials(project.id, 'main');
     await fillLedger(main.direct_url, megabytes);

@@ -1,5 +1,6 @@
 import { xfsHindrance } from '../support/xfs.ts';
 import { measureCopyOnWrite } from './copy-on-write.ts';
+import { measureMeasurement } from './measurement.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
 
 interface Benchmark {
@@ -11,6 +12,7 @@ interface Benchmark {
 /** What each benchmark finds is kept in docs/benchmarks under its name. */
 const BENCHMARKS: Record<string, Benchmark> = {
   'copy-on-write': { hindrance: xfsHindrance, measure: measureCopyOnWrite },
+  measurement: { hindrance: () => null, measure: measureMeasurement },
 };
 
 const interrupted = new AbortController();

@@ -5,6 +5,7 @@ import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../shared/protocol/closes.ts';
 import { REFUSALS } from '../../shared/protocol/handshake.ts';
 import { HOST_FAILURES } from '../../shared/protocol/host-failures.ts';
+import { NOTIFICATIONS } from '../../shared/protocol/notifications.ts';
 import { OPERATIONS } from '../../shared/protocol/operations.ts';
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 
@@ -19,6 +20,10 @@ describe('docs/protocol.md tells of', () => {
 
   test.each(Object.entries(OPERATIONS))('the operation %s', (method, { deadline }) => {
     expect(rowWith(`\`${method}\``, ` ${deadline / 1000} s |`)).toBeDefined();
+  });
+
+  test.each(Object.keys(NOTIFICATIONS))('the notification %s', (method) => {
+    expect(rowWith(`| \`${method}\` |`)).toBeDefined();
   });
 
   test.each(Object.entries(HOST_FAILURES))('the failure %s', (code, failureClass) => {

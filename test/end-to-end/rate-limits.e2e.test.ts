@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { type Answer, Api, type ProjectBody } from '../support/api.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { type Stack, startStack, UNMEASURED } from '../support/stack.ts';
 import { contentOfD1, tokenOf as signedToken, type TokenOptions } from '../support/tenants.ts';
 
 const READS = 1000;
@@ -16,7 +16,7 @@ let busy: ProjectBody;
 let busyUntil = 0;
 
 beforeAll(async () => {
-  stack = await startStack({ restarts: false });
+  stack = await startStack({ restarts: false, env: UNMEASURED });
   acme = await ownerOf('acme');
   busy = await acme.project('Busy');
 });

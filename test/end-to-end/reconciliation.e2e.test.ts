@@ -55,6 +55,14 @@ async function recordOf(branch: BranchBody) {
   return (await api.get<{ matches: BranchBody[] }>(path)).body.matches[0];
 }
 
+function auditedBranches(event: string): unknown[] {
+  const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
+  const d1 = new DatabaseSync(file, { readOnly: true });
+  const rows = d1.prepare('select branch_id from audit_events where name = ?').all(event);
+  d1.close();
+  return rows.map(({ branch_id }) => branch_id);
+}
+
 /** Makes a branch on the host by hand, of which the gateway has no record. */
 async function makeUnrecorded(projectId: string, database: string): Promise<string> {
   const branchId = crypto.randomUUID();
@@ -101,12 +109,7 @@ describe('when a host links up', () => {
     await eventually(async () => expect(await recordOf(lost)).toMatchObject({ status: 'failed' }));
     expect(await recordOf(kept)).toMatchObject({ status: 'active' });
     await relink();
-    const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
-    const d1 = new DatabaseSync(file, { readOnly: true });
-    expect(d1.prepare("select branch_id from audit_events where name = 'branch.lost'").all()).toEqual([
-      { branch_id: lost.id },
-    ]);
-    d1.close();
+    expect(auditedBranches('branch.lost')).toEqual([lost.id]);
     const again = await eventually(() => api.branch(project.id, 'lost'));
     expect(again.status).toBe('active');
     const { database_url } = await api.credentials(project.id, 'lost');
@@ -127,6 +130,7 @@ describe('when a host links up', () => {
     await rename('elsewhere', away.database_name);
     await relink();
     await eventually(async () => expect(await recordOf(away)).toMatchObject({ status: 'active' }));
+    expect(auditedBranches('branch.found')).toEqual([away.id]);
     const { database_url } = await api.credentials(project.id, 'away');
     expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
     await api.delete(`/api/v1/projects/${project.id}/branches/${away.id}`);

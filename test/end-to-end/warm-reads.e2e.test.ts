@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
 import { callOperation, type Ids, OF_USERS } from '../support/operations.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { type Stack, startStack, UNMEASURED } from '../support/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
 const TIMES = 25;
@@ -20,7 +20,7 @@ let ids: Ids;
 let database: DatabaseSync;
 
 beforeAll(async () => {
-  stack = await startStack();
+  stack = await startStack({ env: UNMEASURED });
   api = new Api(stack.url, await stack.token());
   const { id: project_id } = await api.project('Read');
   const { id: branch_ref } = await api.branch(project_id, 'read');

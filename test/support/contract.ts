@@ -58,13 +58,15 @@ function differences(schema: Schema, value: unknown): string[] {
   );
 }
 
-/** Where there is no operation nothing but a failure is answered. */
-function failureWithoutOperation({ status, bodyText }: WireAnswer): Response | undefined {
-  const { error } = JSON.parse(bodyText) as { error: FailureCode };
-  const found = Object.entries(components.responses ?? {}).find(([codes]) =>
-    codes.split('.').includes(error),
+/** Where there is no operation nothing but a failure is answered. To HEAD it has no body that names it. */
+function failureWithoutOperation({ method, status, bodyText }: WireAnswer): Response | undefined {
+  const told = method === 'HEAD' ? null : (JSON.parse(bodyText) as { error: string }).error;
+  const found = Object.entries(components.responses ?? {}).find(([name]) =>
+    name
+      .split('.')
+      .some((code) => (told ?? code) === code && FAILURES[code as FailureCode].status === status),
   );
-  return found && FAILURES[error].status === status ? resolve(DESCRIPTION, found[1]) : undefined;
+  return found && resolve(DESCRIPTION, found[1]);
 }
 
 function* headerDifferences({ headers }: WireAnswer, response: Response): Generator<string> {
@@ -89,7 +91,12 @@ function* headerDifferences({ headers }: WireAnswer, response: Response): Genera
   if (Math.abs(reset - Date.now() / 1000) > 2 * 3600) yield `X-RateLimit-Reset is not soon: ${reset}`;
 }
 
-function* bodyDifferences({ status, headers, bodyText }: WireAnswer, response: Response): Generator<string> {
+function* bodyDifferences(answer: WireAnswer, response: Response): Generator<string> {
+  const { method, status, headers, bodyText } = answer;
+  if (method === 'HEAD') {
+    if (bodyText !== '') yield 'there is a body';
+    return;
+  }
   const type = headers.get('Content-Type')?.split(';')[0] ?? null;
   const content = Object.entries(response.content ?? {});
   if (content.length === 0) {
@@ -114,7 +121,9 @@ function* bodyDifferences({ status, headers, bodyText }: WireAnswer, response: R
 export function checkAnswer(answer: WireAnswer): void {
   const { method, path, status, bodyText } = answer;
   const [pathname = ''] = path.split('?');
-  const operation = OPERATIONS.find((known) => known.method === method && known.form.test(pathname));
+  // HEAD is answered as GET is, without the body (RFC 9110, 9.3.2).
+  const asked = method === 'HEAD' ? 'GET' : method;
+  const operation = OPERATIONS.find((known) => known.method === asked && known.form.test(pathname));
   const response = operation ? operation.responses.get(`${status}`) : failureWithoutOperation(answer);
   const found = response
     ? [...headerDifferences(answer, response), ...bodyDifferences(answer, response)]

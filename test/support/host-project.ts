@@ -8,7 +8,8 @@ import type { Params } from '../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from './host.ts';
 
 export type Identity = Params<'branch.publish'>;
-export type Rule = Params<'access.apply'>['access']['rules'][number];
+type Access = Params<'access.apply'>['access'];
+export type Rule = Access['rules'][number];
 
 export const BUSY_WAIT_MS = 3_000;
 
@@ -23,6 +24,8 @@ export class Project {
   readonly #host: Host;
   readonly #rules: Rule[];
   revision = 1;
+  /** What its access says beside the rules. */
+  restrictions: Pick<Partial<Access>, 'write_blocked' | 'closed'> = {};
 
   constructor(
     host: Host,
@@ -52,7 +55,7 @@ export class Project {
     return runOperation(this.#host, 'branch.prepare', {
       ...identity(branch),
       verifiers: { owner, read_write, read_only },
-      access: { revision: this.revision, rules: this.#rules },
+      access: { revision: this.revision, rules: this.#rules, ...this.restrictions },
     });
   }
 

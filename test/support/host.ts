@@ -89,7 +89,12 @@ export async function startHost(): Promise<TestHost> {
   const layout: ServerLayout = {
     listenAddresses: '127.0.0.1',
     postgres: { port: await freePort(), socketDir: root },
-    pooler: { port: await freePort(), socketDir: root },
+    pooler: {
+      port: await freePort(),
+      socketDir: root,
+      logFile: join(stateDir, 'pgbouncer.log'),
+      maxClients: 200,
+    },
     tls: await serverCertificate(root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
     agentUser: user.name,
@@ -116,6 +121,7 @@ export async function startHost(): Promise<TestHost> {
     PGDATA_DIR: dataDir,
     POOLER_SOCKET_DIR: layout.pooler.socketDir,
     POOLER_PORT: String(layout.pooler.port),
+    POOLER_LOG: layout.pooler.logFile,
   };
   const commands: Record<Part, { command: string; args: string[]; logIn: () => Promise<pg.Client> }> = {
     postgres: {
@@ -187,7 +193,9 @@ export async function startHost(): Promise<TestHost> {
         );
       }),
     spawnTool: async (...args) => {
-      const child = asRoot(() => spawn(node, [agentProgram, ...args], { ...inTool, stdio: 'ignore' }));
+      const child = asRoot(() =>
+        spawn(node, [agentProgram, ...args], { ...inTool, stdio: ['ignore', 'pipe', 'ignore'] }),
+      );
       await once(child, 'spawn');
       return child;
     },

@@ -3,6 +3,7 @@ import { build } from 'esbuild';
 import { convertV4MiniflareOptions, Miniflare } from 'miniflare';
 import { WebSocket } from 'ws';
 import { applyMigrations } from '../../dev/gateway/migrations.ts';
+import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 
@@ -78,6 +79,9 @@ export async function startLinkGateway(options: {
     },
     call: async <M extends Method>(host_id: string, method: M, params: Params<M>) =>
       (await post('/test/call', { host_id, method, params })).json(),
+    /** Measurements that the project's coordinator was told of. */
+    measurements: async (projectId: string) =>
+      (await fetch(`${url}/test/measurements/${projectId}`)).json() as Promise<ProjectMeasurement[]>,
     isLinked: async (hostId: string) => (await fetch(`${url}/test/linked/${hostId}`)).json(),
     /** Takes the object out of memory and leaves its sockets open, as the runtime does with an idle one. */
     hibernate: (hostId: string) =>

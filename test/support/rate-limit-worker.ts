@@ -12,6 +12,7 @@ const limitsWith = (windowSeconds: number) => ({
   writes: { ...LIMITS.writes, windowSeconds },
   public: { ...LIMITS.public, windowSeconds },
   failed_authentication: { ...LIMITS.failed_authentication, windowSeconds },
+  rotations: { ...LIMITS.rotations, windowSeconds },
 });
 
 export class TestedRateLimiter extends RateLimiter {

@@ -67,6 +67,9 @@ export interface Stack {
   stop(): Promise<void>;
 }
 
+/** For tests that look whether D1 changed: a measurement can change it. */
+export const UNMEASURED = { MEASURE_INTERVAL_SECONDS: '3600' };
+
 const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
 const STACKS = new Set<LocalStack>();
 

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { scramVerifier } from '../../../edge/credentials/password.ts';
 import { startHost, type TestHost } from '../../support/host.ts';
-import { connect, identity, Project, toolOptions } from '../../support/host-project.ts';
+import { asClient, connect, identity, Project, toolOptions } from '../../support/host-project.ts';
 
 let servers: TestHost;
 beforeAll(async () => {
@@ -124,6 +124,38 @@ test('doctor tells what is wrong, also when hardly anything is right', async () 
   expect(sick.exitCode).toBe(1);
   expect(sick.stdout).toContain('start PostgreSQL');
   await servers.start('postgres');
+});
+
+test('tables and rows are read and changed from a shell', async () => {
+  const main = await new Project(servers.host).create('db_browsed_prod', null);
+  await asClient(
+    servers.host,
+    'direct',
+    main,
+    'owner',
+    "create table book (id int primary key, title text); insert into book values (1, 'One'), (2, null)",
+  );
+  const place = toolOptions({ branch_id: main.branch_id, database: main.database });
+  const book = [...place, '--schema', 'public', '--table', 'book'];
+  const json = async (...words: string[]) => JSON.parse((await servers.tool('--json', ...words)).stdout);
+  expect((await json('table', 'list', ...place)).tables).toMatchObject([
+    { name: 'book', primary_key: ['id'] },
+  ]);
+  expect((await json('row', 'list', ...book, '--limit', '2', '--offset', '0')).rows).toEqual([
+    [1, 'One'],
+    [2, null],
+  ]);
+  const cell = ['--primary-key', '["id"]', '--id', '[2]', '--column', 'title'];
+  expect((await json('row', 'update', ...book, ...cell, '--value', 'Two')).row).toEqual([2, 'Two']);
+  expect((await json('row', 'update', ...book, ...cell, '--expected', '{"value":"Two"}')).row).toEqual([
+    2,
+    null,
+  ]);
+  const refused = await servers.tool('row', 'update', ...book, ...cell, '--expected', '{"value":"Two"}');
+  expect(refused).toMatchObject({ exitCode: 3, stderr: expect.stringContaining('ROW_CHANGED') });
+  const deletion = ['row', 'delete', ...book, '--primary-key', '["id"]', '--ids', '[[1],[7]]'];
+  expect(await json(...deletion)).toEqual({ deleted: 1, missing: [1] });
+  expect((await servers.tool('row', 'list', '--help')).stdout).toContain('--offset <number>');
 });
 
 test('every operation has its command, with help and completion', async () => {

@@ -205,3 +205,36 @@ describe('the live link', () => {
     expect((await link.ended).unwelcome).toBe(false);
   });
 });
+
+describe('notifications', () => {
+  const measurement = {
+    project_id: crypto.randomUUID(),
+    observed_at: new Date(0).toISOString(),
+    branches: [],
+  };
+
+  test('go out over a link that is up', async () => {
+    await linkUp();
+    link.notify('measurement', measurement);
+    expect(lastSent()).toEqual({ jsonrpc: '2.0', method: 'measurement', params: measurement });
+  });
+
+  test('are dropped while it is not up, and when it is gone', async () => {
+    link.notify('measurement', measurement);
+    await say(challenge);
+    link.notify('measurement', measurement);
+    await say({ type: 'welcome', epoch: answeredEpoch() });
+    const { length } = sent;
+    link.closed(1006, '');
+    link.notify('measurement', measurement);
+    expect(sent).toHaveLength(length);
+  });
+
+  test('over the message size are dropped, and the link stays up', async () => {
+    await linkUp();
+    const { length } = sent;
+    link.notify('measurement', { ...measurement, observed_at: 'x'.repeat(BOUNDS.messageBytes) });
+    expect(sent).toHaveLength(length);
+    expect(closedWith).toBeNull();
+  });
+});

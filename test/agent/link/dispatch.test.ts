@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
 import { Dispatcher } from '../../../agent/link/dispatch.ts';
+import { HostError } from '../../../agent/servers/host-error.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import { ERROR_MESSAGE_LENGTH, ReplyFrame, RPC_ERRORS } from '../../../shared/protocol/frames.ts';
 
@@ -72,6 +73,34 @@ test.each<[string, unknown, string, string]>([
   await settle();
   runs[0]?.end.reject(thrown);
   expect(await reply).toMatchObject({ error: { message, data: { code } } });
+});
+
+test('calls about rows run side by side, each with its own result', async () => {
+  const { call, runs, settle } = scripted();
+  const page = { branch_id: crypto.randomUUID(), database: 'db_shop_prod', schema: 'public', table: 'book' };
+  const params = { ...page, limit: 1, offset: 0 };
+  const replies = [
+    call('row.list', params),
+    call('row.list', params),
+    call('row.list', { ...params, offset: 1 }),
+  ];
+  await settle();
+  expect(runs).toHaveLength(3);
+  const result = { columns: [], rows: [], has_more: false, estimated_rows: null };
+  for (const [place, { end }] of runs.entries()) end.resolve({ ...result, estimated_rows: place });
+  expect(await Promise.all(replies)).toMatchObject(
+    [0, 1, 2].map((estimated_rows) => ({ result: { estimated_rows } })),
+  );
+});
+
+test("PostgreSQL's error code comes along", async () => {
+  const { call, runs, settle } = scripted();
+  const reply = call('project.drop', ids);
+  await settle();
+  runs[0]?.end.reject(new HostError('STATEMENT_REFUSED', 'duplicate key', '23505'));
+  const frame = await reply;
+  expect(frame).toMatchObject({ error: { data: { code: 'STATEMENT_REFUSED', sqlstate: '23505' } } });
+  expect(ReplyFrame.parse(frame)).toEqual(frame);
 });
 
 test('a long message is cut to what the edge takes', async () => {

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { type LinkSocket, Links, type SocketState } from '../../../edge/host-link/links.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../../shared/protocol/closes.ts';
+import type { NotificationFrame } from '../../../shared/protocol/frames.ts';
 import { OPERATIONS } from '../../../shared/protocol/operations.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
@@ -40,6 +41,7 @@ let clock: FakeClock;
 let sockets: ScriptedSocket[];
 let newestEpoch: number;
 let linkUps: number;
+let notified: NotificationFrame[];
 let links: Links;
 
 /** A new object over whatever sockets there are, as after hibernation. */
@@ -55,6 +57,7 @@ const wake = () =>
     onLinked: () => {
       linkUps += 1;
     },
+    onNotification: (notification) => notified.push(notification),
     log: () => {},
     clock,
     bounds: BOUNDS,
@@ -65,6 +68,7 @@ beforeEach(() => {
   sockets = [];
   newestEpoch = 0;
   linkUps = 0;
+  notified = [];
   links = wake();
 });
 
@@ -380,4 +384,43 @@ test('an object that has slept goes on where it was', async () => {
   await links.receive(unfinished, await answerOf(unfinished));
   expect(live.closedWith).toBe(CLOSES.displaced);
   expect(links.linked()).toBe(true);
+});
+
+describe('notifications', () => {
+  const notification = { jsonrpc: '2.0', method: 'measurement', params: { anything: 1 } };
+  const notify = (socket: ScriptedSocket, frame: object) => links.receive(socket, JSON.stringify(frame));
+
+  test('of the live link are heard, also by a new object', async () => {
+    const socket = await dialAndAnswer();
+    await notify(socket, notification);
+    links = wake();
+    await notify(socket, notification);
+    expect(notified).toEqual([notification, notification]);
+  });
+
+  test('of a link that was displaced are not', async () => {
+    const old = await dialAndAnswer();
+    await dialAndAnswer();
+    await notify(old, notification);
+    expect(notified).toEqual([]);
+  });
+
+  test('before the welcome end the link', async () => {
+    const socket = dial();
+    await notify(socket, notification);
+    expect(socket.closedWith).toBe(CLOSES.malformed);
+    expect(notified).toEqual([]);
+  });
+
+  test.each([
+    { ...notification, method: 'project.drop' },
+    { ...notification, params: [] },
+    { ...notification, more: 1 },
+    { method: 'measurement', params: {} },
+  ])('of a wrong form end the link: %o', async (frame) => {
+    const socket = await dialAndAnswer();
+    await notify(socket, frame);
+    expect(socket.closedWith).toBe(CLOSES.malformed);
+    expect(notified).toEqual([]);
+  });
 });

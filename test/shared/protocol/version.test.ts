@@ -2,8 +2,9 @@ import { createHash } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { z } from 'zod';
 import * as enrolment from '../../../shared/protocol/enrolment.ts';
-import { BEAT, ReplyFrame, RequestFrame } from '../../../shared/protocol/frames.ts';
+import { BEAT, NotificationFrame, ReplyFrame, RequestFrame } from '../../../shared/protocol/frames.ts';
 import { Answer, AnswerClaims, Challenge, Refusal, Welcome } from '../../../shared/protocol/handshake.ts';
+import { NOTIFICATIONS } from '../../../shared/protocol/notifications.ts';
 import { OPERATIONS } from '../../../shared/protocol/operations.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 
@@ -15,14 +16,18 @@ import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 const HASH_OF_VERSION: Record<number, string> = {
   1: '6fea937999c84b69621f05dfce2f98ed0a30f952adaef67868b3e33fef55d6aa',
   2: '2b45508ac8dab5c2859fe96c9b35405d2ef7ae29900850f85d1992ba0f055e87',
+  3: '330bc83e0c4124d574e2c05d9db3a17e6b18dc0ef0358fc4556bd1b5d1fa6a42',
 };
 
 const schemas = {
   enrolment: [enrolment.EnrolmentRequest, enrolment.EnrolmentReply],
   handshake: [Challenge, Answer, AnswerClaims, Welcome, Refusal],
-  frames: [RequestFrame, ReplyFrame],
+  frames: [RequestFrame, ReplyFrame, NotificationFrame],
   operations: Object.entries(OPERATIONS).map(([method, { params, result }]) =>
     z.strictObject({ method: z.literal(method), params, result }),
+  ),
+  notifications: Object.entries(NOTIFICATIONS).map(([method, { params }]) =>
+    z.strictObject({ method: z.literal(method), params }),
   ),
 };
 

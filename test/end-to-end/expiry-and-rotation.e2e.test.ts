@@ -1,0 +1,204 @@
+import { globSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import type pg from 'pg';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { Api, type Credentials, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
+import { connect, query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+
+/** Expiry, rotation and the end of sessions: all of it reaches the host as one revision of the project's access. */
+
+let stack: Stack;
+let api: Api;
+let project: ProjectBody;
+const clients: pg.Client[] = [];
+
+beforeAll(async () => {
+  stack = await startStack({ restarts: false });
+  api = new Api(stack.url, await stack.token());
+  project = await api.project('Access');
+});
+afterAll(async () => {
+  await Promise.all(clients.map((client) => client.end().catch(() => {})));
+  await stack.stop();
+});
+
+const branchPath = (branch: string) => `/api/v1/projects/${project.id}/branches/${branch}`;
+
+/** One session of each login, on each port. */
+async function comeIn(branch: string): Promise<pg.Client[]> {
+  const usual = await api.credentials(project.id, branch);
+  const reading = await api.credentials(project.id, branch, '?role=read_only');
+  const urls = [usual, reading].flatMap(({ database_url = '', direct_url = '' }) => [
+    database_url,
+    direct_url,
+  ]);
+  const came = await Promise.all(urls.map((url) => connect(url)));
+  clients.push(...came);
+  return came;
+}
+
+const alive = async (sessions: pg.Client[]) =>
+  (
+    await Promise.all(
+      sessions.map((session) =>
+        session
+          .query('select 1')
+          .then(() => 1)
+          .catch(() => 0),
+      ),
+    )
+  ).filter(Boolean).length;
+
+const logsIn = (url: string) =>
+  query(url, 'select 1').then(
+    () => true,
+    () => false,
+  );
+const doors = ({ database_url, direct_url }: Credentials) =>
+  Promise.all([database_url, direct_url].map(logsIn));
+
+/** What an operator would do to shorten a life that is at least seven days: in the record itself. */
+function setExpiry(branchId: string, moment: number): void {
+  const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
+  const d1 = new DatabaseSync(file);
+  try {
+    d1.exec('pragma busy_timeout = 5000');
+    d1.prepare('update project_branches set expires_at = ? where id = ?').run(moment, branchId);
+  } finally {
+    d1.close();
+  }
+}
+
+const statusOf = async (branch: string) => {
+  const { body } = await api.get<{ matches: { status: string }[] }>(
+    `/api/v1/projects/${project.id}/branches/lookup?id=${branch}`,
+  );
+  return body.matches[0]?.status;
+};
+
+describe('expiry', () => {
+  /** The object looks after its records 20 s after it was last asked to change something. */
+  const LOOKS_AFTER_MS = 20_000;
+
+  test('closes logins and sessions on both ports within 5 s; another lifespan brings the branch back', async () => {
+    const branch = await api.branch(project.id, 'short-lived');
+    const inside = await comeIn('short-lived');
+    const credentials = await api.credentials(project.id, 'short-lived');
+    const expiresAt = Date.now() + LOOKS_AFTER_MS + 2_000;
+    setExpiry(branch.id, expiresAt);
+    expect((await api.patch(branchPath(project.main_branch.id), { lifespan: '7d' })).status).toBe(403);
+    await api.allow(project.id, '203.0.113.0/24');
+    while (Date.now() < expiresAt - 500) {
+      expect(await alive(inside)).toBe(4);
+      await new Promise((resolve) => setTimeout(resolve, 2_000));
+    }
+    await eventually(async () => expect(await alive(inside)).toBe(0), 10);
+    expect(Date.now() - expiresAt).toBeLessThan(5_000);
+    expect(await doors(credentials)).toEqual([false, false]);
+    expect(await statusOf(branch.id)).toBe('expired');
+    expect(await api.get(`${branchPath(branch.id)}/credentials`)).toMatchObject({
+      status: 409,
+      body: { error: 'BRANCH_NOT_ACTIVE' },
+    });
+    const { body } = await api.get<{ audit_events: unknown[] }>('/api/v1/audit-events?name=branch.expired');
+    expect(body.audit_events).toEqual([
+      expect.objectContaining({ branch_id: branch.id, project_id: project.id, actor_id: null }),
+    ]);
+
+    const back = await api.patch(branchPath(branch.id), { lifespan: '1m' });
+    expect(back).toMatchObject({ status: 200, body: { status: 'active', lifespan: '1m' } });
+    expect(await doors(credentials)).toEqual([true, true]);
+  }, 60_000);
+
+  test('when the host was away and the gateway was killed, at their return', async () => {
+    const branch = await api.branch(project.id, 'while-away');
+    const inside = await comeIn('while-away');
+    const credentials = await api.credentials(project.id, 'while-away');
+    await stack.kill('agent');
+    setExpiry(branch.id, Date.now() - 1_000);
+    await api.post(`/api/v1/projects/${project.id}/network-rules`, { cidr: '198.51.100.0/24' });
+    await eventually(async () => expect(await statusOf(branch.id)).toBe('expired'), 30);
+    expect(await alive(inside)).toBe(4);
+    await stack.kill('gateway');
+    await stack.start('gateway');
+    await stack.start('agent');
+    await stack.untilReady();
+    const back = Date.now();
+    await eventually(async () => expect(await alive(inside)).toBe(0), 10);
+    expect(Date.now() - back).toBeLessThan(5_000);
+    expect(await doors(credentials)).toEqual([false, false]);
+  }, 90_000);
+});
+
+test('a network rule that goes takes its sessions with it, on both ports; other branches keep theirs', async () => {
+  const branch = await api.branch(project.id, 'unruled');
+  await api.branch(project.id, 'ruled');
+  const [inside, neighbours] = [await comeIn('unruled'), await comeIn('ruled')];
+  const path = `/api/v1/projects/${project.id}/network-rules`;
+  const { body } = await api.get<{ network_rules: { id: string }[] }>(`${path}?branch_id=${branch.id}`);
+  expect((await api.delete(`${path}/${body.network_rules[0]?.id}`)).status).toBe(204);
+  expect(await alive(inside)).toBe(0);
+  expect(await alive(neighbours)).toBe(4);
+});
+
+describe('rotation', () => {
+  const rotate = (branch: string, key?: string) =>
+    api.post<Credentials>(`${branchPath(branch)}/credentials/rotate`, undefined, {
+      ...(key !== undefined && { 'Idempotency-Key': key }),
+    });
+
+  test('old passwords are refused at once, their sessions end, new ones work; the read-only login stays as it is', async () => {
+    await api.branch(project.id, 'rotated');
+    const inside = await comeIn('rotated');
+    const old = await api.credentials(project.id, 'rotated');
+    const reading = await api.credentials(project.id, 'rotated', '?role=read_only');
+    const rotated = await rotate('rotated');
+    expect(rotated.status).toBe(200);
+    expect(rotated.headers.get('cache-control')).toBe('no-store');
+    expect(Object.keys(rotated.body)).toEqual(Object.keys(old));
+    // The direct read-only session stays; the pooled one went with its database's other pooled clients.
+    expect(await alive(inside)).toBe(1);
+    expect(await doors(old)).toEqual([false, false]);
+    expect(await doors(rotated.body)).toEqual([true, true]);
+    expect(await doors(reading)).toEqual([true, true]);
+    expect(await api.credentials(project.id, 'rotated')).toEqual(rotated.body);
+  });
+
+  test('under one key it happens once, and five times an hour and branch', async () => {
+    const branch = await api.branch(project.id, 'often-rotated');
+    const [first, again] = [await rotate(branch.id, 'once'), await rotate(branch.id, 'once')];
+    expect(again.headers.get('idempotency-replayed')).toBe('true');
+    expect(again).toMatchObject({ status: 200, body: first.body });
+    for (let times = 2; times <= 5; times++) expect((await rotate(branch.id)).status).toBe(200);
+    const refused = await rotate(branch.id);
+    expect(refused).toMatchObject({ status: 429, body: { error: 'RATE_LIMITED' } });
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(3_000);
+    expect((await rotate('rotated')).status).toBe(200);
+    const { body } = await api.get<{ audit_events: { branch_id: string; metadata: unknown }[] }>(
+      '/api/v1/audit-events?name=branch.credentials.rotated',
+    );
+    const ofBranch = body.audit_events.filter(({ branch_id }) => branch_id === branch.id);
+    expect(ofBranch).toHaveLength(5);
+    expect(ofBranch[0]?.metadata).toEqual({ roles: ['owner', 'read_write'] });
+  });
+
+  test('main too; not a branch that is not there; nothing changes while the host is away', async () => {
+    await api.post(`/api/v1/projects/${project.id}/network-rules`, { cidr: '127.0.0.1' }, FROM_LOOPBACK);
+    const before = await api.credentials(project.id, 'main');
+    expect((await rotate('nowhere')).status).toBe(404);
+    await stack.kill('agent');
+    await eventually(async () => expect((await rotate('main')).status).toBe(503));
+    await stack.start('agent');
+    await stack.untilReady();
+    expect(await api.credentials(project.id, 'main')).toEqual(before);
+    expect(await doors(before)).toEqual([true, true]);
+    const rotated = await rotate('main');
+    expect(rotated.status).toBe(200);
+    expect(await doors(before)).toEqual([false, false]);
+    expect(await doors(rotated.body)).toEqual([true, true]);
+  });
+});

@@ -1,0 +1,266 @@
+import { appendFileSync, globSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { rulesFolder } from '../../agent/settings.ts';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
+import { hostFolder } from '../../dev/stack/host-folder.ts';
+import { Api } from '../support/api.ts';
+import { checkAnswer, DESCRIPTION } from '../support/contract.ts';
+import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { socketsOf } from '../support/host-session.ts';
+import {
+  type Caller,
+  type HostileRequest,
+  hostileRequests,
+  type Things,
+} from '../support/hostile-requests.ts';
+import { violations } from '../support/invariants.ts';
+import { OPERATIONS } from '../support/operations.ts';
+import { takePicture } from '../support/picture.ts';
+import { RawClient } from '../support/raw-request.ts';
+import { type Stack, startStack, temporaryFolder } from '../support/stack.ts';
+import { tokenOf } from '../support/tenants.ts';
+
+/** The same number makes the same requests again, another one others. */
+const SEED = Number(process.env.HOSTILE_SEED ?? 20_260_131);
+const PHASES = {
+  'with all of the service up': 1700 * Number(process.env.SCALE ?? 1),
+  'without a host': 200,
+  'over the limits': 200,
+};
+type Phase = keyof typeof PHASES;
+const stat: any = {};
+const AT_ONCE = 8;
+/** They take what only an agent has: its one-time token, its key. */
+const NEVER_DONE = ['enrolHost', 'openLink'];
+const AWAY_AT_MOST_MS = 15_000;
+
+const SAMPLE = readFileSync(join(import.meta.dirname, '../support/sample.sql'), 'utf8');
+
+const devDir = temporaryFolder();
+const logs = devFolder(devDir).logs;
+let stack: Stack;
+let things: Things;
+let bearers: Record<Caller, string | null>;
+/** Operations that did what they were asked to. */
+const done = new Set<string>();
+/** How many answers of the phase had each status. */
+let statuses: Map<number, number>;
+
+const NO_LIMITS = limits({ READS: 1_000_000, WRITES: 1_000_000, PUBLIC: 1_000_000 });
+/** Reads stay free: whoever starts the stack asks by them whether the host is linked. */
+const LOW_LIMITS = limits({ READS: 1_000_000, WRITES: 5, PUBLIC: 5 });
+const ONE_ADDRESS = { 'cf-connecting-ip': '198.51.100.7' };
+
+function limits(values: Record<string, number>): Record<string, string> {
+  const settings = Object.entries(values).map(([name, n]) => [`LIMIT_${name}_PER_MINUTE`, String(n)]);
+  return Object.fromEntries(settings);
+}
+
+beforeAll(async () => {
+  stack = await startStack({ devDir, restarts: false, env: NO_LIMITS });
+  const { PLATFORM_SECRET } = gatewaySecrets(devFolder(devDir));
+  bearers = await bearersOf(PLATFORM_SECRET);
+  things = await makeThings(new Api(stack.url, bearers.owner), new Api(stack.url, bearers.platform));
+  console.log(`HOSTILE_SEED=${SEED}`);
+});
+afterAll(async () => {
+  await stack?.stop();
+  rmSync(devDir, { recursive: true });
+});
+
+async function bearersOf(platformSecret: string): Promise<typeof bearers> {
+  const token = (options: Partial<Parameters<typeof tokenOf>[0]>) =>
+    tokenOf({ tenant: 'stormy', ...options }, devDir);
+  const owner = await token({});
+  return {
+    owner,
+    admin: await token({ role: 'admin' }),
+    operator: await token({ role: 'operator' }),
+    viewer: await token({ role: 'viewer' }),
+    reader: await token({ scope: 'read' }),
+    'owner of another tenant': await token({ tenant: 'calm' }),
+    'user without a tenant': await token({ tenant: null }),
+    expired: await token({ expiresIn: -3600 }),
+    tampered: owner.replace(/.{20}(?=\.)/, (piece) => piece.toLowerCase()),
+    platform: platformSecret,
+    garbage: 'v4.public.AAAA.\xff',
+    nobody: null,
+  };
+}
+
+/** Things to name in requests. The host is one that never enrols: of the real one nothing is to be changed. */
+async function makeThings(api: Api, platform: Api): Promise<Things> {
+  const { id: project, main_branch } = await api.project('Stormy');
+  const made = await api.branch(project, 'made');
+  await query((await api.credentials(project, 'made')).direct_url, SAMPLE);
+  const rule = await api.allow(project);
+  const { body: registered } = await platform.post<{ host_id: string }>('/platform/v1/hosts', {
+    name: 'never-there',
+    db_host: 'db.example.com',
+    direct_port: 5432,
+    pooled_port: 6432,
+  });
+  const { body: jobs } = await api.get<{ jobs: { id: string }[]; next_cursor: string }>(
+    `/api/v1/projects/${project}/jobs?limit=1`,
+  );
+  const each = <T>(length: number, make: (n: number) => Promise<T>) =>
+    Promise.all(Array.from({ length }, (_, n) => make(n)));
+  const spareProjects = await each(3, (n) => api.project(`Spare ${n}`));
+  const spareBranches = await each(3, (n) => api.branch(project, `spare-${n}`));
+  const spareRules = await each(8, (n) => api.allow(project, `203.0.113.${n}/32`));
+  return {
+    known: {
+      project_id: [project],
+      branch_id: [made.id, main_branch.id],
+      branch_ref: ['made', 'made', made.id, 'main'],
+      source_branch_id: [null, made.id],
+      rule_id: [rule.id],
+      job_id: jobs.jobs.map(({ id }) => id),
+      host_id: [registered.host_id],
+      cursor: [jobs.next_cursor],
+      table: ['author', 'author', 'author', 'cheap_book'],
+      schema: ['public'],
+      primary_key: ['author_id', ['author_id']],
+      id: [1, 2, [3], made.id],
+      ids: [[39], [[40]], [41, 42]],
+      column: ['name'],
+    },
+    expendable: {
+      project_id: spareProjects.map(({ id }) => id),
+      branch_id: spareBranches.map(({ id }) => id),
+      rule_id: spareRules.map(({ id }) => id),
+    },
+  };
+}
+
+interface StormOptions {
+  /** In place of those that requests have. */
+  headers?: Record<string, string>;
+  /** Told how many have been answered. */
+  answered?: (count: number) => void;
+}
+
+/**
+ * Sends the phase's requests, a few at a time.
+ * @param permitted of the statuses that say that the service is at fault
+ * @returns what was wrong with answers, beside the request each was to
+ */
+async function storm(
+  phase: Phase,
+  permitted: number[],
+  { headers = {}, answered = () => {} }: StormOptions = {},
+): Promise<string[]> {
+  const client = new RawClient(stack.url);
+  const seed = SEED + Object.keys(PHASES).indexOf(phase);
+  const requests = fc.sample(hostileRequests(things), { seed, numRuns: PHASES[phase] }).values();
+  const faults: string[] = [];
+  statuses = new Map();
+  let count = 0;
+  const lane = async () => {
+    for (const made of requests) {
+      const request = { ...made, headers: { ...made.headers, ...headers } };
+      const fault = await faultOf(client, request, permitted);
+      if (fault !== null) faults.push(`${fault}\n  of ${JSON.stringify(request).slice(0, 3000)}`);
+      count += 1;
+      answered(count);
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, lane));
+  client.close();
+  if (process.env.STAT)
+    writeFileSync(
+      '/tmp/hostile-stat-' + phase.slice(0, 4) + '.txt',
+      Object.entries(stat)
+        .map(([k, v]) => k + ' ' + JSON.stringify(v))
+        .join('\n') +
+        '\n' +
+        performance.now(),
+    );
+  return faults;
+}
+
+async function faultOf(client: RawClient, request: HostileRequest, permitted: number[]) {
+  const bearer = bearers[request.caller];
+  const headers = { ...request.headers, ...(bearer !== null && { authorization: `Bearer ${bearer}` }) };
+  try {
+    const answer = await client.send({ ...request, headers });
+    const { status } = answer;
+    statuses.set(status, (statuses.get(status) ?? 0) + 1);
+    if (status < 300) done.add(request.operation);
+    if (process.env.STAT) {
+      appendFileSync('/tmp/hostile-all.txt', `${request.operation} ${request.method} ${request.caller} ${status} ${request.target.slice(0,250)} ${(request.body ?? '').slice(0,300)} => ${answer.bodyText.slice(0, 300)}\n`);
+      const k = request.operation;
+      stat[k] ??= {};
+      stat[k][status] = (stat[k][status] ?? 0) + 1;
+    }
+    checkAnswer(answer);
+    return status >= 500 && !permitted.includes(status) ? `${status} ${answer.bodyText}` : null;
+  } catch (error) {
+    return String(error);
+  }
+}
+
+test('the document is the one that is served', async () => {
+  const { body } = await new Api(stack.url, null).get('/api/v1/openapi.json');
+  expect(body).toEqual(JSON.parse(JSON.stringify(DESCRIPTION)));
+});
+
+test('with all of the service up, no request has an answer that the document does not describe, or a 5xx', async () => {
+  const { pids } = stack.state;
+  expect(await storm('with all of the service up', [])).toEqual([]);
+  expect(stack.state.pids).toEqual(pids);
+  const notDone = OPERATIONS.map(({ id }) => id).filter((id) => !done.has(id));
+  expect(notDone).toEqual(NEVER_DONE);
+});
+
+test('without a host, 503 and 504 come on top', async () => {
+  let isAway: Promise<void> | undefined;
+  let comesBack: Promise<void> | undefined;
+  // Who waits for a creation that had begun waits for the host, too.
+  const bringBack = () => {
+    comesBack ??= Promise.resolve(isAway).then(() => stack.start('agent'));
+  };
+  let timer: NodeJS.Timeout | undefined;
+  const faults = await storm('without a host', [503, 504], {
+    answered: (count) => {
+      if (count !== 10) return;
+      isAway = stack.kill('agent');
+      timer = setTimeout(bringBack, AWAY_AT_MOST_MS);
+    },
+  });
+  clearTimeout(timer);
+  bringBack();
+  await comesBack;
+  await stack.untilReady();
+  expect(faults).toEqual([]);
+  expect([...statuses.keys()]).toContain(503);
+});
+
+test('over the limits, 429 comes on top', async () => {
+  await stack.stop();
+  stack = await startStack({ devDir, restarts: false, env: LOW_LIMITS });
+  expect(await storm('over the limits', [], { headers: ONE_ADDRESS })).toEqual([]);
+  expect(statuses.get(429)).toBeGreaterThan(PHASES['over the limits'] / 4);
+});
+
+test('records and host agree when it is over', async () => {
+  const { host_dir, data_dir } = stack.state;
+  const [d1File = ''] = globSync(join(devFolder(devDir).gatewayState, 'd1/**/*.sqlite'));
+  const sources = {
+    ...socketsOf(stack.state),
+    d1File,
+    dataDir: data_dir,
+    rulesDir: rulesFolder({ STATE_DIR: hostFolder(host_dir, {}).state }),
+  };
+  await eventually(async () => expect(violations(await takePicture(sources))).toEqual([]), 60);
+});
+
+test('no log tells of a fault within', () => {
+  const linesOf = (name: string) => readFileSync(join(logs, name), 'utf8').split('\n');
+  const faults = /"INTERNAL"|uncaught|unhandled|\bat .+:\d+:\d+\)?$/i;
+  expect(linesOf('gateway.log').filter((line) => faults.test(line))).toEqual([]);
+  expect(linesOf('agent.log').filter((line) => faults.test(line))).toEqual([]);
+});
