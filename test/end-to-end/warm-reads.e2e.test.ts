@@ -4,7 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
-import { callOperation, type Ids, OF_USERS } from '../support/operations.ts';
+import { callOperation, type Ids, makeThings, OF_USERS } from '../support/operations.ts';
 import { type Stack, startStack, UNMEASURED } from '../support/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
@@ -22,11 +22,7 @@ let database: DatabaseSync;
 beforeAll(async () => {
   stack = await startStack({ env: UNMEASURED });
   api = new Api(stack.url, await stack.token());
-  const { id: project_id } = await api.project('Read');
-  const { id: branch_ref } = await api.branch(project_id, 'read');
-  await api.allow(project_id);
-  const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
-  ids = { project_id, branch_ref, branch_id: branch_ref, job_id: body.jobs[0]?.id ?? '' };
+  ids = await makeThings(api);
   const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
   database = new DatabaseSync(file, { readOnly: true });
 });

@@ -16,7 +16,7 @@ import { violations } from './invariants.ts';
 import { LinkProxy } from './link-proxy.ts';
 import type { Moment } from './moments.ts';
 import { readRecords, type Sources, takePicture } from './picture.ts';
-import { type Stack, startStack } from './stack.ts';
+import { type Stack, startStack, UNLIMITED } from './stack.ts';
 
 /**
  * What dies at each moment. Of PostgreSQL either every process, or its first alone: the others notice at their
@@ -62,7 +62,7 @@ export class FaultStage {
   static async open(): Promise<FaultStage> {
     const gatewayPort = String(await freePort());
     const proxy = await LinkProxy.start(`http://127.0.0.1:${gatewayPort}`);
-    const env = { GATEWAY_PORT: gatewayPort, GATEWAY_URL: proxy.url };
+    const env = { GATEWAY_PORT: gatewayPort, GATEWAY_URL: proxy.url, ...UNLIMITED };
     const stack = await startStack({ restarts: false, env });
     return new FaultStage(stack, proxy, await stack.token({ tenant: 'faults' }));
   }

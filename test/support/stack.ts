@@ -70,6 +70,11 @@ export interface Stack {
 /** For tests that look whether D1 changed: a measurement can change it. */
 export const UNMEASURED = { MEASURE_INTERVAL_SECONDS: '3600' };
 
+/** For tests that ask more often than a client may. */
+export const UNLIMITED = Object.fromEntries(
+  ['READS', 'WRITES', 'PUBLIC'].map((name) => [`LIMIT_${name}_PER_MINUTE`, '100000']),
+);
+
 const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
 const STACKS = new Set<LocalStack>();
 
