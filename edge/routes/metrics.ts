@@ -95,7 +95,8 @@ async function streamed(
   { seconds }: z.output<typeof StreamQuery>,
   { 'last-event-id': since }: z.output<typeof StreamHeaders>,
 ) {
-  const wanted = { branchId, seconds, since };
+  // HEAD asks for no body, so there is nothing to hold open.
+  const wanted = { branchId, seconds: c.req.method === 'HEAD' ? 0 : seconds, since };
   const outcome = await monitorOf(c, projectId).stream(projectId, wanted);
   const { stream } = succeeded<Exclude<StreamOutcome, { failure: Failure }>>(outcome);
   c.header('Cache-Control', 'no-store');

@@ -8,8 +8,11 @@ export const SELF_SERVICE_QUOTA_CAP_GIB = 5;
 export const STORAGE_STATES = ['normal', 'warning', 'write_blocked'] as const;
 export type StorageState = (typeof STORAGE_STATES)[number];
 
+/** An empty database takes about 0.007. */
+const SMALLEST_STORAGE_QUOTA_GIB = 0.01;
+
 /** A storage quota in GiB, shared by all branches of a project. */
-export const StorageQuotaGib = z.number().positive().meta({ description: 'GiB', example: 0.5 });
+export const StorageQuotaGib = z.number().min(SMALLEST_STORAGE_QUOTA_GIB).meta({ description: 'GiB', example: 0.5 });
 
 const BYTES_OF_A_GIB = 2 ** 30;
 

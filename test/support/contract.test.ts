@@ -56,6 +56,8 @@ test.each([
       { 'Content-Type': null },
     ),
   ],
+  ['a success of HEAD', answerOf(undefined, { method: 'HEAD' })],
+  ['a failure of HEAD', answerOf(undefined, { method: 'HEAD', status: 404, path: '/api/v1/nowhere' })],
   ['a page', answerOf('', { path: '/docs' }, { 'Content-Type': 'text/html; charset=UTF-8' })],
 ])('%s is taken', (_, answer) => checkAnswer(answer));
 
@@ -77,6 +79,7 @@ test.each([
     answerOf(NOT_FOUND, { status: 500, path: '/api/v1/nowhere' }),
     /no operation/,
   ],
+  ['HEAD with a body', answerOf(FOUND, { method: 'HEAD' }), /there is a body/],
   ['no X-Request-Id', answerOf(FOUND, {}, { 'X-Request-Id': null }), /X-Request-Id is missing/],
   [
     'no X-RateLimit-Reset',

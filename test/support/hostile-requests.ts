@@ -44,8 +44,14 @@ export interface HostileRequest {
 /** Methods that the HTTP server in front passes on; of others the gateway never hears. */
 const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'PROPFIND', 'SEARCH', 'LOCK'];
 
-const mostly = <T>(honest: fc.Arbitrary<T>, hostile: fc.Arbitrary<T>, weight = 5): fc.Arbitrary<T> =>
-  fc.oneof({ weight, arbitrary: honest }, { weight: 1, arbitrary: hostile });
+/** A part of a request: as it should be, and as it should not. */
+interface Part<T> {
+  honest: fc.Arbitrary<T>;
+  odd: fc.Arbitrary<T>;
+}
+
+const mostly = <T>({ honest, odd }: Part<T>, weight: number): fc.Arbitrary<T> =>
+  fc.oneof({ weight, arbitrary: honest }, { weight: 1, arbitrary: odd });
 
 const encoded = (text: string) => encodeURIComponent(text.toWellFormed());
 
@@ -66,36 +72,32 @@ const rawSegment = fc.oneof(
   hostileText.map(encoded),
 );
 
-function pathsOf({ method, path, parameters }: ReadableOperation, things: Things): fc.Arbitrary<string> {
+function pathsOf({ method, path, parameters }: ReadableOperation, things: Things): Part<string> {
   const names = [...path.matchAll(/\{(\w+)\}/g)].map(([, name = '']) => name);
-  const fillings = names.map((name, n) => {
-    const isLast = n === names.length - 1;
-    const known = method === 'delete' && isLast && things.expendable[name] ? things.expendable : things.known;
-    const schema = parameters.find((parameter) => parameter.in === 'path' && parameter.name === name)?.schema;
-    const honest = valuesOf(schema ?? {}, known, name).map((value) => encoded(String(value)));
-    return mostly(honest, rawSegment, 12);
+  const segments = names.map((name, n): Part<string> => {
+    const goes = method === 'delete' && n === names.length - 1 && things.expendable[name] !== undefined;
+    const known = goes ? things.expendable : things.known;
+    const described = parameters.find((parameter) => parameter.in === 'path' && parameter.name === name);
+    const values = valuesOf(described?.schema ?? {}, known, name);
+    return { honest: values.map((value) => encoded(String(value))), odd: rawSegment };
   });
-  const filled = fc.tuple(...fillings).map((segments) => {
-    let n = 0;
-    return path.replaceAll(/\{\w+\}/g, () => segments[n++] ?? '');
-  });
-  const odd = fc
-    .tuple(filled, rawSegment, fc.nat(3))
-    .map(([text, segment, way]) =>
-      way === 0
-        ? `${text}/${segment}`
-        : way === 1
-          ? `${text}/`
-          : way === 2
-            ? `/${segment}${text}`
-            : text.replace('/api/v1', '/%61pi/v1'),
+  const filled = (fillings: fc.Arbitrary<string>[]) =>
+    fc.tuple(...fillings).map((texts) => {
+      const left = texts.values();
+      return path.replaceAll(/\{\w+\}/g, () => left.next().value ?? '');
+    });
+  const honest = filled(segments.map((segment) => segment.honest));
+  const bent = fc
+    .tuple(honest, rawSegment)
+    .chain(([text, segment]) =>
+      fc.constantFrom(`${text}/${segment}`, `${text}/`, `/${segment}${text}`, text.replace('/a', '/%61')),
     );
-  return mostly(filled, odd, 15);
+  return { honest, odd: fc.oneof(filled(segments.map((segment) => mostly(segment, 1))), bent) };
 }
 
 type Pair = readonly [string, string];
 
-function queriesOf({ parameters }: ReadableOperation, { known }: Things): fc.Arbitrary<string> {
+function queriesOf({ parameters }: ReadableOperation, { known }: Things): Part<string> {
   const described = parameters.filter((parameter) => parameter.in === 'query');
   const pairOf = ({ name, schema }: Parameter) =>
     valuesOf(schema ?? {}, known, name).map((value): Pair => [name, String(value)]);
@@ -121,7 +123,11 @@ function queriesOf({ parameters }: ReadableOperation, { known }: Things): fc.Arb
   const spelled = (pairs: readonly Pair[]) =>
     pairs.map(([name, value]) => `${encoded(name)}=${encoded(value)}`).join('&');
   const raw = fc.constantFrom('%', '=', '&&', '%zz=1', 'limit=%ff', '?', 'limit', 'limit=1&limit=2');
-  return mostly(mostly(honest, hostile, 3).map(spelled), raw, 20).map((text) => text && `?${text}`);
+  const asked = (text: string) => text && `?${text}`;
+  return {
+    honest: honest.map(spelled).map(asked),
+    odd: fc.oneof({ weight: 5, arbitrary: hostile.map(spelled) }, { weight: 1, arbitrary: raw }).map(asked),
+  };
 }
 
 const latin1 = fc
@@ -152,20 +158,19 @@ const HEADERS: Record<string, fc.Arbitrary<string>> = {
   cookie: headerText,
 };
 
-function headersOf({ parameters }: ReadableOperation, { known }: Things) {
-  const described = parameters.filter((parameter) => parameter.in === 'header');
-  const honest = fc.record(
-    Object.fromEntries(
-      described.map(({ name, schema }) => [
-        name,
-        valuesOf(schema ?? {}, known, name).map((value) => String(value).replaceAll(/[^\x20-\x7e]/g, '?')),
-      ]),
-    ),
-    { requiredKeys: [] },
-  );
-  return mostly(honest, fc.record(HEADERS, { requiredKeys: [] }), 3).map(
-    (headers) => ({ ...headers }) as Record<string, string>,
-  );
+type Headers = Record<string, string>;
+
+function headersOf({ parameters }: ReadableOperation, { known }: Things): Part<Headers> {
+  const described = parameters
+    .filter((parameter) => parameter.in === 'header')
+    .map(({ name, schema }) => [
+      name,
+      valuesOf(schema ?? {}, known, name).map((value) => String(value).replaceAll(/[^\x20-\x7e]/g, '?')),
+    ]);
+  return {
+    honest: fc.record<Headers>(Object.fromEntries(described), { requiredKeys: [] }),
+    odd: fc.record<Headers>(HEADERS, { requiredKeys: [] }),
+  };
 }
 
 /** The address that a request comes from, as Cloudflare tells it. */
@@ -175,47 +180,65 @@ const addresses = fc.oneof(
   fc.ipV4().map((address) => `::ffff:${address}`),
 );
 
-function bodiesOf({ method, body }: ReadableOperation, { known }: Things): fc.Arbitrary<string | null> {
+function bodiesOf({ body }: ReadableOperation, { known }: Things): Part<string | null> {
   const [media] = Object.values(body?.content ?? {});
-  if (!media?.schema) return mostly(fc.constant(null), rawBody, method === 'get' ? 20 : 5);
-  const honest = valuesOf(media.schema, known) as fc.Arbitrary<Record<string, unknown>>;
-  return fc.oneof(
-    { weight: 3, arbitrary: honest.map(jsonOf) },
-    { weight: 4, arbitrary: spoiled(honest).map(jsonOf) },
-    { weight: 1, arbitrary: rawBody },
-    { weight: 1, arbitrary: fc.constant(null) },
-  );
+  if (!media?.schema) return { honest: fc.constant(null), odd: rawBody };
+  const values = valuesOf(media.schema, known) as fc.Arbitrary<Record<string, unknown>>;
+  return {
+    honest: values.map(jsonOf),
+    odd: fc.oneof(
+      { weight: 5, arbitrary: spoiled(values).map(jsonOf) },
+      { weight: 1, arbitrary: rawBody },
+      { weight: 1, arbitrary: fc.constant(null) },
+    ),
+  };
 }
 
 const HONEST: Record<(typeof OPERATIONS)[number]['access'], Caller[]> = {
-  user: ['owner', 'owner', 'admin', 'operator'],
+  user: ['owner', 'owner', 'admin'],
   platform: ['platform'],
   public: ['nobody'],
 };
 
 function requestsFor(readable: ReadableOperation, things: Things): fc.Arbitrary<HostileRequest> {
-  const { id, method } = readable;
-  // At its path they would be other operations: a DELETE would take away what all the others name.
-  const others = METHODS.filter(
-    (name) => !(name.toLowerCase() in (DESCRIPTION.paths?.[readable.path] ?? {})),
-  );
+  const { id, method, path } = readable;
   const access = OPERATIONS.find((operation) => operation.id === id)?.access ?? 'user';
-  return fc
-    .record({
-      operation: fc.constant(id),
-      caller: mostly(fc.constantFrom(...HONEST[access]), fc.constantFrom(...CALLERS), 6),
-      method: mostly(fc.constant(method.toUpperCase()), fc.constantFrom(...others), 20),
-      path: pathsOf(readable, things),
-      query: queriesOf(readable, things),
-      headers: headersOf(readable, things),
-      address: addresses,
-      body: bodiesOf(readable, things),
-    })
-    .map(({ path, query, address, headers, ...request }) => ({
-      ...request,
-      target: path + query,
-      headers: { ...headers, 'cf-connecting-ip': address },
-    }));
+  // At its path they would be other operations: a DELETE would take away what all the others name.
+  const others = METHODS.filter((name) => !(name.toLowerCase() in (DESCRIPTION.paths?.[path] ?? {})));
+  const parts = {
+    caller: { honest: fc.constantFrom(...HONEST[access]), odd: fc.constantFrom(...CALLERS) },
+    method: { honest: fc.constant(method.toUpperCase()), odd: fc.constantFrom(...others) },
+    path: pathsOf(readable, things),
+    query: queriesOf(readable, things),
+    headers: headersOf(readable, things),
+    body: bodiesOf(readable, things),
+  };
+  const operation = fc.constant(id);
+  const honest = fc.record({
+    operation,
+    caller: parts.caller.honest,
+    method: parts.method.honest,
+    path: parts.path.honest,
+    query: parts.query.honest,
+    headers: parts.headers.honest,
+    body: parts.body.honest,
+  });
+  // Most requests have one odd part or two: what is wrong early hides what is wrong later.
+  const hostile = fc.record({
+    operation,
+    caller: mostly(parts.caller, 7),
+    method: mostly(parts.method, 25),
+    path: mostly(parts.path, 4),
+    query: mostly(parts.query, 4),
+    headers: mostly(parts.headers, 2),
+    body: mostly(parts.body, readable.body ? 1 : 15),
+  });
+  const requests = fc.oneof({ weight: 1, arbitrary: honest }, { weight: 2, arbitrary: hostile });
+  return fc.tuple(requests, addresses).map(([{ path, query, headers, ...request }, address]) => ({
+    ...request,
+    target: path + query,
+    headers: { ...headers, 'cf-connecting-ip': address },
+  }));
 }
 
 /** Requests of all operations of the document, from valid ones to such as no client sends by mistake. */

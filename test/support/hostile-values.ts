@@ -93,7 +93,7 @@ export const hostileText: fc.Arbitrary<string> = fc.oneof(
 );
 
 /** Any JSON value. */
-export const hostileValue: fc.Arbitrary<unknown> = fc.oneof(
+const hostileValue: fc.Arbitrary<unknown> = fc.oneof(
   often(hostileText),
   seldom(fc.constantFrom(0, -0, -1, 0.1, 2 ** 31, 2 ** 53, 1e21, 1e308, -1e308, 5e-324)),
   seldom(fc.constantFrom(null, true, false)),
@@ -103,7 +103,7 @@ export const hostileValue: fc.Arbitrary<unknown> = fc.oneof(
 );
 
 /** Fields that an object could be given on top. */
-export const hostileField: fc.Arbitrary<readonly [string, unknown]> = fc.tuple(
+const hostileField: fc.Arbitrary<readonly [string, unknown]> = fc.tuple(
   fc.oneof(
     fc.constantFrom('__proto__', 'constructor', 'prototype', 'id', 'tenant_id', 'status', 'role', 'limit'),
     hostileText,

@@ -14,6 +14,13 @@ const FORMATS: Record<string, fc.Arbitrary<string>> = {
 const LONGEST = 1000;
 const MOST = 5;
 
+interface Bounds {
+  format?: string;
+  pattern?: string;
+  minLength?: number;
+  maxLength?: number;
+}
+
 function texts({ format = '', pattern, minLength = 0, maxLength = 100 }: Bounds): fc.Arbitrary<string> {
   const ofForm = FORMATS[format];
   if (ofForm) return ofForm;
@@ -23,13 +30,6 @@ function texts({ format = '', pattern, minLength = 0, maxLength = 100 }: Bounds)
   return fc
     .stringMatching(new RegExp(pattern))
     .map((text) => text.slice(0, maxLength).padEnd(minLength, text || 'x'));
-}
-
-interface Bounds {
-  format?: string;
-  pattern?: string;
-  minLength?: number;
-  maxLength?: number;
 }
 
 /** Values that a schema of the document allows. @param name by which `known` has real things */
@@ -68,7 +68,7 @@ export function valuesOf(
       case 'string':
         return texts(found);
       case 'integer':
-        return fc.maxSafeInteger().map((n) => within32(n, found.minimum, found.maximum));
+        return fc.maxSafeInteger().map((n) => brought(n, found.minimum, found.maximum));
       case 'number':
         return fc.double({
           min: found.minimum ?? -1e9,
@@ -87,12 +87,12 @@ export function valuesOf(
   const example = exampleOf(DESCRIPTION, schema);
   return fc.oneof(
     ...(things?.length ? [{ weight: 30, arbitrary: fc.constantFrom(...things) }] : []),
-    ...(example === undefined ? [] : [{ weight: 2, arbitrary: fc.constant(example) }]),
+    ...(example === undefined ? [] : [{ weight: 1, arbitrary: fc.constant(example) }]),
     { weight: 2, arbitrary: made() },
   );
 }
 
 /** Any integer, brought between bounds; small ones are as likely as large ones. */
-function within32(n: number, minimum = -(2 ** 31), maximum = 2 ** 31 - 1): number {
+function brought(n: number, minimum = -(2 ** 31), maximum = 2 ** 31 - 1): number {
   return minimum + (Math.abs(n) % (maximum - minimum + 1));
 }
