@@ -1,5 +1,5 @@
 import { renameSync, writeFileSync } from 'node:fs';
-import { readFile, rename, writeFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { readShutBranches } from '../attempts/shut-branches.ts';
@@ -17,6 +17,8 @@ const IN_EFFECT_WITHIN_MS = 5_000;
 const LOOK_EVERY_MS = 1;
 
 const NAMES = Object.keys(RULE_FILES) as (keyof RuleFileTexts)[];
+/** The files in which a branch is refused. */
+const REFUSALS: typeof NAMES = ['postgresHba', 'poolerHba'];
 
 /** Brings what the agent's tables say into the rule files, and both servers to obey them. */
 export class RulePublisher {
@@ -61,10 +63,7 @@ export class RulePublisher {
     if (branchIds.size === this.#refused.size && [...branchIds].every((id) => this.#refused.has(id))) return;
     this.#refused = branchIds;
     if (!this.#open) return;
-    const { postgresHba, poolerHba } = refusing(this.#open, branchIds);
-    const folder = rulesFolder(this.#settings);
-    overwrite(folder, 'postgresHba', postgresHba);
-    overwrite(folder, 'poolerHba', poolerHba);
+    writeRuleFiles(rulesFolder(this.#settings), refusing(this.#open, branchIds), REFUSALS, 'now');
     await Promise.all([
       this.#pool.query('SELECT pg_reload_conf()'),
       withConsole(this.#settings, (console) => console.query('RELOAD')),
@@ -75,19 +74,20 @@ export class RulePublisher {
     const { POSTGRES_SOCKET_DIR: socketDir, POSTGRES_PORT: port } = this.#settings;
     const branches = await readAccess(session);
     const shut = (await readShutBranches(session)).map(({ branch_id }) => branch_id);
-    this.#open = ruleFiles(branches, { socketDir, port });
-    const wanted = refusing(this.#open, new Set([...shut, ...this.#refused]));
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);
+    // Nothing is awaited before it is written, or a branch that is refused meanwhile would be let in again.
+    this.#open = ruleFiles(branches, { socketDir, port });
+    const wanted = refusing(this.#open, new Set([...shut, ...this.#refused]));
     // Looked up on disk too: a control tool may have written in the meantime.
     if (sameTexts(found, wanted) && this.#obeyed && sameTexts(this.#obeyed, wanted)) return;
 
-    await writeRuleFiles(folder, wanted);
+    writeRuleFiles(folder, wanted);
     const error = await hbaError(session);
     if (error) {
       // PostgreSQL goes on with the old rules, but would not start with these.
-      await writeRuleFiles(folder, found);
+      writeRuleFiles(folder, found);
       throw new HostError('RULES_NOT_APPLIED', `PostgreSQL does not take the rules: ${error}`);
     }
     this.#obeyed = null;
@@ -153,18 +153,11 @@ async function readRuleFiles(folder: string): Promise<RuleFileTexts> {
   return { postgresHba, poolerHba, poolerDatabases, poolerUsers };
 }
 
-const writeRuleFiles = (folder: string, texts: RuleFileTexts) =>
-  Promise.all(
-    NAMES.map(async (name) => {
-      const path = join(folder, RULE_FILES[name]);
-      await writeFile(`${path}.new`, texts[name], { mode: 0o640 });
-      await rename(`${path}.new`, path);
-    }),
-  );
-
-/** At once, beside whoever else may be writing. */
-function overwrite(folder: string, name: keyof RuleFileTexts, text: string) {
-  const path = join(folder, RULE_FILES[name]);
-  writeFileSync(`${path}.now`, text, { mode: 0o640 });
-  renameSync(`${path}.now`, path);
+/** @param suffix of a file until it is whole; another one for who writes without the lock */
+function writeRuleFiles(folder: string, texts: RuleFileTexts, names = NAMES, suffix = 'new') {
+  for (const name of names) {
+    const path = join(folder, RULE_FILES[name]);
+    writeFileSync(`${path}.${suffix}`, texts[name], { mode: 0o640 });
+    renameSync(`${path}.${suffix}`, path);
+  }
 }

@@ -12,7 +12,10 @@ export type StorageState = (typeof STORAGE_STATES)[number];
 const SMALLEST_STORAGE_QUOTA_GIB = 0.01;
 
 /** A storage quota in GiB, shared by all branches of a project. */
-export const StorageQuotaGib = z.number().min(SMALLEST_STORAGE_QUOTA_GIB).meta({ description: 'GiB', example: 0.5 });
+export const StorageQuotaGib = z
+  .number()
+  .min(SMALLEST_STORAGE_QUOTA_GIB)
+  .meta({ description: 'GiB', example: 0.5 });
 
 const BYTES_OF_A_GIB = 2 ** 30;
 

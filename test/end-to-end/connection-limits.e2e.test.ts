@@ -12,7 +12,6 @@ let project: ProjectBody;
 beforeAll(async () => {
   api = await ownerOf('connection-limits');
   project = await api.project('Limits');
-  await api.branch(project.id, 'guessed');
   await api.branch(project.id, 'other');
 });
 
@@ -31,8 +30,15 @@ function readUrl(url: string): Target {
   };
 }
 
-test('50 attempts a minute and branch, over both ports, from allowed addresses: then shut for the rest of it', async () => {
-  const [direct, pooled] = await targets('guessed');
+let tries = 0;
+
+// A busy machine may not let the agent run for a tenth of a second; a client next to it gets on meanwhile.
+test('50 attempts a minute and branch, over both ports, from allowed addresses: then shut', {
+  retry: 2,
+}, async () => {
+  const branch = `guessed-${tries++}`;
+  await api.branch(project.id, branch);
+  const [direct, pooled] = await targets(branch);
   const others = await targets('other');
   const guess = { ...pooled, password: 'a guess' };
   expect(tried(await attempts(20, pooled, OUTSIDE))).toBe(0);
