@@ -8,8 +8,8 @@ export const SELF_SERVICE_QUOTA_CAP_GIB = 5;
 export const STORAGE_STATES = ['normal', 'warning', 'write_blocked'] as const;
 export type StorageState = (typeof STORAGE_STATES)[number];
 
-/** An empty database takes about 0.007. */
-const SMALLEST_STORAGE_QUOTA_GIB = 0.01;
+/** Less is a mistake: an empty database takes about 0.007. */
+const SMALLEST_STORAGE_QUOTA_GIB = 0.001;
 
 /** A storage quota in GiB, shared by all branches of a project. */
 export const StorageQuotaGib = z

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
-import { callOperation, type Ids, OPERATIONS } from '../support/operations.ts';
+import { callOperation, type Ids, makeThings, OPERATIONS } from '../support/operations.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 
 const ORIGINS = ['https://app.example.com', 'https://admin.example.com:8443'];
@@ -21,20 +21,9 @@ beforeAll(async () => {
   token = await stack.token();
   platformSecret = gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET;
   const api = new Api(stack.url, token);
-  const { id: project_id } = await api.project('Over HTTP');
-  const { id: branch_id } = await api.branch(project_id, 'over-http');
-  const { id: rule_id } = await api.allow(project_id);
-  const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
   const platform = new Api(stack.url, platformSecret);
   const { body: listed } = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
-  ids = {
-    project_id,
-    branch_id,
-    branch_ref: branch_id,
-    rule_id,
-    job_id: body.jobs[0]?.id ?? '',
-    host_id: listed.hosts[0]?.id ?? '',
-  };
+  ids = { ...(await makeThings(api)), host_id: listed.hosts[0]?.id ?? '' };
 });
 afterAll(() => stack?.stop());
 
@@ -373,8 +362,19 @@ describe('the log', () => {
       });
     await eventually(async () => {
       for (const [request_id, method, route, status, tenant] of asked) {
-        expect(requests().filter((line) => line.request_id === request_id)).toEqual([
-          { event: 'request', request_id, method, route, status, tenant, duration_ms: expect.any(Number) },
+        const why = status >= 400 &&
+          route !== '/*' && { code: expect.any(String), reason: expect.any(String) };
+        expect(requests().filter((line) => line.request_id === request_id)).toMatchObject([
+          {
+            event: 'request',
+            request_id,
+            method,
+            route,
+            status,
+            tenant,
+            duration_ms: expect.any(Number),
+            ...why,
+          },
         ]);
       }
     });

@@ -13,9 +13,15 @@ const settingsWith = (variables: Record<string, string>) =>
 const maxima = (variables: Record<string, string>) =>
   Object.fromEntries(Object.entries(LIMITS).map(([name, { max }]) => [name, max(settingsWith(variables))]));
 
-test("the specification's numbers, by the minute", () => {
-  expect(maxima({})).toEqual({ reads: 1000, writes: 200, public: 60, failed_authentication: 60 });
-  expect(Object.values(LIMITS).map(({ windowSeconds }) => windowSeconds)).toEqual([60, 60, 60, 60]);
+test("the specification's numbers, by the minute; rotations by the hour", () => {
+  expect(maxima({})).toEqual({
+    reads: 1000,
+    writes: 200,
+    public: 60,
+    failed_authentication: 60,
+    rotations: 5,
+  });
+  expect(Object.values(LIMITS).map(({ windowSeconds }) => windowSeconds)).toEqual([60, 60, 60, 60, 3600]);
 });
 
 test('each is set by its own variable', () => {
@@ -24,7 +30,13 @@ test('each is set by its own variable', () => {
     LIMIT_WRITES_PER_MINUTE: '6',
     LIMIT_PUBLIC_PER_MINUTE: '7',
   };
-  expect(maxima(variables)).toEqual({ reads: 5, writes: 6, public: 7, failed_authentication: 7 });
+  expect(maxima(variables)).toEqual({
+    reads: 5,
+    writes: 6,
+    public: 7,
+    failed_authentication: 7,
+    rotations: 5,
+  });
 });
 
 test.each(['0', '-1', '1.5', 'many', 'Infinity', ' '])('%j is no limit', (value) => {
