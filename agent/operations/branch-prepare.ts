@@ -3,7 +3,7 @@ import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { introduceProject } from '../access/keep-access.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { ensureGroups, ensureLogins } from '../postgres/roles.ts';
+import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
 import type { Host } from './host.ts';
 import { reserveBranch } from './reserve-branch.ts';
 
@@ -14,8 +14,10 @@ export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Pro
     await reserveBranch(session, params);
     await inTransaction(session, async () => {
       await ensureGroups(session, params.project_id);
-      await introduceProject(session, params.project_id, params.access);
       await ensureLogins(session, params, params.verifiers);
+      await introduceProject(session, params.project_id, params.access);
+      // Its project may be write-blocked.
+      await restoreLogins(session, params.project_id);
     });
     // The access that came with it can be newer than what was applied; mostly it is not.
     const unenforced = await unenforcedProjects(session);

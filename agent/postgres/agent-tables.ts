@@ -54,11 +54,15 @@ const TABLES = `
     branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
     until timestamptz NOT NULL
   );
-  -- Columns that came later.
-  ALTER TABLE project ADD COLUMN IF NOT EXISTS write_blocked_since timestamptz;
-  ALTER TABLE project ADD COLUMN IF NOT EXISTS unenforced boolean NOT NULL DEFAULT false;
-  ALTER TABLE branch ADD COLUMN IF NOT EXISTS closed boolean NOT NULL DEFAULT false;
-  ALTER TABLE login ADD COLUMN IF NOT EXISTS end_from timestamptz;
+  -- Columns that came later. Looked up first: ALTER TABLE would wait for a session that a dead agent left.
+  DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'login'::regclass AND attname = 'end_from') THEN
+      ALTER TABLE project ADD COLUMN write_blocked_since timestamptz,
+                          ADD COLUMN unenforced boolean NOT NULL DEFAULT false;
+      ALTER TABLE branch ADD COLUMN closed boolean NOT NULL DEFAULT false;
+      ALTER TABLE login ADD COLUMN end_from timestamptz;
+    END IF;
+  END $$;
 `;
 
 /** Makes what is missing of the agent's own database, and closes the cluster's own databases to tenants. */

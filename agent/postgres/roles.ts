@@ -56,8 +56,6 @@ export async function ensureLogins(
       [login, branch_id, verifiers[role]],
     );
   }
-  // Its project may be write-blocked.
-  await restoreLogins(session, project_id);
 }
 
 /**
