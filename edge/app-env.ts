@@ -1,8 +1,9 @@
 import type { Context } from 'hono';
 import type { FailureCode } from '../shared/failure/failures.ts';
 import type { Actor } from './audit/actor.ts';
+import type { PreAuth } from './authentication/own-tokens.ts';
 import type { Reach } from './authentication/permissions.ts';
-import type { Principal } from './authentication/principal.ts';
+import type { Identity, Principal } from './authentication/principal.ts';
 import { type Database, openDatabase } from './database/database.ts';
 import type { Verdict } from './rate-limits/take.ts';
 import type { Env } from './settings.ts';
@@ -12,7 +13,11 @@ export interface AppEnv {
   Bindings: Env;
   Variables: {
     requestId: string;
+    /** Of everybody with a valid access token; the principal, only with a tenant. */
+    identity: Identity;
     principal: Principal;
+    /** Whoever has passed a first factor and not yet the second. */
+    preAuth: PreAuth;
     /** The caller has the platform's secret. */
     isPlatform: boolean;
     /** How far the bearer may go with the route's action. */
@@ -33,8 +38,13 @@ export const connectingIp = (context: AppContext): string | null =>
   context.req.header('cf-connecting-ip') ?? null;
 
 /** Whom the audit row of this request names. */
-export function actorOf(context: AppContext): Actor {
-  const { userId, email, tenantId } = context.var.principal;
+export const actorOf = (context: AppContext): Actor => actorAs(context, context.var.principal);
+
+/** The same, of somebody who signs in with it. */
+export function actorAs(
+  context: AppContext,
+  { userId, email, tenantId }: Pick<Principal, 'userId' | 'email' | 'tenantId'>,
+): Actor {
   return {
     userId,
     email,

@@ -7,14 +7,18 @@ import { operations } from './api/operation.ts';
 import { logRequest, nameRequest } from './api/request-log.ts';
 import { type AppEnv, connectingIp } from './app-env.ts';
 import { authenticate } from './authentication/authenticate.ts';
+import { bearerToken } from './authentication/bearer.ts';
+import { verifyOwnToken } from './authentication/own-tokens.ts';
 import { checkPlatformSecret } from './authentication/platform-secret.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError } from './errors.ts';
 import { chargeOf } from './rate-limits/charge.ts';
 import { admission, count, holdWrites, limitRequests } from './rate-limits/limit-requests.ts';
+import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { auditRoutes } from './routes/audit-events.ts';
 import { branchRoutes } from './routes/branches.ts';
+import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
 import { healthRoutes } from './routes/health.ts';
 import { jobRoutes } from './routes/jobs.ts';
@@ -22,6 +26,9 @@ import { metricsRoutes } from './routes/metrics.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
+import { providerSignInRoutes } from './routes/provider-sign-in.ts';
+import { secondFactorRoutes } from './routes/second-factor.ts';
+import { sessionRoutes } from './routes/session.ts';
 import { tableRoutes } from './routes/tables.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/materialize.ts';
@@ -33,8 +40,13 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
   /^\/agent\/v1\//,
+  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|login|signup|magic-link\/(?:start|verify)|cli\/(?:start|exchange)|refresh)$/,
 ];
 const PLATFORM_PATHS = /^\/platform\/v1\//;
+/** Their bearer is half signed in: the pre-auth token is good here, and here alone. */
+const SECOND_FACTOR_PATHS = /^\/api\/v1\/auth\/2fa\//;
+/** For everybody with an access token, whether it names a tenant or not. */
+const OWN_PATHS = /^\/api\/v1\/(?:me|auth\/logout)$/;
 
 /** Answers are data, never a page that does something; the page at `/docs` says what it needs itself. */
 const NO_PAGE = "default-src 'none'; frame-ancestors 'none'";
@@ -83,14 +95,23 @@ const knowCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
     await checkPlatformSecret(authorization, settings.PLATFORM_SECRET);
     c.set('isPlatform', true);
     count(c, chargeOf.platform(c.req));
+  } else if (SECOND_FACTOR_PATHS.test(path)) {
+    c.set('preAuth', await verifyOwnToken(settings, 'pre_auth', bearerToken(authorization), new Date()));
+    count(c, chargeOf.public(connectingIp(c)));
   } else {
     const now = new Date();
     const waitUntil = (work: Promise<unknown>) => c.executionCtx.waitUntil(work);
     const identity = await authenticate(authorization, { settings, now, waitUntil });
     const { tenantId } = identity;
-    if (tenantId === null) throw new ApiError('TENANT_REQUIRED');
-    count(c, chargeOf.tenant(tenantId, c.req));
-    c.set('principal', await materialize(c.env.DB, { ...identity, tenantId }, now));
+    c.set('identity', identity);
+    if (tenantId !== null) {
+      count(c, chargeOf.tenant(tenantId, c.req));
+      c.set('principal', await materialize(c.env.DB, { ...identity, tenantId }, now));
+    } else if (OWN_PATHS.test(path)) {
+      count(c, chargeOf.user(identity, c.req));
+    } else {
+      throw new ApiError('TENANT_REQUIRED');
+    }
   }
   await next();
 };
@@ -109,6 +130,11 @@ for (const routes of [
   metricsRoutes,
   jobRoutes,
   auditRoutes,
+  providerSignInRoutes,
+  accountSignInRoutes,
+  commandLineSignInRoutes,
+  secondFactorRoutes,
+  sessionRoutes,
   platformRoutes,
   agentRoutes,
 ]) {

@@ -16,7 +16,8 @@ const KEY_BYTES = 32;
 
 const Count = z.coerce.number().int().positive();
 
-const CredentialKeys = z
+/** `id:base64 of 32 bytes`, comma-separated. */
+const Keys = z
   .string()
   .transform((text) =>
     text.split(',').map((entry) => {
@@ -32,12 +33,26 @@ const Settings = z.object({
     .string()
     .regex(/^[a-z][a-z0-9_-]*$/)
     .default('branchgate'),
+  /** `{base_url}` of the specification, without a path: where the provider sends people back to; issuer of own tokens. */
+  BASE_URL: z.url().refine((url) => new URL(url).origin === url),
   /** Base address of the identity provider; the issuer its users are known by. */
   IDP_URL: z.url(),
   /** Where the provider's Ed25519 keys are; default `{IDP_URL}/v1/keys/paseto-v4-public`. */
   BASE_IDP_KEY_ENDPOINT: z.url().optional(),
+  /** Clients at the provider: for people in a browser (`IDP_CLIENT_SECRET` is a secret), and for command lines. */
+  IDP_CLIENT_ID: z.string().min(1).default('branchgate-gateway'),
+  IDP_CLIENT_SECRET: z.string().min(1).optional(),
+  IDP_CLI_CLIENT_ID: z.string().min(1).default('branchgate-cli'),
+  /** Whether passwords that no account of ours has are tried at the provider (`grant_type=password`). */
+  IDP_PASSWORD_GRANT: z.stringbool().default(false),
+  /** Second factor of those who have none: never asked for, offered after a password, or demanded. */
+  TWO_FACTOR: z.enum(['off', 'prompt', 'required']).default('prompt'),
+  /** Secret. Keys of own tokens: `id:base64 of 32 bytes`, comma-separated, the first signs. */
+  JWT_KEYS: Keys,
+  JWT_ACCESS_TTL_SECONDS: Count.default(900),
+  JWT_REFRESH_TTL_SECONDS: Count.default(604_800),
   /** Secret. Keys that seal passwords: `id:base64 of 32 bytes`, comma-separated, the first seals. */
-  CREDENTIAL_KEYS: CredentialKeys,
+  CREDENTIAL_KEYS: Keys,
   /** Secret. Bearer of the platform routes (enrolling hosts). At least 32 characters. */
   PLATFORM_SECRET: z.string().min(32),
   /** Requests a minute (spec section 8): GET and HEAD of one project, or of a tenant outside its projects. */

@@ -29,6 +29,8 @@ const miniflare = new Miniflare({
   // Otherwise Miniflare asks the internet for a sample of Cloudflare's request properties.
   cf: false,
   telemetry: { enabled: false },
+  // Nor does it need other Workers of this machine, which are looked for in the user's home.
+  enableDevRegistry: false,
   logRequests: false,
   // Miniflare would go on with a new workerd; whoever watches this process should see that the old one died.
   unsafeHandleRuntimeRestart: () => process.exit(1),

@@ -9,6 +9,7 @@ const Settings = z.object({
   IDP_PORT: z.coerce.number(),
   IDP_STATE_DIR: z.string(),
   GATEWAY_URL: z.url(),
+  IDP_CLIENT_SECRET: z.string(),
   SERVICE_NAME: z.string().default('branchgate'),
   MAIL_DIR: z.string(),
   MAIL_API_KEY: z.string(),
@@ -16,9 +17,8 @@ const Settings = z.object({
 
 // What is kept here is for the user who started the stack.
 process.umask(0o077);
-const { IDP_PORT, IDP_STATE_DIR, GATEWAY_URL, SERVICE_NAME, MAIL_DIR, MAIL_API_KEY } = Settings.parse(
-  process.env,
-);
+const { IDP_PORT, IDP_STATE_DIR, GATEWAY_URL, IDP_CLIENT_SECRET, SERVICE_NAME, MAIL_DIR, MAIL_API_KEY } =
+  Settings.parse(process.env);
 mkdirSync(IDP_STATE_DIR, { recursive: true, mode: 0o700 });
 // Makes the first key, or fails here rather than at the first token.
 await keyDocument(IDP_STATE_DIR, new Date());
@@ -26,6 +26,7 @@ const provider = await openIdProvider({
   issuer: idpUrl({ ports: { IDP_PORT } }),
   stateDir: IDP_STATE_DIR,
   gatewayUrl: GATEWAY_URL,
+  clientSecret: IDP_CLIENT_SECRET,
   serviceName: SERVICE_NAME,
 });
 // Mail goes through the same small server: one process less.

@@ -4,9 +4,7 @@ import { exportJWK, generateKeyPair } from 'jose';
 import { z } from 'zod';
 import { readKept, writeKept } from '../stack/kept-file.ts';
 
-const ProviderSecrets = z.strictObject({
-  /** Of the gateway's client. */
-  client_secret: z.string(),
+const ProviderSecrets = z.object({
   cookie_key: z.string(),
   /** Private key (JWK) that signs ID tokens. */
   id_token_key: z.record(z.string(), z.string()),
@@ -19,7 +17,6 @@ export async function providerSecrets(stateDir: string): Promise<z.output<typeof
   if (kept) return kept;
   const { privateKey } = await generateKeyPair('RS256', { extractable: true });
   const secrets = ProviderSecrets.parse({
-    client_secret: randomBytes(32).toString('base64url'),
     cookie_key: randomBytes(32).toString('base64url'),
     id_token_key: await exportJWK(privateKey),
   });

@@ -16,6 +16,8 @@ export interface ProviderSettings {
   stateDir: string;
   /** Where the gateway's client may be sent back to. */
   gatewayUrl: string;
+  /** Of the gateway's client. */
+  clientSecret: string;
   serviceName: string;
 }
 
@@ -24,7 +26,7 @@ export interface ProviderSettings {
  * `branchgate-cli`, which can't (RFC 8252: any port of a loopback address). Both have to use PKCE.
  */
 export async function openIdProvider(settings: ProviderSettings): Promise<Provider> {
-  const { issuer, stateDir, gatewayUrl, serviceName } = settings;
+  const { issuer, stateDir, gatewayUrl, clientSecret, serviceName } = settings;
   const secrets = await providerSecrets(stateDir);
   const grants = { grant_types: ['authorization_code', 'refresh_token'], response_types: ['code' as const] };
   const provider = new Provider(issuer, {
@@ -33,7 +35,7 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
       {
         ...grants,
         client_id: 'branchgate-gateway',
-        client_secret: secrets.client_secret,
+        client_secret: clientSecret,
         redirect_uris: [`${gatewayUrl}/api/v1/auth/idp/callback`],
       },
       {

@@ -21,16 +21,25 @@ export const devFolder = (devDir: string) => ({
 
 export type DevFolder = ReturnType<typeof devFolder>;
 
-const Secrets = z.strictObject({ CREDENTIAL_KEYS: z.string().min(1), PLATFORM_SECRET: z.string().min(32) });
+const newKey = () => `local-1:${randomBytes(32).toString('base64')}`;
+const newSecret = () => randomBytes(32).toString('base64url');
+
+/** Those that have a default came later: a folder made before gets them at its next start. */
+const Secrets = z.strictObject({
+  CREDENTIAL_KEYS: z.string().min(1),
+  PLATFORM_SECRET: z.string().min(32),
+  JWT_KEYS: z.string().min(1).default(newKey),
+  /** Of the gateway's client at the identity provider. */
+  IDP_CLIENT_SECRET: z.string().min(1).default(newSecret),
+});
+
+export type GatewaySecrets = z.output<typeof Secrets>;
 
 /** The gateway's secrets, made at the first start. */
-export function gatewaySecrets({ secretsFile }: DevFolder): z.output<typeof Secrets> {
-  const kept = readKept(secretsFile, Secrets);
-  if (kept) return kept;
-  const secrets = {
-    CREDENTIAL_KEYS: `local-1:${randomBytes(32).toString('base64')}`,
-    PLATFORM_SECRET: randomBytes(32).toString('base64url'),
-  };
+export function gatewaySecrets({ secretsFile }: DevFolder): GatewaySecrets {
+  const secrets =
+    readKept(secretsFile, Secrets) ??
+    Secrets.parse({ CREDENTIAL_KEYS: newKey(), PLATFORM_SECRET: newSecret() });
   writeKept(secretsFile, secrets);
   return secrets;
 }

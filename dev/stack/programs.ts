@@ -4,7 +4,7 @@ import { delimiter, join } from 'node:path';
 import type { OsUser } from '../processes/os-user.ts';
 import type { Program } from '../processes/supervise.ts';
 import { untilDeserted } from '../servers/remains.ts';
-import type { DevFolder } from './dev-folder.ts';
+import type { DevFolder, GatewaySecrets } from './dev-folder.ts';
 import type { HostFolder } from './host-folder.ts';
 import { marks } from './leftovers.ts';
 import type { Ports } from './ports.ts';
@@ -23,7 +23,7 @@ export interface Site {
   host: HostFolder;
   user: OsUser;
   ports: Ports;
-  secrets: { CREDENTIAL_KEYS: string; PLATFORM_SECRET: string };
+  secrets: GatewaySecrets;
   /** The database host's programs, each where its user can reach it. */
   binaries: { postgres: string; pgbouncer: string; node: string; agent: string };
 }
@@ -41,6 +41,7 @@ export const idpUrl = ({ ports }: { ports: Pick<Ports, 'IDP_PORT'> }) =>
 
 /** Settings of the gateway: the stack's own, unless the environment has them. */
 export const gatewaySettings = (site: Site) => ({
+  BASE_URL: gatewayUrl(site),
   IDP_URL: idpUrl(site),
   MAIL_API_URL: `${idpUrl(site)}${MAIL_PATH}`,
   MAIL_API_KEY: LOCAL_MAIL_KEY,
@@ -72,7 +73,8 @@ type Definition = Omit<Program, 'name' | 'logFile' | 'environment'> & { environm
 /** How each part is run. */
 export function programs(site: Site): Record<PartName, Program> {
   const { settings, folder, host, user, ports, binaries } = site;
-  const { CREDENTIAL_KEYS, PLATFORM_SECRET, MAIL_API_KEY, ...unsecret } = settings.environment;
+  const { CREDENTIAL_KEYS, PLATFORM_SECRET, JWT_KEYS, IDP_CLIENT_SECRET, MAIL_API_KEY, ...unsecret } =
+    settings.environment;
   const onHost = { user, workFolder: host.dir };
   const inRepository = { command: process.execPath, workFolder: ROOT, serves: 'message' } as const;
 
@@ -119,7 +121,8 @@ export function programs(site: Site): Record<PartName, Program> {
       environment: {
         IDP_PORT: String(ports.IDP_PORT),
         IDP_STATE_DIR: folder.identityProvider,
-        GATEWAY_URL: gatewayUrl(site),
+        GATEWAY_URL: gatewaySettings(site).BASE_URL,
+        IDP_CLIENT_SECRET: gatewaySettings(site).IDP_CLIENT_SECRET,
         MAIL_DIR: folder.mail,
         MAIL_API_KEY: LOCAL_MAIL_KEY,
       },

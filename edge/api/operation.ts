@@ -8,8 +8,11 @@ import { ApiError } from '../errors.ts';
 import { failureResponses } from './failure-responses.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
-/** Whom an operation is for: users, as a row of the permission table says; whoever runs the platform; anybody. */
-type Access = Action | 'platform' | 'public';
+/**
+ * Whom an operation is for: users, as a row of the permission table says; everybody with an access token; whoever has
+ * passed a first factor; whoever runs the platform; anybody.
+ */
+type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'public';
 
 interface Operation extends RouteConfig {
   access: Access;
@@ -27,8 +30,10 @@ const ALWAYS: readonly FailureCode[] = [
   'LIMITER_UNAVAILABLE',
 ];
 
-const COME_WITH_ACCESS: Record<'user' | 'platform' | 'public', readonly FailureCode[]> = {
+const COME_WITH_ACCESS: Record<'user' | Exclude<Access, Action>, readonly FailureCode[]> = {
   user: ['UNAUTHENTICATED', 'FORBIDDEN', 'TENANT_REQUIRED', 'KEYS_UNAVAILABLE'],
+  signed_in: ['UNAUTHENTICATED', 'KEYS_UNAVAILABLE'],
+  pre_auth: ['UNAUTHENTICATED'],
   platform: ['UNAUTHENTICATED'],
   public: [],
 };
@@ -36,6 +41,17 @@ const COME_WITH_ACCESS: Record<'user' | 'platform' | 'public', readonly FailureC
 /** The pipeline checks the secret by the path; an operation that stands elsewhere stays closed. */
 const requirePlatform: MiddlewareHandler<AppEnv> = async (c, next) => {
   if (!c.var.isPlatform) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of the platform');
+  await next();
+};
+
+/** The same for those who are half signed in, and for those whose token is enough. */
+const requirePreAuth: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if (!c.var.preAuth) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of the second factor');
+  await next();
+};
+
+const requireIdentity: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if (!c.var.identity) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of users');
   await next();
 };
 
@@ -54,6 +70,21 @@ function guard(access: Access) {
       failures: COME_WITH_ACCESS.platform,
       middleware: requirePlatform,
       security: [{ platform_secret: [] }],
+    };
+  }
+  if (access === 'pre_auth') {
+    return {
+      failures: COME_WITH_ACCESS.pre_auth,
+      middleware: requirePreAuth,
+      security: [{ pre_auth_token: [] }],
+    };
+  }
+  if (access === 'signed_in') {
+    return {
+      failures: COME_WITH_ACCESS.signed_in,
+      middleware: requireIdentity,
+      security: [{ access_token: [] }],
+      'x-action': 'signed_in',
     };
   }
   const { roles, scope } = requirement(access);

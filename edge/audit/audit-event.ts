@@ -20,8 +20,15 @@ export const AUDIT_NAMES = [
   'project.deleted',
   'network_rule.created',
   'network_rule.deleted',
+  'account.created',
+  'sign_in.succeeded',
+  'sign_in.failed',
+  'second_factor.enrolled',
+  'session.ended',
+  'session.stolen',
 ] as const;
-export type AuditName = (typeof AUDIT_NAMES)[number];
+/** The specification names the sign-in of a command line after the service: `<service>.cli.login`. */
+export type AuditName = (typeof AUDIT_NAMES)[number] | `${string}.cli.login`;
 
 type AuditRow = typeof auditEvents.$inferInsert;
 

@@ -2,6 +2,7 @@ import { bearerToken } from './bearer.ts';
 import { type Claims, checkTimes, readClaims } from './claims.ts';
 import { keyIdOf } from './footer.ts';
 import { KeyCache, type RequestMoment } from './key-cache.ts';
+import { type OwnTokenSettings, verifyOwnToken } from './own-tokens.ts';
 import { PASETO_HEADER, splitPaseto } from './paseto-form.ts';
 import type { Identity } from './principal.ts';
 import { rejected } from './rejection.ts';
@@ -9,8 +10,7 @@ import { mapRole } from './role.ts';
 import { isSignedBy } from './signature.ts';
 
 /** What of `settings.ts` matters here. The same object each time: the keys are remembered with it. */
-export interface AuthenticationSettings {
-  SERVICE_NAME: string;
+export interface AuthenticationSettings extends OwnTokenSettings {
   IDP_URL: string;
   BASE_IDP_KEY_ENDPOINT: string;
 }
@@ -29,11 +29,21 @@ function keyCacheOf(settings: AuthenticationSettings): KeyCache {
  */
 export async function authenticate(
   authorization: string | null,
+  context: { settings: AuthenticationSettings } & RequestMoment,
+): Promise<Identity> {
+  return identityOf(bearerToken(authorization), context);
+}
+
+/**
+ * Who the bearer of this access token is. The start of the token alone says who issued it and how it is checked; no
+ * second way is ever tried.
+ * @throws as `authenticate`
+ */
+export async function identityOf(
+  token: string,
   { settings, ...moment }: { settings: AuthenticationSettings } & RequestMoment,
 ): Promise<Identity> {
-  const token = bearerToken(authorization);
-  // The start of the token alone says who issued it and how it is checked; no second way is ever tried.
-  if (!token.startsWith(PASETO_HEADER)) throw rejected('token_kind_unknown');
+  if (!token.startsWith(PASETO_HEADER)) return ownIdentity(token, settings, moment.now);
   const claims = await pasetoClaims(token, keyCacheOf(settings), moment);
   return {
     issuer: settings.IDP_URL,
@@ -44,6 +54,21 @@ export async function authenticate(
     service: settings.SERVICE_NAME,
     tenantId: claims.ctx?.tenant_id ?? null,
     issuedAt: claims.iat ?? claims.nbf ?? new Date(0),
+  };
+}
+
+async function ownIdentity(token: string, settings: AuthenticationSettings, now: Date): Promise<Identity> {
+  const claims = await verifyOwnToken(settings, 'access', token, now);
+  return {
+    issuer: settings.BASE_URL,
+    gid: claims.sub,
+    email: claims.email,
+    role: claims.role,
+    scopes: claims.scp,
+    service: settings.SERVICE_NAME,
+    tenantId: claims.tenant_id,
+    issuedAt: new Date(claims.iat * 1000),
+    sessionId: claims.sid,
   };
 }
 

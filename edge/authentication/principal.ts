@@ -13,6 +13,8 @@ export interface Identity {
   tenantId: string | null;
   /** `iat`, else `nbf`, else the epoch: tells an older token from a newer one when the tenant changes. */
   issuedAt: Date;
+  /** The refresh family that the token came with; only tokens of the gateway's own have one. */
+  sessionId?: string;
 }
 
 /** A bearer whose user, organization and membership exist (spec 5.9). */

@@ -3,13 +3,14 @@ import { environmentName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { BranchRow } from '../branches/branch-record.ts';
 import type { branchCredentials, hosts } from '../database/schema.ts';
-import { type CredentialKey, makePassword, openPassword, sealPassword } from './password.ts';
+import { makePassword, openPassword, sealPassword } from './password.ts';
+import type { SecretKey } from './seal.ts';
 
 type CredentialsRow = typeof branchCredentials.$inferSelect;
 
 /** New sealed passwords for the three logins of a branch. */
 export const newCredentials = (
-  keys: readonly CredentialKey[],
+  keys: readonly SecretKey[],
   branchId: string,
   now: Date,
 ): Promise<CredentialsRow[]> =>
@@ -22,7 +23,7 @@ export const newCredentials = (
 
 /** @throws Error when there is no such row, or it does not open */
 export async function passwordOf(
-  keys: readonly CredentialKey[],
+  keys: readonly SecretKey[],
   rows: readonly CredentialsRow[],
   role: BranchRole,
 ): Promise<string> {
@@ -61,7 +62,7 @@ export const Credentials = z
 
 /** Holds passwords: it goes to the client and nowhere else. */
 export async function credentialsRecord(
-  keys: readonly CredentialKey[],
+  keys: readonly SecretKey[],
   branch: BranchRow,
   rows: readonly CredentialsRow[],
   host: typeof hosts.$inferSelect,

@@ -1,13 +1,14 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failure/failures.ts';
+import { nextAccessRevision } from '../access/access-revision.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, branchCredentials, projectBranches, projects } from '../database/schema.ts';
 import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
-import { nextAccessRevision } from '../network-rules/access-rules.ts';
-import { type CredentialKey, makePassword, sealPassword } from './password.ts';
+import { makePassword, sealPassword } from './password.ts';
+import type { SecretKey } from './seal.ts';
 
 /** Logins that get new passwords; the read-only one keeps its own. */
 const ROTATED: readonly BranchRole[] = ['owner', 'read_write'];
@@ -27,7 +28,7 @@ export interface Rotation {
  */
 export async function recordRotation(
   db: Database,
-  keys: readonly CredentialKey[],
+  keys: readonly SecretKey[],
   { projectId, branchId, actor, keyUse }: Rotation,
   now: Date,
 ): Promise<Failure | null> {

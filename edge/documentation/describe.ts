@@ -38,6 +38,7 @@ export function describe(app: OpenAPIHono<AppEnv>): void {
     scheme: 'bearer',
     bearerFormat: 'PASETO v4.public',
   });
+  openAPIRegistry.registerComponent('securitySchemes', 'pre_auth_token', { type: 'http', scheme: 'bearer' });
   openAPIRegistry.registerComponent('securitySchemes', 'platform_secret', { type: 'http', scheme: 'bearer' });
   describeResponseHeaders(app);
 

@@ -15,6 +15,12 @@ interface Asked {
   path: string;
 }
 
+/** How a user is known (spec 5.9; never by e-mail). */
+export interface UserKey {
+  issuer: string;
+  gid: string;
+}
+
 const PROJECT_PATH =
   /^(?:\/api)?\/v1\/projects\/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:\/|$)/i;
 
@@ -36,6 +42,29 @@ export const chargeOf = {
     limit: 'failed_authentication',
   }),
   rotation: (branchId: string): Charge => ({ bucket: named('branch', branchId), limit: 'rotations' }),
+  /** A bearer who belongs to no tenant. */
+  user: ({ issuer, gid }: UserKey, asked: Asked): Charge => ({
+    bucket: named('user', issuer, gid),
+    limit: readsOrWrites(asked),
+  }),
+  wrongPassword: (email: string): Charge => ({ bucket: named('email', email), limit: 'wrong_passwords' }),
+  wrongPasswordFrom: (address: string | null): Charge => ({
+    bucket: addressBucket(address),
+    limit: 'wrong_passwords_of_address',
+  }),
+  secondFactorTry: (preAuthId: string): Charge => ({
+    bucket: named('pre_auth', preAuthId),
+    limit: 'second_factor_tries',
+  }),
+  wrongSecondFactor: ({ issuer, gid }: UserKey): Charge => ({
+    bucket: named('user', issuer, gid),
+    limit: 'wrong_second_factors',
+  }),
+  /** @param hash of what is used, if it is a secret: the names of objects are kept */
+  use: (of: 'state' | 'code' | 'pre_auth', hash: string): Charge => ({
+    bucket: named(of, hash),
+    limit: 'single_use',
+  }),
 };
 
 const named = (...parts: string[]): string => JSON.stringify(parts);

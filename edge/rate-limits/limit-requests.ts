@@ -2,14 +2,18 @@ import type { MiddlewareHandler } from 'hono';
 import { renderFailure } from '../api/failure-envelope.ts';
 import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
+import type { Env } from '../settings.ts';
 import { type Charge, chargeOf, isReading } from './charge.ts';
 import { take, type Verdict } from './take.ts';
 
-/** Begins to count the request; `admission` waits for the verdict. */
-export function count(c: AppContext, charge: Charge): void {
-  const verdict = take(c.env, charge).catch((error: Error) => {
+const taken = (env: Env, charge: Charge): Promise<Verdict> =>
+  take(env, charge).catch((error: Error) => {
     throw new ApiError('LIMITER_UNAVAILABLE', undefined, error.message);
   });
+
+/** Begins to count the request; `admission` waits for the verdict. */
+export function count(c: AppContext, charge: Charge): void {
+  const verdict = taken(c.env, charge);
   // Who waits for it hears of a failure; when nobody gets that far, it is no unhandled one.
   verdict.catch(() => {});
   c.set('verdict', verdict);
@@ -30,6 +34,19 @@ export async function admission(c: AppContext): Promise<void> {
 export async function chargeAction(c: AppContext, charge: Charge): Promise<void> {
   count(c, charge);
   await admission(c);
+}
+
+/**
+ * Counts something other than the request itself, whose answer goes on telling of the request's own limit.
+ * @throws ApiError LIMITER_UNAVAILABLE
+ */
+export const isWithin = async (c: AppContext, charge: Charge): Promise<boolean> =>
+  (await taken(c.env, charge)).admitted;
+
+/** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
+export async function chargeBeside(c: AppContext, charge: Charge): Promise<void> {
+  const verdict = await taken(c.env, charge);
+  if (!verdict.admitted) throw ApiError.of(refusal(verdict));
 }
 
 /**

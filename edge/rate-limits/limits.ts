@@ -9,7 +9,17 @@ export interface Limit {
    * that no crash gives new tries; the others may lose what their last second counted.
    */
   written: 'within_a_second' | 'before_the_answer';
+  /** Counts of it can be given back, so that who was refused may be let in before the window ends. */
+  givenBack?: true;
 }
+
+/** What guards a secret that can be guessed: wrong tries count, right ones are given back. */
+const wrongTries = (most: number): Limit => ({
+  max: () => most,
+  windowSeconds: 3600,
+  written: 'before_the_answer',
+  givenBack: true,
+});
 
 /** Spec section 8. */
 export const LIMITS = {
@@ -34,6 +44,14 @@ export const LIMITS = {
     written: 'before_the_answer',
   },
   rotations: { max: () => 5, windowSeconds: 3600, written: 'before_the_answer' },
+  // Below: api.md under Sign-in. Passwords that were wrong: of one e-mail address, and from one client address.
+  wrong_passwords: wrongTries(30),
+  wrong_passwords_of_address: wrongTries(100),
+  // Codes of a second factor that were wrong: with one pre-auth token, and of one user.
+  second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_answer' },
+  wrong_second_factors: wrongTries(30),
+  // What holds once and is over within the hour: a state, a code, the last step of a sign-in.
+  single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_answer' },
 } satisfies Record<string, Limit>;
 
 export type LimitName = keyof typeof LIMITS;

@@ -53,6 +53,14 @@ export class RateLimiter extends DurableObject<Env> {
     return { admitted, limit, remaining, endsAt: window.endsAt, restMs: window.endsAt - now };
   }
 
+  /** Takes one count back, of what turned out not to be meant: a limit on wrong passwords lets right ones be. */
+  async giveBack(name: LimitName): Promise<void> {
+    const window = this.#windows.get(name);
+    if (!window || window.count === 0) return;
+    this.#windows.set(name, { ...window, count: window.count - 1 });
+    this.#write();
+  }
+
   override async alarm(): Promise<void> {
     this.#alarmAt = undefined;
     this.#write();

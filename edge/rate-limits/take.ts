@@ -1,6 +1,7 @@
 import type { Env } from '../settings.ts';
 import type { Charge } from './charge.ts';
 import { Denials } from './denials.ts';
+import { LIMITS, type LimitTable } from './limits.ts';
 import type { Reading } from './rate-limiter.ts';
 
 const REMEMBERED_DENIALS = 10_000;
@@ -30,9 +31,15 @@ export async function take(env: Env, { bucket, limit }: Charge): Promise<Verdict
   if (denial) return verdictOf(denial.value, denial.until - askedAt);
   const reading = await askObject(env, { bucket, limit });
   const { admitted, restMs } = reading;
-  if (!admitted) denials.remember(key, reading, { askedAt, restMs });
+  if (!admitted && !(LIMITS as LimitTable)[limit].givenBack) denials.remember(key, reading, { askedAt, restMs });
   return verdictOf(reading, restMs);
 }
+
+/** Takes back what `take` counted. A call that is lost leaves the count as it is: too strict for an hour. */
+export const giveBack = ({ RATE_LIMITER }: Env, { bucket, limit }: Charge): Promise<void> =>
+  RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket))
+    .giveBack(limit)
+    .catch(() => {});
 
 /** An object that was reset under the call (new code, another machine) is asked again; at worst it counts twice. */
 async function askObject({ RATE_LIMITER }: Env, { bucket, limit }: Charge): Promise<Reading> {

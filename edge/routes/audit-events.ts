@@ -9,7 +9,7 @@ import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 
 const AuditQuery = PageQuery.extend({
   project_id: z.uuid().toLowerCase().optional(),
-  name: z.enum(AUDIT_NAMES).optional(),
+  name: z.union([z.enum(AUDIT_NAMES), z.string().regex(/^[a-z][a-z0-9_-]*\.cli\.login$/)]).optional(),
 });
 
 export const auditRoutes = operations().openapi(

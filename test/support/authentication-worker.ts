@@ -8,6 +8,8 @@ export default {
   async fetch(request, env, context) {
     settings ??= {
       SERVICE_NAME: 'branchgate',
+      BASE_URL: 'https://api.example.com',
+      JWT_KEYS: [],
       IDP_URL: env.IDP_URL,
       BASE_IDP_KEY_ENDPOINT: `${env.IDP_URL}/keys`,
     };

@@ -75,6 +75,8 @@ export type Provider = Awaited<ReturnType<typeof startProvider>>;
 /** Settings of `authenticate` for this provider; a new object, so nothing is remembered from another test. */
 export const settingsFor = (provider: { url: string }) => ({
   SERVICE_NAME: 'branchgate',
+  BASE_URL: 'https://api.example.com',
+  JWT_KEYS: [{ id: '1', bytes: new Uint8Array(32).fill(7) }],
   IDP_URL: provider.url,
   BASE_IDP_KEY_ENDPOINT: `${provider.url}/v1/keys/paseto-v4-public`,
 });

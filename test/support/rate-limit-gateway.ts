@@ -1,10 +1,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { build } from 'esbuild';
-import { convertV4MiniflareOptions, Miniflare } from 'miniflare';
 import type { Charge } from '../../edge/rate-limits/charge.ts';
 import type { Verdict } from '../../edge/rate-limits/take.ts';
 import type { Inspection, TestRequest } from './rate-limit-worker.ts';
+import { bundle, SETTINGS, startWorker } from './worker.ts';
 
 const WORKER = 'rate-limit-gateway';
 const CLASS = 'TestedRateLimiter';
@@ -16,28 +14,13 @@ export async function startRateLimitGateway(options: {
   limits?: Record<string, string>;
 }) {
   const before = new Set(workerdsOfThisProcess());
-  const miniflare = new Miniflare(
-    convertV4MiniflareOptions({
-      host: '127.0.0.1',
-      port: 0,
-      cf: false,
-      telemetry: { enabled: false },
-      resourcePersistencePath: options.stateDir,
-      name: WORKER,
-      modules: true,
-      script: await bundle(),
-      compatibilityDate: '2026-11-01',
-      durableObjects: { RATE_LIMITER: { className: CLASS, useSQLite: true } },
-      bindings: {
-        IDP_URL: 'http://127.0.0.1:1',
-        CREDENTIAL_KEYS: `1:${Buffer.alloc(32).toString('base64')}`,
-        PLATFORM_SECRET: 'platform-secret-of-the-tests-0123456789',
-        WINDOW_SECONDS: options.windowSeconds,
-        ...options.limits,
-      },
-    }),
-  );
-  const url = (await miniflare.ready).origin;
+  const worker = startWorker(await bundle('rate-limit-worker'), {
+    name: WORKER,
+    resourcePersistencePath: options.stateDir,
+    durableObjects: { RATE_LIMITER: { className: CLASS, useSQLite: true } },
+    bindings: { ...SETTINGS, WINDOW_SECONDS: options.windowSeconds, ...options.limits },
+  });
+  const url = (await worker.ready).origin;
   const [workerd] = workerdsOfThisProcess().filter((pid) => !before.has(pid));
   if (workerd === undefined) throw new Error('no workerd was started');
 
@@ -50,15 +33,18 @@ export async function startRateLimitGateway(options: {
     /** The same while the object is reset under the calls. */
     takesInReset: async (charge: Charge, times: number) =>
       (await post({ charge, times, reset: true })) as Verdict[],
+    givesBack: async (charge: Charge) => {
+      await post({ charge, times: 0, reset: false, givesBack: true });
+    },
     inspect: async (charge: Charge) => (await post({ charge, times: 0, reset: false })) as Inspection,
     /** Takes the object out of memory, as the runtime does with an idle one. */
-    evict: ({ bucket }: Charge) => miniflare.unsafeEvictDurableObject(WORKER, CLASS, { name: bucket }),
+    evict: ({ bucket }: Charge) => worker.unsafeEvictDurableObject(WORKER, CLASS, { name: bucket }),
     /** Ends workerd as a crash does: nothing gets a chance to write. */
     crash: async () => {
       process.kill(workerd, 'SIGKILL');
-      await miniflare.dispose();
+      await worker.dispose();
     },
-    stop: () => miniflare.dispose(),
+    stop: () => worker.dispose(),
   };
 }
 
@@ -77,19 +63,4 @@ function workerdsOfThisProcess(): number[] {
       }
     })
     .map(Number);
-}
-
-let bundled: Promise<string> | undefined;
-
-function bundle(): Promise<string> {
-  bundled ??= build({
-    entryPoints: [join(import.meta.dirname, 'rate-limit-worker.ts')],
-    bundle: true,
-    write: false,
-    format: 'esm',
-    target: 'es2023',
-    conditions: ['workerd'],
-    external: ['cloudflare:*'],
-  }).then(({ outputFiles }) => outputFiles.map(({ text }) => text).join(''));
-  return bundled;
 }

@@ -1,19 +1,16 @@
 import type { Charge } from '../../edge/rate-limits/charge.ts';
-import { LIMITS, type LimitName } from '../../edge/rate-limits/limits.ts';
+import { LIMITS, type LimitName, type LimitTable } from '../../edge/rate-limits/limits.ts';
 import { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
-import { take } from '../../edge/rate-limits/take.ts';
+import { giveBack, take } from '../../edge/rate-limits/take.ts';
 import type { RateWindow } from '../../edge/rate-limits/window.ts';
 import type { Env } from '../../edge/settings.ts';
 
 /** The limiter as the gateway uses it, with windows as long as the test says, and a look into its objects. */
 
-const limitsWith = (windowSeconds: number) => ({
-  reads: { ...LIMITS.reads, windowSeconds },
-  writes: { ...LIMITS.writes, windowSeconds },
-  public: { ...LIMITS.public, windowSeconds },
-  failed_authentication: { ...LIMITS.failed_authentication, windowSeconds },
-  rotations: { ...LIMITS.rotations, windowSeconds },
-});
+const limitsWith = (windowSeconds: number) =>
+  Object.fromEntries(
+    Object.entries(LIMITS).map(([name, limit]) => [name, { ...limit, windowSeconds }]),
+  ) as LimitTable;
 
 export class TestedRateLimiter extends RateLimiter {
   #calls = 0;
@@ -58,12 +55,18 @@ export interface TestRequest {
   times: number;
   /** The object is reset as the takes arrive. */
   reset: boolean;
+  /** Takes back one count instead. */
+  givesBack?: true;
 }
 
 export default {
   async fetch(request, env) {
-    const { charge, times, reset } = await request.json<TestRequest>();
+    const { charge, times, reset, givesBack } = await request.json<TestRequest>();
     const object = env.RATE_LIMITER.get(env.RATE_LIMITER.idFromName(charge.bucket));
+    if (givesBack) {
+      await giveBack(env, charge);
+      return Response.json(null);
+    }
     if (times === 0) return Response.json(await object.inspect());
     const resetting = reset ? object.reset().catch(() => {}) : undefined;
     const verdicts = await Promise.all(Array.from({ length: times }, () => take(env, charge)));

@@ -18,7 +18,13 @@ beforeAll(async () => {
   stateDir = mkdtempSync(join(tmpdir(), 'branchgate-mail-'));
   mailDir = join(stateDir, 'mail');
   issuer = `http://127.0.0.1:${await freePort()}`;
-  const settings = { issuer, stateDir, gatewayUrl: 'http://127.0.0.1:8787', serviceName: 'branchgate' };
+  const settings = {
+    issuer,
+    stateDir,
+    gatewayUrl: 'http://127.0.0.1:8787',
+    clientSecret: 'secret of the test',
+    serviceName: 'branchgate',
+  };
   const provider = await openIdProvider(settings);
   provider.use(mailReceiver(mailDir, 'key'));
   await new Promise<void>((resolve) => {

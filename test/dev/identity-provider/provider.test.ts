@@ -1,5 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import type { Server } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,6 +10,7 @@ import { freePort } from '../../support/free-port.ts';
 import { type KeyDocument, verifyPaseto } from '../../support/verify-paseto.ts';
 
 const GATEWAY = 'http://127.0.0.1:8787';
+const CLIENT_SECRET = 'secret of the test';
 const LOOPBACK_CLIENT = { id: 'branchgate-cli', redirectUri: 'http://127.0.0.1:49152/auth/callback' };
 const SCOPE = 'openid email branchgate:read branchgate:write';
 
@@ -19,7 +20,13 @@ let server: Server;
 
 async function start() {
   const port = Number(new URL(issuer).port);
-  const provider = await openIdProvider({ issuer, stateDir, gatewayUrl: GATEWAY, serviceName: 'branchgate' });
+  const provider = await openIdProvider({
+    issuer,
+    stateDir,
+    gatewayUrl: GATEWAY,
+    clientSecret: CLIENT_SECRET,
+    serviceName: 'branchgate',
+  });
   await new Promise<void>((resolve) => {
     server = provider.listen(port, '127.0.0.1', resolve);
   });
@@ -160,8 +167,7 @@ test("the gateway's client has to show its secret", async () => {
   };
   expect((await requestToken({ ...form, client_id: client.id })).status).toBe(401);
 
-  const { client_secret } = JSON.parse(readFileSync(join(stateDir, 'secrets.json'), 'utf8'));
-  const basic = `Basic ${Buffer.from(`${client.id}:${client_secret}`).toString('base64')}`;
+  const basic = `Basic ${Buffer.from(`${client.id}:${CLIENT_SECRET}`).toString('base64')}`;
   expect((await requestToken(form, basic)).status).toBe(200);
 });
 

@@ -10,7 +10,18 @@ import { nameOf, referenceOf, resolve } from '../../../edge/documentation/openap
 import { FAILURES, type FailureCode } from '../../../shared/failure/failures.ts';
 
 /** Whoever opens an operation to everybody does it here too. */
-const PUBLIC = ['isAlive', 'isReady', 'enrolHost', 'openLink', 'getDescription', 'readDescription'];
+const PUBLIC = [
+  ...['isAlive', 'isReady', 'enrolHost', 'openLink', 'getDescription', 'readDescription'],
+  ...[
+    'startProviderSignIn',
+    'completeProviderSignIn',
+    'logIn',
+    'signUp',
+    'startMagicLink',
+    'verifyMagicLink',
+  ],
+  ...['startCliSignIn', 'exchangeCliCode', 'renewTokens'],
+];
 
 const DESCRIPTION = descriptionOf(app);
 
@@ -31,7 +42,8 @@ const unguarded = (api: OpenAPIHono<AppEnv>) =>
     .filter(({ described: { operationId = '', security, 'x-action': action } }) => {
       const [scheme] = Object.keys(security?.[0] ?? {});
       if (scheme === 'access_token') return action === undefined;
-      return scheme !== 'platform_secret' && !(security?.length === 0 && PUBLIC.includes(operationId));
+      if (scheme === 'platform_secret' || scheme === 'pre_auth_token') return false;
+      return !(security?.length === 0 && PUBLIC.includes(operationId));
     })
     .map(({ route }) => route);
 

@@ -1,10 +1,7 @@
-import { join } from 'node:path';
-import { build } from 'esbuild';
-import { convertV4MiniflareOptions, Miniflare } from 'miniflare';
-import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import type { Miniflare } from 'miniflare';
+import { beforeEach, describe, expect, test } from 'vitest';
 import { newSigner, type Provider, startProvider } from '../../support/provider.ts';
-
-const WORKER = join(import.meta.dirname, '../../support/authentication-worker.ts');
+import { bundle, startWorker } from '../../support/worker.ts';
 
 const signer = newSigner('key-1');
 const claims = (gid: string) => ({
@@ -14,37 +11,14 @@ const claims = (gid: string) => ({
   exp: new Date(Date.now() + 3_600_000).toISOString(),
 });
 
-let script: string;
 let provider: Provider;
 let gateway: Miniflare;
 let url: string;
 
-beforeAll(async () => {
-  const { outputFiles } = await build({
-    entryPoints: [WORKER],
-    bundle: true,
-    write: false,
-    format: 'esm',
-    target: 'es2023',
-  });
-  script = outputFiles.map(({ text }) => text).join('');
-});
-
 /** A fresh isolate and provider for each test. */
 beforeEach(async () => {
   provider = await startProvider(signer);
-  gateway = new Miniflare(
-    convertV4MiniflareOptions({
-      host: '127.0.0.1',
-      port: 0,
-      cf: false,
-      telemetry: { enabled: false },
-      modules: true,
-      script,
-      compatibilityDate: '2026-11-01',
-      bindings: { IDP_URL: provider.url },
-    }),
-  );
+  gateway = startWorker(await bundle('authentication-worker'), { bindings: { IDP_URL: provider.url } });
   url = (await gateway.ready).origin;
   return async () => {
     await gateway.dispose();

@@ -1,27 +1,34 @@
 import { expect, test } from 'vitest';
 import { LIMITS } from '../../../edge/rate-limits/limits.ts';
 import { type Env, readSettings } from '../../../edge/settings.ts';
+import { SETTINGS } from '../../support/worker.ts';
 
 const settingsWith = (variables: Record<string, string>) =>
   readSettings({
-    IDP_URL: 'https://idp.example.com',
-    CREDENTIAL_KEYS: `1:${btoa('k'.repeat(32))}`,
-    PLATFORM_SECRET: 'p'.repeat(32),
+    ...SETTINGS,
     ...variables,
   } as unknown as Env);
 
 const maxima = (variables: Record<string, string>) =>
   Object.fromEntries(Object.entries(LIMITS).map(([name, { max }]) => [name, max(settingsWith(variables))]));
 
-test("the specification's numbers, by the minute; rotations by the hour", () => {
+test("the specification's numbers, by the minute; rotations and what guards a sign-in by the hour", () => {
   expect(maxima({})).toEqual({
     reads: 1000,
     writes: 200,
     public: 60,
     failed_authentication: 60,
     rotations: 5,
+    wrong_passwords: 30,
+    wrong_passwords_of_address: 100,
+    second_factor_tries: 5,
+    wrong_second_factors: 30,
+    single_use: 1,
   });
-  expect(Object.values(LIMITS).map(({ windowSeconds }) => windowSeconds)).toEqual([60, 60, 60, 60, 3600]);
+  const byTheMinute = ['reads', 'writes', 'public', 'failed_authentication'];
+  for (const [name, { windowSeconds }] of Object.entries(LIMITS)) {
+    expect(windowSeconds, name).toBe(byTheMinute.includes(name) ? 60 : 3600);
+  }
 });
 
 test('each is set by its own variable', () => {
@@ -31,11 +38,11 @@ test('each is set by its own variable', () => {
     LIMIT_PUBLIC_PER_MINUTE: '7',
   };
   expect(maxima(variables)).toEqual({
+    ...maxima({}),
     reads: 5,
     writes: 6,
     public: 7,
     failed_authentication: 7,
-    rotations: 5,
   });
 });
 

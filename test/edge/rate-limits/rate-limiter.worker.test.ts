@@ -79,6 +79,15 @@ describe('in windows of a minute', () => {
     expect(await gateway.takes(address.public)).toMatchObject([{ admitted: true, remaining: 59 }]);
   });
 
+  test('who is given a count back is let in again, once', async () => {
+    const charge = chargeOf.wrongPassword(`${crypto.randomUUID()}@example.com`);
+    expect(admitted(await gateway.takes(charge, 40))).toBe(30);
+    await gateway.givesBack(charge);
+    expect(admitted(await gateway.takes(charge, 2))).toBe(1);
+    const { windows } = await stored(gateway, charge);
+    expect(windows.wrong_passwords?.count).toBe(30);
+  });
+
   test('who was refused costs no further call of the object', async () => {
     const address = newAddress();
     const [refused] = (await gateway.takes(address.public, 61)).filter((verdict) => !verdict.admitted);

@@ -1,0 +1,119 @@
+import { decodeProtectedHeader, errors, jwtVerify, SignJWT } from 'jose';
+import { z } from 'zod';
+import type { SecretKey } from '../credentials/seal.ts';
+import { decodeBase64url } from './base64url.ts';
+import { rejected } from './rejection.ts';
+
+/** What of `settings.ts` matters here. */
+export interface OwnTokenSettings {
+  SERVICE_NAME: string;
+  BASE_URL: string;
+  JWT_KEYS: readonly SecretKey[];
+}
+
+const Text = z.string().min(1);
+
+/** Good on every route of the API, for `JWT_ACCESS_TTL_SECONDS`. */
+const AccessClaims = z.object({
+  /** Id of the account. */
+  sub: Text,
+  email: Text,
+  role: Text,
+  scp: z.array(z.string()),
+  tenant_id: Text,
+  /** The refresh family it came with. */
+  sid: z.uuid(),
+  iat: z.number(),
+  exp: z.number(),
+});
+
+/** Good for one new pair of tokens, for `JWT_REFRESH_TTL_SECONDS`. */
+const RefreshClaims = z.object({
+  sub: Text,
+  sid: z.uuid(),
+  jti: z.uuid(),
+});
+
+/** Good for the second step of one sign-in (spec section 5). */
+const PreAuthClaims = z.object({
+  /** The user, known by issuer and `gid`. */
+  user: z.object({ issuer: Text, gid: Text, email: Text }),
+  /** A code of the factor that is enrolled; or its enrolment. */
+  step: z.enum(['verify', 'setup']),
+  first_factor: z.enum(['password', 'email']),
+  /** Tokens of the identity provider, sealed until a second factor has passed; null for an account of ours. */
+  sealed: z.object({ keyId: z.string(), sealed: z.string() }).nullable(),
+  jti: z.uuid(),
+});
+
+/** Each kind has an audience of its own, so that none is taken for another. */
+const KINDS = { access: AccessClaims, refresh: RefreshClaims, pre_auth: PreAuthClaims };
+
+type Kind = keyof typeof KINDS;
+export type OwnClaims<K extends Kind> = z.output<(typeof KINDS)[K]>;
+export type PreAuth = OwnClaims<'pre_auth'>;
+
+/** RFC 9068 has a type for access tokens; this one is ours alone. */
+const ALGORITHM = 'HS256';
+
+const audienceOf = (kind: Kind, { SERVICE_NAME }: OwnTokenSettings) => `${SERVICE_NAME}:${kind}`;
+
+const seconds = (moment: Date) => Math.floor(moment.getTime() / 1000);
+
+/** A token of the gateway's own (RFC 7519), signed with the first key. @param expiresAt whole seconds */
+export async function signOwnToken<K extends Kind>(
+  settings: OwnTokenSettings,
+  kind: K,
+  claims: Omit<OwnClaims<K>, 'iat' | 'exp'>,
+  { issuedAt, expiresAt }: { issuedAt: Date; expiresAt: Date },
+): Promise<string> {
+  const [key] = settings.JWT_KEYS;
+  if (!key) throw new Error('no key to sign with');
+  return new SignJWT({ ...claims })
+    .setProtectedHeader({ alg: ALGORITHM, kid: key.id, typ: 'JWT' })
+    .setIssuer(settings.BASE_URL)
+    .setAudience(audienceOf(kind, settings))
+    .setIssuedAt(seconds(issuedAt))
+    .setExpirationTime(seconds(expiresAt))
+    .sign(key.bytes);
+}
+
+/** Longer than the provider's tokens, because a pre-auth token can hold two of them. */
+const FORM = /^[\w-]+\.[\w-]+\.[\w-]+$/;
+
+/** Whether the text could be a token of ours: three parts, each in its one canonical spelling. */
+export const hasOwnForm = (token: string): boolean =>
+  FORM.test(token) && token.split('.').every((part) => decodeBase64url(part) !== null);
+
+/**
+ * The claims of a token of this kind. The algorithm is fixed: what the token says of itself chooses only among our
+ * keys, so neither `none` nor a public key used as a secret gets anywhere (RFC 8725 section 3.1).
+ * @throws ApiError UNAUTHENTICATED
+ */
+export async function verifyOwnToken<K extends Kind>(
+  settings: OwnTokenSettings,
+  kind: K,
+  token: string,
+  now: Date,
+): Promise<OwnClaims<K>> {
+  if (!hasOwnForm(token)) throw rejected('token_kind_unknown');
+  try {
+    const { kid } = decodeProtectedHeader(token);
+    const key = settings.JWT_KEYS.find(({ id }) => id === kid);
+    if (!key) throw rejected('key_unknown');
+    const { payload } = await jwtVerify(token, key.bytes, {
+      algorithms: [ALGORITHM],
+      issuer: settings.BASE_URL,
+      audience: audienceOf(kind, settings),
+      requiredClaims: ['exp', 'iat'],
+      currentDate: now,
+    });
+    return KINDS[kind].parse(payload) as OwnClaims<K>;
+  } catch (error) {
+    if (error instanceof errors.JWTExpired) throw rejected('token_expired');
+    if (error instanceof errors.JWSSignatureVerificationFailed) throw rejected('signature_wrong');
+    if (error instanceof errors.JOSEError || error instanceof TypeError) throw rejected('own_token_wrong');
+    if (error instanceof z.ZodError) throw rejected('claims_wrong');
+    throw error;
+  }
+}

@@ -1,0 +1,46 @@
+import { z } from 'zod';
+import { type AppContext, databaseOf } from '../app-env.ts';
+import type { PreAuth } from '../authentication/own-tokens.ts';
+import { rejected } from '../authentication/rejection.ts';
+import { unseal } from '../credentials/seal.ts';
+import { chargeOf } from '../rate-limits/charge.ts';
+import { isWithin } from '../rate-limits/limit-requests.ts';
+import { readSettings } from '../settings.ts';
+import { accountById } from './accounts.ts';
+import { loginResponse, signIn } from './complete-sign-in.ts';
+import { sealedTokensPlace } from './first-factor.ts';
+import type { LoginResponse } from './login-response.ts';
+import type { Person } from './person.ts';
+import type { SecondFactorMethod } from './second-factor-method.ts';
+
+const SealedTokens = z.object({
+  accessToken: z.string(),
+  refreshToken: z.string().nullable(),
+  accessExpiresAt: z.coerce.date(),
+});
+
+/** @throws ApiError UNAUTHENTICATED when the account is gone */
+async function personOf(c: AppContext, { user, sealed, jti }: PreAuth): Promise<Person> {
+  if (sealed) {
+    const text = await unseal(readSettings(c.env).CREDENTIAL_KEYS, sealedTokensPlace(jti), sealed);
+    return { tokens: SealedTokens.parse(JSON.parse(text)) };
+  }
+  const [account] = await accountById(databaseOf(c), user.gid);
+  if (!account) throw rejected('own_token_wrong');
+  return { account };
+}
+
+/**
+ * Full tokens for whoever has passed the second step. A pre-auth token ends one sign-in.
+ * @throws ApiError UNAUTHENTICATED when it has done so already
+ */
+export async function afterSecondStep(
+  c: AppContext,
+  secondFactor: SecondFactorMethod | 'skipped',
+): Promise<LoginResponse> {
+  const { preAuth } = c.var;
+  if (!(await isWithin(c, chargeOf.use('pre_auth', preAuth.jti)))) throw rejected('own_token_wrong');
+  const person = await personOf(c, preAuth);
+  const way = { first_factor: preAuth.first_factor, second_factor: secondFactor };
+  return loginResponse(await signIn(c, person, way));
+}

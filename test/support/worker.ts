@@ -1,0 +1,58 @@
+import { join } from 'node:path';
+import { build } from 'esbuild';
+import {
+  convertV4MiniflareOptions,
+  Miniflare,
+  type V4SharedOptions,
+  type V4WorkerOptionsShape,
+} from 'miniflare';
+
+export const PLATFORM_SECRET = 'platform-secret-of-the-tests-0123456789';
+
+const KEYS = `1:${Buffer.alloc(32).toString('base64')}`;
+
+/** Settings that the gateway has to have. */
+export const SETTINGS = {
+  BASE_URL: 'http://127.0.0.1',
+  IDP_URL: 'http://127.0.0.1:1',
+  CREDENTIAL_KEYS: KEYS,
+  JWT_KEYS: KEYS,
+  PLATFORM_SECRET,
+};
+
+/** A Worker in real workerd that asks nothing of the internet. @param options what it has beside its script */
+export const startWorker = (script: string, options: Partial<V4SharedOptions & V4WorkerOptionsShape> = {}) =>
+  new Miniflare(
+    convertV4MiniflareOptions({
+      host: '127.0.0.1',
+      port: 0,
+      cf: false,
+      telemetry: { enabled: false },
+      modules: true,
+      script,
+      compatibilityDate: '2026-11-01',
+      ...options,
+    }),
+  );
+
+const bundles = new Map<string, Promise<string>>();
+
+/** The script of a Worker in this folder, made once a process. @param name of its file, without the ending */
+export function bundle(name: string): Promise<string> {
+  const bundled = bundles.get(name) ?? bundleOf(name);
+  bundles.set(name, bundled);
+  return bundled;
+}
+
+async function bundleOf(name: string): Promise<string> {
+  const { outputFiles } = await build({
+    entryPoints: [join(import.meta.dirname, `${name}.ts`)],
+    bundle: true,
+    write: false,
+    format: 'esm',
+    target: 'es2023',
+    conditions: ['workerd'],
+    external: ['cloudflare:*'],
+  });
+  return outputFiles.map(({ text }) => text).join('');
+}
