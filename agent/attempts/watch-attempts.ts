@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { RulePublisher } from '../access/publish-rules.ts';
+import { LogFollower } from '../logs/follow-log.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
 import { Admission } from './admission.ts';
 import { AttemptWindows } from './attempt-windows.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from './connection-logs.ts';
-import { LogFollower } from './follow-log.ts';
 import { readShutBranches, writeShutBranches } from './shut-branches.ts';
 
 /** Spec section 8: attempts a minute and branch, over both ports. */

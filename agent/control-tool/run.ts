@@ -60,7 +60,8 @@ async function runAgent(): Promise<void> {
     },
   });
   await watching;
-  await Promise.race([Promise.allSettled(running), sleep(FINISH_WITHIN_MS)]);
+  const finishing = Promise.allSettled([...running, host.rows.walks.close()]);
+  await Promise.race([finishing, sleep(FINISH_WITHIN_MS)]);
   log('agent.stopped', { unfinished: running.size });
 }
 

@@ -1,5 +1,5 @@
-import { currentPostgresLog } from '../attempts/connection-logs.ts';
-import { LogFollower } from '../attempts/follow-log.ts';
+import { LogFollower } from '../logs/follow-log.ts';
+import { currentPostgresLog } from '../logs/postgres-log.ts';
 import type { AgentSettings } from '../settings.ts';
 import type { PooledClient } from './pooled-clients.ts';
 

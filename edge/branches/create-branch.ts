@@ -1,12 +1,13 @@
 import { eq, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
+import { confirmAccess } from '../access/access-revision.ts';
+import { type Access, accessOf, accessReads } from '../access/apply-access.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
 import { scramVerifier } from '../credentials/password.ts';
 import { insertIf, type Statement } from '../database/database.ts';
 import { auditEvents, branchCredentials, networkRules, projectBranches } from '../database/schema.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
-import { type Access, accessOf, accessReads, confirmAccess } from '../network-rules/access-rules.ts';
 import type { ProjectRow } from '../projects/project-record.ts';
 import { type BranchRow, createdBranchRecord } from './branch-record.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';

@@ -1,9 +1,9 @@
 import { and, eq, gt, lte, min } from 'drizzle-orm';
+import { nextAccessRevision } from '../access/access-revision.ts';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
-import { nextAccessRevision } from '../network-rules/access-rules.ts';
 import { isAllowed, transition } from './branch-transition.ts';
 
 /**

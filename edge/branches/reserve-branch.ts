@@ -10,7 +10,7 @@ import { branchCredentials, jobs, projectBranches, projects } from '../database/
 import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
 import { type Reservation, reserve } from '../jobs/reservation.ts';
-import { addRule } from '../network-rules/access-rules.ts';
+import { addRule } from '../network-rules/add-rule.ts';
 import { creatorRule } from '../network-rules/creator-rule.ts';
 import type { ProjectRow } from '../projects/project-record.ts';
 import type { Settings } from '../settings.ts';

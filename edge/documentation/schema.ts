@@ -124,9 +124,9 @@ export function fieldTable(kind: string, fields: Field[]): Markup {
 <tbody>${[...different.values()].map(row)}</tbody></table>`;
 }
 
-/** A whole schema after a label: its type, its constraints, its fields. */
+/** A whole schema after a label: its type, its constraints, its fields. A named one's are in its own section. */
 export function schemaTable(document: Document, schema: Schema, label: string): Markup {
   const constraints = constraintsOf(schema).join(', ');
   return html`<p class="facts">${label}: <span class="type">${typeOf(schema)}</span>${constraints && ', '}${line(constraints)}</p>
-${fieldTable('Field', fieldsOf(document, schema))}`;
+${referenceOf(schema) === null && fieldTable('Field', fieldsOf(document, schema))}`;
 }

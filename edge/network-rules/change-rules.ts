@@ -1,11 +1,12 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failure/failures.ts';
+import { nextAccessRevision } from '../access/access-revision.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
-import { addRule, nextAccessRevision } from './access-rules.ts';
+import { addRule } from './add-rule.ts';
 import { type NetworkRuleRow, networkRuleRecord } from './network-rule-record.ts';
 
 /** @param applied both ports are known to obey it */

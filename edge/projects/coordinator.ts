@@ -2,6 +2,7 @@ import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failure/failures.ts';
 import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import { applyAccess } from '../access/apply-access.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-record.ts';
 import { type LifespanChange, recordLifespan } from '../branches/change-lifespan.ts';
@@ -20,7 +21,6 @@ import { newJob, openJobs } from '../jobs/job-store.ts';
 import type { Reservation } from '../jobs/reservation.ts';
 import type { JobResponse, JobRow, SagaTable } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
-import { applyAccess } from '../network-rules/access-rules.ts';
 import { recordRule, recordRuleRemoval, ruleAnswer } from '../network-rules/change-rules.ts';
 import type { NetworkRuleRow } from '../network-rules/network-rule-record.ts';
 import { type Env, readSettings } from '../settings.ts';
@@ -31,8 +31,8 @@ import { type ProjectOrder, reserveProject } from './reserve-project.ts';
 
 /** If nothing else wakes this object, it looks after its open jobs this often. */
 const LOOK_AFTER_MS = 20_000;
-/** Rules that could not be applied are tried again as a job is after that many attempts: in two seconds. */
-const RULE_RETRY_ATTEMPTS = 3;
+/** Access that could not be applied is tried again as a job is after that many attempts: in two seconds. */
+const ACCESS_RETRY_ATTEMPTS = 3;
 const PROJECT_ID = 'project_id';
 
 const SAGAS: SagaTable = {
@@ -45,9 +45,9 @@ const SAGAS: SagaTable = {
 /** How an order ended, as far as its client waited. */
 export type OrderOutcome = { response: JobResponse } | { pending: string } | { failure: Failure };
 export type DeletionOutcome = { job: JobRow } | { failure: Failure };
-/** `applied`: both ports obey already. */
 export type LifespanOutcome = { branch: BranchRow } | { failure: Failure };
-export type RuleOutcome = { applied: boolean } | { failure: Failure };
+/** `applied`: both ports obey already. */
+export type AccessOutcome = { applied: boolean } | { failure: Failure };
 
 /** Who deletes what, under which job id. */
 interface Deletion {
@@ -130,7 +130,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
     hostId: string,
     actor: Actor,
     keyUse: KeyUse | null,
-  ): Promise<RuleOutcome> {
+  ): Promise<AccessOutcome> {
     this.#insure(rule.projectId);
     const failure = await recordRule(this.#db, rule, actor, keyUse);
     if (failure) return { failure };
@@ -139,14 +139,14 @@ export class ProjectCoordinator extends DurableObject<Env> {
     return { applied };
   }
 
-  async removeRule(projectId: string, hostId: string, ruleId: string, actor: Actor): Promise<RuleOutcome> {
+  async removeRule(projectId: string, hostId: string, ruleId: string, actor: Actor): Promise<AccessOutcome> {
     this.#insure(projectId);
     const failure = await recordRuleRemoval(this.#db, projectId, ruleId, actor, new Date());
     return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
   }
 
   /** Gives the branch new passwords. Nothing is changed while its host is away. */
-  async rotateCredentials(rotation: Rotation): Promise<RuleOutcome> {
+  async rotateCredentials(rotation: Rotation): Promise<AccessOutcome> {
     const { projectId, hostId } = rotation;
     if (!(await isLinked(this.env, hostId))) return { failure: { code: 'HOST_UNAVAILABLE' } };
     this.#insure(projectId);
@@ -214,7 +214,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
     return { job };
   }
 
-  /** @returns whether both ports obey; if not, the rules are applied when the host can be reached again */
+  /** @returns whether both ports obey; if not, the access is applied when the host can be reached again */
   async #applyAccess(projectId: string, hostId: string): Promise<boolean> {
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
@@ -222,7 +222,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
       return true;
     } catch (error) {
       logEvent('access.not_applied', { project_id: projectId, ...jobError(error) });
-      this.#wakeAt(Date.now() + retryDelay(RULE_RETRY_ATTEMPTS));
+      this.#wakeAt(Date.now() + retryDelay(ACCESS_RETRY_ATTEMPTS));
       return false;
     }
   }

@@ -1,10 +1,10 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
 import { quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
+import { nextAccessRevision } from '../access/access-revision.ts';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches, projects } from '../database/schema.ts';
-import { nextAccessRevision } from '../network-rules/access-rules.ts';
 import type { ProjectRow } from '../projects/project-record.ts';
 
 /** A project on record with its branches that are not gone. */

@@ -129,7 +129,7 @@ describe('a host that comes up with another cluster', () => {
   const other = { ...inventory, system_identifier: '2' };
   const isLinked = () => gateway.isLinked(identity.host_id);
   const onRecord = async () =>
-    (await gateway.database()).prepare('select system_identifier from hosts').first('system_identifier');
+    gateway.database.prepare('select system_identifier from hosts').first('system_identifier');
 
   /** An agent has linked, told its cluster, and left. */
   async function firstCluster() {
@@ -158,13 +158,13 @@ describe('a host that comes up with another cluster', () => {
     await firstCluster();
     await startAgent({ holds: () => other });
     await eventually(async () => expect(await isLinked()).toBe(false));
-    await (await gateway.database()).exec('update hosts set system_identifier = null');
+    await gateway.database.exec('update hosts set system_identifier = null');
     await eventually(async () => expect(await isLinked()).toBe(true));
     expect(await onRecord()).toBe(other.system_identifier);
   });
 
   test('between two looks at what it lacks loses nothing', async () => {
-    const db = openDatabase((await gateway.database()) as unknown as D1Database);
+    const db = openDatabase(gateway.database);
     await insertProject(db, identity.host_id);
     const branch = await insertBranch(db, 'active');
     let looks = 0;

@@ -72,7 +72,7 @@ async function startAgent(identity: HostIdentity) {
 
 /** The project, placed on that host. */
 async function placeProject(hostId: string) {
-  const db = (await gateway.database()) as unknown as D1Database;
+  const db = gateway.database;
   await insertProject(openDatabase(db), hostId);
   await db.prepare('update projects set id = ?').bind(projectId).run();
 }
@@ -99,7 +99,7 @@ const measurement = (observed_at = new Date().toISOString()): ProjectMeasurement
 });
 
 const onRecord = async () =>
-  (await gateway.database()).prepare('select system_identifier from hosts').first('system_identifier');
+  gateway.database.prepare('select system_identifier from hosts').first('system_identifier');
 const recorded = () => gateway.measurements(projectId);
 
 test("a measurement reaches its project's coordinator, also when the link's object has slept", async () => {
@@ -152,7 +152,7 @@ test('a host that runs another cluster than the one on record is not listened to
   link.notify('measurement', measurement());
   // Answered after what came before it.
   await gateway.call(host.host_id, 'host.inventory', {});
-  await (await gateway.database()).exec('update hosts set system_identifier = null');
+  await gateway.database.exec('update hosts set system_identifier = null');
   await eventually(async () => expect(await gateway.isLinked(host.host_id)).toBe(true));
   const told = measurement();
   link.notify('measurement', told);

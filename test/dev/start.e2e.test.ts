@@ -16,17 +16,19 @@ import {
 } from '../support/started-stack.ts';
 
 let devDir: string;
+let home: string;
 let env: Record<string, string>;
 const started: StartedStack[] = [];
 
 beforeEach(async () => {
   devDir = temporaryFolder();
-  env = { DEV_DIR: devDir, ...(await freePorts()) };
+  home = temporaryFolder();
+  env = { DEV_DIR: devDir, HOME: home, ...(await freePorts()) };
 });
 
 afterEach(async () => {
   for (const stack of started.splice(0)) await interrupt(stack);
-  rmSync(devDir, { recursive: true, force: true });
+  for (const dir of [devDir, home]) rmSync(dir, { recursive: true, force: true });
 });
 
 async function start(settings = env): Promise<StartedStack> {
@@ -70,6 +72,7 @@ test('Ctrl-C leaves nothing running, and the next start finds everything again',
 
   const ending = await interrupt(first);
   expect(ending).toMatchObject({ code: 0, stderr: '' });
+  expect(readdirSync(home)).toEqual([]);
   expect(stackProcesses(devDir)).toEqual([]);
   expect(existsSync(join(state.host_dir, 'sockets'))).toBe(false);
   expect(existsSync(devFolder(devDir).stackFile)).toBe(false);

@@ -1,6 +1,7 @@
-import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { convertV4MiniflareOptions, Miniflare } from 'miniflare';
+import type { Miniflare } from 'miniflare';
+import { applyMigrations } from '../../dev/gateway/migrations.ts';
+import { startWorker } from './worker.ts';
 
 const MIGRATIONS = join(import.meta.dirname, '../../edge/database/migrations');
 
@@ -9,22 +10,15 @@ export interface TestD1 {
   stop(): Promise<void>;
 }
 
-/** A real, empty D1 in workerd, with the migrations applied. */
+/** The D1 of a Worker that has one under `DB`, with the migrations applied. */
+export async function migratedD1(worker: Miniflare): Promise<D1Database> {
+  const binding = await worker.getD1Database('DB');
+  await applyMigrations(binding, MIGRATIONS);
+  return binding as unknown as D1Database;
+}
+
+/** A real, empty D1 in workerd. */
 export async function startD1(): Promise<TestD1> {
-  const miniflare = new Miniflare(
-    convertV4MiniflareOptions({
-      modules: true,
-      script: 'export default { fetch: () => new Response() }',
-      compatibilityDate: '2026-11-01',
-      d1Databases: ['DB'],
-      telemetry: { enabled: false },
-    }),
-  );
-  const binding = (await miniflare.getD1Database('DB')) as unknown as D1Database;
-  const files = (await readdir(MIGRATIONS)).filter((name) => name.endsWith('.sql')).sort();
-  for (const file of files) {
-    const statements = (await readFile(join(MIGRATIONS, file), 'utf8')).split('--> statement-breakpoint');
-    await binding.batch(statements.map((statement) => binding.prepare(statement)));
-  }
-  return { binding, stop: () => miniflare.dispose() };
+  const worker = startWorker('export default { fetch: () => new Response() }', { d1Databases: ['DB'] });
+  return { binding: await migratedD1(worker), stop: () => worker.dispose() };
 }

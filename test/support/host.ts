@@ -72,12 +72,24 @@ function asRoot<T>(action: () => T): T {
 
 /**
  * Starts PostgreSQL and PgBouncer with the product's own configuration. Started by root, this process goes on
- * as the servers' user until `stop`, so that both take it for the agent.
+ * as the servers' user until `stop`, so that both take it for the agent. Whatever fails, nothing is left running.
  */
 export async function startHost(): Promise<TestHost> {
+  const started = new AsyncDisposableStack();
+  try {
+    return await startParts(started);
+  } catch (error) {
+    await started.disposeAsync();
+    throw error;
+  }
+}
+
+/** @param started takes what has to end, in the order in which it was begun */
+async function startParts(started: AsyncDisposableStack): Promise<TestHost> {
   const user = serverUser();
   const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
   const root = mkdtempSync(join(tmpdir(), 'branchgate-host-'));
+  started.defer(() => rmSync(root, { recursive: true, force: true }));
   const stateDir = join(root, 'state');
   const dataDir = join(root, 'data');
   mkdirSync(stateDir);
@@ -105,7 +117,10 @@ export async function startHost(): Promise<TestHost> {
   const agentProgram = join(root, 'branchgate-agent.mjs');
   await bundleAgent(agentProgram);
 
-  if (process.getuid?.() === 0) process.seteuid?.(user.uid);
+  if (process.getuid?.() === 0) {
+    process.seteuid?.(user.uid);
+    started.defer(() => process.seteuid?.(0));
+  }
   await makeRulesFolder(layout.rulesDir);
   // What is tested is the order of things after a killed process, not after a power cut.
   const forTests = 'fsync = off\nshared_buffers = 32MB\n';
@@ -172,9 +187,12 @@ export async function startHost(): Promise<TestHost> {
 
   const connect = () => logIn(layout.postgres, PLATFORM_ROLE, PLATFORM_ROLE);
 
-  await start('postgres');
-  await start('pooler');
+  for (const part of ['postgres', 'pooler'] as const) {
+    started.defer(() => end(part, 'SIGINT'));
+    await start(part);
+  }
   const host = await openHost(readSettings(settings));
+  started.defer(() => closeHost(host));
   const failed = await recover(host);
   if (failed.length > 0) throw new Error(`recovery failed: ${failed.map(({ name }) => name).join(', ')}`);
 
@@ -208,13 +226,7 @@ export async function startHost(): Promise<TestHost> {
         await client.end();
       }
     },
-    stop: async () => {
-      await closeHost(host);
-      await end('pooler', 'SIGINT');
-      await end('postgres', 'SIGINT');
-      if (process.getuid?.() === 0) process.seteuid?.(0);
-      rmSync(root, { recursive: true, force: true });
-    },
+    stop: () => started.disposeAsync(),
   };
 }
 

@@ -30,5 +30,3 @@ export async function startMailServer() {
       }),
   };
 }
-
-export type MailServer = Awaited<ReturnType<typeof startMailServer>>;

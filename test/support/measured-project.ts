@@ -3,7 +3,8 @@ import { openDatabase } from '../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../edge/database/schema.ts';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { BranchMeasurement } from '../../shared/metrics/measurement.ts';
-import { type MonitorGateway, measurementOf } from './monitor-gateway.ts';
+import type { MonitorGateway } from './monitor-gateway.ts';
+import { measurementOf } from './sample-measurement.ts';
 
 const NOW = new Date();
 export const MIB = 1024 * 1024;

@@ -12,17 +12,7 @@ import {
   startHostWithProject,
 } from '../../support/host-project.ts';
 import { branchIn, flush, TestMeter } from '../../support/metering.ts';
-
-const NOTHING = {
-  cpu_seconds: 0,
-  total_connections: 0,
-  transactions_committed: 0,
-  transactions_rolled_back: 0,
-  rows_fetched: 0,
-  rows_inserted: 0,
-  rows_updated: 0,
-  rows_deleted: 0,
-};
+import { NOTHING_COUNTED } from '../../support/sample-measurement.ts';
 
 let servers: TestHost;
 let project: Project;
@@ -59,8 +49,8 @@ async function restartAgent() {
 describe('against truth', () => {
   test('a branch has used nothing of what made and proved it', async () => {
     const branch = await project.create('db_shop_prod_br_fresh', main.database);
-    expect(await meter.read(branch)).toMatchObject(NOTHING);
-    expect(await meter.read(branch)).toMatchObject({ ...NOTHING, active_connections: 0 });
+    expect(await meter.read(branch)).toMatchObject(NOTHING_COUNTED);
+    expect(await meter.read(branch)).toMatchObject({ ...NOTHING_COUNTED, active_connections: 0 });
     await project.drop(branch);
   });
 
@@ -135,7 +125,7 @@ describe('against truth', () => {
     });
     await servers.query('ALTER SYSTEM SET autovacuum_naptime = 3600');
     await servers.query('SELECT pg_reload_conf()');
-    expect(gain).toMatchObject({ ...NOTHING, cache_hit_ratio: null });
+    expect(gain).toMatchObject({ ...NOTHING_COUNTED, cache_hit_ratio: null });
   });
 
   test('the cache hit ratio is of the blocks read since the measurement before', async () => {
@@ -207,7 +197,7 @@ describe('what was counted outlives', () => {
     await insertTen();
     const after = await meter.read(main);
     for (const [name, value] of Object.entries(before)) {
-      if (name in NOTHING)
+      if (name in NOTHING_COUNTED)
         expect(Number(Reflect.get(after, name)), name).toBeGreaterThanOrEqual(Number(value));
     }
     return after.rows_inserted - before.rows_inserted;

@@ -174,7 +174,12 @@ test('types, nullable ones too, constraints, fields inside and links are told', 
   expect(html).toContain('<a href="#schema-Leaf">Leaf</a> or null');
 });
 
-test('answers have their fields; failures their codes, linked where they have a schema', () => {
+test('the fields of a named schema are told once, in its own section', () => {
+  expect(html).toContain('<a href="#schema-Leaf">Leaf</a></span></p>');
+  expect(textOf('addLeaf')).not.toContain('fallen_at string');
+});
+
+test('an answer without a name has its fields; failures their codes, linked where they have a schema', () => {
   const text = textOf('addLeaf');
   expect(text).toContain('201 The leaf. Headers: X-Left');
   expect(text).toContain('204 Nothing to add.');

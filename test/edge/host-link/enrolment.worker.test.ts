@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { makeHostKey } from '../../support/host-key.ts';
-import { type LinkGateway, PLATFORM_SECRET, startLinkGateway } from '../../support/link-gateway.ts';
+import { type LinkGateway, startLinkGateway } from '../../support/link-gateway.ts';
+import { PLATFORM_SECRET } from '../../support/worker.ts';
 
 let stateDir: string;
 let gateway: LinkGateway;
@@ -26,7 +27,7 @@ const enrol = (enrolment_token: string, public_key: unknown) =>
   gateway.post('/agent/v1/enrol', { enrolment_token, public_key });
 
 async function passTheHour(hostId: string): Promise<void> {
-  const database = await gateway.database();
+  const database = gateway.database;
   const expire = database.prepare('update hosts set enrolment_expires_at = ? where id = ?');
   await expire.bind(Date.now() - 1, hostId).run();
 }
@@ -63,10 +64,7 @@ describe('POST /platform/v1/hosts', () => {
       enrolment_token: expect.stringMatching(/^[\w-]{43}$/),
       expires_at: expect.stringMatching(/Z$/),
     });
-    const row = await (await gateway.database())
-      .prepare('select * from hosts where id = ?')
-      .bind(body.host_id)
-      .first();
+    const row = await gateway.database.prepare('select * from hosts where id = ?').bind(body.host_id).first();
     expect(row?.enrolment_token_hash).toBe(createHash('sha256').update(body.enrolment_token).digest('hex'));
     expect(Object.values(row ?? {})).not.toContain(body.enrolment_token);
   });

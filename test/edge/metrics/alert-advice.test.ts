@@ -1,23 +1,12 @@
 import { expect, test } from 'vitest';
 import { type Advised, type AlertName, alertsOf } from '../../../edge/metrics/alert-advice.ts';
 import type { BranchValues } from '../../../edge/metrics/metrics.ts';
-
-const QUIET: BranchValues = {
-  cpu_seconds: 0,
-  active_connections: 0,
-  total_connections: 0,
-  transactions_committed: 0,
-  transactions_rolled_back: 0,
-  rows_fetched: 0,
-  rows_inserted: 0,
-  rows_updated: 0,
-  rows_deleted: 0,
-  cache_hit_ratio: null,
-  database_size_bytes: 0,
-};
+import { NOTHING_MEASURED } from '../../support/sample-measurement.ts';
 
 const names = ({ values, ...more }: { values?: Partial<BranchValues> } & Partial<Omit<Advised, 'values'>>) =>
-  alertsOf({ storage: 0, branchCount: 1, ...more, values: { ...QUIET, ...values } }).map(({ name }) => name);
+  alertsOf({ storage: 0, branchCount: 1, ...more, values: { ...NOTHING_MEASURED, ...values } }).map(
+    ({ name }) => name,
+  );
 
 const commits = (transactions_committed: number, transactions_rolled_back: number) => ({
   values: { transactions_committed, transactions_rolled_back },
@@ -36,7 +25,7 @@ test.each<[AlertName, still: Parameters<typeof names>[0], passed: Parameters<typ
 });
 
 test('an alert has its value and its threshold', () => {
-  expect(alertsOf({ values: QUIET, storage: 1.2, branchCount: 10 })).toEqual([
+  expect(alertsOf({ values: NOTHING_MEASURED, storage: 1.2, branchCount: 10 })).toEqual([
     { name: 'storage', value: 1.2, threshold: 0.9 },
     { name: 'branch_count', value: 10, threshold: 10 },
   ]);

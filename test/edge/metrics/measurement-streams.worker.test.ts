@@ -1,6 +1,3 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { STREAMS_MAX } from '../../../edge/metrics/measurement-streams.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -8,20 +5,15 @@ import { listenTo } from '../../support/listen.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/measured-project.ts';
 import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
 
-let stateDir: string;
 let gateway: MonitorGateway;
 let project: MeasuredProject;
 let main: string;
 let other: string;
 
 beforeAll(async () => {
-  stateDir = await mkdtemp(join(tmpdir(), 'branchgate-streams-'));
-  gateway = await startMonitorGateway({ stateDir });
+  gateway = await startMonitorGateway();
 });
-afterAll(async () => {
-  await gateway?.stop();
-  await rm(stateDir, { recursive: true });
-});
+afterAll(() => gateway?.stop());
 beforeEach(async () => {
   project = await measuredProject(gateway);
   main = await project.branch('main');
@@ -105,19 +97,26 @@ describe('a stream', () => {
   });
 });
 
-test('a project has so many streams; when a client goes, its place is free', async () => {
-  const streams = await Promise.all(Array.from({ length: STREAMS_MAX }, () => listen()));
-  expect(new Set(streams.map(({ response }) => response.status))).toEqual(new Set([200]));
+const listenToAll = () => Promise.all(Array.from({ length: STREAMS_MAX }, () => listen()));
+const statuses = (streams: Awaited<ReturnType<typeof listenToAll>>) =>
+  new Set(streams.map(({ response }) => response.status));
+
+test('a project has so many streams, and who is there keeps his', async () => {
+  const streams = await listenToAll();
+  expect(statuses(streams)).toEqual(new Set([200]));
   const refused = await project.stream({ branchId: null, seconds: 600, since: null });
   expect(refused.status).toBe(429);
   expect(await refused.json()).toEqual({
     failure: { code: 'STREAM_LIMIT_REACHED', fields: { limit: STREAMS_MAX } },
   });
   for (const { abort } of streams.slice(0, 5)) abort.abort();
-  await eventually(async () => {
-    // What is written to a client that is gone is how its going is noticed at the latest.
-    await project.measure({ [main]: 1 });
-    expect((await listen({ seconds: 0 })).response.status).toBe(200);
-  });
-  expect(streams.slice(5).every(({ listener }) => !listener.ended)).toBe(true);
+  const newcomers = await listenToAll();
+  expect(newcomers.filter(({ response }) => response.status === 200)).toHaveLength(5);
+  await project.measure({ [main]: 1 });
+  for (const stream of streams.slice(5)) await eventually(async () => expect(sizes(stream)).toEqual([[1]]));
+});
+
+test('when clients go, their places are free for others, though nothing was measured meanwhile', async () => {
+  for (const { abort } of await listenToAll()) abort.abort();
+  expect(statuses(await listenToAll())).toEqual(new Set([200]));
 });

@@ -1,13 +1,6 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import {
-  INTERVAL_SECONDS,
-  type MonitorGateway,
-  measurementOf,
-  startMonitorGateway,
-} from '../../support/monitor-gateway.ts';
+import { INTERVAL_SECONDS, type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
+import { measurementOf } from '../../support/sample-measurement.ts';
 
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
@@ -19,17 +12,12 @@ const PROJECT = crypto.randomUUID();
 const MAIN = { id: crypto.randomUUID(), branchName: 'main' };
 const OTHER = { id: crypto.randomUUID(), branchName: 'other' };
 
-let stateDir: string;
 let gateway: MonitorGateway;
 
 beforeAll(async () => {
-  stateDir = await mkdtemp(join(tmpdir(), 'branchgate-measurements-'));
-  gateway = await startMonitorGateway({ stateDir });
+  gateway = await startMonitorGateway();
 });
-afterAll(async () => {
-  await gateway?.stop();
-  await rm(stateDir, { recursive: true });
-});
+afterAll(() => gateway?.stop());
 
 const newProject = () => gateway.measurements(crypto.randomUUID());
 type Tested = ReturnType<typeof newProject>;

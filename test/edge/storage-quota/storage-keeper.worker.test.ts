@@ -1,37 +1,25 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { projects } from '../../../edge/database/schema.ts';
 import { eventually } from '../../support/eventually.ts';
-import { type MailServer, startMailServer } from '../../support/mail-server.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/measured-project.ts';
 import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
 
-let stateDir: string;
-let mails: MailServer;
 let gateway: MonitorGateway;
 let project: MeasuredProject;
 let main: string;
 
 beforeAll(async () => {
-  stateDir = await mkdtemp(join(tmpdir(), 'branchgate-storage-'));
-  mails = await startMailServer();
-  gateway = await startMonitorGateway({ stateDir, mailUrl: mails.url });
+  gateway = await startMonitorGateway();
 });
-afterAll(async () => {
-  await gateway?.stop();
-  await mails?.stop();
-  await rm(stateDir, { recursive: true });
-});
+afterAll(() => gateway?.stop());
 beforeEach(async () => {
   project = await measuredProject(gateway);
   main = await project.branch('main');
 });
 
 const subjects = () =>
-  mails.posted
+  gateway.mails.posted
     .filter(({ body }) => body.text.includes(project.id))
     .map(({ body }) => body.subject.split(':')[0]);
 
@@ -176,7 +164,7 @@ describe('mails', () => {
     await mailed('STORAGE_WARNING', 'WRITE_BLOCKED');
     for (const mib of [700, 820]) await project.measure({ [main]: mib });
     await mailed('STORAGE_WARNING', 'STORAGE_WARNING', 'WRITE_BLOCKED');
-    const [first] = mails.posted.filter(({ body }) => body.text.includes(project.id));
+    const [first] = gateway.mails.posted.filter(({ body }) => body.text.includes(project.id));
     expect(first?.headers.authorization).toBe('Bearer key of the test');
     expect(first?.body).toMatchObject({
       from: 'branchgate@example.com',
@@ -196,23 +184,23 @@ describe('mails', () => {
     await project.db.update(projects).set({ name }).where(eq(projects.id, project.id));
     await project.measure({ [main]: 900 });
     await mailed('STORAGE_WARNING');
-    const [mail] = mails.posted.filter(({ body }) => body.text.includes(project.id));
+    const [mail] = gateway.mails.posted.filter(({ body }) => body.text.includes(project.id));
     expect(mail?.body.html).not.toMatch(/<(?!\/?p>)/);
     expect(mail?.body.html).toContain('&lt;img src=');
     expect(mail?.body.subject).not.toMatch(/[\r\n]/);
   });
 
   test('are sent again until they are taken, each under an id of its own', async () => {
-    mails.answersWith(500);
+    gateway.mails.answersWith(500);
     await project.measure({ [main]: 900 });
     await eventually(async () => expect(subjects().length).toBeGreaterThan(1));
     expect((await project.inspect()).alarm).toBeGreaterThan(Date.now());
     // Neither another measurement nor another life of the object is another mail.
     await project.measure({ [main]: 910 });
     await project.reset();
-    mails.answersWith(200);
+    gateway.mails.answersWith(200);
     await eventually(async () => expect((await project.inspect()).kept.outbox).toBeUndefined());
-    const ids = mails.posted
+    const ids = gateway.mails.posted
       .filter(({ body }) => body.text.includes(project.id))
       .map(({ headers }) => headers['idempotency-key']);
     expect(new Set(ids).size).toBe(1);

@@ -2,7 +2,7 @@ import { appendFileSync, mkdtempSync, renameSync, rmSync, truncateSync, writeFil
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { LogFollower } from '../../../agent/attempts/follow-log.ts';
+import { LogFollower } from '../../../agent/logs/follow-log.ts';
 import { eventually } from '../../support/eventually.ts';
 
 let folder: string;

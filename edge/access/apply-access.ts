@@ -1,12 +1,13 @@
-import { and, eq, getTableColumns, gt, type SQL, sql } from 'drizzle-orm';
+import { and, eq, getTableColumns, gt } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
-import type { CredentialKey } from '../credentials/password.ts';
 import { openPassword, scramVerifier } from '../credentials/password.ts';
-import { type Database, insertIf, type Statement } from '../database/database.ts';
+import type { SecretKey } from '../credentials/seal.ts';
+import type { Database } from '../database/database.ts';
 import { branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
 import type { CallHost } from '../host-link/host-caller.ts';
-import type { NetworkRuleRow } from './network-rule-record.ts';
+import type { NetworkRuleRow } from '../network-rules/network-rule-record.ts';
+import { confirmAccess } from './access-revision.ts';
 
 /**
  * Who may come into one project's databases, and what they may do there, with its revision: as the host takes it.
@@ -32,7 +33,7 @@ export const accessReads = (db: Database, projectId: string) =>
   ] as const;
 
 export async function accessOf(
-  keys: readonly CredentialKey[],
+  keys: readonly SecretKey[],
   project: typeof projects.$inferSelect,
   rules: readonly NetworkRuleRow[],
   closed: readonly { id: string }[],
@@ -52,34 +53,10 @@ export async function accessOf(
   };
 }
 
-/** A change of the access comes with a new revision, so that the host can tell old from new. */
-export const nextAccessRevision = (db: Database, projectId: string, condition: SQL) =>
-  db
-    .update(projects)
-    .set({ accessRevision: sql`access_revision + 1` })
-    .where(and(eq(projects.id, projectId), condition));
-
-/** Adds a rule under a new revision of its own, when `condition` holds. */
-export const addRule = (db: Database, rule: NetworkRuleRow, condition: SQL): Statement[] => [
-  insertIf(db, networkRules, rule, condition),
-  nextAccessRevision(db, rule.projectId, sql`exists (select 1 from ${networkRules} where id = ${rule.id})`),
-  db
-    .update(networkRules)
-    .set({ revision: sql`(select access_revision from ${projects} where id = ${rule.projectId})` })
-    .where(eq(networkRules.id, rule.id)),
-];
-
-/** Notes that both ports obey this revision. */
-export const confirmAccess = (db: Database, projectId: string, revision: number) =>
-  db
-    .update(projects)
-    .set({ accessApplied: sql`max(access_applied, ${revision})` })
-    .where(eq(projects.id, projectId));
-
 /** Makes both ports and open sessions obey the access as it is wanted now. @throws HostCallError */
 export async function applyAccess(
   db: Database,
-  keys: readonly CredentialKey[],
+  keys: readonly SecretKey[],
   callHost: CallHost,
   projectId: string,
 ): Promise<void> {
