@@ -5,6 +5,7 @@ import { RulePublisher } from '../access/publish-rules.ts';
 import { openPool, type Pool } from '../postgres/connect.ts';
 import { PageMarks } from '../rows/page-marks.ts';
 import { Places } from '../rows/places.ts';
+import { Walks } from '../rows/walks.ts';
 import type { AgentSettings } from '../settings.ts';
 
 /** How a clone is made: sharing the source's blocks, or copying every one. */
@@ -19,7 +20,7 @@ export interface Host {
   sessions: Pool;
   rules: RulePublisher;
   /** What the table browser keeps between two operations. */
-  rows: { places: Places; marks: PageMarks };
+  rows: { places: Places; marks: PageMarks; walks: Walks };
   cloneMethod: CloneMethod;
 }
 
@@ -35,12 +36,13 @@ export async function openHost(settings: AgentSettings): Promise<Host> {
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RulePublisher(settings, postgres),
-    rows: { places: new Places(), marks: new PageMarks() },
+    rows: { places: new Places(), marks: new PageMarks(), walks: new Walks() },
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }
 
-export async function closeHost({ postgres, sessions }: Host): Promise<void> {
+export async function closeHost({ postgres, sessions, rows }: Host): Promise<void> {
+  await rows.walks.close();
   await Promise.all([postgres.end(), sessions.end()]);
 }
 

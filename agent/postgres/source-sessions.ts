@@ -3,13 +3,16 @@ import type { Queryable } from './connect.ts';
 
 const LOOK_EVERY_MS = 5;
 
+/** `application_name` of sessions whose work can be left: a clone ends them at once. */
+export const GIVES_WAY = 'branchgate-background';
+
 /** Direct sessions are ended when idle for so long, and after that time without more ado. Milliseconds. */
 const IDLE_FOR = 100;
 const PATIENCE = 300;
 
 /**
- * Resolves once no session is left in the database. Ends autovacuum workers and idle direct sessions on the
- * way. The pooler's are its own business: one that looks idle may just have been sent a transaction's first
+ * Resolves once no session is left in the database. Ends autovacuum workers, idle direct sessions and
+ * those that give way on the way. The pooler's are its own business: one that looks idle may just have been sent a transaction's first
  * statement.
  * @param wait milliseconds to wait for sessions that can't be ended
  * @returns whether the database became empty in time
@@ -23,7 +26,7 @@ export async function emptyDatabase(
   for (;;) {
     const elapsed = performance.now() - started;
     const { rows } = await db.query(
-      `SELECT CASE WHEN backend_type = 'autovacuum worker'
+      `SELECT CASE WHEN backend_type = 'autovacuum worker' OR application_name = '${GIVES_WAY}'
                      OR (state = 'idle' AND client_addr IS NOT NULL
                          AND clock_timestamp() - state_change >= $2 * interval '1 millisecond')
               THEN pg_terminate_backend(pid) END

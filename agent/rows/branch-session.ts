@@ -4,13 +4,11 @@ import { loginName } from '../../shared/branch/login.ts';
 import type { Host } from '../operations/host.ts';
 import { inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
+import { GIVES_WAY } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
 
-/** A lock that another session holds is waited for no longer, and a statement runs no longer. Milliseconds. */
+/** A lock that another session holds is waited for no longer. Milliseconds. */
 const LOCK_WITHIN_MS = 3_000;
-const STATEMENT_WITHIN_MS = 5_000;
-/** A tenant's code can lift both limits or catch their errors; after this time the session is ended. */
-const SESSION_WITHIN_MS = 7_000;
 const END_WITHIN_MS = 1_000;
 /** A clone keeps new sessions out for as long as it takes. */
 const CONNECT_WITHIN_MS = 3_000;
@@ -21,11 +19,8 @@ const CONNECT_WITHIN_MS = 3_000;
  */
 const OPTIONS = {
   search_path: 'pg_catalog,pg_temp',
-  statement_timeout: STATEMENT_WITHIN_MS,
   lock_timeout: LOCK_WITHIN_MS,
-  idle_in_transaction_session_timeout: SESSION_WITHIN_MS,
   idle_session_timeout: 0,
-  transaction_timeout: SESSION_WITHIN_MS,
   client_connection_check_interval: 1_000,
   client_min_messages: 'error',
   row_security: 'on',
@@ -46,12 +41,50 @@ const OPTIONS = {
   jit: 'off',
 };
 
-/** Reading sees one moment, and can't change anything even if a view calls a function that tries. */
-const MODES = {
-  read: { default_transaction_isolation: 'repeatable read', default_transaction_read_only: 'on' },
-  // Whether it may write is for the login's own setting to say: it is off while the project is over its quota.
-  change: { default_transaction_isolation: 'read committed' },
+interface Mode {
+  application: string;
+  /** Whether it may wait for a place. */
+  waits: boolean;
+  /** A statement runs no longer. Milliseconds. */
+  statementWithin: number;
+  /** A tenant's code can lift the limits or catch their errors; after this time the session is ended. */
+  sessionWithin: number;
+  settings: Record<string, string>;
+}
+
+/** What somebody waits for. */
+const ASKED_FOR = {
+  application: 'branchgate-rows',
+  waits: true,
+  statementWithin: 5_000,
+  sessionWithin: 7_000,
 };
+
+/** Reading sees one moment, and can't change anything even if a view calls a function that tries. */
+const READING = { default_transaction_isolation: 'repeatable read', default_transaction_read_only: 'on' };
+
+const MODES = {
+  read: { ...ASKED_FOR, settings: READING },
+  // Whether it may write is for the login's own setting to say: it is off while the project is over its quota.
+  change: { ...ASKED_FOR, settings: { default_transaction_isolation: 'read committed' } },
+  /** Reading ahead, which nobody waits for. */
+  background: {
+    application: GIVES_WAY,
+    waits: false,
+    statementWithin: 1_000,
+    sessionWithin: 1_500,
+    settings: READING,
+  },
+} satisfies Record<string, Mode>;
+
+const optionsOf = ({ statementWithin, sessionWithin, settings }: Mode) =>
+  asOptions({
+    ...OPTIONS,
+    statement_timeout: statementWithin,
+    idle_in_transaction_session_timeout: sessionWithin,
+    transaction_timeout: sessionWithin,
+    ...settings,
+  });
 
 const asOptions = (settings: Record<string, string | number>) =>
   Object.entries(settings)
@@ -95,7 +128,8 @@ export async function inBranch<T>(
   mode: keyof typeof MODES,
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
-  const leave = await host.rows.places.enter(branch_id);
+  const { application, waits, sessionWithin } = MODES[mode];
+  const leave = await host.rows.places.enter(branch_id, waits);
   const user = loginName(branch_id, 'read_write');
   try {
     const session = await openSession({
@@ -103,13 +137,15 @@ export async function inBranch<T>(
       port: host.settings.POSTGRES_PORT,
       user,
       database,
-      application_name: 'branchgate-rows',
-      options: asOptions({ ...OPTIONS, ...MODES[mode] }),
+      application_name: application,
+      options: optionsOf(MODES[mode]),
       types: AS_TEXT,
       stream: boundedSocket,
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
     });
-    return await bounded(host, session, user, () => inTransaction(session, () => action(session)));
+    return await bounded(host, session, { user, within: sessionWithin }, () =>
+      inTransaction(session, () => action(session)),
+    );
   } finally {
     leave();
   }
@@ -119,7 +155,7 @@ export async function inBranch<T>(
 async function bounded<T>(
   host: Host,
   session: OwnSession,
-  user: string,
+  { user, within }: { user: string; within: number },
   action: () => Promise<T>,
 ): Promise<T> {
   const pid = await ownPid(session);
@@ -136,7 +172,7 @@ async function bounded<T>(
   const watchdog = setTimeout(() => {
     expired = true;
     terminate();
-  }, SESSION_WITHIN_MS);
+  }, within);
   try {
     const result = await action();
     await session.end();

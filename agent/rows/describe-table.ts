@@ -28,6 +28,10 @@ export interface TableDescription {
   /** `pg_class.relkind` */
   kind: string;
   estimated_rows: number | null;
+  /** The estimate, or what the statistics count: these tell of rows at once, but nothing in a clone. */
+  likely_rows: number;
+  /** Neither partitioned nor with policies. */
+  is_plain: boolean;
   /** Those the login may read. */
   columns: TableColumn[];
   /** The primary key, and every other column that is unique and not null. */
@@ -116,6 +120,8 @@ const KEYS = `
      AND (indisprimary OR indnkeyatts = 1
        AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attnum = indkey[0] AND attnotnull)))`;
 
+const LIKELY_ROWS = 'greatest(reltuples, pg_stat_get_live_tuples(c.oid), 0)::bigint';
+
 /** A row's key lies in an index, so changing it is never a HOT update. */
 const STATE = `
   (SELECT format('%s/%s/%s/%s', c.relfilenode, sum(pg_stat_get_tuples_inserted(part)),
@@ -135,6 +141,7 @@ export async function describeTable(
   const columns = columnsOf(`, 'base_oid', base::text, 'base_type', ${TYPE_NAME}`, `CROSS JOIN ${BASE_TYPE}`);
   const { rows } = await session.query<{ description: string }>(
     `SELECT json_build_object('oid', c.oid::text, 'kind', relkind, 'estimated_rows', ${ESTIMATE},
+       'likely_rows', ${LIKELY_ROWS}, 'is_plain', relkind = 'r' AND NOT relrowsecurity,
        'columns', ${columns}, 'keys', ${KEYS}, 'state', ${STATE}) AS description
      FROM ${READABLE} AND nspname = $1::text AND relname = $2::text`,
     [schema, table],

@@ -6,11 +6,13 @@ interface Marks {
   state: string;
   /** Key values by offset. */
   keys: Map<number, KeyValues>;
+  /** Whether somebody has set out to lay them all. */
+  claimed: boolean;
 }
 
 /** All marks together take up 32 MiB at most. */
 const TABLES_MAX = 128;
-const MARKS_PER_TABLE = 256;
+export const MARKS_PER_TABLE = 256;
 const KEY_LENGTH_MAX = 1_024;
 
 /** Fewer rows than these are passed over faster than remembered. */
@@ -45,9 +47,18 @@ export class PageMarks {
     forgetOldest(keys, MARKS_PER_TABLE);
   }
 
+  /** Notes that somebody lays the marks of this state, who may get less than all the way: it is done once. */
+  claim(table: string, state: string): void {
+    this.#marksOf(table, state).claimed = true;
+  }
+
+  isClaimed(table: string, state: string): boolean {
+    return this.#marksOf(table, state).claimed;
+  }
+
   #marksOf(table: string, state: string): Marks {
     const known = this.#tables.get(table);
-    const marks = known?.state === state ? known : { state, keys: new Map() };
+    const marks = known?.state === state ? known : { state, keys: new Map(), claimed: false };
     this.#tables.delete(table);
     this.#tables.set(table, marks);
     forgetOldest(this.#tables, TABLES_MAX);

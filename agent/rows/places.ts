@@ -19,9 +19,13 @@ export class Places {
   readonly #held: string[] = [];
   readonly #waiters: Waiter[] = [];
 
-  /** @throws HostError HOST_BUSY at once when too many wait already, otherwise after a wait */
-  async enter(branchId: string): Promise<() => void> {
+  /**
+   * @param waits whether to wait when no place is free
+   * @throws HostError HOST_BUSY at once when too many wait already, otherwise after a wait
+   */
+  async enter(branchId: string, waits = true): Promise<() => void> {
     if (this.#held.length >= LIMITS.held || count(this.#held, branchId) >= LIMITS.heldOfBranch) throw busy();
+    if (!waits && !this.#hasPlace(branchId)) throw busy();
     this.#held.push(branchId);
     if (!this.#hasPlace(branchId)) await this.#wait(branchId);
     else this.#running.push(branchId);

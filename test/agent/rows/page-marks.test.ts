@@ -25,6 +25,14 @@ test('another state of the table, or another table, has no marks', () => {
   expect(marks.before('t', 'before', 1000)).toBeNull();
 });
 
+test('a state is claimed once', () => {
+  const marks = new PageMarks();
+  expect(marks.isClaimed('t', 'before')).toBe(false);
+  marks.claim('t', 'before');
+  expect([marks.isClaimed('t', 'before'), marks.isClaimed('other', 'before')]).toEqual([true, false]);
+  expect(marks.isClaimed('t', 'after')).toBe(false);
+});
+
 test('marks are bounded: by table, by tables, by length', () => {
   const marks = new PageMarks();
   for (let offset = 1; offset <= 300; offset += 1) marks.note('t', '', offset, ['k']);

@@ -45,6 +45,15 @@ test('who waits for two seconds is turned away and takes up no place', async () 
   expect([again.inside.length, again.turnedAway]).toEqual([4, []]);
 });
 
+test('who would not wait is turned away at once when no place is free', async () => {
+  const places = new Places();
+  const { inside } = crowd(places, 'one', 4);
+  await settle();
+  await expect(places.enter('one', false)).rejects.toMatchObject({ code: 'HOST_BUSY' });
+  inside[0]?.();
+  await places.enter('one', false);
+});
+
 test('a full branch keeps no other out; all together have sixteen places', async () => {
   const places = new Places();
   const first = crowd(places, 'one', 8);

@@ -1,0 +1,85 @@
+import { identifier, type Session } from '../postgres/connect.ts';
+import { fromTable, type Key, type TableDescription } from './describe-table.ts';
+import { type KeyValues, type PageMarks, stepFor } from './page-marks.ts';
+
+/** A table whose rows are found by their key. */
+export interface OrderedTable {
+  /** What the marks know it by. */
+  name: string;
+  description: TableDescription;
+  from: string;
+  key: Key;
+}
+
+/** @returns null for what has no primary key */
+export function orderedTable(
+  description: TableDescription,
+  place: { branch_id: string; schema: string; table: string },
+): OrderedTable | null {
+  const key = description.keys.find(({ is_primary }) => is_primary);
+  if (!key) return null;
+  return {
+    name: `${place.branch_id}/${description.oid}`,
+    description,
+    from: fromTable(description, place),
+    key,
+  };
+}
+
+const namesOf = ({ key }: OrderedTable) => key.columns.map(({ name }) => identifier(name)).join(', ');
+
+export const orderOf = (table: OrderedTable) => `ORDER BY ${namesOf(table)}`;
+
+/** Rows are compared by one operator; the indexes of a key of several types can order by several. */
+export const isSeekable = ({ key }: OrderedTable) =>
+  new Set(key.columns.map(({ at_least }) => at_least)).size === 1;
+
+/** Condition of the rows at or after a mark, whose values are the parameters from $1 on. */
+export function fromMark({ key, description }: OrderedTable): string {
+  const values = key.columns.map(({ name }, place) => {
+    const column = description.columns.find((candidate) => candidate.name === name);
+    return `$${place + 1}::${column?.base_type}`;
+  });
+  const names = key.columns.map(({ name }) => identifier(name));
+  const [operator] = key.columns.map(({ at_least }) => at_least);
+  if (names.length === 1) return `${names} ${operator} ${values}`;
+  return `ROW(${names.join(', ')}) ${operator} ROW(${values.join(', ')})`;
+}
+
+/**
+ * Finds the key of the row at `offset` in the index, from the nearest mark on, and leaves marks on the way.
+ * @param isOver asked before each mark
+ * @returns its values; `beyond` when there are not so many rows, or it was over before
+ */
+export async function seek(
+  marks: PageMarks,
+  session: Session,
+  table: OrderedTable,
+  offset: number,
+  isOver = () => false,
+): Promise<KeyValues | 'beyond'> {
+  const { state, likely_rows } = table.description;
+  const mark = marks.before(table.name, state, offset);
+  if (mark?.offset === offset) return mark.key;
+  await session.query(
+    `DECLARE seek NO SCROLL CURSOR FOR
+     SELECT ${namesOf(table)} FROM ${table.from} ${mark ? `WHERE ${fromMark(table)}` : ''} ${orderOf(table)}`,
+    mark?.key ?? [],
+  );
+  const step = stepFor(likely_rows);
+  // The cursor stands before its first row.
+  let at = (mark?.offset ?? 0) - 1;
+  while (!isOver()) {
+    const next = Math.min((Math.floor(at / step) + 1) * step, offset);
+    const { rows } = await session.query<KeyValues>({
+      text: `FETCH RELATIVE ${next - at} FROM seek`,
+      rowMode: 'array',
+    });
+    const [key] = rows;
+    if (!key) break;
+    if (next > 0 && next % step === 0) marks.note(table.name, state, next, key);
+    if (next === offset) return key;
+    at = next;
+  }
+  return 'beyond';
+}
