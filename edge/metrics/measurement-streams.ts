@@ -14,6 +14,12 @@ export const STREAM_SECONDS_MAX = 600;
 const RECONNECT_AFTER_MS = 2_000;
 const BEAT = ': still here\n\n';
 const BEAT_MS = 15_000;
+/**
+ * A client's going is noticed by writing to it alone: TCP answers the first write, and the next one fails (workerd
+ * 1.20261117). So a newcomer who finds no place has this many beats written, as long as it takes.
+ */
+const PROBES_MAX = 10;
+const PROBE_MS = 100;
 /** A client that does not read has its stream ended when this much waits for it. */
 const WAITING_MAX_BYTES = 256 * 1024;
 
@@ -37,20 +43,23 @@ function eventOf({ at, branches }: MeasurementEvent, projectId: string): string 
 export class MeasurementStreams {
   readonly #streams = new Set<OpenStream>();
   #beat: ReturnType<typeof setInterval> | undefined;
-
-  get isFull(): boolean {
-    return this.#streams.size >= STREAMS_MAX;
-  }
+  #probe: Promise<void> | null = null;
 
   /**
    * @param branchId of the one branch to tell of; null for all
    * @param missed what to tell at once, oldest first
+   * @returns null when there is no place, not even after whoever is gone was looked for
    */
-  open(
+  async open(
     projectId: string,
     { branchId, seconds }: { branchId: string | null; seconds: number },
-    missed: readonly MeasurementEvent[],
-  ): ReadableStream {
+    missed: () => readonly MeasurementEvent[],
+  ): Promise<ReadableStream | null> {
+    for (let probes = 0; this.#streams.size >= STREAMS_MAX; probes++) {
+      if (probes === PROBES_MAX) return null;
+      this.#probe ??= this.#probeAll();
+      await this.#probe;
+    }
     const { readable, writable } = new IdentityTransformStream();
     const stream: OpenStream = {
       branchId,
@@ -63,7 +72,7 @@ export class MeasurementStreams {
     // Fails when the client goes.
     stream.writer.closed.catch(() => {}).finally(() => this.#forget(stream));
     this.#write(stream, `retry: ${RECONNECT_AFTER_MS}\n\n`);
-    for (const event of missed) this.#tell(stream, projectId, event);
+    for (const event of missed()) this.#tell(stream, projectId, event);
     return readable;
   }
 
@@ -78,6 +87,13 @@ export class MeasurementStreams {
 
   #beatAll(): void {
     for (const stream of this.#streams) this.#write(stream, BEAT);
+  }
+
+  /** Of all newcomers together. */
+  async #probeAll(): Promise<void> {
+    this.#beatAll();
+    await new Promise((resolve) => setTimeout(resolve, PROBE_MS));
+    this.#probe = null;
   }
 
   #write(stream: OpenStream, text: string): void {

@@ -105,15 +105,17 @@ export class ProjectMonitor extends RpcTarget {
     projectId: string,
     wanted: { branchId: string | null; seconds: number; since: number | null },
   ): Promise<StreamOutcome> {
-    if (this.#streams.isFull) {
-      return { failure: { code: 'STREAM_LIMIT_REACHED', fields: { limit: STREAMS_MAX } } };
-    }
-    const since = wanted.since ?? (this.#measurements.last()?.at ?? 0) - 1;
-    const missed = this.#measurements.after(since, TOLD_AGAIN_MAX).map(({ at, branches }) => ({
-      at,
-      branches: branches.map(([branch_id, values]) => ({ branch_id, ...values })),
-    }));
-    return { stream: this.#streams.open(projectId, wanted, missed) };
+    const missed = () => {
+      const since = wanted.since ?? (this.#measurements.last()?.at ?? 0) - 1;
+      return this.#measurements.after(since, TOLD_AGAIN_MAX).map(({ at, branches }) => ({
+        at,
+        branches: branches.map(([branch_id, values]) => ({ branch_id, ...values })),
+      }));
+    };
+    const stream = await this.#streams.open(projectId, wanted, missed);
+    return stream
+      ? { stream }
+      : { failure: { code: 'STREAM_LIMIT_REACHED', fields: { limit: STREAMS_MAX } } };
   }
 
   /** Judges anew, after a change of the quota. Resolves when the host obeys, or is known to be away. */

@@ -9,7 +9,7 @@ export interface Goal {
   name: string;
   measured: number;
   limit: number | null;
-  unit: '×' | '%' | 'ms';
+  unit: '×' | '%' | 'ms' | 'attempts';
 }
 
 export interface Report {
@@ -20,7 +20,9 @@ export interface Report {
   setting: Record<string, string>;
   goals: Goal[];
   /** Tables of milliseconds: caption → row → every sample. */
-  times: Record<string, Record<string, number[]>>;
+  times?: Record<string, Record<string, number[]>>;
+  /** Tables of how many, in the same form. */
+  counts?: Record<string, Record<string, number[]>>;
 }
 
 export const isMet = ({ measured, limit }: Goal) => limit === null || measured <= limit;
@@ -33,7 +35,7 @@ export function writeReport(name: string, report: Report): void {
 }
 
 /** The report in Markdown, which reads well in a terminal too. */
-export function renderReport({ title, method, setting, goals, times }: Report): string {
+export function renderReport({ title, method, setting, goals, times = {}, counts = {} }: Report): string {
   const sections = [
     `# ${title}`,
     method,
@@ -44,18 +46,22 @@ export function renderReport({ title, method, setting, goals, times }: Report): 
     ),
     ...Object.entries(times).flatMap(([caption, rows]) => [
       `${caption}, in milliseconds:`,
-      table(
-        ['', 'median', 'least', 'most', 'runs'],
-        Object.entries(rows).map(([row, samples]) => [
-          row,
-          ...[median(samples), Math.min(...samples), Math.max(...samples)].map((ms) => ms.toFixed(1)),
-          String(samples.length),
-        ]),
-      ),
+      samplesTable(rows),
     ]),
+    ...Object.entries(counts).flatMap(([caption, rows]) => [`${caption}:`, samplesTable(rows)]),
   ];
   return `${sections.join('\n\n')}\n`;
 }
+
+const samplesTable = (rows: Record<string, number[]>) =>
+  table(
+    ['', 'median', 'least', 'most', 'runs'],
+    Object.entries(rows).map(([row, samples]) => [
+      row,
+      ...[median(samples), Math.min(...samples), Math.max(...samples)].map((value) => value.toFixed(1)),
+      String(samples.length),
+    ]),
+  );
 
 function verdict(goal: Goal): string[] {
   const { measured, limit, unit } = goal;

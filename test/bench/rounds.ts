@@ -1,10 +1,10 @@
-/** What one case took in every round, in milliseconds. */
+/** What one case came to in every round: milliseconds, or whatever it counts. */
 export type Samples<Case extends string> = Record<Case, number[]>;
 
 /**
  * Runs the cases by turns, so that whatever else happens on the machine meets all of them alike. A first
- * round, whose times are not kept, warms everything up.
- * @param cases what is measured; each says itself how many milliseconds it took
+ * round, which is not kept, warms everything up.
+ * @param cases what is measured; each says itself what it came to
  */
 export async function byTurns<Case extends string>(
   rounds: number,
@@ -14,8 +14,8 @@ export async function byTurns<Case extends string>(
   const samples = Object.fromEntries(names.map((name) => [name, [] as number[]])) as Samples<Case>;
   for (let round = 0; round <= rounds; round++) {
     for (const name of names) {
-      const ms = await cases[name]();
-      if (round > 0) samples[name].push(ms);
+      const sample = await cases[name]();
+      if (round > 0) samples[name].push(sample);
     }
   }
   return samples;

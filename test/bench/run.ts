@@ -1,5 +1,7 @@
 import { xfsHindrance } from '../support/xfs.ts';
+import { measureConnectionLimits } from './connection-limits.ts';
 import { measureCopyOnWrite } from './copy-on-write.ts';
+import { measureDeepPages } from './deep-pages.ts';
 import { measureMeasurement } from './measurement.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
 
@@ -13,6 +15,8 @@ interface Benchmark {
 const BENCHMARKS: Record<string, Benchmark> = {
   'copy-on-write': { hindrance: xfsHindrance, measure: measureCopyOnWrite },
   measurement: { hindrance: () => null, measure: measureMeasurement },
+  'connection-limits': { hindrance: () => null, measure: measureConnectionLimits },
+  'deep-pages': { hindrance: () => null, measure: measureDeepPages },
 };
 
 const interrupted = new AbortController();
@@ -34,9 +38,18 @@ async function run(name: string, { hindrance, measure }: Benchmark): Promise<boo
   return report.goals.every(isMet);
 }
 
+/** Those named in the command line; without a name, all. */
+const wanted = process.argv.slice(2);
+const unknown = wanted.filter((name) => !(name in BENCHMARKS));
+if (unknown.length > 0) {
+  console.error(`no such benchmark: ${unknown.join(', ')}; there are ${Object.keys(BENCHMARKS).join(', ')}`);
+  process.exit(2);
+}
+
 let allMet = true;
 try {
   for (const [name, benchmark] of Object.entries(BENCHMARKS)) {
+    if (wanted.length > 0 && !wanted.includes(name)) continue;
     allMet = (await run(name, benchmark)) && allMet;
   }
 } catch (error) {

@@ -1,4 +1,5 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { STREAMS_MAX } from '../../edge/metrics/measurement-streams.ts';
 import { METRIC_NAMES } from '../../edge/metrics/metrics.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
@@ -242,12 +243,16 @@ test('usage is that of the active branches, and follows a deletion at once', asy
 });
 
 describe('the stream', () => {
-  const listen = async (path: string, headers: Record<string, string> = {}) => {
+  const open = async (path: string, headers: Record<string, string> = {}) => {
     const abort = new AbortController();
     const response = await fetch(`${stack.url}${path}`, {
       headers: { authorization: `Bearer ${await stack.token()}`, ...headers },
       signal: abort.signal,
     });
+    return { response, abort };
+  };
+  const listen = async (path: string, headers?: Record<string, string>) => {
+    const { response, abort } = await open(path, headers);
     expect(response.headers.get('content-type')).toBe('text/event-stream');
     return listenTo<{ observed_at: string; branches: { branch_id: string }[] }>(response, abort);
   };
@@ -267,5 +272,20 @@ describe('the stream', () => {
     const again = await listen(path, { 'Last-Event-ID': ids[0] ?? '' });
     await eventually(async () => expect(again.events.length).toBeGreaterThan(0));
     expect(again.events.map(({ id }) => id)).not.toContain(ids[0]);
+  });
+
+  test('whose client goes leaves its place to the next', async () => {
+    const { id } = await api.project('Streamed');
+    const openAll = () =>
+      Promise.all(Array.from({ length: STREAMS_MAX }, () => open(`/api/v1/projects/${id}/metrics/stream`)));
+    const gone = await openAll();
+    for (const { abort } of gone) abort.abort();
+    const next = await openAll();
+    onTestFinished(() => {
+      for (const { abort } of next) abort.abort();
+    });
+    expect([...gone, ...next].map(({ response }) => response.status)).toEqual(
+      Array(2 * STREAMS_MAX).fill(200),
+    );
   });
 });

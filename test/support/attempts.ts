@@ -36,6 +36,17 @@ export const targetOf = (
   database: branch.database,
 });
 
+/** What a branch's URL says. */
+export function targetOfUrl(url: string): Target {
+  const { port, username, password, pathname } = new URL(url);
+  return {
+    port: Number(port),
+    user: username,
+    password: decodeURIComponent(password),
+    database: pathname.slice(1),
+  };
+}
+
 /** A client that connects from one of this machine's addresses; the caller ends it. */
 export async function connectFrom(address: string, target: Target): Promise<pg.Client> {
   const client = new pg.Client({
@@ -64,10 +75,24 @@ export async function attempt(target: Target, address = HERE): Promise<Outcome> 
   }
 }
 
+interface Course {
+  address?: string;
+  /** Waits after each attempt until the next may be made. Left out: as fast as the servers answer. */
+  pace?: (outcome: Outcome) => Promise<unknown>;
+}
+
 /** That many, one after another. */
-export async function attempts(count: number, target: Target, address = HERE): Promise<Outcome[]> {
+export async function attempts(
+  count: number,
+  target: Target,
+  { address, pace }: Course = {},
+): Promise<Outcome[]> {
   const outcomes: Outcome[] = [];
-  while (outcomes.length < count) outcomes.push(await attempt(target, address));
+  while (outcomes.length < count) {
+    const outcome = await attempt(target, address);
+    outcomes.push(outcome);
+    await pace?.(outcome);
+  }
   return outcomes;
 }
 

@@ -31,13 +31,30 @@ test('200 clients through the pooler, of all branches together; the next gets Pg
   expect(answers.every(({ rows }) => rows[0].one === 1)).toBe(true);
   for (const each of [main, branch]) expect(await attempt(targetOf(servers, 'pooled', each))).toBe('full');
   expect(await attempt(targetOf(servers, 'direct', main)), 'the direct port is another matter').toBe('in');
-  // The agent is not among those who are counted.
-  await project.prepare(project.plan('db_clients_prod_br_two'));
+  // Whatever the agent does, it needs none of the 200 places.
+  const made = await project.create('db_clients_prod_br_two', main.database);
+  expect(await attempt(targetOf(servers, 'pooled', made))).toBe('full');
+  await expectUnproved(made);
 
   await clients.pop()?.end();
   await eventually(async () => expect(await attempt(targetOf(servers, 'pooled', main))).toBe('in'));
   await Promise.all(clients.map((client) => client.end()));
 });
+
+/** While the pooler is full, a proof fails when either server does not know the branch. */
+async function expectUnproved(made: Branch) {
+  const unmade = project.plan('db_clients_prod_br_unmade');
+  await project.prepare(unmade);
+  await servers.query('DELETE FROM branch WHERE branch_id = $1', [made.branch_id]);
+  await servers.host.rules.publish();
+  await Promise.all([
+    expect(project.prove(unmade)).rejects.toMatchObject({ code: 'PROOF_FAILED' }),
+    expect(project.prove(made)).rejects.toMatchObject({
+      code: 'PROOF_FAILED',
+      message: expect.stringContaining('does not serve'),
+    }),
+  ]);
+}
 
 test('the limit is a setting up to 500, and the configuration that is printed carries it', async () => {
   const { tls, agentUser } = servers.layout;

@@ -1,0 +1,69 @@
+import { Api, type ProjectBody } from '../support/api.ts';
+import { attempt, attempts, type Outcome, type Target, targetOfUrl, tried } from '../support/attempts.ts';
+import { dropBranch } from '../support/jobs.ts';
+import { startStack, UNLIMITED } from '../support/stack.ts';
+import { describeMachine } from './machine.ts';
+import type { Report } from './report.ts';
+import { byTurns, median } from './rounds.ts';
+
+const ROUNDS = 10;
+const IN_A_ROW = 70;
+const CROWD = 200;
+/** The specification's 50, and who is already connecting when the last of them is logged. */
+const IN_A_ROW_MAX = 52;
+
+const METHOD = `A branch takes 50 connection attempts a minute. The agent learns of them from the servers' logs, so how many \
+get in (their password is looked at) depends on how fast it gets to run beside a client that never waits. Agent, servers \
+and client are processes of their own. By turns in ${ROUNDS} rounds, each time at a new branch and with the right \
+password: ${IN_A_ROW} attempts, each made as soon as the one before is answered, and ${CROWD} at once, on either port. Of a \
+crowd those are through who are connecting when the fiftieth is logged: it is shown and not judged.`;
+
+/** @param signal ends it */
+export async function measureConnectionLimits(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
+  const stack = await startStack({ env: UNLIMITED, restarts: false });
+  try {
+    const api = new Api(stack.url, await stack.token());
+    const project = await api.project('Limits');
+    const admitted =
+      (port: 'direct_url' | 'database_url', connect: (target: Target) => Promise<Outcome[]>) => async () => {
+        signal.throwIfAborted();
+        return countAdmitted(api, project, port, connect);
+      };
+    const inARow = (target: Target) => attempts(IN_A_ROW, target);
+    const atOnce = (target: Target) => Promise.all(Array.from({ length: CROWD }, () => attempt(target)));
+    const counts = await byTurns(ROUNDS, {
+      'in a row, direct': admitted('direct_url', inARow),
+      'in a row, pooled': admitted('database_url', inARow),
+      'at once, direct': admitted('direct_url', atOnce),
+      'at once, pooled': admitted('database_url', atOnce),
+    });
+    return {
+      title: 'Connection limits',
+      method: METHOD,
+      setting: machine,
+      goals: Object.entries(counts).map(([name, samples]) => ({
+        name,
+        measured: median(samples),
+        limit: name.startsWith('in a row') ? IN_A_ROW_MAX : null,
+        unit: 'attempts',
+      })),
+      counts: { 'Attempts that got in': counts },
+    };
+  } finally {
+    await stack.stop();
+  }
+}
+
+async function countAdmitted(
+  api: Api,
+  project: ProjectBody,
+  port: 'direct_url' | 'database_url',
+  connect: (target: Target) => Promise<Outcome[]>,
+): Promise<number> {
+  const branch = await api.branch(project.id, 'crowded');
+  const credentials = await api.credentials(project.id, branch.id);
+  const admitted = tried(await connect(targetOfUrl(credentials[port])));
+  await dropBranch(api, project.id, branch.id);
+  return admitted;
+}
