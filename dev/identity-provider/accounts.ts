@@ -3,17 +3,18 @@ import { createHash } from 'node:crypto';
 export interface Account {
   email: string;
   name: string;
-  tenant: string;
+  tenant?: string;
   role: string;
 }
 
-/** Whoever signs in locally: every role the gateway knows, and a second organization. */
+/** Whoever signs in locally: every role the gateway knows, a second organization, and somebody of none. */
 export const ACCOUNTS: readonly Account[] = [
   { email: 'ada@example.com', name: 'Ada Lovelace', tenant: 'acme', role: 'branchgate.owner' },
   { email: 'grace@example.com', name: 'Grace Hopper', tenant: 'acme', role: 'branchgate.admin' },
   { email: 'linus@example.com', name: 'Linus Example', tenant: 'acme', role: 'developer' },
   { email: 'vera@example.com', name: 'Vera Viewer', tenant: 'acme', role: 'viewer' },
   { email: 'edsger@example.com', name: 'Edsger Dijkstra', tenant: 'globex', role: 'branchgate.owner' },
+  { email: 'alan@example.com', name: 'Alan Turing', role: 'developer' },
 ];
 
 /** The same for all of them: this provider is for one machine alone. */

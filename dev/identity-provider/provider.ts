@@ -4,6 +4,7 @@ import { accessToken, SCOPES, scopeNames } from './access-token.ts';
 import { accountOf } from './accounts.ts';
 import { keyDocument } from './key-ring.ts';
 import { loginForm } from './login-form.ts';
+import { PASSWORD_GRANT, passwordGrant } from './password-grant.ts';
 import { providerSecrets } from './provider-secrets.ts';
 import { fileStorage } from './storage.ts';
 
@@ -22,18 +23,20 @@ export interface ProviderSettings {
 }
 
 /**
- * An OpenID provider with the two clients of the service: `branchgate-gateway`, which keeps a secret, and
- * `branchgate-cli`, which can't (RFC 8252: any port of a loopback address). Both have to use PKCE.
+ * An OpenID provider with the two clients of the service: `branchgate-gateway`, which keeps a secret and may send
+ * passwords, and `branchgate-cli`, which can't (RFC 8252: any port of a loopback address). Both have to use PKCE.
  */
 export async function openIdProvider(settings: ProviderSettings): Promise<Provider> {
   const { issuer, stateDir, gatewayUrl, clientSecret, serviceName } = settings;
   const secrets = await providerSecrets(stateDir);
-  const grants = { grant_types: ['authorization_code', 'refresh_token'], response_types: ['code' as const] };
+  const grantTypes = ['authorization_code', 'refresh_token'];
+  const grants = { grant_types: grantTypes, response_types: ['code' as const] };
   const provider = new Provider(issuer, {
     adapter: fileStorage(join(stateDir, 'sessions.sqlite')),
     clients: [
       {
         ...grants,
+        grant_types: [...grantTypes, PASSWORD_GRANT],
         client_id: 'branchgate-gateway',
         client_secret: clientSecret,
         redirect_uris: [`${gatewayUrl}/api/v1/auth/idp/callback`],
@@ -52,8 +55,19 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
     jwks: { keys: [secrets.id_token_key] },
     cookies: { keys: [secrets.cookie_key] },
     pkce: { required: () => true },
-    features: { devInteractions: { enabled: false } },
-    routes: { authorization: '/oauth2/authorize', token: '/oauth2/token', userinfo: '/oauth2/userinfo' },
+    features: {
+      devInteractions: { enabled: false },
+      revocation: {
+        enabled: true,
+        allowedPolicy: (_ctx, client, token) => token.clientId === client.clientId,
+      },
+    },
+    routes: {
+      authorization: '/oauth2/authorize',
+      token: '/oauth2/token',
+      userinfo: '/oauth2/userinfo',
+      revocation: '/oauth2/revoke',
+    },
     interactions: { url: (_ctx, interaction) => `/interaction/${interaction.uid}` },
     ttl: {
       AccessToken: HOUR,
@@ -63,6 +77,8 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
       Grant: 14 * DAY,
       Interaction: HOUR,
     },
+    // Each sign-in has a grant of its own: the next one in the same browser leaves its tokens alone.
+    expiresWithSession: async () => false,
     issueRefreshToken: async (_ctx, client) => client.grantTypeAllowed('refresh_token'),
     findAccount: (_ctx, sub) => {
       const account = accountOf(sub);
@@ -77,6 +93,7 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
     },
   });
 
+  provider.registerGrantType(PASSWORD_GRANT, passwordGrant, ['username', 'password', 'scope']);
   provider.use(async (ctx, next) => {
     if (ctx.path !== KEY_DOCUMENT_PATH) return next();
     ctx.body = await keyDocument(stateDir, new Date());
@@ -98,7 +115,12 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
       issuedAt,
       expiresAt: new Date(issuedAt.getTime() + token.expiration * 1000),
     });
-    ctx.body = { ...(ctx.body as object), access_token: paseto };
+    const refreshToken = oidc?.entities.RefreshToken;
+    ctx.body = {
+      ...(ctx.body as object),
+      access_token: paseto,
+      ...(refreshToken && { refresh_token_expires_in: refreshToken.remainingTTL }),
+    };
   });
 
   return provider;

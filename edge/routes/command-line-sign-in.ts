@@ -1,5 +1,127 @@
-import { operations } from '../api/operation.ts';
+import { z } from 'zod';
+import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { readSettings } from '../settings.ts';
+import { exchangeCliCode } from '../sign-in/command-line-sign-in.ts';
+import { SignedInUser } from '../sign-in/login-response.ts';
+import { LoopbackRedirect } from '../sign-in/loopback-redirect.ts';
+import { authorizationUrl, scopesOf } from '../sign-in/provider-client.ts';
+import { TOKEN_FIELDS, tokenFields } from '../sign-in/token-answer.ts';
+
+const tags = ['Sign-in'];
+
+const redirect_uri = LoopbackRedirect;
+
+const CliStart = z
+  .strictObject({
+    redirect_uri,
+    state: z.string().min(1).max(512),
+    code_challenge: z
+      .string()
+      .regex(/^[\w-]{43}$/)
+      .meta({ description: 'SHA-256 of the verifier in base64url (RFC 7636 section 4.2).' }),
+    code_challenge_method: z.enum(['S256']),
+  })
+  .meta({
+    id: 'CliStart',
+    example: {
+      redirect_uri: 'http://127.0.0.1:49152/auth/callback',
+      state: 'af0ifjsldkj',
+      code_challenge: 'E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM',
+      code_challenge_method: 'S256',
+    },
+  });
+
+const CliExchange = z
+  .strictObject({
+    code: z.string().min(1).max(2048),
+    redirect_uri,
+    code_verifier: z
+      .string()
+      .regex(/^[\w.~-]{43,128}$/)
+      .meta({ description: 'RFC 7636 section 4.1.' }),
+  })
+  .meta({
+    id: 'CliExchange',
+    example: {
+      code: 'SplxlOBeZQQYbYS6WxSbIA',
+      redirect_uri: 'http://127.0.0.1:49152/auth/callback',
+      code_verifier: 'dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk',
+    },
+  });
+
+const client_id = z.string().meta({ example: 'branchgate-cli' });
+
+const CliSignIn = z
+  .strictObject({
+    authorization_url: z.url().meta({ description: 'To be opened in a browser.' }),
+    client_id,
+    scopes: z.string().meta({ example: 'openid profile email branchgate:read branchgate:write' }),
+  })
+  .meta({ id: 'CliSignIn' });
+
+const CliTokens = z
+  .strictObject({
+    ...TOKEN_FIELDS,
+    expires_at: z.iso.datetime(),
+    refresh_token_expires_at: z.iso
+      .datetime()
+      .nullable()
+      .meta({ description: 'Null when the provider does not say.' }),
+    client_id,
+    user: SignedInUser,
+  })
+  .meta({ id: 'CliTokens' });
 
 const router = operations();
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'startCliSignIn',
+    method: 'post',
+    path: '/api/v1/auth/cli/start',
+    summary: 'Where a command line sends its user to sign in',
+    tags,
+    request: { body: jsonBody(CliStart) },
+    responses: { 200: answer('What to open, and who asks for what there.', CliSignIn) },
+    failures: ['IDP_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const { code_challenge_method: _, ...parameters } = c.req.valid('json');
+    const settings = readSettings(c.env);
+    c.header('Cache-Control', 'no-store');
+    const authorization_url = await authorizationUrl(c, 'cli', parameters);
+    const scopes = scopesOf(settings);
+    return c.json({ authorization_url, client_id: settings.IDP_CLI_CLIENT_ID, scopes }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'public',
+    operationId: 'exchangeCliCode',
+    method: 'post',
+    path: '/api/v1/auth/cli/exchange',
+    summary: 'Tokens for the code that a command line got',
+    description: 'A code is good once, also when it came with a wrong verifier. Each sign-in is audited.',
+    tags,
+    request: { body: jsonBody(CliExchange) },
+    responses: { 200: answer('The tokens of the provider.', CliTokens) },
+    failures: ['SIGN_IN_FAILED', 'TENANT_REQUIRED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
+  }),
+  async (c) => {
+    c.header('Cache-Control', 'no-store');
+    const { tokens, principal } = await exchangeCliCode(c, c.req.valid('json'));
+    const { userId: id, email, role } = principal;
+    const body = {
+      ...tokenFields(tokens),
+      expires_at: tokens.accessExpiresAt.toISOString(),
+      refresh_token_expires_at: tokens.refreshExpiresAt?.toISOString() ?? null,
+      client_id: readSettings(c.env).IDP_CLI_CLIENT_ID,
+      user: { id, email, role },
+    };
+    return c.json(body, 200);
+  },
+);
 
 export const commandLineSignInRoutes = router;

@@ -6,12 +6,15 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { LOCAL_PASSWORD } from '../../../dev/identity-provider/accounts.ts';
 import { openIdProvider } from '../../../dev/identity-provider/provider.ts';
+import { Browser } from '../../support/browser.ts';
 import { freePort } from '../../support/free-port.ts';
 import { type KeyDocument, verifyPaseto } from '../../support/verify-paseto.ts';
 
 const GATEWAY = 'http://127.0.0.1:8787';
 const CLIENT_SECRET = 'secret of the test';
 const LOOPBACK_CLIENT = { id: 'branchgate-cli', redirectUri: 'http://127.0.0.1:49152/auth/callback' };
+const GATEWAY_CLIENT = { id: 'branchgate-gateway', redirectUri: `${GATEWAY}/api/v1/auth/idp/callback` };
+const BASIC = `Basic ${Buffer.from(`${GATEWAY_CLIENT.id}:${CLIENT_SECRET}`).toString('base64')}`;
 const SCOPE = 'openid email branchgate:read branchgate:write';
 
 let stateDir: string;
@@ -51,27 +54,8 @@ afterAll(async () => {
 /** The provider is started anew within a test: no connection is kept for later. */
 const ONE_OFF = { connection: 'close' };
 
-/** A browser: follows redirects within the provider, keeps its cookies, stops at the client's address. */
-class Browser {
-  readonly #cookies = new Map<string, string>();
-
-  async open(address: string, form?: Record<string, string>): Promise<{ address: URL; response: Response }> {
-    const cookie = [...this.#cookies].map(([name, value]) => `${name}=${value}`).join('; ');
-    const response = await fetch(address, {
-      redirect: 'manual',
-      headers: { ...ONE_OFF, cookie },
-      ...(form && { method: 'POST', body: new URLSearchParams(form) }),
-    });
-    for (const line of response.headers.getSetCookie()) {
-      const [name = '', value = ''] = line.split(';')[0]?.split('=') ?? [];
-      this.#cookies.set(name, value);
-    }
-    const location = response.headers.get('location');
-    if (location === null) return { address: new URL(address), response };
-    const next = new URL(location, address);
-    return next.origin === issuer ? this.open(next.href) : { address: next, response };
-  }
-}
+/** Stops at the client's address. */
+const newBrowser = () => new Browser(({ origin }) => origin === issuer);
 
 const pkce = () => {
   const verifier = randomBytes(32).toString('base64url');
@@ -93,18 +77,19 @@ function authorizationUrl(client: { id: string; redirectUri: string }, challenge
 
 async function signIn(client: { id: string; redirectUri: string }, email: string) {
   const { verifier, challenge } = pkce();
-  const browser = new Browser();
-  const form = await browser.open(authorizationUrl(client, challenge));
-  const { address } = await browser.open(form.address.href, { email, password: LOCAL_PASSWORD });
+  const { address } = await newBrowser().signIn(authorizationUrl(client, challenge), email);
   return { address, verifier, code: address.searchParams.get('code') ?? '' };
 }
 
-const requestToken = (form: Record<string, string>, authorization?: string) =>
-  fetch(`${issuer}/oauth2/token`, {
+const post = (path: string, form: Record<string, string>, authorization?: string) =>
+  fetch(`${issuer}${path}`, {
     method: 'POST',
     headers: { ...ONE_OFF, ...(authorization && { authorization }) },
     body: new URLSearchParams(form),
   });
+
+const requestToken = (form: Record<string, string>, authorization?: string) =>
+  post('/oauth2/token', form, authorization);
 
 const keys = async () =>
   (await (await fetch(`${issuer}/v1/keys/paseto-v4-public`, { headers: ONE_OFF })).json()) as KeyDocument;
@@ -157,7 +142,7 @@ test('a command-line client signs in with PKCE and gets a PASETO with the claims
 });
 
 test("the gateway's client has to show its secret", async () => {
-  const client = { id: 'branchgate-gateway', redirectUri: `${GATEWAY}/api/v1/auth/idp/callback` };
+  const client = GATEWAY_CLIENT;
   const { code, verifier } = await signIn(client, 'ada@example.com');
   const form = {
     grant_type: 'authorization_code',
@@ -167,8 +152,7 @@ test("the gateway's client has to show its secret", async () => {
   };
   expect((await requestToken({ ...form, client_id: client.id })).status).toBe(401);
 
-  const basic = `Basic ${Buffer.from(`${client.id}:${CLIENT_SECRET}`).toString('base64')}`;
-  expect((await requestToken(form, basic)).status).toBe(200);
+  expect((await requestToken(form, BASIC)).status).toBe(200);
 });
 
 test.each([
@@ -179,15 +163,57 @@ test.each([
     pkce().challenge,
   ],
 ])('%s: no code', async (_case, client, challenge) => {
-  const { address } = await new Browser().open(authorizationUrl(client, challenge));
+  const { address } = await newBrowser().open(authorizationUrl(client, challenge));
   expect(address.searchParams.has('code')).toBe(false);
   expect(address.pathname).not.toMatch(/^\/interaction/);
 });
 
 test('a wrong password shows the form again', async () => {
-  const browser = new Browser();
-  const form = await browser.open(authorizationUrl(LOOPBACK_CLIENT, pkce().challenge));
-  const { response } = await browser.open(form.address.href, { email: 'ada@example.com', password: 'guess' });
+  const address = authorizationUrl(LOOPBACK_CLIENT, pkce().challenge);
+  const { response } = await newBrowser().signIn(address, 'ada@example.com', 'guess');
   expect(response.status).toBe(401);
   expect(await response.text()).toContain('Wrong e-mail or password');
+});
+
+const PASSWORD = {
+  grant_type: 'password',
+  username: 'grace@example.com',
+  password: LOCAL_PASSWORD,
+  scope: SCOPE,
+};
+const refresh = (refresh_token: string) =>
+  requestToken({ grant_type: 'refresh_token', refresh_token }, BASIC);
+
+test("the gateway's client gets tokens for a password, which are renewed until they are revoked", async () => {
+  const response = await requestToken(PASSWORD, BASIC);
+  const tokens = (await response.json()) as Tokens;
+  expect(response.status, JSON.stringify(tokens)).toBe(200);
+  const { claims } = await verifyPaseto(tokens.access_token, await keys());
+  expect(claims).toMatchObject({
+    email: 'grace@example.com',
+    scp: ['branchgate:read', 'branchgate:write'],
+    ctx: { tenant_id: 'acme' },
+  });
+
+  const { refresh_token } = tokens;
+  // Another client's token is left alone.
+  await post('/oauth2/revoke', { token: refresh_token, client_id: LOOPBACK_CLIENT.id });
+  expect((await refresh(refresh_token)).status).toBe(200);
+  expect((await post('/oauth2/revoke', { token: refresh_token }, BASIC)).status).toBe(200);
+  expect((await refresh(refresh_token)).status).toBe(400);
+});
+
+test.each([
+  ['a wrong password', { password: 'guess' }, 'invalid_grant'],
+  ['an unknown address', { username: 'nobody@example.com' }, 'invalid_grant'],
+  ['no password', { password: '' }, 'invalid_grant'],
+])('%s gets no tokens', async (_case, wrong, error) => {
+  const response = await requestToken({ ...PASSWORD, ...wrong }, BASIC);
+  expect([response.status, await response.json()]).toMatchObject([400, { error }]);
+});
+
+test('a client that can not keep a secret sends no passwords', async () => {
+  const response = await requestToken({ ...PASSWORD, client_id: LOOPBACK_CLIENT.id });
+  expect(response.status).toBe(400);
+  expect(await response.json()).not.toHaveProperty('access_token');
 });

@@ -1,0 +1,20 @@
+import { z } from 'zod';
+import type { Tokens } from './sessions.ts';
+
+/** What every answer with the tokens of a sign-in at the provider has. */
+export const TOKEN_FIELDS = {
+  access_token: z.string(),
+  refresh_token: z.string().nullable().meta({ description: 'Null when the provider gives none.' }),
+  token_type: z.enum(['bearer']),
+  expires_in: z
+    .int()
+    .min(0)
+    .meta({ description: 'Seconds that the access token is good for.', example: 3600 }),
+};
+
+export const tokenFields = ({ accessToken, refreshToken, accessExpiresAt }: Tokens) => ({
+  access_token: accessToken,
+  refresh_token: refreshToken,
+  token_type: 'bearer' as const,
+  expires_in: Math.max(0, Math.floor((accessExpiresAt.getTime() - Date.now()) / 1000)),
+});

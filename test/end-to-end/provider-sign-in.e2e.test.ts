@@ -1,0 +1,365 @@
+import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { beforeAll, describe, expect, inject, onTestFinished, test } from 'vitest';
+import { Api } from '../support/api.ts';
+import { Browser, type Page } from '../support/browser.ts';
+import { checkAnswer } from '../support/contract.ts';
+import { readStackFile } from '../support/started-stack.ts';
+
+const ADA = 'ada@example.com';
+/** An account that belongs to no organization. */
+const NO_TENANT = 'alan@example.com';
+const LOGIN = '/api/v1/auth/idp/login';
+const CALLBACK = '/api/v1/auth/idp/callback';
+const START = '/api/v1/auth/cli/start';
+const EXCHANGE = '/api/v1/auth/cli/exchange';
+
+const { url, devDir } = inject('stack');
+const nobody = new Api(url, null);
+let idpUrl: string;
+
+beforeAll(() => {
+  idpUrl = readStackFile(devDir).idp_url;
+});
+
+const isCallback = ({ origin, pathname }: URL) => origin === url && pathname === CALLBACK;
+
+/** Follows the redirects of gateway and provider; what comes back to the callback is left to the test. */
+const newBrowser = () => new Browser((address) => !isCallback(address));
+
+const startAddress = (returnTo = '/') => `${url}${LOGIN}?return_to=${encodeURIComponent(returnTo)}`;
+
+/** Signs in at the provider's form. @returns the address of the callback, not yet asked */
+async function comeBack(browser: Browser, returnTo?: string, email = ADA): Promise<URL> {
+  const { address } = await browser.signIn(startAddress(returnTo), email);
+  expect(isCallback(address)).toBe(true);
+  return address;
+}
+
+async function read({ address, response }: Page) {
+  const bodyText = await response.text();
+  const { status, headers } = response;
+  checkAnswer({ method: 'GET', path: address.pathname + address.search, status, headers, bodyText });
+  expect(headers.get('cache-control')).toBe('no-store');
+  return { status, body: JSON.parse(bodyText) as Record<string, string> };
+}
+
+const FAILED = { status: 400, body: { error: 'SIGN_IN_FAILED' } };
+
+describe('the web sign-in', () => {
+  test('goes by the form of the provider and ends in tokens that the API takes', async () => {
+    const browser = newBrowser();
+    const address = await comeBack(browser, '/projects?tab=branches');
+    const [cookie] = browser.cookies.filter(({ path }) => path === CALLBACK);
+    expect(cookie?.name).toBe(`idp_sign_in_${address.searchParams.get('state')}`);
+    expect(cookie?.value).not.toContain('projects');
+
+    const { status, body } = await read(await browser.open(address.href));
+    expect({ status, body }).toEqual({
+      status: 200,
+      body: {
+        access_token: expect.stringMatching(/^v4\.public\./),
+        refresh_token: expect.any(String),
+        token_type: 'bearer',
+        expires_in: expect.any(Number),
+        state: '/projects?tab=branches',
+      },
+    });
+    expect(Number(body.expires_in)).toBeGreaterThan(3500);
+    expect(browser.cookies.filter(({ path }) => path === CALLBACK)).toEqual([]);
+    const ada = new Api(url, body.access_token ?? '');
+    expect((await ada.get('/api/v1/projects')).status).toBe(200);
+    const { body: audit } = await ada.get('/api/v1/audit-events?name=sign_in.succeeded&limit=1');
+    expect(audit).toMatchObject({
+      audit_events: [{ actor_email: ADA, metadata: { first_factor: 'idp', second_factor: null } }],
+    });
+  });
+
+  test('asks the provider for what the specification says, with state, nonce and PKCE', async () => {
+    const response = await fetch(startAddress(), { redirect: 'manual' });
+    expect(response.status).toBe(302);
+    expect(response.headers.get('cache-control')).toBe('no-store');
+    expect(response.headers.get('set-cookie')).toMatch(
+      /^idp_sign_in_[\w-]{43}=[^;]+; Max-Age=600; Path=\/api\/v1\/auth\/idp\/callback; HttpOnly; SameSite=Lax$/,
+    );
+    const { origin, pathname, searchParams } = new URL(response.headers.get('location') ?? '');
+    expect(origin + pathname).toBe(`${idpUrl}/oauth2/authorize`);
+    expect(Object.fromEntries(searchParams)).toEqual({
+      response_type: 'code',
+      client_id: 'branchgate-gateway',
+      redirect_uri: url + CALLBACK,
+      scope: 'openid profile email branchgate:read branchgate:write',
+      state: expect.stringMatching(/^[\w-]{43}$/),
+      nonce: expect.stringMatching(/^[\w-]{43}$/),
+      code_challenge: expect.stringMatching(/^[\w-]{43}$/),
+      code_challenge_method: 'S256',
+    });
+  });
+
+  test.each([
+    'https://evil.example',
+    '//evil.example',
+    '/\\evil.example',
+    '/%09/evil.example',
+    '/\t/evil.example',
+    '/%5Cevil.example',
+    '/%2Fevil.example',
+    '/\r\nLocation: //evil.example',
+    '/%0d%0aLocation:%20//evil.example',
+    '/%zz',
+    '',
+  ])('return_to %j → 422 and no redirect', async (returnTo) => {
+    const { status, headers, body } = await nobody.get(`${LOGIN}?return_to=${encodeURIComponent(returnTo)}`);
+    expect({ status, body }).toMatchObject({ status: 422, body: { details: [{ path: 'return_to' }] } });
+    expect([headers.get('location'), headers.get('set-cookie')]).toEqual([null, null]);
+  });
+
+  test('two tabs of a browser each end their own', async () => {
+    const browser = newBrowser();
+    const first = await comeBack(browser, '/first');
+    // The provider knows the browser by now and asks no more.
+    const { address: second } = await browser.open(startAddress('/second'));
+    expect((await read(await browser.open(second.href))).body.state).toBe('/second');
+    expect((await read(await browser.open(first.href))).body.state).toBe('/first');
+  });
+
+  test('without a state, with another one, or from another browser → 400, and the right one goes on', async () => {
+    const browser = newBrowser();
+    const address = await comeBack(browser);
+    const without = new URL(address);
+    without.searchParams.delete('state');
+    expect(await read(await browser.open(without.href))).toMatchObject(FAILED);
+    const another = new URL(address);
+    another.searchParams.set('state', 'a'.repeat(43));
+    expect(await read(await browser.open(another.href))).toMatchObject(FAILED);
+    expect(await read(await newBrowser().open(address.href))).toMatchObject(FAILED);
+
+    const thief = newBrowser();
+    const own = await comeBack(thief);
+    const mixed = new URL(address);
+    mixed.searchParams.set('state', own.searchParams.get('state') ?? '');
+    // The victim's code with the thief's own state and cookie: PKCE tells.
+    expect(await read(await thief.open(mixed.href))).toMatchObject(FAILED);
+    expect((await read(await browser.open(address.href))).status).toBe(200);
+  });
+
+  test('a cookie is good for the state it was made for', async () => {
+    const browser = newBrowser();
+    const address = await comeBack(browser);
+    const state = address.searchParams.get('state') ?? '';
+    const cookie = browser.cookies.find(({ name }) => name.endsWith(state))?.value;
+    const other = 'b'.repeat(43);
+    address.searchParams.set('state', other);
+    const response = await fetch(address, { headers: { cookie: `idp_sign_in_${other}=${cookie}` } });
+    expect(await read({ address, response })).toMatchObject(FAILED);
+  });
+
+  test('a state and its code are good once, also with the cookie kept', async () => {
+    const browser = newBrowser();
+    const address = await comeBack(browser);
+    const headers = { cookie: browser.cookies.map(({ name, value }) => `${name}=${value}`).join('; ') };
+    const asked = await Promise.all([0, 1].map(() => fetch(address, { headers })));
+    const answers = await Promise.all(asked.map((response) => read({ address, response })));
+    expect(answers.map(({ status }) => status).sort()).toEqual([200, 400]);
+    expect(await read({ address, response: await fetch(address, { headers }) })).toMatchObject(FAILED);
+  });
+
+  test('what the provider refuses ends in 400, without its words, and its state is spent', async () => {
+    const browser = newBrowser();
+    const granted = await comeBack(browser);
+    const refused = new URL(granted);
+    refused.search = new URLSearchParams({
+      error: 'access_denied',
+      error_description: 'the resource owner said no',
+      session_state: 's',
+      scope: 'openid',
+      iss: idpUrl,
+      state: granted.searchParams.get('state') ?? '',
+    }).toString();
+    const { status, body } = await read(await browser.open(refused.href));
+    expect({ status, body }).toMatchObject(FAILED);
+    expect(JSON.stringify(body)).not.toMatch(/denied|said no/);
+    expect(await read(await browser.open(granted.href))).toMatchObject(FAILED);
+  });
+
+  test.each([
+    ['another issuer', { iss: 'https://evil.example' }],
+    ['no issuer', { iss: null }],
+    ['no code', { code: null }],
+    ['an empty code', { code: '' }],
+    ['a code that was never given', { code: 'made-up' }],
+  ])('an answer with %s → 400', async (_case, change) => {
+    const browser = newBrowser();
+    const address = await comeBack(browser);
+    for (const [name, value] of Object.entries(change)) {
+      if (value === null) address.searchParams.delete(name);
+      else address.searchParams.set(name, value);
+    }
+    expect(await read(await browser.open(address.href))).toMatchObject(FAILED);
+  });
+
+  test.each(['access_token=a', 'code=a&code=b'])('an answer with %s → 422', async (query) => {
+    expect((await nobody.get(`${CALLBACK}?${query}`)).status).toBe(422);
+  });
+
+  test('gives its tokens also to somebody without a tenant', async () => {
+    const browser = newBrowser();
+    const address = await comeBack(browser, '/', NO_TENANT);
+    const { status, body } = await read(await browser.open(address.href));
+    expect(status).toBe(200);
+    const answer = await new Api(url, body.access_token ?? '').get('/api/v1/projects');
+    expect(answer).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
+  });
+});
+
+/** A command line that listens where the code comes to, as RFC 8252 wants it. */
+async function commandLine() {
+  const server = createServer((request, response) => {
+    came.push(new URL(request.url ?? '', redirect_uri));
+    response.end('You can close this window.');
+  });
+  const came: URL[] = [];
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  onTestFinished(() => void server.close());
+  const redirect_uri = `http://127.0.0.1:${(server.address() as AddressInfo).port}/auth/callback`;
+  const code_verifier = randomBytes(32).toString('base64url');
+  const start = {
+    redirect_uri,
+    state: randomBytes(8).toString('hex'),
+    code_challenge: createHash('sha256').update(code_verifier).digest('base64url'),
+    code_challenge_method: 'S256',
+  };
+  return { start, came, exchange: { redirect_uri, code_verifier } };
+}
+
+/** Signs in through the browser. @returns what the command line exchanges */
+async function codeFor(line: Awaited<ReturnType<typeof commandLine>>, email = ADA) {
+  const { status, body } = await nobody.post<Record<string, string>>(START, line.start);
+  expect(status, JSON.stringify(body)).toBe(200);
+  const page = await new Browser(() => true).signIn(body.authorization_url ?? '', email);
+  expect(await page.response.text()).toBe('You can close this window.');
+  const parameters = line.came.at(-1)?.searchParams;
+  expect(parameters?.get('state')).toBe(line.start.state);
+  return { ...line.exchange, code: parameters?.get('code') ?? '' };
+}
+
+describe('the sign-in of a command line', () => {
+  test('ends in tokens that the API takes, and is audited', async () => {
+    const line = await commandLine();
+    const started = await nobody.post<Record<string, string>>(START, line.start);
+    expect(started).toMatchObject({ status: 200, body: expect.anything() });
+    expect(started.headers.get('cache-control')).toBe('no-store');
+    expect(started.body).toEqual({
+      authorization_url: expect.stringMatching(new RegExp(`^${idpUrl}/oauth2/authorize\\?`)),
+      client_id: 'branchgate-cli',
+      scopes: 'openid profile email branchgate:read branchgate:write',
+    });
+
+    const { status, headers, body } = await nobody.post<Record<string, unknown>>(
+      EXCHANGE,
+      await codeFor(line),
+    );
+    expect({ status, body }).toEqual({
+      status: 200,
+      body: {
+        access_token: expect.stringMatching(/^v4\.public\./),
+        refresh_token: expect.any(String),
+        token_type: 'bearer',
+        expires_in: expect.any(Number),
+        expires_at: expect.stringMatching(/Z$/),
+        refresh_token_expires_at: expect.stringMatching(/Z$/),
+        client_id: 'branchgate-cli',
+        user: { id: expect.any(String), email: ADA, role: 'owner' },
+      },
+    });
+    expect(headers.get('cache-control')).toBe('no-store');
+    const left = (Date.parse(String(body.expires_at)) - Date.now()) / 1000;
+    expect(Math.abs(left - Number(body.expires_in))).toBeLessThan(60);
+    const weeks = Date.parse(String(body.refresh_token_expires_at)) - Date.now();
+    expect(Math.round(weeks / 86_400_000)).toBe(14);
+
+    const ada = new Api(url, String(body.access_token));
+    expect((await ada.get('/api/v1/projects')).status).toBe(200);
+    const { body: audit } = await ada.get('/api/v1/audit-events?name=branchgate.cli.login&limit=1');
+    expect(audit).toMatchObject({
+      audit_events: [
+        {
+          name: 'branchgate.cli.login',
+          actor_id: (body.user as { id: string }).id,
+          actor_email: ADA,
+          tenant_id: 'acme',
+          project_id: null,
+          request_id: headers.get('x-request-id'),
+        },
+      ],
+    });
+  });
+
+  test.each([
+    ['redirect_uri', 'http://localhost.evil.example/auth/callback'],
+    ['redirect_uri', 'http://127.0.0.1@evil.example/auth/callback'],
+    ['redirect_uri', 'https://127.0.0.1:49152/auth/callback'],
+    ['redirect_uri', 'http://127.0.0.1:49152/elsewhere'],
+    ['redirect_uri', 'http://127.0.0.1:49152/auth/callback#fragment'],
+    ['code_challenge_method', 'plain'],
+    ['code_challenge', 'short'],
+    ['state', ''],
+    ['scope', 'openid'],
+  ])('%s %j → 422', async (field, value) => {
+    const { start } = await commandLine();
+    const { status, body } = await nobody.post(START, { ...start, [field]: value });
+    expect({ status, body }).toMatchObject({ status: 422, body: { details: [{ path: field }] } });
+  });
+
+  test('without a method, plain is not assumed', async () => {
+    const { code_challenge_method: _, ...start } = (await commandLine()).start;
+    expect((await nobody.post(START, start)).status).toBe(422);
+  });
+
+  test.each([
+    ['redirect_uri', 'http://localhost.evil.example/auth/callback'],
+    ['code_verifier', 'short'],
+    ['code', ''],
+  ])('an exchange with %s %j → 422', async (field, value) => {
+    const { exchange } = await commandLine();
+    const answer = await nobody.post(EXCHANGE, { ...exchange, code: 'a', [field]: value });
+    expect(answer).toMatchObject({ status: 422, body: { details: [{ path: field }] } });
+  });
+
+  test('a code is good once, of many at a time too', async () => {
+    const exchange = await codeFor(await commandLine());
+    const answers = await Promise.all([0, 1, 2, 3].map(() => nobody.post(EXCHANGE, exchange)));
+    expect(answers.map(({ status }) => status).sort()).toEqual([200, 400, 400, 400]);
+    expect(await nobody.post(EXCHANGE, exchange)).toMatchObject(FAILED);
+  });
+
+  test('a wrong verifier spends the code', async () => {
+    const exchange = await codeFor(await commandLine());
+    const wrong = { ...exchange, code_verifier: randomBytes(32).toString('base64url') };
+    expect(await nobody.post(EXCHANGE, wrong)).toMatchObject(FAILED);
+    expect(await nobody.post(EXCHANGE, exchange)).toMatchObject(FAILED);
+  });
+
+  test('a code that came to another port is no code of this one', async () => {
+    const exchange = await codeFor(await commandLine());
+    const { redirect_uri } = (await commandLine()).exchange;
+    expect(await nobody.post(EXCHANGE, { ...exchange, redirect_uri })).toMatchObject(FAILED);
+  });
+
+  test("a code of the web sign-in is none of a command line's", async () => {
+    const address = await comeBack(newBrowser());
+    const { exchange } = await commandLine();
+    const code = address.searchParams.get('code') ?? '';
+    expect(await nobody.post(EXCHANGE, { ...exchange, code })).toMatchObject(FAILED);
+  });
+
+  test('is for users of a tenant', async () => {
+    const exchange = await codeFor(await commandLine(), NO_TENANT);
+    const answer = await nobody.post(EXCHANGE, exchange);
+    expect(answer).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
+    expect(answer.body).not.toHaveProperty('access_token');
+  });
+});
