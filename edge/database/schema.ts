@@ -20,17 +20,13 @@ import {
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
 import type { Actor } from '../audit/actor.ts';
-import { SECOND_FACTOR_METHODS } from '../sign-in/second-factor-method.ts';
+import { created, moment, updated } from './columns.ts';
 
 /**
- * The system of record (D1). Moments are Unix milliseconds; ids are UUIDs; `docs/storage.md` says what is
+ * The system of record (D1); accounts are in `account-schema.ts`. Moments are Unix milliseconds; ids are UUIDs; `docs/storage.md` says what is
  * kept for how long. Statuses that free a name are left out of the unique indexes, so that a deleted or
  * failed record never makes a name unusable.
  */
-
-const moment = (name: string) => integer(name, { mode: 'timestamp_ms' });
-const created = () => moment('created_at').notNull();
-const updated = () => moment('updated_at').notNull();
 
 /** Local copy of a provider's user, known by issuer and `gid`, never by e-mail (spec 2.1, 5.9). */
 export const users = sqliteTable(
@@ -69,58 +65,6 @@ export const organizationMembers = sqliteTable(
     createdAt: created(),
   },
   (t) => [primaryKey({ columns: [t.organizationId, t.userId] })],
-);
-
-/**
- * Accounts of the gateway's own. Each is made when its e-mail address is proven, with a tenant of its own; as a user
- * it is known by the gateway as issuer and the account's id as `gid`.
- */
-export const accounts = sqliteTable('accounts', {
-  id: text('id').primaryKey(),
-  /** In lower case. */
-  email: text('email').notNull().unique(),
-  name: text('name').notNull(),
-  /** scrypt with its parameters and salt; see `sign-in/password-hash.ts`. */
-  passwordHash: text('password_hash').notNull(),
-  role: text('role').notNull(),
-  tenantId: text('tenant_id').notNull(),
-  createdAt: created(),
-  updatedAt: updated(),
-});
-
-/** The second factor of a user, of ours or the provider's. */
-export const secondFactors = sqliteTable(
-  'second_factors',
-  {
-    issuer: text('issuer').notNull(),
-    gid: text('gid').notNull(),
-    method: text('method', { enum: SECOND_FACTOR_METHODS }).notNull(),
-    /** Of `totp`: the secret, sealed with AES-256-GCM; associated data: issuer, gid, key id. */
-    keyId: text('key_id'),
-    sealedSecret: text('sealed_secret'),
-    /** Of `totp`: the time step of the last code that was taken; no code of it or before is taken again. */
-    lastStep: integer('last_step'),
-    createdAt: created(),
-  },
-  (t) => [primaryKey({ columns: [t.issuer, t.gid] })],
-);
-
-/** One row a refresh token that was given out; those that stem from one sign-in are a family. No token is kept. */
-export const refreshTokens = sqliteTable(
-  'refresh_tokens',
-  {
-    id: text('id').primaryKey(),
-    familyId: text('family_id').notNull(),
-    accountId: text('account_id')
-      .notNull()
-      .references(() => accounts.id, { onDelete: 'cascade' }),
-    usedAt: moment('used_at'),
-    expiresAt: moment('expires_at').notNull(),
-  },
-  (t) => [
-    index('refresh_tokens_by_family').on(t.familyId),
-    index('refresh_tokens_by_expiry').on(t.expiresAt),
-  ],
 );
 
 /** A database host: enrolled once with a one-time token, then known by its public key. */
