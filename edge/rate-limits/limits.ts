@@ -51,7 +51,7 @@ export const LIMITS = {
   second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_answer' },
   wrong_second_factors: wrongTries(30),
   // What holds once and is over within the hour: a state, a code, the last step of a sign-in.
-  single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_answer' },
+  single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_answer', givenBack: true },
 } satisfies Record<string, Limit>;
 
 export type LimitName = keyof typeof LIMITS;
