@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Host } from '../operations/host.ts';
 import { resumeUnlessCloning } from '../operations/live-source.ts';
 import { showClients, withConsole } from '../pooler/console.ts';
@@ -8,6 +9,9 @@ import { restoreLogins } from '../postgres/roles.ts';
 
 /** Longest wait for a session that was told to end. */
 const END_WITHIN_MS = 4_000;
+/** A login takes some round trips; one that is kept open for longer than this is ended. */
+const LOG_IN_WITHIN_MS = 2_000;
+const LOOK_EVERY_MS = 10;
 
 /**
  * Brings logins, both ports and open sessions to obey what `keepAccess` noted. It goes by what is still there,
@@ -22,14 +26,14 @@ export async function enforceAccess(host: Host, session: Session, projectId: str
     [projectId],
   );
   const ending = await loginsToEnd(session, projectId);
-  await withClientsOut(host, session, ending.thrownOut, async () => {
-    await inTransaction(session, () => restoreLogins(session, projectId));
-    await host.rules.publish();
-    await endDirectSessions(session, projectId);
-  });
+  await inTransaction(session, () => restoreLogins(session, projectId));
+  await host.rules.publish();
+  await waitForLogins(session);
+  await endDirectSessions(session, projectId);
+  await throwClientsOut(host, session, ending.thrownOut);
   for (const database of ending.reconnected) await reconnectServers(host.settings, database);
   await throwOutStrangers(host, session, projectId);
-  await forgetEnding(session, projectId, ending.logins, noted[0]?.access_revision ?? -1);
+  await forgetEnding(session, projectId, noted[0]?.access_revision ?? -1);
 }
 
 /** Projects whose sessions may not obey yet: the agent died while it enforced their access. */
@@ -41,7 +45,6 @@ export async function unenforcedProjects(db: Queryable): Promise<string[]> {
 }
 
 interface Ending {
-  logins: { login: string; end_from: string }[];
   /** Databases whose pooled clients have to go. */
   thrownOut: string[];
   /** Databases whose pooled clients stay, on other sessions with PostgreSQL. */
@@ -49,52 +52,49 @@ interface Ending {
 }
 
 async function loginsToEnd(session: Session, projectId: string): Promise<Ending> {
-  const { rows } = await session.query<{
-    login: string;
-    end_from: string;
-    database: string;
-    closed: boolean;
-    all: boolean;
-  }>(
-    `SELECT login, end_from::text, database, closed, end_from = '-infinity' AS all
-     FROM login JOIN branch USING (branch_id) WHERE project_id = $1 AND end_from IS NOT NULL`,
+  // The pooler throws out the clients of a closed branch itself, when its entry goes.
+  const { rows } = await session.query<{ database: string; all: boolean }>(
+    `SELECT database, bool_or(end_from = '-infinity') AS all
+     FROM login JOIN branch USING (branch_id)
+     WHERE project_id = $1 AND end_from IS NOT NULL AND NOT closed GROUP BY database`,
     [projectId],
   );
-  // The pooler throws out the clients of a closed branch itself, when its entry goes.
-  const open = rows.filter(({ closed }) => !closed);
-  const thrownOut = [...new Set(open.filter(({ all }) => all).map(({ database }) => database))];
-  const reconnected = open.map(({ database }) => database).filter((name) => !thrownOut.includes(name));
-  return { logins: rows, thrownOut, reconnected: [...new Set(reconnected)] };
+  const named = (all: boolean) => rows.filter((row) => row.all === all).map(({ database }) => database);
+  return { thrownOut: named(true), reconnected: named(false) };
 }
 
-/** Runs `change` while the pooler has no clients of these databases; who comes meanwhile waits until it is over. */
-async function withClientsOut(
-  host: Host,
-  session: Session,
-  databases: string[],
-  change: () => Promise<void>,
-): Promise<void> {
-  const { settings } = host;
-  const killable = databases.filter(canPause);
-  try {
-    for (const database of killable) await killClients(settings, database);
-    await change();
-  } finally {
-    for (const database of killable) await resumeUnlessCloning(settings, session, database);
+/**
+ * A login under way goes by the password and the rules that were there when it began, and has no name yet by which
+ * it could be ended. Other branches' are waited for as well.
+ */
+async function waitForLogins(session: Session): Promise<void> {
+  const { rows } = await session.query<{ now: string }>('SELECT clock_timestamp()::text AS now');
+  const underWay = `FROM pg_stat_activity
+    WHERE state = 'starting' AND client_addr IS NOT NULL AND backend_start < $1::timestamptz`;
+  const values = [rows[0]?.now];
+  for (const deadline = performance.now() + LOG_IN_WITHIN_MS; ; await sleep(LOOK_EVERY_MS)) {
+    if ((await session.query(`SELECT ${underWay}`, values)).rowCount === 0) return;
+    if (performance.now() > deadline) break;
   }
-  for (const database of databases.filter((name) => !canPause(name))) await takeOutAndIn(host, database);
+  await session.query(`SELECT pg_terminate_backend(pid, ${END_WITHIN_MS}) ${underWay}`, values);
 }
 
-/** For names too long for the console: without its entry, the pooler throws the clients out. */
-async function takeOutAndIn({ postgres, rules }: Host, database: string): Promise<void> {
-  const close = (closed: boolean) =>
-    postgres.query('UPDATE branch SET closed = $2 WHERE database = $1', [database, closed]);
-  await close(true);
-  try {
-    await rules.publish();
-  } finally {
-    await close(false);
-    await rules.publish();
+/**
+ * Ends all clients that the pooler has in these databases. They can come again at once, so it is done after what they
+ * may do has changed.
+ */
+async function throwClientsOut(host: Host, session: Session, databases: string[]): Promise<void> {
+  const { settings, rules } = host;
+  for (const database of databases) {
+    // A name too long for the console: without its entry, the pooler throws the clients out.
+    if (!canPause(database)) await rules.publishWithout(database);
+    else {
+      try {
+        await killClients(settings, database);
+      } finally {
+        await resumeUnlessCloning(settings, session, database);
+      }
+    }
   }
 }
 
@@ -125,24 +125,25 @@ async function throwOutStrangers(host: Host, session: Session, projectId: string
          AND address <<= rule.cidr)`,
     [projectId, clients.map(({ database }) => database), clients.map(({ address }) => address)],
   );
-  await withClientsOut(
+  await throwClientsOut(
     host,
     session,
     rows.map(({ database }) => database),
-    async () => {},
   );
 }
 
-/** Unless more was noted meanwhile. */
-async function forgetEnding(session: Session, projectId: string, logins: Ending['logins'], revision: number) {
-  await session.query(
-    `UPDATE login SET end_from = NULL
-     FROM unnest($1::text[], $2::timestamptz[]) AS ended (login, end_from)
-     WHERE login.login = ended.login AND login.end_from = ended.end_from`,
-    [logins.map(({ login }) => login), logins.map(({ end_from }) => end_from)],
-  );
-  await session.query(
-    'UPDATE project SET unenforced = false WHERE project_id = $1 AND access_revision = $2',
-    [projectId, revision],
-  );
+/** Unless more was noted meanwhile: then the next call ends what both have to. */
+async function forgetEnding(session: Session, projectId: string, revision: number) {
+  await inTransaction(session, async () => {
+    const { rowCount } = await session.query(
+      'UPDATE project SET unenforced = false WHERE project_id = $1 AND access_revision = $2',
+      [projectId, revision],
+    );
+    if (rowCount === 0) return;
+    await session.query(
+      `UPDATE login SET end_from = NULL
+       FROM branch WHERE branch.branch_id = login.branch_id AND project_id = $1 AND end_from IS NOT NULL`,
+      [projectId],
+    );
+  });
 }

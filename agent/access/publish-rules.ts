@@ -29,6 +29,8 @@ export class RulePublisher {
   /** As last published, were nobody refused. */
   #open: RuleFileTexts | null = null;
   #refused: ReadonlySet<string> = new Set();
+  /** Databases that the pooler does not serve for the moment. */
+  readonly #withheld = new Set<string>();
   #running: Promise<void> = Promise.resolve();
   #next: Promise<void> | null = null;
 
@@ -53,6 +55,17 @@ export class RulePublisher {
     return this.#next;
   }
 
+  /** Publishes without the database, which throws its pooled clients out, and once more with it. @throws as `publish` */
+  async publishWithout(database: string): Promise<void> {
+    this.#withheld.add(database);
+    try {
+      await this.publish();
+    } finally {
+      this.#withheld.delete(database);
+      await this.publish();
+    }
+  }
+
   /**
    * Has both servers refuse all connections to these branches, and to no others any more, as soon as can be:
    * whoever guesses passwords goes on meanwhile. Hence from what this process published last, without a lock and
@@ -72,7 +85,7 @@ export class RulePublisher {
 
   async #publish(session: Session): Promise<void> {
     const { POSTGRES_SOCKET_DIR: socketDir, POSTGRES_PORT: port } = this.#settings;
-    const branches = await readAccess(session);
+    const branches = (await readAccess(session)).filter(({ database }) => !this.#withheld.has(database));
     const shut = (await readShutBranches(session)).map(({ branch_id }) => branch_id);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);

@@ -8,7 +8,7 @@ interface Window {
 export class AttemptWindows {
   readonly #limit: number;
   readonly #length: number;
-  /** In the order of their ends. */
+  /** By branch. */
   readonly #windows = new Map<string, Window>();
 
   /** @param length of a window, in milliseconds */
@@ -26,7 +26,7 @@ export class AttemptWindows {
     return window.count === this.#limit;
   }
 
-  /** Goes on with a window at its limit, as another process left it. To be called in the order of ends. */
+  /** Goes on with a window at its limit, as another process left it. */
   resume(branchId: string, now: number, endsIn: number): void {
     this.#windows.set(branchId, { end: now + Math.min(endsIn, this.#length), count: this.#limit });
   }
@@ -39,9 +39,6 @@ export class AttemptWindows {
   }
 
   #forgetEnded(now: number) {
-    for (const [branchId, { end }] of this.#windows) {
-      if (end > now) return;
-      this.#windows.delete(branchId);
-    }
+    for (const [branchId, { end }] of this.#windows) if (end <= now) this.#windows.delete(branchId);
   }
 }

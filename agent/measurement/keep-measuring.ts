@@ -28,9 +28,9 @@ export async function keepMeasuring({ settings, log, report, signal }: Measuring
         next = Math.max(next + interval, performance.now());
         const { measurements, poolerTrouble } = await meter.measure();
         troubles.note('PgBouncer', poolerTrouble);
+        troubles.note('PostgreSQL', null);
         for (const measurement of measurements) report(measurement);
       }
-      troubles.note('PostgreSQL', null);
     } catch (error) {
       troubles.note('PostgreSQL', error);
     }

@@ -1,7 +1,7 @@
 import { LogFollower } from '../logs/follow-log.ts';
 import { currentPostgresLog } from '../logs/postgres-log.ts';
+import type { PooledClient } from '../pooler/console.ts';
 import type { AgentSettings } from '../settings.ts';
-import type { PooledClient } from './pooled-clients.ts';
 
 /**
  * `<time> [<pid>] LOG C-0x<…>: <database>/<user>@<address>:<port> closing because: client close request (age=…)`.
@@ -95,9 +95,12 @@ export class Logins {
     return sessions - local;
   }
 
-  /** The database's statistics have been taken for zero, with all sessions so far. */
-  forgetLocal(database: string): void {
-    this.#local.delete(database);
+  /**
+   * Forgets the sessions of all other databases: of one that is gone, and of one whose statistics have just been
+   * taken for zero, with all its sessions so far.
+   */
+  forgetLocalBut(databases: ReadonlySet<string>): void {
+    for (const name of this.#local.keys()) if (!databases.has(name)) this.#local.delete(name);
   }
 
   #noteClosed(line: string) {

@@ -2,13 +2,13 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import type { BranchMeasurement, ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import { type PooledClient, showClients, withConsole } from '../pooler/console.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import type { AgentSettings } from '../settings.ts';
 import { addChange, cacheHitRatio, changeSince, metricsOf, Statistics, type Totals } from './counters.ts';
 import { CpuAccount, CpuState } from './cpu-account.ts';
 import { DatabaseSizes } from './database-sizes.ts';
 import { Logins } from './logins.ts';
-import { type PooledClient, readPooledClients } from './pooled-clients.ts';
 import {
   type Look,
   lookAround,
@@ -136,6 +136,9 @@ export class Meter {
     );
     const used = cpu.settle(changes);
     const arrived = (pooled.clients && logins?.newPooled(pooled.clients)) ?? new Map<string, number>();
+    // Sessions of a new branch so far, the proof's for one, were there before it was taken for zero.
+    const lasting = branches.filter(({ statistics }) => this.#known?.has(statistics.database) ?? true);
+    logins?.forgetLocalBut(new Set(lasting.map(({ name }) => name)));
     const kept: { branch_id: string; seen: Statistics; totals: Totals }[] = [];
     const projects = new Map<string, BranchMeasurement[]>();
     for (const { name, statistics, branch } of branches) {
@@ -143,8 +146,6 @@ export class Meter {
       const bytes = this.#sizes.bytesOf(oid);
       const change = changes.get(oid);
       if (bytes === undefined || !change) continue;
-      // Its sessions so far, the proof's for one, were there before it was taken for zero.
-      if (this.#known && !this.#known.has(oid)) logins?.forgetLocal(name);
       const connections = (logins?.direct(name, change.sessions) ?? 0) + (arrived.get(name) ?? 0);
       const totals = addChange(branch.totals, change, { cpu_seconds: used.get(oid) ?? 0, connections });
       if (!isDeepStrictEqual([branch.seen, branch.totals], [statistics, totals])) {
@@ -185,7 +186,7 @@ export class Meter {
       const late = sleep(POOLER_WITHIN_MS, undefined, { ref: false }).then(() => {
         throw new Error(`PgBouncer does not answer within ${POOLER_WITHIN_MS / 1000} s`);
       });
-      return { clients: await Promise.race([readPooledClients(this.#settings), late]), trouble: null };
+      return { clients: await Promise.race([withConsole(this.#settings, showClients), late]), trouble: null };
     } catch (trouble) {
       return { clients: null, trouble };
     }

@@ -1,4 +1,5 @@
 import type { Queryable, Session } from '../postgres/connect.ts';
+import { sqlState } from '../postgres/postgres-failure.ts';
 import { NOTHING_USED, type Statistics, type Totals } from './counters.ts';
 import type { ProcessSample, SeenProcess } from './cpu-account.ts';
 import { readProcessTimes } from './process-times.ts';
@@ -114,16 +115,29 @@ export async function readDatabaseStatistics(session: Session): Promise<Measured
   }));
 }
 
-/** Sizes in bytes by oid; a database that has just been dropped has none. */
+const STATEMENT_TOOK_TOO_LONG = '57014';
+
+/**
+ * Sizes in bytes by oid. One that has just been dropped has none, nor has one with so many files that it takes too
+ * long: a tenant who makes them must not keep the others from being measured.
+ */
 export async function readSizes(
-  session: Session,
+  session: Queryable,
   databases: readonly string[],
 ): Promise<Map<string, number>> {
-  const { rows } = await session.query<{ oid: string; bytes: string | null }>(
-    'SELECT oid::text, pg_database_size(oid) AS bytes FROM pg_database WHERE oid = ANY ($1::oid[])',
-    [databases],
-  );
-  return new Map(rows.flatMap(({ oid, bytes }) => (bytes === null ? [] : [[oid, Number(bytes)]])));
+  try {
+    const { rows } = await session.query<{ oid: string; bytes: string | null }>(
+      'SELECT oid::text, pg_database_size(oid) AS bytes FROM pg_database WHERE oid = ANY ($1::oid[])',
+      [databases],
+    );
+    return new Map(rows.flatMap(({ oid, bytes }) => (bytes === null ? [] : [[oid, Number(bytes)]])));
+  } catch (error) {
+    if (sqlState(error) !== STATEMENT_TOOK_TOO_LONG) throw error;
+    const sizes: [string, number][] = [];
+    if (databases.length > 1)
+      for (const database of databases) sizes.push(...(await readSizes(session, [database])));
+    return new Map(sizes);
+  }
 }
 
 /** Takes what the database's statistics say now for zero, once: what made the branch is no use of it. */

@@ -122,6 +122,19 @@ async function lookAt(session: Session, database: string) {
   return { sourceBytes: Number(rows[0].bytes), inUse: rows[0].in_use };
 }
 
+/** Functions that write large objects. Everybody may by default, read-only logins and write-blocked ones too. */
+const LARGE_OBJECT_WRITERS = [
+  'lo_creat(integer)',
+  'lo_create(oid)',
+  'lo_from_bytea(oid, bytea)',
+  'lo_put(oid, bigint, bytea)',
+  'lowrite(integer, bytea)',
+  'lo_truncate(integer, integer)',
+  'lo_truncate64(integer, bigint)',
+]
+  .map((name) => `pg_catalog.${name}`)
+  .join(', ');
+
 /**
  * Gives a fresh `main` to its project's groups: what the owner makes there is open to the others, and every
  * clone inherits that without a statement per object. No tenant has run code in this database yet; in any
@@ -137,6 +150,8 @@ const openToGroups = (host: Host, database: string, projectId: string) => {
       `ALTER SCHEMA public OWNER TO ${owner};
        REVOKE ALL ON SCHEMA public FROM PUBLIC;
        GRANT USAGE ON SCHEMA public TO ${readWrite}, ${readOnly};
+       REVOKE EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} FROM PUBLIC;
+       GRANT EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} TO ${owner}, ${readWrite};
        ${byDefault} GRANT USAGE ON SCHEMAS TO ${readWrite}, ${readOnly};
        ${byDefault} GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO ${readWrite};
        ${byDefault} GRANT SELECT ON TABLES TO ${readOnly};

@@ -59,10 +59,6 @@ async function cloneUnused(host: Host, session: Session, clone: LiveClone): Prom
   }
 }
 
-/**
- * For the few names that the pooler's console can't take: the clone takes the database's lock, and the
- * pooler's sessions, closed one by one as they come free, are opened again only after it.
- */
 /** Lets the database's clients go on, unless a clone that is under way holds them: it lets them go itself. */
 export async function resumeUnlessCloning(
   settings: AgentSettings,
@@ -72,6 +68,10 @@ export async function resumeUnlessCloning(
   if (await tryLock(session, `source:${database}`)) await resume(settings, database);
 }
 
+/**
+ * For the few names that the pooler's console can't take: the clone takes the database's lock, and the
+ * pooler's sessions, closed one by one as they come free, are opened again only after it.
+ */
 async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Promise<number> {
   let started = performance.now();
   await createAlone(host, session, clone, () => {

@@ -39,17 +39,28 @@ function unavailable(error: unknown): never {
   throw new HostError('POOLER_UNAVAILABLE', `PgBouncer: ${error.message}`);
 }
 
+/** A client of the pooler over the network. */
 export interface PooledClient {
   database: string;
+  /** The three tell it from every other one. */
+  pointer: string;
   address: string;
+  port: number;
 }
 
-/** Clients that came over the network. */
+/** Clients that are logged in. */
 export async function showClients(console: Session): Promise<PooledClient[]> {
-  const { rows } = await console.query<{ database: string; addr: string }>('SHOW CLIENTS');
+  const { rows } = await console.query<{ database: string; ptr: string; addr: string; port: number }>(
+    'SHOW CLIENTS',
+  );
   return rows
     .filter(({ addr }) => addr !== 'unix')
-    .map(({ database, addr }) => ({ database, address: addr }));
+    .map(({ database, ptr, addr, port }) => ({
+      database,
+      pointer: ptr,
+      address: addr,
+      port: Number(port),
+    }));
 }
 
 /** Databases the pooler serves, its console left out. */

@@ -15,6 +15,12 @@ const MEMBERSHIP: Record<BranchRole, string> = {
 
 const DEPENDENT_OBJECTS = '2BP01';
 
+/** What altering a role brings when another session has it locked for longer than this, or was there first. */
+const LOCKED_FOR_MS = 500;
+const LOCKED = '55P03';
+const CHANGED_MEANWHILE = 'XX000';
+const TRIES = 5;
+
 async function existing(db: Queryable, names: string[]): Promise<Set<string>> {
   const { rows } = await db.query<{ rolname: string }>(
     'SELECT rolname FROM pg_roles WHERE rolname = ANY ($1)',
@@ -59,8 +65,8 @@ export async function ensureLogins(
 }
 
 /**
- * Drops every login and group whose branch or project is gone. One that a clone still refers to can't go yet:
- * it is shut, and tried again at the next call.
+ * Drops every login and group whose branch or project is gone. One that a clone still refers to can't go yet, nor one
+ * that a tenant names in a transaction that is open: it is shut, and tried again at the next call.
  */
 export async function dropUnusedRoles(session: Session): Promise<void> {
   await takeLock(session, 'roles');
@@ -74,10 +80,13 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
        AND NOT EXISTS (SELECT FROM branch WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))
        AND NOT EXISTS (SELECT FROM project WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))`,
   );
+  // Statements that are sent together are one transaction.
+  const inTime = (statement: string) =>
+    session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; ${statement}`);
   for (const { rolname, rolcanlogin } of rows) {
-    await session.query(`DROP ROLE ${identifier(rolname)}`).catch(async (error) => {
-      if (sqlState(error) !== DEPENDENT_OBJECTS) throw error;
-      if (rolcanlogin) await session.query(`ALTER ROLE ${identifier(rolname)} NOLOGIN PASSWORD NULL`);
+    await inTime(`DROP ROLE ${identifier(rolname)}`).catch(async (error) => {
+      if (![DEPENDENT_OBJECTS, LOCKED].includes(sqlState(error) ?? '')) throw error;
+      if (rolcanlogin) await inTime(`ALTER ROLE ${identifier(rolname)} NOLOGIN PASSWORD NULL`);
     });
   }
 }
@@ -98,6 +107,7 @@ interface LoginState {
  * @param projectId left out: those of all projects
  */
 export async function restoreLogins(session: Session, projectId?: string): Promise<void> {
+  await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
   const { rows } = await session.query<LoginState>(
     `SELECT *,
             login ~ '_rw$' AND (
@@ -121,7 +131,7 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
     const name = identifier(state.login);
     if (state.login_differs) {
       const may = state.closed ? 'NOLOGIN' : 'LOGIN';
-      await session.query(`ALTER ROLE ${name} ${may} PASSWORD ${literal(state.verifier)}`);
+      await alter(session, state.login, `ALTER ROLE ${name} ${may} PASSWORD ${literal(state.verifier)}`);
     }
     if (state.right_differs) {
       const [from, to] = ['read_write', 'read_only'].map((role) =>
@@ -132,10 +142,37 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
         ? 'SET default_transaction_read_only = on'
         : 'RESET default_transaction_read_only';
       // The membership acts at once, on open sessions too; the setting tells new ones plainly what is wrong.
-      await session.query(
+      await alter(
+        session,
+        state.login,
         `GRANT ${given} TO ${name} WITH ${MEMBERSHIP.read_write};
          REVOKE ${taken} FROM ${name};
          ALTER ROLE ${name} ${setting}`,
+      );
+    }
+  }
+}
+
+/**
+ * Runs a statement that alters a login. A login can alter itself too, in a transaction that it leaves open or again
+ * and again, and so hold ours up for ever: its sessions that wrote something are ended then.
+ */
+async function alter(session: Session, login: string, statement: string): Promise<void> {
+  await session.query('SAVEPOINT altering');
+  for (let tries = 1; ; tries += 1) {
+    try {
+      await session.query(statement);
+      return;
+    } catch (error) {
+      const state = sqlState(error) ?? '';
+      if (![LOCKED, CHANGED_MEANWHILE].includes(state) || tries === TRIES) throw error;
+      await session.query('ROLLBACK TO altering');
+      // Once it may have been another operation.
+      if (state === CHANGED_MEANWHILE && tries === 1) continue;
+      await session.query(
+        `SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
+         WHERE usename = $1 AND backend_xid IS NOT NULL`,
+        [login],
       );
     }
   }

@@ -158,7 +158,7 @@ async function bounded<T>(
   { user, within }: { user: string; within: number },
   action: () => Promise<T>,
 ): Promise<T> {
-  const pid = await ownPid(session);
+  let pid: string | undefined;
   let expired = false;
   /** The server does it: a tenant's code goes on without noticing that nobody listens any more. */
   const terminate = async () => {
@@ -174,6 +174,7 @@ async function bounded<T>(
     terminate();
   }, within);
   try {
+    pid = await ownPid(session);
     const result = await action();
     await session.end();
     return result;

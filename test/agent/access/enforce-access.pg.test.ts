@@ -155,6 +155,18 @@ test('write block: owners write, the others read, on open sessions too, whatever
   expect(await ask(during[1] as pg.Client, write)).toBe('over');
 });
 
+test('large objects are written by those who may write tables, in a clone as in main', async () => {
+  const inside = await openAll();
+  const write = "select lo_from_bytea(0, 'x'), lo_create(0)";
+  const mayWrite = ['ok', 'ok', '42501', 'ok', 'ok', '42501'];
+  await askAll(inside, 'set default_transaction_read_only = off');
+  expect(await askAll(inside, write)).toEqual(mayWrite);
+  await apply({ write_blocked: true });
+  expect(await askAll(inside, write)).toEqual(['ok', '42501', '42501', 'ok', '42501', '42501']);
+  await apply({});
+  expect(await askAll(inside, write)).toEqual(mayWrite);
+});
+
 test('a removed rule ends the sessions from there', async () => {
   const inside = await openAll();
   const neighbour = await open('direct', 'read_write', main);

@@ -37,3 +37,10 @@ test('a window that was taken over is at its limit, for the time it has left and
   expect(full(windows, 400)).toEqual({ b: { endsIn: 600, count: 3 } });
   expect(full(windows, 1_000)).toEqual({});
 });
+
+test('one that is taken over late ends in time, too', () => {
+  const windows = new AttemptWindows(LIMIT, LENGTH);
+  counted(windows, 'a', 0);
+  windows.resume('b', 0, 400);
+  expect(full(windows, 400)).toEqual({});
+});

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { keepMeasuring } from '../../../agent/measurement/keep-measuring.ts';
 import { ProjectMeasurement } from '../../../shared/metrics/measurement.ts';
@@ -88,4 +89,21 @@ test('a statement that hangs ends, and the next measurement is made', async () =
   await locker.query('ROLLBACK');
   await locker.end();
   await nextReport();
+});
+
+test('a measurement that fails again and again, while its looks do not, is told once', async () => {
+  await servers.query('ALTER TABLE branch_usage RENAME TO elsewhere');
+  const told: string[] = [];
+  const stopping = new AbortController();
+  const failing = keepMeasuring({
+    settings: { ...servers.settings, MEASURE_INTERVAL_SECONDS: 2 },
+    log: (event) => told.push(event),
+    report: () => {},
+    signal: stopping.signal,
+  });
+  await sleep(5_000);
+  stopping.abort();
+  await failing;
+  await servers.query('ALTER TABLE elsewhere RENAME TO branch_usage');
+  expect(told).toEqual(['measurement.failed']);
 });

@@ -97,8 +97,10 @@ test('sessions over the socket are taken off, whichever comes first, line or sta
   expect(logins.direct(DATABASE, 2)).toBe(2);
 });
 
-test('sessions from before a database was taken for zero are forgotten', async () => {
-  await postgresLogs({ message: 'connection authorized: user=x', dbname: DATABASE, remote_host: '[local]' });
-  logins.forgetLocal(DATABASE);
+test('sessions from before a database was taken for zero are forgotten, those of the others are not', async () => {
+  const authorized = { message: 'connection authorized: user=x', remote_host: '[local]' };
+  await postgresLogs({ ...authorized, dbname: DATABASE }, { ...authorized, dbname: 'db_other_prod' });
+  logins.forgetLocalBut(new Set(['db_other_prod']));
   expect(logins.direct(DATABASE, 1)).toBe(1);
+  expect(logins.direct('db_other_prod', 1)).toBe(0);
 });

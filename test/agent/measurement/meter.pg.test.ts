@@ -251,9 +251,12 @@ describe('what was counted outlives', () => {
   test('a backend that is killed, for which the postmaster throws all statistics away', async () => {
     const victim = await client('direct');
     const { rows } = await victim.query('SELECT pg_backend_pid() AS pid');
+    const witness = await servers.connect();
+    const noticed = new Promise((resolve) => witness.once('end', resolve));
     expect(
       await gainOver(async () => {
         process.kill(rows[0].pid, 'SIGKILL');
+        await noticed;
         await eventually(async () => (await servers.connect()).end());
       }),
     ).toBe(10);

@@ -1,0 +1,212 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+import { afterAll, beforeEach, expect, test } from 'vitest';
+import { keepAccess } from '../../../agent/access/keep-access.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { inTransaction } from '../../../agent/postgres/connect.ts';
+import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
+import { loginName } from '../../../shared/branch/login.ts';
+import type { Params } from '../../../shared/protocol/operations.ts';
+import { startHost, type TestHost } from '../../support/host.ts';
+import { type Branch, connect, Project } from '../../support/host-project.ts';
+
+const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
+/** Where a fault makes an operation wait for ever. */
+const BOUNDED = { timeout: 30_000 };
+
+const servers: TestHost = await startHost();
+afterAll(() => servers.stop());
+
+let project: Project;
+let branch: Branch;
+let self: string;
+let made = 0;
+
+beforeEach(async () => {
+  project = new Project(servers.host, HERE);
+  made += 1;
+  branch = await project.create(`db_hostile${made}_prod`, null);
+  self = loginName(branch.branch_id, 'read_write');
+});
+
+type Access = Params<'access.apply'>['access'];
+const next = (access: Partial<Access>): Access => {
+  project.revision += 1;
+  return {
+    revision: project.revision,
+    rules: HERE,
+    write_blocked: false,
+    closed: [],
+    verifiers: {},
+    ...access,
+  };
+};
+const apply = (access: Partial<Access>) =>
+  runOperation(servers.host, 'access.apply', { project_id: project.id, access: next(access) });
+const rotation = async () => ({
+  verifiers: { [branch.branch_id]: { read_write: await scramVerifier(makePassword()) } },
+});
+
+const isAlive = (client: pg.Client) =>
+  client.query('select 1').then(
+    () => true,
+    () => false,
+  );
+
+test.for(['password null', 'set default_transaction_read_only = off'])(
+  'a login that leaves a transaction open in which it did: alter role … %s',
+  BOUNDED,
+  async (change) => {
+    const holder = await connect(servers.host, 'direct', branch, 'read_write');
+    // Differs from what it ought to be, for every look at all logins.
+    await holder.query(`alter role "${self}" password 'mine'`);
+    await holder.query(`begin; alter role "${self}" ${change}`);
+    const other = new Project(servers.host, HERE);
+    const neighbour = await other.create(`db_hostile${made}_other`, null);
+    await runOperation(servers.host, 'host.inventory', {});
+    expect(await other.drop(neighbour)).toEqual({ dropped: true });
+
+    await holder.end();
+
+    const again = await connect(servers.host, 'direct', branch, 'read_write');
+    await again.query(`begin; alter role "${self}" ${change}`);
+    await apply({ write_blocked: true, closed: [branch.branch_id] });
+    expect(await isAlive(again)).toBe(false);
+  },
+);
+
+test('a transaction that names a login which is to be dropped holds up nobody', BOUNDED, async () => {
+  const other = new Project(servers.host, HERE);
+  const neighbour = await other.create(`db_hostile${made}_other`, null);
+  const stranger = loginName(neighbour.branch_id, 'read_only');
+  const holder = await connect(servers.host, 'direct', branch, 'owner');
+  await holder.query(`begin; create table note (); grant select on note to "${stranger}"`);
+  expect(await other.drop(neighbour)).toEqual({ dropped: true });
+  await holder.query('rollback');
+  await holder.end();
+  const roles = 'SELECT rolname, rolcanlogin FROM pg_roles WHERE rolname = $1';
+  expect(await servers.query(roles, [stranger])).toEqual([{ rolname: stranger, rolcanlogin: false }]);
+  await runOperation(servers.host, 'host.inventory', {});
+  expect(await servers.query(roles, [stranger])).toEqual([]);
+});
+
+test('a login that alters itself all the time is closed all the same', BOUNDED, async () => {
+  let going = true;
+  const lanes = Array.from({ length: 6 }, async () => {
+    const client = await connect(servers.host, 'direct', branch, 'read_write');
+    while (going && (await isAlive(client)))
+      await client.query(`alter role "${self}" password 'mine'`).catch(() => {});
+    await client.end().catch(() => {});
+  });
+  await sleep(100);
+  await apply({ closed: [branch.branch_id] });
+  going = false;
+  await Promise.all(lanes);
+});
+
+test('an old password that is tried all the time brings nobody past its rotation', async () => {
+  const old = { ...branch, passwords: { ...branch.passwords } };
+  const inside: pg.Client[] = [];
+  let going = true;
+  const lanes = Array.from({ length: 4 }, async () => {
+    while (going) {
+      const client = await connect(servers.host, 'pooled', old, 'read_write').catch(() => null);
+      if (client && inside.push(client) > 40) await inside.shift()?.end();
+    }
+  });
+  await sleep(100);
+  await apply(await rotation());
+  going = false;
+  await Promise.all(lanes);
+  const alive = await Promise.all(inside.map(isAlive));
+  expect(alive.length).toBeGreaterThan(0);
+  expect(alive.filter(Boolean)).toEqual([]);
+});
+
+/** Stops in the middle of proving its password, until `goOn`. */
+async function logInSlowly() {
+  const { settings } = servers.host;
+  const client = new pg.Client({
+    host: '127.0.0.1',
+    port: settings.POSTGRES_PORT,
+    database: branch.database,
+    user: self,
+    password: branch.passwords.read_write,
+    ssl: { rejectUnauthorized: false },
+  }) as pg.Client & { _handleAuthSASLContinue: (message: unknown) => Promise<void> };
+  client.on('error', () => {});
+  const reached = Promise.withResolvers<void>();
+  const gate = Promise.withResolvers<void>();
+  const proceed = client._handleAuthSASLContinue.bind(client);
+  client._handleAuthSASLContinue = async (message) => {
+    reached.resolve();
+    await gate.promise;
+    return proceed(message);
+  };
+  const outcome = client.connect().then(
+    () => isAlive(client),
+    () => false,
+  );
+  await reached.promise;
+  return { goOn: gate.resolve, outcome };
+}
+
+test('nor one that is half proven on the direct port when it goes', async () => {
+  const { goOn, outcome } = await logInSlowly();
+  await apply(await rotation());
+  goOn();
+  expect(await outcome).toBe(false);
+});
+
+test('what is noted while an older access is enforced is enforced too', async () => {
+  const { host } = servers;
+  const { rules } = host;
+  const newer = next(await rotation());
+  const older = { ...newer, revision: newer.revision, ...(await rotation()) };
+  newer.revision += 1;
+  const publishAndNote = async () => {
+    await rules.publish();
+    const session = await host.sessions.connect();
+    await inTransaction(session, () => keepAccess(session, project.id, newer));
+    session.release();
+  };
+  const interrupted = { ...host, rules: Object.assign(Object.create(rules), { publish: publishAndNote }) };
+  await runOperation(interrupted, 'access.apply', { project_id: project.id, access: older });
+  const noted = await servers.query<{ login: string; unenforced: boolean }>(
+    'SELECT login, unenforced FROM login JOIN branch USING (branch_id) JOIN project USING (project_id) WHERE end_from IS NOT NULL',
+  );
+  expect(noted).toEqual([{ login: self, unenforced: true }]);
+});
+
+test('a branch that is closed while its pooled clients are thrown out stays closed', async () => {
+  const name = `db_hostile${made}_prod_br_${'long-name-'.repeat(5)}`.slice(0, 63).replace(/-$/, 'x');
+  const long = await project.create(name, branch.database);
+  const { host } = servers;
+  const closing = next({ closed: [long.branch_id] });
+  const rotating = {
+    ...closing,
+    closed: [],
+    verifiers: { [long.branch_id]: { read_write: await scramVerifier(makePassword()) } },
+  };
+  closing.revision += 1;
+  const { publish } = host.rules;
+  let published = 0;
+  host.rules.publish = async () => {
+    await publish.call(host.rules);
+    published += 1;
+    // The first is of the rotation, the second takes the entry out, the third puts it in again.
+    if (published !== 2) return;
+    const session = await host.sessions.connect();
+    await inTransaction(session, () => keepAccess(session, project.id, closing));
+    session.release();
+  };
+  try {
+    await runOperation(host, 'access.apply', { project_id: project.id, access: rotating });
+  } finally {
+    host.rules.publish = publish;
+  }
+  expect(published).toBe(3);
+  expect(await servers.query('SELECT closed FROM branch WHERE branch_id = $1', [long.branch_id])).toEqual([
+    { closed: true },
+  ]);
+});
