@@ -43,6 +43,7 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: { used_bytes: Count, needed_bytes: Count, limit_bytes: Count },
     example: { used_bytes: 201_326_592, needed_bytes: 104_857_600, limit_bytes: 268_435_456 },
   },
+  RULE_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 2000 } },
   STREAM_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
   QUOTA_ABOVE_SELF_SERVICE_CAP: { shape: { limit: z.number() }, example: { limit: 5 } },
   RATE_LIMITED: { shape: { retry_after: Count }, example: { retry_after: 12 } },

@@ -9,7 +9,7 @@ export interface Mail {
 }
 
 /** How long the mail service has to take a mail. */
-const TIMEOUT_MS = 10_000;
+export const MAIL_TIMEOUT_MS = 10_000;
 
 /** Whether mail can be sent at all. */
 export const sendsMail = ({ MAIL_API_URL }: Settings): boolean => MAIL_API_URL !== undefined;
@@ -30,7 +30,7 @@ export async function sendMail(settings: Settings, mail: Mail, id: string): Prom
       ...(MAIL_API_KEY && { Authorization: `Bearer ${MAIL_API_KEY}` }),
     },
     body: JSON.stringify({ from: MAIL_FROM, ...mail }),
-    signal: AbortSignal.timeout(TIMEOUT_MS),
+    signal: AbortSignal.timeout(MAIL_TIMEOUT_MS),
   });
   await response.body?.cancel();
   if (!response.ok) throw new Error(`the mail service answered ${response.status}`);

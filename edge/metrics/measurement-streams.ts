@@ -20,8 +20,11 @@ const BEAT_MS = 15_000;
  */
 const PROBES_MAX = 10;
 const PROBE_MS = 100;
-/** A client that does not read has its stream ended when this much waits for it. */
-const WAITING_MAX_BYTES = 256 * 1024;
+/**
+ * A client that does not read has its stream ended when this much waits for it. Who comes again is told up to an hour
+ * at once: 400 KB for 20 branches.
+ */
+const WAITING_MAX_BYTES = 1024 * 1024;
 
 interface OpenStream {
   branchId: string | null;

@@ -1,12 +1,13 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failure/failures.ts';
+import { NETWORK_RULES_MAX } from '../../shared/network/rule-limit.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
-import { addRule } from './add-rule.ts';
+import { addRule, hasRoom } from './add-rule.ts';
 import { type NetworkRuleRow, networkRuleRecord } from './network-rule-record.ts';
 
 /** @param applied both ports are known to obey it */
@@ -38,7 +39,8 @@ export async function recordRule(
     },
     rule.createdAt,
   );
-  const allowed = sql`${projectActive} and ${branchThere}`;
+  const room = hasRoom(rule.projectId);
+  const allowed = sql`${projectActive} and ${branchThere} and ${room}`;
   const recorded = sql`exists (select 1 from ${networkRules} where id = ${rule.id})`;
   try {
     const answers = await inOneBatch(db, [
@@ -47,12 +49,18 @@ export async function recordRule(
       ...addRule(db, rule, allowed),
       insertIf(db, auditEvents, event, recorded),
       db
-        .select({ active: sql<number>`${projectActive}`, recorded: sql<number>`${recorded}` })
+        .select({
+          active: sql<number>`${projectActive}`,
+          recorded: sql<number>`${recorded}`,
+          room: sql<number>`${room}`,
+        })
         .from(sql`(select 1)`),
     ]);
-    const [found] = answers.at(-1) as { active: number; recorded: number }[];
+    const [found] = answers.at(-1) as { active: number; recorded: number; room: number }[];
     if (found?.recorded) return null;
-    return { code: found?.active ? 'NOT_FOUND' : 'PROJECT_NOT_ACTIVE' };
+    if (!found?.active) return { code: 'PROJECT_NOT_ACTIVE' };
+    if (found.room) return { code: 'NOT_FOUND' };
+    return { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
   } catch (error) {
     const conflict = uniqueConflict(error);
     if (!conflict) throw error;

@@ -26,13 +26,14 @@ import type { NetworkRuleRow } from '../network-rules/network-rule-record.ts';
 import { type Env, readSettings } from '../settings.ts';
 import { createProject } from './create-project.ts';
 import { deleteProject, recordProjectDeletion } from './delete-project.ts';
+import { EarliestAlarm } from './earliest-alarm.ts';
 import { ProjectMonitor } from './project-monitor.ts';
 import { type ProjectOrder, reserveProject } from './reserve-project.ts';
 
 /** If nothing else wakes this object, it looks after its open jobs this often. */
 const LOOK_AFTER_MS = 20_000;
-/** Access that could not be applied is tried again as a job is after that many attempts: in two seconds. */
-const ACCESS_RETRY_ATTEMPTS = 3;
+/** What failed is tried again as a job is after so many attempts more: in two seconds at first. */
+const ATTEMPTS_AHEAD = 3;
 const PROJECT_ID = 'project_id';
 
 const SAGAS: SagaTable = {
@@ -66,21 +67,21 @@ interface Deletion {
 export class ProjectCoordinator extends DurableObject<Env> {
   readonly #db: Database;
   readonly #monitor: ProjectMonitor;
+  readonly #alarm: EarliestAlarm;
   #runner: JobRunner | undefined;
-  #alarmAt = Number.POSITIVE_INFINITY;
+  /** How often in a row. */
+  readonly #failures = { 'access.not_applied': 0, 'project.not_looked_after': 0 };
 
   constructor(state: DurableObjectState, env: Env) {
     super(state, env);
     this.#db = openDatabase(env.DB);
-    // A fresh object must not put a later alarm in the place of an earlier one.
-    void state.blockConcurrencyWhile(async () => {
-      this.#alarmAt = (await state.storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
-    });
+    this.#alarm = new EarliestAlarm(state.storage);
+    void state.blockConcurrencyWhile(() => this.#alarm.recall());
     this.#monitor = new ProjectMonitor({
       env,
       db: this.#db,
       storage: state.storage,
-      wakeAt: (moment) => this.#wakeAt(moment),
+      wakeAt: (moment) => this.#alarm.wakeAt(moment),
       applyAccess: (projectId, hostId) => this.#applyAccess(projectId, hostId),
       waitUntil: (work) => state.waitUntil(work),
     });
@@ -159,15 +160,12 @@ export class ProjectCoordinator extends DurableObject<Env> {
   async changeLifespan(change: LifespanChange): Promise<LifespanOutcome> {
     const { branch, hostId } = change;
     this.#insure(branch.projectId);
-    if (branch.status === 'expired') {
-      // It comes back and counts again.
-      const failure = await this.#monitor.lackFor(branch.projectId, branch.id);
-      if (failure) return { failure };
-    }
-    const outcome = await recordLifespan(this.#db, change, new Date());
+    const outcome = await this.#monitor.extend(branch.projectId, branch.id, () =>
+      recordLifespan(this.#db, change, new Date()),
+    );
     if ('failure' in outcome) return outcome;
     await this.#applyAccess(branch.projectId, hostId);
-    if (outcome.branch.expiresAt) this.#wakeAt(outcome.branch.expiresAt.getTime());
+    if (outcome.branch.expiresAt) this.#alarm.wakeAt(outcome.branch.expiresAt.getTime());
     return outcome;
   }
 
@@ -177,11 +175,18 @@ export class ProjectCoordinator extends DurableObject<Env> {
     await this.#lookAfter(projectId);
   }
 
+  /** Does not throw: an alarm that fails is tried again a few times only, and D1 can be away for longer. */
   override async alarm(): Promise<void> {
-    this.#alarmAt = Number.POSITIVE_INFINITY;
+    this.#alarm.spent();
     this.ctx.waitUntil(this.#monitor.sendMail());
     const projectId = await this.ctx.storage.get<string>(PROJECT_ID);
-    if (projectId) await this.#lookAfter(projectId);
+    if (!projectId) return;
+    try {
+      await this.#lookAfter(projectId);
+      this.#failures['project.not_looked_after'] = 0;
+    } catch (error) {
+      this.#tryLater('project.not_looked_after', projectId, error);
+    }
   }
 
   async #carryOut(
@@ -219,24 +224,36 @@ export class ProjectCoordinator extends DurableObject<Env> {
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
       await applyAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
+      this.#failures['access.not_applied'] = 0;
       return true;
     } catch (error) {
-      logEvent('access.not_applied', { project_id: projectId, ...jobError(error) });
-      this.#wakeAt(Date.now() + retryDelay(ACCESS_RETRY_ATTEMPTS));
+      this.#tryLater('access.not_applied', projectId, error);
       return false;
     }
+  }
+
+  /** Ever later, so that an object whose host is away can sleep; the host's return wakes it. */
+  #tryLater(
+    event: 'access.not_applied' | 'project.not_looked_after',
+    projectId: string,
+    error: unknown,
+  ): void {
+    logEvent(event, { project_id: projectId, ...jobError(error) });
+    this.#alarm.wakeAt(Date.now() + retryDelay(ATTEMPTS_AHEAD + this.#failures[event]));
+    this.#failures[event] += 1;
   }
 
   /** Starts what is open and returns: an alarm that waited for it would hold up the alarms of its retries. */
   async #lookAfter(projectId: string): Promise<void> {
     const nextExpiry = await expireBranches(this.#db, projectId, new Date());
-    if (nextExpiry) this.#wakeAt(nextExpiry.getTime());
+    if (nextExpiry) this.#alarm.wakeAt(nextExpiry.getTime());
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
       this.#db.select().from(projects).where(eq(projects.id, projectId)),
     ]);
     if (open.length === 0 && !project) {
       await this.ctx.storage.deleteAll();
+      this.#alarm.spent();
       return;
     }
     if (open.length > 0) this.#insure(projectId);
@@ -252,7 +269,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
       settings: readSettings(this.env),
       callHost: hostCaller(this.env, hostId),
       sagas: SAGAS,
-      wakeAt: (moment) => this.#wakeAt(moment),
+      wakeAt: (moment) => this.#alarm.wakeAt(moment),
     });
     return this.#runner;
   }
@@ -260,13 +277,6 @@ export class ProjectCoordinator extends DurableObject<Env> {
   /** Sets the alarm that finds the work again, before the work is written anywhere. */
   #insure(projectId: string): void {
     void this.ctx.storage.put(PROJECT_ID, projectId);
-    this.#wakeAt(Date.now() + LOOK_AFTER_MS);
-  }
-
-  /** @param moment Unix milliseconds; an earlier alarm stands */
-  #wakeAt(moment: number): void {
-    if (moment >= this.#alarmAt && this.#alarmAt > Date.now()) return;
-    this.#alarmAt = moment;
-    void this.ctx.storage.setAlarm(moment);
+    this.#alarm.wakeAt(Date.now() + LOOK_AFTER_MS);
   }
 }

@@ -73,7 +73,6 @@ export class ProjectMonitor extends RpcTarget {
     if (!event) return;
     storage.kv.put(HOST_ID, subject.project.hostId);
     this.#streams.send(projectId, event);
-    this.#keeper.forgetMeasured(subject);
     const verdict = await this.#keeper.judge(projectId, subject);
     const { storageState, accessApplied, accessRevision } = subject.project;
     // An object that died after it had written the change left it to the next measurement.
@@ -93,7 +92,9 @@ export class ProjectMonitor extends RpcTarget {
   /** @param reference the branch's id, or the name it had at the last measurement */
   async series(reference: string, range: Range): Promise<Measured & { branchId: string; points: Point[] }> {
     const measured = await this.last();
-    const branchId = measured.last?.ids[reference] ?? reference;
+    const ids = measured.last?.ids ?? {};
+    // The client's word: `__proto__` would name something that is no id.
+    const branchId = (Object.hasOwn(ids, reference) && ids[reference]) || reference;
     return { ...measured, branchId, points: this.#measurements.read(branchId, range) };
   }
 
@@ -125,8 +126,12 @@ export class ProjectMonitor extends RpcTarget {
     return verdict;
   }
 
-  async lackFor(projectId: string, branchId: string): Promise<Failure | null> {
-    return this.#keeper.lackFor(projectId, branchId);
+  extend<T>(
+    projectId: string,
+    branchId: string,
+    record: () => Promise<T>,
+  ): Promise<T | { failure: Failure }> {
+    return this.#keeper.extend(projectId, branchId, record);
   }
 
   reserveClone(clone: Clone, reserve: () => Promise<Reservation>): Promise<Reservation> {

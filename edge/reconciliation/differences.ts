@@ -1,4 +1,4 @@
-import { and, eq, inArray, sql } from 'drizzle-orm';
+import { and, eq, inArray, lte, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { Result } from '../../shared/protocol/operations.ts';
 import type { Database } from '../database/database.ts';
@@ -13,14 +13,13 @@ export interface RecordedBranch {
   projectId: string;
   tenantId: string;
   status: BranchStatus;
-  expiresAt: Date | null;
 }
 
 /** What the records say of one host. */
 export interface HostRecords {
   branches: RecordedBranch[];
-  /** `stale`: the host is not known to obey the wanted revision of the project's rules. */
-  projects: { id: string; wanted: number; stale: boolean }[];
+  /** `stale`: the host is not known to obey the access as it should be by now: another revision, or a branch's end. */
+  projects: { id: string; stale: boolean }[];
   /** What open jobs are about: theirs to resolve. */
   inWork: { projectId: string; branchId: string | null }[];
 }
@@ -34,8 +33,8 @@ export interface Differences {
   missing: RecordedBranch[];
   /** On record as failed, and whole on the host. */
   foundAgain: RecordedBranch[];
-  /** Projects whose rules the host has in an older revision than it once had. */
-  outdatedRules: string[];
+  /** Projects whose access the host has in an older revision than it once obeyed. */
+  outdatedAccess: string[];
   /** Projects that have work left. */
   toWake: string[];
 }
@@ -43,7 +42,21 @@ export interface Differences {
 /** Statuses in which a record may have something on the host. A project under deletion has a job that drops it. */
 const CLAIMING = ['creating', 'active', 'expired', 'deleting', 'failed'] as const;
 
-export async function readRecords(db: Database, hostId: string): Promise<HostRecords> {
+/** Access revision of each of the host's projects that it is known to have obeyed, by project id. */
+export async function readObeyed(db: Database, hostId: string): Promise<Map<string, number>> {
+  const rows = await db
+    .select({ id: projects.id, applied: projects.accessApplied })
+    .from(projects)
+    .where(eq(projects.hostId, hostId));
+  return new Map(rows.map(({ id, applied }) => [id, applied]));
+}
+
+export async function readRecords(db: Database, hostId: string, now: Date): Promise<HostRecords> {
+  const overdue = sql`exists (select 1 from ${projectBranches} where ${and(
+    eq(projectBranches.projectId, projects.id),
+    eq(projectBranches.status, 'active'),
+    lte(projectBranches.expiresAt, now),
+  )})`;
   const [branches, projectRows, inWork] = await db.batch([
     db
       .select({
@@ -51,7 +64,6 @@ export async function readRecords(db: Database, hostId: string): Promise<HostRec
         projectId: projectBranches.projectId,
         tenantId: projectBranches.tenantId,
         status: projectBranches.status,
-        expiresAt: projectBranches.expiresAt,
       })
       .from(projectBranches)
       .innerJoin(projects, eq(projects.id, projectBranches.projectId))
@@ -59,8 +71,7 @@ export async function readRecords(db: Database, hostId: string): Promise<HostRec
     db
       .select({
         id: projects.id,
-        wanted: projects.accessRevision,
-        stale: sql<boolean>`access_applied < access_revision`.mapWith(Boolean),
+        stale: sql<boolean>`access_applied < access_revision or ${overdue}`.mapWith(Boolean),
       })
       .from(projects)
       .where(eq(projects.hostId, hostId)),
@@ -72,9 +83,16 @@ export async function readRecords(db: Database, hostId: string): Promise<HostRec
   return { branches, projects: projectRows, inWork };
 }
 
-/** @param inventory taken before the records were read */
-export function differencesBetween(inventory: Inventory, records: HostRecords): Differences {
-  const wanted = new Map(records.projects.map((project) => [project.id, project.wanted]));
+/**
+ * @param obeyed as read before the inventory was taken: a revision that came since is no loss
+ * @param records as read after it
+ */
+export function differencesBetween(
+  inventory: Inventory,
+  obeyed: ReadonlyMap<string, number>,
+  records: HostRecords,
+): Differences {
+  const onRecord = new Set(records.projects.map(({ id }) => id));
   const branchesInWork = new Set(records.inWork.flatMap(({ branchId }) => branchId ?? []));
   const projectsInWork = new Set(records.inWork.map(({ projectId }) => projectId));
   const ready = readyBranches(inventory);
@@ -86,23 +104,24 @@ export function differencesBetween(inventory: Inventory, records: HostRecords): 
   );
   const isNobodys = ({ branch_id }: HeldBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
   const held = [...inventory.projects, ...inventory.branches].map(({ project_id }) => project_id);
-  // The host may have lost its rules (restored from an older backup): it gets them again.
-  const outdatedRules = inventory.projects
-    .filter(({ project_id, access_revision }) => access_revision < (wanted.get(project_id) ?? 0))
+  // The host may have lost its rules (restored from an older backup): it gets all again, passwords too, and these
+  // end every session. So a revision that is only waiting for it doesn't count.
+  const outdatedAccess = inventory.projects
+    .filter(({ project_id, access_revision }) => access_revision < (obeyed.get(project_id) ?? 0))
     .map(({ project_id }) => project_id);
   const stale = records.projects.filter((project) => project.stale).map(({ id }) => id);
 
   return {
-    orphans: inventory.branches.filter((branch) => wanted.has(branch.project_id) && isNobodys(branch)),
-    orphanedProjects: [...new Set(held)].filter((id) => !wanted.has(id) && !projectsInWork.has(id)),
+    orphans: inventory.branches.filter((branch) => onRecord.has(branch.project_id) && isNobodys(branch)),
+    orphanedProjects: [...new Set(held)].filter((id) => !onRecord.has(id) && !projectsInWork.has(id)),
     missing: records.branches.filter(
       ({ id, status }) => (status === 'active' || status === 'expired') && !ready.has(id),
     ),
     foundAgain: records.branches.filter(
       ({ id, status }) => status === 'failed' && ready.has(id) && !branchesInWork.has(id),
     ),
-    outdatedRules,
-    toWake: [...new Set([...projectsInWork, ...stale, ...outdatedRules])],
+    outdatedAccess,
+    toWake: [...new Set([...projectsInWork, ...stale, ...outdatedAccess])],
   };
 }
 

@@ -1,4 +1,4 @@
-import { and, eq, lte } from 'drizzle-orm';
+import { eq } from 'drizzle-orm';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { isAllowed, transition } from '../branches/branch-transition.ts';
@@ -17,13 +17,12 @@ export async function markLost(db: Database, branch: RecordedBranch, now: Date):
   logEvent('reconcile.branch_lost', { branch_id: branch.id });
 }
 
-/** The database of a lost branch is back, and the branch is what it would be without the loss. */
+/** The database of a lost branch is back. */
 export async function markFound(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
   const thisBranch = eq(projectBranches.id, branch.id);
   await inOneBatch(db, [
     insertIf(db, auditEvents, eventOf('branch.found', branch, now), isAllowed('found', thisBranch)),
     transition(db, 'found', thisBranch, now),
-    transition(db, 'expire', and(thisBranch, lte(projectBranches.expiresAt, now)), now),
   ]);
   logEvent('reconcile.branch_found', { branch_id: branch.id });
 }

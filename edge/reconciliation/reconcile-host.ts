@@ -10,6 +10,7 @@ import {
   type HeldBranch,
   type Inventory,
   type RecordedBranch,
+  readObeyed,
   readRecords,
   readyBranches,
 } from './differences.ts';
@@ -29,17 +30,18 @@ export async function reconcileHost(
 ): Promise<void> {
   const db = openDatabase(env.DB);
   const callHost = hostCaller(env, hostId);
-  // The host first: a record is written before the host is asked for anything, so what the host holds and
+  const obeyed = await readObeyed(db, hostId);
+  // Before the records: a record is written before the host is asked for anything, so what the host holds and
   // the later look at the records does not know is nobody's.
   const inventory = await callHost('host.inventory', {});
   if (!(await isKnownCluster(db, hostId, inventory, admit))) return;
-  const found = differencesBetween(inventory, await readRecords(db, hostId));
+  const found = differencesBetween(inventory, obeyed, await readRecords(db, hostId, new Date()));
 
-  await forgetAppliedAccess(db, found.outdatedRules);
+  await forgetAppliedAccess(db, found.outdatedAccess);
   const outcomes = await Promise.allSettled([
     ...found.orphans.map((held) => dropOrphan(callHost, held)),
     ...found.orphanedProjects.map((id) => dropProject(callHost, id)),
-    ...found.foundAgain.map((branch) => markFound(db, branch, new Date())),
+    ...found.foundAgain.map((branch) => takeBack(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
     markLostAfterSecondLook(db, callHost, inventory, found.missing),
   ]);
@@ -81,6 +83,12 @@ async function dropOrphan(callHost: CallHost, held: HeldBranch): Promise<void> {
 async function dropProject(callHost: CallHost, projectId: string): Promise<void> {
   logEvent('reconcile.drop_project', { project_id: projectId });
   await callHost('project.drop', { job_id: crypto.randomUUID(), project_id: projectId });
+}
+
+/** The coordinator then sees to its end, be it past or to come. */
+async function takeBack(env: Env, db: Database, branch: RecordedBranch): Promise<void> {
+  await markFound(db, branch, new Date());
+  await coordinatorOf(env, branch.projectId).wake(branch.projectId);
 }
 
 async function forgetAppliedAccess(db: Database, projectIds: string[]): Promise<void> {

@@ -67,7 +67,7 @@ router.openapi(
         'Idempotency-Replayed',
       ),
     },
-    failures: [...KEY_FAILURES, 'RULE_EXISTS', 'PROJECT_NOT_ACTIVE'],
+    failures: [...KEY_FAILURES, 'RULE_EXISTS', 'PROJECT_NOT_ACTIVE', 'RULE_LIMIT_REACHED'],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');

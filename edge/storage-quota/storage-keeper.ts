@@ -77,41 +77,40 @@ export class StorageKeeper {
 
   /**
    * Reserves a clone if it fits: usage, and what clones take that no measurement has seen, and the size of its source.
-   * One after another, so that of a crowd only as many get in as fit together.
    * @returns as `reserve`, or refused with STORAGE_QUOTA_EXCEEDED
    */
-  reserveClone(clone: Clone, reserve: () => Promise<Reservation>): Promise<Reservation> {
-    const reserved = this.#turn.then(() => this.#reserve(clone, reserve));
-    this.#turn = reserved.catch(() => {});
-    return reserved;
-  }
-
-  /** Whether the branch, which does not count at the moment, fits in. @returns why not, or null */
-  async lackFor(projectId: string, branchId: string): Promise<Failure | null> {
-    const subject = await readSubject(this.#options.db, projectId);
-    return subject && this.#lack(subject, this.#sizeOf(branchId));
-  }
-
-  /** Forgets of clones what has been measured, and what is on record no longer. */
-  forgetMeasured({ branches }: StorageSubject): void {
-    const unmeasured = Object.entries(this.#unmeasured());
-    const measured = this.#options.lastMeasurement()?.branches ?? {};
-    const onRecord = new Set(branches.map(({ id }) => id));
-    const left = unmeasured.filter(([id]) => onRecord.has(id) && !(id in measured));
-    if (left.length < unmeasured.length) this.#keepUnmeasured(Object.fromEntries(left));
-  }
-
-  async #reserve(
+  reserveClone(
     { projectId, branchId, sourceId }: Clone,
     reserve: () => Promise<Reservation>,
   ): Promise<Reservation> {
-    const subject = await readSubject(this.#options.db, projectId);
-    const needed = this.#sizeOf(sourceId);
-    const refused = subject && this.#lack(subject, needed);
-    if (refused) return { refused };
-    const reservation = await reserve();
-    if ('job' in reservation) this.#keepUnmeasured({ ...this.#unmeasured(), [branchId]: needed });
-    return reservation;
+    return this.#inTurn(projectId, async (subject) => {
+      const needed = this.#sizeOf(sourceId);
+      const refused = subject && this.#lack(subject, needed);
+      if (refused) return { refused };
+      const reservation = await reserve();
+      if (subject && 'job' in reservation) this.#noteUnmeasured(subject, { [branchId]: needed });
+      return reservation;
+    });
+  }
+
+  /** Lets a branch live on; one that has expired, and does not count at the moment, if it fits in again. */
+  extend<T>(
+    projectId: string,
+    branchId: string,
+    record: () => Promise<T>,
+  ): Promise<T | { failure: Failure }> {
+    return this.#inTurn(projectId, async (subject) => {
+      const isExpired = subject?.branches.some(({ id, status }) => id === branchId && status === 'expired');
+      const failure = subject && isExpired ? this.#lack(subject, this.#sizeOf(branchId)) : null;
+      return failure ? { failure } : record();
+    });
+  }
+
+  /** One after another: each sees on record what the one before has made. */
+  #inTurn<T>(projectId: string, work: (subject: StorageSubject | null) => Promise<T>): Promise<T> {
+    const done = this.#turn.then(async () => work(await readSubject(this.#options.db, projectId)));
+    this.#turn = done.catch(() => {});
+    return done;
   }
 
   #lack(subject: StorageSubject, needed: number): Failure | null {
@@ -157,9 +156,11 @@ export class StorageKeeper {
     return this.#options.storage.kv.get<Record<string, number>>(UNMEASURED) ?? {};
   }
 
-  #keepUnmeasured(bytes: Record<string, number>): void {
-    const { kv } = this.#options.storage;
-    if (Object.keys(bytes).length > 0) kv.put(UNMEASURED, bytes);
-    else kv.delete(UNMEASURED);
+  /** And forgets of others what has been measured since, and what is on record no longer. */
+  #noteUnmeasured({ branches }: StorageSubject, bytes: Record<string, number>): void {
+    const measured = this.#options.lastMeasurement()?.branches ?? {};
+    const onRecord = new Set(branches.map(({ id }) => id));
+    const left = Object.entries(this.#unmeasured()).filter(([id]) => onRecord.has(id) && !(id in measured));
+    this.#options.storage.kv.put(UNMEASURED, { ...Object.fromEntries(left), ...bytes });
   }
 }

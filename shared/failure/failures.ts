@@ -59,6 +59,7 @@ export const FAILURES = {
   },
   UPGRADE_REQUIRED: { status: 426, message: 'This path speaks WebSocket only.' },
   BRANCH_LIMIT_REACHED: { status: 429, message: 'The project has as many branches as it may have.' },
+  RULE_LIMIT_REACHED: { status: 429, message: 'The project has as many network rules as it may have.' },
   STREAM_LIMIT_REACHED: { status: 429, message: 'The project has as many open streams as it may have.' },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },
   INTERNAL: { status: 500, message: 'Something went wrong on our side. The request id tells us what.' },

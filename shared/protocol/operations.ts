@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { readCidr } from '../network/cidr.ts';
+import { NETWORK_RULES_MAX } from '../network/rule-limit.ts';
 import { ROWS_MAX } from '../table/row-limits.ts';
 import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 
@@ -37,7 +38,7 @@ const NetworkRule = z.strictObject({
  */
 const Access = z.strictObject({
   revision: z.int().nonnegative(),
-  rules: z.array(NetworkRule).max(2000),
+  rules: z.array(NetworkRule).max(NETWORK_RULES_MAX),
   /** The storage quota is used up: owners alone may write (spec 3.2). */
   write_blocked: z.boolean().default(false),
   /** Branches whose logins are closed: those that have expired. */

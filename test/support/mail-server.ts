@@ -10,10 +10,14 @@ export interface PostedMail {
 export async function startMailServer() {
   const posted: PostedMail[] = [];
   let status = 200;
+  let held: Promise<void> | null = null;
   const server = createServer(async (request, response) => {
     let text = '';
     for await (const chunk of request.setEncoding('utf8')) text += chunk;
     posted.push({ headers: request.headers, body: JSON.parse(text) });
+    const hold = held;
+    held = null;
+    await hold;
     response.writeHead(status).end('{}');
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -22,6 +26,12 @@ export async function startMailServer() {
     posted,
     answersWith(code: number) {
       status = code;
+    },
+    /** The next mail is answered when the returned function is called. */
+    holdsNext(): () => void {
+      const { promise, resolve } = Promise.withResolvers<void>();
+      held = promise;
+      return resolve;
     },
     stop: () =>
       new Promise((resolve) => {

@@ -75,8 +75,20 @@ export async function startMonitorGateway() {
         call('coordinator', projectId, 'recordMeasurement', measurement, ...(hostId ? [hostId] : [])),
       judge: () => call<StorageVerdict | null>('monitor', projectId, 'judge', projectId),
       last: () => call<{ last: LastMeasurement | null; stale: boolean }>('monitor', projectId, 'last'),
-      lackFor: (branchId: string) =>
-        call<Failure | null>('monitor', projectId, 'lackFor', projectId, branchId),
+      series: (reference: string, range: Range) =>
+        call<{ branchId: string; points: Point[] }>('monitor', projectId, 'series', reference, range),
+      extend: (...branchIds: string[]) =>
+        call<({ branch: unknown } | { failure: Failure })[]>(
+          'coordinator',
+          projectId,
+          'changeLifespans',
+          branchIds.map((id) => ({
+            branch: { id, projectId, protected: false, lifespan: '7d' },
+            lifespan: '1m',
+            hostId: crypto.randomUUID(),
+            actor: { tenantId: 'acme' },
+          })),
+        ),
       reserveClones: (clones: { branchId: string; sourceId: string }[], succeeds = true) =>
         call<({ job: unknown } | { refused: Failure })[]>(
           'coordinator',
@@ -86,6 +98,7 @@ export async function startMonitorGateway() {
           succeeds,
         ),
       wake: () => call('coordinator', projectId, 'wake', projectId),
+      ring: () => call('coordinator', projectId, 'ring'),
       reset: () => call('coordinator', projectId, 'reset').catch(() => {}),
       inspect: () =>
         call<{ kept: Record<string, unknown>; alarm: number | null }>('coordinator', projectId, 'inspect'),

@@ -1,4 +1,5 @@
 import { DurableObject } from 'cloudflare:workers';
+import type { LifespanChange } from '../../edge/branches/change-lifespan.ts';
 import type { Reservation } from '../../edge/jobs/reservation.ts';
 import type { JobRow } from '../../edge/jobs/saga.ts';
 import type { Mail } from '../../edge/mail/mail.ts';
@@ -97,6 +98,16 @@ export class TestedCoordinator extends ProjectCoordinator {
   async inspect() {
     const { last_measurement, ...kept } = Object.fromEntries(await this.ctx.storage.list());
     return { kept, alarm: await this.ctx.storage.getAlarm() };
+  }
+
+  /** All at once. */
+  async changeLifespans(changes: LifespanChange[]) {
+    return Promise.all(changes.map((change) => this.changeLifespan(change)));
+  }
+
+  /** Its alarm, as the runtime would call it. */
+  async ring() {
+    await this.alarm();
   }
 
   /** Loses its memory and every call that has not been answered. */

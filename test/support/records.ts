@@ -27,11 +27,11 @@ export async function insertBranch(
   expiresAt: Date | null = null,
 ): Promise<RecordedBranch> {
   const id = crypto.randomUUID();
-  const about = { projectId: 'p', tenantId: 't', status, expiresAt };
+  const about = { projectId: 'p', tenantId: 't', status };
   const names = { branchName: id, databaseName: `db_${id}`, sourceDatabase: 'db_p_prod' };
   await db
     .insert(projectBranches)
-    .values({ id, ...about, ...names, lifespan: '7d', createdBy: 'u', ...times });
+    .values({ id, ...about, ...names, lifespan: '7d', expiresAt, createdBy: 'u', ...times });
   return { id, ...about };
 }
 

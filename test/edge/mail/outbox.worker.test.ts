@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { eventually } from '../../support/eventually.ts';
 import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
 
 const MAIL = { to: 'team@example.com', subject: 'S', text: 'T', html: '<p>T</p>' };
@@ -45,6 +46,16 @@ test('one that is not is tried again, ever later, up to an hour; given up after 
   const { length } = gateway.mails.posted;
   expect(length).toBe(pauses.length + 1);
   expect(new Set(gateway.mails.posted.map(({ headers }) => headers['idempotency-key'])).size).toBe(1);
+});
+
+test('one that the service is slow to take is not sent beside itself', async () => {
+  const answer = gateway.mails.holdsNext();
+  const put = outbox.put(MAIL, NOW);
+  await eventually(async () => expect(gateway.mails.posted).toHaveLength(1));
+  await outbox.send(NOW + 5_000);
+  answer();
+  expect(await put).toMatchObject({ waiting: 0 });
+  expect(gateway.mails.posted).toHaveLength(1);
 });
 
 test('of many that wait the newest hundred are kept, and all of them are sent', async () => {

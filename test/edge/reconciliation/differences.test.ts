@@ -14,7 +14,6 @@ const recorded = (status: BranchStatus, id = 'b'): RecordedBranch => ({
   projectId: 'p',
   tenantId: 't',
   status,
-  expiresAt: null,
 });
 const held = (state: HeldState, branch_id = 'b', project_id = 'p') => ({
   project_id,
@@ -23,10 +22,12 @@ const held = (state: HeldState, branch_id = 'b', project_id = 'p') => ({
   state,
 });
 
+/** The host has obeyed revision 3 of the project's access. */
 const compare = (inventory: Partial<Inventory>, records: Partial<HostRecords>) =>
   differencesBetween(
     { system_identifier: '1', branches: [], projects: [], ...inventory },
-    { branches: [], projects: [{ id: 'p', wanted: 3, stale: false }], inWork: [], ...records },
+    new Map([['p', 3]]),
+    { branches: [], projects: [{ id: 'p', stale: false }], inWork: [], ...records },
   );
 
 /** What becomes of a branch by its record (rows) and what the host holds of it; `-`: nothing. */
@@ -75,12 +76,12 @@ test('a project without a record goes as a whole, once', () => {
   expect(compare({ branches, projects }, {})).toMatchObject({ orphans: [], orphanedProjects: ['stranger'] });
 });
 
-test('rules that the host has lost, or is not known to obey, are applied again', () => {
+test('access that the host has lost is applied as a whole; what it is only not known to obey, as it is', () => {
   const at = (access_revision: number) => ({ projects: [{ project_id: 'p', access_revision }] });
-  expect(compare(at(3), {})).toMatchObject({ outdatedRules: [], toWake: [] });
-  expect(compare(at(2), {})).toMatchObject({ outdatedRules: ['p'], toWake: ['p'] });
-  expect(compare(at(3), { projects: [{ id: 'p', wanted: 3, stale: true }] })).toMatchObject({
-    outdatedRules: [],
-    toWake: ['p'],
-  });
+  const stale = { projects: [{ id: 'p', stale: true }] };
+  expect(compare(at(3), {})).toMatchObject({ outdatedAccess: [], toWake: [] });
+  expect(compare(at(2), {})).toMatchObject({ outdatedAccess: ['p'], toWake: ['p'] });
+  // A fourth revision waits for the host, or came while it was asked.
+  for (const revision of [3, 4])
+    expect(compare(at(revision), stale)).toMatchObject({ outdatedAccess: [], toWake: ['p'] });
 });

@@ -1,5 +1,9 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { confirmAccess } from '../../../edge/access/access-revision.ts';
+import { expireBranches } from '../../../edge/branches/expire-branches.ts';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
+import { projects } from '../../../edge/database/schema.ts';
+import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { clusterOnRecord } from '../../../edge/reconciliation/known-cluster.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
 import { startD1, type TestD1 } from '../../support/d1.ts';
@@ -35,17 +39,27 @@ test.each([
 );
 
 test.each([
-  ['for ever', null, 'active'],
-  ['for a while yet', LATER, 'active'],
-  ['until this moment', NOW, 'expired'],
-  ['until before it was found', EARLIER, 'expired'],
-] as const)('a branch that is found and lasts %s', async (_, expiresAt, status) => {
+  ['for ever', null, false],
+  ['for a while yet', LATER, false],
+  ['until this moment', NOW, true],
+  ['until before it was found', EARLIER, true],
+] as const)('a branch that is found and lasts %s: expired like any other', async (_, expiresAt, expires) => {
   const found = await insertBranch(db, 'failed', expiresAt);
   await markFound(db, found, NOW);
   const first = await readBranch(db, found);
   await markFound(db, found, NOW);
   expect(await readBranch(db, found)).toEqual(first);
-  expect(first).toEqual({ status, events: ['branch.found'] });
+  expect(first).toEqual({ status: 'active', events: ['branch.found'] });
+
+  const isStale = async () => (await readRecords(db, 'h', NOW)).projects[0]?.stale;
+  const revision = async () => (await db.select().from(projects))[0]?.accessRevision ?? 0;
+  const before = await revision();
+  expect(await isStale()).toBe(expires);
+  await expireBranches(db, 'p', NOW);
+  expect(await revision()).toBe(before + (expires ? 1 : 0));
+  expect((await readBranch(db, found)).status).toBe(expires ? 'expired' : 'active');
+  await confirmAccess(db, 'p', await revision());
+  expect(await isStale()).toBe(false);
 });
 
 test('a deletion that came first stands, and nothing is told of the branch', async () => {

@@ -255,7 +255,11 @@ describe('a clone', () => {
     await project.setStatus(second, 'active');
     await project.judge();
     expect(await state()).toMatchObject({ used: 930 });
-    expect((await project.inspect()).kept.unmeasured).toBeUndefined();
+    // What has been measured is noted no longer.
+    await project.setQuota(2000);
+    const third = crypto.randomUUID();
+    await project.reserveClones([{ branchId: third, sourceId: main }]);
+    expect((await project.inspect()).kept.unmeasured).toEqual({ [third]: 300 * MIB });
   });
 
   test('that was refused for another reason, or whose branch is gone, takes no room', async () => {
@@ -267,11 +271,21 @@ describe('a clone', () => {
     expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ job: {} }]);
   });
 
-  test('an expired branch comes back only if it fits', async () => {
+  test('an expired branch comes back only if it fits; one that counts already may go on', async () => {
     const expired = await project.branch('expired', 'expired');
-    await project.measure({ [main]: 600, [expired]: 400 });
-    expect(await project.lackFor(expired)).toBeNull();
     await project.measure({ [main]: 601, [expired]: 400 });
-    expect(await project.lackFor(expired)).toMatchObject({ code: 'STORAGE_QUOTA_EXCEEDED' });
+    expect(await project.extend(expired)).toMatchObject([{ failure: { code: 'STORAGE_QUOTA_EXCEEDED' } }]);
+    await project.measure({ [main]: 600, [expired]: 400 });
+    expect(await project.extend(expired)).toMatchObject([{ branch: { status: 'active' } }]);
+    await project.measure({ [main]: 601, [expired]: 400 });
+    expect(await project.extend(expired)).toMatchObject([{ branch: { status: 'active' } }]);
+  });
+
+  test('of expired branches that come back at once, and of clones, as many do as fit together', async () => {
+    const [one, other] = [await project.branch('one', 'expired'), await project.branch('other', 'expired')];
+    await project.measure({ [main]: 400, [one]: 350, [other]: 350 });
+    const outcomes = await project.extend(one, other);
+    expect(outcomes.filter((outcome) => 'branch' in outcome)).toHaveLength(1);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ refused: {} }]);
   });
 });
