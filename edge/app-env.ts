@@ -40,17 +40,15 @@ export const connectingIp = (context: AppContext): string | null =>
 /** Whom the audit row of this request names. */
 export const actorOf = (context: AppContext): Actor => actorAs(context, context.var.principal);
 
-/** The same, of somebody who signs in with it. */
-export function actorAs(
+/** The same, of somebody who signs in with it; without a user's id where it is not sure that it is they. */
+export const actorAs = <Id extends string | null>(
   context: AppContext,
-  { userId, email, tenantId }: Pick<Principal, 'userId' | 'email' | 'tenantId'>,
-): Actor {
-  return {
-    userId,
-    email,
-    tenantId,
-    ip: connectingIp(context),
-    userAgent: context.req.header('user-agent')?.slice(0, 256) ?? null,
-    requestId: context.var.requestId,
-  };
-}
+  { userId, email, tenantId }: { userId: Id; email: string; tenantId: string },
+) => ({
+  userId,
+  email,
+  tenantId,
+  ip: connectingIp(context),
+  userAgent: context.req.header('user-agent')?.slice(0, 256) ?? null,
+  requestId: context.var.requestId,
+});

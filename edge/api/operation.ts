@@ -62,9 +62,15 @@ const permit =
     await next();
   };
 
+/** Every body is taken for JSON; one that is left out, where it may be, is none. */
+const allowNoBody: MiddlewareHandler<AppEnv> = async (c, next) => {
+  if ((await c.req.text()) === '') c.req.raw.headers.delete('Content-Type');
+  await next();
+};
+
 /** What the gateway checks before the handler, and says of it in its description. */
 function guard(access: Access) {
-  if (access === 'public') return { failures: COME_WITH_ACCESS.public, security: [] };
+  if (access === 'public') return { failures: COME_WITH_ACCESS.public, middleware: null, security: [] };
   if (access === 'platform') {
     return {
       failures: COME_WITH_ACCESS.platform,
@@ -103,8 +109,8 @@ function guard(access: Access) {
  * The same schemas do both. What is not declared (a query parameter, a field) is refused.
  */
 export function operation<const O extends Operation>({ access, failures = [], ...route }: O) {
-  const { failures: ofAccess, ...guarded } = guard(access);
-  const { method, request: { params } = {} } = route;
+  const { failures: ofAccess, middleware: check, ...guarded } = guard(access);
+  const { method, request: { params, body } = {} } = route;
   const codes: FailureCode[] = [
     ...ALWAYS,
     ...ofAccess,
@@ -115,13 +121,23 @@ export function operation<const O extends Operation>({ access, failures = [], ..
   ];
   const request = { query: z.strictObject({}), ...route.request };
   const responses = { ...failureResponses(codes), ...route.responses };
-  return { ...route, ...guarded, request, responses } as unknown as Omit<O, 'access' | 'failures'>;
+  const middleware = [...(check ? [check] : []), ...(body && !body.required ? [allowNoBody] : [])];
+  return { ...route, ...guarded, middleware, request, responses } as unknown as Omit<
+    O,
+    'access' | 'failures'
+  >;
 }
 
 /** A JSON body that a request must have. */
 export const jsonBody = <S extends z.ZodType>(schema: S) => ({
   required: true as const,
   content: { 'application/json': { schema } },
+});
+
+/** A JSON body that can be left out. */
+export const optionalJsonBody = <S extends z.ZodType>(schema: S) => ({
+  ...jsonBody(schema),
+  required: false as const,
 });
 
 /** An answer with a JSON body. @param headers beside those of every answer */

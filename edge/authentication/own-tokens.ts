@@ -82,7 +82,7 @@ export async function signOwnToken<K extends Kind>(
 const FORM = /^[\w-]+\.[\w-]+\.[\w-]+$/;
 
 /** Whether the text could be a token of ours: three parts, each in its one canonical spelling. */
-export const hasOwnForm = (token: string): boolean =>
+const hasOwnForm = (token: string): boolean =>
   FORM.test(token) && token.split('.').every((part) => decodeBase64url(part) !== null);
 
 /**

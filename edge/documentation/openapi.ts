@@ -53,6 +53,8 @@ export interface ReadableOperation {
   deprecated: boolean;
   /** True when it needs no token. */
   isPublic: boolean;
+  /** The first security scheme that it takes. */
+  bearer: string | null;
   /** From the extension `x-roles`: a list of roles, or a record of what each role reaches. */
   roles: string[];
   /** From the extension `x-scope`. */
@@ -65,6 +67,9 @@ export interface ReadableOperation {
 function rolesOf(roles: string[] | Record<string, string> = {}): string[] {
   return Array.isArray(roles) ? roles : Object.entries(roles).map(([role, reach]) => `${role} (${reach})`);
 }
+
+const securityOf = (document: Document, operation: Operation) =>
+  operation.security ?? document.security ?? [];
 
 /** All operations, in the document's order. */
 export function operationsOf(document: Document): ReadableOperation[] {
@@ -80,7 +85,8 @@ export function operationsOf(document: Document): ReadableOperation[] {
         summary: operation.summary ?? `${method.toUpperCase()} ${path}`,
         description: operation.description,
         deprecated: operation.deprecated ?? false,
-        isPublic: (operation.security ?? document.security ?? []).length === 0,
+        isPublic: securityOf(document, operation).length === 0,
+        bearer: Object.keys(securityOf(document, operation)[0] ?? {})[0] ?? null,
         roles: rolesOf(operation['x-roles']),
         scopes: [operation['x-scope'] ?? []].flat(),
         parameters: [...(item.parameters ?? []), ...(operation.parameters ?? [])].map((parameter) =>

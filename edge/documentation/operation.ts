@@ -30,9 +30,10 @@ function contentSection(document: Document, content: Content): Markup {
   )}`;
 }
 
-function whoMay({ isPublic, roles, scopes }: ReadableOperation): Markup {
+function whoMay({ isPublic, bearer, roles, scopes }: ReadableOperation): Markup {
   if (isPublic) return html`<p class="facts">Public: no token is needed.</p>`;
-  const who = roles.length > 0 ? html`Roles: ${roles.join(', ')}.` : 'Needs a token.';
+  const who =
+    roles.length > 0 ? html`Roles: ${roles.join(', ')}.` : html`Needs a token: <code>${bearer}</code>.`;
   return html`<p class="facts">${who}${scopes.length > 0 && html` Scope: ${listed(scopes)}.`}</p>`;
 }
 

@@ -31,7 +31,8 @@ export async function take(env: Env, { bucket, limit }: Charge): Promise<Verdict
   if (denial) return verdictOf(denial.value, denial.until - askedAt);
   const reading = await askObject(env, { bucket, limit });
   const { admitted, restMs } = reading;
-  if (!admitted && !(LIMITS as LimitTable)[limit].givenBack) denials.remember(key, reading, { askedAt, restMs });
+  if (!admitted && !(LIMITS as LimitTable)[limit].givenBack)
+    denials.remember(key, reading, { askedAt, restMs });
   return verdictOf(reading, restMs);
 }
 

@@ -10,11 +10,15 @@ import {
   callOperation,
   type Ids,
   makeThings,
+  OF_ANYBODY,
   OF_THE_PLATFORM,
+  OF_THE_SECOND_STEP,
+  OF_THE_SIGNED_IN,
   OF_USERS,
   OPERATIONS,
   type Operation,
 } from '../support/operations.ts';
+import { ownTokens } from '../support/own-tokens.ts';
 import { expectSameAnswer } from '../support/same-answer.ts';
 import { type Stack, startStack, UNLIMITED, UNMEASURED } from '../support/stack.ts';
 import { contentOfD1, type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
@@ -32,6 +36,7 @@ type MakeToken = () => Promise<string> | string | null;
 
 let stack: Stack;
 let platformSecret: string;
+let own: ReturnType<typeof ownTokens>;
 const callers = new Map<string, Api>();
 const things = {} as Record<User, Ids>;
 let otherOfAda: string;
@@ -50,6 +55,7 @@ const ownerApi = (user: User) => apiFor({ user, role: 'owner', scope: 'write' })
 beforeAll(async () => {
   stack = await startStack({ env: { ...UNLIMITED, ...UNMEASURED } });
   platformSecret = gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET;
+  own = ownTokens(stack);
   for (const { user, role, scope } of CALLERS) {
     const api = await apiOf({ ...USERS[user], role, scope });
     // Who has been here before is on record, and no later call has to put them there.
@@ -89,10 +95,19 @@ describe('the battery', () => {
   });
 
   test('leaves out what is for anybody, which is this', () => {
-    const ofAnybody = OPERATIONS.filter(({ access }) => access === 'public').map(({ id }) => id);
     const health = ['isAlive', 'isReady'];
+    const signIn = [
+      ...['startProviderSignIn', 'completeProviderSignIn', 'logIn', 'signUp', 'startMagicLink'],
+      ...['verifyMagicLink', 'startCliSignIn', 'exchangeCliCode', 'renewTokens'],
+    ];
     const agents = ['enrolHost', 'openLink'];
-    expect(ofAnybody).toEqual([...health, ...agents, 'getDescription', 'readDescription']);
+    const description = ['getDescription', 'readDescription'];
+    expect(OF_ANYBODY.map(({ id }) => id)).toEqual([...health, ...signIn, ...agents, ...description]);
+  });
+
+  test('has what needs less than a row of the permission table, which is this', () => {
+    expect(OF_THE_SIGNED_IN.map(({ id }) => id)).toEqual(['signOut', 'getMe']);
+    for (const { path } of OF_THE_SECOND_STEP) expect(path).toMatch(/^\/api\/v1\/auth\/2fa\//);
   });
 
   test('finds the platform where the pipeline asks for its secret', () => {
@@ -111,21 +126,74 @@ describe('the battery', () => {
   });
 });
 
-describe.each(OF_USERS)('$id', (operation) => {
-  test.each<[string, MakeToken]>([
+const GOOD = { access: () => own.access({ tenant: tenantNamed('acme') }), pre_auth: () => own.preAuth() };
+
+/** What opens no operation that takes a token of this kind. */
+async function wrongBearers(kind: keyof typeof GOOD): Promise<[string, MakeToken][]> {
+  const expired = { tenant: tenantNamed('acme'), expiresIn: -60 };
+  const others: Record<keyof typeof GOOD, [string, MakeToken][]> = {
+    access: [
+      [
+        "the provider's token when it has expired",
+        () => tokenOf({ ...USERS.ada, expiresIn: -60 }, stack.devDir),
+      ],
+      ['an access token of ours when it has expired', () => own.access(expired)],
+      ['a pre-auth token', () => own.preAuth()],
+    ],
+    pre_auth: [
+      ["the provider's token", () => tokenOf(USERS.ada, stack.devDir)],
+      ['an access token of ours', () => own.access({ tenant: tenantNamed('acme') })],
+      ['a pre-auth token when it has expired', () => own.preAuth({ expiresIn: -60 })],
+    ],
+  };
+  return [
     ['no token', () => null],
     ['a malformed token', () => 'v4.public.AAAA'],
-    ['a token of another kind', () => 'eyJhbGciOiJub25lIn0.e30.'],
-    ['an expired token', () => tokenOf({ ...USERS.ada, expiresIn: -60 }, stack.devDir)],
     ["the platform's secret", () => platformSecret],
-  ])('%s → 401', async (_, makeToken) => {
-    const api = apiWith(await makeToken());
-    await writingNothing(async () => {
-      const answer = await callOperation(api, operation, things.ada);
-      expect(answer).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
-      expect(answer.headers.get('www-authenticate')).toBe('Bearer error="invalid_token"');
-    });
+    ['a refresh token', () => own.refresh()],
+    ...others[kind],
+    ...(await own.forgeries(GOOD[kind])),
+  ];
+}
+
+/** All of them one after the other, so that a new one is under the test at once. */
+async function expectClosed(operation: Operation, kind: keyof typeof GOOD): Promise<void> {
+  await writingNothing(async () => {
+    for (const [name, makeToken] of await wrongBearers(kind)) {
+      const answer = await callOperation(apiWith(await makeToken()), operation, things.ada);
+      expect(answer, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+      expect(answer.headers.get('www-authenticate'), name).toBe('Bearer error="invalid_token"');
+    }
   });
+}
+
+describe('tokens of our own', () => {
+  test('are forged in so many ways', async () => {
+    expect(await wrongBearers('access')).toHaveLength(13);
+    expect(await wrongBearers('pre_auth')).toHaveLength(13);
+  });
+
+  test('are good where they belong, so it is not for something else that they are refused', async () => {
+    const bearer = apiWith(await GOOD.access());
+    for (const operation of [...OF_USERS, ...OF_THE_SIGNED_IN].filter(({ method }) => method === 'GET')) {
+      expect((await callOperation(bearer, operation, things.ada)).status, operation.id).toBe(200);
+    }
+    for (const operation of OF_THE_SECOND_STEP.filter(({ id }) => id === 'setUpSecondFactor')) {
+      expect((await callOperation(apiWith(await GOOD.pre_auth()), operation, {})).status).toBe(200);
+    }
+  });
+});
+
+test.each(OF_THE_SIGNED_IN)('$id: anything but an access token → 401', (operation) =>
+  expectClosed(operation, 'access'),
+);
+
+test.each(OF_THE_SECOND_STEP)('$id: anything but a pre-auth token → 401', (operation) =>
+  expectClosed(operation, 'pre_auth'),
+);
+
+describe.each(OF_USERS)('$id', (operation) => {
+  test('anything but an access token → 401', () => expectClosed(operation, 'access'));
 
   test('a token without a tenant → 403', async () => {
     const api = await apiOf({ tenant: null });
@@ -230,6 +298,9 @@ describe.each(OF_THE_PLATFORM)('$id', (operation) => {
     ['more than the secret', () => `${platformSecret}x`],
     ["an owner's token", () => tokenOf(USERS.ada, stack.devDir)],
     ['a token without a tenant', () => tokenOf({ tenant: null }, stack.devDir)],
+    ['an access token of ours', () => GOOD.access()],
+    ['a pre-auth token', () => GOOD.pre_auth()],
+    ['a refresh token', () => own.refresh()],
   ])('%s → 401', async (_, makeToken) => {
     const api = apiWith(await makeToken());
     await writingNothing(async () => {

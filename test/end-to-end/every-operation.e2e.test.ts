@@ -4,6 +4,7 @@ import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { type Answer, Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
+import { secretsIn } from '../support/found-secrets.ts';
 import {
   callOperation,
   type Ids,
@@ -115,13 +116,8 @@ test('a secret where none belongs is refused', async () => {
   requestIds.push(...misplaced.map(({ headers }) => headers.get('x-request-id') ?? ''));
 });
 
-const PIECE = /.{20}/g;
-
 /** Whose secret the text has in it, whole or cut off. */
-const foundIn = (text: string) =>
-  [...secrets].flatMap(([what, secret]) =>
-    secret.match(PIECE)?.some((piece) => text.includes(piece)) ? [what] : [],
-  );
+const foundIn = (text: string) => secretsIn(text, secrets);
 
 test('there are secrets to look for', () => {
   expect(secrets.size).toBeGreaterThan(4 * Object.keys(DRIVERS).length);

@@ -1,6 +1,7 @@
 import { globSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
+import { decodeJwt } from 'jose';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { rulesFolder } from '../../agent/settings.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
@@ -17,11 +18,14 @@ import {
   type Things,
 } from '../support/hostile-requests.ts';
 import { violations } from '../support/invariants.ts';
+import { deliveredMails } from '../support/mails.ts';
 import { OPERATIONS } from '../support/operations.ts';
+import { ownTokens } from '../support/own-tokens.ts';
 import { takePicture } from '../support/picture.ts';
 import { RawClient } from '../support/raw-request.ts';
+import { PASSWORD, signUp } from '../support/sign-in.ts';
 import { type Stack, startStack, temporaryFolder } from '../support/stack.ts';
-import { type TokenOptions, tokenOf } from '../support/tenants.ts';
+import { type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
 /** The same number makes the same requests again, another one others. */
 const SEED = Number(process.env.HOSTILE_SEED ?? 20_260_131);
@@ -34,6 +38,13 @@ type Phase = keyof typeof PHASES;
 const AT_ONCE = 8;
 const AWAY_AT_MOST_MS = 15_000;
 
+const EMAIL = 'ada@stormy.example';
+/** They take a token or a key of an agent's, or a code that only its owner can have. */
+const OUT_OF_REACH = new Set([
+  ...['enrolHost', 'openLink', 'completeProviderSignIn', 'exchangeCliCode', 'verifyMagicLink'],
+  ...['verifySecondFactorSetup', 'verifySecondFactor'],
+]);
+
 /** What the document's own examples of rows fit to. */
 const NOTES = `
   create table note (id int primary key, title text, price numeric, tags text[], content bytea, more jsonb);
@@ -44,7 +55,7 @@ const devDir = temporaryFolder();
 const logs = devFolder(devDir).logs;
 let stack: Stack;
 let things: Things;
-let bearers: Record<Caller, string | null>;
+let bearers: Record<Caller, () => Promise<string> | string | null>;
 /** Operations that did what they were asked to. */
 const done = new Set<string>();
 /** How many answers of the phase had each status. */
@@ -63,18 +74,26 @@ function limits(values: Record<string, number>): Record<string, string> {
 beforeAll(async () => {
   stack = await startStack({ devDir, restarts: false, env: NO_LIMITS });
   const { PLATFORM_SECRET } = gatewaySecrets(devFolder(devDir));
-  bearers = await bearersOf(PLATFORM_SECRET);
-  things = await makeThings(new Api(stack.url, bearers.owner), new Api(stack.url, bearers.platform));
+  const { access_token, refresh_token } = await signUp(
+    { url: stack.url, mails: () => deliveredMails(stack) },
+    EMAIL,
+  );
+  bearers = await bearersOf(PLATFORM_SECRET, String(decodeJwt(access_token ?? '').sub));
+  const [owner, platform] = [await bearers.owner(), await bearers.platform()];
+  const made = await makeThings(new Api(stack.url, owner), new Api(stack.url, platform));
+  things = { ...made, known: { ...made.known, refresh_token: [refresh_token] } };
 });
 afterAll(async () => {
   await stack?.stop();
   rmSync(devDir, { recursive: true });
 });
 
-async function bearersOf(platformSecret: string): Promise<typeof bearers> {
+/** @param account of the gateway's own */
+async function bearersOf(platformSecret: string, account: string): Promise<typeof bearers> {
+  const own = ownTokens(stack);
   const token = (options: Partial<TokenOptions>) => tokenOf({ tenant: 'stormy', ...options }, devDir);
   const owner = await token({});
-  return {
+  const known = {
     owner,
     admin: await token({ role: 'admin' }),
     operator: await token({ role: 'operator' }),
@@ -82,11 +101,21 @@ async function bearersOf(platformSecret: string): Promise<typeof bearers> {
     reader: await token({ scope: 'read' }),
     'owner of another tenant': await token({ tenant: 'calm' }),
     'user without a tenant': await token({ tenant: null }),
+    'own account': await own.access({ tenant: tenantNamed('stormy'), account, expiresIn: 3600 }),
+    'refresh token': await own.refresh(),
     expired: await token({ expiresIn: -3600 }),
     tampered: owner.replace(/.{20}(?=\.)/, (piece) => piece.toLowerCase()),
     platform: platformSecret,
     garbage: 'v4.public.AAAA.\xff',
     nobody: null,
+  };
+  return {
+    ...(Object.fromEntries(Object.entries(known).map(([caller, bearer]) => [caller, () => bearer])) as Record<
+      keyof typeof known,
+      () => string | null
+    >),
+    // Each ends one sign-in.
+    'half signed in': () => own.preAuth({ account }),
   };
 }
 
@@ -118,6 +147,11 @@ async function makeThings(api: Api, platform: Api): Promise<Things> {
       primary_key: ['id', ['id']],
       id: [1, 2, [3]],
       ids: [[31], [[32]], [33, 34]],
+      email: [EMAIL, 'ada@example.com'],
+      password: [PASSWORD],
+      provider: ['branchgate'],
+      redirect_uri: ['http://127.0.0.1:49152/auth/callback'],
+      return_to: ['/projects'],
       column: ['title', 'title', 'title', 'price', 'tags', 'content', 'more'],
     },
     expendable: {
@@ -167,13 +201,13 @@ async function storm(
 }
 
 async function faultOf(client: RawClient, request: HostileRequest, permitted: number[]) {
-  const bearer = bearers[request.caller];
+  const bearer = await bearers[request.caller]();
   const headers = { ...request.headers, ...(bearer !== null && { authorization: `Bearer ${bearer}` }) };
   try {
     const answer = await client.send({ ...request, headers });
     const { status } = answer;
     statuses.set(status, (statuses.get(status) ?? 0) + 1);
-    if (status < 300) done.add(request.operation);
+    if (status < 400) done.add(request.operation);
     checkAnswer(answer);
     return status >= 500 && !permitted.includes(status) ? `${status} ${answer.bodyText}` : null;
   } catch (error) {
@@ -190,8 +224,9 @@ test('with all of the service up, no request has an answer that the document doe
   const { pids } = stack.state;
   expect(await storm('with all of the service up', [])).toEqual([]);
   expect(stack.state.pids).toEqual(pids);
-  // So it is not that all was refused at the door. What takes a token or a key of an agent's never succeeds.
-  expect(done.size).toBeGreaterThan(OPERATIONS.length * 0.85);
+  // So it is not that all was refused at the door.
+  const possible = OPERATIONS.filter(({ id }) => !OUT_OF_REACH.has(id));
+  expect(done.size).toBeGreaterThan(possible.length * 0.9);
 });
 
 test('without a host, 503 and 504 come on top', async () => {

@@ -5,6 +5,7 @@ import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { callOperation, type Ids, makeThings, OPERATIONS } from '../support/operations.ts';
+import { ownTokens } from '../support/own-tokens.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 
 const ORIGINS = ['https://app.example.com', 'https://admin.example.com:8443'];
@@ -14,12 +15,14 @@ const BODY_LIMIT = 1024 * 1024;
 let stack: Stack;
 let token: string;
 let platformSecret: string;
+let preAuthToken: string;
 let ids: Ids;
 
 beforeAll(async () => {
   stack = await startStack({ restarts: false, env: { CORS_ORIGINS: ORIGINS.join(', ') } });
   token = await stack.token();
   platformSecret = gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET;
+  preAuthToken = await ownTokens(stack).preAuth();
   const api = new Api(stack.url, token);
   const platform = new Api(stack.url, platformSecret);
   const { body: listed } = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
@@ -56,7 +59,13 @@ const errorOf = ({ status, text }: { status: number; text: string }) => [status,
 const post = (body: Sent['body'], more: Sent = {}) =>
   send('/api/v1/projects', { method: 'POST', ...(body !== undefined && { body }), ...more });
 
-const TOKENS = { public: () => null, platform: () => platformSecret, user: () => token };
+const TOKENS = {
+  public: () => null,
+  pre_auth: () => preAuthToken,
+  signed_in: () => token,
+  platform: () => platformSecret,
+  user: () => token,
+};
 const apiFor = (access: keyof typeof TOKENS) => new Api(stack.url, TOKENS[access]());
 
 describe('what a browser may', () => {

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { type Answer, Api, type ProjectBody } from '../support/api.ts';
+import { ownTokens } from '../support/own-tokens.ts';
 import { type Stack, startStack, UNMEASURED } from '../support/stack.ts';
 import { contentOfD1, tokenOf as signedToken, type TokenOptions } from '../support/tenants.ts';
 
@@ -156,6 +157,18 @@ test('writes of a tenant outside its projects are counted, wrong ones too, and a
   expect(rateOf(await maker.get('/api/v1/projects')).remaining).toBe(READS - 2);
 });
 
+test('requests of a user without a tenant are counted for that user', async () => {
+  const nomad = new Api(stack.url, await tokenOf({ tenant: null, email: 'nomad@example.com' }));
+  const other = new Api(stack.url, await tokenOf({ tenant: null, email: 'other@example.com' }));
+  const rests = [];
+  for (const api of [nomad, nomad, other]) rests.push(rateOf(await api.get('/api/v1/me')).remaining);
+  expect(rests).toEqual([READS - 1, READS - 2, READS - 1]);
+  expect(rateOf(await nomad.post('/api/v1/auth/logout', {}))).toMatchObject({
+    limit: WRITES,
+    remaining: WRITES - 1,
+  });
+});
+
 describe('an address', () => {
   test('gets 60 public answers a minute', async () => {
     const anybody = new Api(stack.url, null);
@@ -204,11 +217,13 @@ describe('the three headers', () => {
     enrolment_token: 'x'.repeat(43),
     public_key: { kty: 'OKP', crv: 'Ed25519', x: 'x'.repeat(43) },
   });
+  const WRONG_PASSWORD = JSON.stringify({ email: 'ada@example.com', password: 'wrong' });
   const tokens: Record<string, () => Promise<string> | string | null> = {
     nobody: () => null,
     owner: () => tokenOf({ tenant: 'headers' }),
     viewer: () => tokenOf({ tenant: 'headers', role: 'viewer' }),
     'a user without a tenant': () => tokenOf({ tenant: null }),
+    'whoever is half signed in': () => ownTokens(stack).preAuth(),
     'the platform': () => gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET,
   };
 
@@ -232,6 +247,17 @@ describe('the three headers', () => {
     ['nobody', 200, 'GET', '/readyz'],
     ['nobody', 200, 'GET', '/docs'],
     ['nobody', 422, 'GET', '/docs?colour=red'],
+    ['nobody', 302, 'GET', '/api/v1/auth/idp/login'],
+    ['nobody', 400, 'GET', '/api/v1/auth/idp/callback'],
+    ['nobody', 422, 'POST', '/api/v1/auth/login', '{}'],
+    ['nobody', 401, 'POST', '/api/v1/auth/login', WRONG_PASSWORD],
+    ['nobody', 401, 'POST', '/api/v1/auth/refresh', '{"refresh_token":"x"}'],
+    ['nobody', 401, 'POST', '/api/v1/auth/2fa/setup'],
+    ['whoever is half signed in', 200, 'POST', '/api/v1/auth/2fa/setup'],
+    ['whoever is half signed in', 401, 'GET', '/api/v1/me'],
+    ['owner', 200, 'GET', '/api/v1/me'],
+    ['a user without a tenant', 200, 'GET', '/api/v1/me'],
+    ['a user without a tenant', 204, 'POST', '/api/v1/auth/logout'],
     ['nobody', 401, 'POST', '/agent/v1/enrol', ENROLMENT],
     ['nobody', 426, 'GET', `/agent/v1/link?host_id=${UNKNOWN}`],
     ['the platform', 200, 'GET', '/platform/v1/hosts'],
@@ -240,6 +266,7 @@ describe('the three headers', () => {
     const token = await tokens[who]?.();
     const answer = await fetch(`${stack.url}${path}`, {
       method,
+      redirect: 'manual',
       headers: { ...from('198.51.100.12').headers, ...(token && { Authorization: `Bearer ${token}` }) },
       ...(body !== undefined && { body }),
     });

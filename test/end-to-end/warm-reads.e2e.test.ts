@@ -4,14 +4,14 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
-import { callOperation, type Ids, makeThings, OF_USERS } from '../support/operations.ts';
+import { callOperation, type Ids, makeThings, OF_THE_SIGNED_IN, OF_USERS } from '../support/operations.ts';
 import { type Stack, startStack, UNMEASURED } from '../support/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
 const TIMES = 25;
 /** It writes what it is asked for into the audit log (spec 4.3), on every call. */
 const AUDITED = 'getCredentials';
-const READS = OF_USERS.filter(({ method }) => method === 'GET');
+const READS = [...OF_USERS, ...OF_THE_SIGNED_IN].filter(({ method }) => method === 'GET');
 const WARM_READS = READS.filter(({ id }) => id !== AUDITED);
 
 let stack: Stack;

@@ -53,6 +53,7 @@ export class Api {
   ): Promise<Answer<B>> {
     const response = await fetch(`${this.#baseUrl}${path}`, {
       method,
+      redirect: 'manual',
       headers: {
         ...(this.#token && { Authorization: `Bearer ${this.#token}` }),
         ...(body !== undefined && { 'Content-Type': 'application/json' }),

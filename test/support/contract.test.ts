@@ -28,6 +28,8 @@ const BRANCH = {
   created_at: MOMENT,
   updated_at: MOMENT,
 };
+const TOKENS = { access_token: 'a', refresh_token: 'r', token_type: 'bearer', expires_in: 900 };
+const REFRESH = { method: 'POST', path: '/api/v1/auth/refresh' };
 const LOOKUP = `/api/v1/projects/${ID}/branches/lookup?name=main`;
 const FOUND = { matches: [BRANCH], is_duplicate: true };
 const NOT_FOUND = { error: 'NOT_FOUND', message: 'There is no such thing.', request_id: 'request-1' };
@@ -58,6 +60,7 @@ test.each([
   ],
   ['a success of HEAD', answerOf(undefined, { method: 'HEAD' })],
   ['a failure of HEAD', answerOf(undefined, { method: 'HEAD', status: 404, path: '/api/v1/nowhere' })],
+  ['a token for no cache', answerOf(TOKENS, REFRESH, { 'Cache-Control': 'no-store' })],
   ['a page', answerOf('', { path: '/docs' }, { 'Content-Type': 'text/html; charset=UTF-8' })],
 ])('%s is taken', (_, answer) => checkAnswer(answer));
 
@@ -100,6 +103,7 @@ test.each([
     answerOf({ ...NOT_FOUND, request_id: 'request-2' }, { status: 404 }),
     /request_id/,
   ],
+  ['a token that a cache may keep', answerOf(TOKENS, REFRESH), /a cache may keep access_token/],
   ['another media type', answerOf(FOUND, {}, { 'Content-Type': 'text/plain' }), /text\/plain/],
   [
     'a body where none is described',

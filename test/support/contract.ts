@@ -91,6 +91,16 @@ function* headerDifferences({ headers }: WireAnswer, response: Response): Genera
   if (Math.abs(reset - Date.now() / 1000) > 2 * 3600) yield `X-RateLimit-Reset is not soon: ${reset}`;
 }
 
+/** Fields that open something for whoever reads them. */
+const SECRETS = [
+  'access_token',
+  'refresh_token',
+  'pre_auth_token',
+  'secret',
+  'database_url',
+  'enrolment_token',
+];
+
 function* bodyDifferences(answer: WireAnswer, response: Response): Generator<string> {
   const { method, status, headers, bodyText } = answer;
   if (method === 'HEAD') {
@@ -107,10 +117,12 @@ function* bodyDifferences(answer: WireAnswer, response: Response): Generator<str
   if (!described) {
     yield `the body is ${type}, not ${content.map(([name]) => name).join(', ')}`;
   } else if (type === 'application/json') {
-    const body = JSON.parse(bodyText) as { request_id?: unknown };
+    const body = JSON.parse(bodyText) as Record<string, unknown>;
     yield* differences(described.schema ?? {}, body);
     const isOther = status >= 400 && body.request_id !== headers.get('X-Request-Id');
     if (isOther) yield 'request_id is not X-Request-Id';
+    const secret = SECRETS.find((field) => typeof body[field] === 'string');
+    if (secret && headers.get('Cache-Control') !== 'no-store') yield `a cache may keep ${secret}`;
   }
 }
 

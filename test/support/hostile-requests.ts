@@ -21,6 +21,9 @@ export const CALLERS = [
   'reader',
   'owner of another tenant',
   'user without a tenant',
+  'own account',
+  'half signed in',
+  'refresh token',
   'expired',
   'tampered',
   'platform',
@@ -195,7 +198,9 @@ function bodiesOf({ body }: ReadableOperation, { known }: Things): Part<string |
 }
 
 const HONEST: Record<(typeof OPERATIONS)[number]['access'], Caller[]> = {
-  user: ['owner', 'owner', 'admin'],
+  user: ['owner', 'owner', 'admin', 'own account'],
+  signed_in: ['owner', 'own account', 'user without a tenant'],
+  pre_auth: ['half signed in'],
   platform: ['platform'],
   public: ['nobody'],
 };

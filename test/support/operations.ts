@@ -15,8 +15,8 @@ export interface Operation {
   id: string;
   method: string;
   path: string;
-  access: 'public' | 'platform' | 'user';
-  /** Of users' operations alone. */
+  access: 'public' | 'pre_auth' | 'signed_in' | 'platform' | 'user';
+  /** Row of the permission table, of users' operations alone. */
   action: string | undefined;
   reaches: Partial<Record<string, Reach>>;
   scope: 'read' | 'write' | undefined;
@@ -55,9 +55,17 @@ function isId(schema: Schema | undefined): boolean {
   return format === 'uuid' || anyOf.some((variant) => isId(variant));
 }
 
-function accessOf({ isPublic }: ReadableOperation, { security = [] }: Extensions): Operation['access'] {
+/** In the place of an action: an access token is enough. */
+const SIGNED_IN = 'signed_in';
+
+function accessOf(
+  { isPublic }: ReadableOperation,
+  { security = [], 'x-action': action }: Extensions,
+): Operation['access'] {
   if (isPublic) return 'public';
-  return security.some((way) => 'platform_secret' in way) ? 'platform' : 'user';
+  if (security.some((way) => 'platform_secret' in way)) return 'platform';
+  if (security.some((way) => 'pre_auth_token' in way)) return 'pre_auth';
+  return action === SIGNED_IN ? 'signed_in' : 'user';
 }
 
 function described(readable: ReadableOperation): Operation {
@@ -92,8 +100,13 @@ function described(readable: ReadableOperation): Operation {
 /** Every operation of the API. */
 export const OPERATIONS: Operation[] = operationsOf(DESCRIPTION).map(described);
 
-export const OF_USERS = OPERATIONS.filter(({ access }) => access === 'user');
-export const OF_THE_PLATFORM = OPERATIONS.filter(({ access }) => access === 'platform');
+const withAccess = (wanted: Operation['access']) => OPERATIONS.filter(({ access }) => access === wanted);
+
+export const OF_USERS = withAccess('user');
+export const OF_THE_SIGNED_IN = withAccess('signed_in');
+export const OF_THE_SECOND_STEP = withAccess('pre_auth');
+export const OF_THE_PLATFORM = withAccess('platform');
+export const OF_ANYBODY = withAccess('public');
 
 /** Ids of things by the names they have in paths. */
 export type Ids = Record<string, string>;

@@ -8,6 +8,7 @@ export type Known = Readonly<Partial<Record<string, readonly unknown[]>>>;
 
 const FORMATS: Record<string, fc.Arbitrary<string>> = {
   uuid: fc.uuid(),
+  email: fc.emailAddress(),
   'date-time': fc.date({ noInvalidDate: true }).map((date) => date.toISOString()),
 };
 

@@ -66,6 +66,7 @@ const DOCUMENT: Document = {
         },
       },
     },
+    '/seeds': { get: { security: [{ shade: [] }], responses: { 200: { description: '' } } } },
     '/health': { get: { security: [], responses: { 200: { description: HOSTILE } } } },
   },
   components: {
@@ -156,6 +157,7 @@ test('an operation says who may, and what it takes', () => {
   expect(text).toContain('Roles: owner (all), operator (own). Scope: write .');
   expect(text).toContain('tree_id string (uuid) path, required');
   expect(text).toContain('colour string query, required, one of &quot;gr&#39;een&quot;, &quot;red&quot;');
+  expect(textOf('get-seeds')).toContain('Needs a token: shade .');
   expect(textOf('get-health')).toContain('Public: no token is needed.');
 });
 
@@ -200,6 +202,7 @@ test('the command is safe to paste: a quote in a value does not end its word', (
   expect(command).toMatch(/curl -X POST "\$BASE_URL\/trees\/[0-9a-f-]{36}\/leaves\?colour=gr%27een" \\/);
   expect(command).toContain('-H "Authorization: Bearer $TOKEN" \\');
   expect(command).toContain(String.raw`-d '{"name":"l'\''eaf $(x)"}'`);
+  expect(textOf('get-seeds')).toContain('Needs a token: shade .');
   expect(textOf('get-health')).not.toContain('Authorization');
 });
 
