@@ -2,6 +2,7 @@ import { z } from 'zod';
 import type { HostLink } from './host-link/host-link.ts';
 import type { ProjectCoordinator } from './projects/coordinator.ts';
 import type { RateLimiter } from './rate-limits/rate-limiter.ts';
+import type { Challenges } from './sign-in/challenges.ts';
 
 /** Bindings of `wrangler.toml`. Variables and secrets are strings until `readSettings` has checked them. */
 export interface Env {
@@ -9,6 +10,7 @@ export interface Env {
   HOST_LINK: DurableObjectNamespace<HostLink>;
   PROJECT_COORDINATOR: DurableObjectNamespace<ProjectCoordinator>;
   RATE_LIMITER: DurableObjectNamespace<RateLimiter>;
+  CHALLENGES: DurableObjectNamespace<Challenges>;
   [variable: string]: unknown;
 }
 

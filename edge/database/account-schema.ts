@@ -26,7 +26,7 @@ export const secondFactors = sqliteTable(
     issuer: text('issuer').notNull(),
     gid: text('gid').notNull(),
     method: text('method', { enum: SECOND_FACTOR_METHODS }).notNull(),
-    /** Of `totp`: the secret, sealed with AES-256-GCM; associated data: issuer, gid, key id. */
+    /** Of `totp`: the secret, sealed with AES-256-GCM; associated data: `second_factor`, issuer, gid, key id. */
     keyId: text('key_id'),
     sealedSecret: text('sealed_secret'),
     /** Of `totp`: the time step of the last code that was taken; no code of it or before is taken again. */

@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
+import { accounts } from '../database/account-schema.ts';
 import type { Database } from '../database/database.ts';
-import { accounts } from '../database/schema.ts';
 
 export type AccountRow = typeof accounts.$inferSelect;
 

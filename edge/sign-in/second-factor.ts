@@ -1,6 +1,6 @@
 import { and, eq } from 'drizzle-orm';
+import { secondFactors } from '../database/account-schema.ts';
 import type { Database } from '../database/database.ts';
-import { secondFactors } from '../database/schema.ts';
 import type { UserKey } from '../rate-limits/charge.ts';
 import type { Settings } from '../settings.ts';
 
@@ -11,6 +11,9 @@ export const secondFactorOf = (db: Database, { issuer, gid }: UserKey) =>
     .select()
     .from(secondFactors)
     .where(and(eq(secondFactors.issuer, issuer), eq(secondFactors.gid, gid)));
+
+/** Where the secret of an app is sealed. */
+export const sealedSecretPlace = ({ issuer, gid }: UserKey) => ['second_factor', issuer, gid];
 
 type FirstFactor = 'password' | 'email';
 

@@ -1,6 +1,5 @@
 import { z } from 'zod';
 import { type AppContext, databaseOf } from '../app-env.ts';
-import type { PreAuth } from '../authentication/own-tokens.ts';
 import { rejected } from '../authentication/rejection.ts';
 import { unseal } from '../credentials/seal.ts';
 import { chargeOf } from '../rate-limits/charge.ts';
@@ -19,8 +18,9 @@ const SealedTokens = z.object({
   accessExpiresAt: z.coerce.date(),
 });
 
-/** @throws ApiError UNAUTHENTICATED when the account is gone */
-async function personOf(c: AppContext, { user, sealed, jti }: PreAuth): Promise<Person> {
+/** Whoever has passed the first step. @throws ApiError UNAUTHENTICATED when the account is gone */
+export async function halfSignedIn(c: AppContext): Promise<Person> {
+  const { user, sealed, jti } = c.var.preAuth;
   if (sealed) {
     const text = await unseal(readSettings(c.env).CREDENTIAL_KEYS, sealedTokensPlace(jti), sealed);
     return { tokens: SealedTokens.parse(JSON.parse(text)) };
@@ -32,15 +32,17 @@ async function personOf(c: AppContext, { user, sealed, jti }: PreAuth): Promise<
 
 /**
  * Full tokens for whoever has passed the second step. A pre-auth token ends one sign-in.
+ * @param beforehand what happens before there are tokens, once with this pre-auth token
  * @throws ApiError UNAUTHENTICATED when it has done so already
  */
 export async function afterSecondStep(
   c: AppContext,
   secondFactor: SecondFactorMethod | 'skipped',
+  beforehand: (person: Person) => Promise<void> = async () => {},
 ): Promise<LoginResponse> {
-  const { preAuth } = c.var;
-  if (!(await isWithin(c, chargeOf.use('pre_auth', preAuth.jti)))) throw rejected('own_token_wrong');
-  const person = await personOf(c, preAuth);
-  const way = { first_factor: preAuth.first_factor, second_factor: secondFactor };
-  return loginResponse(await signIn(c, person, way));
+  const { jti, first_factor } = c.var.preAuth;
+  if (!(await isWithin(c, chargeOf.use('pre_auth', jti)))) throw rejected('own_token_wrong');
+  const person = await halfSignedIn(c);
+  await beforehand(person);
+  return loginResponse(await signIn(c, person, { first_factor, second_factor: secondFactor }));
 }

@@ -4,7 +4,11 @@ import type { PostedMail } from './mail-server.ts';
 import type { Stack } from './stack.ts';
 
 /** Mails that the stack has delivered, oldest first. */
-export const deliveredMails = ({ state }: Stack): PostedMail['body'][] =>
+export const deliveredMails = ({
+  state,
+}: {
+  state: Pick<Stack['state'], 'mail_dir'>;
+}): PostedMail['body'][] =>
   readdirSync(state.mail_dir)
     .filter((name) => name.endsWith('.json'))
     .sort()

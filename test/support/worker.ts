@@ -31,6 +31,7 @@ export const startWorker = (script: string, options: Partial<V4SharedOptions & V
       modules: true,
       script,
       compatibilityDate: '2026-11-01',
+      compatibilityFlags: ['nodejs_compat'],
       ...options,
     }),
   );
@@ -52,7 +53,7 @@ async function bundleOf(name: string): Promise<string> {
     format: 'esm',
     target: 'es2023',
     conditions: ['workerd'],
-    external: ['cloudflare:*'],
+    external: ['cloudflare:*', 'node:*'],
   });
   return outputFiles.map(({ text }) => text).join('');
 }

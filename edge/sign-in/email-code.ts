@@ -1,0 +1,78 @@
+import { type AppContext, actorAs, databaseOf } from '../app-env.ts';
+import { ApiError } from '../errors.ts';
+import { sendsMail } from '../mail/mail.ts';
+import { readSettings } from '../settings.ts';
+import { accountByEmail } from './accounts.ts';
+import { challengesOf } from './challenges-stub.ts';
+import { noteFailedSignIn } from './failed-sign-in.ts';
+import { afterFirstFactor } from './first-factor.ts';
+import type { LoginResponse } from './login-response.ts';
+import { hashPassword } from './password-hash.ts';
+
+export interface StartedChallenge {
+  challengeId: string;
+  /** Unix milliseconds. */
+  expiresAt: number;
+}
+
+interface SignUpOrder {
+  name: string;
+  email: string;
+  password: string;
+}
+
+/**
+ * Begins a sign-up: the account is made when the code of its mail is brought. An address that has an account gets the
+ * same answer after the same work, and its owner another mail.
+ * @throws ApiError MAIL_UNAVAILABLE
+ */
+export async function startSignUp(
+  c: AppContext,
+  { name, email, password }: SignUpOrder,
+): Promise<StartedChallenge> {
+  requireMail(c);
+  const passwordHash = await hashPassword(password);
+  const [account] = await accountByEmail(databaseOf(c), email);
+  const challengeId = crypto.randomUUID();
+  const mail = account ? 'account_exists' : 'code';
+  const order = {
+    kind: 'sign_up',
+    challengeId,
+    address: email,
+    mail,
+    signUp: { name, passwordHash },
+  } as const;
+  return { challengeId, ...(await challengesOf(c.env, email).start(order)) };
+}
+
+/** Mails a code to sign in with, and nothing to an address without an account. @throws ApiError MAIL_UNAVAILABLE */
+export async function startMagicLink(c: AppContext, email: string): Promise<StartedChallenge> {
+  requireMail(c);
+  const [account] = await accountByEmail(databaseOf(c), email);
+  const challengeId = crypto.randomUUID();
+  const mail = account ? 'code' : 'none';
+  const order = { kind: 'magic_link', challengeId, address: email, mail } as const;
+  return { challengeId, ...(await challengesOf(c.env, email).start(order)) };
+}
+
+function requireMail(c: AppContext): void {
+  if (!sendsMail(readSettings(c.env))) throw new ApiError('MAIL_UNAVAILABLE');
+}
+
+/** Signs in whoever has read the mail of a sign-up or a magic link. @throws ApiError CODE_WRONG */
+export async function verifyEmailCode(
+  c: AppContext,
+  { email, challengeId, code }: { email: string; challengeId: string; code: string },
+): Promise<LoginResponse> {
+  const { ip, userAgent, requestId } = actorAs(c, { userId: null, email, tenantId: '' });
+  const kinds = ['sign_up', 'magic_link'] as const;
+  const answer = { challengeId, kinds, code, from: { ip, userAgent, requestId } };
+  const { outcome } = await challengesOf(c.env, email).verify(answer);
+  const accountNow = async () => (await accountByEmail(databaseOf(c), email))[0];
+  const account = outcome === 'right' ? await accountNow() : undefined;
+  if (!account) {
+    noteFailedSignIn(c, accountNow, { first_factor: 'email' });
+    throw new ApiError('CODE_WRONG');
+  }
+  return afterFirstFactor(c, { account }, 'email');
+}

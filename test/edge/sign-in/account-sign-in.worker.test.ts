@@ -1,0 +1,314 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { chargeOf } from '../../../edge/rate-limits/charge.ts';
+import { hashPassword } from '../../../edge/sign-in/password-hash.ts';
+import { type Answer, Api } from '../../support/api.ts';
+import { eventually } from '../../support/eventually.ts';
+import { expectSameAnswer } from '../../support/same-answer.ts';
+import {
+  askMagicLink,
+  askSignUp,
+  type LoginBody,
+  mailTo,
+  otherCode,
+  PASSWORD,
+  readCode,
+  signUp,
+  verifyCode,
+} from '../../support/sign-in.ts';
+import { type SignInGateway, startSignInGateway } from '../../support/sign-in-gateway.ts';
+
+const CHALLENGE = {
+  challenge_id: expect.stringMatching(/^[0-9a-f-]{36}$/),
+  channel: 'email',
+  expires_at: expect.stringMatching(/Z$/),
+};
+const TRIES = 20;
+
+let gateway: SignInGateway;
+let email: string;
+/** Of this test: wrong passwords are counted by it. */
+let clientAddress: string;
+let count = 0;
+
+beforeAll(async () => {
+  gateway = await startSignInGateway({ TWO_FACTOR: 'off' });
+});
+afterAll(() => gateway.stop());
+beforeEach(() => {
+  gateway.mailAnswers(200);
+  count += 1;
+  email = `ada-${count}@example.com`;
+  clientAddress = `192.0.2.${count}`;
+});
+
+const post = <B = Record<string, unknown>>(path: string, body: unknown, from = clientAddress) =>
+  new Api(gateway.url, null).post<B>(`/api/v1/auth/${path}`, body, { 'CF-Connecting-IP': from });
+
+const logIn = (address: string, password: string, from?: string) =>
+  post<LoginBody & Record<string, unknown>>('login', { email: address, password }, from);
+
+const refusal = ({ status, body }: Answer<unknown>) => [status, (body as { error: string }).error];
+
+const mailsTo = (address: string) => gateway.mails().filter(({ to }) => to === address);
+
+/** Accounts as verified sign-ups leave them, all with `PASSWORD`. */
+async function accountsNamed(prefix: string, number: number): Promise<string[]> {
+  const hash = await hashPassword(PASSWORD);
+  const addresses = Array.from({ length: number }, (_, n) => `${prefix}-${n}@example.com`);
+  const insert = gateway.database.prepare(
+    "insert into accounts (id, email, name, password_hash, role, tenant_id, created_at, updated_at) values (?1, ?2, 'A', ?3, 'owner', ?1, 0, 0)",
+  );
+  await gateway.database.batch(addresses.map((address) => insert.bind(crypto.randomUUID(), address, hash)));
+  return addresses;
+}
+
+const failuresOf = async (address: string) => {
+  const select = "select metadata from audit_events where name = 'sign_in.failed' and actor_email = ?";
+  const { results } = await gateway.database.prepare(select).bind(address).all<{ metadata: string }>();
+  return results.map(({ metadata }) => JSON.parse(metadata));
+};
+
+describe('a sign-up', () => {
+  test('is verified by the code of its mail, and its tokens are good', async () => {
+    const started = await askSignUp(gateway, email.toUpperCase());
+    expect(started.status).toBe(202);
+    expect(started.body).toEqual({
+      email,
+      message: expect.any(String),
+      verification: CHALLENGE,
+      requires_2fa: false,
+      requires_2fa_setup: false,
+      method: 'email_otp',
+    });
+    expect(started.headers.get('Cache-Control')).toBe('no-store');
+    const { challenge_id, expires_at } = started.body.verification;
+    const holds = Date.parse(expires_at) - Date.now();
+    expect(holds).toBeGreaterThan(9 * 60_000);
+    expect(holds).toBeLessThanOrEqual(10 * 60_000);
+
+    const mail = await mailTo(gateway, email);
+    const code = readCode(mail);
+    expect(mail.html).toContain(code);
+    expect(refusal(await verifyCode(gateway, email, challenge_id, otherCode(code)))).toEqual([
+      401,
+      'CODE_WRONG',
+    ]);
+    expect(refusal(await verifyCode(gateway, `x-${email}`, challenge_id, code))).toEqual([401, 'CODE_WRONG']);
+    const verified = await verifyCode(gateway, email, challenge_id, code);
+    expect(verified.status).toBe(200);
+    expect(verified.headers.get('Cache-Control')).toBe('no-store');
+    expect(verified.body).toEqual({
+      access_token: expect.any(String),
+      refresh_token: expect.any(String),
+      pre_auth_token: null,
+      requires_2fa: false,
+      requires_2fa_setup: false,
+      method: null,
+      user: { id: expect.any(String), email, role: 'owner' },
+    });
+    const api = new Api(gateway.url, verified.body.access_token);
+    expect((await api.get('/api/v1/projects')).status).toBe(200);
+    expect(refusal(await verifyCode(gateway, email, challenge_id, code))).toEqual([401, 'CODE_WRONG']);
+
+    const loggedIn = await logIn(email, PASSWORD);
+    expect(loggedIn.status).toBe(200);
+    expect(loggedIn.headers.get('Cache-Control')).toBe('no-store');
+    expect(loggedIn.body.user).toEqual(verified.body.user);
+    expect((await logIn(email.toUpperCase(), PASSWORD)).status).toBe(200);
+  });
+
+  test('that is not verified is no account', async () => {
+    await askSignUp(gateway, email);
+    await mailTo(gateway, email);
+    const answer = await expectSameAnswer(logIn(email, PASSWORD), logIn(`x-${email}`, PASSWORD));
+    expect(refusal(answer)).toEqual([401, 'CREDENTIALS_WRONG']);
+  });
+
+  test('for an address that has an account gets the same answer, and its owner another mail', async () => {
+    await signUp(gateway, email);
+    const fields = ({ status, body }: Answer<object>, address: string) => ({
+      status,
+      body: { ...body, email: body && (body as { email: string }).email === address, verification: null },
+      names: Object.keys((body as { verification: object }).verification),
+    });
+    const known = await askSignUp(gateway, email, 'another password');
+    const unknown = await askSignUp(gateway, `x-${email}`, 'another password');
+    expect(fields(known, email)).toEqual(fields(unknown, `x-${email}`));
+
+    const told = await mailTo(gateway, email, 2);
+    expect(told.text).toContain('You have an account already');
+    expect(told.text).not.toMatch(/\d{6}/);
+    const { challenge_id } = known.body.verification;
+    expect((await verifyCode(gateway, email, challenge_id, '000000')).status).toBe(401);
+    expect((await logIn(email, 'another password')).status).toBe(401);
+    expect((await logIn(email, PASSWORD)).status).toBe(200);
+  });
+
+  test('while the mail service is away is not lost: the mail comes later, and its code is good', async () => {
+    gateway.mailAnswers(503);
+    const { status, body } = await askSignUp(gateway, email);
+    expect(status).toBe(202);
+    await eventually(async () => expect(mailsTo(email).length).toBeGreaterThanOrEqual(1));
+    const refused = mailsTo(email).length;
+    gateway.mailAnswers(200);
+    const code = readCode(await mailTo(gateway, email, refused + 1));
+    expect((await verifyCode(gateway, email, body.verification.challenge_id, code)).status).toBe(200);
+  });
+});
+
+describe('a magic link', () => {
+  test('signs in to an account', async () => {
+    await signUp(gateway, email);
+    const { status, body, headers } = await askMagicLink(gateway, email);
+    expect([status, body]).toEqual([202, CHALLENGE]);
+    expect(headers.get('Cache-Control')).toBe('no-store');
+    const code = readCode(await mailTo(gateway, email, 2));
+    const verified = await verifyCode(gateway, email, body.challenge_id, code);
+    expect([verified.status, verified.body.user?.email]).toEqual([200, email]);
+  });
+
+  test('to an unknown address has the same answer and no mail', async () => {
+    const { status, body } = await askMagicLink(gateway, email);
+    expect([status, body]).toEqual([202, CHALLENGE]);
+    expect(refusal(await verifyCode(gateway, email, body.challenge_id, '000000'))).toEqual([
+      401,
+      'CODE_WRONG',
+    ]);
+    // Somebody else's mail that was asked for later has come by now.
+    await askSignUp(gateway, `x-${email}`);
+    await mailTo(gateway, `x-${email}`);
+    expect(mailsTo(email)).toEqual([]);
+  });
+});
+
+describe('a wrong password', () => {
+  test('and an unknown address get the same answer; the account alone has it in its log', async () => {
+    await signUp(gateway, email);
+    const answer = await expectSameAnswer(
+      logIn(email, 'wrong password'),
+      logIn(`x-${email}`, 'wrong password'),
+    );
+    expect(refusal(answer)).toEqual([401, 'CREDENTIALS_WRONG']);
+    await eventually(async () => expect(await failuresOf(email)).toEqual([{ first_factor: 'password' }]));
+    expect(await failuresOf(`x-${email}`)).toEqual([]);
+  });
+
+  test('is refused after 30 in an hour, and the right one too, wherever it comes from', async () => {
+    await signUp(gateway, email);
+    await gateway.charge(chargeOf.wrongPassword(email), 25);
+    for (let n = 0; n < 6; n++) expect((await logIn(email, PASSWORD)).status).toBe(200);
+    const guesses = await Promise.all(Array.from({ length: 8 }, (_, n) => logIn(email, `wrong ${n}`)));
+    expect(guesses.map(({ status }) => status).sort()).toEqual([401, 401, 401, 401, 401, 429, 429, 429]);
+    const refused = await logIn(email, PASSWORD, '198.51.100.1');
+    expect(refusal(refused)).toEqual([429, 'RATE_LIMITED']);
+    expect(Number(refused.headers.get('Retry-After'))).toBeGreaterThan(3000);
+  });
+
+  test('is refused after 100 in an hour from one client address, whatever the account', async () => {
+    await signUp(gateway, email);
+    await gateway.charge(chargeOf.wrongPasswordFrom(clientAddress), 99);
+    expect((await logIn(email, PASSWORD)).status).toBe(200);
+    expect((await logIn(`x-${email}`, PASSWORD)).status).toBe(401);
+    expect(refusal(await logIn(email, PASSWORD))).toEqual([429, 'RATE_LIMITED']);
+    expect((await logIn(email, PASSWORD, '198.51.100.2')).status).toBe(200);
+  });
+});
+
+describe('whether an address is known', () => {
+  /** Milliseconds, of each in turn, so that what else the machine does slows both. */
+  async function mediansOf(one: (n: number) => Promise<unknown>, other: (n: number) => Promise<unknown>) {
+    const times: [number[], number[]] = [[], []];
+    // The first of each only warms up.
+    for (let n = -1; n < TRIES; n++) {
+      for (const [side, request] of ([one, other] as const).entries()) {
+        const start = performance.now();
+        await request(n + 1);
+        if (n >= 0) times[side]?.push(performance.now() - start);
+      }
+    }
+    return times.map((list) => list.sort((a, b) => a - b)[TRIES / 2] ?? 0) as [number, number];
+  }
+
+  const expectAlike = ([known, unknown]: [number, number]) => {
+    const ratio = Math.max(known, unknown) / Math.min(known, unknown);
+    expect(ratio, `known ${known} ms, unknown ${unknown} ms`).toBeLessThan(1.15);
+  };
+
+  // What another process takes of the machine can hit one side more: then it is measured anew.
+  const measured = { retry: 2, timeout: 120_000 };
+
+  test('does not show in the time of a login', measured, async () => {
+    const accounts = await accountsNamed(`login-${count}`, TRIES + 1);
+    const from = (n: number) => `198.51.100.${100 + n}`;
+    expectAlike(
+      await mediansOf(
+        (n) => logIn(accounts[n] ?? '', 'wrong password', from(n)),
+        (n) => logIn(`nobody-${count}-${n}@example.com`, 'wrong password', from(n)),
+      ),
+    );
+  });
+
+  test('does not show in the time of a sign-up', measured, async () => {
+    const accounts = await accountsNamed(`signup-${count}`, TRIES + 1);
+    expectAlike(
+      await mediansOf(
+        (n) => askSignUp(gateway, accounts[n] ?? ''),
+        (n) => askSignUp(gateway, `new-${count}-${n}@example.com`),
+      ),
+    );
+  });
+});
+
+describe('a request', () => {
+  test.each(['base', 'base_idp', 'branchgate', 'branchgate_idp', 'BranchGate_IDP', 'BASE', undefined])(
+    'with the provider %s is taken',
+    async (provider) => {
+      expect((await post('login', { email, password: PASSWORD, provider })).status).toBe(401);
+    },
+  );
+
+  const ADA = { name: 'Ada', email: 'a@example.com', password: PASSWORD };
+  const CODE = {
+    email: 'a@example.com',
+    challenge_id: '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11',
+    code: '123456',
+  };
+  test.each([
+    ['login', { email: 'a@example.com' }],
+    ['login', { email: 'no address', password: PASSWORD }],
+    ['login', { email: 'a@example.com', password: '' }],
+    ['login', { email: 'a@example.com', password: 'x'.repeat(257) }],
+    ['login', { email: 'a@example.com', password: PASSWORD, provider: 'google' }],
+    ['login', { email: 'a@example.com', password: PASSWORD, provider: 'base ' }],
+    ['login', { email: 'a@example.com', password: PASSWORD, provider: null }],
+    ['login', { email: 'a@example.com', password: PASSWORD, remember: true }],
+    ['signup', { ...ADA, password: '1234567' }],
+    // Eight characters that are four letters.
+    ['signup', { ...ADA, password: 'e\u0301'.repeat(4) }],
+    ['signup', { ...ADA, password: 'x'.repeat(257) }],
+    ['signup', { ...ADA, name: ' ' }],
+    ['signup', { ...ADA, email: `${'x'.repeat(250)}@example.com` }],
+    ['signup', { ...ADA, provider: 'other' }],
+    ['signup', { ...ADA, role: 'admin' }],
+    ['magic-link/start', {}],
+    ['magic-link/start', { email: ['a@example.com'] }],
+    ['magic-link/start', { email: 'a@example.com', provider: 'base' }],
+    ['magic-link/verify', { ...CODE, code: '12345' }],
+    ['magic-link/verify', { ...CODE, code: 123456 }],
+    ['magic-link/verify', { ...CODE, code: '１２３４５６' }],
+    ['magic-link/verify', { ...CODE, challenge_id: 'none' }],
+  ])('to %s with %j is refused', async (path, body) => {
+    expect(refusal(await post(path, body))).toEqual([422, 'VALIDATION_FAILED']);
+  });
+});
+
+test('a gateway that can send no mail says so', async () => {
+  const silent = await startSignInGateway({ MAIL_API_URL: undefined });
+  try {
+    for (const answer of [await askSignUp(silent, email), await askMagicLink(silent, email)]) {
+      expect(refusal(answer)).toEqual([503, 'MAIL_UNAVAILABLE']);
+    }
+  } finally {
+    await silent.stop();
+  }
+});

@@ -1,0 +1,54 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, inject, test } from 'vitest';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { Api } from '../support/api.ts';
+import { deliveredMails } from '../support/mails.ts';
+import { logIn, mailTo, PASSWORD, readCode, signUp } from '../support/sign-in.ts';
+import { readStackFile } from '../support/started-stack.ts';
+import { contentOfD1 } from '../support/tenants.ts';
+
+const { url, devDir } = inject('stack');
+const site = { url, mails: () => deliveredMails({ state: readStackFile(devDir) }) };
+const EMAIL = `ada-${crypto.randomUUID()}@example.com`;
+
+interface AuditEvent {
+  name: string;
+  metadata: Record<string, unknown>;
+}
+
+const folder = devFolder(devDir).logs;
+const logText = () =>
+  readdirSync(folder)
+    .map((name) => readFileSync(join(folder, name), 'utf8'))
+    .join('\n');
+
+test('who signs up has a tenant of their own, where they make a project', async () => {
+  const { access_token } = await signUp(site, EMAIL);
+  const ada = new Api(url, access_token);
+  expect((await ada.get('/api/v1/projects')).body).toMatchObject({ projects: [] });
+  const project = await ada.project('Notes of G');
+  expect(project).toMatchObject({ main_branch: { status: 'active' } });
+
+  const { status, body } = await logIn(site, EMAIL);
+  expect([status, body.requires_2fa_setup, body.access_token]).toEqual([200, true, null]);
+
+  const { body: log } = await ada.get<{ audit_events: AuditEvent[] }>('/api/v1/audit-events');
+  expect(log.audit_events.map(({ name }) => name)).toEqual(
+    expect.arrayContaining(['account.created', 'sign_in.succeeded', 'project.created']),
+  );
+});
+
+test('neither password nor code nor address of it is in a log line, nor password or code in an audit row', async () => {
+  const code = readCode(await mailTo(site, EMAIL));
+  const asWord = new RegExp(`(?<![\\w-])${code}(?![\\w-])`);
+  const logs = logText();
+  expect(logs).toContain('"route":"/api/v1/auth/magic-link/verify"');
+  expect(logs).not.toContain(EMAIL);
+  const audited = JSON.stringify(contentOfD1().audit_events);
+  expect(audited).toContain(EMAIL);
+  for (const text of [logs, audited]) {
+    expect(text.includes(PASSWORD)).toBe(false);
+    expect(asWord.test(text)).toBe(false);
+  }
+});
