@@ -1,8 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Host } from '../operations/host.ts';
-import { resumeUnlessCloning } from '../operations/live-source.ts';
-import { showClients, withConsole } from '../pooler/console.ts';
-import { canPause, killClients, reconnectServers } from '../pooler/pause.ts';
+import { showClientsAndLogins, withConsole } from '../pooler/console.ts';
+import { reconnectServers } from '../pooler/pause.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { takeLock } from '../postgres/locks.ts';
 import { restoreLogins } from '../postgres/roles.ts';
@@ -30,7 +29,7 @@ export async function enforceAccess(host: Host, session: Session, projectId: str
   await host.rules.publish();
   await waitForLogins(session);
   await endDirectSessions(session, projectId);
-  await throwClientsOut(host, session, ending.thrownOut);
+  await throwClientsOut(host, ending.thrownOut);
   for (const database of ending.reconnected) await reconnectServers(host.settings, database);
   await throwOutStrangers(host, session, projectId);
   await forgetEnding(session, projectId, noted[0]?.access_revision ?? -1);
@@ -80,22 +79,11 @@ async function waitForLogins(session: Session): Promise<void> {
 }
 
 /**
- * Ends all clients that the pooler has in these databases. They can come again at once, so it is done after what they
- * may do has changed.
+ * Ends all clients that the pooler has in these databases, and whoever is logging in. They can come again at once, so it
+ * is done after what they may do has changed. Not by the console's KILL, which lets logins under way go on.
  */
-async function throwClientsOut(host: Host, session: Session, databases: string[]): Promise<void> {
-  const { settings, rules } = host;
-  for (const database of databases) {
-    // A name too long for the console: without its entry, the pooler throws the clients out.
-    if (!canPause(database)) await rules.publishWithout(database);
-    else {
-      try {
-        await killClients(settings, database);
-      } finally {
-        await resumeUnlessCloning(settings, session, database);
-      }
-    }
-  }
+async function throwClientsOut({ rules }: Host, databases: string[]): Promise<void> {
+  if (databases.length > 0) await rules.publishWithout(databases);
 }
 
 /** Those of ended logins, and those from addresses that no rule lets in. The pooler's come over the socket. */
@@ -112,9 +100,9 @@ const NOT_ALLOWED = `
 const endDirectSessions = (session: Session, projectId: string) =>
   session.query(`SELECT pg_terminate_backend(pid, ${END_WITHIN_MS}) ${NOT_ALLOWED}`, [projectId]);
 
-/** Pooled clients from addresses that no rule lets in any more; the console can only end a whole database's. */
+/** Pooled clients from addresses that no rule lets in any more; only a whole database's can be ended. */
 async function throwOutStrangers(host: Host, session: Session, projectId: string): Promise<void> {
-  const clients = await withConsole(host.settings, showClients);
+  const clients = await withConsole(host.settings, showClientsAndLogins);
   const { rows } = await session.query<{ database: string }>(
     `SELECT DISTINCT client.database
      FROM unnest($2::text[], $3::inet[]) AS client (database, address)
@@ -127,7 +115,6 @@ async function throwOutStrangers(host: Host, session: Session, projectId: string
   );
   await throwClientsOut(
     host,
-    session,
     rows.map(({ database }) => database),
   );
 }

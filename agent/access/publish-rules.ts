@@ -4,13 +4,14 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { readShutBranches } from '../attempts/shut-branches.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
+import { endLogins } from '../pooler/end-logins.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { RULE_FILES } from '../servers/configuration.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
 import { readAccess } from './keep-access.ts';
-import { type RuleFileTexts, refusing, ruleFiles } from './rule-files.ts';
+import { databasesOf, poolerEntries, type RuleFileTexts, refusing, ruleFiles } from './rule-files.ts';
 import { makeRulesFolder } from './rules-folder.ts';
 
 const IN_EFFECT_WITHIN_MS = 5_000;
@@ -55,13 +56,16 @@ export class RulePublisher {
     return this.#next;
   }
 
-  /** Publishes without the database, which throws its pooled clients out, and once more with it. @throws as `publish` */
-  async publishWithout(database: string): Promise<void> {
-    this.#withheld.add(database);
+  /**
+   * Takes the databases out of the pooler, which throws their clients out, and puts them in again.
+   * @throws as `publish`
+   */
+  async publishWithout(databases: readonly string[]): Promise<void> {
+    for (const database of databases) this.#withheld.add(database);
     try {
       await this.publish();
     } finally {
-      this.#withheld.delete(database);
+      for (const database of databases) this.#withheld.delete(database);
       await this.publish();
     }
   }
@@ -85,18 +89,24 @@ export class RulePublisher {
 
   async #publish(session: Session): Promise<void> {
     const { POSTGRES_SOCKET_DIR: socketDir, POSTGRES_PORT: port } = this.#settings;
-    const branches = (await readAccess(session)).filter(({ database }) => !this.#withheld.has(database));
+    const branches = await readAccess(session);
+    const pooled = branches.filter(({ database }) => !this.#withheld.has(database));
+    const staying = new Set(pooled.map(({ database }) => database));
     const shut = (await readShutBranches(session)).map(({ branch_id }) => branch_id);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);
     // Nothing is awaited before it is written, or a branch that is refused meanwhile would be let in again.
-    this.#open = ruleFiles(branches, { socketDir, port });
+    const { postgresHba } = ruleFiles(branches, { socketDir, port });
+    this.#open = { ...ruleFiles(pooled, { socketDir, port }), postgresHba };
     const wanted = refusing(this.#open, new Set([...shut, ...this.#refused]));
     // Looked up on disk too: a control tool may have written in the meantime.
     if (sameTexts(found, wanted) && this.#obeyed && sameTexts(this.#obeyed, wanted)) return;
 
-    writeRuleFiles(folder, wanted);
+    // Those that leave the pooler keep their entries until nobody is logging in to them.
+    const leaving = databasesOf(found.poolerDatabases).filter((database) => !staying.has(database));
+    const entries = [...staying, ...leaving];
+    writeRuleFiles(folder, { ...wanted, poolerDatabases: poolerEntries(entries, { socketDir, port }) });
     const error = await hbaError(session);
     if (error) {
       // PostgreSQL goes on with the old rules, but would not start with these.
@@ -104,10 +114,12 @@ export class RulePublisher {
       throw new HostError('RULES_NOT_APPLIED', `PostgreSQL does not take the rules: ${error}`);
     }
     this.#obeyed = null;
-    await Promise.all([
-      reloadPostgres(session),
-      reloadPooler(this.#settings, new Set(branches.map(({ database }) => database))),
-    ]);
+    await Promise.all([reloadPostgres(session), reloadPooler(this.#settings, new Set(entries))]);
+    if (leaving.length > 0) {
+      await withConsole(this.#settings, (console) => endLogins(console, new Set(leaving)));
+      writeRuleFiles(folder, wanted, ['poolerDatabases']);
+      await reloadPooler(this.#settings, staying);
+    }
     this.#obeyed = wanted;
   }
 }

@@ -13,6 +13,11 @@ export interface BranchAccess {
 
 export type RuleFileTexts = Record<keyof typeof RULE_FILES, string>;
 
+interface PostgresSocket {
+  socketDir: string;
+  port: number;
+}
+
 const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
@@ -20,10 +25,7 @@ const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
  * The text of every rule file. What is not named in them is refused by both servers.
  * @throws Error when a value could end its field: one bad line and PostgreSQL would not start again
  */
-export function ruleFiles(
-  branches: readonly BranchAccess[],
-  postgres: { socketDir: string; port: number },
-): RuleFileTexts {
+export function ruleFiles(branches: readonly BranchAccess[], postgres: PostgresSocket): RuleFileTexts {
   branches.forEach(check);
   const networkLines = branches.flatMap(({ database, verifiers, cidrs }) => {
     const logins = Object.keys(verifiers).map((login) => `"${login}"`);
@@ -33,10 +35,9 @@ export function ruleFiles(
     postgresHba: lines(networkLines),
     // The proof of a new branch comes over the unix socket, with the password that its client will use.
     poolerHba: lines(['local all all scram-sha-256', ...networkLines]),
-    poolerDatabases: lines(
-      branches.map(
-        ({ database }) => `${database} = host=${postgres.socketDir} port=${postgres.port} dbname=${database}`,
-      ),
+    poolerDatabases: poolerEntries(
+      branches.map(({ database }) => database),
+      postgres,
     ),
     poolerUsers: lines(
       branches.flatMap(({ verifiers }) =>
@@ -45,6 +46,17 @@ export function ruleFiles(
     ),
   };
 }
+
+/** What the pooler serves. */
+export const poolerEntries = (databases: readonly string[], { socketDir, port }: PostgresSocket) =>
+  lines(databases.map((database) => `${database} = host=${socketDir} port=${port} dbname=${database}`));
+
+/** The databases that a text of such entries names. */
+export const databasesOf = (entries: string): string[] =>
+  entries
+    .split('\n')
+    .map((entry) => entry.split(' = ')[0] ?? '')
+    .filter((database) => MANAGED_DATABASE.test(database));
 
 /** A rule, with the 32 digits of the branch's id that its logins have in common. */
 const RULE = /^(hostssl "[^"]+" "u_([0-9a-f]{32})_\S+ \S+) scram-sha-256$/gm;

@@ -48,13 +48,31 @@ export interface PooledClient {
   port: number;
 }
 
+interface SocketRow {
+  type: 'C' | 'S';
+  state: string;
+  database: string;
+  ptr: string;
+  addr: string;
+  port: number;
+}
+
 /** Clients that are logged in. */
-export async function showClients(console: Session): Promise<PooledClient[]> {
-  const { rows } = await console.query<{ database: string; ptr: string; addr: string; port: number }>(
-    'SHOW CLIENTS',
-  );
+export const showClients = (console: Session) => readClients(console, 'SHOW CLIENTS');
+
+/** Clients that are logged in, and those that are logging in. */
+export const showClientsAndLogins = (console: Session) => readClients(console, 'SHOW SOCKETS');
+
+/** The databases that somebody is logging in to. */
+export async function showLogins(console: Session): Promise<string[]> {
+  const { rows } = await console.query<SocketRow>('SHOW SOCKETS');
+  return rows.filter(({ state }) => state === 'cl_login').map(({ database }) => database);
+}
+
+async function readClients(console: Session, statement: string): Promise<PooledClient[]> {
+  const { rows } = await console.query<SocketRow>(statement);
   return rows
-    .filter(({ addr }) => addr !== 'unix')
+    .filter(({ type, addr }) => type === 'C' && addr !== 'unix')
     .map(({ database, ptr, addr, port }) => ({
       database,
       pointer: ptr,

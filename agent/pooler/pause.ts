@@ -69,15 +69,3 @@ export const reconnectServers = (settings: AgentSettings, database?: string) =>
   withConsole(settings, (console) =>
     console.query(database && canPause(database) ? `RECONNECT ${argument(database)}` : 'RECONNECT'),
   );
-
-/**
- * Ends every client and server connection of the database and holds whoever comes next, until `resume`. No error
- * when the pooler does not serve it.
- * @throws HostError POOLER_UNAVAILABLE
- */
-export async function killClients(settings: AgentSettings, database: string): Promise<void> {
-  await withConsole(settings, async (console) => {
-    const served = await showDatabases(console);
-    if (served.some(({ name }) => name === database)) await console.query(`KILL ${argument(database)}`);
-  });
-}

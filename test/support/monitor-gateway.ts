@@ -73,8 +73,9 @@ export async function startMonitorGateway() {
     coordinator: (projectId: string) => ({
       record: (measurement: ProjectMeasurement, hostId?: string) =>
         call('coordinator', projectId, 'recordMeasurement', measurement, ...(hostId ? [hostId] : [])),
+      remember: (measured: ProjectMeasurement[]) => call('coordinator', projectId, 'remember', measured),
       judge: () => call<StorageVerdict | null>('monitor', projectId, 'judge', projectId),
-      last: () => call<{ last: LastMeasurement | null; stale: boolean }>('monitor', projectId, 'last'),
+      last: () => call<{ last: LastMeasurement | null; overdue: boolean }>('monitor', projectId, 'last'),
       series: (reference: string, range: Range) =>
         call<{ branchId: string; points: Point[] }>('monitor', projectId, 'series', reference, range),
       extend: (...branchIds: string[]) =>

@@ -3,12 +3,15 @@ import pg from 'pg';
 import { afterAll, beforeEach, expect, test } from 'vitest';
 import { keepAccess } from '../../../agent/access/keep-access.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { recover } from '../../../agent/operations/recover.ts';
+import { withConsole } from '../../../agent/pooler/console.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
+import { withLocks } from '../../../agent/postgres/locks.ts';
 import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from '../../support/host.ts';
-import { type Branch, connect, Project } from '../../support/host-project.ts';
+import { type Branch, connect, type Port, Project } from '../../support/host-project.ts';
 
 const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
 /** Where a fault makes an operation wait for ever. */
@@ -92,8 +95,11 @@ test('a transaction that names a login which is to be dropped holds up nobody', 
 
 test('a login that alters itself all the time is closed all the same', BOUNDED, async () => {
   let going = true;
-  const lanes = Array.from({ length: 6 }, async () => {
-    const client = await connect(servers.host, 'direct', branch, 'read_write');
+  // All before the first of them changes the password.
+  const sessions = await Promise.all(
+    Array.from({ length: 6 }, () => connect(servers.host, 'direct', branch, 'read_write')),
+  );
+  const lanes = sessions.map(async (client) => {
     while (going && (await isAlive(client)))
       await client.query(`alter role "${self}" password 'mine'`).catch(() => {});
     await client.end().catch(() => {});
@@ -124,11 +130,11 @@ test('an old password that is tried all the time brings nobody past its rotation
 });
 
 /** Stops in the middle of proving its password, until `goOn`. */
-async function logInSlowly() {
+async function logInSlowly(port: Port) {
   const { settings } = servers.host;
   const client = new pg.Client({
     host: '127.0.0.1',
-    port: settings.POSTGRES_PORT,
+    port: port === 'direct' ? settings.POSTGRES_PORT : settings.POOLER_PORT,
     database: branch.database,
     user: self,
     password: branch.passwords.read_write,
@@ -152,10 +158,49 @@ async function logInSlowly() {
 }
 
 test('nor one that is half proven on the direct port when it goes', async () => {
-  const { goOn, outcome } = await logInSlowly();
+  const { goOn, outcome } = await logInSlowly('direct');
   await apply(await rotation());
   goOn();
   expect(await outcome).toBe(false);
+});
+
+const CHANGES: Record<string, () => Promise<unknown>> = {
+  'its password is rotated': async () => apply(await rotation()),
+  'its branch is closed': () => apply({ closed: [branch.branch_id] }),
+  'the rule that let it in is removed': () => apply({ rules: [] }),
+  'its branch is dropped': () => project.drop(branch),
+  'the agent dies over a rotation and starts again': async () => {
+    const access = next(await rotation());
+    await withLocks(servers.host.sessions, [], (session) =>
+      inTransaction(session, () => keepAccess(session, project.id, access)),
+    );
+    await recover(servers.host);
+  },
+};
+
+test.for(Object.keys(CHANGES))('nor into any database of the pooler: half proven when %s', async (change) => {
+  const neighbour = await new Project(servers.host, HERE).create(`db_hostile${made}_other`, null);
+  // PgBouncer may throw the pool of the login away and give its place to the next that it makes.
+  const { goOn, outcome } = await logInSlowly('pooled');
+  await CHANGES[change]?.();
+  const newcomers = [
+    await connect(servers.host, 'pooled', neighbour, 'owner'),
+    await connect(servers.host, 'pooled', neighbour, 'read_only'),
+  ];
+  goOn();
+  expect(await outcome).toBe(false);
+  expect(await Promise.all(newcomers.map(isAlive))).toEqual([true, true]);
+  for (const client of newcomers) await client.end();
+});
+
+test('the timeout that ended a login is not kept', async () => {
+  const { outcome } = await logInSlowly('pooled');
+  await apply(await rotation());
+  expect(await outcome).toBe(false);
+  const { rows } = await withConsole(servers.host.settings, (console) =>
+    console.query<{ key: string; value: string }>('SHOW CONFIG'),
+  );
+  expect(rows.find(({ key }) => key === 'client_login_timeout')?.value).toBe('15');
 });
 
 test('what is noted while an older access is enforced is enforced too', async () => {
@@ -170,7 +215,13 @@ test('what is noted while an older access is enforced is enforced too', async ()
     await inTransaction(session, () => keepAccess(session, project.id, newer));
     session.release();
   };
-  const interrupted = { ...host, rules: Object.assign(Object.create(rules), { publish: publishAndNote }) };
+  const interrupted = {
+    ...host,
+    rules: Object.assign(Object.create(rules), {
+      publish: publishAndNote,
+      publishWithout: rules.publishWithout.bind(rules),
+    }),
+  };
   await runOperation(interrupted, 'access.apply', { project_id: project.id, access: older });
   const noted = await servers.query<{ login: string; unenforced: boolean }>(
     'SELECT login, unenforced FROM login JOIN branch USING (branch_id) JOIN project USING (project_id) WHERE end_from IS NOT NULL',

@@ -4,6 +4,7 @@ import { eventually } from '../../support/eventually.ts';
 import { listenTo } from '../../support/listen.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/measured-project.ts';
 import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
+import { measurementOf } from '../../support/sample-measurement.ts';
 
 let gateway: MonitorGateway;
 let project: MeasuredProject;
@@ -81,6 +82,16 @@ describe('a stream', () => {
     await eventually(async () => expect(sizes(again)).toEqual([[2]]));
     const later = await listen({ since });
     await eventually(async () => expect(sizes(later)).toEqual([[2]]));
+  });
+
+  test('that is opened again after an hour is told all of it: 60 measurements of 20 branches', async () => {
+    const branches = Object.fromEntries(Array.from({ length: 20 }, () => [crypto.randomUUID(), {}]));
+    const moments = Array.from({ length: 60 }, (_, n) => Date.now() - (60 - n) * 60_000);
+    await project.remember(moments.map((at) => measurementOf(project.id, at, branches)));
+    const stream = await listen({ since: 0 });
+    await eventually(async () => expect(stream.listener.events).toHaveLength(60));
+    const told = stream.listener.events.map(({ id, data }) => ({ id, count: data.branches.length }));
+    expect(told).toEqual(moments.map((at) => ({ id: new Date(at).toISOString(), count: 20 })));
   });
 
   test('of a project that was never measured is empty until it is', async () => {
