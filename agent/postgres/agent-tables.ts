@@ -18,7 +18,6 @@ const TABLES = `
     branch_id uuid, -- null: every branch of the project
     cidr cidr NOT NULL
   );
-  CREATE INDEX IF NOT EXISTS network_rule_by_project ON network_rule (project_id);
   CREATE TABLE IF NOT EXISTS branch (
     branch_id uuid PRIMARY KEY,
     project_id uuid NOT NULL,
@@ -33,7 +32,6 @@ const TABLES = `
     verifier text NOT NULL,
     end_from timestamptz -- its sessions that began from then on are to be ended; null: none
   );
-  CREATE INDEX IF NOT EXISTS login_by_branch ON login (branch_id);
   -- What a branch has used, and the statistics this was counted up to. Without totals until it is proven.
   CREATE TABLE IF NOT EXISTS branch_usage (
     branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
@@ -54,8 +52,16 @@ const TABLES = `
     branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
     until timestamptz NOT NULL
   );
-  -- Columns that came later. Looked up first: ALTER TABLE would wait for a session that a dead agent left.
+  -- Looked up first: both statements lock their table even where there is nothing to do, and would wait for a session
+  -- that a dead agent left, or meet one that waits for them.
   DO $$ BEGIN
+    IF to_regclass('network_rule_by_project') IS NULL THEN
+      CREATE INDEX network_rule_by_project ON network_rule (project_id);
+    END IF;
+    IF to_regclass('login_by_branch') IS NULL THEN
+      CREATE INDEX login_by_branch ON login (branch_id);
+    END IF;
+    -- Columns that came later.
     IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'login'::regclass AND attname = 'end_from') THEN
       ALTER TABLE project ADD COLUMN write_blocked_since timestamptz,
                           ADD COLUMN unenforced boolean NOT NULL DEFAULT false;
