@@ -1,4 +1,5 @@
 import { defineConfig } from 'vitest/config';
+import { LongFirst } from './test/support/long-first.ts';
 
 /** Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack. */
 const SERVERS = 'test/**/*.pg.test.ts';
@@ -10,6 +11,7 @@ const WITH_SERVERS = { testTimeout: 120_000, hookTimeout: 120_000, maxWorkers: 2
 export default defineConfig({
   test: {
     silent: 'passed-only',
+    sequence: { sequencer: LongFirst },
     projects: [
       {
         test: {
