@@ -2,6 +2,7 @@ import type { ErrorHandler } from 'hono';
 import { HTTPException } from 'hono/http-exception';
 import { FAILURES, type Failure } from '../../shared/failure/failures.ts';
 import type { AppContext, AppEnv } from '../app-env.ts';
+import { withoutValues } from '../database/query-error.ts';
 import { ApiError } from '../errors.ts';
 
 /** Seconds a client should wait before it tries again what failed with 503. */
@@ -27,6 +28,7 @@ function failureOf(error: Error): Failure {
 export const onError: ErrorHandler<AppEnv> = (error, c) => {
   const failure = failureOf(error);
   const { code } = failure;
-  c.set('failed', { code, reason: error.message, ...(code === 'INTERNAL' && { stack: error.stack }) });
+  const { message: reason, stack } = withoutValues(error);
+  c.set('failed', { code, reason, ...(code === 'INTERNAL' && { stack }) });
   return renderFailure(c, failure);
 };

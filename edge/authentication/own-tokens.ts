@@ -78,7 +78,6 @@ export async function signOwnToken<K extends Kind>(
     .sign(key.bytes);
 }
 
-/** Longer than the provider's tokens, because a pre-auth token can hold two of them. */
 const FORM = /^[\w-]+\.[\w-]+\.[\w-]+$/;
 
 /** Whether the text could be a token of ours: three parts, each in its one canonical spelling. */

@@ -5,6 +5,7 @@ import {
   type HostFailureClass,
   type HostFailureCode,
 } from '../../shared/protocol/host-failures.ts';
+import { withoutValues } from '../database/query-error.ts';
 import { HostCallError } from '../host-link/host-caller.ts';
 
 /** What a job was about is gone: the branch or its project was deleted while the job waited. */
@@ -35,7 +36,7 @@ export function failureClass(error: unknown): HostFailureClass {
 }
 
 export function jobError(error: unknown): JobError {
-  const message = error instanceof Error ? error.message : 'unknown error';
+  const message = error instanceof Error ? withoutValues(error).message : 'unknown error';
   if (error instanceof HostCallError) return { code: error.code, message };
   return { code: error instanceof OvertakenError ? 'OVERTAKEN' : 'INTERNAL', message };
 }

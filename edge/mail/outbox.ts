@@ -1,6 +1,6 @@
 import { logEvent } from '../log.ts';
 import type { Settings } from '../settings.ts';
-import { MAIL_TIMEOUT_MS, type Mail, sendMail } from './mail.ts';
+import { MAIL_TIMEOUT_MS, type Mail, MailRefused, sendMail } from './mail.ts';
 
 const OUTBOX = 'outbox';
 const RETRY_FIRST_MS = 2_000;
@@ -68,7 +68,7 @@ export class Outbox {
       this.#remove(id, now);
       logEvent('mail.sent', { mail_id: id, attempts });
     } catch (error) {
-      const givenUp = now - since > GIVE_UP_AFTER_MS;
+      const givenUp = error instanceof MailRefused || now - since > GIVE_UP_AFTER_MS;
       if (givenUp) this.#remove(id, null);
       else this.#tryAgainAt(id, now + Math.min(RETRY_FIRST_MS * 2 ** (attempts - 1), RETRY_LONGEST_MS));
       const reason = error instanceof Error ? error.message : 'unknown error';

@@ -52,6 +52,14 @@ export const chargeOf = {
     bucket: addressBucket(address),
     limit: 'wrong_passwords_of_address',
   }),
+  mailFrom: (address: string | null): Charge => ({
+    bucket: addressBucket(address),
+    limit: 'mails_of_address',
+  }),
+  wrongCodeFrom: (address: string | null): Charge => ({
+    bucket: addressBucket(address),
+    limit: 'wrong_codes_of_address',
+  }),
   secondFactorTry: (preAuthId: string): Charge => ({
     bucket: named('pre_auth', preAuthId),
     limit: 'second_factor_tries',

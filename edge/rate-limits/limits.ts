@@ -47,6 +47,10 @@ export const LIMITS = {
   // Below: api.md under Sign-in. Passwords that were wrong: of one e-mail address, and from one client address.
   wrong_passwords: wrongTries(30),
   wrong_passwords_of_address: wrongTries(100),
+  // Codes by mail that were wrong, from one client address: with many accounts there is always another one to try.
+  wrong_codes_of_address: wrongTries(100),
+  // Sign-ups and magic links that one client address asks for.
+  mails_of_address: { max: () => 200, windowSeconds: 3600, written: 'before_the_answer' },
   // Codes of a second factor that were wrong: with one pre-auth token, and of one user.
   second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_answer' },
   wrong_second_factors: wrongTries(30),

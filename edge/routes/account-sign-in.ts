@@ -26,7 +26,7 @@ const Provider = z.string().max(64).optional().meta({
 const Login = z
   .strictObject({
     email: EmailAddress,
-    password: z.string().min(1).max(PASSWORD_MAX).meta({ example: 'correct horse battery' }),
+    password: z.string().normalize('NFC').min(1).max(PASSWORD_MAX).meta({ example: 'correct horse battery' }),
     provider: Provider,
   })
   .meta({ example: { email: 'ada@example.com', password: 'correct horse battery' } });
@@ -175,7 +175,7 @@ router.openapi(
     path: '/api/v1/auth/magic-link/verify',
     summary: 'Sign in with a code that came by e-mail',
     description:
-      'Takes the code of a sign-up too, which makes the account. A code works once and for 10 minutes; a challenge takes 5 codes, an address 20 wrong ones an hour.',
+      'Takes the code of a sign-up too, which makes the account. A code works once and for 10 minutes; a challenge takes 5 codes, an address 20 wrong ones an hour, a client address 100.',
     tags,
     request: { body: jsonBody(EmailCode) },
     responses: { 200: answer('Tokens, or what is due before there are any.', LoginResponse) },

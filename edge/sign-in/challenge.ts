@@ -30,7 +30,11 @@ export interface Answer {
   from?: Pick<AuditActor, 'ip' | 'userAgent' | 'requestId'>;
 }
 
-export type AnswerOutcome = { outcome: 'right'; kind: ChallengeKind } | { outcome: 'wrong' };
+/** `not_looked_at`: there is no challenge that a code may be tried at. */
+export type AnswerOutcome =
+  | { outcome: 'right'; kind: ChallengeKind }
+  | { outcome: 'wrong' }
+  | { outcome: 'not_looked_at' };
 
 /** Moments are Unix milliseconds. */
 export interface Challenge {

@@ -22,7 +22,6 @@ import { createAccount } from './create-account.ts';
 import { signInMail } from './sign-in-mails.ts';
 
 const BOOK = 'book';
-const WRONG: AnswerOutcome = { outcome: 'wrong' };
 
 /**
  * One object per e-mail address (`idFromName(address)`, in lower case): codes that wait to be brought, sign-ups that
@@ -79,10 +78,10 @@ export class Challenges extends DurableObject<Env> {
     const now = this.now();
     const book = this.#read();
     const challenge = triableChallenge(book, answer);
-    if (!challenge || this.#inUse.has(challenge.id)) return WRONG;
+    if (!challenge || this.#inUse.has(challenge.id)) return { outcome: 'not_looked_at' };
     if (!tryCode(book, challenge, answer.code, now)) {
       this.#write(book);
-      return WRONG;
+      return { outcome: 'wrong' };
     }
     const { id, kind, address, signUp } = challenge;
     if (signUp) {

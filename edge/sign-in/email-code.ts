@@ -1,6 +1,9 @@
-import { type AppContext, actorAs, databaseOf } from '../app-env.ts';
+import { type AppContext, actorAs, connectingIp, databaseOf } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import { sendsMail } from '../mail/mail.ts';
+import { chargeOf } from '../rate-limits/charge.ts';
+import { chargeBeside } from '../rate-limits/limit-requests.ts';
+import { giveBack } from '../rate-limits/take.ts';
 import { readSettings } from '../settings.ts';
 import { accountByEmail } from './accounts.ts';
 import { challengesOf } from './challenges-stub.ts';
@@ -24,13 +27,13 @@ interface SignUpOrder {
 /**
  * Begins a sign-up: the account is made when the code of its mail is brought. An address that has an account gets the
  * same answer after the same work, and its owner another mail.
- * @throws ApiError MAIL_UNAVAILABLE
+ * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
  */
 export async function startSignUp(
   c: AppContext,
   { name, email, password }: SignUpOrder,
 ): Promise<StartedChallenge> {
-  requireMail(c);
+  await requireMail(c);
   const passwordHash = await hashPassword(password);
   const [account] = await accountByEmail(databaseOf(c), email);
   const challengeId = crypto.randomUUID();
@@ -45,9 +48,12 @@ export async function startSignUp(
   return { challengeId, ...(await challengesOf(c.env, email).start(order)) };
 }
 
-/** Mails a code to sign in with, and nothing to an address without an account. @throws ApiError MAIL_UNAVAILABLE */
+/**
+ * Mails a code to sign in with, and nothing to an address without an account.
+ * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
+ */
 export async function startMagicLink(c: AppContext, email: string): Promise<StartedChallenge> {
-  requireMail(c);
+  await requireMail(c);
   const [account] = await accountByEmail(databaseOf(c), email);
   const challengeId = crypto.randomUUID();
   const mail = account ? 'code' : 'none';
@@ -55,24 +61,31 @@ export async function startMagicLink(c: AppContext, email: string): Promise<Star
   return { challengeId, ...(await challengesOf(c.env, email).start(order)) };
 }
 
-function requireMail(c: AppContext): void {
+/** Whoever asks may have mails sent to strangers, so what they ask for is counted. */
+async function requireMail(c: AppContext): Promise<void> {
   if (!sendsMail(readSettings(c.env))) throw new ApiError('MAIL_UNAVAILABLE');
+  await chargeBeside(c, chargeOf.mailFrom(connectingIp(c)));
 }
 
-/** Signs in whoever has read the mail of a sign-up or a magic link. @throws ApiError CODE_WRONG */
+/**
+ * Signs in whoever has read the mail of a sign-up or a magic link. Counted before it is looked at, as a password is.
+ * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
 export async function verifyEmailCode(
   c: AppContext,
   { email, challengeId, code }: { email: string; challengeId: string; code: string },
 ): Promise<LoginResponse> {
+  const charge = chargeOf.wrongCodeFrom(connectingIp(c));
+  await chargeBeside(c, charge);
   const { ip, userAgent, requestId } = actorAs(c, { userId: null, email, tenantId: '' });
   const kinds = ['sign_up', 'magic_link'] as const;
   const answer = { challengeId, kinds, code, from: { ip, userAgent, requestId } };
   const { outcome } = await challengesOf(c.env, email).verify(answer);
   const accountNow = async () => (await accountByEmail(databaseOf(c), email))[0];
+  // What is not looked at has no bound of its own, and an audit row stays for ever.
+  if (outcome === 'wrong') noteFailedSignIn(c, accountNow, { first_factor: 'email' });
   const account = outcome === 'right' ? await accountNow() : undefined;
-  if (!account) {
-    noteFailedSignIn(c, accountNow, { first_factor: 'email' });
-    throw new ApiError('CODE_WRONG');
-  }
+  if (!account) throw new ApiError('CODE_WRONG');
+  await giveBack(c.env, charge);
   return afterFirstFactor(c, { account }, 'email');
 }

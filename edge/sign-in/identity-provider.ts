@@ -5,6 +5,7 @@ import {
   processGenericTokenEndpointResponse,
   processRefreshTokenResponse,
   processRevocationResponse,
+  ResponseBodyError,
   refreshTokenGrantRequest,
   revocationRequest,
   type TokenEndpointResponse,
@@ -137,7 +138,9 @@ async function revokedBy(c: AppContext, name: ClientName, refreshToken: string):
   await revocationRequest(server, client, authentication, refreshToken, options)
     .then(processRevocationResponse)
     .catch((error: Error) => {
-      throw providerFailure(error);
+      // Some say so of a token of another client, where it would be our fault anywhere else.
+      const isOthers = error instanceof ResponseBodyError && error.error === 'unauthorized_client';
+      if (!isOthers) throw providerFailure(error);
     });
 }
 

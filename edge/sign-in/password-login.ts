@@ -19,14 +19,19 @@ import type { Person } from './person.ts';
 export async function logIn(c: AppContext, email: string, password: string): Promise<LoginResponse> {
   const charges = [chargeOf.wrongPasswordFrom(connectingIp(c)), chargeOf.wrongPassword(email)];
   for (const charge of charges) await chargeBeside(c, charge);
-  const person = await personWith(c, email, password);
+  const giveAllBack = () => Promise.all(charges.map((charge) => giveBack(c.env, charge)));
+  const person = await personWith(c, email, password).catch(async (error: unknown) => {
+    // Who could not be told whether it was right has not tried.
+    await giveAllBack();
+    throw error;
+  });
   if (!person) {
     noteFailedSignIn(c, async () => (await accountByEmail(databaseOf(c), email))[0], {
       first_factor: 'password',
     });
     throw new ApiError('CREDENTIALS_WRONG');
   }
-  await Promise.all(charges.map((charge) => giveBack(c.env, charge)));
+  await giveAllBack();
   return afterFirstFactor(c, person, 'password');
 }
 

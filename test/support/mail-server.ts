@@ -12,13 +12,14 @@ export async function startMailServer() {
   let status = 200;
   let held: Promise<void> | null = null;
   const server = createServer(async (request, response) => {
+    if (request.method !== 'POST') return response.end('{}');
     let text = '';
     for await (const chunk of request.setEncoding('utf8')) text += chunk;
     posted.push({ headers: request.headers, body: JSON.parse(text) });
     const hold = held;
     held = null;
     await hold;
-    response.writeHead(status).end('{}');
+    response.writeHead(status, { location: '/elsewhere' }).end('{}');
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {

@@ -48,6 +48,17 @@ test('one that is not is tried again, ever later, up to an hour; given up after 
   expect(new Set(gateway.mails.posted.map(({ headers }) => headers['idempotency-key'])).size).toBe(1);
 });
 
+test.each([400, 413, 422])('one that is refused with %i is given up at once', async (status) => {
+  gateway.mails.answersWith(status);
+  expect(await outbox.put(MAIL, NOW)).toMatchObject({ waiting: 0 });
+  expect(gateway.mails.posted).toHaveLength(1);
+});
+
+test('one that is redirected was not taken', async () => {
+  gateway.mails.answersWith(302);
+  expect(await outbox.put(MAIL, NOW)).toMatchObject({ waiting: 1 });
+});
+
 test('one that the service is slow to take is not sent beside itself', async () => {
   const answer = gateway.mails.holdsNext();
   const put = outbox.put(MAIL, NOW);

@@ -21,6 +21,8 @@ test("the specification's numbers, by the minute; rotations and what guards a si
     rotations: 5,
     wrong_passwords: 30,
     wrong_passwords_of_address: 100,
+    wrong_codes_of_address: 100,
+    mails_of_address: 200,
     second_factor_tries: 5,
     wrong_second_factors: 30,
     single_use: 1,

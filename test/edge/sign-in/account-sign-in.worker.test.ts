@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { chargeOf } from '../../../edge/rate-limits/charge.ts';
 import { hashPassword } from '../../../edge/sign-in/password-hash.ts';
@@ -204,6 +205,18 @@ describe('a wrong password', () => {
     expect(Number(refused.headers.get('Retry-After'))).toBeGreaterThan(3000);
   });
 
+  test('of an unknown address is refused after 30, as of a known one', async () => {
+    await signUp(gateway, email);
+    for (const address of [email, `x-${email}`]) await gateway.charge(chargeOf.wrongPassword(address), 29);
+    for (const refused of [
+      [401, 'CREDENTIALS_WRONG'],
+      [429, 'RATE_LIMITED'],
+    ]) {
+      const answers = await Promise.all([logIn(email, 'wrong'), logIn(`x-${email}`, 'wrong')]);
+      expect(answers.map(refusal)).toEqual([refused, refused]);
+    }
+  });
+
   test('is refused after 100 in an hour from one client address, whatever the account', async () => {
     await signUp(gateway, email);
     await gateway.charge(chargeOf.wrongPasswordFrom(clientAddress), 99);
@@ -212,6 +225,57 @@ describe('a wrong password', () => {
     expect(refusal(await logIn(email, PASSWORD))).toEqual([429, 'RATE_LIMITED']);
     expect((await logIn(email, PASSWORD, '198.51.100.2')).status).toBe(200);
   });
+});
+
+test('of one client address at most 200 sign-ups and magic links an hour', async () => {
+  await gateway.charge(chargeOf.mailFrom(clientAddress), 199);
+  expect((await post('magic-link/start', { email })).status).toBe(202);
+  expect(refusal(await post('magic-link/start', { email }))).toEqual([429, 'RATE_LIMITED']);
+  const order = { name: 'Ada', email, password: PASSWORD };
+  expect(refusal(await post('signup', order))).toEqual([429, 'RATE_LIMITED']);
+  expect((await post('magic-link/start', { email }, '198.51.100.4')).status).toBe(202);
+});
+
+describe('a wrong code', () => {
+  const guess = (challenge_id: string, code: string, address = email, from?: string) =>
+    post('magic-link/verify', { email: address, challenge_id, code }, from);
+
+  test('is refused after 100 in an hour from one client address, whatever the account; right ones are not counted', async () => {
+    await signUp(gateway, email);
+    const { body } = await askMagicLink(gateway, email);
+    const code = readCode(await mailTo(gateway, email, 2));
+    await gateway.charge(chargeOf.wrongCodeFrom(clientAddress), 99);
+    expect((await guess(body.challenge_id, code)).status).toBe(200);
+    expect((await guess(body.challenge_id, code, `x-${email}`)).status).toBe(401);
+    const refused = await guess(body.challenge_id, code);
+    expect(refusal(refused)).toEqual([429, 'RATE_LIMITED']);
+    expect(Number(refused.headers.get('Retry-After'))).toBeGreaterThan(3000);
+    expect((await guess(body.challenge_id, code, email, '198.51.100.3')).status).toBe(401);
+  });
+
+  test('is in the log of the account when it was looked at, and not for what was never begun', async () => {
+    await signUp(gateway, email);
+    const { body } = await askMagicLink(gateway, email);
+    const code = readCode(await mailTo(gateway, email, 2));
+    for (let n = 0; n < 8; n++) {
+      const answer = await expectSameAnswer(
+        guess(crypto.randomUUID(), code),
+        guess(body.challenge_id, otherCode(code)),
+      );
+      expect(refusal(answer)).toEqual([401, 'CODE_WRONG']);
+    }
+    await logIn(email, 'wrong password');
+    await eventually(async () =>
+      expect(await failuresOf(email)).toContainEqual({ first_factor: 'password' }),
+    );
+    expect((await failuresOf(email)).filter(({ first_factor }) => first_factor === 'email')).toHaveLength(5);
+  });
+});
+
+test('a password is as long as it is composed, at a login too', async () => {
+  const password = 'e\u0301'.repeat(200);
+  await signUp(gateway, email, password);
+  expect((await logIn(email, password)).status).toBe(200);
 });
 
 describe('whether an address is known', () => {
@@ -300,6 +364,34 @@ describe('a request', () => {
   ])('to %s with %j is refused', async (path, body) => {
     expect(refusal(await post(path, body))).toEqual([422, 'VALIDATION_FAILED']);
   });
+});
+
+test('passwords that come at once hold up nobody who brings none', {
+  retry: 2,
+  timeout: 60_000,
+}, async () => {
+  const start = performance.now();
+  const elapsed = () => performance.now() - start;
+  const crowd = Promise.all(Array.from({ length: 10 }, (_, n) => logIn(`crowd-${n}-${email}`, PASSWORD)));
+  // By now they have all come.
+  await sleep(100);
+  expect((await new Api(gateway.url, null).get('/healthz')).status).toBe(200);
+  const answeredAfter = elapsed();
+  expect((await crowd).map(({ status }) => status)).toEqual(Array(10).fill(401));
+  expect(answeredAfter).toBeLessThan(elapsed() / 2);
+});
+
+test('a password that the provider could not be asked about is no wrong one', async () => {
+  const alone = await startSignInGateway({ IDP_PASSWORD_GRANT: 'on' });
+  try {
+    await alone.charge(chargeOf.wrongPassword(email), 29);
+    for (let n = 0; n < 3; n++) {
+      const answer = await new Api(alone.url, null).post('/api/v1/auth/login', { email, password: PASSWORD });
+      expect(refusal(answer)).toEqual([503, 'IDP_UNAVAILABLE']);
+    }
+  } finally {
+    await alone.stop();
+  }
 });
 
 test('a gateway that can send no mail says so', async () => {

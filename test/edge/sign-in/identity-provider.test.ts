@@ -367,6 +367,16 @@ describe('a refresh token', () => {
     expect(await failureOf(revokeToken(c, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
   });
 
+  test.each(['invalid_grant', 'unauthorized_client'])(
+    'is revoked for the client it was given to, where the other is told %s',
+    async (error) => {
+      provider.token = (response, form) =>
+        form.client_id ? response.end() : json(400, { error })(response, form);
+      await revokeToken(c, SECRETS.refreshToken);
+      expect(askedOf('/revoke')).toHaveLength(2);
+    },
+  );
+
   test('stays where the provider revokes none', async () => {
     const { revocation_endpoint: _, ...rest } = metadata(provider.url);
     provider.discovery = json(200, rest);

@@ -1,0 +1,21 @@
+import { DrizzleQueryError } from 'drizzle-orm';
+import { Hono } from 'hono';
+import { expect, test, vi } from 'vitest';
+import { onError } from '../../../edge/api/failure-envelope.ts';
+import { logRequest, nameRequest } from '../../../edge/api/request-log.ts';
+import type { AppEnv } from '../../../edge/app-env.ts';
+
+test('the log says why a query failed, and none of its values', async () => {
+  const log = vi.spyOn(console, 'log').mockImplementation(() => {});
+  const app = new Hono<AppEnv>().use(nameRequest, logRequest);
+  app.onError(onError);
+  app.get('/', () => {
+    throw new DrizzleQueryError('select ?', ['ada@secret.example'], new Error('D1_ERROR: no such table'));
+  });
+  expect((await app.request('/')).status).toBe(500);
+  const line = String(log.mock.calls.at(-1)?.[0]);
+  log.mockRestore();
+  expect(JSON.parse(line)).toMatchObject({ code: 'INTERNAL', reason: 'D1_ERROR: no such table' });
+  expect(line).toContain('"stack":"Error: D1_ERROR');
+  expect(line).not.toContain('ada@secret.example');
+});
