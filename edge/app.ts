@@ -53,7 +53,8 @@ const NO_PAGE = "default-src 'none'; frame-ancestors 'none'";
 
 const secure: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
-  if (!c.res.headers.has('Content-Security-Policy')) c.header('Content-Security-Policy', NO_PAGE);
+  const { headers } = c.res;
+  if (!headers.has('Content-Security-Policy')) headers.set('Content-Security-Policy', NO_PAGE);
 };
 
 const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {

@@ -9,7 +9,8 @@ export const nameRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
   const given = c.req.header('x-request-id') ?? '';
   c.set('requestId', REQUEST_ID_FORM.test(given) ? given : crypto.randomUUID());
   await next();
-  c.header('X-Request-Id', c.var.requestId);
+  // `c.header` would copy the whole answer each time, and make a stream of its body.
+  c.res.headers.set('X-Request-Id', c.var.requestId);
 };
 
 /** One line a request. The route stands for its path: a path can hold what a client typed by mistake. */

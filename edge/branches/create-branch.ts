@@ -6,7 +6,13 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
 import { scramVerifier } from '../credentials/password.ts';
 import { insertIf, type Statement } from '../database/database.ts';
-import { auditEvents, branchCredentials, networkRules, projectBranches } from '../database/schema.ts';
+import {
+  auditEvents,
+  branchCredentials,
+  networkRules,
+  projectBranches,
+  projects,
+} from '../database/schema.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
 import type { ProjectRow } from '../projects/project-record.ts';
 import { type BranchRow, createdBranchRecord } from './branch-record.ts';
@@ -109,8 +115,17 @@ export function activation(
     },
     now,
   );
+  const ofProject = db
+    .select({ tenantId: projects.tenantId })
+    .from(projects)
+    .where(eq(projects.id, project.id));
   return [
     insertIf(db, auditEvents, event, isAllowed('proved', thisBranch)),
+    // Its user may have moved since the job was loaded, and the event goes where the project is (spec 5.9).
+    db
+      .update(auditEvents)
+      .set({ tenantId: sql`${ofProject}` })
+      .where(eq(auditEvents.id, job.id)),
     confirmAccess(db, project.id, access.revision),
     transition(db, 'proved', thisBranch, now),
   ];

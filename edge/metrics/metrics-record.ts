@@ -1,7 +1,6 @@
 import { z } from 'zod';
 import { quotaBytes, STORAGE_STATES } from '../../shared/project/storage-quota.ts';
 import type { BranchRow } from '../branches/branch-record.ts';
-import type { Measured } from '../projects/project-monitor.ts';
 import type { ProjectView } from '../projects/project-record.ts';
 import { ALERT_NAMES, alertsOf } from './alert-advice.ts';
 import type { LastMeasurement } from './measurements.ts';
@@ -87,6 +86,12 @@ export const ProjectUsage = z
   .meta({ id: 'ProjectUsage' });
 
 type Branch = Pick<BranchRow, 'id' | 'branchName' | 'databaseName'>;
+
+/** What is told of measurements; `stale` when the host is away or they have not come. */
+export interface Measured {
+  last: LastMeasurement | null;
+  stale: boolean;
+}
 
 /** Nothing was read yet, so nothing was missed. */
 const NO_MISS = 1;

@@ -2,7 +2,6 @@ import { RpcTarget } from 'cloudflare:workers';
 import type { Failure } from '../../shared/failure/failures.ts';
 import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
 import type { Database } from '../database/database.ts';
-import { isLinked } from '../host-link/host-caller.ts';
 import type { Reservation } from '../jobs/reservation.ts';
 import { Outbox } from '../mail/outbox.ts';
 import { MeasurementStreams, STREAMS_MAX } from '../metrics/measurement-streams.ts';
@@ -15,12 +14,12 @@ import { readSubject } from '../storage-quota/storage-record.ts';
 
 /** How many missed measurements a stream that is opened again is told at most. */
 const TOLD_AGAIN_MAX = 60;
-const HOST_ID = 'measured_host_id';
 
-/** What is known by measurement; `stale` when the host is away or measurements have not come. */
-export interface Measured {
+/** What is known by measurement. */
+export interface Recorded {
   last: LastMeasurement | null;
-  stale: boolean;
+  /** Measurements have not come. */
+  overdue: boolean;
 }
 
 export type StreamOutcome = { stream: ReadableStream } | { failure: Failure };
@@ -64,14 +63,13 @@ export class ProjectMonitor extends RpcTarget {
    * @param hostId whose word it is
    */
   async record(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
-    const { db, storage, applyAccess, waitUntil } = this.#options;
+    const { db, applyAccess, waitUntil } = this.#options;
     const projectId = measurement.project_id;
     const subject = await readSubject(db, projectId);
     // A host speaks for its own projects alone.
     if (!subject || (hostId ?? subject.project.hostId) !== subject.project.hostId) return;
     const event = this.#measurements.record(measurement, subject.branches, Date.now());
     if (!event) return;
-    storage.kv.put(HOST_ID, subject.project.hostId);
     this.#streams.send(projectId, event);
     const verdict = await this.#keeper.judge(projectId, subject);
     const { storageState, accessApplied, accessRevision } = subject.project;
@@ -81,16 +79,12 @@ export class ProjectMonitor extends RpcTarget {
   }
 
   /** What was measured last. Asked beside D1, so it does not know who asks: the caller keeps it to itself until then. */
-  async last(): Promise<Measured> {
-    const { env, storage } = this.#options;
-    const hostId = storage.kv.get<string>(HOST_ID);
-    const last = this.#measurements.last();
-    const stale = this.#measurements.isOverdue(Date.now()) || !hostId || !(await isLinked(env, hostId));
-    return { last, stale };
+  async last(): Promise<Recorded> {
+    return { last: this.#measurements.last(), overdue: this.#measurements.isOverdue(Date.now()) };
   }
 
   /** @param reference the branch's id, or the name it had at the last measurement */
-  async series(reference: string, range: Range): Promise<Measured & { branchId: string; points: Point[] }> {
+  async series(reference: string, range: Range): Promise<Recorded & { branchId: string; points: Point[] }> {
     const measured = await this.last();
     const ids = measured.last?.ids ?? {};
     // The client's word: `__proto__` would name something that is no id.

@@ -75,10 +75,11 @@ export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
   const verdict = await c.var.verdict;
   if (!verdict.admitted && c.res.status !== 429) {
     // Hono keeps the headers of the answer that is replaced; this one is a 401's alone.
-    c.header('WWW-Authenticate', undefined);
+    c.res.headers.delete('WWW-Authenticate');
     c.res = renderFailure(c, refusal(verdict));
   }
-  c.header('X-RateLimit-Limit', String(verdict.limit));
-  c.header('X-RateLimit-Remaining', String(verdict.remaining));
-  c.header('X-RateLimit-Reset', String(verdict.resetAt));
+  const { headers } = c.res;
+  headers.set('X-RateLimit-Limit', String(verdict.limit));
+  headers.set('X-RateLimit-Remaining', String(verdict.remaining));
+  headers.set('X-RateLimit-Reset', String(verdict.resetAt));
 };

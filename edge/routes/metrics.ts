@@ -8,9 +8,11 @@ import { referencedBranch } from '../branches/branch-reference.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
+import { isLinkedBeside } from '../host-link/is-linked-beside.ts';
 import { STREAM_SECONDS_MAX } from '../metrics/measurement-streams.ts';
 import { METRIC_NAMES } from '../metrics/metrics.ts';
 import {
+  type Measured,
   MetricsSeries,
   MetricsSummary,
   metricsSeries,
@@ -21,7 +23,8 @@ import {
 import { rangeOf, SeriesRange } from '../metrics/series-range.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
-import type { StreamOutcome } from '../projects/project-monitor.ts';
+import type { Recorded, StreamOutcome } from '../projects/project-monitor.ts';
+import type { ProjectView } from '../projects/project-record.ts';
 import { succeeded } from './orders.ts';
 import { BranchRefParams, ProjectParams } from './parameters.ts';
 
@@ -79,6 +82,25 @@ const activeBranches = (db: Database, projectId: string) =>
     .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.status, 'active')))
     .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id));
 
+/** What was read of the project and what was measured of it, both asked for already: one trip for a known project. */
+async function withLink<Read extends [ProjectView, ...unknown[]], R extends Recorded>(
+  c: AppContext,
+  projectId: string,
+  reading: Promise<Read>,
+  recording: Promise<R>,
+): Promise<[Read, R & Measured]> {
+  const [read, recorded, linked] = await Promise.all([
+    reading,
+    recording,
+    isLinkedBeside(
+      c.env,
+      projectId,
+      reading.then(([project]) => project),
+    ),
+  ]);
+  return [read, { ...recorded, stale: recorded.overdue || !linked }];
+}
+
 const stream = {
   access: 'metrics.read',
   method: 'get',
@@ -120,13 +142,12 @@ router.openapi(
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
     const { include } = c.req.valid('query');
-    const [[project, branchRows, active], measured] = await Promise.all([
-      inProject(c, projectId, (db) => [
-        referencedBranch(db, projectId, reference),
-        activeBranches(db, projectId),
-      ]),
-      monitorOf(c, projectId).last(),
+    const reading = inProject(c, projectId, (db) => [
+      referencedBranch(db, projectId, reference),
+      activeBranches(db, projectId),
     ]);
+    const recording = monitorOf(c, projectId).last();
+    const [[project, branchRows, active], measured] = await withLink(c, projectId, reading, recording);
     return c.json(metricsSummary(project, found(branchRows), active, measured, include === 'alerts'), 200);
   },
 );
@@ -150,14 +171,13 @@ router.openapi(
     const range = rangeOf(wanted, Date.now());
     if ('message' in range) throw new ApiError('VALIDATION_FAILED', { details: [range] });
     const monitor = monitorOf(c, projectId);
-    const [[, branchRows], guessed] = await Promise.all([
-      inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]),
-      monitor.series(reference, range),
-    ]);
+    const reading = inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]);
+    const guessing = monitor.series(reference, range);
+    const [[, branchRows], guessed] = await withLink(c, projectId, reading, guessing);
     const { id } = found(branchRows);
     // A name can have gone to another branch since the last measurement.
-    const measured = guessed.branchId === id ? guessed : await monitor.series(id, range);
-    return c.json(metricsSeries(range, metric ? [metric] : METRIC_NAMES, measured), 200);
+    const { points } = guessed.branchId === id ? guessed : await monitor.series(id, range);
+    return c.json(metricsSeries(range, metric ? [metric] : METRIC_NAMES, { ...guessed, points }), 200);
   },
 );
 
@@ -174,10 +194,9 @@ router.openapi(
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
-    const [[project, active], measured] = await Promise.all([
-      inProject(c, projectId, (db) => [activeBranches(db, projectId)]),
-      monitorOf(c, projectId).last(),
-    ]);
+    const reading = inProject(c, projectId, (db) => [activeBranches(db, projectId)]);
+    const recording = monitorOf(c, projectId).last();
+    const [[project, active], measured] = await withLink(c, projectId, reading, recording);
     return c.json(projectUsage(project, active, measured), 200);
   },
 );

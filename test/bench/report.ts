@@ -1,15 +1,17 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { renderPlot } from './plot.ts';
 import { median } from './rounds.ts';
 
 const FOLDER = join(import.meta.dirname, '../../docs/benchmarks');
 
-/** A promise in figures: `measured` is at most `limit`. Without a limit it is shown and not judged. */
+/** A promise in figures: `measured` is at most `limit`, or at least. Without a limit it is shown and not judged. */
 export interface Goal {
   name: string;
   measured: number;
   limit: number | null;
-  unit: '×' | '%' | 'ms' | 'attempts';
+  atLeast?: true;
+  unit: '×' | '%' | 'ms' | 'KB' | 'attempts' | 'requests' | 'trips';
 }
 
 export interface Report {
@@ -19,31 +21,38 @@ export interface Report {
   /** Machine and versions. */
   setting: Record<string, string>;
   goals: Goal[];
+  /** Why a goal is missed and what was tried, a paragraph. */
+  findings?: string;
   /** Tables of milliseconds: caption → row → every sample. */
   times?: Record<string, Record<string, number[]>>;
   /** Tables of how many, in the same form. */
   counts?: Record<string, Record<string, number[]>>;
 }
 
-export const isMet = ({ measured, limit }: Goal) => limit === null || measured <= limit;
+export const isMet = ({ measured, limit, atLeast }: Goal) =>
+  limit === null || (atLeast ? measured >= limit : measured <= limit);
 
-/** Writes `<name>.json` and `<name>.md` into docs/benchmarks. */
+/** Writes `<name>.json`, `<name>.svg` and `<name>.md` into docs/benchmarks. */
 export function writeReport(name: string, report: Report): void {
   mkdirSync(FOLDER, { recursive: true });
   writeFileSync(join(FOLDER, `${name}.json`), `${JSON.stringify(report, rounded, 2)}\n`);
-  writeFileSync(join(FOLDER, `${name}.md`), renderReport(report));
+  writeFileSync(join(FOLDER, `${name}.svg`), renderPlot(report));
+  const plot = `![Every sample, and the medians](${name}.svg)`;
+  writeFileSync(join(FOLDER, `${name}.md`), `${renderReport(report)}\n${plot}\n`);
 }
 
 /** The report in Markdown, which reads well in a terminal too. */
-export function renderReport({ title, method, setting, goals, times = {}, counts = {} }: Report): string {
+export function renderReport(report: Report): string {
+  const { title, method, setting, goals, findings, times = {}, counts = {} } = report;
   const sections = [
     `# ${title}`,
     method,
     table(['setting', ''], Object.entries(setting)),
     table(
-      ['goal', 'measured', 'at most', 'measured ÷ limit', ''],
+      ['goal', 'measured', 'limit', 'measured ÷ limit', ''],
       goals.map((goal) => [goal.name, `${goal.measured.toFixed(2)} ${goal.unit}`, ...verdict(goal)]),
     ),
+    ...(findings ? [findings] : []),
     ...Object.entries(times).flatMap(([caption, rows]) => [
       `${caption}, in milliseconds:`,
       samplesTable(rows),
@@ -64,9 +73,10 @@ const samplesTable = (rows: Record<string, number[]>) =>
   );
 
 function verdict(goal: Goal): string[] {
-  const { measured, limit, unit } = goal;
+  const { measured, limit, atLeast, unit } = goal;
   if (limit === null) return ['', '', 'not judged'];
-  return [`${limit} ${unit}`, (measured / limit).toFixed(2), isMet(goal) ? 'met' : '**missed**'];
+  const share = limit === 0 ? '' : (measured / limit).toFixed(2);
+  return [`${atLeast ? '≥' : '≤'} ${limit} ${unit}`, share, isMet(goal) ? 'met' : '**missed**'];
 }
 
 const rounded = (_key: string, value: unknown) =>

@@ -2,8 +2,13 @@ import { xfsHindrance } from '../support/xfs.ts';
 import { measureConnectionLimits } from './connection-limits.ts';
 import { measureCopyOnWrite } from './copy-on-write.ts';
 import { measureDeepPages } from './deep-pages.ts';
+import { measureEdgeLatency } from './edge-latency.ts';
+import { measureEdgeThroughput } from './edge-throughput.ts';
 import { measureMeasurement } from './measurement.ts';
+import { measureRateLimiter } from './rate-limiter.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
+import { measureTokenVerification } from './token-verification.ts';
+import { measureWorkerBundle } from './worker-bundle.ts';
 
 interface Benchmark {
   /** Why it can't be measured on this machine; null when it can. */
@@ -17,6 +22,11 @@ const BENCHMARKS: Record<string, Benchmark> = {
   measurement: { hindrance: () => null, measure: measureMeasurement },
   'connection-limits': { hindrance: () => null, measure: measureConnectionLimits },
   'deep-pages': { hindrance: () => null, measure: measureDeepPages },
+  'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
+  'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },
+  'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },
+  'token-verification': { hindrance: () => null, measure: measureTokenVerification },
+  'worker-bundle': { hindrance: () => null, measure: measureWorkerBundle },
 };
 
 const interrupted = new AbortController();

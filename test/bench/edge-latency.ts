@@ -1,0 +1,67 @@
+import { startTripsGateway, type TripsGateway } from '../support/trips-gateway.ts';
+import { describeMachine } from './machine.ts';
+import type { Goal, Report } from './report.ts';
+import { byTurns, median, timed } from './rounds.ts';
+
+const ROUNDS = 15;
+const NEAR_MS = 50;
+const FAR_MS = 150;
+/** What a timer and a busy machine may add to a trip. */
+const SLACK = 1.2;
+
+const METHOD = `The gateway in workerd, where every call of a Durable Object and of D1 sets out ${NEAR_MS} ms late, and in another \
+one ${FAR_MS} ms; also the calls that objects make themselves. The same requests by turns in ${ROUNDS} rounds, warm. What a \
+request takes longer in the second gateway, divided by the ${FAR_MS - NEAR_MS} ms, is how many of its trips follow one \
+another. A host that answers at once is one of them. That no read takes more than it should is counted, not timed, by \
+\`test/edge/routes/trips.worker.test.ts\` for every operation.`;
+
+/** @param signal ends it */
+export async function measureEdgeLatency(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
+  const near = await startTripsGateway(NEAR_MS);
+  const far = await startTripsGateway(FAR_MS);
+  try {
+    const requests = [await requestsOf(near, signal), await requestsOf(far, signal)] as const;
+    const times = await byTurns(ROUNDS, {
+      [`a project, ${NEAR_MS} ms`]: requests[0].project,
+      [`a project, ${FAR_MS} ms`]: requests[1].project,
+      [`usage, ${NEAR_MS} ms`]: requests[0].usage,
+      [`usage, ${FAR_MS} ms`]: requests[1].usage,
+      [`rows, ${NEAR_MS} ms`]: requests[0].rows,
+      [`rows, ${FAR_MS} ms`]: requests[1].rows,
+    });
+    const trips = (name: 'a project' | 'usage' | 'rows', promised: number): Goal => {
+      const at = (delay: typeof NEAR_MS | typeof FAR_MS) => median(times[`${name}, ${delay} ms`]);
+      return {
+        name: `${name}: trips one after the other`,
+        measured: (at(FAR_MS) - at(NEAR_MS)) / (FAR_MS - NEAR_MS),
+        limit: promised * SLACK,
+        unit: 'trips',
+      };
+    };
+    return {
+      title: 'Latency at the edge',
+      method: METHOD,
+      setting: machine,
+      goals: [trips('a project', 1), trips('usage', 1), trips('rows', 2)],
+      times: { 'One request': times },
+    };
+  } finally {
+    await near.stop();
+    await far.stop();
+  }
+}
+
+async function requestsOf(gateway: TripsGateway, signal: AbortSignal) {
+  const { project_id, branch_ref } = await gateway.makeThings();
+  const project = `/api/v1/projects/${project_id}`;
+  const get = (path: string) => async () => {
+    signal.throwIfAborted();
+    return timed(() => gateway.api.get(path));
+  };
+  return {
+    project: get(project),
+    usage: get(`${project}/usage`),
+    rows: get(`${project}/branches/${branch_ref}/tables/book/rows`),
+  };
+}

@@ -1,0 +1,128 @@
+import { openDatabase } from '../../edge/database/database.ts';
+import { hosts, projects } from '../../edge/database/schema.ts';
+import { Api } from '../support/api.ts';
+import { throughput } from '../support/crowd.ts';
+import { migratedD1 } from '../support/d1.ts';
+import { newSigner, startProvider } from '../support/provider.ts';
+import { bundle, SETTINGS, startWorker } from '../support/worker.ts';
+import { describeMachine } from './machine.ts';
+import type { Goal, Report } from './report.ts';
+import { byTurns, median } from './rounds.ts';
+
+const ROUNDS = 9;
+const CLIENTS = 16;
+const MILLISECONDS = 700;
+const LIMIT = 0.6;
+
+const METHOD = `Requests a second that one workerd answers to ${CLIENTS} clients who never wait, over kept connections and past \
+Miniflare's own Worker, by turns in ${ROUNDS} rounds of ${MILLISECONDS} ms. Both sides run in one isolate. "me" is \
+\`GET /api/v1/me\`, warm: the token is verified from memory, the request is counted in its Durable Object and logged, D1 is \
+not asked. "a project" reads D1 too. The bare Worker is Hono with one route; then the same that calls a Durable Object \
+which does nothing, that also logs a line, and that calls the object and D1.`;
+
+const FINDINGS = `The goal is out of reach in workerd: a bare Worker that calls one Durable Object, which does nothing, is below it \
+already, and an exact count takes that call for every request; a line of log comes on top. What the gateway does beside \
+these two (token, routes, headers) is "me ÷ bare, object, log". Tried: Hono's \`c.header\` copies an answer that is there \
+already and makes its body a stream, five times a request; without these copies the gateway answers 1.3 times as many \
+requests, old and new code by turns. Not done: an object could lend each isolate a share of the window, which saves most \
+calls. Nobody would be let in beyond the limit, but what is left would no longer be exact, and a client could be refused \
+while another isolate still has some of its share ([0016](../decisions/0016-what-a-rate-limit-counts.md)).`;
+
+/** @param signal ends it */
+export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
+  const signer = newSigner('key-1');
+  const provider = await startProvider(signer);
+  const worker = startWorker(await bundle('throughput-worker'), {
+    d1Databases: ['DB'],
+    durableObjects: {
+      HOST_LINK: { className: 'HostLink', useSQLite: true },
+      PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
+      RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
+      CHALLENGES: { className: 'Challenges', useSQLite: true },
+      EMPTY: { className: 'Empty', useSQLite: true },
+    },
+    bindings: { ...SETTINGS, IDP_URL: provider.url, LIMIT_READS_PER_MINUTE: '100000000' },
+    unsafeDirectSockets: [{ host: '127.0.0.1', port: 0 }],
+    // A line a request would bury the report.
+    handleStructuredLogs: () => {},
+  });
+  try {
+    await worker.ready;
+    const { origin } = await worker.unsafeGetDirectURL();
+    const token = await signer.token({
+      gid: 'user-1',
+      email: 'ada@example.com',
+      role: 'owner',
+      scp: ['branchgate:read'],
+      exp: new Date(Date.now() + 3_600_000).toISOString(),
+      ctx: { tenant_id: 'acme' },
+    });
+    const database = await migratedD1(worker);
+    const project = await insertProject(database, new Api(origin, token));
+    const asked = (path: string) => () => {
+      signal.throwIfAborted();
+      return throughput({ url: origin + path, token, clients: CLIENTS, milliseconds: MILLISECONDS });
+    };
+    const rates = await byTurns(ROUNDS, {
+      bare: asked('/bare'),
+      'bare, object': asked('/bare/object'),
+      'bare, object, log': asked('/bare/object-and-log'),
+      'bare, object, D1': asked('/bare/object-and-d1'),
+      me: asked('/api/v1/me'),
+      'a project': asked(`/api/v1/projects/${project}`),
+    });
+    const ratio = (
+      one: keyof typeof rates,
+      other: keyof typeof rates,
+      limit: number | null = null,
+    ): Goal => ({
+      name: `${one} ÷ ${other}`,
+      measured: median(rates[one]) / median(rates[other]),
+      limit,
+      atLeast: true,
+      unit: '×',
+    });
+    return {
+      title: 'Throughput at the edge',
+      method: METHOD,
+      setting: machine,
+      goals: [
+        ratio('me', 'bare', LIMIT),
+        ratio('bare, object', 'bare'),
+        ratio('bare, object, log', 'bare'),
+        ratio('me', 'bare, object, log'),
+        ratio('a project', 'bare, object, D1'),
+      ],
+      findings: FINDINGS,
+      counts: { 'Requests a second': rates },
+    };
+  } finally {
+    await worker.dispose();
+    await provider.stop();
+  }
+}
+
+async function insertProject(database: D1Database, api: Api): Promise<string> {
+  const { body } = await api.get<{ id: string }>('/api/v1/me');
+  const db = openDatabase(database);
+  const [hostId, id, now] = [crypto.randomUUID(), crypto.randomUUID(), new Date()];
+  const ports = { directPort: 5432, pooledPort: 6432 };
+  await db.batch([
+    db.insert(hosts).values({ id: hostId, name: 'eu-1', dbHost: 'db.example.com', ...ports, createdAt: now }),
+    db.insert(projects).values({
+      id,
+      name: 'Web shop',
+      appKey: 'web_shop',
+      env: 'prod',
+      status: 'active',
+      storageQuotaGib: 1,
+      hostId,
+      createdBy: body.id,
+      tenantId: 'acme',
+      createdAt: now,
+      updatedAt: now,
+    }),
+  ]);
+  return id;
+}

@@ -1,0 +1,51 @@
+import type { Report } from './report.ts';
+import { median } from './rounds.ts';
+
+const WIDTH = 760;
+const LABELS = 260;
+const RIGHT = 80;
+const ROW = 26;
+const HEAD = 34;
+const DOT = 3;
+
+const STYLE = `text{font:13px sans-serif;fill:#444}.caption{font-weight:bold}.axis{stroke:#ccc}
+.sample{fill:#3a7ca5;fill-opacity:.45}.median{stroke:#c1440e;stroke-width:2}
+@media(prefers-color-scheme:dark){text{fill:#ccc}.axis{stroke:#555}}`;
+
+const escaped = (text: string) => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;');
+
+/** One table as a strip of dots a row, each row from 0: every sample, and a line where the median is. */
+function strips(caption: string, rows: Record<string, number[]>, top: number): string[] {
+  const most = Math.max(...Object.values(rows).flat()) || 1;
+  const across = (value: number) =>
+    (LABELS + (Math.max(value, 0) / most) * (WIDTH - LABELS - RIGHT)).toFixed(1);
+  const parts = Object.entries(rows).map(([row, samples], place) => {
+    const y = top + HEAD + place * ROW;
+    const middle = median(samples);
+    return [
+      `<text x="${LABELS - 12}" y="${y + 4}" text-anchor="end">${escaped(row)}</text>`,
+      `<line class="axis" x1="${LABELS}" x2="${WIDTH - RIGHT}" y1="${y}" y2="${y}"/>`,
+      ...samples.map((value) => `<circle class="sample" cx="${across(value)}" cy="${y}" r="${DOT}"/>`),
+      `<line class="median" x1="${across(middle)}" x2="${across(middle)}" y1="${y - 8}" y2="${y + 8}"/>`,
+      `<text x="${WIDTH - RIGHT + 10}" y="${y + 4}">${middle.toPrecision(3)}</text>`,
+    ].join('\n');
+  });
+  return [`<text class="caption" x="8" y="${top + 14}">${escaped(caption)}</text>`, ...parts];
+}
+
+/** Every sample of the report as an SVG picture. */
+export function renderPlot({ title, times = {}, counts = {} }: Report): string {
+  const inMilliseconds = Object.entries(times).map(([caption, rows]) => [`${caption}, ms`, rows] as const);
+  const parts: string[] = [];
+  let top = 8;
+  for (const [caption, rows] of [...inMilliseconds, ...Object.entries(counts)]) {
+    parts.push(...strips(caption, rows, top));
+    top += HEAD + Object.keys(rows).length * ROW;
+  }
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${top}" width="${WIDTH}" role="img">
+<title>${escaped(title)}</title>
+<style>${STYLE}</style>
+${parts.join('\n')}
+</svg>
+`;
+}

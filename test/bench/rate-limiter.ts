@@ -1,0 +1,85 @@
+import { SETTINGS, startWorker } from '../support/worker.ts';
+import { describeMachine } from './machine.ts';
+import { bundlePeer, installPeers, peerVersions } from './peers.ts';
+import type { Report } from './report.ts';
+import { byTurns, median, timed } from './rounds.ts';
+
+const ROUNDS = 11;
+const REQUESTS = 400;
+const AT_ONCE = 20;
+/** Of one window, in the crowd that is counted. */
+const ALLOWED = 100;
+
+const METHOD = `Requests of one client through a Hono middleware that counts them in a Durable Object: ours, and \
+\`hono-rate-limiter\` with the Durable Object store of \`@hono-rate-limiter/cloudflare\`, in one Worker. By turns in ${ROUNDS} \
+rounds: ${REQUESTS} requests, ${AT_ONCE} at the same time, made within the Worker, so that no HTTP is measured; "none" is the \
+route without a limiter. Over-admission: as many at once where a \
+window allows ${ALLOWED}, with a new client each time. Storage is on disk.`;
+
+type Side = 'ours' | 'theirs' | 'none';
+
+/** @param signal ends it */
+export async function measureRateLimiter(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
+  installPeers();
+  const worker = startWorker(await bundlePeer('limiter-worker'), {
+    durableObjects: {
+      RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
+      PEER: { className: 'DurableObjectRateLimiter', useSQLite: true },
+    },
+    bindings: {
+      ...SETTINGS,
+      LIMIT_READS_PER_MINUTE: '100000000',
+      LIMIT_WRITES_PER_MINUTE: String(ALLOWED),
+    },
+  });
+  try {
+    const { origin } = await worker.ready;
+    const run = async (path: string, atOnce: number): Promise<number> => {
+      signal.throwIfAborted();
+      const body = JSON.stringify({ path, requests: REQUESTS, atOnce });
+      const response = await fetch(origin, { method: 'POST', body });
+      if (!response.ok) throw new Error(`${path}: ${response.status} ${await response.text()}`);
+      return (await response.json()) as number;
+    };
+    const timeOf = (side: Side) => () => timed(() => run(`/${side}/reads/client`, AT_ONCE));
+    const overAdmission = (side: Side) => async () =>
+      (await run(`/${side}/writes/${crypto.randomUUID()}`, REQUESTS)) - ALLOWED;
+    const times = await byTurns(ROUNDS, {
+      ours: timeOf('ours'),
+      theirs: timeOf('theirs'),
+      none: timeOf('none'),
+    });
+    const over = await byTurns(ROUNDS, { ours: overAdmission('ours'), theirs: overAdmission('theirs') });
+    return {
+      title: 'Rate limiter',
+      method: METHOD,
+      setting: { ...machine, ...peerVersions() },
+      goals: [
+        {
+          name: 'decisions a second, ours ÷ theirs',
+          measured: median(times.theirs) / median(times.ours),
+          limit: 2,
+          atLeast: true,
+          unit: '×',
+        },
+        {
+          name: 'over-admission, ours, worst round',
+          measured: Math.max(...over.ours),
+          limit: 0,
+          unit: 'requests',
+        },
+        {
+          name: 'over-admission, theirs, worst round',
+          measured: Math.max(...over.theirs),
+          limit: null,
+          unit: 'requests',
+        },
+      ],
+      times: { [`${REQUESTS} requests`]: times },
+      counts: { [`Admitted beyond ${ALLOWED}`]: over },
+    };
+  } finally {
+    await worker.dispose();
+  }
+}
