@@ -9,7 +9,7 @@ const REQUIRE =
 /** Bundles the agent into one file that any Node from version 20 runs. */
 export async function bundleAgent(file: string): Promise<void> {
   await build({
-    entryPoints: [process.env.TMP_AGENT ?? join(ROOT, 'agent/main.ts')],
+    entryPoints: [join(ROOT, 'agent/main.ts')],
     outfile: file,
     bundle: true,
     platform: 'node',

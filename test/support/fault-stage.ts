@@ -1,14 +1,12 @@
 import { once } from 'node:events';
-import { type FSWatcher, globSync, readFileSync, watch } from 'node:fs';
+import { type FSWatcher, watch } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'vitest';
-import { rulesFolder } from '../../agent/settings.ts';
-import { devFolder } from '../../dev/stack/dev-folder.ts';
-import { hostFolder } from '../../dev/stack/host-folder.ts';
 import type { Method } from '../../shared/protocol/operations.ts';
 import { type Answer, Api } from './api.ts';
 import { ContractError } from './contract.ts';
+import { type Victim as AnyVictim, crash, partOf } from './crash.ts';
 import { eventually } from './eventually.ts';
 import { freePort } from './free-port.ts';
 import { connectOnHost } from './host-session.ts';
@@ -17,12 +15,20 @@ import { LinkProxy } from './link-proxy.ts';
 import type { Moment } from './moments.ts';
 import { readRecords, type Sources, takePicture } from './picture.ts';
 import { type Stack, startStack, UNLIMITED } from './stack.ts';
+import { sourcesOf } from './stack-sources.ts';
+import { UNDECIDED } from './undecided.ts';
 
 /**
  * What dies at each moment. Of PostgreSQL either every process, or its first alone: the others notice at their
  * next wait and clean up as they go, so it is the former that leaves half of a database behind.
  */
-export const VICTIMS = ['agent', 'gateway', 'postgres', 'postmaster', 'pgbouncer'] as const;
+export const VICTIMS = [
+  'agent',
+  'gateway',
+  'postgres',
+  'postmaster',
+  'pgbouncer',
+] as const satisfies AnyVictim[];
 export type Victim = (typeof VICTIMS)[number];
 
 /** Promised from the moment on when everything is up again. */
@@ -40,20 +46,11 @@ export class FaultStage {
   readonly #directories = new Set<string>();
 
   private constructor(stack: Stack, proxy: LinkProxy, token: string) {
-    const { base_url, host_dir, data_dir, direct_port, pooled_port } = stack.state;
-    const { sockets, state } = hostFolder(host_dir, {});
-    const [d1File] = globSync(join(devFolder(stack.devDir).gatewayState, 'd1/**/*.sqlite'));
-    if (!d1File) throw new Error('the gateway has no D1');
+    const { base_url, data_dir } = stack.state;
     this.api = new Api(base_url, token);
     this.#stack = stack;
     this.#proxy = proxy;
-    this.#sources = {
-      d1File,
-      postgres: { socketDir: sockets, port: direct_port },
-      pooler: { socketDir: sockets, port: pooled_port },
-      dataDir: data_dir,
-      rulesDir: rulesFolder({ STATE_DIR: state }),
-    };
+    this.#sources = sourcesOf(stack);
     this.#watcher = watch(join(data_dir, 'base'), (_event, name) => {
       if (name && /^\d+$/.test(name)) this.#directories.add(name);
     });
@@ -116,7 +113,7 @@ export class FaultStage {
    * @returns the answers that `meanwhile` waits for
    */
   async crash<T>(victims: readonly Victim[], meanwhile: () => Promise<T>[]): Promise<T[]> {
-    await Promise.all(victims.map((victim) => this.#kill(victim)));
+    await Promise.all(victims.map((victim) => crash(this.#stack, victim)));
     this.#proxy.letGo();
     const answers = Promise.all(meanwhile());
     // A server whose orphans still use its memory does not start; whoever supervises it tries again.
@@ -156,15 +153,6 @@ export class FaultStage {
     return this.#proxy.watch({ method, side: 'call' });
   }
 
-  async #kill(victim: Victim): Promise<void> {
-    const pid = this.#stack.state.pids[partOf(victim)];
-    // Looked up first: without its parent a process can't be told from any other.
-    const children = victim === 'postgres' && pid ? childrenOf(pid) : [];
-    const killed = this.#stack.kill(partOf(victim));
-    for (const child of children) killIfThere(child);
-    await killed;
-  }
-
   /** Waits until records and host agree; what they do not agree on in time is the error. */
   async atRest(): Promise<void> {
     await eventually(
@@ -181,19 +169,6 @@ export class FaultStage {
   }
 }
 
-const partOf = (victim: Victim) => (victim === 'postmaster' ? 'postgres' : victim);
-
-const childrenOf = (pid: number): number[] =>
-  readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number);
-
-function killIfThere(pid: number): void {
-  try {
-    process.kill(pid, 'SIGKILL');
-  } catch {
-    // It has ended by itself.
-  }
-}
-
 function onFirstCall<T>(action: () => T): () => T {
   let result: { value: T } | undefined;
   return () => {
@@ -207,9 +182,6 @@ const within = <T>(milliseconds: number, work: Promise<T>, complaint: string): P
     work,
     sleep(milliseconds, undefined, { ref: false }).then(() => Promise.reject(new Error(complaint))),
   ]);
-
-/** Answers that decide nothing, so that a client has to ask again. */
-const UNDECIDED = ['IDEMPOTENCY_IN_FLIGHT', 'HOST_UNAVAILABLE', 'HOST_TIMEOUT', 'KEYS_UNAVAILABLE'];
 
 /** Sends a request as a stubborn client does: again after a broken connection and after an undecided answer. */
 export async function insist<B>(request: () => Promise<Answer<B>>): Promise<Answer<B>> {

@@ -159,10 +159,11 @@ export const violations = (picture: Picture): string[] =>
 
 /** What is left of `items` when each of `others` has taken an equal one away. */
 function without(items: string[], others: string[]): string[] {
-  const left = [...items];
-  for (const other of others) {
-    const index = left.indexOf(other);
-    if (index >= 0) left.splice(index, 1);
-  }
-  return left;
+  const counts = new Map<string, number>();
+  for (const other of others) counts.set(other, (counts.get(other) ?? 0) + 1);
+  return items.filter((item) => {
+    const count = counts.get(item) ?? 0;
+    if (count > 0) counts.set(item, count - 1);
+    return count === 0;
+  });
 }

@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { WebSocket, WebSocketServer } from 'ws';
 import type { Method } from '../../shared/protocol/operations.ts';
 
@@ -15,6 +16,14 @@ interface Post extends Spot {
   holds: boolean;
   /** Called when a frame has arrived there. */
   meet: () => void;
+}
+
+/** A link, as the two sockets it is made of here. */
+interface Pair {
+  gateway: WebSocket;
+  agent: WebSocket;
+  /** What comes is lost, and nobody is told. */
+  swallows: boolean;
 }
 
 /**
@@ -31,6 +40,11 @@ export class LinkProxy {
   readonly #methods = new Map<string, Method>();
   #posts: Post[] = [];
   #held: (() => void)[] = [];
+  #pairs: Pair[] = [];
+  /** Milliseconds that each frame is on its way. */
+  delay = 0;
+  /** How often each call and each reply arrives. */
+  copies: 1 | 2 = 1;
 
   private constructor(server: ReturnType<typeof createServer>, target: string) {
     this.#server = server;
@@ -64,6 +78,19 @@ export class LinkProxy {
     for (const goOn of held) goOn();
   }
 
+  /** Ends the links of now, without a goodbye. */
+  cut(): void {
+    for (const { gateway, agent } of this.#pairs) {
+      gateway.terminate();
+      agent.terminate();
+    }
+  }
+
+  /** The links of now stay open and carry nothing any more; new ones work. */
+  swallow(): void {
+    for (const pair of this.#pairs) pair.swallows = true;
+  }
+
   async stop(): Promise<void> {
     for (const socket of this.#upgrades.clients) socket.terminate();
     this.#server.close();
@@ -87,19 +114,32 @@ export class LinkProxy {
     gateway.on('open', () => {
       this.#upgrades.handleUpgrade(request, socket, head, (agent) => {
         agent.on('error', () => {});
-        this.#relay(gateway, agent);
-        this.#relay(agent, gateway);
+        const pair = { gateway, agent, swallows: false };
+        this.#pairs.push(pair);
+        agent.on('close', () => {
+          this.#pairs = this.#pairs.filter((other) => other !== pair);
+        });
+        this.#relay(pair, gateway, agent);
+        this.#relay(pair, agent, gateway);
       });
     });
   }
 
-  #relay(from: WebSocket, to: WebSocket): void {
+  #relay(pair: Pair, from: WebSocket, to: WebSocket): void {
+    let onTheWay = Promise.resolve();
     from.on('message', (data) => {
+      if (pair.swallows) return;
       const text = data.toString();
-      const goOn = () => {
-        if (to.readyState === WebSocket.OPEN) to.send(text);
-      };
       const spot = this.#spotOf(text);
+      const copies = spot ? this.copies : 1;
+      const arrive = () => {
+        if (pair.swallows || to.readyState !== WebSocket.OPEN) return;
+        for (let sent = 0; sent < copies; sent++) to.send(text);
+      };
+      const { delay } = this;
+      const goOn = () => {
+        onTheWay = onTheWay.then(() => (delay > 0 ? sleep(delay).then(arrive) : arrive()));
+      };
       const post = this.#posts.find(({ method, side }) => method === spot?.method && side === spot.side);
       this.#posts = this.#posts.filter((other) => other !== post);
       if (post?.holds) this.#held.push(goOn);

@@ -1,0 +1,78 @@
+import { readFileSync } from 'node:fs';
+import { Command, InvalidArgumentError, Option } from 'commander';
+import { PLANT_NAMES, type PlantName } from './plants.ts';
+import { failureText, keepFailure, progressText, summaryText } from './report.ts';
+import { Schedule } from './schedule.ts';
+import { SHRINKING_TRIES, schedulesFrom, simulate } from './simulation.ts';
+
+/** `npm run simulate`: random work and random faults on a real stack, decided by a seed. */
+
+interface Options {
+  seed: number;
+  schedules: number;
+  replay?: string;
+  plant?: PlantName;
+  keepGoing?: true;
+  shrink: number;
+  failures: string;
+  json?: true;
+}
+
+function wholeNumber(text: string): number {
+  if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It has to be a whole number.');
+  return Number(text);
+}
+
+const interrupted = new AbortController();
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.on(signal, () => interrupted.abort());
+}
+
+const readSchedule = (file: string): Schedule => Schedule.parse(JSON.parse(readFileSync(file, 'utf8')));
+
+async function run(options: Options): Promise<boolean> {
+  const { seed, replay, plant, json } = options;
+  // With --json nothing but the summary is on standard output.
+  const say = json ? console.error : console.log;
+  const summary = await simulate({
+    schedules: replay ? [readSchedule(replay)] : schedulesFrom(seed, options.schedules),
+    planted: plant,
+    keepGoing: options.keepGoing ?? false,
+    shrinkingTries: options.shrink,
+    signal: interrupted.signal,
+    onSchedule: (report) => say(progressText(report)),
+    onShrinking: ({ seed }) => say(`shrinking the schedule of seed ${seed}`),
+    onFailure: (failure) => say(failureText(failure, keepFailure(options.failures, failure))),
+  });
+  say(summaryText(summary));
+  if (json) console.log(JSON.stringify(summary));
+  return summary.failures.length === 0 && !interrupted.signal.aborted;
+}
+
+const command = new Command('simulate')
+  .description(
+    'Run seeded schedules of operations and faults on a real stack, and judge what is left of each',
+  )
+  .option('--seed <n>', 'the first seed; the others follow it', wholeNumber, 1)
+  .option('--schedules <k>', 'how many', wholeNumber, 20)
+  .option('--replay <file>', 'run the schedule of this file instead')
+  .addOption(
+    new Option('--plant <name>', 'build a fault into the agent, to see it found').choices(PLANT_NAMES),
+  )
+  .option('--keep-going', 'go on after a failure')
+  .option('--shrink <tries>', 'runs to make a failing schedule smaller with', wholeNumber, SHRINKING_TRIES)
+  .option('--failures <folder>', 'where failing schedules are kept', '.dev/simulation')
+  .option('--json', 'print the summary as JSON on standard output, the rest on standard error')
+  .addHelpText('after', '\nThe exit code is 1 when a schedule failed.')
+  .action(async (options: Options) => {
+    try {
+      process.exitCode = (await run(options)) ? 0 : 1;
+    } catch (error) {
+      console.error(error);
+      process.exitCode = 1;
+    }
+    // A client that was given up may still wait for a server that is gone.
+    process.exit();
+  });
+
+await command.parseAsync();

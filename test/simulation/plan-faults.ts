@@ -1,0 +1,74 @@
+import type { Method } from '../../shared/protocol/operations.ts';
+import type { Victim } from '../support/crash.ts';
+import type { Random } from './random.ts';
+import {
+  type Actor,
+  type Fault,
+  type OperationKind,
+  STEPS,
+  type Strike,
+  type StrikeKind,
+} from './schedule.ts';
+
+/** How often each part is the one that is hit. */
+const VICTIMS: Record<Victim, number> = {
+  agent: 6,
+  gateway: 5,
+  postgres: 4,
+  postmaster: 2,
+  pgbouncer: 3,
+  idp: 1,
+};
+
+const KINDS: Record<StrikeKind, number> = {
+  kill: 9,
+  freeze: 5,
+  cut: 3,
+  half_open: 3,
+  slow: 2,
+  duplicate: 3,
+  disk_full: 1,
+  keys_away: 1,
+};
+
+const part = (random: Random) => random.weighted(VICTIMS);
+
+/** How long each kind lasts, and with whom. */
+const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
+  kill: (random) => ({ kind: 'kill', part: part(random), ms: random.int(0, 800) }),
+  freeze: (random) => ({ kind: 'freeze', part: part(random), ms: random.int(100, 1500) }),
+  cut: () => ({ kind: 'cut', ms: 0 }),
+  half_open: (random) => ({ kind: 'half_open', ms: random.int(200, 1500) }),
+  slow: (random) => ({ kind: 'slow', ms: random.int(300, 1500), delay_ms: random.int(5, 150) }),
+  duplicate: (random) => ({ kind: 'duplicate', ms: random.int(300, 2000) }),
+  disk_full: (random) => ({ kind: 'disk_full', ms: random.int(300, 1200) }),
+  keys_away: (random) => ({ kind: 'keys_away', ms: random.int(300, 1200) }),
+};
+
+const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.publish', 'branch.prove'];
+
+/** What the host is asked for on account of each kind of operation. */
+const METHODS: Partial<Record<OperationKind, Method[]>> = {
+  create_project: CREATION,
+  create_branch: CREATION,
+  delete_branch: ['branch.drop'],
+  delete_project: ['project.drop'],
+  add_rule: ['access.apply'],
+  remove_rule: ['access.apply'],
+  rotate: ['access.apply'],
+};
+
+/** Numbers of the steps that these users' operations lead to. */
+function stepsOf(actors: Actor[]): number[] {
+  const methods = new Set(
+    actors.flatMap(({ groups }) => groups.flat().flatMap(({ kind }) => METHODS[kind] ?? [])),
+  );
+  return STEPS.flatMap(({ method }, place) => (methods.has(method) ? [place + 1] : []));
+}
+
+/** One to four faults: half of them at a saga's step, the others whenever; now and then two things at once. */
+export const planFaults = (random: Random, actors: Actor[]): Fault[] =>
+  Array.from({ length: random.int(1, 4) }, () => ({
+    when: random.chance(50) ? { step: random.pick(stepsOf(actors)) } : { after_ms: random.int(0, 700) },
+    strikes: Array.from({ length: random.chance(20) ? 2 : 1 }, () => STRIKES[random.weighted(KINDS)](random)),
+  }));

@@ -1,0 +1,229 @@
+import { LIFESPANS } from '../../shared/branch/lifespan.ts';
+import type { Random } from './random.ts';
+import { type Actor, HOME, MAIN, type Operation, type OperationKind, type OperationOf } from './schedule.ts';
+
+/** How often each kind is chosen, where there is something to do it to. */
+const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
+  create_branch: 11,
+  write_by_sql: 9,
+  write_by_api: 4,
+  delete_branch: 4,
+  add_rule: 3,
+  remove_rule: 3,
+  rotate: 3,
+  set_lifespan: 2,
+  delete_by_api: 2,
+  create_project: 2,
+  delete_project: 1,
+  move_tenant: 1,
+};
+
+/** A group is as it is after so many draws, though some fitted nowhere. */
+const DRAWS_MAX = 8;
+
+/** Of an operation: what it goes by, and what it ends or changes for others. Operations side by side don't cross these. */
+interface Footing {
+  needs: string[];
+  ends: string[];
+}
+
+const sql = ({ project, branch }: { project: string; branch: string }) => [
+  `sql ${project}`,
+  `sql ${project}/${branch}`,
+];
+
+/**
+ * Calls of the API may race with the deletion of what they are about: then both answers are lawful. SQL may not,
+ * because its client would ask for ever.
+ */
+const FOOTING: { [Kind in OperationKind]: (operation: OperationOf<Kind>) => Footing } = {
+  create_project: () => ({ needs: ['user'], ends: [] }),
+  make_table: ({ project }) => ({ needs: sql({ project, branch: MAIN }), ends: [] }),
+  delete_project: ({ project }) => ({ needs: [], ends: [`sql ${project}`] }),
+  create_branch: ({ project, branch }) => ({ needs: [], ends: [`name ${project}/${branch}`] }),
+  delete_branch: ({ project, branch }) => ({ needs: [], ends: [`sql ${project}/${branch}`] }),
+  add_rule: ({ project, rule }) => ({ needs: [], ends: [`rule ${project}/${rule}`] }),
+  remove_rule: ({ project, rule }) => ({
+    needs: [],
+    ends: [`rule ${project}/${rule}`, ...(rule === HOME ? [`sql ${project}`] : [])],
+  }),
+  rotate: ({ project, branch }) => ({ needs: [], ends: [`sql ${project}/${branch}`] }),
+  set_lifespan: ({ project, branch }) => ({ needs: [], ends: [`lifespan ${project}/${branch}`] }),
+  write_by_sql: (operation) => ({ needs: sql(operation), ends: [rowKey(operation)] }),
+  write_by_api: (operation) => ({ needs: [], ends: [rowKey(operation)] }),
+  delete_by_api: (operation) => ({ needs: [], ends: [rowKey(operation)] }),
+  move_tenant: () => ({ needs: [], ends: ['user'] }),
+};
+
+const rowKey = ({ project, branch, row }: { project: string; branch: string; row: number }) =>
+  `row ${project}/${branch}/${row}`;
+
+const footingOf = (operation: Operation) =>
+  (FOOTING[operation.kind] as (operation: Operation) => Footing)(operation);
+
+/** What there would be if every operation succeeded: rows by branch, and rules, of each project. */
+interface Expected {
+  branches: Map<string, Set<number>>;
+  rules: Set<string>;
+}
+
+/** Plans what one user does, group by group. */
+class Planner {
+  readonly #random: Random;
+  readonly #projects = new Map<string, Expected>();
+  #named = 0;
+
+  constructor(random: Random) {
+    this.#random = random;
+  }
+
+  plan(): Operation[][] {
+    const groups = this.#furnish('p0');
+    const count = this.#random.int(3, 6);
+    for (let n = 0; n < count; n++) {
+      groups.push(this.#group());
+      groups.push(...this.#lettingIn());
+    }
+    return groups;
+  }
+
+  /** A project that can be connected to, with a table. */
+  #furnish(project: string): Operation[][] {
+    const steps: Operation[] = [
+      { kind: 'create_project', project, persists: true, copies: this.#copies() },
+      { kind: 'add_rule', project, rule: HOME, cidr: '127.0.0.1/32', persists: true, copies: 1 },
+      { kind: 'make_table', project, persists: true, copies: 1 },
+    ];
+    for (const step of steps) this.#expect(step);
+    return steps.map((step) => [step]);
+  }
+
+  /** Whoever shut itself out lets itself in again. */
+  #lettingIn(): Operation[][] {
+    const shut = [...this.#projects].filter(([, { rules }]) => !rules.has(HOME));
+    return shut.map(([project, { rules }]) => {
+      rules.add(HOME);
+      return [{ kind: 'add_rule', project, rule: HOME, cidr: '127.0.0.1/32', persists: true, copies: 1 }];
+    });
+  }
+
+  #group(): Operation[] {
+    const group: Operation[] = [];
+    const taken = { needs: new Set<string>(), ends: new Set<string>() };
+    const wanted = this.#random.int(1, 4);
+    for (let drawn = 0; drawn < DRAWS_MAX && group.length < wanted; drawn++) {
+      const operation = this.#operation(this.#random.weighted(KINDS));
+      if (!operation) continue;
+      const { needs, ends } = footingOf(operation);
+      const crosses =
+        needs.some((key) => taken.ends.has(key)) ||
+        ends.some((key) => taken.ends.has(key) || taken.needs.has(key));
+      if (crosses) continue;
+      for (const key of needs) taken.needs.add(key);
+      for (const key of ends) taken.ends.add(key);
+      group.push(operation);
+    }
+    for (const operation of group) this.#expect(operation);
+    return group;
+  }
+
+  #copies(): number {
+    return this.#random.chance(25) ? 2 : 1;
+  }
+
+  /** Null where there is nothing to do it to. */
+  #operation(kind: keyof typeof KINDS): Operation | null {
+    const random = this.#random;
+    const manner = { persists: random.chance(75), copies: this.#copies() };
+    if (kind === 'move_tenant') return { kind, ...manner, copies: 1, persists: true, to: this.#name('t') };
+    if (kind === 'create_project') return { kind, ...manner, project: this.#name('p') };
+    if (this.#projects.size === 0) return null;
+    const project = random.pick([...this.#projects.keys()]);
+    const { branches, rules } = this.#projects.get(project) as Expected;
+    if (kind === 'delete_project') return { kind, project, ...manner, copies: 1 };
+    if (kind === 'add_rule') {
+      const cidr = `203.0.113.${random.int(0, 255)}/32`;
+      return { kind, project, rule: this.#name('r'), cidr, ...manner };
+    }
+    if (kind === 'remove_rule') {
+      if (rules.size === 0) return null;
+      return { kind, project, rule: random.pick([...rules]), ...manner, copies: 1 };
+    }
+    const branch = random.pick([...branches.keys()]);
+    const rows = [...(branches.get(branch) ?? [])];
+    const value = this.#name('v');
+    switch (kind) {
+      case 'create_branch':
+        return { kind, project, branch: this.#name('branch-'), source: branch, ...manner };
+      case 'rotate':
+        return { kind, project, branch, ...manner };
+      case 'write_by_sql': {
+        if (!this.#isFurnished(project)) return null;
+        const row = rows.length > 0 && random.chance(40) ? random.pick(rows) : rows.length + 1;
+        return { kind, project, branch, row, value, ...manner, copies: 1 };
+      }
+      case 'write_by_api':
+        return rows.length > 0
+          ? { kind, project, branch, row: random.pick(rows), value, ...manner, copies: 1 }
+          : null;
+      case 'delete_by_api':
+        return rows.length > 0
+          ? { kind, project, branch, row: random.pick(rows), ...manner, copies: 1 }
+          : null;
+      case 'delete_branch':
+        return branch === MAIN ? null : { kind, project, branch, ...manner, copies: 1 };
+      case 'set_lifespan':
+        return branch === MAIN
+          ? null
+          : { kind, project, branch, lifespan: random.pick(LIFESPANS), ...manner, copies: 1 };
+    }
+  }
+
+  #isFurnished = (project: string) => project === 'p0';
+
+  #name(prefix: string): string {
+    this.#named += 1;
+    return `${prefix}${this.#named}`;
+  }
+
+  #expect(operation: Operation): void {
+    if (operation.kind === 'move_tenant') return;
+    if (operation.kind === 'create_project') {
+      this.#projects.set(operation.project, {
+        branches: new Map([[MAIN, new Set()]]),
+        rules: new Set(operation.project === 'p0' ? [] : [HOME]),
+      });
+      return;
+    }
+    const project = this.#projects.get(operation.project);
+    if (!project) return;
+    switch (operation.kind) {
+      case 'delete_project':
+        this.#projects.delete(operation.project);
+        return;
+      case 'create_branch':
+        project.branches.set(operation.branch, new Set(project.branches.get(operation.source)));
+        return;
+      case 'delete_branch':
+        project.branches.delete(operation.branch);
+        return;
+      case 'add_rule':
+        project.rules.add(operation.rule);
+        return;
+      case 'remove_rule':
+        project.rules.delete(operation.rule);
+        return;
+      case 'write_by_sql':
+        project.branches.get(operation.branch)?.add(operation.row);
+        return;
+    }
+  }
+}
+
+/** Three users, each of a tenant of its own. */
+export const planActors = (random: Random): Actor[] =>
+  [0, 1, 2].map((n) => ({
+    name: `u${n}`,
+    tenant: `t${n}`,
+    groups: new Planner(random.fork(`actor ${n}`)).plan(),
+  }));

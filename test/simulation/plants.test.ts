@@ -1,0 +1,23 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { bundleAgent } from '../../dev/stack/agent-program.ts';
+import { PLANT_NAMES, plant } from './plants.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'branchgate-plants-'));
+let bundle = '';
+beforeAll(async () => {
+  const file = join(folder, 'agent.mjs');
+  await bundleAgent(file);
+  bundle = readFileSync(file, 'utf8');
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+test.each(PLANT_NAMES)('%s has its place in the agent', (name) => {
+  expect(plant(name, bundle)).not.toBe(bundle);
+});
+
+test('a fault that has no place any more is told', () => {
+  expect(() => plant('clone-again', 'another program')).toThrow('0 places for clone-again');
+});

@@ -1,0 +1,121 @@
+import type { BranchBody, ProjectBody } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import type { ActorRun } from './actor-run.ts';
+import type { Existence, ModelBranch, ModelProject } from './model.ts';
+import { TABLE } from './row-operations.ts';
+import { HOME } from './schedule.ts';
+
+const COMES_IN_WITHIN_S = 5;
+
+/**
+ * Compares all that one user was promised with what the service shows it when everything is at rest.
+ * @param failed ids of records that are lawfully there without a database
+ */
+export async function checkPromises(run: ActorRun, failed: Set<string>): Promise<void> {
+  const { body } = await run.model.api.get<{ projects: ProjectBody[] }>('/api/v1/projects?limit=100');
+  const there = new Set(body.projects.map(({ id }) => id).filter((id) => !failed.has(id)));
+  const promised = [...run.model.projects.values()];
+  judge(run, 'project', promised, there);
+  await Promise.all(
+    promised
+      .filter(({ id, existence }) => existence === 'there' && there.has(id))
+      .map((project) => checkProject(run, project, failed)),
+  );
+}
+
+/** What is there has to be, what is gone must not, and nothing else but what may have been made. */
+function judge(
+  run: ActorRun,
+  what: string,
+  promised: { id: string; existence: Existence }[],
+  there: Set<string>,
+): void {
+  const known = new Set<string>();
+  for (const { id, existence } of promised) {
+    if (id) known.add(id);
+    if (existence === 'there' && !there.has(id)) run.report(`${what} ${id} was acknowledged and is lost`);
+    if (existence === 'gone' && there.has(id)) run.report(`${what} ${id} was deleted and is still there`);
+  }
+  const unnamed = [...there].filter((id) => !known.has(id));
+  const possible = promised.filter(({ id, existence }) => id === '' && existence === 'unknown').length;
+  if (unnamed.length > possible)
+    run.report(`${what}: ${unnamed.length} that nobody was promised, at most ${possible} can be`);
+}
+
+async function checkProject(run: ActorRun, project: ModelProject, failed: Set<string>): Promise<void> {
+  const path = `/api/v1/projects/${project.id}`;
+  const branches = await run.model.api.get<{ branches: BranchBody[] }>(`${path}/branches`);
+  const rules = await run.model.api.get<{ network_rules: { id: string; source: string; status: string }[] }>(
+    `${path}/network-rules?limit=100`,
+  );
+  const shown = branches.body.branches.filter(({ id }) => !failed.has(id));
+  const listed = new Map(shown.map((branch) => [branch.id, branch]));
+  judge(run, 'branch', [...project.branches.values()], new Set(listed.keys()));
+  const manual = rules.body.network_rules.filter(({ source }) => source === 'manual');
+  judge(run, 'rule', [...project.rules.values()], new Set(manual.map(({ id }) => id)));
+  for (const { id, status } of rules.body.network_rules)
+    if (status !== 'applied') run.report(`rule ${id} is ${status} at rest`);
+  await Promise.all(
+    [...project.branches].map(async ([name, branch]) => {
+      const found = listed.get(branch.id);
+      if (branch.existence === 'there' && found) await checkBranch(run, project, name, branch, found);
+    }),
+  );
+}
+
+async function checkBranch(
+  run: ActorRun,
+  project: ModelProject,
+  name: string,
+  branch: ModelBranch,
+  found: BranchBody,
+): Promise<void> {
+  const what = `branch ${name} (${branch.id})`;
+  if (found.status !== 'active') run.report(`${what} is ${found.status}`);
+  if (!branch.lifespan.possible.has(String(found.lifespan)))
+    run.report(`${what} has the lifespan ${found.lifespan}`);
+  const remembered = branch.credentials;
+  branch.credentials = null;
+  const credentials = await run.credentials(project, branch);
+  if (!credentials) {
+    run.report(`${what} has no credentials`);
+    return;
+  }
+  if (remembered && remembered.database_url !== credentials.database_url)
+    run.report(`${what} has other passwords than its client was given`);
+  const canBeRead = project.hasTable && project.rules.get(HOME)?.existence === 'there';
+  if (!canBeRead) return;
+  for (const url of branch.retired)
+    if (await logsIn(url)) run.report(`${what}: a password that was taken back still works`);
+  for (const url of [credentials.database_url, credentials.direct_url])
+    await checkRows(run, what, branch, url);
+}
+
+const logsIn = (url: string) =>
+  query(url, 'select 1').then(
+    () => true,
+    () => false,
+  );
+
+async function checkRows(run: ActorRun, what: string, branch: ModelBranch, url: string): Promise<void> {
+  let found: Map<number, string | null>;
+  try {
+    // The pooler refuses a database for some seconds after a login of its own has failed.
+    const rows = await eventually(
+      () => query<{ id: number; title: string | null }>(url, `select id, title from ${TABLE}`),
+      COMES_IN_WITHIN_S,
+    );
+    found = new Map(rows.map(({ id, title }) => [id, title]));
+  } catch (error) {
+    run.report(`${what} can't be read on port ${new URL(url).port}: ${(error as Error).message}`);
+    return;
+  }
+  for (const [row, title] of branch.rows) {
+    const value = found.get(row) ?? null;
+    if (!title.possible.has(value))
+      run.report(`${what}: row ${row} is ${value}, promised was ${[...title.possible].join(' or ')}`);
+  }
+  for (const row of found.keys())
+    if (!branch.rows.has(row)) run.report(`${what}: row ${row} was never written`);
+}

@@ -1,0 +1,79 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
+import type { Credentials } from '../support/api.ts';
+import { connect } from '../support/database.ts';
+
+const COMES_IN_WITHIN_MS = 3_000;
+const ENDS_WITHIN_MS = 5_000;
+const LOOK_EVERY_MS = 100;
+const ANSWERS_WITHIN_MS = 1_000;
+
+/** Open sessions of one branch, one on each port, that are going to lose their right to be there. */
+export class Sessions {
+  readonly #open: { port: string; client: pg.Client }[];
+
+  private constructor(open: { port: string; client: pg.Client }[]) {
+    this.#open = open;
+  }
+
+  /** As many as can be had: none while a server is down, or nobody knows the passwords. */
+  static async open(branch: { credentials: Credentials | null } | undefined): Promise<Sessions> {
+    const credentials = branch?.credentials;
+    if (!credentials) return new Sessions([]);
+    const urls = { pooled: credentials.database_url, direct: credentials.direct_url };
+    const opened = await Promise.all(
+      Object.entries(urls).map(async ([port, url]) => {
+        try {
+          return [{ port, client: await comeIn(url) }];
+        } catch {
+          return [];
+        }
+      }),
+    );
+    return new Sessions(opened.flat());
+  }
+
+  /** @returns the ports whose session still answers when it should have ended `ENDS_WITHIN_MS` ago */
+  async survivors(): Promise<string[]> {
+    const deadline = Date.now() + ENDS_WITHIN_MS;
+    const outlived = await Promise.all(
+      this.#open.map(async ({ port, client }) => {
+        for (;;) {
+          const state = await stateOf(client);
+          if (state === 'ended') return [];
+          if (state === 'alive' && Date.now() > deadline) return [port];
+          // One that is silent may only be held up with its server: it is looked at again at the end.
+          if (state === 'silent' && Date.now() > deadline) return [];
+          await sleep(LOOK_EVERY_MS);
+        }
+      }),
+    );
+    return outlived.flat();
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(
+      this.#open.map(({ client }) =>
+        Promise.race([client.end().catch(() => {}), sleep(ANSWERS_WITHIN_MS, undefined, { ref: false })]),
+      ),
+    );
+  }
+}
+
+/** Logged in and seen to work: the pooler logs in at the server with the first statement. */
+async function comeIn(url: string): Promise<pg.Client> {
+  const client = await connect(url, { connectionTimeoutMillis: COMES_IN_WITHIN_MS });
+  const state = await stateOf(client);
+  if (state === 'alive') return client;
+  await client.end().catch(() => {});
+  throw new Error(`the session is ${state}`);
+}
+
+const stateOf = (client: pg.Client): Promise<'alive' | 'ended' | 'silent'> =>
+  Promise.race([
+    client.query('select 1').then(
+      () => 'alive' as const,
+      () => 'ended' as const,
+    ),
+    sleep(ANSWERS_WITHIN_MS, 'silent' as const, { ref: false }),
+  ]);

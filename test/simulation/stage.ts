@@ -1,0 +1,119 @@
+import { readFileSync, watch } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { sendSignal } from '../../dev/processes/send-signal.ts';
+import { hostFolder } from '../../dev/stack/host-folder.ts';
+import { PART_NAMES } from '../../dev/stack/programs.ts';
+import { childrenOf, crash, partOf, type Victim } from '../support/crash.ts';
+import { eventually } from '../support/eventually.ts';
+import { freePort } from '../support/free-port.ts';
+import { LinkProxy } from '../support/link-proxy.ts';
+import type { Sources } from '../support/picture.ts';
+import { type Stack, startStack, UNLIMITED } from '../support/stack.ts';
+import { sourcesOf } from '../support/stack-sources.ts';
+import { Disk } from './disk.ts';
+import { type PlantName, plant } from './plants.ts';
+
+const UP_WITHIN_S = 30;
+
+interface StageOptions {
+  /** A fault to build into the agent. */
+  planted?: PlantName | undefined;
+}
+
+/**
+ * A whole stack whose link goes through a proxy and whose data lies, where that can be, on a small disk of its own.
+ * Nothing of it is started again but by the simulator.
+ */
+export class Stage {
+  readonly stack: Stack;
+  readonly link: LinkProxy;
+  readonly sources: Sources;
+  /** Null where none can be mounted. */
+  readonly disk: Disk | null;
+  readonly #directories = new Set<string>();
+  readonly #watcher;
+
+  private constructor(stack: Stack, link: LinkProxy, disk: Disk | null) {
+    this.stack = stack;
+    this.link = link;
+    this.disk = disk;
+    this.sources = sourcesOf(stack);
+    this.#watcher = watch(join(this.sources.dataDir, 'base'), (_event, name) => {
+      if (name && /^\d+$/.test(name)) this.#directories.add(name);
+    });
+  }
+
+  static async open({ planted }: StageOptions = {}): Promise<Stage> {
+    const gatewayPort = String(await freePort());
+    const link = await LinkProxy.start(`http://127.0.0.1:${gatewayPort}`);
+    const disk = Disk.mount();
+    const env = {
+      GATEWAY_PORT: gatewayPort,
+      GATEWAY_URL: link.url,
+      ...UNLIMITED,
+      ...(disk && { PGDATA_DIR: disk.folder }),
+    };
+    try {
+      const stack = await startStack({ restarts: false, env });
+      const stage = new Stage(stack, link, disk);
+      if (planted) await stage.#plant(planted);
+      return stage;
+    } catch (error) {
+      await link.stop();
+      disk?.remove();
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#watcher.close();
+    for (const part of PART_NAMES) this.thaw(part);
+    this.disk?.empty();
+    try {
+      await this.stack.stop();
+    } finally {
+      await this.link.stop();
+      this.disk?.remove();
+    }
+  }
+
+  /** Databases that PostgreSQL has begun to make since the stage was opened: each is born with a directory. */
+  get databasesBegun(): number {
+    return this.#directories.size;
+  }
+
+  kill(victim: Victim): Promise<void> {
+    return crash(this.stack, victim);
+  }
+
+  /** SIGSTOP. */
+  freeze(victim: Victim): void {
+    this.#signal(victim, 'SIGSTOP');
+  }
+
+  /** SIGCONT. */
+  thaw(victim: Victim): void {
+    this.#signal(victim, 'SIGCONT');
+  }
+
+  /** Starts what has ended. A server whose orphans still use its memory does not start at once. */
+  async allUp(): Promise<void> {
+    await Promise.all(PART_NAMES.map((part) => eventually(() => this.stack.start(part), UP_WITHIN_S)));
+  }
+
+  /** The part's whole process group; of PostgreSQL its first process, unless all are meant. */
+  #signal(victim: Victim, signal: NodeJS.Signals): void {
+    const pid = this.stack.state.pids[partOf(victim)];
+    if (pid) sendSignal(-pid, signal);
+    for (const child of childrenOf(this.stack, victim)) sendSignal(child, signal);
+  }
+
+  async #plant(name: PlantName): Promise<void> {
+    const bundle = join(hostFolder(this.stack.state.host_dir, {}).programs, 'branchgate-agent.mjs');
+    await writeFile(bundle, plant(name, readFileSync(bundle, 'utf8')));
+    await this.stack.kill('agent');
+    await this.stack.start('agent');
+    await this.stack.untilReady();
+  }
+}

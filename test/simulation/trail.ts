@@ -1,0 +1,134 @@
+import { DatabaseSync } from 'node:sqlite';
+import type { ActorRun } from './actor-run.ts';
+import type { ModelProject, Tally } from './model.ts';
+
+/** Failures that a fault can bring about lawfully. Every other job is tried until it succeeds. */
+const LAWFUL_FAILURES = ['SOURCE_BUSY', 'SOURCE_MISSING', 'OVERTAKEN', 'HOST_FULL'];
+
+const CREATIONS = "('project.create', 'branch.create')";
+
+/** Where a project's rows say whose they are, and what they are called in a report. */
+const TENANT_TABLES = {
+  projects: { key: 'id', name: 'id' },
+  project_branches: { key: 'project_id', name: 'branch_name' },
+  network_rules: { key: 'project_id', name: 'cidr' },
+  jobs: { key: 'project_id', name: 'kind' },
+  audit_events: { key: 'project_id', name: 'name' },
+};
+
+interface JobFailure {
+  kind: string;
+  project_id: string;
+  code: string | null;
+}
+
+/** What a schedule left in the gateway's D1 beside what the picture of it shows. */
+export class Trail {
+  readonly #d1File: string;
+  readonly #since: number;
+
+  /** Reads only what was written after `since`, Unix milliseconds. */
+  constructor(d1File: string, since: number) {
+    this.#d1File = d1File;
+    this.#since = since;
+  }
+
+  /** Creations that were begun. */
+  creations(): Set<string> {
+    const sql = `select id from jobs where kind in ${CREATIONS} and created_at >= ?`;
+    return new Set(this.#all<{ id: string }>(sql, this.#since).map(({ id }) => id));
+  }
+
+  /** Creations that are under way. */
+  openCreations(): Set<string> {
+    const sql = `select id from jobs where kind in ${CREATIONS} and status in ('queued', 'running')`;
+    return new Set(this.#all<{ id: string }>(sql).map(({ id }) => id));
+  }
+
+  /** Jobs that were given up for no lawful reason. */
+  failures(): string[] {
+    const sql = `select kind, project_id, json_extract(error, '$.code') as code from jobs
+      where status = 'failed' and created_at >= ?`;
+    return this.#all<JobFailure>(sql, this.#since)
+      .filter(({ code }) => !LAWFUL_FAILURES.includes(code ?? ''))
+      .map(({ kind, project_id, code }) => `${kind} of project ${project_id} was given up: ${code}`);
+  }
+
+  /** Projects and branches whose creation was given up because the disk was full: their records stay, as failed. */
+  failedForSpace(): Set<string> {
+    const sql = `select kind, project_id, branch_id from jobs where kind in ${CREATIONS}
+      and status = 'failed' and json_extract(error, '$.code') = 'HOST_FULL'`;
+    const failed = this.#all<{ kind: string; project_id: string; branch_id: string }>(sql);
+    return new Set(
+      failed.flatMap(({ kind, project_id, branch_id }) =>
+        kind === 'project.create' ? [project_id, branch_id] : [branch_id],
+      ),
+    );
+  }
+
+  /** Counts one user's events, and looks whether all that is the user's went with it to its tenant. */
+  check(run: ActorRun): void {
+    for (const project of run.model.projects.values()) {
+      if (!project.id) continue;
+      this.#checkTenant(run, project.id);
+      this.#checkRules(run, project);
+      for (const [name, branch] of project.branches) {
+        if (!branch.id) continue;
+        const counts: [string, Tally][] = [
+          ['branch.credentials.rotated', branch.rotations],
+          ['branch.lifespan.changed', branch.lifespanChanges],
+          ['branch.credentials.viewed', branch.views],
+        ];
+        for (const [event, { least, most }] of counts) {
+          const found = this.#count(event, branch.id);
+          if (found < least || found > most)
+            run.report(`audit: ${found} ${event} of ${name}, ${least} to ${most} were made`);
+        }
+      }
+    }
+  }
+
+  #checkTenant(run: ActorRun, projectId: string): void {
+    const { tenant } = run.model;
+    for (const [table, { key, name }] of Object.entries(TENANT_TABLES)) {
+      const sql = `select ${name} as name from ${table} where ${key} = ? and tenant_id <> ?`;
+      for (const row of this.#all<{ name: string }>(sql, projectId, tenant))
+        run.report(`${row.name} of ${table} stayed in the former tenant`);
+    }
+  }
+
+  /** Each rule has one event for its beginning, and one for its end, if it has ended. */
+  #checkRules(run: ActorRun, project: ModelProject): void {
+    const sql = `select name, json_extract(metadata, '$.rule_id') as rule from audit_events
+      where project_id = ? and name like 'network_rule.%'`;
+    const events = this.#all<{ name: string; rule: string }>(sql, project.id);
+    const count = (name: string, id: string) =>
+      events.filter((event) => event.name === `network_rule.${name}` && event.rule === id).length;
+    for (const { rule } of events)
+      for (const name of ['created', 'deleted'])
+        if (count(name, rule) > 1) run.report(`audit: network_rule.${name} of ${rule} is doubled`);
+    for (const { id, existence } of project.rules.values()) {
+      if (!id) continue;
+      if (count('created', id) !== 1) run.report(`audit: network_rule.created of ${id} is missing`);
+      if (existence === 'gone' && count('deleted', id) !== 1)
+        run.report(`audit: network_rule.deleted of ${id} is missing`);
+      if (existence === 'there' && count('deleted', id) > 0)
+        run.report(`audit: network_rule.deleted of ${id}, which is there`);
+    }
+  }
+
+  #count(name: string, branchId: string): number {
+    const sql = 'select count(*) as count from audit_events where name = ? and branch_id = ?';
+    const [row] = this.#all<{ count: number }>(sql, name, branchId);
+    return row?.count ?? 0;
+  }
+
+  #all<Row>(sql: string, ...values: (string | number)[]): Row[] {
+    const database = new DatabaseSync(this.#d1File, { readOnly: true });
+    try {
+      return database.prepare(sql).all(...values) as Row[];
+    } finally {
+      database.close();
+    }
+  }
+}

@@ -1,0 +1,72 @@
+import { once } from 'node:events';
+import type { AddressInfo } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { WebSocket, WebSocketServer } from 'ws';
+import { LinkProxy } from './link-proxy.ts';
+
+const CALL = JSON.stringify({ id: '1', method: 'branch.prove', params: {} });
+const BEAT = 'beat';
+
+let gateway: WebSocketServer;
+let proxy: LinkProxy;
+let agent: WebSocket;
+/** The gateway's end of the agent's link. */
+let end: WebSocket;
+let heard: string[];
+
+async function dial(): Promise<WebSocket> {
+  const socket = new WebSocket(proxy.url.replace('http', 'ws'));
+  socket.on('error', () => {});
+  const linked = once(gateway, 'connection');
+  await once(socket, 'open');
+  [end] = (await linked) as [WebSocket];
+  socket.on('message', (data) => heard.push(data.toString()));
+  return socket;
+}
+
+beforeEach(async () => {
+  heard = [];
+  gateway = new WebSocketServer({ port: 0, host: '127.0.0.1' });
+  await once(gateway, 'listening');
+  proxy = await LinkProxy.start(`http://127.0.0.1:${(gateway.address() as AddressInfo).port}`);
+  agent = await dial();
+});
+afterEach(async () => {
+  await proxy.stop();
+  for (const socket of gateway.clients) socket.terminate();
+  gateway.close();
+});
+
+/** Sends to the agent, and lets it arrive: whatever comes after it has come through the same line. */
+async function tell(...texts: string[]): Promise<void> {
+  for (const text of texts) end.send(text);
+  await sleep(50);
+}
+
+test('calls come as often as it is set to, anything else once', async () => {
+  proxy.copies = 2;
+  await tell(CALL, BEAT);
+  expect(heard).toEqual([CALL, CALL, BEAT]);
+});
+
+test('what is slow keeps its order', async () => {
+  proxy.delay = 20;
+  end.send(CALL);
+  await sleep(5);
+  proxy.delay = 0;
+  await tell(BEAT);
+  expect(heard).toEqual([CALL, BEAT]);
+});
+
+test('a link that swallows stays open and carries nothing; a new one works; both can be cut', async () => {
+  proxy.swallow();
+  await tell(CALL);
+  expect([heard, agent.readyState]).toEqual([[], WebSocket.OPEN]);
+  const other = await dial();
+  await tell(BEAT);
+  expect(heard).toEqual([BEAT]);
+  const ended = Promise.all([once(agent, 'close'), once(other, 'close')]);
+  proxy.cut();
+  await ended;
+});
