@@ -1,3 +1,4 @@
+import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { build } from 'esbuild';
 import { Miniflare } from 'miniflare';
@@ -13,11 +14,20 @@ import { type WorkerConfiguration, workerConfiguration } from './worker-configur
  * `CF-Connecting-IP` is the peer's address unless the client sends one.
  */
 
-const Settings = z.object({ GATEWAY_PORT: z.coerce.number(), GATEWAY_STATE_DIR: z.string() });
+const Settings = z.object({
+  GATEWAY_PORT: z.coerce.number(),
+  GATEWAY_STATE_DIR: z.string(),
+  /** For temporary files of this process and workerd alone. */
+  GATEWAY_SCRATCH_DIR: z.string(),
+});
 
 // What is kept here is for the user who started the stack.
 process.umask(0o077);
 const settings = Settings.parse(process.env);
+// What a gateway that was killed has left there is of use to nobody.
+rmSync(settings.GATEWAY_SCRATCH_DIR, { recursive: true, force: true });
+mkdirSync(settings.GATEWAY_SCRATCH_DIR, { recursive: true });
+process.env.TMPDIR = settings.GATEWAY_SCRATCH_DIR;
 const configuration = workerConfiguration();
 const { d1_databases: databases } = configuration;
 const [database] = databases;

@@ -13,6 +13,8 @@ export const devFolder = (devDir: string) => ({
   /** Enrolment that was begun; there only until it has succeeded. */
   enrolmentFile: join(devDir, 'enrolment.json'),
   gatewayState: join(devDir, 'gateway'),
+  /** Temporary files of the gateway, which one that is killed leaves behind; the next one removes them. */
+  gatewayScratch: join(devDir, 'gateway-scratch'),
   identityProvider: join(devDir, 'identity-provider'),
   mail: join(devDir, 'mail'),
   logs: join(devDir, 'logs'),

@@ -112,6 +112,7 @@ export function programs(site: Site): Record<PartName, Program> {
         ...gatewaySettings(site),
         GATEWAY_PORT: String(ports.GATEWAY_PORT),
         GATEWAY_STATE_DIR: folder.gatewayState,
+        GATEWAY_SCRATCH_DIR: folder.gatewayScratch,
       },
       stopSignals: ['SIGTERM'],
     },

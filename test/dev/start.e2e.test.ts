@@ -67,12 +67,15 @@ test('Ctrl-C leaves nothing running, and the next start finds everything again',
   });
   expect(statSync(state.mail_dir).isDirectory()).toBe(true);
   expect(statSync(devFolder(devDir).secretsFile).mode & 0o777).toBe(0o600);
+  const temporaryFiles = () => readdirSync(devFolder(devDir).gatewayScratch);
+  expect(temporaryFiles()).not.toEqual([]);
   const made = await (await owner()).post('/api/v1/projects', { name: 'Shop' });
   expect(made.status, JSON.stringify(made.body)).toBe(201);
 
   const ending = await interrupt(first);
   expect(ending).toMatchObject({ code: 0, stderr: '' });
   expect(readdirSync(home)).toEqual([]);
+  expect(temporaryFiles()).toEqual([]);
   expect(stackProcesses(devDir)).toEqual([]);
   expect(existsSync(join(state.host_dir, 'sockets'))).toBe(false);
   expect(existsSync(devFolder(devDir).stackFile)).toBe(false);
