@@ -39,9 +39,10 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/readyz$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
-  /^\/agent\/v1\//,
   /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|login|signup|magic-link\/(?:start|verify)|cli\/(?:start|exchange)|refresh)$/,
 ];
+/** Agents prove who they are in the handshake of their link. */
+const AGENT_PATHS = /^\/agent\/v1\//;
 const PLATFORM_PATHS = /^\/platform\/v1\//;
 /** Their bearer is half signed in: the pre-auth token is good here, and here alone. */
 const SECOND_FACTOR_PATHS = /^\/api\/v1\/auth\/2fa\//;
@@ -91,6 +92,9 @@ const knowCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   const authorization = c.req.header('authorization') ?? null;
   if (PUBLIC_PATHS.some((form) => form.test(path))) {
     count(c, chargeOf.public(connectingIp(c)));
+    await admission(c);
+  } else if (AGENT_PATHS.test(path)) {
+    count(c, chargeOf.agent(connectingIp(c)));
     await admission(c);
   } else if (PLATFORM_PATHS.test(path)) {
     await checkPlatformSecret(authorization, settings.PLATFORM_SECRET);

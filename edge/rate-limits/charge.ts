@@ -37,6 +37,8 @@ export const chargeOf = {
   }),
   platform: (asked: Asked): Charge => ({ bucket: named('platform'), limit: readsOrWrites(asked) }),
   public: (address: string | null): Charge => ({ bucket: addressBucket(address), limit: 'public' }),
+  /** Apart from clients of the same address, so that they can't keep a host from coming back. */
+  agent: (address: string | null): Charge => ({ bucket: addressBucket(address), limit: 'agents' }),
   failedAuthentication: (address: string | null): Charge => ({
     bucket: addressBucket(address),
     limit: 'failed_authentication',

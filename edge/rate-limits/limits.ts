@@ -38,6 +38,8 @@ export const LIMITS = {
     windowSeconds: 60,
     written: 'within_a_second',
   },
+  // Links and enrolments of the hosts behind one address. An agent dials at most some times a minute.
+  agents: { max: () => 60, windowSeconds: 60, written: 'within_a_second' },
   failed_authentication: {
     max: ({ LIMIT_PUBLIC_PER_MINUTE }) => LIMIT_PUBLIC_PER_MINUTE,
     windowSeconds: 60,

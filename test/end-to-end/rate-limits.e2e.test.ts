@@ -176,6 +176,9 @@ describe('an address', () => {
     expect(statusesOf(answers)).toEqual({ 200: PUBLIC, 429: 5 });
     expect((await anybody.get('/api/v1/openapi.json', from('198.51.100.7'))).status).toBe(429);
     expect((await anybody.get('/healthz', from('::ffff:198.51.100.7'))).status).toBe(429);
+    // A host behind the same address comes back all the same.
+    const link = await anybody.get(`/agent/v1/link?host_id=${crypto.randomUUID()}`, from('198.51.100.7'));
+    expect(link.status).toBe(426);
     const neighbour = await anybody.get('/healthz', from('198.51.100.8'));
     expect([neighbour.status, rateOf(neighbour)]).toMatchObject([
       200,

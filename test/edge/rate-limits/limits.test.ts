@@ -17,6 +17,7 @@ test("the specification's numbers, by the minute; rotations and what guards a si
     reads: 1000,
     writes: 200,
     public: 60,
+    agents: 60,
     failed_authentication: 60,
     rotations: 5,
     wrong_passwords: 30,
@@ -27,7 +28,7 @@ test("the specification's numbers, by the minute; rotations and what guards a si
     wrong_second_factors: 30,
     single_use: 1,
   });
-  const byTheMinute = ['reads', 'writes', 'public', 'failed_authentication'];
+  const byTheMinute = ['reads', 'writes', 'public', 'agents', 'failed_authentication'];
   for (const [name, { windowSeconds }] of Object.entries(LIMITS)) {
     expect(windowSeconds, name).toBe(byTheMinute.includes(name) ? 60 : 3600);
   }
