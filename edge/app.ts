@@ -13,7 +13,7 @@ import { checkPlatformSecret } from './authentication/platform-secret.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError } from './errors.ts';
 import { chargeOf } from './rate-limits/charge.ts';
-import { admission, count, holdWrites, limitRequests } from './rate-limits/limit-requests.ts';
+import { chargeAction, count, holdWrites, limitRequests } from './rate-limits/limit-requests.ts';
 import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { auditRoutes } from './routes/audit-events.ts';
@@ -91,11 +91,9 @@ const knowCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   const settings = readSettings(c.env);
   const authorization = c.req.header('authorization') ?? null;
   if (PUBLIC_PATHS.some((form) => form.test(path))) {
-    count(c, chargeOf.public(connectingIp(c)));
-    await admission(c);
+    await chargeAction(c, chargeOf.public(connectingIp(c)));
   } else if (AGENT_PATHS.test(path)) {
-    count(c, chargeOf.agent(connectingIp(c)));
-    await admission(c);
+    await chargeAction(c, chargeOf.agent(connectingIp(c)));
   } else if (PLATFORM_PATHS.test(path)) {
     await checkPlatformSecret(authorization, settings.PLATFORM_SECRET);
     c.set('isPlatform', true);

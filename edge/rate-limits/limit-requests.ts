@@ -24,11 +24,12 @@ const refusal = ({ retryAfter }: Verdict) => ({
   fields: { retry_after: retryAfter },
 });
 
-/** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
-export async function admission(c: AppContext): Promise<void> {
-  const verdict = await c.var.verdict;
+function admit(verdict: Verdict): void {
   if (!verdict.admitted) throw ApiError.of(refusal(verdict));
 }
+
+/** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
+export const admission = async (c: AppContext): Promise<void> => admit(await c.var.verdict);
 
 /** Charges what the request does beside being a request. @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
 export async function chargeAction(c: AppContext, charge: Charge): Promise<void> {
@@ -44,10 +45,8 @@ export const isWithin = async (c: AppContext, charge: Charge): Promise<boolean> 
   (await taken(c.env, charge)).admitted;
 
 /** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
-export async function chargeBeside(c: AppContext, charge: Charge): Promise<void> {
-  const verdict = await taken(c.env, charge);
-  if (!verdict.admitted) throw ApiError.of(refusal(verdict));
-}
+export const chargeBeside = async (c: AppContext, charge: Charge): Promise<void> =>
+  admit(await taken(c.env, charge));
 
 /**
  * Ids that name no project would each have a count of its own: they are charged to the tenant instead.

@@ -4,7 +4,7 @@ import { Api } from '../support/api.ts';
 import { throughput } from '../support/crowd.ts';
 import { migratedD1 } from '../support/d1.ts';
 import { newSigner, startProvider } from '../support/provider.ts';
-import { bundle, SETTINGS, startWorker } from '../support/worker.ts';
+import { bundle, OBJECTS, SETTINGS, startWorker } from '../support/worker.ts';
 import { describeMachine } from './machine.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median } from './rounds.ts';
@@ -36,10 +36,7 @@ export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report
   const worker = startWorker(await bundle('throughput-worker'), {
     d1Databases: ['DB'],
     durableObjects: {
-      HOST_LINK: { className: 'HostLink', useSQLite: true },
-      PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
-      RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
-      CHALLENGES: { className: 'Challenges', useSQLite: true },
+      ...OBJECTS,
       EMPTY: { className: 'Empty', useSQLite: true },
     },
     bindings: { ...SETTINGS, IDP_URL: provider.url, LIMIT_READS_PER_MINUTE: '100000000' },

@@ -3,7 +3,7 @@ import type { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
 import { migratedD1 } from './d1.ts';
 import { startMailServer } from './mail-server.ts';
 import type { SignInSite } from './sign-in.ts';
-import { bundle, SETTINGS, startWorker } from './worker.ts';
+import { bundle, OBJECTS, SETTINGS, startWorker } from './worker.ts';
 
 /** The whole gateway in real workerd with a real D1 and a mail service, but no host. @param settings by name; undefined: left out */
 export async function startSignInGateway(settings: Record<string, string | undefined> = {}) {
@@ -16,12 +16,7 @@ export async function startSignInGateway(settings: Record<string, string | undef
   };
   const worker = startWorker(await bundle('sign-in-worker'), {
     d1Databases: ['DB'],
-    durableObjects: {
-      HOST_LINK: { className: 'HostLink', useSQLite: true },
-      PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
-      RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
-      CHALLENGES: { className: 'Challenges', useSQLite: true },
-    },
+    durableObjects: OBJECTS,
     bindings: Object.fromEntries(Object.entries(wanted).filter(([, value]) => value !== undefined)),
   });
   return {

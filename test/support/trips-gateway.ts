@@ -9,7 +9,7 @@ import { newSigner, startProvider } from './provider.ts';
 import { measurementOf } from './sample-measurement.ts';
 import { TALLY_HEADER, type Tally } from './trips.ts';
 import type { HostLink } from './trips-worker.ts';
-import { bundle, PLATFORM_SECRET, SETTINGS, startWorker } from './worker.ts';
+import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker } from './worker.ts';
 
 const UNLIMITED = '10000000';
 
@@ -24,12 +24,7 @@ export async function startTripsGateway(delayMs: number) {
   provider.document = { keys: [signer.entry], issuer, authorization_endpoint: `${issuer}/authorize` };
   const worker = startWorker(await bundle('trips-worker'), {
     d1Databases: ['DB'],
-    durableObjects: {
-      HOST_LINK: { className: 'HostLink', useSQLite: true },
-      PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
-      RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
-      CHALLENGES: { className: 'Challenges', useSQLite: true },
-    },
+    durableObjects: OBJECTS,
     bindings: {
       ...SETTINGS,
       IDP_URL: issuer,

@@ -20,6 +20,14 @@ export const SETTINGS = {
   PLATFORM_SECRET,
 };
 
+/** The gateway's Durable Objects by binding, as `wrangler.toml` has them. */
+export const OBJECTS = {
+  HOST_LINK: { className: 'HostLink', useSQLite: true },
+  PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
+  RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
+  CHALLENGES: { className: 'Challenges', useSQLite: true },
+};
+
 /** A Worker in real workerd that asks nothing of the internet. @param options what it has beside its script */
 export const startWorker = (script: string, options: Partial<V4SharedOptions & V4WorkerOptionsShape> = {}) =>
   new Miniflare(
