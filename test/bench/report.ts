@@ -3,7 +3,8 @@ import { join } from 'node:path';
 import { renderPlot } from './plot.ts';
 import { median } from './rounds.ts';
 
-const FOLDER = join(import.meta.dirname, '../../docs/benchmarks');
+/** Where the reports are kept. */
+export const FOLDER = join(import.meta.dirname, '../../docs/benchmarks');
 
 /** A promise in figures: `measured` is at most `limit`, or at least. Without a limit it is shown and not judged. */
 export interface Goal {
@@ -48,10 +49,7 @@ export function renderReport(report: Report): string {
     `# ${title}`,
     method,
     table(['setting', ''], Object.entries(setting)),
-    table(
-      ['goal', 'measured', 'limit', 'measured ÷ limit', ''],
-      goals.map((goal) => [goal.name, `${goal.measured.toFixed(2)} ${goal.unit}`, ...verdict(goal)]),
-    ),
+    table(['goal', 'measured', 'limit', 'measured ÷ limit', ''], goals.map(judged)),
     ...(findings ? [findings] : []),
     ...Object.entries(times).flatMap(([caption, rows]) => [
       `${caption}, in milliseconds:`,
@@ -72,17 +70,20 @@ const samplesTable = (rows: Record<string, number[]>) =>
     ]),
   );
 
-function verdict(goal: Goal): string[] {
-  const { measured, limit, atLeast, unit } = goal;
-  if (limit === null) return ['', '', 'not judged'];
+/** The cells of a goal: its name, measured, limit, measured ÷ limit, verdict. */
+export function judged(goal: Goal): string[] {
+  const { name, measured, limit, atLeast, unit } = goal;
+  const found = [name, `${measured.toFixed(2)} ${unit}`];
+  if (limit === null) return [...found, '', '', 'not judged'];
   const share = limit === 0 ? '' : (measured / limit).toFixed(2);
-  return [`${atLeast ? '≥' : '≤'} ${limit} ${unit}`, share, isMet(goal) ? 'met' : '**missed**'];
+  return [...found, `${atLeast ? '≥' : '≤'} ${limit} ${unit}`, share, isMet(goal) ? 'met' : '**missed**'];
 }
 
 const rounded = (_key: string, value: unknown) =>
   typeof value === 'number' ? Number(value.toFixed(3)) : value;
 
-function table(head: string[], rows: string[][]): string {
+/** A table in Markdown. */
+export function table(head: string[], rows: string[][]): string {
   const lines = [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`);
   return lines.join('\n');
 }

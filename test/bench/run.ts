@@ -7,6 +7,7 @@ import { measureEdgeThroughput } from './edge-throughput.ts';
 import { measureMeasurement } from './measurement.ts';
 import { measureRateLimiter } from './rate-limiter.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
+import { writeSummary } from './summary.ts';
 import { measureTokenVerification } from './token-verification.ts';
 import { measureWorkerBundle } from './worker-bundle.ts';
 
@@ -44,6 +45,7 @@ async function run(name: string, { hindrance, measure }: Benchmark): Promise<boo
   console.log(`${name}: measuring, this takes a minute or two`);
   const report = await measure(interrupted.signal);
   writeReport(name, report);
+  writeSummary();
   console.log(renderReport(report));
   return report.goals.every(isMet);
 }

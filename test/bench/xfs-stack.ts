@@ -1,0 +1,44 @@
+import { join } from 'node:path';
+import { connectOnHost, socketsOf } from '../support/host-session.ts';
+import { type Stack, startStack } from '../support/stack.ts';
+import { mountXfs, type XfsMount } from '../support/xfs.ts';
+
+/**
+ * The whole stack, with PostgreSQL's data on an XFS with reflink that lies in a file.
+ * @param signal ends it
+ * @param diskBytes size of the XFS; the file takes only what is written
+ * @throws whatever comes first when `signal` ends it
+ */
+export async function onXfsStack<Result>(
+  signal: AbortSignal,
+  diskBytes: number,
+  use: (stack: Stack, disk: XfsMount) => Promise<Result>,
+): Promise<Result> {
+  const disk = mountXfs(diskBytes);
+  try {
+    const stack = await startStack({ env: { PGDATA_DIR: join(disk.folder, 'data') }, restarts: false });
+    try {
+      signal.throwIfAborted();
+      // Whatever is being measured then fails at once.
+      signal.addEventListener('abort', () => Promise.all([stack.kill('gateway'), stack.kill('postgres')]));
+      return await use(stack, disk);
+    } finally {
+      await stack.stop();
+    }
+  } finally {
+    disk.remove();
+  }
+}
+
+/** What a figure about databases depends on. */
+export async function serverVersions(stack: Stack): Promise<Record<'PostgreSQL' | 'PgBouncer', string>> {
+  const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
+  const console = await connectOnHost(socketsOf(stack.state).pooler, 'pgbouncer');
+  try {
+    const server = await postgres.query<{ server_version: string }>('show server_version');
+    const pooler = await console.query<{ version: string }>('SHOW VERSION');
+    return { PostgreSQL: server.rows[0]?.server_version ?? '', PgBouncer: pooler.rows[0]?.version ?? '' };
+  } finally {
+    await Promise.all([postgres.end(), console.end()]);
+  }
+}
