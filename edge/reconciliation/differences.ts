@@ -19,7 +19,7 @@ export interface RecordedBranch {
 export interface HostRecords {
   branches: RecordedBranch[];
   /** `stale`: the host is not known to obey the access as it should be by now: another revision, or a branch's end. */
-  projects: { id: string; stale: boolean }[];
+  projects: { id: string; accessRevision: number; stale: boolean }[];
   /** What open jobs are about: theirs to resolve. */
   inWork: { projectId: string; branchId: string | null }[];
 }
@@ -35,6 +35,8 @@ export interface Differences {
   foundAgain: RecordedBranch[];
   /** Projects whose access the host has in an older revision than it once obeyed. */
   outdatedAccess: string[];
+  /** Projects whose access the host has in a newer revision than was ever wanted: the records have gone back. */
+  overtakenAccess: { id: string; hostRevision: number }[];
   /** Projects that have work left. */
   toWake: string[];
 }
@@ -71,6 +73,7 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
     db
       .select({
         id: projects.id,
+        accessRevision: projects.accessRevision,
         stale: sql<boolean>`access_applied < access_revision or ${overdue}`.mapWith(Boolean),
       })
       .from(projects)
@@ -109,6 +112,10 @@ export function differencesBetween(
   const outdatedAccess = inventory.projects
     .filter(({ project_id, access_revision }) => access_revision < (obeyed.get(project_id) ?? 0))
     .map(({ project_id }) => project_id);
+  const wanted = new Map(records.projects.map(({ id, accessRevision }) => [id, accessRevision]));
+  const overtakenAccess = inventory.projects
+    .filter(({ project_id, access_revision }) => access_revision > (wanted.get(project_id) ?? Infinity))
+    .map(({ project_id, access_revision }) => ({ id: project_id, hostRevision: access_revision }));
   const stale = records.projects.filter((project) => project.stale).map(({ id }) => id);
 
   return {
@@ -121,7 +128,10 @@ export function differencesBetween(
       ({ id, status }) => status === 'failed' && ready.has(id) && !branchesInWork.has(id),
     ),
     outdatedAccess,
-    toWake: [...new Set([...projectsInWork, ...stale, ...outdatedAccess])],
+    overtakenAccess,
+    toWake: [
+      ...new Set([...projectsInWork, ...stale, ...outdatedAccess, ...overtakenAccess.map(({ id }) => id)]),
+    ],
   };
 }
 

@@ -1,4 +1,4 @@
-import { eq } from 'drizzle-orm';
+import { and, eq, lt } from 'drizzle-orm';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import { type CallHost, hostCaller } from '../host-link/host-caller.ts';
@@ -6,6 +6,7 @@ import { logEvent } from '../log.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import type { Env } from '../settings.ts';
 import {
+  type Differences,
   differencesBetween,
   type HeldBranch,
   type Inventory,
@@ -15,6 +16,7 @@ import {
   readyBranches,
 } from './differences.ts';
 import { clusterOnRecord } from './known-cluster.ts';
+import { leftoversAmong } from './leftovers.ts';
 import { markFound, markLost } from './mark-branch.ts';
 
 /**
@@ -37,10 +39,13 @@ export async function reconcileHost(
   if (!(await isKnownCluster(db, hostId, inventory, admit))) return;
   const found = differencesBetween(inventory, obeyed, await readRecords(db, hostId, new Date()));
 
+  const leftovers = await leftoversAmong(db, hostId, found);
+
   await forgetAppliedAccess(db, found.outdatedAccess);
+  await overtakeAccess(db, found.overtakenAccess);
   const outcomes = await Promise.allSettled([
-    ...found.orphans.map((held) => dropOrphan(callHost, held)),
-    ...found.orphanedProjects.map((id) => dropProject(callHost, id)),
+    ...leftovers.branches.map((held) => dropOrphan(callHost, held)),
+    ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...found.foundAgain.map((branch) => takeBack(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
     markLostAfterSecondLook(db, callHost, inventory, found.missing),
@@ -94,6 +99,16 @@ async function takeBack(env: Env, db: Database, branch: RecordedBranch): Promise
 async function forgetAppliedAccess(db: Database, projectIds: string[]): Promise<void> {
   for (const id of projectIds)
     await db.update(projects).set({ accessApplied: -1 }).where(eq(projects.id, id));
+}
+
+/** The next revision is newer than the host's, which takes no other. */
+async function overtakeAccess(db: Database, ahead: Differences['overtakenAccess']): Promise<void> {
+  for (const { id, hostRevision } of ahead) {
+    await db
+      .update(projects)
+      .set({ accessRevision: hostRevision + 1, accessApplied: -1 })
+      .where(and(eq(projects.id, id), lt(projects.accessRevision, hostRevision)));
+  }
 }
 
 /** A second look rules out a fresh branch; it counts only if the same cluster answers. */

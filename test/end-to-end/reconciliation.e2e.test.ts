@@ -1,4 +1,4 @@
-import { globSync } from 'node:fs';
+import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type pg from 'pg';
@@ -10,6 +10,7 @@ import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host-session.ts';
+import { dropBranch, dropProject } from '../support/jobs.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 
 let stack: Stack;
@@ -63,9 +64,12 @@ function auditedBranches(event: string): unknown[] {
   return rows.map(({ branch_id }) => branch_id);
 }
 
-/** Makes a branch on the host by hand, of which the gateway has no record. */
-async function makeUnrecorded(projectId: string, database: string): Promise<string> {
-  const branchId = crypto.randomUUID();
+/** Makes a branch on the host by hand, of which the gateway has no record (any more). */
+async function makeUnrecorded(
+  projectId: string,
+  database: string,
+  branchId: string = crypto.randomUUID(),
+): Promise<string> {
   const identity = Object.entries({
     'job-id': crypto.randomUUID(),
     'project-id': projectId,
@@ -91,15 +95,48 @@ async function makeUnrecorded(projectId: string, database: string): Promise<stri
 }
 
 describe('when a host links up', () => {
-  test('a database without a record is dropped, with its logins', async () => {
-    const ofKnown = await makeUnrecorded(project.id, `${project.main_branch.database_name}_br_unrecorded`);
-    const stranger = crypto.randomUUID();
-    const ofUnknown = await makeUnrecorded(stranger, 'db_stranger_prod_br_unrecorded');
+  test('a database that a job once made and no record claims is dropped, with its logins', async () => {
+    const branch = await api.branch(project.id, 'dropped');
+    await dropBranch(api, project.id, branch.id);
+    const gone = await api.project('Gone');
+    await dropProject(api, gone.id);
+    await makeUnrecorded(project.id, branch.database_name, branch.id);
+    const ofGone = await makeUnrecorded(gone.id, 'db_gone_prod_br_unrecorded');
     await relink();
     await eventually(async () => {
       expect(await databases()).toEqual([project.main_branch.database_name]);
-      for (const id of [ofKnown, ofUnknown, stranger]) expect(await roles(id)).toEqual([]);
+      for (const id of [branch.id, ofGone, gone.id]) expect(await roles(id)).toEqual([]);
     });
+  });
+
+  test('a database that no job ever made is left alone, and the log says what to do', async () => {
+    const branchId = await makeUnrecorded(project.id, `${project.main_branch.database_name}_br_stranger`);
+    const stranger = crypto.randomUUID();
+    await makeUnrecorded(stranger, 'db_stranger_prod_br_unrecorded');
+    const before = await databases();
+    await relink();
+    const log = join(devFolder(stack.devDir).logs, 'gateway.log');
+    await eventually(async () => {
+      const said = readFileSync(log, 'utf8')
+        .split('\n')
+        .filter((line) => line.includes('"reconcile.stranger"'));
+      for (const id of [branchId, stranger]) expect(said.join()).toContain(id);
+      expect(said.join()).toContain('0023-records-that-went-back.md');
+    });
+    expect(await databases()).toEqual(before);
+    await stack.agentTool('project', 'drop', '--job-id', crypto.randomUUID(), '--project-id', stranger);
+    const identity = ['--project-id', project.id, '--branch-id', branchId];
+    const database = `${project.main_branch.database_name}_br_stranger`;
+    await stack.agentTool(
+      'branch',
+      'drop',
+      '--job-id',
+      crypto.randomUUID(),
+      ...identity,
+      '--database',
+      database,
+    );
+    expect(await databases()).toEqual([project.main_branch.database_name]);
   });
 
   test('a record without a database says failed, once, and leaves its name free', async () => {

@@ -27,3 +27,10 @@ export async function dropBranch(api: Api, projectId: string, branchId: string):
   const { body } = await api.delete<{ job_id: string }>(path);
   await ended(api, body.job_id);
 }
+
+/** Deletes a project and waits until its databases are gone, which is when its record goes. */
+export async function dropProject(api: Api, projectId: string): Promise<void> {
+  const path = `/api/v1/projects/${projectId}`;
+  await api.delete(path);
+  while ((await api.get(path)).status !== 404) await sleep(LOOK_EVERY_MS);
+}

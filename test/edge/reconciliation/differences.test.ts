@@ -27,7 +27,7 @@ const compare = (inventory: Partial<Inventory>, records: Partial<HostRecords>) =
   differencesBetween(
     { system_identifier: '1', branches: [], projects: [], ...inventory },
     new Map([['p', 3]]),
-    { branches: [], projects: [{ id: 'p', stale: false }], inWork: [], ...records },
+    { branches: [], projects: [{ id: 'p', accessRevision: 3, stale: false }], inWork: [], ...records },
   );
 
 /** What becomes of a branch by its record (rows) and what the host holds of it; `-`: nothing. */
@@ -78,10 +78,19 @@ test('a project without a record goes as a whole, once', () => {
 
 test('access that the host has lost is applied as a whole; what it is only not known to obey, as it is', () => {
   const at = (access_revision: number) => ({ projects: [{ project_id: 'p', access_revision }] });
-  const stale = { projects: [{ id: 'p', stale: true }] };
+  const stale = { projects: [{ id: 'p', accessRevision: 4, stale: true }] };
   expect(compare(at(3), {})).toMatchObject({ outdatedAccess: [], toWake: [] });
   expect(compare(at(2), {})).toMatchObject({ outdatedAccess: ['p'], toWake: ['p'] });
   // A fourth revision waits for the host, or came while it was asked.
   for (const revision of [3, 4])
     expect(compare(at(revision), stale)).toMatchObject({ outdatedAccess: [], toWake: ['p'] });
+});
+
+test('access that is newer on the host than on record is told anew', () => {
+  const projects = [{ project_id: 'p', access_revision: 5 }];
+  expect(compare({ projects }, {})).toMatchObject({
+    outdatedAccess: [],
+    overtakenAccess: [{ id: 'p', hostRevision: 5 }],
+    toWake: ['p'],
+  });
 });
