@@ -25,18 +25,21 @@ export async function keepAccess(session: Session, projectId: string, access: Ac
   const { rows } = await session.query<{ newer: boolean; blocked_from: Date | null }>(
     `UPDATE project SET
        access_revision = $2,
-       write_blocked_since = CASE WHEN $3 THEN coalesce(write_blocked_since, clock_timestamp()) END,
-       unenforced = unenforced OR access_revision < $2
+       write_blocked_since = CASE WHEN $3 THEN coalesce(write_blocked_since, clock_timestamp()) END
      WHERE project_id = $1 AND access_revision <= $2
      RETURNING old.access_revision < $2 AS newer, old.write_blocked_since AS blocked_from`,
     [projectId, access.revision, access.write_blocked],
   );
   const [before] = rows;
   if (!before) return;
-  await keepRules(session, projectId, access.rules);
   await keepClosures(session, projectId, access.closed);
-  // The same revision again brings the same passwords: what was ended for them once is not ended again.
-  if (before.newer) await keepVerifiers(session, access.verifiers);
+  // The same revision again brings the same passwords: what was ended for them once is not ended again. Of the rules it
+  // may bring more: those of branches that have been dropped since.
+  let shutOut = false;
+  if (before.newer) {
+    shutOut = await keepRules(session, projectId, access.rules);
+    await keepVerifiers(session, access.verifiers);
+  }
   if (before.blocked_from && !access.write_blocked) {
     // What a read-write session began with in the time of the block, it keeps: transactions that only read.
     await session.query(
@@ -45,15 +48,31 @@ export async function keepAccess(session: Session, projectId: string, access: Ac
       [projectId, before.blocked_from],
     );
   }
+  // An access that only lets in more, as a new branch's does, leaves no session to look for.
+  await session.query(
+    `UPDATE project SET unenforced = true
+     WHERE project_id = $1 AND ($2 OR EXISTS (
+       SELECT FROM login JOIN branch USING (branch_id) WHERE project_id = $1 AND end_from IS NOT NULL))`,
+    [projectId, shutOut],
+  );
 }
 
-async function keepRules(session: Session, projectId: string, rules: Access['rules']) {
-  await session.query('DELETE FROM network_rule WHERE project_id = $1', [projectId]);
+/** @returns whether there was a rule that is gone */
+async function keepRules(session: Session, projectId: string, rules: Access['rules']): Promise<boolean> {
+  const values = [projectId, rules.map(({ branch_id }) => branch_id), rules.map(({ cidr }) => cidr)];
+  const wanted = 'SELECT branch_id, cidr FROM unnest($2::uuid[], $3::cidr[]) AS rule (branch_id, cidr)';
+  const noted = 'SELECT branch_id, cidr FROM network_rule WHERE project_id = $1';
+  const { rowCount } = await session.query(
+    `DELETE FROM network_rule AS rule USING (${noted} EXCEPT ${wanted}) AS gone
+     WHERE project_id = $1 AND rule.cidr = gone.cidr AND rule.branch_id IS NOT DISTINCT FROM gone.branch_id`,
+    values,
+  );
   await session.query(
     `INSERT INTO network_rule (project_id, branch_id, cidr)
-     SELECT $1, rule.branch_id, rule.cidr FROM unnest($2::uuid[], $3::cidr[]) AS rule (branch_id, cidr)`,
-    [projectId, rules.map(({ branch_id }) => branch_id), rules.map(({ cidr }) => cidr)],
+     SELECT $1, branch_id, cidr FROM (${wanted} EXCEPT ${noted}) AS rule`,
+    values,
   );
+  return rowCount !== 0;
 }
 
 async function keepClosures(session: Session, projectId: string, closed: string[]) {

@@ -152,8 +152,13 @@ const reloadPooler = (settings: AgentSettings, databases: Set<string>) =>
   });
 
 async function inEffect(server: string, obeys: () => Promise<boolean>) {
-  for (const deadline = Date.now() + IN_EFFECT_WITHIN_MS; !(await obeys()); await sleep(LOOK_EVERY_MS)) {
-    if (Date.now() > deadline) throw new HostError('RULES_NOT_APPLIED', `${server} keeps its old rules`);
+  for (
+    const deadline = performance.now() + IN_EFFECT_WITHIN_MS;
+    !(await obeys());
+    await sleep(LOOK_EVERY_MS)
+  ) {
+    if (performance.now() > deadline)
+      throw new HostError('RULES_NOT_APPLIED', `${server} keeps its old rules`);
   }
 }
 

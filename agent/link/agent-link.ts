@@ -37,6 +37,8 @@ export interface AgentLinkOptions {
   audience: string;
   dispatcher: Dispatcher;
   clock: Clock;
+  /** The host's time, Unix milliseconds. */
+  unixTime: () => number;
   bounds: Bounds;
   log: Log;
   onLinked: (link: AgentLink) => void;
@@ -122,13 +124,13 @@ export class AgentLink {
   }
 
   async #answer(data: unknown): Promise<void> {
-    const { hostId, key, audience, clock, transport } = this.#options;
+    const { hostId, key, audience, unixTime, transport } = this.#options;
     const challenge = this.#read(Challenge, data);
     if (!challenge) return;
     this.#phase = 'answering';
     // Above what the edge has seen even if this host's clock has been set back.
-    this.#epoch = Math.max(clock.now(), challenge.epoch + 1);
-    const issuedAt = Math.floor(clock.now() / 1000);
+    this.#epoch = Math.max(unixTime(), challenge.epoch + 1);
+    const issuedAt = Math.floor(unixTime() / 1000);
     const token = await new SignJWT({
       nonce: challenge.nonce,
       epoch: this.#epoch,

@@ -40,6 +40,7 @@ export async function runLink(options: RunLinkOptions): Promise<void> {
     audience,
     dispatcher: new Dispatcher({ ...options, bounds }),
     clock,
+    unixTime: Date.now,
     bounds,
     log,
     onLinked(link: AgentLink) {
@@ -53,7 +54,10 @@ export async function runLink(options: RunLinkOptions): Promise<void> {
     const end = await dial(link(identity.host_id), linkOptions, signal);
     if (signal.aborted) return;
     const wait = Math.round(pace.next(end, Math.random()));
-    downLog.write('link.down', end.reason, { linked_for_ms: end.linkedFor, dial_again_in_ms: wait });
+    downLog.write('link.down', end.reason, {
+      linked_for_ms: Math.round(end.linkedFor),
+      dial_again_in_ms: wait,
+    });
     await sleep(wait, undefined, { signal }).catch(() => {});
   }
 }
@@ -96,8 +100,9 @@ function dial(
   return promise.finally(() => signal.removeEventListener('abort', leave));
 }
 
+/** One that goes on evenly when the host's clock is set: a silent link would be held for live until that comes round. */
 const clock: Clock = {
-  now: Date.now,
+  now: () => performance.now(),
   after(milliseconds, task) {
     const timer = setTimeout(task, milliseconds);
     return () => clearTimeout(timer);
@@ -123,7 +128,7 @@ class SparingLog {
   }
 
   write(event: string, reason: string, fields: Record<string, unknown>): void {
-    const now = Date.now();
+    const now = performance.now();
     if (now - (this.#loggedAt.get(reason) ?? Number.NEGATIVE_INFINITY) < SAME_REASON_LOGGED_EVERY_MS) return;
     this.#loggedAt.set(reason, now);
     this.#log(event, { reason, ...fields });

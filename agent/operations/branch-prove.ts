@@ -32,7 +32,7 @@ export async function proveBranch(
   params: Params<'branch.prove'>,
 ): Promise<Result<'branch.prove'>> {
   const { branch_id, database } = params;
-  for (const deadline = Date.now() + TRY_FOR_MS; ; await sleep(TRY_EVERY_MS)) {
+  for (const deadline = performance.now() + TRY_FOR_MS; ; await sleep(TRY_EVERY_MS)) {
     const started = performance.now();
     try {
       await logIn(settings, params).catch((error) => {
@@ -43,7 +43,7 @@ export async function proveBranch(
       await takeForZero(postgres, branch_id);
       return { login_ms };
     } catch (error) {
-      if (Date.now() < deadline) continue;
+      if (performance.now() < deadline) continue;
       if (error instanceof HostError) throw error;
       const reason = error instanceof Error ? error.message : String(error);
       const code = POOLER_AWAY.has(sqlState(error) ?? '') ? 'POOLER_UNAVAILABLE' : 'PROOF_FAILED';

@@ -2,7 +2,12 @@ import { access, constants, readFile, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CONNECTION_LOGS, type ConnectionLog } from '../attempts/connection-logs.ts';
 import { withConsole } from '../pooler/console.ts';
-import { LOGIN_RETRY_SECONDS, RESERVED_FOR_AGENT, RULE_FILES } from '../servers/configuration.ts';
+import {
+  LOGIN_RETRY_SECONDS,
+  RESERVED_FOR_AGENT,
+  RULE_FILES,
+  SERVER_IDLE_SECONDS,
+} from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
 import type { CloneMethod, Host } from './host.ts';
 
@@ -95,6 +100,10 @@ const CHECKS: readonly Check[] = [
   advice(
     ({ pooler }) => Number(pooler.server_login_retry) <= LOGIN_RETRY_SECONDS,
     `A clone can hold up its source's clients: set PgBouncer's server_login_retry = ${LOGIN_RETRY_SECONDS}.`,
+  ),
+  advice(
+    ({ pooler }) => Number(pooler.server_idle_timeout) <= SERVER_IDLE_SECONDS,
+    `Branches that nobody uses any more can keep every connection: set PgBouncer's server_idle_timeout = ${SERVER_IDLE_SECONDS}.`,
   ),
   advice(
     ({ postgres }) => postgres.max_prepared_transactions === '0',

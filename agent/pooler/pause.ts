@@ -54,10 +54,10 @@ export async function resume(settings: AgentSettings, database: string): Promise
 /** Whether the database's flag comes to be `paused` in time. One the pooler does not serve has no clients to hold. */
 const seen = (settings: AgentSettings, database: string, paused: boolean, within: number): Promise<boolean> =>
   withConsole(settings, async (console) => {
-    for (const deadline = Date.now() + within; ; await sleep(LOOK_EVERY_MS)) {
+    for (const deadline = performance.now() + within; ; await sleep(LOOK_EVERY_MS)) {
       const entry = (await showDatabases(console)).find(({ name }) => name === database);
       if ((entry?.paused ?? paused) === paused) return true;
-      if (Date.now() > deadline) return false;
+      if (performance.now() > deadline) return false;
     }
   });
 

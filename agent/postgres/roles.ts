@@ -155,7 +155,8 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
 
 /**
  * Runs a statement that alters a login. A login can alter itself too, in a transaction that it leaves open or again
- * and again, and so hold ours up for ever: its sessions that wrote something are ended then.
+ * and again, and so hold ours up for ever: its sessions that wrote something are ended then, and if that does not help,
+ * all of them.
  */
 async function alter(session: Session, login: string, statement: string): Promise<void> {
   await session.query('SAVEPOINT altering');
@@ -171,8 +172,8 @@ async function alter(session: Session, login: string, statement: string): Promis
       if (state === CHANGED_MEANWHILE && tries === 1) continue;
       await session.query(
         `SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
-         WHERE usename = $1 AND backend_xid IS NOT NULL`,
-        [login],
+         WHERE usename = $1 AND (backend_xid IS NOT NULL OR $2)`,
+        [login, tries > 2],
       );
     }
   }

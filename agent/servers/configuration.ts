@@ -14,6 +14,9 @@ export const RESERVED_FOR_AGENT = 20;
 /** Far shorter than a clone, long enough not to keep the pooler busy while PostgreSQL is away. */
 export const LOGIN_RETRY_SECONDS = 0.01;
 
+/** Longer than a client that comes often stays away. */
+export const SERVER_IDLE_SECONDS = 10;
+
 /** File names inside the rules folder. */
 export const RULE_FILES = {
   postgresHba: 'pg_hba.conf',
@@ -117,6 +120,9 @@ ignore_startup_parameters = extra_float_digits
 # served until this many seconds later.
 server_login_retry = ${LOGIN_RETRY_SECONDS}
 client_login_timeout = 15
+# A session that nobody uses takes one of max_connections. Those of all the branches that were in use within the default
+# of ten minutes, a proof's included, would leave none to the next.
+server_idle_timeout = ${SERVER_IDLE_SECONDS}
 
 # It grows until something else renames it: each RELOAD, and the agent's are many, opens it anew.
 logfile = ${pooler.logFile}

@@ -231,3 +231,18 @@ test('a login that changes its own password or rights to come back is put right'
   );
   expect(row?.rolconfig).toContain('default_transaction_read_only=on');
 });
+
+test('rules that come once more bring none of a branch that was dropped meanwhile', async () => {
+  const access = {
+    revision: project.revision + 1,
+    rules: [...HERE, { ...HERE[0], branch_id: branch.branch_id }],
+  };
+  await apply(access as Partial<Access>);
+  await project.drop(branch);
+  await runOperation(servers.host, 'access.apply', {
+    project_id: project.id,
+    access: { ...access, write_blocked: false, closed: [], verifiers: {} } as Access,
+  });
+  const kept = await servers.query('SELECT branch_id FROM network_rule WHERE project_id = $1', [project.id]);
+  expect(kept).toEqual([{ branch_id: null }]);
+});

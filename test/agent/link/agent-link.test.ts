@@ -15,6 +15,8 @@ const challenge = { type: 'challenge', protocol: PROTOCOL_VERSION, nonce: 'n'.re
 const inventory = { system_identifier: '1', branches: [], projects: [] };
 
 let clock: FakeClock;
+/** Milliseconds that the host's clock is ahead. */
+let hostAhead: number;
 let sent: string[];
 let closedWith: number | null;
 let linkUps: number;
@@ -23,6 +25,7 @@ let link: AgentLink;
 
 beforeEach(() => {
   clock = new FakeClock();
+  hostAhead = 0;
   sent = [];
   closedWith = null;
   linkUps = 0;
@@ -39,6 +42,7 @@ beforeEach(() => {
     audience: 'gateway.example.com',
     dispatcher: new Dispatcher({ handle: (method) => handle(method), log: () => {}, bounds: BOUNDS }),
     clock,
+    unixTime: () => clock.now() + hostAhead,
     bounds: BOUNDS,
     log: () => {},
     onLinked: () => {
@@ -157,8 +161,9 @@ describe('the live link', () => {
     expect(lastSent()).toEqual({ jsonrpc: '2.0', id: call.id, result: inventory });
   });
 
-  test('beats, and is lost after two beats without a sign', async () => {
+  test("beats, and is lost after two beats without a sign, whatever the host's clock says", async () => {
     await linkUp();
+    hostAhead = -3_600_000;
     sent = [];
     clock.advance(BOUNDS.heartbeat);
     expect(sent).toEqual([BEAT.request]);

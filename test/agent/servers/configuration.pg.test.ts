@@ -1,0 +1,17 @@
+import { afterAll, expect, test } from 'vitest';
+import { eventually } from '../../support/eventually.ts';
+import { startHost, type TestHost } from '../../support/host.ts';
+import { Project } from '../../support/host-project.ts';
+
+const servers: TestHost = await startHost();
+afterAll(() => servers.stop());
+
+/** Sessions that are open in the branches' databases. */
+const sessions = () =>
+  servers.query("SELECT datname FROM pg_stat_activity WHERE datname ~ '^db_' AND state IS NOT NULL");
+
+test('a branch that nobody uses keeps no connection from the others', async () => {
+  await new Project(servers.host).create('db_idle_prod', null);
+  expect(await sessions()).toHaveLength(1);
+  await eventually(async () => expect(await sessions()).toEqual([]), 30);
+});
