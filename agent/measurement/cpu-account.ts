@@ -37,13 +37,18 @@ export type CpuState = z.output<typeof CpuState>;
 
 type Work = Pick<Change, 'active_ms' | 'sessions' | 'parallel_workers'>;
 
-/** CPU milliseconds that starting and ending a process takes, a TLS login included. */
-const PROCESS_START_MS = 4;
 /**
- * The most a millisecond of somebody's weight is charged with. What ended processes took beyond that was not
- * theirs: autovacuum and the agent end processes too.
+ * CPU milliseconds that starting and ending a process takes, a TLS login included: of the machines it was measured
+ * on, and the bounds of what is believed of others.
  */
-const MOST_PER_WEIGHT = 2;
+const PROCESS_START_MS = { usual: 4, least: 1, most: 8 };
+/** So many that the kernel's ticks and a visit of autovacuum tell little in their sum. */
+const MANY_SESSIONS = 50;
+/**
+ * The most a millisecond of active time is charged with. What ended processes took beyond that was not theirs:
+ * autovacuum and the agent end processes too.
+ */
+const MOST_PER_ACTIVE_MS = 2;
 
 /** What was seen of one database since the last settlement. */
 interface Watched {
@@ -70,6 +75,10 @@ export class CpuAccount {
   /** Active milliseconds that were seen and are in no statistics yet: those of a statement come at its end. */
   #unreported = new Map<string, number>();
 
+  #startMs = PROCESS_START_MS.usual;
+  /** Whether all that ended since the last settlement is in the account: not so once the server was started anew. */
+  #isWhole = true;
+
   constructor(state: CpuState | null) {
     this.#state = state;
   }
@@ -80,6 +89,7 @@ export class CpuAccount {
 
   look({ at, postmaster, ended, processes }: ProcessSample): void {
     const before = this.#stateOf(postmaster);
+    if (this.#state?.postmaster !== postmaster) this.#isWhole = false;
     const elapsed = this.#at === null ? 0 : at - this.#at;
     this.#at = at;
     for (const watched of this.#watched.values()) watched.isActive = false;
@@ -105,21 +115,42 @@ export class CpuAccount {
   settle(work: ReadonlyMap<string, Work>): Map<string, number> {
     const unreported = this.#unreported;
     this.#unreported = new Map();
-    const weights = [...work].map(([database, done]) => ({
+    const unseen = [...work].map(([database, done]) => ({
       database,
-      weight: this.#weigh(database, done, unreported.get(database) ?? 0),
+      ...this.#unseenOf(database, done, unreported.get(database) ?? 0),
     }));
-    const sum = weights.reduce((total, { weight }) => total + weight, 0);
-    const toShare = Math.max(0, this.#state?.unshared ?? 0);
-    const perWeight = sum === 0 ? 0 : Math.min(toShare / sum, MOST_PER_WEIGHT / 1000);
+    const price = this.#price(
+      unseen.reduce((sum, { sessions }) => sum + sessions, 0),
+      unseen.reduce((sum, { activeMs }) => sum + activeMs, 0),
+    );
     const charged = new Map([...this.#watched].map(([database, { cpu }]) => [database, cpu]));
-    for (const { database, weight } of weights) {
-      if (weight > 0) charged.set(database, (charged.get(database) ?? 0) + weight * perWeight);
+    for (const { database, sessions, activeMs } of unseen) {
+      const ms = sessions * price.session + activeMs * price.activeMs;
+      if (ms > 0) charged.set(database, (charged.get(database) ?? 0) + ms / 1000);
     }
     // What is left over is nobody's. A debt, from a process that was seen to be gone before the postmaster knew, stays.
     if (this.#state) this.#state = { ...this.#state, unshared: Math.min(0, this.#state.unshared) };
     this.#watched = new Map();
+    this.#isWhole = true;
     return charged;
+  }
+
+  /**
+   * CPU milliseconds for which each session and each active millisecond that was not seen is charged. On a busy machine
+   * statements are active for longer than they use the processor, and logins use no more of it than ever: so the
+   * sessions come first and the active time shares the rest. A session's part is what it was taken for before, as far
+   * as it fits: all together can't have taken more than there was, nor have been active for less than they used.
+   */
+  #price(sessions: number, activeMs: number): { session: number; activeMs: number } {
+    const toShare = Math.max(0, this.#state?.unshared ?? 0) * 1000;
+    const perSession = (ms: number) => (sessions === 0 ? 0 : ms / sessions);
+    const atLeast = Math.min(perSession(toShare - activeMs), PROCESS_START_MS.most);
+    const session = Math.min(Math.max(this.#startMs, atLeast), perSession(toShare));
+    if (this.#isWhole && sessions >= MANY_SESSIONS) {
+      this.#startMs = Math.max(session, PROCESS_START_MS.least);
+    }
+    const rest = activeMs === 0 ? 0 : (toShare - session * sessions) / activeMs;
+    return { session, activeMs: Math.min(rest, MOST_PER_ACTIVE_MS) };
   }
 
   /** A server that was started anew has ended nothing yet and all its processes are new. */
@@ -146,8 +177,8 @@ export class CpuAccount {
     return watched;
   }
 
-  /** Milliseconds that a database's processes may have used unseen. */
-  #weigh(database: string, { active_ms, sessions, parallel_workers }: Work, unreported: number): number {
+  /** A database's processes that came and went unseen, and the milliseconds its statements ran unseen. */
+  #unseenOf(database: string, { active_ms, sessions, parallel_workers }: Work, unreported: number) {
     const watched = this.#watched.get(database) ?? UNWATCHED;
     const seenActive = watched.activeMs + unreported;
     if (watched.isActive && seenActive > active_ms) this.#unreported.set(database, seenActive - active_ms);
@@ -157,6 +188,6 @@ export class CpuAccount {
       active_ms - seenActive,
       unseen > 0 ? Number.POSITIVE_INFINITY : watched.endings,
     );
-    return Math.max(0, unseenActive) + PROCESS_START_MS * unseen;
+    return { sessions: unseen, activeMs: Math.max(0, unseenActive) };
   }
 }

@@ -1,8 +1,11 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { Meter, type Round } from '../../agent/measurement/meter.ts';
 import type { BranchMeasurement } from '../../shared/metrics/measurement.ts';
 import type { TestHost } from './host.ts';
 import type { Branch } from './host-project.ts';
+
+const LOOK_EVERY_MS = 1_000;
 
 /** A session of the branch that has reported all it did. It is one more transaction. */
 export const flush = (client: pg.Client) =>
@@ -26,6 +29,23 @@ export class TestMeter {
 
   async read(branch: Branch): Promise<BranchMeasurement> {
     return branchIn(await this.meter.measure(), branch);
+  }
+
+  /** Looks around while `action` runs, as often as the agent does. */
+  async lookDuring<T>(action: () => Promise<T>): Promise<T> {
+    const done = new AbortController();
+    const looking = (async () => {
+      while (!done.signal.aborted) {
+        await this.meter.look();
+        await sleep(LOOK_EVERY_MS);
+      }
+    })();
+    try {
+      return await action();
+    } finally {
+      done.abort();
+      await looking;
+    }
   }
 
   /** What `action` adds to the branch's numbers. */

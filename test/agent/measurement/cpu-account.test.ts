@@ -84,6 +84,42 @@ describe('sessions that come and go', () => {
     expect(charged.b).toBeCloseTo(1);
   });
 
+  test('on a busy machine pay for their logins first: only statements take longer there', () => {
+    // 4 ms a login; statements of 300 and 100 ms of CPU, active for 1,200 and 400.
+    const charged = charge([sample(0, 0), sample(1, 0.84)], {
+      large: { active_ms: 1200, sessions: 10 },
+      small: { active_ms: 400, sessions: 100 },
+    });
+    expect(charged.large).toBeCloseTo(0.34);
+    expect(charged.small).toBeCloseTo(0.5);
+  });
+
+  test('show what a login takes on this machine', () => {
+    const account = new CpuAccount(null);
+    const large = { active_ms: 3000, sessions: 100, parallel_workers: 0 };
+    const small = { ...NO_WORK, sessions: 1000 };
+    account.look(sample(0, 0));
+    account.settle(new Map());
+    account.look(sample(1, 2));
+    account.settle(new Map([['small', small]]));
+    account.look(sample(2, 7.2));
+    const settled = account.settle(new Map(Object.entries({ large, small })));
+    expect(settled.get('large')).toBeCloseTo(3.2);
+    expect(settled.get('small')).toBeCloseTo(2);
+  });
+
+  test('before the server was started anew show nothing of it', () => {
+    const account = new CpuAccount(null);
+    const work = { active_ms: 920, sessions: 100, parallel_workers: 0 };
+    account.look(sample(0, 0));
+    account.settle(new Map());
+    account.look({ ...sample(1, 0), postmaster: '2' });
+    account.settle(new Map([['a', work]]));
+    account.look({ ...sample(2, 0.86), postmaster: '2' });
+    const both = { a: { ...work, sessions: 10 }, b: { ...NO_WORK, sessions: 90 } };
+    expect(account.settle(new Map(Object.entries(both))).get('b')).toBeCloseTo(0.36);
+  });
+
   test('are not charged with far more than their work: what is left over was not theirs', () => {
     expect(charge([sample(0, 0), sample(1, 60)], { a: { active_ms: 96, sessions: 1 } }).a).toBeCloseTo(0.2);
   });

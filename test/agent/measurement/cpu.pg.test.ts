@@ -65,16 +65,7 @@ async function burnBySession(queries: number): Promise<void> {
 /** CPU seconds that the measurement gives the branches for `action`, with looks in between as the agent does. */
 async function measured<T>(action: () => Promise<T>) {
   const before = await meter.meter.measure();
-  const done = new AbortController();
-  const looking = (async () => {
-    while (!done.signal.aborted) {
-      await meter.meter.look();
-      await new Promise((resolve) => setTimeout(resolve, 1000));
-    }
-  })();
-  const result = await action();
-  done.abort();
-  await looking;
+  const result = await meter.lookDuring(action);
   const after = await meter.meter.measure();
   const cpu = (branch: Branch) => branchIn(after, branch).cpu_seconds - branchIn(before, branch).cpu_seconds;
   return { result, lasting: cpu(lasting), fleeting: cpu(fleeting), idle: cpu(idle) };
