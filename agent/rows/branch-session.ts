@@ -158,13 +158,12 @@ async function bounded<T>(
   { user, within }: { user: string; within: number },
   action: () => Promise<T>,
 ): Promise<T> {
-  let pid: string | undefined;
   let expired = false;
   /** The server does it: a tenant's code goes on without noticing that nobody listens any more. */
   const terminate = async () => {
     const statement =
       'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND usename = $2';
-    const terminated = host.postgres.query(statement, [pid, user]).catch(() => {});
+    const terminated = host.postgres.query(statement, [backendPid(session), user]).catch(() => {});
     await Promise.race([terminated, sleep(END_WITHIN_MS)]);
     // Fails what still waits for this session, should the server not have done so.
     session.end().catch(() => {});
@@ -174,7 +173,6 @@ async function bounded<T>(
     terminate();
   }, within);
   try {
-    pid = await ownPid(session);
     const result = await action();
     await session.end();
     return result;
@@ -186,10 +184,8 @@ async function bounded<T>(
   }
 }
 
-async function ownPid(session: Session): Promise<string | undefined> {
-  const { rows } = await session.query<{ pid: string }>('SELECT pg_backend_pid() AS pid');
-  return rows[0]?.pid;
-}
+/** Told at the login, so that no statement has to ask for it. */
+const backendPid = (session: OwnSession) => (session as unknown as { processID: number }).processID;
 
 /**
  * Gives the tenant's triggers and views the search path that they were written for, PostgreSQL's default. From here

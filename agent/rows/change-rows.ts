@@ -93,7 +93,7 @@ function rowCondition(table: TableDescription, named: readonly string[]) {
   if (!key) throw new HostError('KEY_NOT_UNIQUE', "these columns are not the table's key");
   const columns = named.map((name) => columnOf(table, name));
   const conditions = columns.map((column, place) => {
-    const equal = key.columns.find(({ name }) => name === column.name)?.equal;
+    const equal = key.columns.find(({ name }) => name === column.name)?.operators.equal;
     return `t.${identifier(column.name)} ${equal} ${parameterOf(column, place + 1, column.base_type)}`;
   });
   return {

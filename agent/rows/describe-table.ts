@@ -13,8 +13,7 @@ export type TableColumn = z.output<typeof Column> & {
 /** One column of a key, with the operators by which its index orders: not to be found by name, where a tenant's may stand. */
 interface KeyColumn {
   name: string;
-  equal: string;
-  at_least: string;
+  operators: { equal: string; at_least: string };
 }
 
 /** Columns by which a row can be told from the others. */
@@ -98,19 +97,21 @@ const TYPE_NAME = `
   (SELECT format('%I.%I', nspname, typname) FROM pg_type JOIN pg_namespace ON pg_namespace.oid = typnamespace
    WHERE pg_type.oid = base)`;
 
-const STRATEGY = { equal: 3, atLeast: 4 };
+/** Strategies of a B-tree's operators. */
+const STRATEGY = { equal: 3, at_least: 4 };
 
-const operatorOf = (strategy: number) => `
-  (SELECT format('OPERATOR(%I.%s)', nspname, oprname)
+/** Both in one subquery: in a new session, planning takes longer than finding. */
+const OPERATORS = `
+  (SELECT json_object_agg(CASE amopstrategy WHEN ${STRATEGY.equal} THEN 'equal' ELSE 'at_least' END,
+     format('OPERATOR(%I.%s)', nspname, oprname))
    FROM pg_opclass JOIN pg_amop ON amopfamily = opcfamily AND amoplefttype = opcintype
-     AND amoprighttype = opcintype AND amopstrategy = ${strategy}
+     AND amoprighttype = opcintype AND amopstrategy IN (${STRATEGY.equal}, ${STRATEGY.at_least})
    JOIN pg_operator ON pg_operator.oid = amopopr JOIN pg_namespace ON pg_namespace.oid = oprnamespace
    WHERE pg_opclass.oid = part.opclass)`;
 
 const KEYS = `
   (SELECT coalesce(json_agg(json_build_object('is_primary', indisprimary, 'columns', (
-     SELECT json_agg(json_build_object('name', attname, 'equal', ${operatorOf(STRATEGY.equal)},
-                                       'at_least', ${operatorOf(STRATEGY.atLeast)}) ORDER BY place)
+     SELECT json_agg(json_build_object('name', attname, 'operators', ${OPERATORS}) ORDER BY place)
      FROM unnest(indkey::int[], indclass::oid[]) WITH ORDINALITY AS part (attnum, opclass, place)
      JOIN pg_attribute AS a ON attrelid = c.oid AND a.attnum = part.attnum
      WHERE place <= indnkeyatts)) ORDER BY indisprimary DESC, indexrelid), '[]')

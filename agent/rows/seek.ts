@@ -32,7 +32,7 @@ export const orderOf = (table: OrderedTable) => `ORDER BY ${namesOf(table)}`;
 
 /** Rows are compared by one operator; the indexes of a key of several types can order by several. */
 export const isSeekable = ({ key }: OrderedTable) =>
-  new Set(key.columns.map(({ at_least }) => at_least)).size === 1;
+  new Set(key.columns.map(({ operators }) => operators.at_least)).size === 1;
 
 /** Condition of the rows at or after a mark, whose values are the parameters from $1 on. */
 export function fromMark({ key, description }: OrderedTable): string {
@@ -41,7 +41,7 @@ export function fromMark({ key, description }: OrderedTable): string {
     return `$${place + 1}::${column?.base_type}`;
   });
   const names = key.columns.map(({ name }) => identifier(name));
-  const [operator] = key.columns.map(({ at_least }) => at_least);
+  const [operator] = key.columns.map(({ operators }) => operators.at_least);
   if (names.length === 1) return `${names} ${operator} ${values}`;
   return `ROW(${names.join(', ')}) ${operator} ROW(${values.join(', ')})`;
 }
