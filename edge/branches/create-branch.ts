@@ -1,6 +1,6 @@
 import { eq, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
-import { confirmAccess } from '../access/access-revision.ts';
+import { confirmAccess, withdrawAccess } from '../access/access-revision.ts';
 import { type Access, accessOf, accessReads } from '../access/apply-access.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
@@ -160,8 +160,10 @@ export const createBranch = saga<Creation>({
     record: ({ db, job }, refused, now) => {
       const branchId = job.branchId ?? '';
       const thisBranch = eq(projectBranches.id, branchId);
-      if (refused) return [db.delete(projectBranches).where(whereAllowed('gave_up', thisBranch))];
+      const withdrawal = withdrawAccess(db, job.projectId, sql`true`);
+      if (refused) return [withdrawal, db.delete(projectBranches).where(whereAllowed('gave_up', thisBranch))];
       return [
+        withdrawal,
         db.delete(branchCredentials).where(eq(branchCredentials.branchId, branchId)),
         db.delete(networkRules).where(eq(networkRules.branchId, branchId)),
         transition(db, 'gave_up', thisBranch, now),

@@ -1,5 +1,6 @@
 import { and, eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failure/failures.ts';
+import { withdrawAccess } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
@@ -36,6 +37,7 @@ export async function recordBranchDeletion(db: Database, job: JobRow, now: Date)
   const answers = await inOneBatch(db, [
     insertIf(db, auditEvents, event, stillThere),
     insertIf(db, jobs, job, stillThere),
+    withdrawAccess(db, job.projectId, stillThere),
     db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), stillThere)),
     db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere)),
     transition(db, 'delete', thisBranch, now),

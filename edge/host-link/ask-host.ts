@@ -28,6 +28,7 @@ const TOLD_TO_CLIENTS: Partial<Record<HostFailureCode, Told>> = {
     code: 'STATEMENT_REFUSED',
     fields: ({ sqlstate, message }) => ({ sqlstate, message }),
   },
+  HOST_BUSY: { code: 'HOST_BUSY' },
   HOST_TIMEOUT: { code: 'HOST_TIMEOUT' },
   INTERNAL: { code: 'INTERNAL' },
 };

@@ -117,7 +117,9 @@ export class ProjectCoordinator extends DurableObject<Env> {
   /** Marks the branch deleted; its database is dropped by a job. */
   async deleteBranch(about: Deletion & { branchId: string }): Promise<DeletionOutcome> {
     const job = newJob({ ...about, kind: 'branch.delete' }, new Date());
-    return this.#record(job, recordBranchDeletion);
+    const outcome = await this.#record(job, recordBranchDeletion);
+    if ('job' in outcome) this.ctx.waitUntil(this.#applyAccess(about.projectId, about.hostId));
+    return outcome;
   }
 
   /** Marks the project as being deleted; a job drops all it has. */
@@ -154,6 +156,12 @@ export class ProjectCoordinator extends DurableObject<Env> {
     const { CREDENTIAL_KEYS } = readSettings(this.env);
     const failure = await recordRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
     return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
+  }
+
+  /** Has the host obey what is on record by now. @returns whether it does */
+  async applyAccess(projectId: string, hostId: string): Promise<boolean> {
+    this.#insure(projectId);
+    return this.#applyAccess(projectId, hostId);
   }
 
   /** Lets the branch live for another time; an expired one comes back. */

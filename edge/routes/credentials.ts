@@ -2,12 +2,12 @@ import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { answer, operation, operations } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
-import { auditEvent } from '../audit/audit-event.ts';
 import type { BranchRow } from '../branches/branch-record.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
+import { auditedView } from '../credentials/audited-view.ts';
 import { Credentials, type CredentialsView, credentialsRecord } from '../credentials/branch-credentials.ts';
-import type { Statement } from '../database/database.ts';
-import { auditEvents, branchCredentials, hosts } from '../database/schema.ts';
+import { changesOf, type Statement } from '../database/database.ts';
+import { branchCredentials, hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import {
   IdempotencyHeader,
@@ -32,7 +32,10 @@ const CredentialsQuery = z.strictObject({
   }),
 });
 
-/** The branch's passwords leave the gateway here and nowhere else. @param beside joins the batch that reads them */
+/**
+ * The branch's passwords leave the gateway here and nowhere else.
+ * @param beside joins the batch that reads them; what changes nothing says that the branch is gone
+ */
 async function credentialsOf(
   c: AppContext,
   hostId: string,
@@ -41,13 +44,14 @@ async function credentialsOf(
   beside: Statement[],
 ) {
   const db = databaseOf(c);
-  const [credentials, hostRows] = await db.batch([
+  const [credentials, hostRows, ...changes] = await db.batch([
     db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
     db.select().from(hosts).where(eq(hosts.id, hostId)),
     ...beside,
   ]);
-  // A deletion came between the two reads.
+  // A deletion or a move came between the two reads.
   found(credentials);
+  if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
   c.header('Cache-Control', 'no-store');
   const keys = readSettings(c.env).CREDENTIAL_KEYS;
   return credentialsRecord(keys, branch, credentials, found(hostRows), view);
@@ -77,9 +81,7 @@ router.openapi(
     ]);
     const branch = found(branchRows);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-    const about = { projectId, branchId: branch.id, metadata: { role } };
-    const event = auditEvent('branch.credentials.viewed', actorOf(c), about, new Date());
-    const audited = databaseOf(c).insert(auditEvents).values(event);
+    const audited = auditedView(databaseOf(c), branch, role, actorOf(c), new Date());
     return c.json(await credentialsOf(c, project.hostId, branch, role, [audited]), 200);
   },
 );
@@ -109,14 +111,22 @@ router.openapi(
     ]);
     const branch = found(branchRows);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-    if (!replay(c, uses, keyUse)) {
+    const coordinator = coordinatorOf(c.env, projectId);
+    const { hostId } = project;
+    let applied: boolean;
+    if (replay(c, uses, keyUse)) {
+      applied = await coordinator.applyAccess(projectId, hostId);
+    } else {
       await chargeAction(c, chargeOf.rotation(branch.id));
-      const rotation = { projectId, branchId: branch.id, hostId: project.hostId, actor: actorOf(c), keyUse };
-      const { applied } = succeeded(await coordinatorOf(c.env, projectId).rotateCredentials(rotation));
-      // The host went away in between: the new passwords work when it is back, and the same key gets them then.
-      if (!applied) throw new ApiError('HOST_UNAVAILABLE');
+      const rotation = { projectId, branchId: branch.id, hostId, actor: actorOf(c), keyUse };
+      ({ applied } = succeeded(await coordinator.rotateCredentials(rotation)));
     }
-    return c.json(await credentialsOf(c, project.hostId, branch, 'default', []), 200);
+    // The host went away in between: the new passwords work when it is back, and the same key gets them then.
+    if (!applied) {
+      c.header('Idempotency-Replayed', undefined);
+      throw new ApiError('HOST_UNAVAILABLE');
+    }
+    return c.json(await credentialsOf(c, hostId, branch, 'default', []), 200);
   },
 );
 

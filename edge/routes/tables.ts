@@ -86,7 +86,13 @@ const DeletedRows = z
   })
   .meta({ id: 'DeletedRows' });
 
-const HOST_FAILURES = ['BRANCH_NOT_ACTIVE', 'STATEMENT_REFUSED', 'HOST_UNAVAILABLE', 'HOST_TIMEOUT'] as const;
+const HOST_FAILURES = [
+  'BRANCH_NOT_ACTIVE',
+  'STATEMENT_REFUSED',
+  'HOST_BUSY',
+  'HOST_UNAVAILABLE',
+  'HOST_TIMEOUT',
+] as const;
 
 const VALUES_EXPLAINED = `Integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are booleans, \`bytea\` is base64. Everything else is a string in PostgreSQL's own form: \`bigint\` and \`numeric\`, \`json\` and \`jsonb\`, dates, arrays, ranges. What was read can be written back as it is.`;
 

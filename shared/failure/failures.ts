@@ -66,6 +66,10 @@ export const FAILURES = {
   LIMITER_UNAVAILABLE: { status: 503, message: "The gateway can't count requests at the moment." },
   IDP_UNAVAILABLE: { status: 503, message: "The identity provider can't be reached at the moment." },
   MAIL_UNAVAILABLE: { status: 503, message: 'This gateway is not set up to send mail.' },
+  HOST_BUSY: {
+    status: 503,
+    message: 'The database host has too much of this to do at the moment. Try again.',
+  },
   HOST_UNAVAILABLE: { status: 503, message: 'The database host is not connected at the moment.' },
   KEYS_UNAVAILABLE: { status: 503, message: "The identity provider's keys can't be had at the moment." },
   HOST_TIMEOUT: { status: 504, message: 'The database host did not answer in time.' },

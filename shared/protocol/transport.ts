@@ -7,7 +7,7 @@ export interface Transport {
 }
 
 export interface Clock {
-  /** Unix milliseconds. */
+  /** Milliseconds: of the gateway Unix time, of the agent since it began. */
   now(): number;
   /** Runs `task` once after `milliseconds`, unless the returned function is called before. */
   after(milliseconds: number, task: () => void): () => void;

@@ -16,7 +16,7 @@ import { eventually } from '../support/eventually.ts';
 import { startFreezingProxy } from '../support/freezing-proxy.ts';
 import { signAnswer } from '../support/host-key.ts';
 import { type LinkGateway, startLinkGateway } from '../support/link-gateway.ts';
-import { insertBranch, insertProject, readBranch } from '../support/records.ts';
+import { insertBranch, insertDeletion, insertProject, readBranch } from '../support/records.ts';
 
 vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
@@ -141,6 +141,7 @@ describe('a host that comes up with another cluster', () => {
 
   test('is left alone and gets no work until it has the first one again', async () => {
     const projects = [{ project_id: ids.project_id, access_revision: 0 }];
+    await insertDeletion(openDatabase(gateway.database), identity.host_id, ids.project_id);
     await firstCluster();
     const agent = await startAgent({ holds: () => ({ ...other, projects }) });
     await eventually(async () => expect(await isLinked()).toBe(false));

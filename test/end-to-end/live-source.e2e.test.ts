@@ -7,6 +7,7 @@ import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host-session.ts';
 import { dropBranch } from '../support/jobs.ts';
 import { fillLedger, imbalance, Load } from '../support/load.ts';
+import { slowestClone } from '../support/slowest-clone.ts';
 import { type Stack, startStack } from '../support/stack.ts';
 
 /** Large enough that a file system without reflink needs a good part of a second to copy it. */
@@ -29,7 +30,8 @@ const branches = () => `/api/v1/projects/${project.id}/branches`;
 beforeAll(async () => {
   stack = await startStack({ restarts: false });
   api = new Api(stack.url, await stack.token());
-  project = await api.project('Live');
+  // Its branches are more than the default quota together, which a slow run would meet.
+  project = await api.project('Live', { storage_quota_gib: 5 });
   await api.allow(project.id);
   main = await api.credentials(project.id, 'main');
   postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
@@ -42,25 +44,6 @@ afterAll(async () => {
   await postgres?.end();
   await stack?.stop();
 });
-
-/** Longest that a `CREATE DATABASE` was seen at work while `action` ran, in milliseconds. */
-async function slowestClone(action: () => Promise<unknown>): Promise<number> {
-  let slowest = 0;
-  let over = false;
-  const acting = action().finally(() => {
-    over = true;
-  });
-  while (!over) {
-    const { rows } = await postgres.query<{ ms: number }>(
-      `select extract(epoch from clock_timestamp() - query_start)::float8 * 1000 as ms
-       from pg_stat_activity where query like 'CREATE DATABASE%' and state = 'active'`,
-    );
-    slowest = Math.max(slowest, ...rows.map(({ ms }) => ms));
-    await sleep(5);
-  }
-  await acting;
-  return slowest;
-}
 
 /** A direct session of main that is in a transaction. */
 async function inTransaction(): Promise<pg.Client> {
@@ -97,7 +80,7 @@ describe('clients of a database that is branched', () => {
     expect(alone).toMatchObject({ failures: [] });
 
     const start = performance.now();
-    const clone = await slowestClone(async () => {
+    const clone = await slowestClone(postgres, async () => {
       for (let n = 1; n <= CREATIONS; n++) {
         const [oldest] = made.length === 9 ? made.splice(0, 1) : [];
         if (oldest) await dropBranch(api, project.id, oldest.id);

@@ -339,3 +339,12 @@ test('rows of a branch that is not active are not shown; those of a blocked proj
   for (const of of [path, `${path}/any/rows`])
     expect(await api.get(of)).toMatchObject({ status: 409, body: { error: 'BRANCH_NOT_ACTIVE' } });
 });
+
+test('more at once than a branch has places for are told that the host is busy', async () => {
+  await query(ownerUrl, 'create view slow as select pg_sleep(1)::text as slept');
+  const answers = await Promise.all(Array.from({ length: 12 }, () => api.get(rowsOf('slow'))));
+  const busy = answers.filter(({ status }) => status === 503);
+  expect(busy).toHaveLength(4);
+  for (const { body } of busy) expect(body).toMatchObject({ error: 'HOST_BUSY' });
+  expect(answers.filter(({ status }) => status === 200)).toHaveLength(8);
+});

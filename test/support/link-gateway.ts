@@ -23,6 +23,7 @@ export async function startLinkGateway(options: {
       PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
       RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
     },
+    unsafeDirectSockets: [{ host: '127.0.0.1', port: 0 }],
     bindings: { ...SETTINGS, LIMIT_PUBLIC_PER_MINUTE: '100000', BOUNDS: options.bounds ?? {} },
   });
   const url = (await worker.ready).origin;
@@ -67,6 +68,8 @@ export async function startLinkGateway(options: {
     /** Takes the object out of memory and leaves its sockets open, as the runtime does with an idle one. */
     hibernate: (hostId: string) =>
       worker.unsafeEvictDurableObject(WORKER, 'TestedHostLink', { name: hostId, webSockets: 'hibernate' }),
+    /** Its address past Miniflare's own Worker. */
+    directUrl: async () => (await worker.unsafeGetDirectURL(WORKER)).origin,
     objects: () => worker.listDurableObjectIds('HOST_LINK'),
     stop: () => worker.dispose(),
   };

@@ -50,7 +50,30 @@ const wayIn = new Hono<{ Bindings: Env }>()
     return context.json(await hostLink(context.env, context.req.param('host_id')).linked());
   });
 
+const ABOUT_TABLES = {
+  branch_id: '00000000-0000-4000-8000-000000000001',
+  database: 'db_shop_prod',
+  schema: null,
+  after: null,
+};
+
+/** For the bench: the same call over the link, and as a request to a server of the host's. */
+const calls = new Hono<{ Bindings: Env }>()
+  .get('/calls/link/:host_id', async (context) => {
+    const outcome = await callHost(context.env, context.req.param('host_id'), 'table.list', ABOUT_TABLES);
+    return context.json(outcome, outcome.ok ? 200 : 503);
+  })
+  .get('/calls/http/:port', async (context) => {
+    const answer = await fetch(`http://127.0.0.1:${context.req.param('port')}/`, {
+      method: 'POST',
+      body: JSON.stringify({ method: 'table.list', params: ABOUT_TABLES }),
+    });
+    return context.json({ ok: true, result: await answer.json() });
+  });
+
+const appOf = (path: string) =>
+  path.startsWith('/test/') ? wayIn : path.startsWith('/calls/') ? calls : app;
+
 export default {
-  fetch: (request, env, context) =>
-    (new URL(request.url).pathname.startsWith('/test/') ? wayIn : app).fetch(request, env, context),
+  fetch: (request, env, context) => appOf(new URL(request.url).pathname).fetch(request, env, context),
 } satisfies ExportedHandler<Env>;

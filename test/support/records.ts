@@ -1,6 +1,7 @@
 import { eq } from 'drizzle-orm';
 import type { Database } from '../../edge/database/database.ts';
-import { auditEvents, hosts, projectBranches, projects, users } from '../../edge/database/schema.ts';
+import { auditEvents, hosts, jobs, projectBranches, projects, users } from '../../edge/database/schema.ts';
+import { newJob } from '../../edge/jobs/job-store.ts';
 import type { RecordedBranch } from '../../edge/reconciliation/differences.ts';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 
@@ -33,6 +34,15 @@ export async function insertBranch(
     .insert(projectBranches)
     .values({ id, ...about, ...names, lifespan: '7d', expiresAt, createdBy: 'u', ...times });
   return { id, ...about };
+}
+
+/** A deletion of the project that is over: the trace that projects leave. */
+export async function insertDeletion(db: Database, hostId: string, projectId: string): Promise<void> {
+  const from = { ip: null, userAgent: null, requestId: 'r' };
+  const actor = { userId: 'u', email: 'e', tenantId: 't', ...from };
+  const about = { id: crypto.randomUUID(), kind: 'project.delete', branchId: null } as const;
+  const job = newJob({ ...about, projectId, hostId, actor }, EARLIER);
+  await db.insert(jobs).values({ ...job, status: 'succeeded' });
 }
 
 /** What the records say of the branch, and the names of its audit events. */

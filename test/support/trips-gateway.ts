@@ -60,13 +60,13 @@ export async function startTripsGateway(delayMs: number) {
     url,
     api,
     platform: new Api(url, PLATFORM_SECRET),
-    /** Puts the project on a new host. @returns says whether its agent is connected */
+    /** Puts the project on a new host. @returns says whether its agent is connected, and whether it answers */
     async moveProject(projectId: string) {
       const hostId = await makeHost();
       await db.update(projects).set({ hostId }).where(eq(projects.id, projectId));
       const links = await worker.getDurableObjectNamespace('HOST_LINK');
       const link = links.get(links.idFromName(hostId)) as unknown as HostLink;
-      return (linked: boolean) => link.setLinked(linked);
+      return (linked: boolean, answers?: boolean) => link.setLinked(linked, answers);
     },
     /** A project with a branch, a rule, a job and a measurement. */
     async makeThings(): Promise<Ids> {

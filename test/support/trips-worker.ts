@@ -1,6 +1,6 @@
 import { app } from '../../edge/app.ts';
 import { HostLink as RealHostLink } from '../../edge/host-link/host-link.ts';
-import type { CallOutcome } from '../../edge/host-link/pending-calls.ts';
+import { type CallOutcome, failed } from '../../edge/host-link/pending-calls.ts';
 import { ProjectCoordinator as RealCoordinator } from '../../edge/projects/coordinator.ts';
 import { RateLimiter as RealRateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
 import type { Env } from '../../edge/settings.ts';
@@ -35,9 +35,12 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => Result<M> } = {
 
 export class HostLink extends RealHostLink {
   #linked = true;
+  #answers = true;
 
-  async setLinked(linked: boolean): Promise<void> {
+  /** @param answers left out: as long as it is linked */
+  async setLinked(linked: boolean, answers = linked): Promise<void> {
     this.#linked = linked;
+    this.#answers = answers;
   }
 
   override async linked(): Promise<boolean> {
@@ -45,6 +48,7 @@ export class HostLink extends RealHostLink {
   }
 
   override async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
+    if (!this.#answers) return failed('HOST_UNAVAILABLE', 'the host of the test does not answer');
     const answer = ANSWERS[method] as ((given: Params<Method>) => Result<Method>) | undefined;
     if (!answer) throw new Error(`the host of the test does not know ${method}`);
     return { ok: true, result: answer(params) };

@@ -1,0 +1,29 @@
+import { sql } from 'drizzle-orm';
+import type { Actor } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import type { BranchRow } from '../branches/branch-record.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { auditEvents, projectBranches } from '../database/schema.ts';
+import type { CredentialsView } from './branch-credentials.ts';
+
+/**
+ * Records that the branch's credentials are shown. Changes nothing when the branch has gone to another tenant since it
+ * was read: its events went along (spec 5.9), and who is left behind is shown nothing.
+ */
+export function auditedView(
+  db: Database,
+  { id: branchId, projectId }: BranchRow,
+  role: CredentialsView,
+  actor: Actor,
+  now: Date,
+): Statement {
+  const event = auditEvent(
+    'branch.credentials.viewed',
+    actor,
+    { projectId, branchId, metadata: { role } },
+    now,
+  );
+  const isOfTenant = sql`exists (select 1 from ${projectBranches}
+    where id = ${branchId} and tenant_id = ${actor.tenantId})`;
+  return insertIf(db, auditEvents, event, isOfTenant);
+}
