@@ -10,6 +10,7 @@ import { SHRINKING_TRIES, schedulesFrom, simulate } from './simulation.ts';
 interface Options {
   seed: number;
   schedules: number;
+  short?: true;
   replay?: string;
   plant?: PlantName;
   keepGoing?: true;
@@ -35,7 +36,9 @@ async function run(options: Options): Promise<boolean> {
   // With --json nothing but the summary is on standard output.
   const say = json ? console.error : console.log;
   const summary = await simulate({
-    schedules: replay ? [readSchedule(replay)] : schedulesFrom(seed, options.schedules),
+    schedules: replay
+      ? [readSchedule(replay)]
+      : schedulesFrom(seed, options.schedules, options.short ? 'short' : 'full'),
     planted: plant,
     keepGoing: options.keepGoing ?? false,
     shrinkingTries: options.shrink,
@@ -55,6 +58,7 @@ const command = new Command('simulate')
   )
   .option('--seed <n>', 'the first seed; the others follow it', wholeNumber, 1)
   .option('--schedules <k>', 'how many', wholeNumber, 20)
+  .option('--short', 'schedules as short as those of `npm test`')
   .option('--replay <file>', 'run the schedule of this file instead')
   .addOption(
     new Option('--plant <name>', 'build a fault into the agent, to see it found').choices(PLANT_NAMES),

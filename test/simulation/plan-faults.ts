@@ -29,9 +29,13 @@ const KINDS: Record<StrikeKind, number> = {
   duplicate: 3,
   disk_full: 1,
   keys_away: 1,
+  clock: 2,
 };
 
 const part = (random: Random) => random.weighted(VICTIMS);
+
+/** By how much the host's clock is ahead of the gateway's, or behind. Beyond 300 s no host is let in. */
+const CLOCKS_AHEAD_S = [-240, -120, -30, 30, 120, 240];
 
 /** How long each kind lasts, and with whom. */
 const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
@@ -43,6 +47,7 @@ const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
   duplicate: (random) => ({ kind: 'duplicate', ms: random.int(300, 2000) }),
   disk_full: (random) => ({ kind: 'disk_full', ms: random.int(300, 1200) }),
   keys_away: (random) => ({ kind: 'keys_away', ms: random.int(300, 1200) }),
+  clock: (random) => ({ kind: 'clock', ms: random.int(500, 2000), ahead_s: random.pick(CLOCKS_AHEAD_S) }),
 };
 
 const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.publish', 'branch.prove'];
@@ -66,9 +71,9 @@ function stepsOf(actors: Actor[]): number[] {
   return STEPS.flatMap(({ method }, place) => (methods.has(method) ? [place + 1] : []));
 }
 
-/** One to four faults: half of them at a saga's step, the others whenever; now and then two things at once. */
-export const planFaults = (random: Random, actors: Actor[]): Fault[] =>
-  Array.from({ length: random.int(1, 4) }, () => ({
+/** Half of them at a saga's step, the others whenever; now and then two things at once. */
+export const planFaults = (random: Random, actors: Actor[], most: number): Fault[] =>
+  Array.from({ length: random.int(1, most) }, () => ({
     when: random.chance(50) ? { step: random.pick(stepsOf(actors)) } : { after_ms: random.int(0, 700) },
     strikes: Array.from({ length: random.chance(20) ? 2 : 1 }, () => STRIKES[random.weighted(KINDS)](random)),
   }));

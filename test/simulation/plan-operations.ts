@@ -77,9 +77,9 @@ class Planner {
     this.#random = random;
   }
 
-  plan(): Operation[][] {
+  plan(least: number, most: number): Operation[][] {
     const groups = this.#furnish('p0');
-    const count = this.#random.int(3, 6);
+    const count = this.#random.int(least, most);
     for (let n = 0; n < count; n++) {
       groups.push(this.#group());
       groups.push(...this.#lettingIn());
@@ -220,10 +220,23 @@ class Planner {
   }
 }
 
-/** Three users, each of a tenant of its own. */
-export const planActors = (random: Random): Actor[] =>
-  [0, 1, 2].map((n) => ({
+/** How many users there are, and how many groups of operations each does with what it is given at first. */
+export interface Work {
+  actors: number;
+  groups: [least: number, most: number];
+}
+
+/** What a token's moments may differ from the gateway's: `nbf` by 30 s (spec 2.8), one that is old by its whole life. */
+const TOKEN_AHEAD_S = { least: -600, most: 25 };
+
+/** Users of a tenant each. */
+export const planActors = (random: Random, { actors, groups }: Work): Actor[] =>
+  Array.from({ length: actors }, (_, n) => ({
     name: `u${n}`,
     tenant: `t${n}`,
-    groups: new Planner(random.fork(`actor ${n}`)).plan(),
+    ahead_s: planClock(random.fork(`clock ${n}`)),
+    groups: new Planner(random.fork(`actor ${n}`)).plan(...groups),
   }));
+
+const planClock = (random: Random): number =>
+  random.chance(30) ? random.int(TOKEN_AHEAD_S.least, TOKEN_AHEAD_S.most) : 0;

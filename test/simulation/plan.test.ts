@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import { fixedSchedules } from './fixed.ts';
 import { planSchedule } from './plan.ts';
 import { Schedule, STEPS } from './schedule.ts';
 
@@ -19,9 +20,12 @@ test('a schedule can be kept as JSON', () => {
 
 const kindsOf = (items: { kind: string }[]) => [...new Set(items.map(({ kind }) => kind))].sort();
 
-test('every kind of operation, every fault, every part and every step has its turn', () => {
-  const operations = SCHEDULES.flatMap(({ actors }) => actors.flatMap(({ groups }) => groups.flat()));
-  const faults = SCHEDULES.flatMap((schedule) => schedule.faults);
+test.each([
+  ['many', SCHEDULES],
+  ['the fixed', fixedSchedules()],
+])('every kind of operation, every fault, every part and every step has its turn in %s', (_, schedules) => {
+  const operations = schedules.flatMap(({ actors }) => actors.flatMap(({ groups }) => groups.flat()));
+  const faults = schedules.flatMap((schedule) => schedule.faults);
   const strikes = faults.flatMap((fault) => fault.strikes);
   expect(kindsOf(operations)).toEqual([
     'add_rule',
@@ -39,6 +43,7 @@ test('every kind of operation, every fault, every part and every step has its tu
     'write_by_sql',
   ]);
   expect(kindsOf(strikes)).toEqual([
+    'clock',
     'cut',
     'disk_full',
     'duplicate',
@@ -52,6 +57,13 @@ test('every kind of operation, every fault, every part and every step has its tu
     strikes.flatMap((strike) => ('part' in strike ? [`${strike.kind} ${strike.part}`] : [])),
   );
   expect(parts.size).toBe(2 * 6);
-  const steps = new Set(faults.flatMap(({ when }) => ('step' in when ? [when.step] : [])));
+  // The first, because another one may come too late for its step.
+  const steps = new Set(
+    schedules.flatMap(({ faults: [fault] }) => (fault && 'step' in fault.when ? [fault.when.step] : [])),
+  );
   expect(steps.size).toBe(STEPS.length);
+  const hosts = strikes.flatMap((strike) => (strike.kind === 'clock' ? [Math.sign(strike.ahead_s)] : []));
+  expect(new Set(hosts)).toEqual(new Set([1, -1]));
+  const tokens = schedules.flatMap(({ actors }) => actors.map(({ ahead_s }) => Math.sign(ahead_s)));
+  expect(new Set(tokens)).toEqual(new Set([1, 0, -1]));
 });

@@ -1,11 +1,17 @@
 import { planFaults } from './plan-faults.ts';
-import { planActors } from './plan-operations.ts';
+import { planActors, type Work } from './plan-operations.ts';
 import { Random } from './random.ts';
 import type { Schedule } from './schedule.ts';
 
-/** The schedule of that seed, always the same. */
-export function planSchedule(seed: number): Schedule {
+const SIZES = {
+  full: { actors: 3, groups: [3, 6], faults: 4 },
+  short: { actors: 2, groups: [1, 3], faults: 2 },
+} satisfies Record<string, Work & { faults: number }>;
+export type Size = keyof typeof SIZES;
+
+/** The schedule of that seed and size, always the same. */
+export function planSchedule(seed: number, size: Size = 'full'): Schedule {
   const random = new Random(`branchgate ${seed}`);
-  const actors = planActors(random.fork('actors'));
-  return { seed, actors, faults: planFaults(random.fork('faults'), actors) };
+  const actors = planActors(random.fork('actors'), SIZES[size]);
+  return { seed, actors, faults: planFaults(random.fork('faults'), actors, SIZES[size].faults) };
 }

@@ -1,3 +1,4 @@
+import { LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/lifespan.ts';
 import type { BranchBody, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
@@ -7,12 +8,14 @@ import { TABLE } from './row-operations.ts';
 import { HOME } from './schedule.ts';
 
 const COMES_IN_WITHIN_S = 5;
+const LATE_MS = 60_000;
 
 /**
  * Compares all that one user was promised with what the service shows it when everything is at rest.
  * @param failed ids of records that are lawfully there without a database
+ * @param began the first moment when anything can have been asked for, Unix milliseconds
  */
-export async function checkPromises(run: ActorRun, failed: Set<string>): Promise<void> {
+export async function checkPromises(run: ActorRun, failed: Set<string>, began: number): Promise<void> {
   const { body } = await run.model.api.get<{ projects: ProjectBody[] }>('/api/v1/projects?limit=100');
   const there = new Set(body.projects.map(({ id }) => id).filter((id) => !failed.has(id)));
   const promised = [...run.model.projects.values()];
@@ -20,7 +23,7 @@ export async function checkPromises(run: ActorRun, failed: Set<string>): Promise
   await Promise.all(
     promised
       .filter(({ id, existence }) => existence === 'there' && there.has(id))
-      .map((project) => checkProject(run, project, failed)),
+      .map((project) => checkProject(run, project, failed, began)),
   );
 }
 
@@ -43,7 +46,12 @@ function judge(
     run.report(`${what}: ${unnamed.length} that nobody was promised, at most ${possible} can be`);
 }
 
-async function checkProject(run: ActorRun, project: ModelProject, failed: Set<string>): Promise<void> {
+async function checkProject(
+  run: ActorRun,
+  project: ModelProject,
+  failed: Set<string>,
+  began: number,
+): Promise<void> {
   const path = `/api/v1/projects/${project.id}`;
   const branches = await run.model.api.get<{ branches: BranchBody[] }>(`${path}/branches`);
   const rules = await run.model.api.get<{ network_rules: { id: string; source: string; status: string }[] }>(
@@ -56,10 +64,13 @@ async function checkProject(run: ActorRun, project: ModelProject, failed: Set<st
   judge(run, 'rule', [...project.rules.values()], new Set(manual.map(({ id }) => id)));
   for (const { id, status } of rules.body.network_rules)
     if (status !== 'applied') run.report(`rule ${id} is ${status} at rest`);
+  await checkMeasurement(run, project, began);
   await Promise.all(
     [...project.branches].map(async ([name, branch]) => {
       const found = listed.get(branch.id);
-      if (branch.existence === 'there' && found) await checkBranch(run, project, name, branch, found);
+      if (branch.existence !== 'there' || !found) return;
+      checkExpiry(run, name, found, began);
+      await checkBranch(run, project, name, branch, found);
     }),
   );
 }
@@ -90,6 +101,22 @@ async function checkBranch(
     if (await logsIn(url)) run.report(`${what}: a password that was taken back still works`);
   for (const url of [credentials.database_url, credentials.direct_url])
     await checkRows(run, what, branch, url);
+}
+
+/** Whatever the host's clock says, it puts no measurement into the future, nor more than a minute into the past. */
+async function checkMeasurement(run: ActorRun, { id }: ModelProject, began: number): Promise<void> {
+  const { body } = await run.model.api.get<{ observed_at: string | null }>(`/api/v1/projects/${id}/usage`);
+  const at = body.observed_at === null ? null : Date.parse(body.observed_at);
+  if (at !== null && (at < began - LATE_MS || at > Date.now()))
+    run.report(`project ${id} was measured at ${body.observed_at}`);
+}
+
+/** A life is counted by the gateway's clock, whatever the host's says. */
+function checkExpiry(run: ActorRun, name: string, { lifespan, expires_at }: BranchBody, began: number): void {
+  const seconds = LIFESPAN_SECONDS[lifespan as Lifespan];
+  const from = seconds === null ? null : Date.parse(String(expires_at)) - seconds * 1000;
+  const isRight = from === null ? expires_at === null : from >= began && from <= Date.now();
+  if (!isRight) run.report(`branch ${name} of lifespan ${lifespan} ends at ${expires_at}`);
 }
 
 const logsIn = (url: string) =>

@@ -35,13 +35,14 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   const found: string[] = [];
   const patience = new AbortController();
   const worked = new AbortController();
-  const context: RunContext = {
-    signal: patience.signal,
-    newApi: async (email, tenant) => new Api(stage.stack.url, await stage.stack.token({ email, tenant })),
-    report: (violation) => found.push(violation),
-  };
+  const { stack } = stage;
   const runs = await Promise.all(
-    schedule.actors.map(async ({ name, tenant }) => {
+    schedule.actors.map(async ({ name, tenant, ahead_s: ahead }) => {
+      const context: RunContext = {
+        signal: patience.signal,
+        newApi: async (email, tenant) => new Api(stack.url, await stack.token({ email, tenant, ahead })),
+        report: (violation) => found.push(violation),
+      };
       const model = new ModelActor(name, tenant, new Api('', null));
       model.api = await context.newApi(model.email, model.tenant);
       return new ActorRun(model, context);
@@ -70,7 +71,7 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   if (left.length === 0) {
     for (const run of runs) {
       await run.judgeSessions();
-      await checkPromises(run, trail.failedForSpace());
+      await checkPromises(run, trail.keptAsFailed(), started);
       trail.check(run);
     }
   }
@@ -130,7 +131,7 @@ async function untilAtRest(stage: Stage, trail: Trail, deadline: number): Promis
 
 async function disagreementsOf(stage: Stage, trail: Trail): Promise<string[]> {
   const { records, host } = await takePicture(stage.sources);
-  const failed = trail.failedForSpace();
+  const failed = trail.keptAsFailed();
   const isLeft = ({ id, status }: { id: string; status: string }) => !(status === 'failed' && failed.has(id));
   const projects = records.projects.filter(isLeft);
   const branches = records.branches.filter(isLeft);

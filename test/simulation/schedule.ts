@@ -59,7 +59,13 @@ export type OperationKind = Operation['kind'];
 export type OperationOf<Kind extends OperationKind> = Extract<Operation, { kind: Kind }>;
 
 /** One user of one tenant: groups one after the other, the operations of a group side by side. */
-const Actor = z.strictObject({ name: Name, tenant: Name, groups: z.array(z.array(Operation)) });
+const Actor = z.strictObject({
+  name: Name,
+  tenant: Name,
+  /** Of its tokens' moments, before the gateway's clock if negative. */
+  ahead_s: z.int().default(0),
+  groups: z.array(z.array(Operation)),
+});
 export type Actor = z.output<typeof Actor>;
 
 const VICTIMS = [
@@ -82,6 +88,7 @@ const Strike = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('duplicate'), ...lasting }),
   z.strictObject({ kind: z.literal('disk_full'), ...lasting }),
   z.strictObject({ kind: z.literal('keys_away'), ...lasting }),
+  z.strictObject({ kind: z.literal('clock'), ...lasting, ahead_s: z.int() }),
 ]);
 export type Strike = z.output<typeof Strike>;
 export type StrikeKind = Strike['kind'];

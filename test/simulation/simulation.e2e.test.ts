@@ -1,12 +1,10 @@
 import { expect, test } from 'vitest';
-import { schedulesFrom, simulate } from './simulation.ts';
+import { fixedSchedules } from './fixed.ts';
+import { simulate } from './simulation.ts';
 
-/** `npm run simulate` runs as many as one likes; these are always the same. */
-const FIRST_SEED = 1;
-const SCHEDULES = 5;
-
+/** One of them alone: `npm run simulate -- --short --seed N --schedules 1`. */
 test('what was promised holds after random faults', { timeout: 600_000 }, async () => {
-  const schedules = schedulesFrom(FIRST_SEED, SCHEDULES);
+  const schedules = fixedSchedules();
   const { failures } = await simulate({ schedules, keepGoing: true, shrinkingTries: 0 });
   expect(failures.map(({ report }) => ({ seed: report.seed, violations: report.violations }))).toEqual([]);
 });

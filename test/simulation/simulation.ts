@@ -1,4 +1,4 @@
-import { planSchedule } from './plan.ts';
+import { planSchedule, type Size } from './plan.ts';
 import type { PlantName } from './plants.ts';
 import { runSchedule, type ScheduleReport } from './run-schedule.ts';
 import type { Schedule } from './schedule.ts';
@@ -43,8 +43,8 @@ export interface Summary {
 }
 
 /** The schedules of `count` seeds in a row. */
-export function* schedulesFrom(seed: number, count: number): Generator<Schedule> {
-  for (let n = 0; n < count; n++) yield planSchedule(seed + n);
+export function* schedulesFrom(seed: number, count: number, size: Size = 'full'): Generator<Schedule> {
+  for (let n = 0; n < count; n++) yield planSchedule(seed + n, size);
 }
 
 /** Keeps one stage for many schedules. What a failed one has left behind is no place for another. */

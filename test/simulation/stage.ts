@@ -3,7 +3,8 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { sendSignal } from '../../dev/processes/send-signal.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
-import { PART_NAMES } from '../../dev/stack/programs.ts';
+import { PART_NAMES, type PartName } from '../../dev/stack/programs.ts';
+import { AgentClock } from '../support/agent-clock.ts';
 import { childrenOf, crash, partOf, type Victim } from '../support/crash.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
@@ -14,7 +15,8 @@ import { sourcesOf } from '../support/stack-sources.ts';
 import { Disk } from './disk.ts';
 import { type PlantName, plant } from './plants.ts';
 
-const UP_WITHIN_S = 30;
+/** On a busy machine one start alone may take half of it. */
+const UP_WITHIN_S = 60;
 
 interface StageOptions {
   /** A fault to build into the agent. */
@@ -28,15 +30,17 @@ interface StageOptions {
 export class Stage {
   readonly stack: Stack;
   readonly link: LinkProxy;
+  readonly agentClock: AgentClock;
   readonly sources: Sources;
   /** Null where none can be mounted. */
   readonly disk: Disk | null;
   readonly #directories = new Set<string>();
   readonly #watcher;
 
-  private constructor(stack: Stack, link: LinkProxy, disk: Disk | null) {
+  private constructor(stack: Stack, { link, agentClock, disk }: Pick<Stage, 'link' | 'agentClock' | 'disk'>) {
     this.stack = stack;
     this.link = link;
+    this.agentClock = agentClock;
     this.disk = disk;
     this.sources = sourcesOf(stack);
     this.#watcher = watch(join(this.sources.dataDir, 'base'), (_event, name) => {
@@ -47,20 +51,24 @@ export class Stage {
   static async open({ planted }: StageOptions = {}): Promise<Stage> {
     const gatewayPort = String(await freePort());
     const link = await LinkProxy.start(`http://127.0.0.1:${gatewayPort}`);
+    const agentClock = new AgentClock();
     const disk = Disk.mount();
     const env = {
+      ...agentClock.env,
       GATEWAY_PORT: gatewayPort,
       GATEWAY_URL: link.url,
+      MEASURE_INTERVAL_SECONDS: '2',
       ...UNLIMITED,
       ...(disk && { PGDATA_DIR: disk.folder }),
     };
     try {
       const stack = await startStack({ restarts: false, env });
-      const stage = new Stage(stack, link, disk);
+      const stage = new Stage(stack, { link, agentClock, disk });
       if (planted) await stage.#plant(planted);
       return stage;
     } catch (error) {
       await link.stop();
+      agentClock.remove();
       disk?.remove();
       throw error;
     }
@@ -74,6 +82,7 @@ export class Stage {
       await this.stack.stop();
     } finally {
       await this.link.stop();
+      this.agentClock.remove();
       this.disk?.remove();
     }
   }
@@ -97,9 +106,14 @@ export class Stage {
     this.#signal(victim, 'SIGCONT');
   }
 
-  /** Starts what has ended. A server whose orphans still use its memory does not start at once. */
+  /** Starts what has ended. */
   async allUp(): Promise<void> {
-    await Promise.all(PART_NAMES.map((part) => eventually(() => this.stack.start(part), UP_WITHIN_S)));
+    await Promise.all(PART_NAMES.map((part) => this.up(part)));
+  }
+
+  /** Starts the part, if it has ended. A server whose orphans still use its memory does not start at once. */
+  up(part: PartName): Promise<void> {
+    return eventually(() => this.stack.start(part), UP_WITHIN_S);
   }
 
   /** The part's whole process group; of PostgreSQL its first process, unless all are meant. */

@@ -50,6 +50,13 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
     await stage.stack.start('gateway');
     return () => stage.stack.start('idp');
   },
+  // It begins anew with a wrong clock, which is set right while it runs.
+  clock: async (stage, { ahead_s }) => {
+    await stage.kill('agent');
+    stage.agentClock.set(ahead_s);
+    await stage.up('agent');
+    return () => stage.agentClock.set(0);
+  },
 };
 
 /** Strikes, and takes it back when its time is over. @returns whether this machine can do that */

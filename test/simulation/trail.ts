@@ -54,10 +54,10 @@ export class Trail {
       .map(({ kind, project_id, code }) => `${kind} of project ${project_id} was given up: ${code}`);
   }
 
-  /** Projects and branches whose creation was given up because the disk was full: their records stay, as failed. */
-  failedForSpace(): Set<string> {
+  /** Projects and branches whose creation was given up for good: their records stay, as failed. */
+  keptAsFailed(): Set<string> {
     const sql = `select kind, project_id, branch_id from jobs where kind in ${CREATIONS}
-      and status = 'failed' and json_extract(error, '$.code') = 'HOST_FULL'`;
+      and status = 'failed' and json_extract(error, '$.code') in ('HOST_FULL', 'SOURCE_MISSING')`;
     const failed = this.#all<{ kind: string; project_id: string; branch_id: string }>(sql);
     return new Set(
       failed.flatMap(({ kind, project_id, branch_id }) =>

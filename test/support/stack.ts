@@ -35,6 +35,8 @@ export interface TokenOptions {
   scope?: (typeof SCOPES)[number];
   /** Seconds; negative for a token that has expired. */
   expiresIn?: number;
+  /** Seconds that the clock it is dated by is ahead of this one, or negative. */
+  ahead?: number;
 }
 
 export interface RequestOptions {
@@ -134,9 +136,10 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       role = 'owner',
       scope,
       expiresIn = 3600,
+      ahead = 0,
     }: TokenOptions = {}) {
       const scopes = scopeNames(scope ? [scope] : SCOPES);
-      const issuedAt = new Date();
+      const issuedAt = new Date(Date.now() + ahead * 1000);
       const expiresAt = new Date(issuedAt.getTime() + expiresIn * 1000);
       const claims = { email, tenant, role, scopes, issuedAt, expiresAt };
       return accessToken(site.folder.identityProvider, claims);
