@@ -65,6 +65,7 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       'bare clone, 1 GB in use': () => large.use().then(() => large.timeBareClone()),
       'branch, 1 GB in use': () => large.use().then(() => large.timeBranch(steps.inUse)),
     });
+    await large.leave();
     const samples = { ...atRest, ...inUse };
     const ratio = (one: keyof typeof samples, other: keyof typeof samples) =>
       median(samples[one]) / median(samples[other]);
@@ -126,6 +127,7 @@ class Source {
   readonly #project: ProjectBody;
   readonly #main: Credentials;
   readonly bytes: number;
+  #load: Load | undefined;
 
   private constructor(api: Api, postgres: pg.Client, project: ProjectBody, main: Credentials, bytes: number) {
     this.#api = api;
@@ -146,11 +148,16 @@ class Source {
     return new Source(api, postgres, project, main, Number(rows[0]?.bytes));
   }
 
-  /** Leaves the database as writing clients do. */
+  /** Leaves the database as writing clients do. They stay connected: a branch takes few attempts a minute. */
   async use(): Promise<void> {
-    const load = await Load.start(this.#main.database_url, WRITERS);
+    if (this.#load) this.#load.resume();
+    else this.#load = await Load.start(this.#main.database_url, WRITERS);
     await sleep(WRITING_MS);
-    await load.stop();
+    await this.#load.rest();
+  }
+
+  async leave(): Promise<void> {
+    await this.#load?.stop();
   }
 
   branch(name: string): Promise<BranchBody> {

@@ -13,17 +13,16 @@ export function installPeers(): void {
   execFileSync('npm', ['ci', '--ignore-scripts'], { cwd: FOLDER, stdio: 'inherit' });
 }
 
-/** Versions of the peers by their names, as the lock has them. */
-export function peerVersions(): Record<string, string> {
+/** Versions of these peers by their names, as the lock has them. */
+export function peerVersions(...names: string[]): Record<string, string> {
   const { packages } = JSON.parse(readFileSync(LOCK, 'utf8')) as {
     packages: Record<string, { version: string }>;
   };
-  return Object.fromEntries(
-    Object.entries(packages)
-      .filter(([path]) => path !== '')
-      .map(([path, { version }]) => [path.replace('node_modules/', ''), version]),
-  );
+  return Object.fromEntries(names.map((name) => [name, packages[`node_modules/${name}`]?.version ?? '']));
 }
+
+/** A file of an installed peer. @param path from its package's name on */
+export const peerFile = (path: string): string => join(FOLDER, 'node_modules', path);
 
 /** A Worker beside the peers, with what it imports. @param name of its file, without the ending */
 export async function bundlePeer(name: string): Promise<string> {

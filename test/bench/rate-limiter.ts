@@ -54,7 +54,7 @@ export async function measureRateLimiter(signal: AbortSignal): Promise<Report> {
     return {
       title: 'Rate limiter',
       method: METHOD,
-      setting: { ...machine, ...peerVersions() },
+      setting: { ...machine, ...peerVersions('@hono-rate-limiter/cloudflare', 'hono-rate-limiter', 'hono') },
       goals: [
         {
           name: 'decisions a second, ours ÷ theirs',

@@ -12,7 +12,7 @@ export interface Goal {
   measured: number;
   limit: number | null;
   atLeast?: true;
-  unit: '×' | '%' | 'ms' | 'KB' | 'attempts' | 'requests' | 'trips';
+  unit: '×' | '%' | 'ms' | 'KB' | 'MB' | 'attempts' | 'requests' | 'trips' | 'transactions' | 'items';
 }
 
 export interface Report {
@@ -28,6 +28,8 @@ export interface Report {
   times?: Record<string, Record<string, number[]>>;
   /** Tables of how many, in the same form. */
   counts?: Record<string, Record<string, number[]>>;
+  /** Values in equal steps of time, which are drawn as lines and have no table: caption → row → values. */
+  courses?: Record<string, Record<string, number[]>>;
 }
 
 export const isMet = ({ measured, limit, atLeast }: Goal) =>

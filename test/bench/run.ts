@@ -1,31 +1,60 @@
+import { Argument, Command, InvalidArgumentError } from 'commander';
 import { xfsHindrance } from '../support/xfs.ts';
+import { measureAgedSource } from './aged-source.ts';
+import { measureAgentMemory } from './agent-memory.ts';
+import { measureBusyMain } from './busy-main.ts';
 import { measureConnectionLimits } from './connection-limits.ts';
 import { measureCopyOnWrite } from './copy-on-write.ts';
+import { measureCpuTold } from './cpu-told.ts';
+import { measureCreationThroughput } from './creation-throughput.ts';
 import { measureDeepPages } from './deep-pages.ts';
 import { measureEdgeLatency } from './edge-latency.ts';
 import { measureEdgeThroughput } from './edge-throughput.ts';
+import { measureLoad } from './load.ts';
 import { measureMeasurement } from './measurement.ts';
+import { measureNeighbour } from './neighbour.ts';
 import { measureRateLimiter } from './rate-limiter.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
+import { measureRowPages } from './row-pages.ts';
 import { writeSummary } from './summary.ts';
+import { measureTableList } from './table-list.ts';
 import { measureTokenVerification } from './token-verification.ts';
 import { measureWorkerBundle } from './worker-bundle.ts';
 
 interface Benchmark {
   /** Why it can't be measured on this machine; null when it can. */
   hindrance: () => string | null;
-  measure: (signal: AbortSignal) => Promise<Report>;
+  measure: (signal: AbortSignal, options: Options) => Promise<Report>;
+  /** It takes long, so it is measured only where it is named. */
+  byName?: true;
+}
+
+interface Options {
+  minutes: number;
 }
 
 /** What each benchmark finds is kept in docs/benchmarks under its name. */
 const BENCHMARKS: Record<string, Benchmark> = {
   'copy-on-write': { hindrance: xfsHindrance, measure: measureCopyOnWrite },
+  'busy-main': { hindrance: xfsHindrance, measure: measureBusyMain },
+  'aged-source': { hindrance: xfsHindrance, measure: measureAgedSource },
+  neighbour: { hindrance: xfsHindrance, measure: measureNeighbour },
+  'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
+  'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
+  'cpu-told': { hindrance: () => null, measure: measureCpuTold },
+  load: {
+    hindrance: xfsHindrance,
+    measure: (signal, { minutes }) => measureLoad(signal, minutes),
+    byName: true,
+  },
   measurement: { hindrance: () => null, measure: measureMeasurement },
   'connection-limits': { hindrance: () => null, measure: measureConnectionLimits },
   'deep-pages': { hindrance: () => null, measure: measureDeepPages },
   'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
   'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },
+  'row-pages': { hindrance: () => null, measure: measureRowPages },
+  'table-list': { hindrance: () => null, measure: measureTableList },
   'token-verification': { hindrance: () => null, measure: measureTokenVerification },
   'worker-bundle': { hindrance: () => null, measure: measureWorkerBundle },
 };
@@ -36,36 +65,49 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
 }
 
 /** @returns whether every goal was met, or there was nothing to measure */
-async function run(name: string, { hindrance, measure }: Benchmark): Promise<boolean> {
+async function run(name: string, { hindrance, measure }: Benchmark, options: Options): Promise<boolean> {
   const reason = hindrance();
   if (reason) {
     console.log(`${name}: skipped, ${reason}`);
     return true;
   }
-  console.log(`${name}: measuring, this takes a minute or two`);
-  const report = await measure(interrupted.signal);
+  console.log(`${name}: measuring, this takes some minutes`);
+  const report = await measure(interrupted.signal, options);
   writeReport(name, report);
   writeSummary();
   console.log(renderReport(report));
   return report.goals.every(isMet);
 }
 
-/** Those named in the command line; without a name, all. */
-const wanted = process.argv.slice(2);
-const unknown = wanted.filter((name) => !(name in BENCHMARKS));
-if (unknown.length > 0) {
-  console.error(`no such benchmark: ${unknown.join(', ')}; there are ${Object.keys(BENCHMARKS).join(', ')}`);
-  process.exit(2);
+async function runAll(wanted: string[], options: Options): Promise<boolean> {
+  let allMet = true;
+  for (const [name, benchmark] of Object.entries(BENCHMARKS)) {
+    if (wanted.length > 0 ? !wanted.includes(name) : benchmark.byName) continue;
+    allMet = (await run(name, benchmark, options)) && allMet;
+  }
+  return allMet;
 }
 
-let allMet = true;
-try {
-  for (const [name, benchmark] of Object.entries(BENCHMARKS)) {
-    if (wanted.length > 0 && !wanted.includes(name)) continue;
-    allMet = (await run(name, benchmark)) && allMet;
-  }
-} catch (error) {
-  console.error(interrupted.signal.aborted ? String(interrupted.signal.reason) : error);
-  allMet = false;
+function wholeMinutes(text: string): number {
+  if (!/^[1-9]\d{0,2}$/.test(text)) throw new InvalidArgumentError('It has to be a whole number.');
+  return Number(text);
 }
-process.exit(allMet ? 0 : 1);
+
+const names = Object.keys(BENCHMARKS);
+const long = names.filter((name) => BENCHMARKS[name]?.byName);
+const command = new Command('bench')
+  .description('Measure what the service promises in figures, into docs/benchmarks')
+  .addArgument(new Argument('[names...]', `which; left out: all but ${long.join(', ')}`).choices(names))
+  .option('--minutes <n>', 'how long `load` lasts', wholeMinutes, 10)
+  .addHelpText('after', '\nThe exit code is 1 when a goal was missed.')
+  .action(async (wanted: string[], options: Options) => {
+    let allMet = false;
+    try {
+      allMet = await runAll(wanted, options);
+    } catch (error) {
+      console.error(interrupted.signal.aborted ? String(interrupted.signal.reason) : error);
+    }
+    process.exit(allMet ? 0 : 1);
+  });
+
+await command.parseAsync();

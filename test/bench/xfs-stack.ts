@@ -7,16 +7,21 @@ import { mountXfs, type XfsMount } from '../support/xfs.ts';
  * The whole stack, with PostgreSQL's data on an XFS with reflink that lies in a file.
  * @param signal ends it
  * @param diskBytes size of the XFS; the file takes only what is written
+ * @param env settings of the stack by name
  * @throws whatever comes first when `signal` ends it
  */
 export async function onXfsStack<Result>(
   signal: AbortSignal,
   diskBytes: number,
   use: (stack: Stack, disk: XfsMount) => Promise<Result>,
+  env: Record<string, string> = {},
 ): Promise<Result> {
   const disk = mountXfs(diskBytes);
   try {
-    const stack = await startStack({ env: { PGDATA_DIR: join(disk.folder, 'data') }, restarts: false });
+    const stack = await startStack({
+      env: { ...env, PGDATA_DIR: join(disk.folder, 'data') },
+      restarts: false,
+    });
     try {
       signal.throwIfAborted();
       // Whatever is being measured then fails at once.

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { connect, query } from './database.ts';
 
@@ -28,13 +29,13 @@ export async function fillLedger(ownerUrl: string, megabytes: number): Promise<v
   }
 }
 
-/** What balances and ledger are apart: anything but 0 in all of it, and the database is not of one moment. */
+/** What balances and ledger are `apart`: anything but 0 in all of it, and the database is not of one moment. */
+export const IMBALANCE = `
+  select abs(booked - (select sum(balance) from account)) + abs(booked - (select sum(balance) from teller)) as apart
+  from (select coalesce(sum(amount), 0) as booked from ledger) ledger`;
+
 export async function imbalance(url: string): Promise<number> {
-  const [found] = await query<{ apart: string }>(
-    url,
-    `select abs(booked - (select sum(balance) from account)) + abs(booked - (select sum(balance) from teller)) as apart
-     from (select coalesce(sum(amount), 0) as booked from ledger) ledger`,
-  );
+  const [found] = await query<{ apart: string }>(url, IMBALANCE);
   return Number(found?.apart);
 }
 
@@ -51,51 +52,89 @@ export interface LoadReport {
   failures: string[];
   /** Milliseconds the slowest transaction took, its wait for the pooler included. */
   worstMs: number;
+  /** Milliseconds of every transaction, failed ones included. */
+  times: number[];
 }
 
-/** TPC-B-like load: each client moves money without a pause, four statements in BEGIN and COMMIT. */
+/** TPC-B-like load: each client moves money, four statements in BEGIN and COMMIT. */
 export class Load {
   readonly #url: string;
   readonly #accounts: number;
+  readonly #pauseMs: number;
   readonly #transactions: Transaction[] = [];
   readonly #clients: Promise<void>[];
+  /** Once every client has a session. */
+  readonly connected: Promise<unknown>;
   #stopping = false;
+  /** Resolves once the clients need not rest any more. */
+  #going = Promise.resolve();
+  #go = () => {};
+  /** Clients that are in a transaction. */
+  #working = 0;
 
-  private constructor(url: string, accounts: number, clients: number) {
+  private constructor(url: string, accounts: number, clients: number, pauseMs: number) {
     this.#url = url;
     this.#accounts = accounts;
-    this.#clients = Array.from({ length: clients }, () => this.#run());
+    this.#pauseMs = pauseMs;
+    const sessions = Array.from({ length: clients }, () => Promise.withResolvers<void>());
+    this.#clients = sessions.map(({ resolve }) => this.#run(resolve));
+    this.connected = Promise.all(sessions.map(({ promise }) => promise));
   }
 
-  /** Starts `clients` sessions on a database that `fillLedger` has filled. */
-  static async start(url: string, clients: number): Promise<Load> {
+  /**
+   * Starts `clients` sessions on a database that `fillLedger` has filled.
+   * @param pauseMs how long a client rests between two transactions, on average
+   */
+  static async start(url: string, clients: number, pauseMs = 0): Promise<Load> {
     const [found] = await query<{ accounts: number }>(url, 'select max(id) as accounts from account');
-    return new Load(url, found?.accounts ?? 0, clients);
+    return new Load(url, found?.accounts ?? 0, clients, pauseMs);
   }
 
-  /** What went on since `start`, also as far as a transaction began before it. */
-  since(start: number): LoadReport {
-    const during = this.#transactions.filter((transaction) => transaction.start + transaction.ms >= start);
+  /** What ended since `start` and before `end`, also as far as it began before. */
+  since(start: number, end = Number.POSITIVE_INFINITY): LoadReport {
+    const during = this.#transactions.filter(
+      (transaction) =>
+        transaction.start + transaction.ms >= start && transaction.start + transaction.ms < end,
+    );
     return {
       transactions: during.length,
       failures: during.flatMap(({ error }) => error ?? []),
       worstMs: during.reduce((worst, { ms }) => Math.max(worst, ms), 0),
+      times: during.map(({ ms }) => ms),
     };
+  }
+
+  /** Has every client rest after its transaction, and keep its connection. */
+  async rest(): Promise<void> {
+    this.#going = new Promise((resolve) => {
+      this.#go = resolve;
+    });
+    while (this.#working > 0) await sleep(1);
+  }
+
+  /** Ends the rest. */
+  resume(): void {
+    this.#go();
   }
 
   /** Ends every client after its transaction. */
   async stop(): Promise<void> {
     this.#stopping = true;
+    this.#go();
     await Promise.all(this.#clients);
   }
 
-  async #run(): Promise<void> {
+  async #run(onSession: () => void): Promise<void> {
     let client: pg.Client | undefined;
-    while (!this.#stopping) {
+    for (;;) {
+      await this.#going;
+      if (this.#stopping) break;
+      this.#working += 1;
       const start = performance.now();
       let error: string | null = null;
       try {
         client ??= await connect(this.#url);
+        onSession();
         await this.#transfer(client);
       } catch (cause) {
         error = String(cause);
@@ -103,6 +142,8 @@ export class Load {
         client = undefined;
       }
       this.#transactions.push({ start, ms: performance.now() - start, error });
+      this.#working -= 1;
+      if (this.#pauseMs > 0) await sleep(2 * this.#pauseMs * Math.random());
     }
     await client?.end();
   }

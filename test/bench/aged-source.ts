@@ -1,0 +1,186 @@
+import { execFileSync } from 'node:child_process';
+import { readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
+import { Api } from '../support/api.ts';
+import { connectOnHost, socketsOf } from '../support/host-session.ts';
+import { dropBranch } from '../support/jobs.ts';
+import { Load } from '../support/load.ts';
+import type { Stack } from '../support/stack.ts';
+import type { XfsMount } from '../support/xfs.ts';
+import { type FilledMain, filledMain } from './filled-main.ts';
+import { describeMachine } from './machine.ts';
+import type { Report } from './report.ts';
+import { byTurns, median, timed } from './rounds.ts';
+import { onXfsStack, serverVersions } from './xfs-stack.ts';
+
+const DISK_BYTES = 16 * 2 ** 30;
+const ROUNDS = 9;
+const MEGABYTES = 500;
+const KEPT = 10;
+const WRITERS = 8;
+const WRITING_MS = 20_000;
+/** Smaller files have no extents to speak of. */
+const LARGE_FILE_BYTES = 2 ** 20;
+
+const METHOD = `Two main databases of about ${MEGABYTES} MB on XFS with reflink. One is left alone (*fresh*); to the other \
+${WRITERS} clients write through the pooler for ${WRITING_MS / 1000} s, at random places, and ${KEPT} branches are made of it \
+meanwhile and kept (*aged*). Two copies of the aged one, with the very same extents, are then treated: the one by \
+\`xfs_fsr\` (*defragmented*), the other by \`VACUUM FULL\` (*rewritten*). Measured at rest, by turns in ${ROUNDS} rounds: the \
+\`CREATE DATABASE … STRATEGY FILE_COPY\` of each with \`file_copy_method = clone\`, and \`POST …/branches\` of the two that \
+are somebody's main. Medians are compared. What a case has made is dropped before the next. How far a source ages in \
+${WRITING_MS / 1000} s depends on how much the machine writes in them: the extents are shown.`;
+
+const FINDINGS = `What costs is not the age but the extents: a block that is written while a branch keeps the old one gets a \
+place of its own, and the file system notes every extent of a file anew in each clone. Two remedies. \
+\`xfs_fsr <data folder>/base/<oid of main>/*\`, as root, puts each file into one piece again while PostgreSQL runs, and \
+leaves the branches as they are. It copies a file and takes the copy only if nobody has written to it meanwhile; otherwise \
+the file stays as it was, without a word (beside a writer every millisecond: no file taken, no write lost). So it is for \
+an hour when main is not written to, and goes file by file, 1 GB at a time. \`VACUUM FULL\` by the owner needs no rights on \
+the host, but locks each table while it rewrites it and takes longer. Either needs as much space as main shared \
+with its branches. Tried, and the extents for each transaction stayed: the hint for the size of copy-on-write \
+(\`xfs_io -c "cowextsize 1m"\` or 8m on \`base\`), because only blocks that are written move; \`funshare\`, which leaves alone \
+what has moved before; a log of 512 MB. Blocks of 16 or 64 KB are experimental in the kernel, and were no better either.`;
+
+/** What kept branches and writing do to the time of a clone, and what undoes it. @param signal ends it */
+export async function measureAgedSource(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
+  const report = await onXfsStack(signal, DISK_BYTES, measure);
+  return { ...report, setting: { ...machine, ...report.setting } };
+}
+
+async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
+  const api = new Api(stack.url, await stack.token());
+  const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
+  try {
+    await postgres.query('set file_copy_method = clone');
+    const fresh = await filledMain(api, 'Fresh', MEGABYTES);
+    const aged = await filledMain(api, 'Aged', MEGABYTES);
+    await raiseCaps(stack, api, aged);
+    const transactions = await age(api, aged);
+
+    const bare = async (database: string) => {
+      const ms = await timeClone(postgres, database, 'bare');
+      await postgres.query('drop database bare');
+      return ms;
+    };
+    const branch = async ({ project }: FilledMain) => {
+      let branchId = '';
+      const ms = await timed(async () => {
+        branchId = (await api.branch(project.id, 'round')).id;
+      });
+      await dropBranch(api, project.id, branchId);
+      return ms;
+    };
+    const treat = async (database: string, action: (folder: string) => Promise<unknown>) => {
+      await timeClone(postgres, aged.main.database, database);
+      const folder = await folderOf(postgres, stack, database);
+      const used = disk.usedBytes();
+      const ms = await timed(() => action(folder));
+      await postgres.query('checkpoint');
+      return { ms, growth: (disk.usedBytes() - used) / 2 ** 20 };
+    };
+    const defragmented = await treat('defragmented', async (folder) => {
+      execFileSync('xfs_fsr', largeFiles(folder), { stdio: 'pipe' });
+    });
+    const rewritten = await treat('rewritten', async () => {
+      const session = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate', 'rewritten');
+      await session.query('vacuum full').finally(() => session.end());
+    });
+
+    const sources = {
+      fresh: fresh.main.database,
+      aged: aged.main.database,
+      defragmented: 'defragmented',
+      rewritten: 'rewritten',
+    };
+    const clones = await byTurns(ROUNDS, {
+      fresh: () => bare(sources.fresh),
+      aged: () => bare(sources.aged),
+      defragmented: () => bare(sources.defragmented),
+      rewritten: () => bare(sources.rewritten),
+      'fresh, branch': () => branch(fresh),
+      'aged, branch': () => branch(aged),
+    });
+    const extents: Record<string, number[]> = {};
+    for (const [name, database] of Object.entries(sources)) {
+      extents[name] = [countExtents(await folderOf(postgres, stack, database))];
+    }
+    const ratio = (one: keyof typeof clones, other: keyof typeof clones) => ({
+      name: `clone: ${one} ÷ ${other}`,
+      measured: median(clones[one]) / median(clones[other]),
+      limit: null,
+      unit: '×' as const,
+    });
+    return {
+      title: 'A source with a past',
+      method: METHOD,
+      setting: {
+        ...(await serverVersions(stack)),
+        'transactions while it aged': String(transactions),
+        xfs_fsr: `${defragmented.ms.toFixed(0)} ms, ${defragmented.growth.toFixed(0)} MB more on the disk`,
+        'VACUUM FULL': `${rewritten.ms.toFixed(0)} ms, ${rewritten.growth.toFixed(0)} MB more on the disk`,
+      },
+      goals: [
+        ratio('aged', 'fresh'),
+        ratio('defragmented', 'fresh'),
+        ratio('rewritten', 'fresh'),
+        ratio('aged, branch', 'fresh, branch'),
+      ],
+      findings: FINDINGS,
+      times: { 'A clone': clones },
+      counts: { 'Extents of the source': extents },
+    };
+  } finally {
+    await postgres.end();
+  }
+}
+
+/** @returns how many transactions were made */
+async function age(api: Api, { project, main }: FilledMain): Promise<number> {
+  const load = await Load.start(main.database_url, WRITERS);
+  const start = performance.now();
+  for (let n = 1; n <= KEPT; n++) {
+    await api.branch(project.id, `kept-${n}`);
+    await sleep(Math.max(start + (n * WRITING_MS) / KEPT - performance.now(), 0));
+  }
+  await load.stop();
+  return load.since(start).transactions;
+}
+
+/** A project may have ten branches by default, and 5 GiB. */
+async function raiseCaps(stack: Stack, api: Api, { project }: FilledMain): Promise<void> {
+  const platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
+  await platform.patch(`/platform/v1/projects/${project.id}`, {
+    branch_limit: 20,
+    storage_quota_cap_gib: 20,
+  });
+  await api.patch(`/v1/projects/${project.id}`, { storage_quota_gib: 20 });
+}
+
+async function timeClone(postgres: pg.Client, source: string, name: string): Promise<number> {
+  // PostgreSQL clones no database with sessions in it, and the pooler keeps some for the next client.
+  await postgres.query('select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = $1', [
+    source,
+  ]);
+  return timed(() => postgres.query(`create database ${name} template "${source}" strategy file_copy`));
+}
+
+async function folderOf(postgres: pg.Client, stack: Stack, database: string): Promise<string> {
+  const { rows } = await postgres.query<{ oid: number }>('select oid from pg_database where datname = $1', [
+    database,
+  ]);
+  return join(stack.state.data_dir, 'base', String(rows[0]?.oid));
+}
+
+const largeFiles = (folder: string) =>
+  readdirSync(folder)
+    .map((name) => join(folder, name))
+    .filter((path) => statSync(path).size >= LARGE_FILE_BYTES);
+
+function countExtents(folder: string): number {
+  const lines = execFileSync('filefrag', largeFiles(folder), { encoding: 'utf8' });
+  return [...lines.matchAll(/: (\d+) extents? found/g)].reduce((sum, [, count]) => sum + Number(count), 0);
+}

@@ -1,0 +1,101 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Api } from '../support/api.ts';
+import { connectOnHost, socketsOf } from '../support/host-session.ts';
+import { dropBranch } from '../support/jobs.ts';
+import { Load } from '../support/load.ts';
+import { slowestClone } from '../support/slowest-clone.ts';
+import type { Stack } from '../support/stack.ts';
+import { cloneStep } from './clone-step.ts';
+import { filledMain } from './filled-main.ts';
+import { describeMachine } from './machine.ts';
+import type { Report } from './report.ts';
+import { byTurns, median } from './rounds.ts';
+import { onXfsStack, serverVersions } from './xfs-stack.ts';
+
+const DISK_BYTES = 8 * 2 ** 30;
+const ROUNDS = 15;
+const MEGABYTES = 500;
+const CLIENTS = 8;
+/** How long clients are watched when nothing is branched, and after each branch for those that were held. */
+const QUIET_MS = 1_000;
+const AFTER_MS = 200;
+
+const METHOD = `A main database of about ${MEGABYTES} MB on XFS with reflink, and ${CLIENTS} clients who write to it through \
+the pooler without a pause, four statements in a transaction. By turns in ${ROUNDS} rounds: a branch is made of it, and \
+${QUIET_MS / 1000} s in which none is. The stall is the time of the slowest transaction that ended between the order and \
+${AFTER_MS} ms after the branch is there, so its own statements, its wait for a server connection and the checkpoint \
+before the clone are in it. It is divided by the time of the \`CREATE DATABASE\` alone, as another session sees it: \
+the shortest of what could be called clone time, and nobody can be let in earlier. The job's clone step (checkpoint, \
+waiting for transactions to end, \`CREATE DATABASE\`) and the whole call are shown beside it. Medians are compared. \
+A branch is dropped before the next is made. The clients share the machine with the servers.`;
+
+/** How long the clients of a database that is written to stand still while it is branched. @param signal ends it */
+export async function measureBusyMain(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
+  const report = await onXfsStack(signal, DISK_BYTES, measure);
+  return { ...report, setting: { ...machine, ...report.setting } };
+}
+
+async function measure(stack: Stack): Promise<Report> {
+  const api = new Api(stack.url, await stack.token());
+  const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
+  const { project, main } = await filledMain(api, 'Busy', MEGABYTES);
+  const load = await Load.start(main.database_url, CLIENTS);
+  try {
+    const clones = { 'CREATE DATABASE': [] as number[], 'clone step': [] as number[], call: [] as number[] };
+    const began = performance.now();
+    const stalls = await byTurns(ROUNDS, {
+      'worst transaction, no branch': async () => {
+        const start = performance.now();
+        await sleep(QUIET_MS);
+        return load.since(start).worstMs;
+      },
+      'worst transaction, branch': async () => {
+        const start = performance.now();
+        let branchId = '';
+        clones['CREATE DATABASE'].push(
+          await slowestClone(postgres, async () => {
+            branchId = (await api.branch(project.id, 'round')).id;
+          }),
+        );
+        clones.call.push(performance.now() - start);
+        await sleep(AFTER_MS);
+        const { worstMs } = load.since(start);
+        clones['clone step'].push(await cloneStep(api, project.id));
+        await dropBranch(api, project.id, branchId);
+        return worstMs;
+      },
+    });
+    // The first round warms up.
+    for (const samples of Object.values(clones)) samples.shift();
+    const { transactions, failures } = load.since(began);
+    const stall = stalls['worst transaction, branch'];
+    const ratio = (samples: number[]) => median(stall) / median(samples);
+    return {
+      title: 'Branching a busy main',
+      method: METHOD,
+      setting: { ...(await serverVersions(stack)), transactions: String(transactions) },
+      goals: [
+        {
+          name: 'worst stall ÷ CREATE DATABASE',
+          measured: ratio(clones['CREATE DATABASE']),
+          limit: 1.2,
+          unit: '×',
+        },
+        { name: 'failed transactions', measured: failures.length, limit: 0, unit: 'transactions' },
+        { name: 'worst stall ÷ clone step', measured: ratio(clones['clone step']), limit: null, unit: '×' },
+        { name: 'worst stall ÷ whole call', measured: ratio(clones.call), limit: null, unit: '×' },
+        {
+          name: 'worst stall − CREATE DATABASE',
+          measured: median(stall.map((ms, round) => ms - (clones['CREATE DATABASE'][round] ?? 0))),
+          limit: null,
+          unit: 'ms',
+        },
+      ],
+      times: { 'The slowest of all clients': stalls, 'The branch': clones },
+    };
+  } finally {
+    await load.stop();
+    await postgres.end();
+  }
+}

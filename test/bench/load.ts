@@ -1,0 +1,158 @@
+import { setMaxListeners } from 'node:events';
+import { eventually } from '../support/eventually.ts';
+import { violations } from '../support/invariants.ts';
+import { takePicture } from '../support/picture.ts';
+import type { Stack } from '../support/stack.ts';
+import { sourcesOf } from '../support/stack-sources.ts';
+import { CallLog, type Span } from './load/call-log.ts';
+import { rest } from './load/client.ts';
+import { API_CLIENTS, Crowd, POOLED_CLIENTS, PROJECTS } from './load/crowd.ts';
+import { type MemoryCourse, SAMPLE_EVERY_MS, watchMemory } from './load/memory.ts';
+import { describeMachine } from './machine.ts';
+import type { Goal, Report } from './report.ts';
+import { median } from './rounds.ts';
+import { onXfsStack, serverVersions } from './xfs-stack.ts';
+
+const DISK_BYTES = 20 * 2 ** 30;
+const MINUTE_MS = 60_000;
+const SAMPLES_A_MINUTE = MINUTE_MS / SAMPLE_EVERY_MS;
+const CONVERGED_WITHIN_S = 30;
+const MEMORY_LIMIT = 1.1;
+
+const METHOD = `The whole service, with PostgreSQL's data on XFS with reflink and the default limits, for as long as the \
+title says after a minute of warm-up. ${POOLED_CLIENTS} clients keep a connection to the pooler, which takes no more, and \
+make a transaction of four statements on main of their project about every second. ${API_CLIENTS} users of the API read \
+(projects, branches, jobs, rules, metrics, audit events, tables, rows) or write (cells, rules, names) about every second; 28 \
+of them are in one project and don't rest, which is more than its limits allow, and who is told \`Retry-After\` asks again then. \
+In each of the ${PROJECTS} projects somebody makes branches of main without a rest, looks into each whether ledger and balances agree, and \
+deletes the oldest of three. Every answer is held against the OpenAPI document. Errors are all refusals but RATE_LIMITED, \
+BRANCH_LIMIT_REACHED, SOURCE_BUSY and the 503 to a ninth row operation on one branch \
+([0021](../decisions/0021-rows-as-postgresql-writes-them.md)), answers that don't come or are not as described, jobs that fail, and branches that \
+are not of one moment; a direct login that took two seconds while rules changed is ended and made again \
+([0020](../decisions/0020-one-revision-of-access.md)), which is counted and no error. At the end everything is deleted, \
+and what is left on record and on the host has to agree. Memory is read every ${SAMPLE_EVERY_MS / 1000} s as proportional shares (PSS), and \
+the medians of the first and the last minute after the warm-up are compared. Of PostgreSQL it is what its processes have to \
+themselves: that goes with how many sessions it has at the moment, and is shown and not judged. So are times, because \
+the clients are one process on the same machine.`;
+
+/**
+ * Clients of every kind at once: which errors they meet, and whether memory grows.
+ * @param signal ends it
+ * @param minutes how long, after the warm-up
+ */
+export async function measureLoad(signal: AbortSignal, minutes: number): Promise<Report> {
+  const machine = describeMachine();
+  const report = await onXfsStack(signal, DISK_BYTES, (stack) => measure(stack, signal, minutes));
+  return { ...report, setting: { ...machine, ...report.setting } };
+}
+
+async function measure(stack: Stack, signal: AbortSignal, minutes: number): Promise<Report> {
+  const log = new CallLog();
+  const end = new AbortController();
+  const ending = AbortSignal.any([signal, end.signal]);
+  // Everybody listens who rests.
+  setMaxListeners(0, signal, ending);
+  const crowd = await Crowd.gather(stack, log);
+  const setting = await serverVersions(stack);
+  const started = performance.now() + MINUTE_MS;
+  const working = Promise.all([watchMemory(stack, ending), crowd.work(ending)]);
+  await Promise.race([rest((1 + minutes) * MINUTE_MS, ending), working]).finally(() => end.abort());
+  const [memory] = await working;
+  await crowd.leave(signal);
+  signal.throwIfAborted();
+  const left = await leftOver(stack);
+
+  const spans = Array.from({ length: minutes }, (_, minute): Span => {
+    const from = started + minute * MINUTE_MS;
+    return [from, from + MINUTE_MS];
+  });
+  const transactions = (span: Span) => crowd.loads.map((load) => load.since(...span));
+  const failures = crowd.loads.flatMap((load) => load.since(0).failures);
+  const branches = sum(spans.map((span) => log.times('branch', span).length));
+  const trouble = [...log.examples, ...new Set(failures), ...left];
+  return {
+    title: `Load for ${minutes} ${minutes === 1 ? 'minute' : 'minutes'}`,
+    method: METHOD,
+    setting,
+    goals: [
+      { name: 'errors that are no documented limit', measured: log.errors, limit: 0, unit: 'requests' },
+      { name: 'failed transactions', measured: failures.length, limit: 0, unit: 'transactions' },
+      { name: 'left over after all was deleted', measured: left.length, limit: 0, unit: 'items' },
+      ...memoryGoals(memory, minutes),
+    ],
+    findings: [loginsKept(memory, minutes, branches), ...trouble.map((words) => `- ${words}`)].join('\n\n'),
+    times: {
+      'Minute by minute': {
+        'transaction, slowest': spans.map((span) => most(transactions(span).map(({ worstMs }) => worstMs))),
+        'read, median': spans.map((span) => median(log.times('read', span))),
+        'read, slowest': spans.map((span) => most(log.times('read', span))),
+        'write, median': spans.map((span) => median(log.times('write', span))),
+        'write, slowest': spans.map((span) => most(log.times('write', span))),
+        'branch, median': spans.map((span) => median(log.times('branch', span))),
+        'branch, slowest': spans.map((span) => most(log.times('branch', span))),
+      },
+    },
+    counts: {
+      'Each minute': {
+        transactions: spans.map((span) => sum(transactions(span).map((report) => report.transactions))),
+        'branches made': spans.map((span) => log.times('branch', span).length),
+        ...log.countsIn(spans),
+      },
+    },
+    courses: { 'Memory from the beginning of the warm-up, MB': memory },
+  };
+}
+
+const sum = (values: number[]) => values.reduce((total, value) => total + value, 0);
+const most = (values: number[]) => values.reduce((a, b) => Math.max(a, b), 0);
+
+/** What records and host disagree about, and what of the projects is still there once all is at rest. */
+async function leftOver(stack: Stack): Promise<string[]> {
+  let found: string[] = [];
+  const look = async () => {
+    const picture = await takePicture(sourcesOf(stack));
+    found = [
+      ...violations(picture),
+      ...picture.records.projects.map(({ id }) => `project ${id} is still there`),
+    ];
+    if (found.length > 0) throw new Error('not at rest');
+  };
+  await eventually(look, CONVERGED_WITHIN_S).catch(() => {});
+  return found;
+}
+
+/** MB at each look, and how many times of it there may be in the end. */
+const COURSES: Record<string, { limit: number | null; of: (memory: MemoryCourse) => number[] }> = {
+  'gateway (workerd)': { limit: MEMORY_LIMIT, of: (memory) => memory['gateway (workerd)'] },
+  agent: { limit: MEMORY_LIMIT, of: ({ agent }) => agent },
+  PgBouncer: { limit: MEMORY_LIMIT, of: ({ PgBouncer }) => PgBouncer },
+  'PgBouncer but for logins': {
+    limit: MEMORY_LIMIT,
+    of: ({ PgBouncer, 'PgBouncer, of logins': ofLogins }) =>
+      PgBouncer.map((all, look) => all - (ofLogins[look] ?? 0)),
+  },
+  'PostgreSQL, private': { limit: null, of: (memory) => memory['PostgreSQL, private'] },
+};
+
+/** Medians of the first and of the last minute after the warm-up; of a single minute, of its halves. */
+function compared(course: number[], minutes: number): [first: number, last: number] {
+  const samples = course.slice(SAMPLES_A_MINUTE);
+  const each = minutes === 1 ? SAMPLES_A_MINUTE / 2 : SAMPLES_A_MINUTE;
+  return [median(samples.slice(0, each)), median(samples.slice(-each))];
+}
+
+const memoryGoals = (memory: MemoryCourse, minutes: number): Goal[] =>
+  Object.entries(COURSES).map(([name, { limit, of }]) => {
+    const [first, last] = compared(of(memory), minutes);
+    return { name: `memory of ${name}, last minute ÷ first`, measured: last / first, limit, unit: '×' };
+  });
+
+/** Why PgBouncer's memory is not flat. */
+function loginsKept(memory: MemoryCourse, minutes: number, branches: number): string {
+  const [first, last] = compared(memory.PgBouncer, minutes);
+  const [keptFirst, keptLast] = compared(memory['PgBouncer, of logins'], minutes);
+  return `PgBouncer keeps what it was told of a login until it ends, also when the login is gone and no longer in its \
+files ([reported](https://github.com/pgbouncer/pgbouncer/pull/393)): 2.3 KB each (\`user_cache\` of \`SHOW MEM\`), three a \
+branch, 7 MB for a thousand branches. In these ${minutes} minutes ${branches} branches were made. From the first to the last \
+PgBouncer grew by ${(last - first).toFixed(1)} MB, ${(keptLast - keptFirst).toFixed(1)} MB of it logins. Only a new start of PgBouncer gives them back.`;
+}

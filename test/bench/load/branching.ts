@@ -1,0 +1,94 @@
+import type pg from 'pg';
+import { type BranchBody, type Credentials, FROM_LOOPBACK } from '../../support/api.ts';
+import { connect } from '../../support/database.ts';
+import type { Job } from '../../support/jobs.ts';
+import { IMBALANCE } from '../../support/load.ts';
+import { SLOW_LOGIN_ENDED } from './call-log.ts';
+import { type Client, rest } from './client.ts';
+
+/** Branches that a project has at any time, beside its main. */
+const KEPT = 2;
+const LOG_IN_WITHIN_MS = 2_000;
+/** The second before PostgreSQL knows whose login it is. */
+const ENDED_BY_SERVER =
+  /terminating connection due to administrator command|Connection terminated unexpectedly/;
+const LOOK_EVERY_MS = 250;
+
+/** A creation that takes longer than the gateway waits is answered with its job. */
+type JobOfBranch = Job & { branch_id: string };
+
+/** Makes branches of the project's main, looks into each, and deletes the oldest; until the end. */
+export async function branchOn(client: Client, projectId: string): Promise<void> {
+  const path = `/api/v1/projects/${projectId}/branches`;
+  const living: string[] = [];
+  for (let number = 1; !client.ending.aborted; number++) {
+    const body = { branch_name: `branch-${number}` };
+    const created = await client.ask<BranchBody | JobOfBranch>({
+      method: 'POST',
+      path,
+      call: 'branch',
+      body,
+      headers: FROM_LOOPBACK,
+    });
+    if (!created) {
+      await rest(LOOK_EVERY_MS, client.ending);
+      continue;
+    }
+    const id = await creationOf(client, created);
+    if (!id) continue;
+    living.push(id);
+    await lookInto(client, `${path}/${id}`);
+    if (living.length > KEPT) await remove(client, `${path}/${living.shift()}`);
+  }
+}
+
+async function creationOf(client: Client, created: BranchBody | JobOfBranch): Promise<string | null> {
+  if (!isJob(created)) return created.id;
+  return (await succeeds(client, created.id)) ? created.branch_id : null;
+}
+
+const isJob = (created: BranchBody | JobOfBranch): created is JobOfBranch => 'kind' in created;
+
+/** A clone of a database in use is of one moment: what the ledger and the balances say in it agrees. */
+async function lookInto(client: Client, branchPath: string): Promise<void> {
+  const credentials = await client.get<Credentials>(`${branchPath}/credentials`);
+  if (!credentials) return;
+  try {
+    const session = await logIn(client, credentials.direct_url);
+    const { rows } = await session.query<{ apart: string }>(IMBALANCE);
+    await session.end();
+    if (rows[0]?.apart !== '0') client.log.failed('branch', 'branch out of balance', `by ${rows[0]?.apart}`);
+  } catch (error) {
+    client.log.failed('branch', 'branch not to be read', String(error));
+  }
+}
+
+/** One more try for a login that took so long that it may be ended while somebody's rules change. */
+async function logIn(client: Client, url: string): Promise<pg.Client> {
+  const started = performance.now();
+  try {
+    return await connect(url);
+  } catch (error) {
+    const isSlow = performance.now() - started >= LOG_IN_WITHIN_MS;
+    if (!isSlow || !ENDED_BY_SERVER.test(String(error))) throw error;
+    client.log.failed('branch', SLOW_LOGIN_ENDED, String(error));
+    return logIn(client, url);
+  }
+}
+
+async function remove(client: Client, path: string): Promise<void> {
+  const removed = await client.ask<{ job_id: string }>({ method: 'DELETE', path });
+  if (removed) await succeeds(client, removed.job_id);
+}
+
+/** Waits for the job's end; a job that fails is an error. */
+export async function succeeds(client: Client, jobId: string): Promise<boolean> {
+  while (!client.ending.aborted) {
+    const job = await client.get<Job>(`/api/v1/jobs/${jobId}`);
+    if (job?.status === 'failed')
+      client.log.failed('branch', `${job.kind} failed`, JSON.stringify(job.error));
+    if (job?.status === 'failed' || job?.status === 'succeeded') return job.status === 'succeeded';
+    await rest(LOOK_EVERY_MS, client.ending);
+  }
+  return false;
+}

@@ -1,0 +1,69 @@
+import { readFileSync } from 'node:fs';
+import type pg from 'pg';
+import { connectOnHost, socketsOf } from '../../support/host-session.ts';
+import type { Stack } from '../../support/stack.ts';
+import { rest } from './client.ts';
+
+export const SAMPLE_EVERY_MS = 5_000;
+
+interface Looked {
+  pids: Stack['state']['pids'];
+  /** The pooler's. */
+  console: pg.Client;
+}
+
+/** Miniflare's own process only starts workerd. PostgreSQL's shared memory has a size that is set. */
+const HOLDERS = {
+  'gateway (workerd)': ({ pids }: Looked) => total(childrenOf(pids.gateway), 'Pss'),
+  agent: ({ pids }: Looked) => total(listed(pids.agent), 'Pss'),
+  PgBouncer: ({ pids }: Looked) => total(listed(pids.pgbouncer), 'Pss'),
+  'PgBouncer, of logins': ({ console }: Looked) => keptOfLogins(console),
+  'PostgreSQL, private': ({ pids }: Looked) =>
+    total([...listed(pids.postgres), ...childrenOf(pids.postgres)], 'Pss_Anon'),
+};
+export type Holder = keyof typeof HOLDERS;
+
+/** MB at each look, of each holder. */
+export type MemoryCourse = Record<Holder, number[]>;
+
+const listed = (pid: number | null) => (pid ? [pid] : []);
+
+function childrenOf(pid: number | null): number[] {
+  if (!pid) return [];
+  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8');
+  return children.split(' ').filter(Boolean).map(Number);
+}
+
+/** MB of these processes together, by one line of proc_pid_smaps_rollup(5). */
+const total = (pids: number[], line: string) =>
+  pids.reduce((sum, pid) => sum + kilobytes(pid, line), 0) / 1024;
+
+function kilobytes(pid: number, line: string): number {
+  try {
+    const rollup = readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8');
+    return Number(new RegExp(`^${line}: +(\\d+) kB`, 'm').exec(rollup)?.[1] ?? 0);
+  } catch {
+    // It has ended meanwhile.
+    return 0;
+  }
+}
+
+/** MB that PgBouncer keeps of logins, those that are gone included. */
+async function keptOfLogins(console: pg.Client): Promise<number> {
+  const { rows } = await console.query<{ name: string; size: string; used: string }>('SHOW MEM');
+  const users = rows.find(({ name }) => name === 'user_cache');
+  return (Number(users?.size) * Number(users?.used)) / 2 ** 20;
+}
+
+/** Looks every five seconds, until the end. */
+export async function watchMemory({ state }: Stack, ending: AbortSignal): Promise<MemoryCourse> {
+  const looks = Object.entries(HOLDERS).map(([name, look]) => ({ name, look, found: [] as number[] }));
+  const console = await connectOnHost(socketsOf(state).pooler, 'pgbouncer');
+  const started = performance.now();
+  for (let round = 1; !ending.aborted; round++) {
+    for (const { look, found } of looks) found.push(await look({ pids: state.pids, console }));
+    await rest(started + round * SAMPLE_EVERY_MS - performance.now(), ending);
+  }
+  await console.end();
+  return Object.fromEntries(looks.map(({ name, found }) => [name, found])) as MemoryCourse;
+}

@@ -1,0 +1,112 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Api } from '../support/api.ts';
+import { dropBranch } from '../support/jobs.ts';
+import { Load } from '../support/load.ts';
+import type { Stack } from '../support/stack.ts';
+import { filledMain } from './filled-main.ts';
+import { describeMachine } from './machine.ts';
+import type { Report } from './report.ts';
+import { byTurns, median } from './rounds.ts';
+import { onXfsStack, serverVersions } from './xfs-stack.ts';
+
+const DISK_BYTES = 8 * 2 ** 30;
+const ROUNDS = 9;
+const CLONED_MB = 500;
+const NEIGHBOUR_MB = 100;
+const CLIENTS = 4;
+/** How long a client rests between two transactions, on average. */
+const PAUSE_MS = 10;
+const CLONES_A_ROUND = 4;
+const IDLE_MS = 1_500;
+/** Between a drop, which makes a checkpoint too, and the next window. */
+const SETTLE_MS = 300;
+
+const METHOD = `Two projects of one host, on XFS with reflink: one whose main of about ${CLONED_MB} MB is branched, and a \
+neighbour with ${NEIGHBOUR_MB} MB. In both, ${CLIENTS} clients write through the pooler, four statements in a transaction, \
+and rest ${PAUSE_MS} ms on average before the next. Measured is the 99th percentile of the neighbour's transaction times, by \
+turns in ${ROUNDS} rounds: those that end while one of ${CLONES_A_ROUND} branches is being made, from the order to the 201, \
+and those of ${IDLE_MS / 1000} s in which nothing is. Medians over the rounds are compared. A client that is held up \
+makes fewer transactions meanwhile, which favours the clone; the clients, the gateway and both servers share the \
+machine's processors, which does not. Branches are dropped outside of the windows.`;
+
+/** What the clients of one project feel of another's branches. @param signal ends it */
+export async function measureNeighbour(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
+  const report = await onXfsStack(signal, DISK_BYTES, measure);
+  return { ...report, setting: { ...machine, ...report.setting } };
+}
+
+async function measure(stack: Stack): Promise<Report> {
+  const api = new Api(stack.url, await stack.token());
+  const cloned = await filledMain(api, 'Cloned', CLONED_MB);
+  const neighbour = await filledMain(api, 'Neighbour', NEIGHBOUR_MB);
+  const loads = {
+    cloned: await Load.start(cloned.main.database_url, CLIENTS, PAUSE_MS),
+    neighbour: await Load.start(neighbour.main.database_url, CLIENTS, PAUSE_MS),
+  };
+  try {
+    const began = performance.now();
+    const medians = { idle: [] as number[], 'during a clone': [] as number[] };
+    const calls: number[] = [];
+    const judge = (name: keyof typeof medians, times: number[]) => {
+      medians[name].push(median(times));
+      return percentile(times, 0.99);
+    };
+    const p99 = await byTurns(ROUNDS, {
+      idle: async () => {
+        const start = performance.now();
+        await sleep(IDLE_MS);
+        return judge('idle', loads.neighbour.since(start).times);
+      },
+      'during a clone': async () => {
+        const times: number[] = [];
+        for (let n = 0; n < CLONES_A_ROUND; n++) {
+          const start = performance.now();
+          const { id } = await api.branch(cloned.project.id, 'round');
+          const end = performance.now();
+          times.push(...loads.neighbour.since(start, end).times);
+          calls.push(end - start);
+          await dropBranch(api, cloned.project.id, id);
+          await sleep(SETTLE_MS);
+        }
+        return judge('during a clone', times);
+      },
+    });
+    // The first round warms up.
+    calls.splice(0, CLONES_A_ROUND);
+    for (const samples of Object.values(medians)) samples.shift();
+    const { transactions, failures } = loads.neighbour.since(began);
+    return {
+      title: 'A neighbour beside clones',
+      method: METHOD,
+      setting: { ...(await serverVersions(stack)), "neighbour's transactions": String(transactions) },
+      goals: [
+        {
+          name: "neighbour's p99 during a clone ÷ idle",
+          measured: median(p99['during a clone']) / median(p99.idle),
+          limit: 2,
+          unit: '×',
+        },
+        {
+          name: "neighbour's failed transactions",
+          measured: failures.length,
+          limit: 0,
+          unit: 'transactions',
+        },
+      ],
+      times: {
+        "99th percentile of a round, neighbour's transactions": p99,
+        "Median of a round, neighbour's transactions": medians,
+        'The branches': { 'POST …/branches': calls },
+      },
+    };
+  } finally {
+    await Promise.all(Object.values(loads).map((load) => load.stop()));
+  }
+}
+
+/** The smallest value that at least `share` of all don't exceed. */
+function percentile(values: readonly number[], share: number): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  return sorted[Math.ceil(share * sorted.length) - 1] ?? Number.NaN;
+}

@@ -1,0 +1,206 @@
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { enrol } from '../../agent/link/enrol.ts';
+import { runLink } from '../../agent/link/run-link.ts';
+import { Api } from '../support/api.ts';
+import { throughput } from '../support/crowd.ts';
+import { connect } from '../support/database.ts';
+import { connectOnHost, socketsOf } from '../support/host-session.ts';
+import { startLinkGateway } from '../support/link-gateway.ts';
+import { type Stack, startStack, UNLIMITED } from '../support/stack.ts';
+import { describeMachine } from './machine.ts';
+import type { Goal, Report } from './report.ts';
+import { byTurns, median, type Samples, timed } from './rounds.ts';
+import { serverVersions } from './xfs-stack.ts';
+
+const ROUNDS = 9;
+/** A sample is the median of so many pages, one after the other. */
+const PAGES = 15;
+const ROWS = 100_000;
+const PAGE = 50;
+const PAGE_LIMIT = 3;
+
+const CLIENTS = 16;
+const MILLISECONDS = 700;
+const LINK_LIMIT = 0.6;
+
+const METHOD = `A page of ${PAGE} rows of eight columns, by the primary key, from the beginning of a table of \
+${ROWS.toLocaleString('en')} rows in the page cache; by turns in ${ROUNDS} rounds, a sample is the median of ${PAGES} pages one \
+right after the other. Ours: \`GET …/rows\` on the whole stack, warm, until its JSON is text here. \`pg\`: the same rows, each value as \
+text, over TLS by a client that is connected; then by one that connects for each page over the host's own socket, without TLS or \
+password, as the agent does. The rest is the gateway alone: \`GET /api/v1/me\` asks neither D1 nor a host, a project asks D1. The \
+link: calls a second that one gateway in workerd makes of this process for ${CLIENTS} clients who never wait, and for one; each call \
+takes an empty answer, over the link or by \`fetch\` from a plain HTTP server of Node.`;
+
+const FINDINGS = `The first goal is out of reach behind a gateway: what it does before it asks a host (the token, the count, \
+project and branch from D1) is "a project", and that alone is above the limit. On the host the backend of a page takes 12 ms of \
+processor time where that of \`pg\` takes 0.3: 2 for the login, 7 for what the catalog says of the table, 2.4 for the page, which the \
+server measures and cuts. The catalog costs so much because each operation has a session of its own \
+([0021](../decisions/0021-rows-as-postgresql-writes-them.md)): its caches are empty and the statement is planned anew. A second \
+time in one session it takes half. Tried: both operators of a key found by one subquery (7.1 to 6.3 ms with six columns), the \
+backend's number taken from the login instead of a statement. Not done: a session kept, or made ready for the next page, would \
+save the login and half of the catalog, and be far from the goal still. It would be in the database when a clone comes, which \
+then goes the long way ([0009](../decisions/0009-a-pause-only-for-who-is-there.md)), and it would take one of the connections that \
+clients have.`;
+
+/** @param signal ends it */
+export async function measureRowPages(signal: AbortSignal): Promise<Report> {
+  const machine = describeMachine();
+  const { pages, versions } = await measurePages(signal);
+  const calls = await measureLink(signal);
+  return {
+    title: 'A page of rows',
+    method: METHOD,
+    setting: { ...machine, ...versions },
+    goals: [
+      quotient(pages, 'page', 'pg, connected', { limit: PAGE_LIMIT }),
+      quotient(pages, 'page', 'pg, connecting', { limit: null }),
+      quotient(pages, 'a project', 'pg, connected', { limit: null }),
+      quotient(calls, 'link', 'HTTP', { limit: LINK_LIMIT, atLeast: true }),
+      quotient(calls, 'link, one client', 'HTTP, one client', { limit: null, atLeast: true }),
+    ],
+    findings: FINDINGS,
+    times: { 'One after the other': pages },
+    counts: { 'Calls a second': calls },
+  };
+}
+
+const quotient = <Case extends string>(
+  samples: Samples<Case>,
+  one: Case,
+  other: Case,
+  judged: Pick<Goal, 'limit' | 'atLeast'>,
+): Goal => ({
+  name: `${one} ÷ ${other}`,
+  measured: median(samples[one]) / median(samples[other]),
+  ...judged,
+  unit: '×',
+});
+
+async function measurePages(signal: AbortSignal) {
+  const stack = await startStack({ env: UNLIMITED, restarts: false });
+  try {
+    const { path, direct_url, database } = await makeTable(stack);
+    const token = await stack.token();
+    const get = (asked: string) =>
+      sample(signal, async () => {
+        const response = await fetch(stack.url + asked, { headers: { authorization: `Bearer ${token}` } });
+        if (response.status !== 200) throw new Error(`${asked}: ${response.status}`);
+        await response.text();
+      });
+    const client = await connect(direct_url);
+    try {
+      const pages = await byTurns(ROUNDS, {
+        page: get(`${path}/branches/main/tables/item/rows?limit=${PAGE}`),
+        'pg, connected': sample(signal, () => client.query(SAME_ROWS)),
+        'pg, connecting': sample(signal, async () => {
+          const fresh = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate', database);
+          await fresh.query(SAME_ROWS);
+          await fresh.end();
+        }),
+        'a project': get(path),
+        me: get('/api/v1/me'),
+      });
+      return { pages, versions: await serverVersions(stack) };
+    } finally {
+      await client.end();
+    }
+  } finally {
+    await stack.stop();
+  }
+}
+
+const sample = (signal: AbortSignal, page: () => Promise<unknown>) => async () => {
+  const times: number[] = [];
+  for (let n = 0; n < PAGES; n++) {
+    signal.throwIfAborted();
+    times.push(await timed(page));
+  }
+  return median(times);
+};
+
+const COLUMNS = ['id', 'title', 'price', 'amount', 'is_open', 'details', 'made', 'note'];
+const SAME_ROWS = `SELECT ${COLUMNS.map((name) => `${name}::text`)} FROM item AS i ORDER BY i.id LIMIT ${PAGE + 1}`;
+
+async function makeTable(stack: Stack) {
+  const api = new Api(stack.url, await stack.token());
+  const project = await api.project('Rows');
+  await api.allow(project.id);
+  const { direct_url, database } = await api.credentials(project.id, 'main');
+  const owner = await connect(direct_url);
+  try {
+    await owner.query(`CREATE TABLE item (id bigint PRIMARY KEY, title text NOT NULL, price numeric(10, 2),
+      amount integer, is_open boolean, details jsonb, made timestamptz NOT NULL, note text)`);
+    await owner.query(`INSERT INTO item SELECT n, 'item ' || n, n % 1000, n % 7, n % 2 = 0, jsonb_build_object('size', n),
+      timestamptz '2026-01-01' + n * interval '1 second', repeat('note ', 20) FROM generate_series(1, ${ROWS}) AS n`);
+    await owner.query('VACUUM ANALYZE item');
+  } finally {
+    await owner.end();
+  }
+  return { path: `/api/v1/projects/${project.id}`, direct_url, database };
+}
+
+/** Calls a second with an empty answer, over the link and past it. */
+async function measureLink(signal: AbortSignal) {
+  const stateDir = await mkdtemp(join(tmpdir(), 'branchgate-link-'));
+  const leaving = new AbortController();
+  const gateway = await startLinkGateway({ stateDir });
+  const server = createServer((request, response) => {
+    let text = '';
+    request.setEncoding('utf8').on('data', (chunk: string) => {
+      text += chunk;
+    });
+    request.on('end', async () => response.end(JSON.stringify(await handle(JSON.parse(text).method))));
+  }).listen(0, '127.0.0.1');
+  try {
+    await once(server, 'listening');
+    const { host_id, enrolment_token } = await gateway.registerHost('a');
+    const identity = await enrol({
+      gatewayUrl: gateway.url,
+      stateDir: join(stateDir, 'agent'),
+      token: enrolment_token,
+    });
+    const linked = Promise.withResolvers<void>();
+    runLink({
+      gatewayUrl: gateway.url,
+      identity,
+      signal: leaving.signal,
+      log: () => {},
+      onLinked: () => linked.resolve(),
+      handle,
+    });
+    await linked.promise;
+    // The first reconciliation makes calls of its own.
+    await sleep(1_000);
+    const url = await gateway.directUrl();
+    const asked = (path: string, clients: number) => () => {
+      signal.throwIfAborted();
+      return throughput({ url: url + path, clients, milliseconds: MILLISECONDS });
+    };
+    const link = `/calls/link/${host_id}`;
+    const http = `/calls/http/${(server.address() as AddressInfo).port}`;
+    return await byTurns(ROUNDS, {
+      link: asked(link, CLIENTS),
+      HTTP: asked(http, CLIENTS),
+      'link, one client': asked(link, 1),
+      'HTTP, one client': asked(http, 1),
+    });
+  } finally {
+    leaving.abort();
+    await gateway.stop();
+    server.closeAllConnections();
+    server.close();
+    await rm(stateDir, { recursive: true });
+  }
+}
+
+/** What the host does for a call. */
+const handle = async (method: string) =>
+  method === 'table.list'
+    ? { tables: [], has_more: false }
+    : { system_identifier: '1', branches: [], projects: [] };
