@@ -94,7 +94,8 @@ describe('clients of a database that is branched', () => {
     );
     expect(during.failures).toEqual([]);
     expect(during.transactions).toBeGreaterThan(CREATIONS * CLIENTS);
-    expect(during.worstMs).toBeLessThanOrEqual(clone + ALLOWANCE_MS);
+    // Beside what this machine holds a client up for anyway; `npm run bench -- busy-main` has the ratio.
+    expect(during.worstMs).toBeLessThanOrEqual(clone + alone.worstMs + ALLOWANCE_MS);
   });
 
   test('are found in every branch as they were at one moment', async () => {
