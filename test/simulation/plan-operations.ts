@@ -61,10 +61,15 @@ const rowKey = ({ project, branch, row }: { project: string; branch: string; row
 const footingOf = (operation: Operation) =>
   (FOOTING[operation.kind] as (operation: Operation) => Footing)(operation);
 
+/** Beside `main`: a project may have ten at a time (spec 8), and whether one is deleted in time is open. */
+const BRANCHES_MAX = 9;
+
 /** What there would be if every operation succeeded: rows by branch, and rules, of each project. */
 interface Expected {
   branches: Map<string, Set<number>>;
   rules: Set<string>;
+  /** Branches that were planned, deleted ones too. */
+  planned: number;
 }
 
 /** Plans what one user does, group by group. */
@@ -139,7 +144,8 @@ class Planner {
     if (kind === 'create_project') return { kind, ...manner, project: this.#name('p') };
     if (this.#projects.size === 0) return null;
     const project = random.pick([...this.#projects.keys()]);
-    const { branches, rules } = this.#projects.get(project) as Expected;
+    const expected = this.#projects.get(project) as Expected;
+    const { branches, rules } = expected;
     if (kind === 'delete_project') return { kind, project, ...manner, copies: 1 };
     if (kind === 'add_rule') {
       const cidr = `203.0.113.${random.int(0, 255)}/32`;
@@ -154,6 +160,8 @@ class Planner {
     const value = this.#name('v');
     switch (kind) {
       case 'create_branch':
+        if (expected.planned === BRANCHES_MAX) return null;
+        expected.planned += 1;
         return { kind, project, branch: this.#name('branch-'), source: branch, ...manner };
       case 'rotate':
         return { kind, project, branch, ...manner };
@@ -192,6 +200,7 @@ class Planner {
       this.#projects.set(operation.project, {
         branches: new Map([[MAIN, new Set()]]),
         rules: new Set(operation.project === 'p0' ? [] : [HOME]),
+        planned: 0,
       });
       return;
     }
