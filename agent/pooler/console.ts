@@ -81,6 +81,21 @@ async function readClients(console: Session, statement: string): Promise<PooledC
     }));
 }
 
+/** Of one database: clients that wait for a server connection, and server connections that are logging in. */
+export async function showDemand(
+  console: Session,
+  database: string,
+): Promise<{ waiting: number; loggingIn: number }> {
+  const { rows } = await console.query<{ database: string; cl_waiting: number; sv_login: number }>(
+    'SHOW POOLS',
+  );
+  const pools = rows.filter((pool) => pool.database === database);
+  return {
+    waiting: pools.reduce((sum, { cl_waiting }) => sum + Number(cl_waiting), 0),
+    loggingIn: pools.reduce((sum, { sv_login }) => sum + Number(sv_login), 0),
+  };
+}
+
 /** Databases the pooler serves, its console left out. */
 export async function showDatabases(console: Session): Promise<PoolerEntry[]> {
   const { rows } = await console.query<{ name: string; paused: number }>('SHOW DATABASES');

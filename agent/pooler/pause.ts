@@ -1,13 +1,17 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DATABASE_NAME_MAX } from '../../shared/branch/database-name.ts';
+import type { Session } from '../postgres/connect.ts';
 import { identifier } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
-import { openConsole, showDatabases, withConsole } from './console.ts';
+import { openConsole, showDatabases, showDemand, withConsole } from './console.ts';
 
 const PAUSE_WITHIN_MS = 2_000;
 const RESUME_WITHIN_MS = 5_000;
 const LOOK_EVERY_MS = 2;
+/** How long a login may take at most, and how long those may wait who could begin one. */
+const LOGGED_IN_WITHIN_MS = 500;
+const SERVED_WITHIN_MS = 100;
 
 /** A hyphen has to be quoted in the console, and PgBouncer cuts an argument at 63 bytes, quotes included. */
 const argument = (database: string) => (database.includes('-') ? identifier(database) : database);
@@ -23,6 +27,7 @@ export const canPause = (database: string) => argument(database).length <= DATAB
 export async function pause(settings: AgentSettings, database: string): Promise<void> {
   const asking = await openConsole(settings);
   try {
+    await untilLoggedIn(asking, database);
     const refusal = asking.query(`PAUSE ${argument(database)}`).then(
       () => null,
       (error: Error) => error,
@@ -36,6 +41,20 @@ export async function pause(settings: AgentSettings, database: string): Promise<
   } finally {
     // Not awaited: a console that waits for PAUSE says goodbye late.
     asking.end().catch(() => {});
+  }
+}
+
+/**
+ * PAUSE cuts off a login to PostgreSQL, which then counts as failed: whoever is the first to ask for a server connection
+ * after RESUME would be thrown out for it. Where nobody waits, none is about to begin either.
+ */
+async function untilLoggedIn(console: Session, database: string): Promise<void> {
+  const start = performance.now();
+  for (; ; await sleep(LOOK_EVERY_MS)) {
+    const { waiting, loggingIn } = await showDemand(console, database);
+    const elapsed = performance.now() - start;
+    if (loggingIn === 0 && (waiting === 0 || elapsed > SERVED_WITHIN_MS)) return;
+    if (elapsed > LOGGED_IN_WITHIN_MS) return;
   }
 }
 
