@@ -4,6 +4,8 @@ import { LongFirst } from './test/support/long-first.ts';
 /** Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack. */
 const SERVERS = 'test/**/*.pg.test.ts';
 const STACK = 'test/**/*.e2e.test.ts';
+/** What benchmarks compare with brings tests of its own. */
+const OTHERS = '**/node_modules/**';
 
 /** They wait for the quick ones, and are few at a time: each file has servers of its own. */
 const WITH_SERVERS = { testTimeout: 120_000, hookTimeout: 120_000, maxWorkers: 2 };
@@ -17,7 +19,7 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          exclude: [SERVERS, STACK],
+          exclude: [OTHERS, SERVERS, STACK],
           testTimeout: 20_000,
           hookTimeout: 30_000,
         },
