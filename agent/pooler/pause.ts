@@ -1,7 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DATABASE_NAME_MAX } from '../../shared/branch/database-name.ts';
-import type { Session } from '../postgres/connect.ts';
-import { identifier } from '../postgres/connect.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
 import { openConsole, showDatabases, showDemand, withConsole } from './console.ts';
@@ -24,25 +23,26 @@ export const canPause = (database: string) => argument(database).length <= DATAB
  * it. The flag is what counts, and it survives this session, this process and a RELOAD.
  * @throws HostError POOLER_UNAVAILABLE
  */
-export async function pause(settings: AgentSettings, database: string): Promise<void> {
-  const asking = await openConsole(settings);
-  try {
-    await untilLoggedIn(asking, database);
-    const refusal = asking.query(`PAUSE ${argument(database)}`).then(
-      () => null,
-      (error: Error) => error,
-    );
-    if (await seen(settings, database, true, PAUSE_WITHIN_MS)) return;
-    const error = await Promise.race([refusal, null]);
-    throw new HostError(
-      'POOLER_UNAVAILABLE',
-      `PgBouncer did not pause ${database}: ${error?.message ?? 'no reply'}`,
-    );
-  } finally {
-    // Not awaited: a console that waits for PAUSE says goodbye late.
-    asking.end().catch(() => {});
-  }
-}
+export const pause = (settings: AgentSettings, database: string): Promise<void> =>
+  withConsole(settings, async (looking) => {
+    const asking = await openConsole(settings);
+    try {
+      await untilLoggedIn(looking, database);
+      const refusal = asking.query(`PAUSE ${argument(database)}`).then(
+        () => null,
+        (error: Error) => error,
+      );
+      if (await seen(looking, database, true, PAUSE_WITHIN_MS)) return;
+      const error = await Promise.race([refusal, null]);
+      throw new HostError(
+        'POOLER_UNAVAILABLE',
+        `PgBouncer did not pause ${database}: ${error?.message ?? 'no reply'}`,
+      );
+    } finally {
+      // Not awaited: a console that waits for PAUSE says goodbye late.
+      asking.end().catch(() => {});
+    }
+  });
 
 /**
  * PAUSE cuts off a login to PostgreSQL, which then counts as failed: whoever is the first to ask for a server connection
@@ -62,23 +62,21 @@ async function untilLoggedIn(console: Session, database: string): Promise<void> 
  * Lets the clients go on. No error when they were not held, or the database is gone from the pooler.
  * @throws HostError POOLER_UNAVAILABLE
  */
-export async function resume(settings: AgentSettings, database: string): Promise<void> {
-  await withConsole(settings, async (console) => {
+export const resume = (settings: AgentSettings, database: string): Promise<void> =>
+  withConsole(settings, async (console) => {
     await console.query(`RESUME ${argument(database)}`).catch(() => {});
+    if (await seen(console, database, false, RESUME_WITHIN_MS)) return;
+    throw new HostError('POOLER_UNAVAILABLE', `PgBouncer did not resume ${database}`);
   });
-  if (await seen(settings, database, false, RESUME_WITHIN_MS)) return;
-  throw new HostError('POOLER_UNAVAILABLE', `PgBouncer did not resume ${database}`);
-}
 
 /** Whether the database's flag comes to be `paused` in time. One the pooler does not serve has no clients to hold. */
-const seen = (settings: AgentSettings, database: string, paused: boolean, within: number): Promise<boolean> =>
-  withConsole(settings, async (console) => {
-    for (const deadline = performance.now() + within; ; await sleep(LOOK_EVERY_MS)) {
-      const entry = (await showDatabases(console)).find(({ name }) => name === database);
-      if ((entry?.paused ?? paused) === paused) return true;
-      if (performance.now() > deadline) return false;
-    }
-  });
+async function seen(console: Session, database: string, paused: boolean, within: number): Promise<boolean> {
+  for (const deadline = performance.now() + within; ; await sleep(LOOK_EVERY_MS)) {
+    const entry = (await showDatabases(console)).find(({ name }) => name === database);
+    if ((entry?.paused ?? paused) === paused) return true;
+    if (performance.now() > deadline) return false;
+  }
+}
 
 /**
  * Closes server connections as soon as each is free: of one database, or of all. Clients keep theirs.

@@ -38,7 +38,6 @@ export async function reconcileHost(
   const inventory = await callHost('host.inventory', {});
   if (!(await isKnownCluster(db, hostId, inventory, admit))) return;
   const found = differencesBetween(inventory, obeyed, await readRecords(db, hostId, new Date()));
-
   const leftovers = await leftoversAmong(db, hostId, found);
 
   await forgetAppliedAccess(db, found.outdatedAccess);

@@ -10,8 +10,8 @@ import { dropBranch } from '../support/jobs.ts';
 import { Load } from '../support/load.ts';
 import type { Stack } from '../support/stack.ts';
 import type { XfsMount } from '../support/xfs.ts';
+import { connectToClone, endSessions, makeBareClone, timeBareClone } from './bare-clone.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
-import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
@@ -45,27 +45,18 @@ with its branches. Tried, and the extents for each transaction stayed: the hint 
 what has moved before; a log of 512 MB. Blocks of 16 or 64 KB are experimental in the kernel, and were no better either.`;
 
 /** What kept branches and writing do to the time of a clone, and what undoes it. @param signal ends it */
-export async function measureAgedSource(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
-  const report = await onXfsStack(signal, DISK_BYTES, measure);
-  return { ...report, setting: { ...machine, ...report.setting } };
-}
+export const measureAgedSource = (signal: AbortSignal): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, measure);
 
 async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
-  const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
+  const postgres = await connectToClone(stack);
   try {
-    await postgres.query('set file_copy_method = clone');
     const fresh = await filledMain(api, 'Fresh', MEGABYTES);
     const aged = await filledMain(api, 'Aged', MEGABYTES);
     await raiseCaps(stack, api, aged);
     const transactions = await age(api, aged);
 
-    const bare = async (database: string) => {
-      const ms = await timeClone(postgres, database, 'bare');
-      await postgres.query('drop database bare');
-      return ms;
-    };
     const branch = async ({ project }: FilledMain) => {
       let branchId = '';
       const ms = await timed(async () => {
@@ -75,7 +66,8 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       return ms;
     };
     const treat = async (database: string, action: (folder: string) => Promise<unknown>) => {
-      await timeClone(postgres, aged.main.database, database);
+      await endSessions(postgres, aged.main.database);
+      await makeBareClone(postgres, aged.main.database, database);
       const folder = await folderOf(postgres, stack, database);
       const used = disk.usedBytes();
       const ms = await timed(() => action(folder));
@@ -97,10 +89,10 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       rewritten: 'rewritten',
     };
     const clones = await byTurns(ROUNDS, {
-      fresh: () => bare(sources.fresh),
-      aged: () => bare(sources.aged),
-      defragmented: () => bare(sources.defragmented),
-      rewritten: () => bare(sources.rewritten),
+      fresh: () => timeBareClone(postgres, sources.fresh),
+      aged: () => timeBareClone(postgres, sources.aged),
+      defragmented: () => timeBareClone(postgres, sources.defragmented),
+      rewritten: () => timeBareClone(postgres, sources.rewritten),
       'fresh, branch': () => branch(fresh),
       'aged, branch': () => branch(aged),
     });
@@ -158,14 +150,6 @@ async function raiseCaps(stack: Stack, api: Api, { project }: FilledMain): Promi
     storage_quota_cap_gib: 20,
   });
   await api.patch(`/v1/projects/${project.id}`, { storage_quota_gib: 20 });
-}
-
-async function timeClone(postgres: pg.Client, source: string, name: string): Promise<number> {
-  // PostgreSQL clones no database with sessions in it, and the pooler keeps some for the next client.
-  await postgres.query('select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = $1', [
-    source,
-  ]);
-  return timed(() => postgres.query(`create database ${name} template "${source}" strategy file_copy`));
 }
 
 async function folderOf(postgres: pg.Client, stack: Stack, database: string): Promise<string> {

@@ -2,7 +2,6 @@ import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
 import type { Stack } from '../support/stack.ts';
-import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
 import { median } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
@@ -32,11 +31,9 @@ were in use: Node lets garbage lie as long as the machine has room for it. Hence
 deletion and creation beside 1,000 branches took 0.08 s of processor time without them and 0.12 s with them.`;
 
 /** @param signal ends it */
-export async function measureAgentMemory(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
+export function measureAgentMemory(signal: AbortSignal): Promise<Report> {
   const env = { MEASURE_INTERVAL_SECONDS: String(MEASURE_EVERY_S) };
-  const report = await onXfsStack(signal, DISK_BYTES, (stack) => measure(stack, signal), env);
-  return { ...report, setting: { ...machine, ...report.setting } };
+  return onXfsStack(signal, DISK_BYTES, (stack) => measure(stack, signal), env);
 }
 
 async function measure(stack: Stack, signal: AbortSignal): Promise<Report> {

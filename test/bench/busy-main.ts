@@ -5,9 +5,8 @@ import { dropBranch } from '../support/jobs.ts';
 import { Load } from '../support/load.ts';
 import { slowestClone } from '../support/slowest-clone.ts';
 import type { Stack } from '../support/stack.ts';
-import { cloneStep } from './clone-step.ts';
+import { addDurations, creationSteps } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
-import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
 import { byTurns, median } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
@@ -30,11 +29,8 @@ waiting for transactions to end, \`CREATE DATABASE\`) and the whole call are sho
 A branch is dropped before the next is made. The clients share the machine with the servers.`;
 
 /** How long the clients of a database that is written to stand still while it is branched. @param signal ends it */
-export async function measureBusyMain(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
-  const report = await onXfsStack(signal, DISK_BYTES, measure);
-  return { ...report, setting: { ...machine, ...report.setting } };
-}
+export const measureBusyMain = (signal: AbortSignal): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, measure);
 
 async function measure(stack: Stack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
@@ -42,7 +38,8 @@ async function measure(stack: Stack): Promise<Report> {
   const { project, main } = await filledMain(api, 'Busy', MEGABYTES);
   const load = await Load.start(main.database_url, CLIENTS);
   try {
-    const clones = { 'CREATE DATABASE': [] as number[], 'clone step': [] as number[], call: [] as number[] };
+    const clones = { 'CREATE DATABASE': [] as number[], call: [] as number[] };
+    const steps: Record<string, number[]> = {};
     const began = performance.now();
     const stalls = await byTurns(ROUNDS, {
       'worst transaction, no branch': async () => {
@@ -61,13 +58,13 @@ async function measure(stack: Stack): Promise<Report> {
         clones.call.push(performance.now() - start);
         await sleep(AFTER_MS);
         const { worstMs } = load.since(start);
-        clones['clone step'].push(await cloneStep(api, project.id));
+        addDurations(steps, await creationSteps(api, project.id));
         await dropBranch(api, project.id, branchId);
         return worstMs;
       },
     });
     // The first round warms up.
-    for (const samples of Object.values(clones)) samples.shift();
+    for (const samples of [...Object.values(clones), ...Object.values(steps)]) samples.shift();
     const { transactions, failures } = load.since(began);
     const stall = stalls['worst transaction, branch'];
     const ratio = (samples: number[]) => median(stall) / median(samples);
@@ -83,7 +80,7 @@ async function measure(stack: Stack): Promise<Report> {
           unit: '×',
         },
         { name: 'failed transactions', measured: failures.length, limit: 0, unit: 'transactions' },
-        { name: 'worst stall ÷ clone step', measured: ratio(clones['clone step']), limit: null, unit: '×' },
+        { name: 'worst stall ÷ clone step', measured: ratio(steps.clone ?? []), limit: null, unit: '×' },
         { name: 'worst stall ÷ whole call', measured: ratio(clones.call), limit: null, unit: '×' },
         {
           name: 'worst stall − CREATE DATABASE',
@@ -92,7 +89,11 @@ async function measure(stack: Stack): Promise<Report> {
           unit: 'ms',
         },
       ],
-      times: { 'The slowest of all clients': stalls, 'The branch': clones },
+      times: {
+        'The slowest of all clients': stalls,
+        'The branch': clones,
+        'Where the time of the call goes': steps,
+      },
     };
   } finally {
     await load.stop();

@@ -2,7 +2,6 @@ import { Api, type ProjectBody } from '../support/api.ts';
 import { attempt, attempts, type Outcome, type Target, targetOfUrl, tried } from '../support/attempts.ts';
 import { dropBranch } from '../support/jobs.ts';
 import { startStack, UNLIMITED } from '../support/stack.ts';
-import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
 import { byTurns, median } from './rounds.ts';
 
@@ -20,7 +19,6 @@ crowd those are through who are connecting when the fiftieth is logged: it is sh
 
 /** @param signal ends it */
 export async function measureConnectionLimits(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   const stack = await startStack({ env: UNLIMITED, restarts: false });
   try {
     const api = new Api(stack.url, await stack.token());
@@ -41,7 +39,6 @@ export async function measureConnectionLimits(signal: AbortSignal): Promise<Repo
     return {
       title: 'Connection limits',
       method: METHOD,
-      setting: machine,
       goals: Object.entries(counts).map(([name, samples]) => ({
         name,
         measured: median(samples),

@@ -1,14 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
-import { Api, type BranchBody, type Credentials, type ProjectBody } from '../support/api.ts';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
-import { dropBranch, type Job } from '../support/jobs.ts';
-import { fillLedger, Load } from '../support/load.ts';
+import { Api, type BranchBody } from '../support/api.ts';
+import { dropBranch } from '../support/jobs.ts';
+import { Load } from '../support/load.ts';
 import type { Stack } from '../support/stack.ts';
 import type { XfsMount } from '../support/xfs.ts';
-import { describeMachine } from './machine.ts';
+import { connectToClone, timeBareClone } from './bare-clone.ts';
+import { addDurations, creationSteps } from './creation-steps.ts';
+import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { byTurns, median } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
@@ -37,21 +38,17 @@ system has less after one branch, write-ahead log and all. \`npm run bench\` mea
  * Copy-on-write in figures: what a branch costs in time, beside a bare clone, and on the disk.
  * @throws whatever comes first when `signal` ends it
  */
-export async function measureCopyOnWrite(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
-  const report = await onXfsStack(signal, DISK_BYTES, measure);
-  return { ...report, setting: { ...machine, ...report.setting } };
-}
+export const measureCopyOnWrite = (signal: AbortSignal): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, measure);
 
 async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
-  const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
+  const postgres = await connectToClone(stack);
   try {
-    await postgres.query('set file_copy_method = clone');
     const large = await Source.make(api, postgres, LARGE);
     const small = await Source.make(api, postgres, SMALL);
 
-    const steps = { atRest: {}, inUse: {} };
+    const steps: Record<'atRest' | 'inUse', Record<string, number[]>> = { atRest: {}, inUse: {} };
     const atRest = await byTurns(ROUNDS, {
       'bare clone, 1 GB at rest': () => large.timeBareClone(),
       'branch, 1 GB at rest': () => large.timeBranch(steps.atRest),
@@ -66,6 +63,8 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       'branch, 1 GB in use': () => large.use().then(() => large.timeBranch(steps.inUse)),
     });
     await large.leave();
+    // The first round warms up.
+    for (const samples of Object.values(steps).flatMap(Object.values)) samples.shift();
     const samples = { ...atRest, ...inUse };
     const ratio = (one: keyof typeof samples, other: keyof typeof samples) =>
       median(samples[one]) / median(samples[other]);
@@ -124,34 +123,29 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
 class Source {
   readonly #api: Api;
   readonly #postgres: pg.Client;
-  readonly #project: ProjectBody;
-  readonly #main: Credentials;
+  readonly #source: FilledMain;
   readonly bytes: number;
   #load: Load | undefined;
 
-  private constructor(api: Api, postgres: pg.Client, project: ProjectBody, main: Credentials, bytes: number) {
+  private constructor(api: Api, postgres: pg.Client, source: FilledMain, bytes: number) {
     this.#api = api;
     this.#postgres = postgres;
-    this.#project = project;
-    this.#main = main;
+    this.#source = source;
     this.bytes = bytes;
   }
 
   static async make(api: Api, postgres: pg.Client, megabytes: number): Promise<Source> {
-    const project = await api.project(`Source of ${megabytes} MB`, { storage_quota_gib: 5 });
-    await api.allow(project.id);
-    const main = await api.credentials(project.id, 'main');
-    await fillLedger(main.direct_url, megabytes);
+    const source = await filledMain(api, `Source of ${megabytes} MB`, megabytes);
     const { rows } = await postgres.query<{ bytes: string }>('select pg_database_size($1) as bytes', [
-      main.database,
+      source.main.database,
     ]);
-    return new Source(api, postgres, project, main, Number(rows[0]?.bytes));
+    return new Source(api, postgres, source, Number(rows[0]?.bytes));
   }
 
   /** Leaves the database as writing clients do. They stay connected: a branch takes few attempts a minute. */
   async use(): Promise<void> {
     if (this.#load) this.#load.resume();
-    else this.#load = await Load.start(this.#main.database_url, WRITERS);
+    else this.#load = await Load.start(this.#source.main.database_url, WRITERS);
     await sleep(WRITING_MS);
     await this.#load.rest();
   }
@@ -161,51 +155,26 @@ class Source {
   }
 
   branch(name: string): Promise<BranchBody> {
-    return this.#api.branch(this.#project.id, name);
+    return this.#api.branch(this.#source.project.id, name);
   }
 
-  drop({ id }: BranchBody): Promise<void> {
-    return dropBranch(this.#api, this.#project.id, id);
+  timeBareClone(): Promise<number> {
+    return timeBareClone(this.#postgres, this.#source.main.database);
   }
 
-  async timeBareClone(): Promise<number> {
-    const { database } = this.#main;
-    // PostgreSQL clones no database with sessions in it, and the pooler keeps some for the next client.
-    await this.#postgres.query(
-      'select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = $1',
-      [database],
-    );
-    const ms = await timed(() =>
-      this.#postgres.query(`create database bare template "${database}" strategy file_copy`),
-    );
-    await this.#postgres.query('drop database bare');
-    return ms;
-  }
-
-  /** @param steps where to note what each step took, and what the gateway needs before and after them */
-  async timeBranch(steps: Record<string, number[]> = {}): Promise<number> {
+  /** @param samples where to note what each step took, and what the gateway needs before and after them */
+  async timeBranch(samples: Record<string, number[]> = {}): Promise<number> {
+    const { id } = this.#source.project;
     const started = Date.now();
     const branch = await this.branch('round');
     const ended = Date.now();
-    const { body } = await this.#api.get<{ jobs: Job[] }>(
-      `/api/v1/projects/${this.#project.id}/jobs?limit=1`,
-    );
-    const spans = (body.jobs[0]?.steps ?? []).map((step) => ({
-      name: step.name,
-      from: Date.parse(step.started_at ?? ''),
-      to: Date.parse(step.finished_at ?? ''),
-    }));
-    const first = Math.min(...spans.map(({ from }) => from));
-    const last = Math.max(...spans.map(({ to }) => to));
-    for (const { name, from, to } of [
-      { name: '(before)', from: started, to: first },
-      ...spans,
-      { name: '(after)', from: last, to: ended },
-    ]) {
-      steps[name] ??= [];
-      steps[name].push(to - from);
-    }
-    await this.drop(branch);
+    const steps = await creationSteps(this.#api, id);
+    addDurations(samples, [
+      { name: '(before)', from: started, to: Math.min(...steps.map(({ from }) => from)) },
+      ...steps,
+      { name: '(after)', from: Math.max(...steps.map(({ to }) => to)), to: ended },
+    ]);
+    await dropBranch(this.#api, id, branch.id);
     return ended - started;
   }
 }

@@ -5,7 +5,6 @@ import { readProcessTimes } from '../../agent/measurement/process-times.ts';
 import { startHost, type TestHost } from '../support/host.ts';
 import { type Branch, connect, Project } from '../support/host-project.ts';
 import { branchIn, TestMeter } from '../support/metering.ts';
-import { describeMachine } from './machine.ts';
 import type { Goal, Report } from './report.ts';
 import { median } from './rounds.ts';
 
@@ -60,7 +59,6 @@ one was charged with 1.6 times its CPU, and its neighbour with 0.75 times ([what
 
 /** @param signal ends it */
 export async function measureCpuTold(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   const servers = await startHost();
   try {
     const branches = [await makeBranch(servers, 'ada'), await makeBranch(servers, 'bob')] as const;
@@ -80,7 +78,7 @@ export async function measureCpuTold(signal: AbortSignal): Promise<Report> {
     return {
       title: 'CPU time told',
       method: METHOD,
-      setting: { ...machine, PostgreSQL: row?.server_version ?? '' },
+      setting: { PostgreSQL: row?.server_version ?? '' },
       goals: CASES.flat().map(
         ({ name, kind }): Goal => ({
           name: `told off the truth: ${name}`,

@@ -1,11 +1,11 @@
 import type pg from 'pg';
 import { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
-import { dropBranch, type Job } from '../support/jobs.ts';
+import { dropBranch } from '../support/jobs.ts';
 import type { Stack } from '../support/stack.ts';
+import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
+import { addDurations, creationSteps } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
-import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
@@ -46,18 +46,14 @@ minutes, and the 400th branch within these found no connection left.`;
  * Branches a second, made in many projects at once, beside bare clones.
  * @throws whatever comes first when `signal` ends it
  */
-export async function measureCreationThroughput(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
-  const report = await onXfsStack(signal, DISK_BYTES, measure);
-  return { ...report, setting: { ...machine, ...report.setting } };
-}
+export const measureCreationThroughput = (signal: AbortSignal): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, measure);
 
 async function measure(stack: Stack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
   const sources: Source[] = [];
   for (let n = 1; n <= PROJECTS; n++) {
-    const session = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
-    await session.query('set file_copy_method = clone');
+    const session = await connectToClone(stack);
     sources.push(new Source(api, session, await filledMain(api, `Source ${n}`, MEGABYTES)));
   }
   const steps: Record<string, number[]> = {};
@@ -121,12 +117,8 @@ class Source {
     this.#source = source;
   }
 
-  /** PostgreSQL clones no database with sessions in it, and the pooler keeps some for the next client. */
   empty() {
-    return this.#session.query(
-      'select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = $1',
-      [this.#source.main.database],
-    );
+    return endSessions(this.#session, this.#source.main.database);
   }
 
   async use(): Promise<void> {
@@ -145,7 +137,7 @@ class Source {
     const { database } = this.#source.main;
     for (let n = 1; n <= BRANCHES; n++) {
       const name = `bare_${database}_${n}`.slice(0, 63);
-      await this.#session.query(`create database "${name}" template "${database}" strategy file_copy`);
+      await makeBareClone(this.#session, database, name);
       this.#bareClones.push(name);
     }
   }
@@ -159,13 +151,7 @@ class Source {
 
   /** @param steps where to note what each step of the round's creations took; their branches are dropped by now */
   async noteSteps(steps: Record<string, number[]>): Promise<void> {
-    const path = `/api/v1/projects/${this.#source.project.id}/jobs?limit=${2 * BRANCHES}`;
-    const { body } = await this.#api.get<{ jobs: Job[] }>(path);
-    const creations = body.jobs.filter(({ kind }) => kind === 'branch.create');
-    for (const { name, started_at, finished_at } of creations.flatMap((job) => job.steps)) {
-      steps[name] ??= [];
-      steps[name].push(Date.parse(finished_at ?? '') - Date.parse(started_at ?? ''));
-    }
+    addDurations(steps, await creationSteps(this.#api, this.#source.project.id, 2 * BRANCHES));
   }
 
   async dropMade(): Promise<void> {

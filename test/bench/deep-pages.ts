@@ -3,7 +3,6 @@ import { PageMarks } from '../../agent/rows/page-marks.ts';
 import { Walks } from '../../agent/rows/walks.ts';
 import { startHostWithProject } from '../support/host-project.ts';
 import { Browser } from '../support/host-rows.ts';
-import { describeMachine } from './machine.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
 
@@ -17,13 +16,11 @@ const LIMIT = 2;
 
 const METHOD = `One table of ${ROWS.toLocaleString('en')} rows with a primary key, vacuumed, data in the page cache; \
 pages of ${PAGE} rows, as the agent answers the gateway. By turns in ${ROUNDS} rounds: the page at 0 and that at \
-${DEEP.toLocaleString('en')}. Before each pair that is measured as a first visit the agent forgets all it knows of the \
-table. "First visit" comes ${LOOK_MS} ms after the answer of the page at 0, "at once" with no pause at all, "later \
-visit" after the first one.`;
+${DEEP.toLocaleString('en')}. Before each the agent forgets all it knows of the table, and answers the page at 0. \
+"First visit" comes ${LOOK_MS} ms after that answer, "at once" with no pause at all, "later visit" after the first one.`;
 
 /** @param signal ends it */
 export async function measureDeepPages(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   const { servers, main } = await startHostWithProject(
     'db_bench_prod',
     'CREATE TABLE item (id bigint PRIMARY KEY, name text NOT NULL, price numeric, made timestamptz NOT NULL)',
@@ -47,21 +44,20 @@ export async function measureDeepPages(signal: AbortSignal): Promise<Report> {
         const { rows: found } = await browser.page('item', DEEP, PAGE);
         if (found[0]?.id !== String(DEEP + 1)) throw new Error('this is another page');
       });
+    const firstVisit = async (lookMs: number) => {
+      await forget();
+      await first();
+      await sleep(lookMs);
+      return deep();
+    };
     const times = await byTurns(ROUNDS, {
       'page at 0': async () => {
         await forget();
         return first();
       },
-      'first visit': async () => {
-        await sleep(LOOK_MS);
-        return deep();
-      },
-      'later visit': deep,
-      'at once': async () => {
-        await forget();
-        await first();
-        return deep();
-      },
+      'first visit': () => firstVisit(LOOK_MS),
+      'later visit': () => firstVisit(LOOK_MS).then(deep),
+      'at once': () => firstVisit(0),
     });
     const ratio = (name: Exclude<keyof typeof times, 'page at 0'>, limit: number | null): Goal => ({
       name: `${name} ÷ page at 0`,
@@ -73,7 +69,7 @@ export async function measureDeepPages(signal: AbortSignal): Promise<Report> {
     return {
       title: 'Pages deep in a table',
       method: METHOD,
-      setting: { ...machine, PostgreSQL: server?.server_version ?? '' },
+      setting: { PostgreSQL: server?.server_version ?? '' },
       goals: [ratio('first visit', LIMIT), ratio('later visit', LIMIT), ratio('at once', null)],
       times: { [`${ROWS.toLocaleString('en')} rows`]: times },
     };

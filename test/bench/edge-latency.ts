@@ -1,5 +1,4 @@
 import { startTripsGateway, type TripsGateway } from '../support/trips-gateway.ts';
-import { describeMachine } from './machine.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
 
@@ -17,7 +16,6 @@ another. A host that answers at once is one of them. That no read takes more tha
 
 /** @param signal ends it */
 export async function measureEdgeLatency(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   const near = await startTripsGateway(NEAR_MS);
   const far = await startTripsGateway(FAR_MS);
   try {
@@ -42,7 +40,6 @@ export async function measureEdgeLatency(signal: AbortSignal): Promise<Report> {
     return {
       title: 'Latency at the edge',
       method: METHOD,
-      setting: machine,
       goals: [trips('a project', 1), trips('usage', 1), trips('rows', 2)],
       times: { 'One request': times },
     };

@@ -5,7 +5,6 @@ import { throughput } from '../support/crowd.ts';
 import { migratedD1 } from '../support/d1.ts';
 import { newSigner, startProvider } from '../support/provider.ts';
 import { bundle, OBJECTS, SETTINGS, startWorker } from '../support/worker.ts';
-import { describeMachine } from './machine.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median } from './rounds.ts';
 
@@ -45,7 +44,6 @@ of its share ([0016](../decisions/0016-what-a-rate-limit-counts.md)).`;
 
 /** @param signal ends it */
 export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);
   const worker = startWorker(await bundle('throughput-worker'), {
@@ -98,7 +96,6 @@ export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report
     return {
       title: 'Throughput at the edge',
       method: METHOD,
-      setting: machine,
       goals: [
         ratio('me', 'bare', LIMIT),
         ratio('bare, object', 'bare'),

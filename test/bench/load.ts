@@ -8,7 +8,6 @@ import { CallLog, type Span } from './load/call-log.ts';
 import { rest } from './load/client.ts';
 import { API_CLIENTS, Crowd, POOLED_CLIENTS, PROJECTS } from './load/crowd.ts';
 import { type MemoryCourse, SAMPLE_EVERY_MS, watchMemory } from './load/memory.ts';
-import { describeMachine } from './machine.ts';
 import type { Goal, Report } from './report.ts';
 import { median } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
@@ -40,11 +39,8 @@ the clients are one process on the same machine.`;
  * @param signal ends it
  * @param minutes how long, after the warm-up
  */
-export async function measureLoad(signal: AbortSignal, minutes: number): Promise<Report> {
-  const machine = describeMachine();
-  const report = await onXfsStack(signal, DISK_BYTES, (stack) => measure(stack, signal, minutes));
-  return { ...report, setting: { ...machine, ...report.setting } };
-}
+export const measureLoad = (signal: AbortSignal, minutes: number): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, (stack) => measure(stack, signal, minutes));
 
 async function measure(stack: Stack, signal: AbortSignal, minutes: number): Promise<Report> {
   const log = new CallLog();
@@ -152,7 +148,8 @@ function loginsKept(memory: MemoryCourse, minutes: number, branches: number): st
   const [first, last] = compared(memory.PgBouncer, minutes);
   const [keptFirst, keptLast] = compared(memory['PgBouncer, of logins'], minutes);
   return `PgBouncer keeps what it was told of a login until it ends, also when the login is gone and no longer in its \
-files ([reported](https://github.com/pgbouncer/pgbouncer/pull/393)): 2.3 KB each (\`user_cache\` of \`SHOW MEM\`), three a \
-branch, 7 MB for a thousand branches. In these ${minutes} minutes ${branches} branches were made. From the first to the last \
-PgBouncer grew by ${(last - first).toFixed(1)} MB, ${(keptLast - keptFirst).toFixed(1)} MB of it logins. Only a new start of PgBouncer gives them back.`;
+files ([reported](https://github.com/pgbouncer/pgbouncer/pull/393)): 2.3 KB each, three a branch, 7 MB for a thousand \
+branches. When it runs out it takes as much again as it has, so it grows in ever larger and rarer steps (\`memtotal\` of \
+\`user_cache\` in \`SHOW MEM\`). In these ${minutes} minutes ${branches} branches were made. From the first to the last \
+PgBouncer grew by ${(last - first).toFixed(1)} MB, ${(keptLast - keptFirst).toFixed(1)} MB of it for logins. Only a new start of PgBouncer gives them back.`;
 }

@@ -5,7 +5,6 @@ import { Meter } from '../../agent/measurement/meter.ts';
 import { inDatabase } from '../../agent/postgres/connect.ts';
 import { freePort } from '../support/free-port.ts';
 import { startHost, type TestHost } from '../support/host.ts';
-import { describeMachine } from './machine.ts';
 import { Exporter, exporterHindrance, exporterVersion } from './postgres-exporter.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
@@ -34,7 +33,6 @@ statistics within 120 measurements.`;
 
 /** @param signal ends it */
 export async function measureMeasurement(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   const servers = await startHost();
   const meter = new Meter(servers.settings, { keeps: true });
   const session = await servers.connect();
@@ -81,7 +79,6 @@ export async function measureMeasurement(signal: AbortSignal): Promise<Report> {
       title: 'Measurement',
       method: METHOD,
       setting: {
-        ...machine,
         PostgreSQL: rows[0].server_version,
         'prometheus-postgres-exporter': missing ?? exporterVersion(),
         'databases sized in a measurement': String(sized),

@@ -1,11 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
 import { dropBranch } from '../support/jobs.ts';
 import { Load } from '../support/load.ts';
 import type { Stack } from '../support/stack.ts';
+import { connectToClone, makeBareClone } from './bare-clone.ts';
 import { filledMain } from './filled-main.ts';
-import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
 import { byTurns, median } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
@@ -41,19 +40,15 @@ on the same two processors, and at its end the clients of the cloned project who
 already. Not done: rules that need no reload (they would have to be decided by PostgreSQL's roles instead of \`pg_hba.conf\`).`;
 
 /** What the clients of one project feel of another's branches. @param signal ends it */
-export async function measureNeighbour(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
-  const report = await onXfsStack(signal, DISK_BYTES, measure);
-  return { ...report, setting: { ...machine, ...report.setting } };
-}
+export const measureNeighbour = (signal: AbortSignal): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, measure);
 
 async function measure(stack: Stack): Promise<Report> {
   const api = new Api(stack.url, await stack.token());
   const cloned = await filledMain(api, 'Cloned', CLONED_MB);
   const neighbour = await filledMain(api, 'Neighbour', NEIGHBOUR_MB);
   const still = await filledMain(api, 'Still', CLONED_MB);
-  const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
-  await postgres.query('set file_copy_method = clone');
+  const postgres = await connectToClone(stack);
   const loads = {
     cloned: await Load.start(cloned.main.database_url, CLIENTS, PAUSE_MS),
     neighbour: await Load.start(neighbour.main.database_url, CLIENTS, PAUSE_MS),
@@ -97,7 +92,7 @@ async function measure(stack: Stack): Promise<Report> {
       ),
       'during a bare clone': during(
         'during a bare clone',
-        () => postgres.query(`create database bare template "${still.main.database}" strategy file_copy`),
+        () => makeBareClone(postgres, still.main.database, 'bare'),
         () => postgres.query('drop database bare'),
       ),
       'during a checkpoint': during(

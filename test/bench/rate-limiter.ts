@@ -1,5 +1,4 @@
 import { SETTINGS, startWorker } from '../support/worker.ts';
-import { describeMachine } from './machine.ts';
 import { bundlePeer, installPeers, peerVersions } from './peers.ts';
 import type { Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
@@ -20,7 +19,6 @@ type Side = 'ours' | 'theirs' | 'none';
 
 /** @param signal ends it */
 export async function measureRateLimiter(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   installPeers();
   const worker = startWorker(await bundlePeer('limiter-worker'), {
     durableObjects: {
@@ -54,7 +52,7 @@ export async function measureRateLimiter(signal: AbortSignal): Promise<Report> {
     return {
       title: 'Rate limiter',
       method: METHOD,
-      setting: { ...machine, ...peerVersions('@hono-rate-limiter/cloudflare', 'hono-rate-limiter', 'hono') },
+      setting: peerVersions('@hono-rate-limiter/cloudflare', 'hono-rate-limiter', 'hono'),
       goals: [
         {
           name: 'decisions a second, ours ÷ theirs',

@@ -19,8 +19,8 @@ export interface Report {
   title: string;
   /** How it was measured, a paragraph. */
   method: string;
-  /** Machine and versions. */
-  setting: Record<string, string>;
+  /** Versions, and what else the figures depend on; `run.ts` adds the machine. */
+  setting?: Record<string, string>;
   goals: Goal[];
   /** Why a goal is missed and what was tried, a paragraph. */
   findings?: string;
@@ -46,7 +46,7 @@ export function writeReport(name: string, report: Report): void {
 
 /** The report in Markdown, which reads well in a terminal too. */
 export function renderReport(report: Report): string {
-  const { title, method, setting, goals, findings, times = {}, counts = {} } = report;
+  const { title, method, setting = {}, goals, findings, times = {}, counts = {} } = report;
   const sections = [
     `# ${title}`,
     method,

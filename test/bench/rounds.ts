@@ -2,8 +2,8 @@
 export type Samples<Case extends string> = Record<Case, number[]>;
 
 /**
- * Runs the cases by turns, so that whatever else happens on the machine meets all of them alike. A first
- * round, which is not kept, warms everything up.
+ * Runs the cases by turns, so that whatever else happens on the machine meets all of them alike; every other round
+ * backwards, so that what one leaves to the next does too. A first round, which is not kept, warms everything up.
  * @param cases what is measured; each says itself what it came to
  */
 export async function byTurns<Case extends string>(
@@ -13,7 +13,7 @@ export async function byTurns<Case extends string>(
   const names = Object.keys(cases) as Case[];
   const samples = Object.fromEntries(names.map((name) => [name, [] as number[]])) as Samples<Case>;
   for (let round = 0; round <= rounds; round++) {
-    for (const name of names) {
+    for (const name of round % 2 === 0 ? names : names.toReversed()) {
       const sample = await cases[name]();
       if (round > 0) samples[name].push(sample);
     }

@@ -13,7 +13,6 @@ import { connect } from '../support/database.ts';
 import { connectOnHost, socketsOf } from '../support/host-session.ts';
 import { startLinkGateway } from '../support/link-gateway.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack.ts';
-import { describeMachine } from './machine.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, type Samples, timed } from './rounds.ts';
 import { serverVersions } from './xfs-stack.ts';
@@ -50,13 +49,12 @@ clients have.`;
 
 /** @param signal ends it */
 export async function measureRowPages(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   const { pages, versions } = await measurePages(signal);
   const calls = await measureLink(signal);
   return {
     title: 'A page of rows',
     method: METHOD,
-    setting: { ...machine, ...versions },
+    setting: versions,
     goals: [
       quotient(pages, 'page', 'pg, connected', { limit: PAGE_LIMIT }),
       quotient(pages, 'page', 'pg, connecting', { limit: null }),

@@ -11,6 +11,7 @@ import { measureDeepPages } from './deep-pages.ts';
 import { measureEdgeLatency } from './edge-latency.ts';
 import { measureEdgeThroughput } from './edge-throughput.ts';
 import { measureLoad } from './load.ts';
+import { describeMachine } from './machine.ts';
 import { measureMeasurement } from './measurement.ts';
 import { measureNeighbour } from './neighbour.ts';
 import { measureRateLimiter } from './rate-limiter.ts';
@@ -72,7 +73,9 @@ async function run(name: string, { hindrance, measure }: Benchmark, options: Opt
     return true;
   }
   console.log(`${name}: measuring, this takes some minutes`);
-  const report = await measure(interrupted.signal, options);
+  const machine = describeMachine();
+  const { setting, ...found } = await measure(interrupted.signal, options);
+  const report = { ...found, setting: { ...machine, ...setting } };
   writeReport(name, report);
   writeSummary();
   console.log(renderReport(report));

@@ -14,7 +14,7 @@ export function writeSummary(): void {
     .filter((file) => file.endsWith('.json'))
     .toSorted()
     .flatMap((file) => {
-      const { title, setting, goals }: Report = JSON.parse(readFileSync(join(FOLDER, file), 'utf8'));
+      const { title, setting = {}, goals }: Report = JSON.parse(readFileSync(join(FOLDER, file), 'utf8'));
       const page = `[${title}](${file.replace('.json', '.md')})`;
       return goals.map((goal) => [page, ...judged(goal), setting['load at the beginning'] ?? '']);
     });

@@ -5,7 +5,6 @@ import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack.ts';
-import { describeMachine } from './machine.ts';
 import { installPeers, peerFile, peerVersions } from './peers.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
@@ -30,7 +29,6 @@ and its time limit of 55 s is lifted.`;
 /** @param signal ends it */
 export async function measureTableList(signal: AbortSignal): Promise<Report> {
   installPeers();
-  const machine = describeMachine();
   const stack = await startStack({ env: UNLIMITED, restarts: false });
   try {
     const { database, url } = await makeTables(stack);
@@ -56,7 +54,7 @@ export async function measureTableList(signal: AbortSignal): Promise<Report> {
       return {
         title: 'A list of tables',
         method: METHOD,
-        setting: { ...machine, ...(await serverVersions(stack)), ...peerVersions(PEER) },
+        setting: { ...(await serverVersions(stack)), ...peerVersions(PEER) },
         goals: [ratio('peer', LIMIT), ratio('peer, without columns', null)],
         times: { [`${TABLES.toLocaleString('en')} tables`]: times },
       };

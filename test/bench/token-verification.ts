@@ -1,7 +1,6 @@
 import { newSigner, startProvider } from '../support/provider.ts';
 import type { VerificationOrder } from '../support/verification-worker.ts';
 import { bundle, startWorker } from '../support/worker.ts';
-import { describeMachine } from './machine.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
 
@@ -17,7 +16,6 @@ a Worker's stands still while it computes. Times are those of one verification.`
 
 /** @param signal ends it */
 export async function measureTokenVerification(signal: AbortSignal): Promise<Report> {
-  const machine = describeMachine();
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);
   const worker = startWorker(await bundle('verification-worker'), { bindings: { IDP_URL: provider.url } });
@@ -69,7 +67,6 @@ export async function measureTokenVerification(signal: AbortSignal): Promise<Rep
     return {
       title: 'Verification of tokens',
       method: METHOD,
-      setting: machine,
       goals: [
         ratio('gateway, warm', 'crypto.subtle', LIMIT),
         ratio('gateway, cold', 'crypto.subtle'),

@@ -4,7 +4,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { ROOT } from '../../dev/stack/repository.ts';
-import { describeMachine } from './machine.ts';
 import type { Report } from './report.ts';
 
 const LIMIT_KB = 400;
@@ -25,7 +24,6 @@ export async function measureWorkerBundle(): Promise<Report> {
     return {
       title: 'Worker bundle',
       method: METHOD,
-      setting: describeMachine(),
       goals: [
         { name: 'gzip', measured: size.gzip, limit: LIMIT_KB, unit: 'KB' },
         { name: 'script', measured: size.script, limit: null, unit: 'KB' },

@@ -1,12 +1,31 @@
 import { eq } from 'drizzle-orm';
-import type { Database } from '../../edge/database/database.ts';
+import { type Database, openDatabase } from '../../edge/database/database.ts';
 import { auditEvents, hosts, jobs, projectBranches, projects, users } from '../../edge/database/schema.ts';
 import { newJob } from '../../edge/jobs/job-store.ts';
 import type { RecordedBranch } from '../../edge/reconciliation/differences.ts';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
+import { startD1 } from './d1.ts';
 
 const EARLIER = new Date('2026-01-01T00:00:00Z');
 const times = { createdAt: EARLIER, updatedAt: EARLIER };
+
+/** The user of these records, at work. */
+export const ACTOR = {
+  userId: 'u',
+  email: 'e',
+  tenantId: 't',
+  ip: null,
+  userAgent: null,
+  requestId: 'r',
+} as const;
+
+/** A real D1 with the project on a host `h`. */
+export async function startRecords() {
+  const { binding, stop } = await startD1();
+  const db = openDatabase(binding);
+  await insertProject(db, 'h');
+  return { binding, db, stop };
+}
 
 /** Records of a project `p` on the host, which nobody has made. @param hostId registered here if it is not yet */
 export async function insertProject(db: Database, hostId: string): Promise<void> {
@@ -38,10 +57,8 @@ export async function insertBranch(
 
 /** A deletion of the project that is over: the trace that projects leave. */
 export async function insertDeletion(db: Database, hostId: string, projectId: string): Promise<void> {
-  const from = { ip: null, userAgent: null, requestId: 'r' };
-  const actor = { userId: 'u', email: 'e', tenantId: 't', ...from };
   const about = { id: crypto.randomUUID(), kind: 'project.delete', branchId: null } as const;
-  const job = newJob({ ...about, projectId, hostId, actor }, EARLIER);
+  const job = newJob({ ...about, projectId, hostId, actor: ACTOR }, EARLIER);
   await db.insert(jobs).values({ ...job, status: 'succeeded' });
 }
 

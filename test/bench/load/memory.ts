@@ -48,11 +48,10 @@ function kilobytes(pid: number, line: string): number {
   }
 }
 
-/** MB that PgBouncer keeps of logins, those that are gone included. */
+/** MB that PgBouncer keeps for logins: those that are gone included, and as much again each time that it runs out. */
 async function keptOfLogins(console: pg.Client): Promise<number> {
-  const { rows } = await console.query<{ name: string; size: string; used: string }>('SHOW MEM');
-  const users = rows.find(({ name }) => name === 'user_cache');
-  return (Number(users?.size) * Number(users?.used)) / 2 ** 20;
+  const { rows } = await console.query<{ name: string; memtotal: string }>('SHOW MEM');
+  return Number(rows.find(({ name }) => name === 'user_cache')?.memtotal) / 2 ** 20;
 }
 
 /** Looks every five seconds, until the end. */

@@ -1,24 +1,14 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, expect, test } from 'vitest';
 import { recordBranchDeletion } from '../../../edge/branches/delete-branch.ts';
-import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import { projects } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
-import { startD1, type TestD1 } from '../../support/d1.ts';
-import { insertBranch, insertProject } from '../../support/records.ts';
+import { ACTOR, insertBranch, startRecords } from '../../support/records.ts';
 
-let d1: TestD1;
-let db: Database;
+const { db, stop } = await startRecords();
+afterAll(stop);
 
-beforeAll(async () => {
-  d1 = await startD1();
-  db = openDatabase(d1.binding);
-  await insertProject(db, 'h');
-});
-afterAll(() => d1.stop());
-
-const actor = { userId: 'u', email: 'e', tenantId: 't', ip: null, userAgent: null, requestId: 'r' };
-const about = { projectId: 'p', hostId: 'h', actor, kind: 'branch.delete' } as const;
+const about = { projectId: 'p', hostId: 'h', actor: ACTOR, kind: 'branch.delete' } as const;
 
 test.each([
   ['access that is on its way gets a newer one behind it', { accessRevision: 3, accessApplied: 2 }, 4],

@@ -1,22 +1,14 @@
 import { eq, sql } from 'drizzle-orm';
-import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type Database, inOneBatch, openDatabase } from '../../../edge/database/database.ts';
+import { afterAll, expect, test } from 'vitest';
+import { inOneBatch } from '../../../edge/database/database.ts';
 import { networkRules, projects } from '../../../edge/database/schema.ts';
 import { addRule } from '../../../edge/network-rules/add-rule.ts';
 import { recordRule } from '../../../edge/network-rules/change-rules.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/network/rule-limit.ts';
-import { startD1, type TestD1 } from '../../support/d1.ts';
-import { insertProject } from '../../support/records.ts';
+import { ACTOR, startRecords } from '../../support/records.ts';
 
-let d1: TestD1;
-let db: Database;
-
-beforeAll(async () => {
-  d1 = await startD1();
-  db = openDatabase(d1.binding);
-  await insertProject(db, 'h');
-});
-afterAll(() => d1.stop());
+const { binding, db, stop } = await startRecords();
+afterAll(stop);
 
 const ruleFor = (cidr: string) => ({
   id: crypto.randomUUID(),
@@ -30,11 +22,10 @@ const ruleFor = (cidr: string) => ({
   tenantId: 't',
   createdAt: new Date(),
 });
-const actor = { userId: 'u', email: 'e', tenantId: 't', ip: null, userAgent: null, requestId: 'r' };
 const keyUse = { tenantId: 't', userId: 'u', path: '/', key: 'k', bodyHash: 'h' };
 
 test('a project has no more rules than its host can be told at once; a refused one takes neither key nor revision', async () => {
-  await d1.binding
+  await binding
     .prepare(
       `with recursive n (i) as (select 2 union all select i + 1 from n where i < ?)
        insert into network_rules (id, project_id, cidr, source, revision, created_by, tenant_id, created_at)
@@ -43,10 +34,10 @@ test('a project has no more rules than its host can be told at once; a refused o
     .bind(NETWORK_RULES_MAX)
     .run();
   const last = ruleFor('192.0.2.1/32');
-  expect(await recordRule(db, last, actor, null)).toBeNull();
+  expect(await recordRule(db, last, ACTOR, null)).toBeNull();
   const refused = { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
-  expect(await recordRule(db, ruleFor('192.0.2.2/32'), actor, keyUse)).toEqual(refused);
-  expect(await recordRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, actor, null)).toEqual({
+  expect(await recordRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toEqual(refused);
+  expect(await recordRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toEqual({
     code: 'PROJECT_NOT_ACTIVE',
   });
   const ofCreator = addRule(db, ruleFor('192.0.2.3/32'), sql`true`);
@@ -55,5 +46,5 @@ test('a project has no more rules than its host can be told at once; a refused o
   expect((await db.select().from(projects))[0]?.accessRevision).toBe(1);
 
   await db.delete(networkRules).where(eq(networkRules.id, last.id));
-  expect(await recordRule(db, ruleFor('192.0.2.2/32'), actor, keyUse)).toBeNull();
+  expect(await recordRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toBeNull();
 });

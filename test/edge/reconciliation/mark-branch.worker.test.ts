@@ -1,27 +1,18 @@
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/access-revision.ts';
 import { expireBranches } from '../../../edge/branches/expire-branches.ts';
-import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import { projects } from '../../../edge/database/schema.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { clusterOnRecord } from '../../../edge/reconciliation/known-cluster.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
-import { startD1, type TestD1 } from '../../support/d1.ts';
-import { insertBranch, insertProject, readBranch } from '../../support/records.ts';
+import { insertBranch, readBranch, startRecords } from '../../support/records.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const EARLIER = new Date(NOW.getTime() - 1);
 const LATER = new Date(NOW.getTime() + 1);
 
-let d1: TestD1;
-let db: Database;
-
-beforeAll(async () => {
-  d1 = await startD1();
-  db = openDatabase(d1.binding);
-  await insertProject(db, 'h');
-});
-afterAll(() => d1.stop());
+const { db, stop } = await startRecords();
+afterAll(stop);
 
 test.each([
   ['active', null],

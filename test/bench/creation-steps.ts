@@ -1,0 +1,30 @@
+import type { Api } from '../support/api.ts';
+import type { Job } from '../support/jobs.ts';
+
+/** From when to when, in milliseconds since 1970. */
+export interface Span {
+  name: string;
+  from: number;
+  to: number;
+}
+
+/** The steps of the creations among the newest jobs of a project. @param jobs how many are looked at */
+export async function creationSteps(api: Api, projectId: string, jobs = 1): Promise<Span[]> {
+  const { body } = await api.get<{ jobs: Job[] }>(`/api/v1/projects/${projectId}/jobs?limit=${jobs}`);
+  return body.jobs
+    .filter(({ kind }) => kind === 'branch.create')
+    .flatMap(({ steps }) => steps)
+    .map(({ name, started_at, finished_at }) => ({
+      name,
+      from: Date.parse(started_at ?? ''),
+      to: Date.parse(finished_at ?? ''),
+    }));
+}
+
+/** Adds what each took, in milliseconds, to the samples under its name. */
+export function addDurations(samples: Record<string, number[]>, spans: readonly Span[]): void {
+  for (const { name, from, to } of spans) {
+    samples[name] ??= [];
+    samples[name].push(to - from);
+  }
+}
