@@ -103,9 +103,9 @@ async function makeClone(
   } else {
     // What is written now is not left for the checkpoint inside CREATE DATABASE, while clients are held.
     if (inUse && strategy !== 'wal_log') await session.query('CHECKPOINT');
-    // A login is waited for by the pooler for some seconds only: a long copy holds its clients from start to end.
-    const quick = strategy !== 'file_copy';
-    pausedMs = await cloneLive(host, session, { source, inUse, quick, busyWait, create });
+    // A login is waited for by the pooler for some seconds only: a long copy holds its clients from the start.
+    const hold = inUse || strategy === 'file_copy';
+    pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
   }
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
 }

@@ -6,7 +6,6 @@ import {
   LOGIN_RETRY_SECONDS,
   RESERVED_FOR_AGENT,
   RULE_FILES,
-  SERVER_CONNECT_SECONDS,
   SERVER_IDLE_SECONDS,
 } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
@@ -101,10 +100,6 @@ const CHECKS: readonly Check[] = [
   advice(
     ({ pooler }) => Number(pooler.server_login_retry) <= LOGIN_RETRY_SECONDS,
     `A clone can hold up its source's clients: set PgBouncer's server_login_retry = ${LOGIN_RETRY_SECONDS}.`,
-  ),
-  advice(
-    ({ pooler }) => Number(pooler.server_connect_timeout) >= SERVER_CONNECT_SECONDS,
-    `A long clone can throw out its source's clients: set PgBouncer's server_connect_timeout = ${SERVER_CONNECT_SECONDS}.`,
   ),
   advice(
     ({ pooler }) => Number(pooler.server_idle_timeout) <= SERVER_IDLE_SECONDS,

@@ -2,7 +2,7 @@ import { canPause, pause, reconnectServers, resume } from '../pooler/pause.ts';
 import type { Session } from '../postgres/connect.ts';
 import { tryLock } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { copyingBy, emptyDatabase, lockedBy } from '../postgres/source-sessions.ts';
+import { emptyDatabase, lockedBy } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
 import type { Host } from './host.ts';
@@ -13,10 +13,8 @@ const CANCELLED = '57014';
 
 interface LiveClone {
   source: string;
-  /** Whether somebody was seen in it. */
-  inUse: boolean;
-  /** Whether the copy ends before the pooler gives up a login that waits for it. */
-  quick: boolean;
+  /** Whether to have the pooler hold its clients at once, or only if somebody turns out to be there. */
+  hold: boolean;
   /** Milliseconds to wait for sessions that are in a transaction. */
   busyWait: number;
   /** Starts the `CREATE DATABASE` in the session. */
@@ -25,29 +23,23 @@ interface LiveClone {
 
 /**
  * Clones a database while its clients go on: PostgreSQL copies only a database without sessions, so the
- * pooler holds them until it copies, and idle direct sessions are ended. From then on the lock of the clone holds
- * whoever logs in, and the pooler's logins are half done when it ends. The clients are let go whatever
+ * pooler holds them for that moment and idle direct sessions are ended. The clients are let go whatever
  * happens here; should this process die, the next look at the pooler does it.
  * @param session runs `create`, and holds the source's lock
  * @returns milliseconds the pooled clients were held
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
  */
 export async function cloneLive(host: Host, session: Session, clone: LiveClone): Promise<number> {
-  const { source, inUse, quick, busyWait } = clone;
-  if (!inUse && quick && (await cloneUnused(host, session, clone))) return 0;
+  const { source, busyWait } = clone;
+  if (!clone.hold && (await cloneUnused(host, session, clone))) return 0;
   if (!canPause(source)) return cloneUnpaused(host, session, clone);
   const started = performance.now();
-  let held = true;
-  const letGo = async () => {
-    await resume(host.settings, source);
-    held = false;
-  };
   try {
     await pause(host.settings, source);
     if (!(await emptyDatabase(host.postgres, source, { wait: busyWait }))) throw sourceBusy(source);
-    await createAlone(host, session, clone, quick ? { onCopying: letGo } : {});
+    await createAlone(host, session, clone);
   } finally {
-    if (held) await letGo();
+    await resume(host.settings, source);
   }
   return performance.now() - started;
 }
@@ -82,11 +74,9 @@ export async function resumeUnlessCloning(
  */
 async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Promise<number> {
   let started = performance.now();
-  await createAlone(host, session, clone, {
-    onLocked: () => {
-      started = performance.now();
-      return reconnectServers(host.settings);
-    },
+  await createAlone(host, session, clone, () => {
+    started = performance.now();
+    return reconnectServers(host.settings);
   });
   return performance.now() - started;
 }
@@ -99,7 +89,7 @@ async function createAlone(
   host: Host,
   session: Session,
   { source, busyWait, create }: LiveClone,
-  { onLocked, onCopying }: { onLocked?: () => Promise<unknown>; onCopying?: () => Promise<unknown> } = {},
+  onLocked: () => Promise<unknown> = async () => {},
 ): Promise<void> {
   const pid = await ownPid(session);
   const created = new AbortController();
@@ -108,10 +98,9 @@ async function createAlone(
     const { signal } = created;
     await lockedBy(host.postgres, pid, source, signal);
     if (signal.aborted) return;
-    await onLocked?.();
+    await onLocked();
     const emptied = await emptyDatabase(host.postgres, source, { wait: busyWait, signal });
     if (!emptied) await host.postgres.query('SELECT pg_cancel_backend($1)', [pid]);
-    else if (onCopying && (await copyingBy(host.postgres, pid, signal))) await onCopying();
   };
   const [creating, guarding] = await Promise.allSettled([creation, guard()]);
   if (creating.status === 'rejected') throw asCloneError(creating.reason, source);

@@ -56,21 +56,3 @@ export async function lockedBy(
     await sleep(LOOK_EVERY_MS);
   }
 }
-
-/**
- * Resolves once the session's `CREATE DATABASE` copies, or makes the checkpoint before: it has found the source empty, and
- * won't look again.
- * @returns false when `signal` ended it, or it was too quick to be seen
- */
-export async function copyingBy(db: Queryable, pid: number, signal: AbortSignal): Promise<boolean> {
-  while (!signal.aborted) {
-    const { rows } = await db.query(
-      `SELECT FROM pg_stat_activity
-       WHERE pid = $1 AND wait_event IN ('CheckpointStart', 'CheckpointDone', 'CopyFileCopy')`,
-      [pid],
-    );
-    if (rows.length > 0) return !signal.aborted;
-    await sleep(LOOK_EVERY_MS);
-  }
-  return false;
-}

@@ -14,9 +14,6 @@ export const RESERVED_FOR_AGENT = 20;
 /** Far shorter than a clone, long enough not to keep the pooler busy while PostgreSQL is away. */
 export const LOGIN_RETRY_SECONDS = 0.01;
 
-/** A login waits while its database is cloned; PgBouncer's clients wait for one as long (`query_wait_timeout`). */
-export const SERVER_CONNECT_SECONDS = 120;
-
 /** Longer than a client that comes often stays away. */
 export const SERVER_IDLE_SECONDS = 10;
 
@@ -122,8 +119,6 @@ ignore_startup_parameters = extra_float_digits
 # PAUSE cuts off a login to PostgreSQL that is under way. It counts as failed, and nobody of that database is
 # served until this many seconds later.
 server_login_retry = ${LOGIN_RETRY_SECONDS}
-# The same for one that a clone of its database makes wait for longer.
-server_connect_timeout = ${SERVER_CONNECT_SECONDS}
 client_login_timeout = 15
 # A session that nobody uses takes one of max_connections. Those of all the branches that were in use within the default
 # of ten minutes, a proof's included, would leave none to the next.

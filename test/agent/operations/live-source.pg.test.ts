@@ -1,7 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { cloneLive } from '../../../agent/operations/live-source.ts';
 import { showDatabases, withConsole } from '../../../agent/pooler/console.ts';
 import type { TestHost } from '../../support/host.ts';
 import {
@@ -113,54 +112,6 @@ test('two busy sources are cloned at the same time', async () => {
   expect(await paused()).toEqual([]);
   await Promise.all([other, ...made].map((branch) => project.drop(branch)));
 }, 60_000);
-
-/** PostgreSQL makes no checkpoint while `action` runs, so that a `CREATE DATABASE` stands still before it copies. */
-async function withoutCheckpoints<T>(action: () => Promise<T>): Promise<T> {
-  const [checkpointer] = await servers.query<{ pid: number }>(
-    "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'",
-  );
-  if (!checkpointer) throw new Error('there is no checkpointer');
-  process.kill(checkpointer.pid, 'SIGSTOP');
-  try {
-    return await action();
-  } finally {
-    process.kill(checkpointer.pid, 'SIGCONT');
-  }
-}
-
-test.each([
-  { copy: 'quick', quick: true, held: [] },
-  { copy: 'long', quick: false, held: ['db_live_prod'] },
-])('while a $copy copy lasts, the pooler itself holds $held', async ({ quick, held }) => {
-  const running = await load(main, 4);
-  const session = await servers.connect();
-  let heldMeanwhile: string[] = [];
-  const create = async () => {
-    const creation = await withoutCheckpoints(async () => {
-      const started = session.query('CREATE DATABASE copied TEMPLATE db_live_prod STRATEGY file_copy');
-      await sleep(500);
-      heldMeanwhile = await paused();
-      return { ended: started };
-    });
-    await creation.ended;
-  };
-  const heldMs = await cloneLive(servers.host, session, {
-    source: main.database,
-    inUse: true,
-    quick,
-    busyWait: 2_000,
-    create,
-  });
-  await sleep(200);
-  await running.stop();
-  expect(heldMeanwhile).toEqual(held);
-  expect(await paused()).toEqual([]);
-  expect(running.seen.failed).toEqual([]);
-  expect(running.seen.worst).toBeGreaterThan(500);
-  expect(heldMs).toBeGreaterThan(500);
-  await session.query('DROP DATABASE copied');
-  await session.end();
-});
 
 describe('direct sessions of the source', () => {
   let branch: Branch;
