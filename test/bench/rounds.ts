@@ -34,3 +34,14 @@ export function median(values: readonly number[]): number {
   const middle = sorted.slice(Math.ceil(sorted.length / 2) - 1, Math.floor(sorted.length / 2) + 1);
   return middle.reduce((sum, value) => sum + value, 0) / middle.length;
 }
+
+/** The middle one of the differences in each round. */
+export const medianDifference = (ones: readonly number[], others: readonly number[]): number =>
+  median(ones.map((one, round) => one - (others[round] ?? Number.NaN)));
+
+/**
+ * The middle one of the ratios in each round. For what drifts from round to round: the medians of the two sides may be of
+ * different rounds then.
+ */
+export const medianRatio = (ones: readonly number[], others: readonly number[]): number =>
+  median(ones.map((one, round) => one / (others[round] ?? Number.NaN)));
