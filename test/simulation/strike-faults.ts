@@ -5,6 +5,9 @@ import type { Stage } from './stage.ts';
 import { strikeFor, strikeText } from './strikes.ts';
 import type { Trail } from './trail.ts';
 
+/** A step that has not come by then won't: what is stuck would be waited for without an end. */
+const STEP_WITHIN_MS = 30_000;
+
 export interface Struck {
   /** What was struck and when, in words. */
   faults: string[];
@@ -55,7 +58,8 @@ async function untilItsMoment({ link }: Stage, { when }: Fault, over: AbortSigna
   const never = new Promise<false>((resolve) =>
     over.addEventListener('abort', () => resolve(false), { once: true }),
   );
-  const came = await Promise.race([link.hold(spot).then(() => true), never]);
+  const tooLate = sleep(STEP_WITHIN_MS, false, { ref: false });
+  const came = await Promise.race([link.hold(spot).then(() => true), never, tooLate]);
   if (came) return `at step ${when.step} (${spot.method}, ${spot.side})`;
   link.letGo();
   return null;
