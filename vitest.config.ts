@@ -7,8 +7,8 @@ const STACK = 'test/**/*.e2e.test.ts';
 /** What benchmarks compare with brings tests of its own. */
 const OTHERS = '**/node_modules/**';
 
-/** They wait for the quick ones, and are few at a time: each file has servers of its own. */
-const WITH_SERVERS = { testTimeout: 120_000, hookTimeout: 120_000, maxWorkers: 2 };
+/** They wait for the quick ones, and are few at a time: each file has servers of its own, and mostly waits for them. */
+const WITH_SERVERS = { testTimeout: 120_000, hookTimeout: 120_000, maxWorkers: 3 };
 
 export default defineConfig({
   test: {
@@ -22,6 +22,7 @@ export default defineConfig({
           exclude: [OTHERS, SERVERS, STACK],
           testTimeout: 20_000,
           hookTimeout: 30_000,
+          maxWorkers: 2,
         },
       },
       { test: { name: 'servers', include: [SERVERS], sequence: { groupOrder: 1 }, ...WITH_SERVERS } },
