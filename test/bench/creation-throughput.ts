@@ -66,6 +66,8 @@ async function measure(stack: Stack): Promise<Report> {
         return made;
       },
     });
+    // The first round warms up.
+    for (const samples of Object.values(steps)) samples.splice(0, PROJECTS * BRANCHES);
     for (const source of sources) await source.keepBranch();
     const use = () => Promise.all(sources.map((source) => source.use()));
     const inUse = await byTurns(ROUNDS, {

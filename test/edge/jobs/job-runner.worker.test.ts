@@ -8,8 +8,8 @@ import { newJob } from '../../../edge/jobs/job-store.ts';
 import { type AnySaga, type JobRow, saga } from '../../../edge/jobs/saga.ts';
 import type { JobKind } from '../../../shared/project/job.ts';
 import { startD1, type TestD1 } from '../../support/d1.ts';
+import { ACTOR } from '../../support/records.ts';
 
-const actor = { userId: 'u', email: 'e', tenantId: 't', ip: null, userAgent: null, requestId: 'r' };
 const RESPONSE = { status: 201, body: { made: true } };
 
 let d1: TestD1;
@@ -64,7 +64,7 @@ async function openJob(
   age = 0,
 ): Promise<JobRow> {
   const id = crypto.randomUUID();
-  const job = newJob({ id, kind, projectId: 'p', branchId, hostId: 'h', actor }, new Date(Date.now() - age));
+  const job = newJob({ id, kind, projectId: 'p', branchId, hostId: 'h', actor: ACTOR }, new Date(Date.now() - age));
   await db.insert(jobs).values(job);
   const use = { tenantId: 't', userId: 'u', path: '/', key: id, bodyHash: '' };
   await db.insert(idempotencyKeys).values({ ...use, jobId: id, expiresAt: new Date(Date.now() + 60_000) });
