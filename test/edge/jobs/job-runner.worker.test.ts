@@ -64,7 +64,10 @@ async function openJob(
   age = 0,
 ): Promise<JobRow> {
   const id = crypto.randomUUID();
-  const job = newJob({ id, kind, projectId: 'p', branchId, hostId: 'h', actor: ACTOR }, new Date(Date.now() - age));
+  const job = newJob(
+    { id, kind, projectId: 'p', branchId, hostId: 'h', actor: ACTOR },
+    new Date(Date.now() - age),
+  );
   await db.insert(jobs).values(job);
   const use = { tenantId: 't', userId: 'u', path: '/', key: id, bodyHash: '' };
   await db.insert(idempotencyKeys).values({ ...use, jobId: id, expiresAt: new Date(Date.now() + 60_000) });
