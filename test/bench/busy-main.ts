@@ -5,10 +5,10 @@ import { dropBranch } from '../support/jobs.ts';
 import { Load } from '../support/load.ts';
 import { slowestClone } from '../support/slowest-clone.ts';
 import type { Stack } from '../support/stack.ts';
-import { addDurations, creationSteps } from './creation-steps.ts';
+import { creationSteps, noteDurations } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, medianDifference, medianRatio } from './rounds.ts';
+import { byTurns, medianDifference, medianRatio, type Notes } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 8 * 2 ** 30;
@@ -49,9 +49,9 @@ async function measure(stack: Stack): Promise<Report> {
   const load = await Load.start(main.database_url, CLIENTS);
   try {
     const clones = { 'CREATE DATABASE': [] as number[], call: [] as number[] };
-    const steps: Record<string, number[]> = {};
+    const steps: Notes = {};
     const began = performance.now();
-    const stalls = await byTurns(ROUNDS, {
+    const cases = {
       'worst transaction, no branch': async () => {
         const start = performance.now();
         await sleep(QUIET_MS);
@@ -68,13 +68,12 @@ async function measure(stack: Stack): Promise<Report> {
         clones.call.push(performance.now() - start);
         await sleep(AFTER_MS);
         const { worstMs } = load.since(start);
-        addDurations(steps, await creationSteps(api, project.id));
+        noteDurations(steps, await creationSteps(api, project.id));
         await dropBranch(api, project.id, branchId);
         return worstMs;
       },
-    });
-    // The first round warms up.
-    for (const samples of [...Object.values(clones), ...Object.values(steps)]) samples.shift();
+    };
+    const stalls = await byTurns(ROUNDS, cases, clones, steps);
     const { transactions, failures } = load.since(began);
     const stall = stalls['worst transaction, branch'];
     return {

@@ -6,10 +6,10 @@ import { Load } from '../support/load.ts';
 import type { Stack } from '../support/stack.ts';
 import type { XfsMount } from '../support/xfs.ts';
 import { connectToClone, timeBareClone } from './bare-clone.ts';
-import { addDurations, creationSteps } from './creation-steps.ts';
+import { creationSteps, noteDurations } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, median, medianDifference, medianRatio } from './rounds.ts';
+import { byTurns, median, medianDifference, medianRatio, type Notes } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
@@ -26,8 +26,8 @@ const WRITING_MS = 1_000;
 const METHOD = `\
 PostgreSQL's data on XFS with reflink that lies in a file, everything else as \`npm start\` runs it. Measured are
 \`POST …/branches\` until its 201, and the \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\`
-that is at its heart: by turns, after a first round that does not count. Medians are compared; in use, where the clones of each round take longer
-than those before, the median is of the ratios in each round. What a case has made is
+that is at its heart: by turns, after a first round that does not count. Medians are compared; of
+differences, and of what is in use, where clones take longer from round to round, it is the median of each round's. What a case has made is
 dropped before the next. *At rest*: a database without clients and with nothing to flush. *In use*: it has a branch
 that is kept, and ${WRITERS} clients wrote to it for a second just before; what they write parts it from that branch block by
 block, and the more fragments a file has, the longer the file system takes to clone it. Disk growth is what the file
@@ -53,23 +53,23 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
     const large = await Source.make(api, postgres, LARGE);
     const small = await Source.make(api, postgres, SMALL);
 
-    const steps: Record<'atRest' | 'inUse', Record<string, number[]>> = { atRest: {}, inUse: {} };
-    const atRest = await byTurns(ROUNDS, {
+    const steps: Record<'atRest' | 'inUse', Notes> = { atRest: {}, inUse: {} };
+    const casesAtRest = {
       'bare clone, 1 GB at rest': () => large.timeBareClone(),
       'branch, 1 GB at rest': () => large.timeBranch(steps.atRest),
       'bare clone, 10 MB at rest': () => small.timeBareClone(),
       'branch, 10 MB at rest': () => small.timeBranch(),
-    });
+    };
+    const atRest = await byTurns(ROUNDS, casesAtRest, steps.atRest);
     const used = disk.usedBytes();
     await large.branch('kept');
     const growth = disk.usedBytes() - used;
-    const inUse = await byTurns(ROUNDS, {
+    const casesInUse = {
       'bare clone, 1 GB in use': () => large.use().then(() => large.timeBareClone()),
       'branch, 1 GB in use': () => large.use().then(() => large.timeBranch(steps.inUse)),
-    });
+    };
+    const inUse = await byTurns(ROUNDS, casesInUse, steps.inUse);
     await large.leave();
-    // The first round warms up.
-    for (const samples of Object.values(steps).flatMap(Object.values)) samples.shift();
     const samples = { ...atRest, ...inUse };
     const ratio = (one: keyof typeof samples, other: keyof typeof samples) =>
       median(samples[one]) / median(samples[other]);
@@ -174,14 +174,14 @@ class Source {
     return timeBareClone(this.#postgres, this.#source.main.database);
   }
 
-  /** @param samples where to note what each step took, and what the gateway needs before and after them */
-  async timeBranch(samples: Record<string, number[]> = {}): Promise<number> {
+  /** @param notes where to note what each step took, and what the gateway needs before and after them */
+  async timeBranch(notes: Notes = {}): Promise<number> {
     const { id } = this.#source.project;
     const started = Date.now();
     const branch = await this.branch('round');
     const ended = Date.now();
     const steps = await creationSteps(this.#api, id);
-    addDurations(samples, [
+    noteDurations(notes, [
       { name: '(before)', from: started, to: Math.min(...steps.map(({ from }) => from)) },
       ...steps,
       { name: '(after)', from: Math.max(...steps.map(({ to }) => to)), to: ended },

@@ -1,5 +1,6 @@
 import type { Api } from '../support/api.ts';
 import type { Job } from '../support/jobs.ts';
+import { type Notes, note } from './rounds.ts';
 
 /** From when to when, in milliseconds since 1970. */
 export interface Span {
@@ -21,10 +22,7 @@ export async function creationSteps(api: Api, projectId: string, jobs = 1): Prom
     }));
 }
 
-/** Adds what each took, in milliseconds, to the samples under its name. */
-export function addDurations(samples: Record<string, number[]>, spans: readonly Span[]): void {
-  for (const { name, from, to } of spans) {
-    samples[name] ??= [];
-    samples[name].push(to - from);
-  }
+/** Notes under its name what each took, in milliseconds. */
+export function noteDurations(notes: Notes, spans: readonly Span[]): void {
+  for (const { name, from, to } of spans) note(notes, name, to - from);
 }

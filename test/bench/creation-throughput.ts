@@ -4,10 +4,10 @@ import { query } from '../support/database.ts';
 import { dropBranch } from '../support/jobs.ts';
 import type { Stack } from '../support/stack.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
-import { addDurations, creationSteps } from './creation-steps.ts';
+import { creationSteps, noteDurations } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { byTurns, median, type Notes, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
@@ -56,18 +56,17 @@ async function measure(stack: Stack): Promise<Report> {
     const session = await connectToClone(stack);
     sources.push(new Source(api, session, await filledMain(api, `Source ${n}`, MEGABYTES)));
   }
-  const steps: Record<string, number[]> = {};
+  const steps: Notes = {};
   try {
-    const atRest = await byTurns(ROUNDS, {
+    const casesAtRest = {
       'bare clones, at rest': () => rate(sources, (source) => source.makeBareClones()),
       'branches, at rest': async () => {
         const made = await rate(sources, (source) => source.makeBranches());
         for (const source of sources) await source.noteSteps(steps);
         return made;
       },
-    });
-    // The first round warms up.
-    for (const samples of Object.values(steps)) samples.splice(0, PROJECTS * BRANCHES);
+    };
+    const atRest = await byTurns(ROUNDS, casesAtRest, steps);
     for (const source of sources) await source.keepBranch();
     const use = () => Promise.all(sources.map((source) => source.use()));
     const inUse = await byTurns(ROUNDS, {
@@ -152,8 +151,8 @@ class Source {
   }
 
   /** @param steps where to note what each step of the round's creations took; their branches are dropped by now */
-  async noteSteps(steps: Record<string, number[]>): Promise<void> {
-    addDurations(steps, await creationSteps(this.#api, this.#source.project.id, 2 * BRANCHES));
+  async noteSteps(steps: Notes): Promise<void> {
+    noteDurations(steps, await creationSteps(this.#api, this.#source.project.id, 2 * BRANCHES));
   }
 
   async dropMade(): Promise<void> {

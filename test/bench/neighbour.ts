@@ -6,7 +6,7 @@ import type { Stack } from '../support/stack.ts';
 import { connectToClone, makeBareClone } from './bare-clone.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, median } from './rounds.ts';
+import { byTurns, median, type Notes, note } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 8 * 2 ** 30;
@@ -55,63 +55,52 @@ async function measure(stack: Stack): Promise<Report> {
   };
   try {
     const began = performance.now();
-    const medians: Record<string, number[]> = {};
-    const lasted: Record<string, number[]> = {};
+    const medians: Notes = {};
+    const lasted: Notes = {};
     const judge = (name: string, times: number[]) => {
-      medians[name] = [...(medians[name] ?? []), median(times)];
+      note(medians, name, median(times));
       return percentile(times, 0.99);
     };
     /** The neighbour's 99th percentile while `action` runs, some times; `undo` is outside of the windows. */
     const during =
-      (name: string, action: () => Promise<unknown>, undo: () => Promise<unknown>) => async () => {
+      (action: () => Promise<unknown>, undo: () => Promise<unknown> = async () => {}) =>
+      async (name: string) => {
         const times: number[] = [];
         for (let n = 0; n < CLONES_A_ROUND; n++) {
           const start = performance.now();
           await action();
           const end = performance.now();
           times.push(...loads.neighbour.since(start, end).times);
-          lasted[name] = [...(lasted[name] ?? []), end - start];
+          note(lasted, name, end - start);
           await undo();
           await sleep(SETTLE_MS);
         }
         return judge(name, times);
       };
     let branchId = '';
-    const p99 = await byTurns(ROUNDS, {
-      idle: async () => {
+    const cases = {
+      idle: async (name: string) => {
         const start = performance.now();
         await sleep(IDLE_MS);
-        return judge('idle', loads.neighbour.since(start).times);
+        return judge(name, loads.neighbour.since(start).times);
       },
       'during a clone': during(
-        'during a clone',
         async () => {
           branchId = (await api.branch(cloned.project.id, 'round')).id;
         },
         () => dropBranch(api, cloned.project.id, branchId),
       ),
       'during a bare clone': during(
-        'during a bare clone',
         () => makeBareClone(postgres, still.main.database, 'bare'),
         () => postgres.query('drop database bare'),
       ),
-      'during a checkpoint': during(
-        'during a checkpoint',
-        () => postgres.query('checkpoint'),
-        async () => {},
-      ),
-      'after a reload': during(
-        'after a reload',
-        async () => {
-          await postgres.query('select pg_reload_conf()');
-          await sleep(RELOAD_MS);
-        },
-        async () => {},
-      ),
-    });
-    // The first round warms up.
-    for (const samples of Object.values(lasted)) samples.splice(0, CLONES_A_ROUND);
-    for (const samples of Object.values(medians)) samples.shift();
+      'during a checkpoint': during(() => postgres.query('checkpoint')),
+      'after a reload': during(async () => {
+        await postgres.query('select pg_reload_conf()');
+        await sleep(RELOAD_MS);
+      }),
+    };
+    const p99 = await byTurns(ROUNDS, cases, medians, lasted);
     const { transactions, failures } = loads.neighbour.since(began);
     return {
       title: 'A neighbour beside clones',

@@ -1,22 +1,33 @@
 /** What one case came to in every round: milliseconds, or whatever it counts. */
 export type Samples<Case extends string> = Record<Case, number[]>;
 
+/** What cases note beside their samples: row → values. */
+export type Notes = Record<string, number[]>;
+
+export function note(notes: Notes, row: string, value: number): void {
+  notes[row] ??= [];
+  notes[row].push(value);
+}
+
 /**
  * Runs the cases by turns, so that whatever else happens on the machine meets all of them alike; every other round
  * backwards, so that what one leaves to the next does too. A first round, which is not kept, warms everything up.
- * @param cases what is measured; each says itself what it came to
+ * @param cases what is measured; each is told its name, and says itself what it came to
+ * @param notes what the first round noted there is forgotten as well
  */
 export async function byTurns<Case extends string>(
   rounds: number,
-  cases: Record<Case, () => Promise<number>>,
+  cases: Record<Case, (name: NoInfer<Case>) => Promise<number>>,
+  ...notes: Notes[]
 ): Promise<Samples<Case>> {
   const names = Object.keys(cases) as Case[];
   const samples = Object.fromEntries(names.map((name) => [name, [] as number[]])) as Samples<Case>;
   for (let round = 0; round <= rounds; round++) {
     for (const name of round % 2 === 0 ? names : names.toReversed()) {
-      const sample = await cases[name]();
-      if (round > 0) samples[name].push(sample);
+      samples[name].push(await cases[name](name));
     }
+    if (round === 0)
+      for (const noted of [samples, ...notes].flatMap(Object.values<number[]>)) noted.length = 0;
   }
   return samples;
 }
