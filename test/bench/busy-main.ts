@@ -29,8 +29,8 @@ waiting for transactions to end, \`CREATE DATABASE\`) and the whole call are sho
 the source gets more fragments: judged is the median of the ratios in each round. \
 A branch is dropped before the next is made. The clients share the machine with the servers.`;
 
-const FINDINGS = `The stall is the \`CREATE DATABASE\` and some 60 ms that don't grow with it, so the ratio lies around its limit where \
-that statement takes 250 to 300 ms, above it for shorter and below it for longer ones. Traced in single branches: 16 to 29 ms from \
+const FINDINGS = `The stall is the \`CREATE DATABASE\` and 60 to 85 ms that don't grow with it, so the ratio lies around its limit where \
+that statement takes 300 to 400 ms, above it for shorter and below it for longer ones. Traced in single branches: 16 to 29 ms from \
 the pause until the transactions under way have ended and their sessions have closed; 33 to 56 ms from the end of the statement until \
 the last of the ${CLIENTS} clients has its transaction behind it. All of them come at once then, and for each the pooler logs in to \
 PostgreSQL anew, one after the other, on two processors that the proof of the new branch wants too. Without a branch the slowest \
