@@ -1,5 +1,5 @@
 import type pg from 'pg';
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { keepAccess } from '../../../agent/access/keep-access.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { recover } from '../../../agent/operations/recover.ts';
@@ -21,7 +21,10 @@ const CONNECTIONS = [
   ['pooled', 'read_only'],
 ] as const satisfies [Port, BranchRole][];
 
-const servers: TestHost = await startHost();
+let servers: TestHost;
+beforeAll(async () => {
+  servers = await startHost();
+});
 afterAll(() => servers.stop());
 
 let project: Project;

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { keepAccess } from '../../../agent/access/keep-access.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { recover } from '../../../agent/operations/recover.ts';
@@ -17,7 +17,10 @@ const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
 /** Where a fault makes an operation wait for ever. */
 const BOUNDED = { timeout: 30_000 };
 
-const servers: TestHost = await startHost();
+let servers: TestHost;
+beforeAll(async () => {
+  servers = await startHost();
+});
 afterAll(() => servers.stop());
 
 let project: Project;

@@ -11,7 +11,10 @@ type Access = Params<'access.apply'>['access'];
 const HERE = { branch_id: null, cidr: '127.0.0.1/32' };
 const THERE = { branch_id: null, cidr: '192.0.2.0/24' };
 
-const servers: TestHost = await startHost();
+let servers: TestHost;
+beforeAll(async () => {
+  servers = await startHost();
+});
 afterAll(() => servers.stop());
 
 let project: Project;

@@ -7,7 +7,10 @@ import { type Branch, connect, Project } from '../../support/host-project.ts';
 /** Longer than whoever is refused waits for it, shorter than a pause waits for a login. */
 const HELD_MS = 200;
 
-const servers: TestHost = await startHost();
+let servers: TestHost;
+beforeAll(async () => {
+  servers = await startHost();
+});
 afterAll(() => servers.stop());
 
 let branch: Branch;

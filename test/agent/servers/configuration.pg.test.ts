@@ -1,9 +1,12 @@
-import { afterAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host.ts';
 import { Project } from '../../support/host-project.ts';
 
-const servers: TestHost = await startHost();
+let servers: TestHost;
+beforeAll(async () => {
+  servers = await startHost();
+});
 afterAll(() => servers.stop());
 
 /** Sessions that are open in the branches' databases. */
