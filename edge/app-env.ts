@@ -1,11 +1,11 @@
 import type { Context } from 'hono';
-import type { FailureCode } from '../shared/failure/failures.ts';
+import type { FailureCode } from '../shared/failures.ts';
 import type { Actor } from './audit/actor.ts';
 import type { PreAuth } from './authentication/own-tokens.ts';
 import type { Reach } from './authentication/permissions.ts';
 import type { Identity, Principal } from './authentication/principal.ts';
 import { type Database, openDatabase } from './database/database.ts';
-import type { Verdict } from './rate-limits/take.ts';
+import type { Verdict } from './rate-limits/consume.ts';
 import type { Env } from './settings.ts';
 
 /** What the pipeline hands to routes. */

@@ -12,7 +12,7 @@ import { verifyOwnToken } from './authentication/own-tokens.ts';
 import { checkPlatformSecret } from './authentication/platform-secret.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError } from './errors.ts';
-import { chargeOf } from './rate-limits/charge.ts';
+import { chargeOf } from './rate-limits/buckets.ts';
 import { chargeAction, count, holdWrites, limitRequests } from './rate-limits/limit-requests.ts';
 import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';

@@ -1,4 +1,4 @@
-import { FAILURES, type Failure, type FailureCode } from '../shared/failure/failures.ts';
+import { FAILURES, type Failure, type FailureCode } from '../shared/failures.ts';
 
 /** Thrown anywhere below a route; the pipeline renders it as the error envelope. */
 export class ApiError extends Error {

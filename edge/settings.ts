@@ -2,7 +2,7 @@ import { z } from 'zod';
 import type { HostLink } from './host-link/host-link.ts';
 import type { ProjectCoordinator } from './projects/coordinator.ts';
 import type { RateLimiter } from './rate-limits/rate-limiter.ts';
-import type { Challenges } from './sign-in/challenges.ts';
+import type { Challenges } from './sign-in/email-codes/challenges.ts';
 
 /** Bindings of `wrangler.toml`. Variables and secrets are strings until `readSettings` has checked them. */
 export interface Env {

@@ -4,6 +4,6 @@ import type { Env } from './settings.ts';
 export { HostLink } from './host-link/host-link.ts';
 export { ProjectCoordinator } from './projects/coordinator.ts';
 export { RateLimiter } from './rate-limits/rate-limiter.ts';
-export { Challenges } from './sign-in/challenges.ts';
+export { Challenges } from './sign-in/email-codes/challenges.ts';
 
 export default { fetch: app.fetch } satisfies ExportedHandler<Env>;

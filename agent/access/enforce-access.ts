@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Host } from '../operations/host.ts';
+import type { Host } from '../host.ts';
 import { showClientsAndLogins, withConsole } from '../pooler/console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';

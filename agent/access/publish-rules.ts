@@ -2,7 +2,7 @@ import { renameSync, writeFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { readShutBranches } from '../attempts/shut-branches.ts';
+import { readShutBranches } from '../attempts/blocked-branches.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { endLogins } from '../pooler/end-logins.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
@@ -10,7 +10,7 @@ import { withLocks } from '../postgres/locks.ts';
 import { RULE_FILES } from '../servers/configuration.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { readAccess } from './keep-access.ts';
+import { readAccess } from './store-access.ts';
 import { databasesOf, poolerEntries, type RuleFileTexts, refusing, ruleFiles } from './rule-files.ts';
 import { makeRulesFolder } from './rules-folder.ts';
 

@@ -1,5 +1,5 @@
 import { MANAGED_DATABASE } from '../../shared/branch/database-name.ts';
-import { readCidr } from '../../shared/network/cidr.ts';
+import { readCidr } from '../../shared/cidr.ts';
 import type { RULE_FILES } from '../servers/configuration.ts';
 
 /** Who may come into one branch's database, and from where. */

@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { readShutBranches } from '../attempts/shut-branches.ts';
+import { readShutBranches } from '../attempts/blocked-branches.ts';
 import { runOperation } from '../operations/handlers.ts';
 import { print, table } from './output.ts';
 import { withHost } from './with-host.ts';

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, InvalidArgumentError } from 'commander';
-import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { Meter } from '../measurement/meter.ts';
 import { print, table } from './output.ts';
 import { settingsOfShell } from './with-host.ts';

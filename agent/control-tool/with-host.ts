@@ -1,4 +1,4 @@
-import { closeHost, type Host, openHost } from '../operations/host.ts';
+import { closeHost, type Host, openHost } from '../host.ts';
 import { type AgentSettings, readSettings } from '../settings.ts';
 import { UsageError } from './exit-codes.ts';
 

@@ -7,7 +7,7 @@ import { AgentLink, type AgentLinkOptions, type LinkEnd } from './agent-link.ts'
 import { Dispatcher, type Handle, type Log } from './dispatch.ts';
 import { gatewayAddress } from './gateway-address.ts';
 import type { HostIdentity } from './identity.ts';
-import { Pace } from './pace.ts';
+import { Pace } from './backoff.ts';
 
 /** A socket that is being closed gets this long to say goodbye. */
 const GOODBYE_MS = 1_000;

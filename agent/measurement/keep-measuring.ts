@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { AgentSettings } from '../settings.ts';
 import { Meter } from './meter.ts';
 

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
-import type { BranchMeasurement, ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measurement.ts';
 import { type PooledClient, showClients, withConsole } from '../pooler/console.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import type { AgentSettings } from '../settings.ts';

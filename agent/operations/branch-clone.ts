@@ -6,10 +6,10 @@ import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { takeLock, withLocks } from '../postgres/locks.ts';
 import { ensureGroups } from '../postgres/roles.ts';
 import { HostError } from '../servers/host-error.ts';
-import { type OnProgress, watchCopy } from './clone-progress.ts';
-import type { CloneMethod, Host } from './host.ts';
-import { cloneLive } from './live-source.ts';
-import { type BranchIdentity, nameHeld, reserveBranch } from './reserve-branch.ts';
+import { type OnProgress, watchCopy } from '../cloning/clone-progress.ts';
+import type { CloneMethod, Host } from '../host.ts';
+import { cloneLive } from '../cloning/live-source.ts';
+import { type BranchIdentity, nameHeld, reserveBranch } from '../cloning/claim-branch.ts';
 
 type CloneResult = Result<'branch.clone'>;
 type Strategy = NonNullable<CloneResult['strategy']>;

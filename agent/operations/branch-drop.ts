@@ -4,8 +4,8 @@ import type { Session } from '../postgres/connect.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
-import type { Host } from './host.ts';
-import type { BranchIdentity } from './reserve-branch.ts';
+import type { Host } from '../host.ts';
+import type { BranchIdentity } from '../cloning/claim-branch.ts';
 
 /**
  * Removes the branch, however much of it there is: first nobody can come in any more, then the database goes,

@@ -7,7 +7,7 @@ import { inSession } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
-import type { Host } from './host.ts';
+import type { Host } from '../host.ts';
 
 /** Longer than the pooler refuses a database after a failed login of its own (`server_login_retry`). */
 const TRY_FOR_MS = 4_000;

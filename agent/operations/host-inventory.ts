@@ -2,8 +2,8 @@ import type { Result } from '../../shared/protocol/operations.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
-import type { Host } from './host.ts';
-import { readBranches } from './read-branches.ts';
+import type { Host } from '../host.ts';
+import { readBranches } from '../postgres/read-branches.ts';
 
 /**
  * Also tries once more the roles that could not be dropped earlier, and puts back passwords that logins changed:

@@ -1,7 +1,7 @@
 import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { loginName } from '../../shared/branch/login.ts';
-import type { Host } from '../operations/host.ts';
+import type { Host } from '../host.ts';
 import { inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { GIVES_WAY } from '../postgres/source-sessions.ts';

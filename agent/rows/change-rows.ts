@@ -1,6 +1,6 @@
 import type { Params, Result } from '../../shared/protocol/operations.ts';
 import type { RowId, Scalar } from '../../shared/protocol/tables.ts';
-import type { Host } from '../operations/host.ts';
+import type { Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import { admitTenantCode, inBranch } from './branch-session.ts';

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Host } from '../operations/host.ts';
+import type { Host } from '../host.ts';
 import { inBranch } from './branch-session.ts';
 import { describeTable } from './describe-table.ts';
 import { MARKS_PER_TABLE, stepFor } from './page-marks.ts';

@@ -1,6 +1,6 @@
 import { rmSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { closeHost, openHost } from '../../agent/operations/host.ts';
+import { closeHost, openHost } from '../../agent/host.ts';
 import { readSettings as readAgentSettings } from '../../agent/settings.ts';
 import { type Part, supervise } from '../processes/supervise.ts';
 import { configureServers } from '../servers/configure.ts';

@@ -5,8 +5,8 @@ import { openPassword, scramVerifier } from '../credentials/password.ts';
 import type { SecretKey } from '../credentials/seal.ts';
 import type { Database } from '../database/database.ts';
 import { branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
-import type { CallHost } from '../host-link/host-caller.ts';
-import type { NetworkRuleRow } from '../network-rules/network-rule-record.ts';
+import type { CallHost } from '../hosts/host-client.ts';
+import type { NetworkRuleRow } from './network-rule-resource.ts';
 import { confirmAccess } from './access-revision.ts';
 
 /**

@@ -1,6 +1,6 @@
 import type { ErrorHandler } from 'hono';
 import { HTTPException } from 'hono/http-exception';
-import { FAILURES, type Failure } from '../../shared/failure/failures.ts';
+import { FAILURES, type Failure } from '../../shared/failures.ts';
 import type { AppContext, AppEnv } from '../app-env.ts';
 import { withoutValues } from '../database/query-error.ts';
 import { ApiError } from '../errors.ts';

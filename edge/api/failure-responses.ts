@@ -1,6 +1,6 @@
 import type { OpenAPIHono } from '@hono/zod-openapi';
 import { z } from 'zod';
-import { FAILURES, type FailureCode } from '../../shared/failure/failures.ts';
+import { FAILURES, type FailureCode } from '../../shared/failures.ts';
 import type { AppEnv } from '../app-env.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 

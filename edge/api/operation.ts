@@ -1,7 +1,7 @@
 import { OpenAPIHono, type RouteConfig, type z as schemas } from '@hono/zod-openapi';
 import type { MiddlewareHandler } from 'hono';
 import { z } from 'zod';
-import type { FailureCode } from '../../shared/failure/failures.ts';
+import type { FailureCode } from '../../shared/failures.ts';
 import type { AppEnv } from '../app-env.ts';
 import { type Action, allow, requirement } from '../authentication/permissions.ts';
 import { ApiError } from '../errors.ts';

@@ -1,13 +1,13 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
 import { expiryOf, LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/lifespan.ts';
-import type { Failure } from '../../shared/failure/failures.ts';
+import type { Failure } from '../../shared/failures.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
-import type { BranchRow } from './branch-record.ts';
+import type { BranchRow } from './branch-resource.ts';
 import { isAllowed, whereAllowed } from './branch-transition.ts';
 
 export interface LifespanChange {

@@ -14,8 +14,8 @@ import {
   projects,
 } from '../database/schema.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
-import type { ProjectRow } from '../projects/project-record.ts';
-import { type BranchRow, createdBranchRecord } from './branch-record.ts';
+import type { ProjectRow } from '../projects/project-resource.ts';
+import { type BranchRow, createdBranchRecord } from './branch-resource.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
 /** How long a clone waits for sessions of the source that are in a transaction; then `SOURCE_BUSY`. */

@@ -1,5 +1,5 @@
 import { and, eq } from 'drizzle-orm';
-import type { Failure } from '../../shared/failure/failures.ts';
+import type { Failure } from '../../shared/failures.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';

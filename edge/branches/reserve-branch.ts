@@ -2,19 +2,19 @@ import { and, eq, inArray, sql } from 'drizzle-orm';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import { branchDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf, LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/lifespan.ts';
-import type { Failure } from '../../shared/failure/failures.ts';
+import type { Failure } from '../../shared/failures.ts';
 import type { Actor } from '../audit/actor.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { branchCredentials, jobs, projectBranches, projects } from '../database/schema.ts';
-import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
 import { type Reservation, reserve } from '../jobs/reservation.ts';
-import { addRule } from '../network-rules/add-rule.ts';
-import { creatorRule } from '../network-rules/creator-rule.ts';
-import type { ProjectRow } from '../projects/project-record.ts';
+import { addRule } from '../access/insert-rule.ts';
+import { creatorRule } from '../access/creator-rule.ts';
+import type { ProjectRow } from '../projects/project-resource.ts';
 import type { Settings } from '../settings.ts';
-import type { BranchRow } from './branch-record.ts';
+import type { BranchRow } from './branch-resource.ts';
 
 /** A checked wish for a branch. Its ids are made by the caller, so that a repetition names the same branch. */
 export interface BranchOrder {

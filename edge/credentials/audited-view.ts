@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import type { BranchRow } from '../branches/branch-record.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
 import type { CredentialsView } from './branch-credentials.ts';

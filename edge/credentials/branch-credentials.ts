@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { environmentName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
-import type { BranchRow } from '../branches/branch-record.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import type { branchCredentials, hosts } from '../database/schema.ts';
 import { makePassword, openPassword, sealPassword } from './password.ts';
 import type { SecretKey } from './seal.ts';

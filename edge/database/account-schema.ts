@@ -1,5 +1,5 @@
 import { index, integer, primaryKey, sqliteTable, text } from 'drizzle-orm/sqlite-core';
-import { SECOND_FACTOR_METHODS } from '../sign-in/second-factor-method.ts';
+import { SECOND_FACTOR_METHODS } from '../sign-in/second-factor/second-factor-method.ts';
 import { created, moment, updated } from './columns.ts';
 
 /**

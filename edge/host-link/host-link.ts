@@ -8,7 +8,7 @@ import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import type { Env } from '../settings.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
-import { Measurements, projectsOn } from './measurements.ts';
+import { Measurements, projectsOn } from './measurement-filter.ts';
 import { type CallOutcome, failed } from './pending-calls.ts';
 
 /** What may be asked of a host that is shut out. */

@@ -1,4 +1,4 @@
-import type { Failure, FailureCode } from '../../shared/failure/failures.ts';
+import type { Failure, FailureCode } from '../../shared/failures.ts';
 import type { JobError } from '../../shared/project/job.ts';
 import {
   HOST_FAILURES,
@@ -6,7 +6,7 @@ import {
   type HostFailureCode,
 } from '../../shared/protocol/host-failures.ts';
 import { withoutValues } from '../database/query-error.ts';
-import { HostCallError } from '../host-link/host-caller.ts';
+import { HostCallError } from '../hosts/host-client.ts';
 
 /** What a job was about is gone: the branch or its project was deleted while the job waited. */
 export class OvertakenError extends Error {

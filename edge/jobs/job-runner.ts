@@ -1,5 +1,5 @@
 import { and, eq, sql } from 'drizzle-orm';
-import type { Failure } from '../../shared/failure/failures.ts';
+import type { Failure } from '../../shared/failures.ts';
 import type { JobError } from '../../shared/project/job.ts';
 import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
 import { inOneBatch } from '../database/database.ts';

@@ -1,4 +1,4 @@
-import type { Failure, FailureCode } from '../../shared/failure/failures.ts';
+import type { Failure, FailureCode } from '../../shared/failures.ts';
 import { type Database, inOneBatch, type Statement, uniqueConflict } from '../database/database.ts';
 import type { JobRow } from './saga.ts';
 

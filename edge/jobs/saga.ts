@@ -2,7 +2,7 @@ import type { SQL } from 'drizzle-orm';
 import type { JobKind } from '../../shared/project/job.ts';
 import type { Database, Statement } from '../database/database.ts';
 import type { jobs } from '../database/schema.ts';
-import type { CallHost } from '../host-link/host-caller.ts';
+import type { CallHost } from '../hosts/host-client.ts';
 import type { Settings } from '../settings.ts';
 
 export type JobRow = typeof jobs.$inferSelect;

@@ -8,7 +8,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import { found } from './project-access.ts';
-import type { ProjectRow } from './project-record.ts';
+import type { ProjectRow } from './project-resource.ts';
 
 /** Caps that hold what a project's users may choose by themselves (spec section 8). */
 export const ProjectCaps = z

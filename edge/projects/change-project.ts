@@ -7,7 +7,7 @@ import { auditEvents, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { coordinatorOf } from './coordinator-stub.ts';
 import { found, inProject, projectViews } from './project-access.ts';
-import { type Project, type ProjectView, projectRecord } from './project-record.ts';
+import { type Project, type ProjectView, projectRecord } from './project-resource.ts';
 
 /** What a project's users may change by themselves. */
 interface ProjectChange {

@@ -1,5 +1,5 @@
 import { and, eq } from 'drizzle-orm';
-import { createdBranchRecord } from '../branches/branch-record.ts';
+import { createdBranchRecord } from '../branches/branch-resource.ts';
 import { transition } from '../branches/branch-transition.ts';
 import {
   activation,
@@ -10,7 +10,7 @@ import {
 } from '../branches/create-branch.ts';
 import { branchCredentials, hosts, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { saga } from '../jobs/saga.ts';
-import { projectRecord } from './project-record.ts';
+import { projectRecord } from './project-resource.ts';
 
 interface ProjectCreation extends Creation {
   hostName: string;

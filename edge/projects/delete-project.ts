@@ -1,5 +1,5 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
-import type { Failure } from '../../shared/failure/failures.ts';
+import type { Failure } from '../../shared/failures.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { transition } from '../branches/branch-transition.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';

@@ -9,7 +9,7 @@ import { hosts, projectBranches, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { admission, chargeUnknownProject } from '../rate-limits/limit-requests.ts';
 import { noteDeniedAccess } from './denied-access.ts';
-import type { ProjectView } from './project-record.ts';
+import type { ProjectView } from './project-resource.ts';
 
 /** The projects a principal can see at all. What is beyond looks like what does not exist. */
 export const visible = ({ tenantId, userId }: Principal, reach: Reach): SQL | undefined =>

@@ -4,15 +4,15 @@ import { mainDatabaseName } from '../../shared/branch/database-name.ts';
 import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import { SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
 import type { Actor } from '../audit/actor.ts';
-import type { BranchRow } from '../branches/branch-record.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
 import { changesOf, type Database, insertIf } from '../database/database.ts';
 import { branchCredentials, jobs, projectBranches, projects, users } from '../database/schema.ts';
-import { type KeyUse, keepKey } from '../idempotency/idempotency-key.ts';
+import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
 import { newJob } from '../jobs/job-store.ts';
 import { type Reservation, reserve } from '../jobs/reservation.ts';
 import type { Settings } from '../settings.ts';
-import type { ProjectRow } from './project-record.ts';
+import type { ProjectRow } from './project-resource.ts';
 
 /** What `main` is cloned from. It goes on record as the source, though it is no tenant's database. */
 const EMPTY_TEMPLATE = 'template0';

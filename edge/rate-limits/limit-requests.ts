@@ -3,8 +3,8 @@ import { renderFailure } from '../api/failure-envelope.ts';
 import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import type { Env } from '../settings.ts';
-import { type Charge, chargeOf, isReading } from './charge.ts';
-import { take, type Verdict } from './take.ts';
+import { type Charge, chargeOf, isReading } from './buckets.ts';
+import { take, type Verdict } from './consume.ts';
 
 const taken = (env: Env, charge: Charge): Promise<Verdict> =>
   take(env, charge).catch((error: Error) => {

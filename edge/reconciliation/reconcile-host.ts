@@ -1,7 +1,7 @@
 import { and, eq, lt } from 'drizzle-orm';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
-import { type CallHost, hostCaller } from '../host-link/host-caller.ts';
+import { type CallHost, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import type { Env } from '../settings.ts';

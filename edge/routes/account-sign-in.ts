@@ -3,16 +3,16 @@ import { answer, jsonBody, operation, operations } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import { readSettings } from '../settings.ts';
-import { EmailAddress } from '../sign-in/accounts.ts';
-import { CODE_DIGITS } from '../sign-in/challenge.ts';
+import { EmailAddress } from '../sign-in/accounts/accounts.ts';
+import { CODE_DIGITS } from '../sign-in/email-codes/challenge.ts';
 import {
   type StartedChallenge,
   startMagicLink,
   startSignUp,
   verifyEmailCode,
-} from '../sign-in/email-code.ts';
-import { LoginResponse } from '../sign-in/login-response.ts';
-import { logIn } from '../sign-in/password-login.ts';
+} from '../sign-in/email-codes/email-code.ts';
+import { LoginResponse } from '../sign-in/sessions/login-response.ts';
+import { logIn } from '../sign-in/accounts/password-login.ts';
 
 const tags = ['Sign-in'];
 const PASSWORD_MAX = 256;

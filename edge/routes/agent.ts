@@ -8,8 +8,8 @@ import {
 import { answer, emptyAnswer, jsonBody, operation, operations } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
-import { hostLink } from '../host-link/call-host.ts';
-import { enrolHost, publicKeyOf } from '../host-link/enrolment.ts';
+import { hostLink } from '../hosts/call-host.ts';
+import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 
 const tags = ['Agents'];

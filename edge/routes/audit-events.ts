@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { answer, operation, operations } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { AUDIT_NAMES } from '../audit/audit-event.ts';
-import { AuditEvent, auditEventRecord } from '../audit/audit-record.ts';
+import { AuditEvent, auditEventRecord } from '../audit/audit-event-resource.ts';
 import { auditEvents } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 

@@ -5,15 +5,15 @@ import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shar
 import { DEFAULT_LIFESPAN, LifespanSpelling } from '../../shared/branch/lifespan.ts';
 import { answer, jsonBody, operation, operations } from '../api/operation.ts';
 import { actorOf, connectingIp } from '../app-env.ts';
-import { Branch, branchRecord, CreatedBranch } from '../branches/branch-record.ts';
+import { Branch, branchRecord, CreatedBranch } from '../branches/branch-resource.ts';
 import { branchesOf, referencedBranch } from '../branches/branch-reference.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../idempotency/idempotency-key.ts';
-import { creatorNetwork } from '../network-rules/creator-rule.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
+import { creatorNetwork } from '../access/creator-rule.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
-import { OrderHeaders, orderAnswer, PENDING, succeeded } from './orders.ts';
+import { OrderHeaders, orderAnswer, PENDING, succeeded } from './creations.ts';
 import { BranchParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Branches'];

@@ -2,7 +2,7 @@ import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { answer, operation, operations } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
-import type { BranchRow } from '../branches/branch-record.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import { auditedView } from '../credentials/audited-view.ts';
 import { Credentials, type CredentialsView, credentialsRecord } from '../credentials/branch-credentials.ts';
@@ -15,13 +15,13 @@ import {
   keyUseOf,
   recordedUses,
   replay,
-} from '../idempotency/idempotency-key.ts';
+} from '../api/idempotency-key.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
-import { chargeOf } from '../rate-limits/charge.ts';
+import { chargeOf } from '../rate-limits/buckets.ts';
 import { chargeAction } from '../rate-limits/limit-requests.ts';
 import { readSettings } from '../settings.ts';
-import { succeeded } from './orders.ts';
+import { succeeded } from './creations.ts';
 import { BranchRefParams } from './parameters.ts';
 
 const tags = ['Branches'];

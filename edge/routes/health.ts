@@ -4,7 +4,7 @@ import { answer, operation, operations } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { isLinked } from '../host-link/host-caller.ts';
+import { isLinked } from '../hosts/host-client.ts';
 
 const tags = ['Health'];
 

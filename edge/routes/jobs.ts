@@ -2,7 +2,7 @@ import { and, eq, getTableColumns, or } from 'drizzle-orm';
 import { answer, operation, operations } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { jobs, projects } from '../database/schema.ts';
-import { Job, jobRecord } from '../jobs/job-record.ts';
+import { Job, jobRecord } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { noteDeniedAccess } from '../projects/denied-access.ts';
 import { found, inProject } from '../projects/project-access.ts';

@@ -1,6 +1,6 @@
 import { and, asc, desc, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import type { Failure } from '../../shared/failure/failures.ts';
+import type { Failure } from '../../shared/failures.ts';
 import { answer, operation, operations } from '../api/operation.ts';
 import { responseHeaders } from '../api/response-headers.ts';
 import type { AppContext } from '../app-env.ts';
@@ -8,9 +8,9 @@ import { referencedBranch } from '../branches/branch-reference.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { isLinkedBeside } from '../host-link/is-linked-beside.ts';
-import { STREAM_SECONDS_MAX } from '../metrics/measurement-streams.ts';
-import { METRIC_NAMES } from '../metrics/metrics.ts';
+import { isLinkedBeside } from '../hosts/project-host-link.ts';
+import { STREAM_SECONDS_MAX } from '../monitoring/measurement-streams.ts';
+import { METRIC_NAMES } from '../monitoring/metrics.ts';
 import {
   type Measured,
   MetricsSeries,
@@ -19,13 +19,13 @@ import {
   metricsSummary,
   ProjectUsage,
   projectUsage,
-} from '../metrics/metrics-record.ts';
-import { rangeOf, SeriesRange } from '../metrics/series-range.ts';
+} from '../monitoring/metrics-resource.ts';
+import { rangeOf, SeriesRange } from '../monitoring/series-range.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
-import type { Recorded, StreamOutcome } from '../projects/project-monitor.ts';
-import type { ProjectView } from '../projects/project-record.ts';
-import { succeeded } from './orders.ts';
+import type { Recorded, StreamOutcome } from '../monitoring/project-monitor.ts';
+import type { ProjectView } from '../projects/project-resource.ts';
+import { succeeded } from './creations.ts';
 import { BranchRefParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Metrics'];

@@ -1,6 +1,6 @@
 import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { readCidr } from '../../shared/network/cidr.ts';
+import { readCidr } from '../../shared/cidr.ts';
 import { answer, emptyAnswer, jsonBody, operation, operations } from '../api/operation.ts';
 import { actorOf } from '../app-env.ts';
 import { networkRules } from '../database/schema.ts';
@@ -10,12 +10,12 @@ import {
   keyUseOf,
   recordedUses,
   replay,
-} from '../idempotency/idempotency-key.ts';
-import { NetworkRule, networkRuleRecord } from '../network-rules/network-rule-record.ts';
+} from '../api/idempotency-key.ts';
+import { NetworkRule, networkRuleRecord } from '../access/network-rule-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { inProject } from '../projects/project-access.ts';
-import { succeeded } from './orders.ts';
+import { succeeded } from './creations.ts';
 import { ProjectParams, RuleParams } from './parameters.ts';
 
 const tags = ['Network rules'];

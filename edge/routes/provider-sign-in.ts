@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import { answer, emptyAnswer, operation, operations } from '../api/operation.ts';
-import { completeAtProvider, startAtProvider } from '../sign-in/provider-sign-in.ts';
-import { ReturnTo } from '../sign-in/return-to.ts';
-import { CALLBACK_PATH } from '../sign-in/sign-in-state.ts';
-import { TOKEN_FIELDS, tokenFields } from '../sign-in/token-answer.ts';
+import { completeAtProvider, startAtProvider } from '../sign-in/provider/provider-sign-in.ts';
+import { ReturnTo } from '../sign-in/provider/return-to.ts';
+import { CALLBACK_PATH } from '../sign-in/provider/sign-in-state.ts';
+import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
 
 const tags = ['Sign-in'];
 

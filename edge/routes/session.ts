@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { answer, emptyAnswer, jsonBody, operation, operations, optionalJsonBody } from '../api/operation.ts';
-import { refresh } from '../sign-in/refresh.ts';
-import { signOut } from '../sign-in/sign-out.ts';
-import { TOKEN_FIELDS, tokenFields } from '../sign-in/token-answer.ts';
+import { refresh } from '../sign-in/sessions/refresh.ts';
+import { signOut } from '../sign-in/sessions/sign-out.ts';
+import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
 
 const tags = ['Sign-in'];
 

@@ -5,7 +5,7 @@ import { answer, jsonBody, operation, operations } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import { ApiError } from '../errors.ts';
-import { askHost } from '../host-link/ask-host.ts';
+import { askHost } from '../hosts/ask-host.ts';
 import { found, inProject } from '../projects/project-access.ts';
 import { BranchRefParams, TableParams } from './parameters.ts';
 

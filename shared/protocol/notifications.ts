@@ -1,4 +1,4 @@
-import { ProjectMeasurement } from '../metrics/measurement.ts';
+import { ProjectMeasurement } from '../measurement.ts';
 
 /**
  * What the agent tells the edge unasked: method → parameters. Nobody answers, and what is lost is not sent again:

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
-import { readCidr } from '../network/cidr.ts';
-import { NETWORK_RULES_MAX } from '../network/rule-limit.ts';
+import { readCidr } from '../cidr.ts';
+import { NETWORK_RULES_MAX } from '../limits.ts';
 import { ROWS_MAX } from '../table/row-limits.ts';
 import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 

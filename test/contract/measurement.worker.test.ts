@@ -7,7 +7,7 @@ import { enrol } from '../../agent/link/enrol.ts';
 import type { HostIdentity } from '../../agent/link/identity.ts';
 import { runLink } from '../../agent/link/run-link.ts';
 import { openDatabase } from '../../edge/database/database.ts';
-import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { eventually } from '../support/eventually.ts';
 import { type LinkGateway, startLinkGateway } from '../support/link-gateway.ts';

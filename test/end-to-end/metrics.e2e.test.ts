@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { STREAMS_MAX } from '../../edge/metrics/measurement-streams.ts';
-import { METRIC_NAMES } from '../../edge/metrics/metrics.ts';
+import { STREAMS_MAX } from '../../edge/monitoring/measurement-streams.ts';
+import { METRIC_NAMES } from '../../edge/monitoring/metrics.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';

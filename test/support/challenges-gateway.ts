@@ -1,4 +1,4 @@
-import type { Answer, AnswerOutcome, ChallengeOrder } from '../../edge/sign-in/challenge.ts';
+import type { Answer, AnswerOutcome, ChallengeOrder } from '../../edge/sign-in/email-codes/challenge.ts';
 import type { ChallengesCall, Fault, TestedChallenges } from './challenges-worker.ts';
 import { migratedD1 } from './d1.ts';
 import { startMailServer } from './mail-server.ts';

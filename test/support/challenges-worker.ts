@@ -1,7 +1,7 @@
 import type { Env } from '../../edge/settings.ts';
-import type { ChallengeBook } from '../../edge/sign-in/challenge.ts';
-import { Challenges } from '../../edge/sign-in/challenges.ts';
-import { challengesOf } from '../../edge/sign-in/challenges-stub.ts';
+import type { ChallengeBook } from '../../edge/sign-in/email-codes/challenge.ts';
+import { Challenges } from '../../edge/sign-in/email-codes/challenges.ts';
+import { challengesOf } from '../../edge/sign-in/email-codes/challenges-stub.ts';
 
 /** Challenges under a clock that the test sets, dying when it says so, with a look into their storage. */
 

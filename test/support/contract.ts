@@ -9,7 +9,7 @@ import {
   resolve,
   type Schema,
 } from '../../edge/documentation/openapi.ts';
-import { FAILURES, type FailureCode } from '../../shared/failure/failures.ts';
+import { FAILURES, type FailureCode } from '../../shared/failures.ts';
 
 /** An answer of the gateway as it came over the wire. */
 export interface WireAnswer {

@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { makeRulesFolder } from '../../agent/access/rules-folder.ts';
-import { closeHost, type Host, openHost } from '../../agent/operations/host.ts';
-import { recover } from '../../agent/operations/recover.ts';
+import { closeHost, type Host, openHost } from '../../agent/host.ts';
+import { recover } from '../../agent/maintenance/recover.ts';
 import {
   PLATFORM_ROLE,
   pgbouncerIni,

@@ -1,5 +1,5 @@
 import { WebSocket } from 'ws';
-import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { migratedD1 } from './d1.ts';

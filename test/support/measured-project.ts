@@ -2,7 +2,7 @@ import { eq } from 'drizzle-orm';
 import { openDatabase } from '../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../edge/database/schema.ts';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
-import type { BranchMeasurement } from '../../shared/metrics/measurement.ts';
+import type { BranchMeasurement } from '../../shared/measurement.ts';
 import type { MonitorGateway } from './monitor-gateway.ts';
 import { measurementOf } from './sample-measurement.ts';
 

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { Meter, type Round } from '../../agent/measurement/meter.ts';
-import type { BranchMeasurement } from '../../shared/metrics/measurement.ts';
+import type { BranchMeasurement } from '../../shared/measurement.ts';
 import type { TestHost } from './host.ts';
 import type { Branch } from './host-project.ts';
 

@@ -1,11 +1,11 @@
 import type { Mail } from '../../edge/mail/mail.ts';
-import type { MeasurementEvent } from '../../edge/metrics/measurement-streams.ts';
-import type { LastMeasurement } from '../../edge/metrics/measurements.ts';
-import type { MetricHistory, Range } from '../../edge/metrics/metric-history.ts';
-import type { Point } from '../../edge/metrics/metrics.ts';
-import type { StorageVerdict } from '../../edge/storage-quota/storage-keeper.ts';
-import type { Failure } from '../../shared/failure/failures.ts';
-import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import type { MeasurementEvent } from '../../edge/monitoring/measurement-streams.ts';
+import type { LastMeasurement } from '../../edge/monitoring/measurement-store.ts';
+import type { MetricHistory, Range } from '../../edge/monitoring/metric-history.ts';
+import type { Point } from '../../edge/monitoring/metrics.ts';
+import type { StorageVerdict } from '../../edge/monitoring/storage-quota.ts';
+import type { Failure } from '../../shared/failures.ts';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { migratedD1 } from './d1.ts';
 import { startMailServer } from './mail-server.ts';
 import type { MonitorCall } from './monitor-worker.ts';

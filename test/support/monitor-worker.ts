@@ -4,13 +4,13 @@ import type { Reservation } from '../../edge/jobs/reservation.ts';
 import type { JobRow } from '../../edge/jobs/saga.ts';
 import type { Mail } from '../../edge/mail/mail.ts';
 import { Outbox } from '../../edge/mail/outbox.ts';
-import { Measurements } from '../../edge/metrics/measurements.ts';
-import type { Range } from '../../edge/metrics/metric-history.ts';
+import { Measurements } from '../../edge/monitoring/measurement-store.ts';
+import type { Range } from '../../edge/monitoring/metric-history.ts';
 import { ProjectCoordinator } from '../../edge/projects/coordinator.ts';
 import { coordinatorOf } from '../../edge/projects/coordinator-stub.ts';
 import { type Env, readSettings } from '../../edge/settings.ts';
-import type { Clone } from '../../edge/storage-quota/storage-keeper.ts';
-import type { ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import type { Clone } from '../../edge/monitoring/storage-quota.ts';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
 
 export { HostLink } from '../../edge/host-link/host-link.ts';
 export { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';

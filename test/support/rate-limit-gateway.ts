@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
-import type { Charge } from '../../edge/rate-limits/charge.ts';
-import type { Verdict } from '../../edge/rate-limits/take.ts';
+import type { Charge } from '../../edge/rate-limits/buckets.ts';
+import type { Verdict } from '../../edge/rate-limits/consume.ts';
 import type { Inspection, TestRequest } from './rate-limit-worker.ts';
 import { bundle, SETTINGS, startWorker } from './worker.ts';
 

@@ -1,4 +1,4 @@
-import type { BranchMeasurement, ProjectMeasurement } from '../../shared/metrics/measurement.ts';
+import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measurement.ts';
 
 /** What is counted since a branch was made, of one that has done nothing. */
 export const NOTHING_COUNTED = {

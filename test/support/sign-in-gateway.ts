@@ -1,4 +1,4 @@
-import type { Charge } from '../../edge/rate-limits/charge.ts';
+import type { Charge } from '../../edge/rate-limits/buckets.ts';
 import type { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
 import { migratedD1 } from './d1.ts';
 import { startMailServer } from './mail-server.ts';

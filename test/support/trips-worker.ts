@@ -4,7 +4,7 @@ import { type CallOutcome, failed } from '../../edge/host-link/pending-calls.ts'
 import { ProjectCoordinator as RealCoordinator } from '../../edge/projects/coordinator.ts';
 import { RateLimiter as RealRateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
 import type { Env } from '../../edge/settings.ts';
-import { Challenges as RealChallenges } from '../../edge/sign-in/challenges.ts';
+import { Challenges as RealChallenges } from '../../edge/sign-in/email-codes/challenges.ts';
 import type { Method, Params, Result } from '../../shared/protocol/operations.ts';
 import { TALLY_HEADER, type Tally, Trips } from './trips.ts';
 

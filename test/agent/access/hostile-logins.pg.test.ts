@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { keepAccess } from '../../../agent/access/keep-access.ts';
+import { keepAccess } from '../../../agent/access/store-access.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { recover } from '../../../agent/operations/recover.ts';
+import { recover } from '../../../agent/maintenance/recover.ts';
 import { withConsole } from '../../../agent/pooler/console.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';

@@ -2,8 +2,8 @@ import { renameSync } from 'node:fs';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { AttemptWindows } from '../../../agent/attempts/attempt-windows.ts';
 import { AttemptWatch } from '../../../agent/attempts/watch-attempts.ts';
-import { closeHost, type Host, openHost } from '../../../agent/operations/host.ts';
-import { recover } from '../../../agent/operations/recover.ts';
+import { closeHost, type Host, openHost } from '../../../agent/host.ts';
+import { recover } from '../../../agent/maintenance/recover.ts';
 import { withConsole } from '../../../agent/pooler/console.ts';
 import {
   attempt,

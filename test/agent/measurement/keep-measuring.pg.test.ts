@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { keepMeasuring } from '../../../agent/measurement/keep-measuring.ts';
-import { ProjectMeasurement } from '../../../shared/metrics/measurement.ts';
+import { ProjectMeasurement } from '../../../shared/measurement.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host.ts';
 import { type Branch, type Project, startHostWithProject } from '../../support/host-project.ts';

@@ -7,7 +7,7 @@ import { app } from '../../../edge/app.ts';
 import type { AppEnv } from '../../../edge/app-env.ts';
 import { descriptionOf } from '../../../edge/documentation/describe.ts';
 import { nameOf, referenceOf, resolve } from '../../../edge/documentation/openapi.ts';
-import { FAILURES, type FailureCode } from '../../../shared/failure/failures.ts';
+import { FAILURES, type FailureCode } from '../../../shared/failures.ts';
 
 /** Whoever opens an operation to everybody does it here too. */
 const PUBLIC = [

@@ -2,7 +2,7 @@ import { eq, sql } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import { idempotencyKeys, jobs } from '../../../edge/database/schema.ts';
-import { HostCallError } from '../../../edge/host-link/host-caller.ts';
+import { HostCallError } from '../../../edge/hosts/host-client.ts';
 import { JobRunner } from '../../../edge/jobs/job-runner.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { type AnySaga, type JobRow, saga } from '../../../edge/jobs/saga.ts';

@@ -2,8 +2,8 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { type Charge, chargeOf } from '../../../edge/rate-limits/charge.ts';
-import type { Verdict } from '../../../edge/rate-limits/take.ts';
+import { type Charge, chargeOf } from '../../../edge/rate-limits/buckets.ts';
+import type { Verdict } from '../../../edge/rate-limits/consume.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type RateLimitGateway, startRateLimitGateway } from '../../support/rate-limit-gateway.ts';
 

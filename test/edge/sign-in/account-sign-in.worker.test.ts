@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { chargeOf } from '../../../edge/rate-limits/charge.ts';
-import { hashPassword } from '../../../edge/sign-in/password-hash.ts';
+import { chargeOf } from '../../../edge/rate-limits/buckets.ts';
+import { hashPassword } from '../../../edge/sign-in/accounts/password-hash.ts';
 import { type Answer, Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import { expectSameAnswer } from '../../support/same-answer.ts';

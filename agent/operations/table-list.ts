@@ -1,0 +1,65 @@
+import { BOUNDS } from '../../shared/protocol/bounds.ts';
+import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { Table } from '../../shared/protocol/tables.ts';
+import type { Host } from '../host.ts';
+import { HostError } from '../servers/host-error.ts';
+import { inBranch } from '../rows/branch-session.ts';
+import { columnsOf, ESTIMATE, READABLE } from '../rows/describe-table.ts';
+
+/** Tables read at a time: even if each has as many columns as it may, they are no burden. */
+const BATCH = 20;
+const BUDGET_BYTES = BOUNDS.messageBytes * 0.9;
+
+const KIND = `CASE relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'partitioned_table' WHEN 'v' THEN 'view'
+  WHEN 'm' THEN 'materialized_view' ELSE 'foreign_table' END`;
+
+const PRIMARY_KEY_NAMES = `
+  (SELECT coalesce(json_agg(attname ORDER BY place), '[]')
+   FROM unnest(pk) WITH ORDINALITY AS key (number, place)
+   JOIN pg_attribute ON attrelid = c.oid AND attnum = number)`;
+
+/** A table that a session has for itself can't be measured without waiting for that session, perhaps for ever. */
+const SIZE =
+  'CASE WHEN NOT EXISTS (SELECT FROM taken WHERE relation = c.oid) THEN pg_total_relation_size(c.oid) END';
+
+const TAKEN = `
+  SELECT coalesce(indrelid, relation) FROM pg_locks LEFT JOIN pg_index ON indexrelid = relation
+  WHERE mode = 'AccessExclusiveLock' AND locktype = 'relation'
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`;
+
+/**
+ * Tables and views by schema and name, as many as one message holds.
+ * @throws HostError STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
+ */
+export function listTables(host: Host, params: Params<'table.list'>): Promise<Result<'table.list'>> {
+  const { schema, after } = params;
+  return inBranch(host, params, 'read', async (session) => {
+    await session.query(
+      `DECLARE listing NO SCROLL CURSOR FOR
+       WITH taken (relation) AS MATERIALIZED (${TAKEN})
+       SELECT json_build_object('schema', nspname, 'name', relname, 'kind', ${KIND}, 'columns', ${columnsOf()},
+         'primary_key', ${PRIMARY_KEY_NAMES}, 'estimated_rows', ${ESTIMATE}, 'size_bytes', ${SIZE}) AS "table"
+       FROM ${READABLE}
+         AND CASE WHEN $1::text IS NULL THEN nspname !~ '^pg_' AND nspname <> 'information_schema'
+                  ELSE nspname = $1::text END
+         AND ($2::text IS NULL OR (nspname, relname) > ($2::name, $3::name))
+       ORDER BY nspname, relname`,
+      [schema, after?.schema ?? null, after?.name ?? null],
+    );
+    const tables: Table[] = [];
+    let bytes = 0;
+    for (;;) {
+      const { rows } = await session.query<{ table: string }>(`FETCH ${BATCH} FROM listing`);
+      for (const { table } of rows) {
+        const parsed = JSON.parse(table) as Table;
+        bytes += Buffer.byteLength(JSON.stringify(parsed)) + 1;
+        if (bytes > BUDGET_BYTES) {
+          if (tables.length > 0) return { tables, has_more: true };
+          throw new HostError('STATEMENT_REFUSED', `the columns of ${parsed.name} are too many`, '54011');
+        }
+        tables.push(parsed);
+      }
+      if (rows.length < BATCH) return { tables, has_more: false };
+    }
+  });
+}

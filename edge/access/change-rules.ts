@@ -1,0 +1,103 @@
+import { and, eq, sql } from 'drizzle-orm';
+import type { Failure } from '../../shared/failures.ts';
+import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
+import { nextAccessRevision } from './access-revision.ts';
+import type { Actor } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
+import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
+import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
+import { addRule, hasRoom } from './insert-rule.ts';
+import { type NetworkRuleRow, networkRuleRecord } from './network-rule-resource.ts';
+
+/** @param applied both ports are known to obey it */
+export const ruleAnswer = (rule: NetworkRuleRow, applied: boolean) => ({
+  status: 201,
+  body: networkRuleRecord(rule, applied),
+});
+
+/** Records a new rule, with the answer for whoever asks for it again. @returns why not, or null */
+export async function recordRule(
+  db: Database,
+  rule: NetworkRuleRow,
+  actor: Actor,
+  keyUse: KeyUse | null,
+): Promise<Failure | null> {
+  const projectActive = sql`exists (select 1 from ${projects} where id = ${rule.projectId}
+    and status = 'active' and tenant_id = ${rule.tenantId})`;
+  const branchThere = rule.branchId
+    ? sql`exists (select 1 from ${projectBranches} where id = ${rule.branchId} and project_id = ${rule.projectId}
+        and status in ('creating', 'active', 'expired'))`
+    : sql`true`;
+  const event = auditEvent(
+    'network_rule.created',
+    actor,
+    {
+      projectId: rule.projectId,
+      ...(rule.branchId && { branchId: rule.branchId }),
+      metadata: { rule_id: rule.id, cidr: rule.cidr },
+    },
+    rule.createdAt,
+  );
+  const room = hasRoom(rule.projectId);
+  const allowed = sql`${projectActive} and ${branchThere} and ${room}`;
+  const recorded = sql`exists (select 1 from ${networkRules} where id = ${rule.id})`;
+  try {
+    const answers = await inOneBatch(db, [
+      // First, so that of two requests with one key the later is told of the key, not of the other's rule.
+      ...keepKey(db, keyUse, rule.id, allowed, rule.createdAt, ruleAnswer(rule, false)),
+      ...addRule(db, rule, allowed),
+      insertIf(db, auditEvents, event, recorded),
+      db
+        .select({
+          active: sql<number>`${projectActive}`,
+          recorded: sql<number>`${recorded}`,
+          room: sql<number>`${room}`,
+        })
+        .from(sql`(select 1)`),
+    ]);
+    const [found] = answers.at(-1) as { active: number; recorded: number; room: number }[];
+    if (found?.recorded) return null;
+    if (!found?.active) return { code: 'PROJECT_NOT_ACTIVE' };
+    if (found.room) return { code: 'NOT_FOUND' };
+    return { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
+  } catch (error) {
+    const conflict = uniqueConflict(error);
+    if (!conflict) throw error;
+    return { code: conflict.startsWith('idempotency_keys') ? 'IDEMPOTENCY_IN_FLIGHT' : 'RULE_EXISTS' };
+  }
+}
+
+/** Records that a rule is gone. @returns why not, or null */
+export async function recordRuleRemoval(
+  db: Database,
+  projectId: string,
+  ruleId: string,
+  actor: Actor,
+  now: Date,
+): Promise<Failure | null> {
+  const theRule = and(
+    eq(networkRules.id, ruleId),
+    eq(networkRules.projectId, projectId),
+    eq(networkRules.tenantId, actor.tenantId),
+  );
+  const [rule] = await db.select().from(networkRules).where(theRule);
+  if (!rule) return { code: 'NOT_FOUND' };
+  const event = auditEvent(
+    'network_rule.deleted',
+    actor,
+    {
+      projectId,
+      ...(rule.branchId && { branchId: rule.branchId }),
+      metadata: { rule_id: ruleId, cidr: rule.cidr },
+    },
+    now,
+  );
+  const stillThere = sql`exists (select 1 from ${networkRules} where ${theRule})`;
+  const answers = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, stillThere),
+    nextAccessRevision(db, projectId, stillThere),
+    db.delete(networkRules).where(theRule),
+  ]);
+  return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
+}

@@ -1,0 +1,20 @@
+import { eq, type SQL, sql } from 'drizzle-orm';
+import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
+import { nextAccessRevision } from './access-revision.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { networkRules, projects } from '../database/schema.ts';
+import type { NetworkRuleRow } from './network-rule-resource.ts';
+
+/** Whether the project may have one rule more. */
+export const hasRoom = (projectId: string): SQL =>
+  sql`(select count(*) from ${networkRules} where project_id = ${projectId}) < ${NETWORK_RULES_MAX}`;
+
+/** Adds a rule under a new revision of its own, when `condition` holds and the project has room for it. */
+export const addRule = (db: Database, rule: NetworkRuleRow, condition: SQL): Statement[] => [
+  insertIf(db, networkRules, rule, sql`${condition} and ${hasRoom(rule.projectId)}`),
+  nextAccessRevision(db, rule.projectId, sql`exists (select 1 from ${networkRules} where id = ${rule.id})`),
+  db
+    .update(networkRules)
+    .set({ revision: sql`(select access_revision from ${projects} where id = ${rule.projectId})` })
+    .where(eq(networkRules.id, rule.id)),
+];

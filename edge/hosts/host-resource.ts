@@ -1,0 +1,34 @@
+import { z } from 'zod';
+import type { hosts } from '../database/schema.ts';
+import type { Env } from '../settings.ts';
+import { isLinked } from './host-client.ts';
+
+/** A database host as the platform sees it. */
+export const Host = z
+  .strictObject({
+    id: z.uuid(),
+    name: z.string().meta({ example: 'eu-1' }),
+    db_host: z.string().meta({ example: 'eu-1.db.example.com' }),
+    direct_port: z.int().meta({ example: 5432 }),
+    pooled_port: z.int().meta({ example: 6432 }),
+    linked: z.boolean().meta({ description: 'Its agent is connected at this moment.' }),
+    draining: z.boolean().meta({ example: false }),
+    enrolled_at: z.iso.datetime().nullable(),
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: 'Host' });
+
+export const hostRecord = async (
+  env: Env,
+  row: typeof hosts.$inferSelect,
+): Promise<z.output<typeof Host>> => ({
+  id: row.id,
+  name: row.name,
+  db_host: row.dbHost,
+  direct_port: row.directPort,
+  pooled_port: row.pooledPort,
+  linked: row.enrolledAt !== null && (await isLinked(env, row.id)),
+  draining: row.draining,
+  enrolled_at: row.enrolledAt?.toISOString() ?? null,
+  created_at: row.createdAt.toISOString(),
+});

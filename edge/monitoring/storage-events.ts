@@ -1,0 +1,59 @@
+import { html } from 'hono/html';
+import { inGib, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
+import type { Mail } from '../mail/mail.ts';
+import type { ProjectRow } from '../projects/project-resource.ts';
+
+/** Spec section 6. */
+export interface StorageEvent {
+  event: StorageEventName;
+  project_id: string;
+  storage_used_gib: number;
+  storage_quota_gib: number;
+  usage_percent: number;
+  /** ISO 8601 UTC. */
+  timestamp: string;
+}
+
+export type StorageEventName = 'STORAGE_WARNING' | 'WRITE_BLOCKED';
+
+/** What is told, once an episode, of a project in each state. Who is over 100% is over 80% too. */
+export const EVENTS_OF_STATE: Record<StorageState, readonly StorageEventName[]> = {
+  normal: [],
+  warning: ['STORAGE_WARNING'],
+  write_blocked: ['STORAGE_WARNING', 'WRITE_BLOCKED'],
+};
+
+/** @param used bytes */
+export const storageEvent = (
+  event: StorageEventName,
+  project: Pick<ProjectRow, 'id' | 'storageQuotaGib'>,
+  used: number,
+  now: Date,
+): StorageEvent => ({
+  event,
+  project_id: project.id,
+  storage_used_gib: inGib(used),
+  storage_quota_gib: project.storageQuotaGib,
+  usage_percent: Number(((100 * used) / quotaBytes(project.storageQuotaGib)).toFixed(2)),
+  timestamp: now.toISOString(),
+});
+
+const MEANING: Record<StorageEventName, string> = {
+  STORAGE_WARNING: 'At 100% the read-write and read-only logins can no longer write.',
+  WRITE_BLOCKED:
+    'The read-write and read-only logins can no longer write; the owner login can. Delete data or raise the quota, and they can again.',
+};
+
+/** The mail that tells the team. The name of the project is a user's text. */
+export function storageMail(event: StorageEvent, projectName: string, to: string): Mail {
+  const { usage_percent, storage_used_gib, storage_quota_gib, project_id, timestamp } = event;
+  const name = projectName.replaceAll(/[\s\p{C}]+/gu, ' ');
+  const fact = `Project "${name}" uses ${usage_percent}% of its storage quota: ${storage_used_gib} of ${storage_quota_gib} GiB.`;
+  const lines = [fact, MEANING[event.event], `Project ${project_id}, measured at ${timestamp}.`];
+  return {
+    to,
+    subject: `${event.event}: ${name} at ${usage_percent}%`,
+    text: `${lines.join('\n\n')}\n`,
+    html: lines.map((line) => html`<p>${line}</p>`).join('\n'),
+  };
+}

@@ -1,0 +1,76 @@
+import { and, eq, inArray, sql } from 'drizzle-orm';
+import { quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
+import { nextAccessRevision } from '../access/access-revision.ts';
+import { noActor } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { auditEvents, projectBranches, projects } from '../database/schema.ts';
+import type { ProjectRow } from '../projects/project-resource.ts';
+
+/** A project on record with its branches that are not gone. */
+export interface StorageSubject {
+  project: ProjectRow;
+  branches: { id: string; branchName: string; status: 'creating' | 'active' | 'expired' }[];
+}
+
+const ON_RECORD = ['creating', 'active', 'expired'] as const;
+
+/** Null for a project that is not active. */
+export async function readSubject(db: Database, projectId: string): Promise<StorageSubject | null> {
+  const [[project], branches] = await db.batch([
+    db
+      .select()
+      .from(projects)
+      .where(and(eq(projects.id, projectId), eq(projects.status, 'active'))),
+    db
+      .select({
+        id: projectBranches.id,
+        branchName: projectBranches.branchName,
+        status: projectBranches.status,
+      })
+      .from(projectBranches)
+      .where(and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, ON_RECORD))),
+  ]);
+  return project ? { project, branches: branches as StorageSubject['branches'] } : null;
+}
+
+/** How far usage moves before it is written to D1 although the state stays: one row a minute and project would be many. */
+const NOTABLE_BYTES = 1024 * 1024;
+
+/**
+ * Writes usage and state where they have changed notably. A change of the state is audited, and one that is about
+ * writing comes with a new revision of the access, all in one batch.
+ * @param project as it was read; what was judged is written only if that still holds
+ * @returns whether it does
+ */
+export async function recordStorage(
+  db: Database,
+  project: ProjectRow,
+  { used, state }: { used: number; state: StorageState },
+  now: Date,
+): Promise<boolean> {
+  const { id, tenantId, storageState: from, storageUsedBytes, storageQuotaGib } = project;
+  const isFirst = project.storageMeasuredAt === null;
+  if (state === from && !isFirst && Math.abs(used - storageUsedBytes) < NOTABLE_BYTES) return true;
+  const asRead = and(
+    eq(projects.id, id),
+    eq(projects.status, 'active'),
+    eq(projects.tenantId, tenantId),
+    eq(projects.storageState, from),
+    eq(projects.storageQuotaGib, storageQuotaGib),
+  );
+  const holds = sql`exists (select 1 from ${projects} where ${asRead})`;
+  const metadata = { from, to: state, used_bytes: used, limit_bytes: quotaBytes(storageQuotaGib) };
+  const about = { projectId: id, metadata };
+  const event = auditEvent('project.storage_state.changed', noActor(tenantId), about, now);
+  const changesWriting = (state === 'write_blocked') !== (from === 'write_blocked');
+  const answers = await inOneBatch(db, [
+    ...(state === from ? [] : [insertIf(db, auditEvents, event, holds)]),
+    ...(changesWriting ? [nextAccessRevision(db, id, holds)] : []),
+    db
+      .update(projects)
+      .set({ storageUsedBytes: used, storageState: state, storageMeasuredAt: now })
+      .where(asRead),
+  ]);
+  return changesOf(answers.at(-1)) === 1;
+}

@@ -1,0 +1,57 @@
+import { z } from 'zod';
+import { maxSlugLength } from '../../shared/branch/database-name.ts';
+import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
+import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
+import { CreatedBranch } from '../branches/branch-resource.ts';
+import type { projects } from '../database/schema.ts';
+
+export type ProjectRow = typeof projects.$inferSelect;
+
+/** A project with its host's name and the number of its branches that count against the cap. */
+export type ProjectView = ProjectRow & { hostName: string; branchCount: number };
+
+export const Project = z
+  .strictObject({
+    id: z.uuid(),
+    name: z.string().meta({ example: 'Web shop' }),
+    app_key: z.string().meta({ example: 'web_shop' }),
+    env: z.string().meta({ example: 'prod' }),
+    storage_quota_gib: z.number().meta({ example: 0.5 }),
+    storage_used_bytes: z.int().meta({
+      description: 'Sizes of its active branches together, to the MiB; `usage` has the exact value.',
+      example: 25_165_824,
+    }),
+    storage_state: z.enum(STORAGE_STATES),
+    status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
+    branch_count: z.int().meta({ example: 2 }),
+    branch_limit: z.int().meta({ example: 10 }),
+    max_slug_length: z.int().meta({ example: 43 }),
+    host: z.string().meta({ example: 'eu-1' }),
+    created_by: z.uuid(),
+    tenant_id: z.string().meta({ example: 'acme' }),
+    created_at: z.iso.datetime(),
+    updated_at: z.iso.datetime(),
+  })
+  .meta({ id: 'Project' });
+
+/** A project as the create response shows it. */
+export const CreatedProject = Project.extend({ main_branch: CreatedBranch }).meta({ id: 'CreatedProject' });
+
+export const projectRecord = (row: ProjectView): z.output<typeof Project> => ({
+  id: row.id,
+  name: row.name,
+  app_key: row.appKey,
+  env: row.env,
+  storage_quota_gib: row.storageQuotaGib,
+  storage_used_bytes: row.storageUsedBytes,
+  storage_state: row.storageState,
+  status: row.status,
+  branch_count: row.branchCount,
+  branch_limit: row.branchLimit,
+  max_slug_length: maxSlugLength(row.appKey, row.env),
+  host: row.hostName,
+  created_by: row.createdBy,
+  tenant_id: row.tenantId,
+  created_at: row.createdAt.toISOString(),
+  updated_at: row.updatedAt.toISOString(),
+});

@@ -1,0 +1,32 @@
+import { FAILURES } from '../../shared/failures.ts';
+import type { AppContext } from '../app-env.ts';
+import { ApiError } from '../errors.ts';
+import { chargeOf } from './buckets.ts';
+import { isWithin } from './limit-requests.ts';
+import { giveBack } from './consume.ts';
+import { sha256 } from '../sha256.ts';
+import { signInFailed } from '../sign-in/provider/provider-failure.ts';
+
+const UNAVAILABLE = 503;
+
+/**
+ * Does what a state or a code is good for, once, whatever comes of it: who guesses at a verifier has one guess. Only
+ * while the provider is away nothing was tried, and it may be tried again.
+ * @throws ApiError SIGN_IN_FAILED when it was used, LIMITER_UNAVAILABLE
+ */
+export async function useOnce<T>(
+  c: AppContext,
+  what: 'state' | 'code',
+  secret: string,
+  work: () => Promise<T>,
+): Promise<T> {
+  const charge = chargeOf.use(what, await sha256(secret));
+  if (!(await isWithin(c, charge))) throw signInFailed(`the ${what} was used before`);
+  try {
+    return await work();
+  } catch (error) {
+    const isAway = error instanceof ApiError && FAILURES[error.failure.code].status === UNAVAILABLE;
+    if (isAway) await giveBack(c.env, charge);
+    throw error;
+  }
+}

@@ -1,0 +1,46 @@
+import { eq } from 'drizzle-orm';
+import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { answer } from '../api/operation.ts';
+import { type AppContext, databaseOf } from '../app-env.ts';
+import { jobs } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import { IdempotencyHeader } from '../api/idempotency-key.ts';
+import { Job, jobRecord } from '../jobs/job-resource.ts';
+import type { OrderOutcome } from '../projects/coordinator.ts';
+import { found } from '../projects/project-access.ts';
+
+/** How long a client waits for a creation at most; then it gets 202 and the job. */
+const WAIT_MAX_SECONDS = 60;
+
+/** RFC 7240: a preference is never refused, and what is not understood of it is passed over. */
+const Prefer = z
+  .string()
+  .default('')
+  .transform((text) => {
+    const asked = /(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])/i.exec(text)?.[1];
+    return Math.min(Number(asked ?? WAIT_MAX_SECONDS), WAIT_MAX_SECONDS) * 1000;
+  })
+  .meta({
+    description: `\`wait=N\`: how many seconds to wait for the end, 0 to ${WAIT_MAX_SECONDS}. What takes longer is answered with 202 and its job.`,
+    example: 'wait=10',
+  });
+
+/** Headers of a creation. */
+export const OrderHeaders = IdempotencyHeader.extend({ prefer: Prefer });
+
+export const PENDING = answer('It takes longer than the client waits: the job that goes on with it.', Job);
+
+/** @throws ApiError the failure, if it is one */
+export function succeeded<T extends object>(outcome: T | { failure: Failure }): T {
+  if ('failure' in outcome) throw ApiError.of(outcome.failure);
+  return outcome;
+}
+
+/** The answer to a creation: what was made, as `Made` describes it, or the job that goes on making it. */
+export async function orderAnswer<Made>(c: AppContext, outcome: OrderOutcome) {
+  const ended = succeeded<Exclude<OrderOutcome, { failure: Failure }>>(outcome);
+  if ('response' in ended) return c.json(ended.response.body as Made, 201);
+  const job = found(await databaseOf(c).select().from(jobs).where(eq(jobs.id, ended.pending)));
+  return c.json(jobRecord(job), 202);
+}

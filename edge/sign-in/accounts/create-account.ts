@@ -1,0 +1,42 @@
+import { notExists } from 'drizzle-orm';
+import { type AuditActor, noActor } from '../../audit/actor.ts';
+import { auditEvent } from '../../audit/audit-event.ts';
+import { accounts } from '../../database/account-schema.ts';
+import { type Database, inOneBatch, insertIf } from '../../database/database.ts';
+import { auditEvents } from '../../database/schema.ts';
+import { accountByEmail } from './accounts.ts';
+
+interface NewAccount {
+  accountId: string;
+  tenantId: string;
+  email: string;
+  name: string;
+  passwordHash: string;
+}
+
+/**
+ * Makes an account and, with it, a tenant of its own (api.md, Sign-in). An address that has an account keeps it as it
+ * is: nothing is changed, nothing is recorded.
+ */
+export async function createAccount(
+  db: Database,
+  { accountId, tenantId, email, name, passwordHash }: NewAccount,
+  from: Partial<AuditActor>,
+  now: Date,
+): Promise<void> {
+  const event = auditEvent('account.created', { ...noActor(tenantId), ...from, tenantId, email }, {}, now);
+  const values = {
+    id: accountId,
+    tenantId,
+    email,
+    name,
+    passwordHash,
+    role: 'owner',
+    createdAt: now,
+    updatedAt: now,
+  };
+  await inOneBatch(db, [
+    insertIf(db, auditEvents, event, notExists(accountByEmail(db, email))),
+    db.insert(accounts).values(values).onConflictDoNothing({ target: accounts.email }),
+  ]);
+}

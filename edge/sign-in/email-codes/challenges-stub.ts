@@ -1,0 +1,5 @@
+import type { Env } from '../../settings.ts';
+
+/** The challenges of an e-mail address. */
+export const challengesOf = ({ CHALLENGES }: Env, address: string) =>
+  CHALLENGES.get(CHALLENGES.idFromName(address.toLowerCase()));

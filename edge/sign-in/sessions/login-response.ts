@@ -1,0 +1,26 @@
+import { z } from 'zod';
+import { SECOND_FACTOR_METHODS } from '../second-factor/second-factor-method.ts';
+
+const Token = z.string().nullable();
+
+export const SignedInUser = z.strictObject({
+  id: z.uuid(),
+  email: z.string().meta({ example: 'ada@example.com' }),
+  role: z.string().meta({ example: 'owner' }),
+});
+
+/** Spec 4.2. */
+export const LoginResponse = z
+  .strictObject({
+    access_token: Token,
+    refresh_token: Token,
+    pre_auth_token: Token.meta({
+      description: 'The bearer token of the second step, when one is due: 5 minutes, for its set-up 60.',
+    }),
+    requires_2fa: z.boolean().meta({ description: 'A code of the second factor is due.' }),
+    requires_2fa_setup: z.boolean().meta({ description: 'A second factor is to be set up, or passed over.' }),
+    method: z.enum(SECOND_FACTOR_METHODS).nullable(),
+    user: z.union([SignedInUser, z.null()]),
+  })
+  .meta({ id: 'LoginResponse' });
+export type LoginResponse = z.output<typeof LoginResponse>;

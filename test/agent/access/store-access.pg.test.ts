@@ -1,0 +1,85 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { keepAccess } from '../../../agent/access/store-access.ts';
+import { inTransaction } from '../../../agent/postgres/connect.ts';
+import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
+import type { Params } from '../../../shared/protocol/operations.ts';
+import { startHost, type TestHost } from '../../support/host.ts';
+import { type Branch, Project } from '../../support/host-project.ts';
+
+type Access = Params<'access.apply'>['access'];
+
+const HERE = { branch_id: null, cidr: '127.0.0.1/32' };
+const THERE = { branch_id: null, cidr: '192.0.2.0/24' };
+
+let servers: TestHost;
+beforeAll(async () => {
+  servers = await startHost();
+});
+afterAll(() => servers.stop());
+
+let project: Project;
+let branch: Branch;
+beforeAll(async () => {
+  project = new Project(servers.host, [HERE]);
+  branch = await project.create('db_kept_prod', null);
+});
+
+async function keep(access: Partial<Access>) {
+  const session = await servers.host.sessions.connect();
+  project.revision += 1;
+  const whole = {
+    revision: project.revision,
+    rules: [HERE],
+    write_blocked: false,
+    closed: [],
+    verifiers: {},
+  };
+  await inTransaction(session, () => keepAccess(session, project.id, { ...whole, ...access }));
+  session.release();
+}
+
+const rules = () =>
+  servers.query('SELECT branch_id, cidr::text FROM network_rule ORDER BY cidr, branch_id NULLS FIRST');
+
+async function isUnenforced() {
+  const [row] = await servers.query<{ unenforced: boolean }>('SELECT unenforced FROM project');
+  return row?.unenforced;
+}
+
+/** What comes, after what, and whether there can be sessions that have to go. */
+const CHANGES: Record<string, [before: () => Partial<Access>, after: () => Partial<Access>, boolean]> = {
+  'the same again': [() => ({}), () => ({}), false],
+  'one more network': [() => ({}), () => ({ rules: [HERE, THERE] }), false],
+  'a network of the branch': [
+    () => ({}),
+    () => ({ rules: [HERE, { ...HERE, branch_id: branch.branch_id }] }),
+    false,
+  ],
+  'a network less': [() => ({ rules: [HERE, THERE] }), () => ({}), true],
+  'a network for the branch alone': [
+    () => ({}),
+    () => ({ rules: [{ ...HERE, branch_id: branch.branch_id }] }),
+    true,
+  ],
+  'the branch closed': [() => ({}), () => ({ closed: [branch.branch_id] }), true],
+  'the branch open again': [() => ({ closed: [branch.branch_id] }), () => ({}), false],
+  'a write block': [() => ({}), () => ({ write_blocked: true }), false],
+  'the end of a write block': [() => ({ write_blocked: true }), () => ({}), true],
+};
+
+test.each(Object.entries(CHANGES))('%s', async (_, [before, after, leavesSessions]) => {
+  await keep(before());
+  await servers.query('UPDATE project SET unenforced = false');
+  await servers.query('UPDATE login SET end_from = NULL');
+  await keep(after());
+  expect(await isUnenforced()).toBe(leavesSessions);
+  expect(await rules()).toEqual(after().rules ?? [HERE]);
+});
+
+test('a new password, and whatever comes before its sessions are ended', async () => {
+  const verifiers = { [branch.branch_id]: { read_only: await scramVerifier(makePassword()) } };
+  await keep({ verifiers });
+  expect(await isUnenforced()).toBe(true);
+  await keep({});
+  expect(await isUnenforced()).toBe(true);
+});

@@ -1,0 +1,221 @@
+import { once } from 'node:events';
+import { watch as watchFolder } from 'node:fs';
+import { mkdir, readdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { recover } from '../../../agent/maintenance/recover.ts';
+import { ServerWatch } from '../../../agent/maintenance/watch-servers.ts';
+import { pause } from '../../../agent/pooler/pause.ts';
+import { buildDatabaseName } from '../../../shared/branch/database-name.ts';
+import { loginName } from '../../../shared/branch/login.ts';
+import { eventually } from '../../support/eventually.ts';
+import type { TestHost } from '../../support/host.ts';
+import {
+  asClient,
+  type Branch,
+  BUSY_WAIT_MS,
+  branchDatabases,
+  connect,
+  identity,
+  type Project,
+  startHostWithProject,
+  toolOptions,
+} from '../../support/host-project.ts';
+
+let servers: TestHost;
+let project: Project;
+let main: Branch;
+
+beforeAll(async () => {
+  // Enough for a clone to last until it is struck.
+  const filler = "CREATE TABLE filler AS SELECT repeat('x', 1000) AS x FROM generate_series(1, 25000)";
+  ({ servers, project, main } = await startHostWithProject('db_crash_prod', filler));
+});
+afterAll(() => servers.stop());
+
+const cloneArguments = (branch: Branch) => [
+  'branch',
+  'clone',
+  ...toolOptions({ ...identity(branch), source: main.database, busy_wait: BUSY_WAIT_MS }),
+];
+
+/** Lets no `CREATE DATABASE` go on from now until `letGo`. */
+async function holdClones() {
+  const holder = await servers.connect();
+  await holder.query('BEGIN; LOCK TABLE pg_database IN SHARE MODE');
+  return {
+    /** Process id of the session that has come as far as that. */
+    held: () =>
+      eventually(async () => {
+        const rows = await servers.query<{ pid: number }>(
+          "SELECT pid FROM pg_stat_activity WHERE query LIKE '%CREATE DATABASE%' AND wait_event_type = 'Lock'",
+        );
+        expect(rows).toHaveLength(1);
+        return rows[0]?.pid ?? 0;
+      }),
+    /** The crash that a test lets follow can come before the answer. */
+    letGo: () => Promise.allSettled([holder.query('COMMIT'), holder.end()]),
+  };
+}
+
+/** Begins a clone in an agent process of its own, which is killed. PostgreSQL goes on by itself. */
+async function cloneByKilledAgent(branch: Branch) {
+  const clones = await holdClones();
+  const tool = await servers.spawnTool(...cloneArguments(branch));
+  const ended = once(tool, 'exit');
+  await clones.held();
+  tool.kill('SIGKILL');
+  await ended;
+  await clones.letGo();
+}
+
+/** Directories below `base/` that belong to no database. */
+async function leaked(): Promise<string[]> {
+  const known = new Set(
+    (await servers.query<{ oid: string }>('SELECT oid::text FROM pg_database')).map(({ oid }) => oid),
+  );
+  const found = await readdir(join(servers.settings.PGDATA_DIR, 'base'));
+  return found.filter((name) => /^\d+$/.test(name) && !known.has(name));
+}
+
+const query = (branch: Branch) => asClient(servers.host, 'pooled', branch, 'read_write', 'SELECT 1 AS one');
+
+test('an agent killed in mid-clone: the retry adopts its clone and never makes a second', async () => {
+  const branch = project.plan('db_crash_prod_br_adopted');
+  await cloneByKilledAgent(branch);
+  expect(await project.clone(branch, main.database)).toMatchObject({ created: false });
+  expect(await branchDatabases(servers)).toEqual([buildDatabaseName(branch.job_id), main.database]);
+  await project.prepare(branch);
+  await project.publish(branch);
+  expect(await recover(servers.host)).toEqual([]);
+  await project.prove(branch);
+  await project.drop(branch);
+}, 60_000);
+
+test('an agent killed in mid-clone: a drop waits for what it left and takes it', async () => {
+  const branch = project.plan('db_crash_prod_br_dropped');
+  await cloneByKilledAgent(branch);
+  expect(await project.drop(branch)).toEqual({ dropped: true });
+  expect(await branchDatabases(servers)).toEqual([main.database]);
+  expect(await leaked()).toEqual([]);
+}, 60_000);
+
+test('an agent killed between PAUSE and RESUME: clients go on once another looks', async () => {
+  await pause(servers.settings, main.database);
+  let answered = false;
+  const waiting = query(main).then(() => {
+    answered = true;
+  });
+  await sleep(200);
+  expect(answered).toBe(false);
+  await recover(servers.host);
+  await waiting;
+});
+
+test('PostgreSQL crashing in mid-clone: what it leaves in its folder goes, and the retry makes the branch', async () => {
+  const watch = new ServerWatch(servers.host, () => {});
+  await watch.look();
+  const branch = project.plan('db_crash_prod_br_retried');
+  const clones = await holdClones();
+  const cloning = Promise.allSettled([project.clone(branch, main.database)]);
+  const creating = await clones.held();
+  const base = watchFolder(join(servers.settings.PGDATA_DIR, 'base'));
+  // The first change to the folder is the new database's directory.
+  const killed = once(base, 'change').then(() => process.kill(creating, 'SIGKILL'));
+  await clones.letGo();
+  await killed;
+  base.close();
+  const [outcome] = await cloning;
+  expect(outcome).toMatchObject({ status: 'rejected', reason: { code: 'POSTGRES_UNAVAILABLE' } });
+  // Idle sessions hear of the crash when they are next used.
+  expect(await eventually(leaked)).toHaveLength(1);
+  await eventually(async () => {
+    await watch.look();
+    expect(await leaked()).toEqual([]);
+    await query(main);
+  });
+  expect(await eventually(() => project.clone(branch, main.database))).toMatchObject({ created: true });
+  await project.prepare(branch);
+  await project.publish(branch);
+  await project.prove(branch);
+  await project.drop(branch);
+});
+
+test('PostgreSQL killed in mid-clone: the clone is there or it is not, and the retry makes the branch', async () => {
+  const branch = project.plan('db_crash_prod_br_again');
+  const cloning = Promise.allSettled([project.clone(branch, main.database)]);
+  await sleep(30);
+  await servers.end('postgres', 'SIGKILL');
+  await cloning;
+  // Sessions outlive their postmaster for a moment.
+  await eventually(() =>
+    expect(project.clone(branch, main.database)).rejects.toMatchObject({ code: 'POSTGRES_UNAVAILABLE' }),
+  );
+  await servers.start('postgres');
+  await eventually(async () => expect(await recover(servers.host)).toEqual([]));
+  expect(await leaked()).toEqual([]);
+  await project.clone(branch, main.database);
+  expect(await branchDatabases(servers)).toEqual([buildDatabaseName(branch.job_id), main.database]);
+  await project.drop(branch);
+});
+
+test('both servers killed at once: rules, entries and logins are as before', async () => {
+  await servers.end('postgres', 'SIGKILL');
+  await servers.end('pooler', 'SIGKILL');
+  expect((await recover(servers.host)).length).toBeGreaterThan(0);
+  await servers.start('postgres');
+  await servers.start('pooler');
+  expect(await recover(servers.host)).toEqual([]);
+  await query(main);
+});
+
+test('a directory of nobody’s is removed, also while databases come and go; anything else stays', async () => {
+  const base = join(servers.settings.PGDATA_DIR, 'base');
+  await mkdir(join(base, '4000000000'));
+  await writeFile(join(base, '4000000000', 'PG_VERSION'), '18\n');
+  await mkdir(join(base, 'pgsql_tmp_kept'));
+  const branches = Promise.all([1, 2, 3].map((n) => project.create(`db_crash_prod_br_n${n}`, main.database)));
+  await eventually(async () => {
+    await recover(servers.host);
+    expect((await readdir(base)).filter((name) => name === '4000000000')).toEqual([]);
+  });
+  for (const branch of await branches) await query(branch);
+  expect(await readdir(base)).toContain('pgsql_tmp_kept');
+  await Promise.all((await branches).map((branch) => project.drop(branch)));
+}, 60_000);
+
+test('a drop that was cut off is finished', async () => {
+  const branch = await project.create('db_crash_prod_br_half', main.database);
+  await servers.query('UPDATE pg_database SET datconnlimit = -2 WHERE datname = $1', [branch.database]);
+  expect(await recover(servers.host)).toEqual([]);
+  expect(await branchDatabases(servers)).toEqual([main.database]);
+  expect(await project.drop(branch)).toEqual({ dropped: false });
+});
+
+test('a password that a login changed is put back', async () => {
+  await asClient(
+    servers.host,
+    'direct',
+    main,
+    'read_write',
+    `ALTER ROLE ${loginName(main.branch_id, 'read_write')} PASSWORD 'mine now'`,
+  );
+  await expect(connect(servers.host, 'direct', main, 'read_write')).rejects.toThrow('authentication failed');
+  await recover(servers.host);
+  await (await connect(servers.host, 'direct', main, 'read_write')).end();
+});
+
+test('a control tool beside the agent works on the same tables and rules', async () => {
+  const branch = await project.create('db_crash_prod_br_shared', main.database);
+  const list = await servers.tool('list', '--json');
+  expect(JSON.parse(list.stdout).branches).toEqual(
+    (await runOperation(servers.host, 'host.inventory', {})).branches,
+  );
+  const drop = await servers.tool('branch', 'drop', ...toolOptions(identity(branch)));
+  expect(drop).toMatchObject({ exitCode: 0, stdout: 'dropped: true\n' });
+  await expect(query(branch)).rejects.toThrow();
+  await project.drop(main);
+  expect(await branchDatabases(servers)).toEqual([]);
+});

@@ -1,0 +1,50 @@
+import { eq, sql } from 'drizzle-orm';
+import { afterAll, expect, test } from 'vitest';
+import { inOneBatch } from '../../../edge/database/database.ts';
+import { networkRules, projects } from '../../../edge/database/schema.ts';
+import { addRule } from '../../../edge/access/insert-rule.ts';
+import { recordRule } from '../../../edge/access/change-rules.ts';
+import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
+import { ACTOR, startRecords } from '../../support/records.ts';
+
+const { binding, db, stop } = await startRecords();
+afterAll(stop);
+
+const ruleFor = (cidr: string) => ({
+  id: crypto.randomUUID(),
+  projectId: 'p',
+  branchId: null,
+  cidr,
+  description: null,
+  source: 'manual' as const,
+  revision: 0,
+  createdBy: 'u',
+  tenantId: 't',
+  createdAt: new Date(),
+});
+const keyUse = { tenantId: 't', userId: 'u', path: '/', key: 'k', bodyHash: 'h' };
+
+test('a project has no more rules than its host can be told at once; a refused one takes neither key nor revision', async () => {
+  await binding
+    .prepare(
+      `with recursive n (i) as (select 2 union all select i + 1 from n where i < ?)
+       insert into network_rules (id, project_id, cidr, source, revision, created_by, tenant_id, created_at)
+       select i, 'p', i, 'manual', 0, 'u', 't', 0 from n`,
+    )
+    .bind(NETWORK_RULES_MAX)
+    .run();
+  const last = ruleFor('192.0.2.1/32');
+  expect(await recordRule(db, last, ACTOR, null)).toBeNull();
+  const refused = { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
+  expect(await recordRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toEqual(refused);
+  expect(await recordRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toEqual({
+    code: 'PROJECT_NOT_ACTIVE',
+  });
+  const ofCreator = addRule(db, ruleFor('192.0.2.3/32'), sql`true`);
+  await inOneBatch(db, ofCreator);
+  expect(await db.$count(networkRules)).toBe(NETWORK_RULES_MAX);
+  expect((await db.select().from(projects))[0]?.accessRevision).toBe(1);
+
+  await db.delete(networkRules).where(eq(networkRules.id, last.id));
+  expect(await recordRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toBeNull();
+});

@@ -1,0 +1,99 @@
+import { beforeEach, expect, test } from 'vitest';
+import { Measurements } from '../../../edge/host-link/measurement-filter.ts';
+import type { NotificationFrame } from '../../../shared/protocol/frames.ts';
+import { FakeClock } from '../../support/fake-clock.ts';
+
+const ids = Array.from({ length: 20 }, () => crypto.randomUUID());
+const [first = ''] = ids;
+const NOTIFICATIONS_PER_MINUTE = 10;
+
+let clock: FakeClock;
+let placed: string[];
+let looks: number;
+let recorded: string[];
+let events: string[];
+let record: () => Promise<void>;
+let measurements: Measurements;
+
+beforeEach(() => {
+  clock = new FakeClock();
+  placed = [...ids];
+  looks = 0;
+  recorded = [];
+  events = [];
+  record = async () => {};
+  measurements = new Measurements({
+    placed: async () => {
+      looks += 1;
+      return placed;
+    },
+    record: async ({ project_id }) => {
+      await record();
+      recorded.push(project_id);
+    },
+    log: (event) => events.push(event),
+    now: () => clock.now(),
+    bounds: { notificationsPerMinute: NOTIFICATIONS_PER_MINUTE },
+  });
+});
+
+const frame = (project_id: string, params: object = {}): NotificationFrame => ({
+  jsonrpc: '2.0',
+  method: 'measurement',
+  params: { project_id, observed_at: '2026-01-01T00:00:00.000Z', branches: [], ...params },
+});
+const receive = (project_id: string, params?: object) => measurements.receive(frame(project_id, params));
+
+test('what is said of a project on the host is passed on', async () => {
+  await receive(first);
+  await clock.advance(1_000);
+  await receive(first);
+  expect(recorded).toEqual([first, first]);
+  expect(looks).toBe(1);
+});
+
+test("what is said of another host's project is not, and costs a look a second at most", async () => {
+  placed = [];
+  for (const id of ids.slice(0, 5)) await receive(id);
+  expect(recorded).toEqual([]);
+  expect(looks).toBe(1);
+  expect(events).toContain('measurement.foreign');
+});
+
+test('a project that is placed later is found', async () => {
+  placed = [];
+  await receive(first);
+  placed = [first];
+  await clock.advance(1_000);
+  await receive(first);
+  expect(recorded).toEqual([first]);
+});
+
+test.each([{ branches: [{}] }, { observed_at: 'yesterday' }, { more: 1 }, { project_id: 'p' }])(
+  'what has a wrong form is dropped: %o',
+  async (params) => {
+    await receive(first, params);
+    expect(recorded).toEqual([]);
+    expect(events).toEqual(['measurement.malformed']);
+  },
+);
+
+test('more than a host may say in a minute is dropped, and told once; the next minute is a new one', async () => {
+  for (const id of ids) await receive(id);
+  expect(recorded).toEqual(ids.slice(0, NOTIFICATIONS_PER_MINUTE));
+  expect(events).toEqual(['measurement.flood']);
+  await clock.advance(60_000);
+  await receive(first);
+  expect(recorded).toHaveLength(NOTIFICATIONS_PER_MINUTE + 1);
+});
+
+test('two of one project at once are one', async () => {
+  await Promise.all([receive(first), receive(first)]);
+  expect(recorded).toEqual([first]);
+});
+
+test('a coordinator that fails is told of, and thrown at nobody', async () => {
+  record = () => Promise.reject(new Error('broken'));
+  await receive(first);
+  expect(events).toEqual(['measurement.lost']);
+});

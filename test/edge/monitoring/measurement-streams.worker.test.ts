@@ -1,0 +1,133 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { STREAMS_MAX } from '../../../edge/monitoring/measurement-streams.ts';
+import { eventually } from '../../support/eventually.ts';
+import { listenTo } from '../../support/listen.ts';
+import { type MeasuredProject, MIB, measuredProject } from '../../support/measured-project.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
+import { measurementOf } from '../../support/sample-measurement.ts';
+
+let gateway: MonitorGateway;
+let project: MeasuredProject;
+let main: string;
+let other: string;
+
+beforeAll(async () => {
+  gateway = await startMonitorGateway();
+});
+afterAll(() => gateway?.stop());
+beforeEach(async () => {
+  project = await measuredProject(gateway);
+  main = await project.branch('main');
+  other = await project.branch('other');
+});
+
+interface Told {
+  project_id: string;
+  observed_at: string;
+  branches: { branch_id: string; database_size_bytes: number }[];
+}
+
+async function listen(wanted: Partial<Parameters<MeasuredProject['stream']>[0]> = {}) {
+  const abort = new AbortController();
+  const response = await project.stream(
+    { branchId: null, seconds: 600, since: null, ...wanted },
+    abort.signal,
+  );
+  return { response, abort, listener: listenTo<Told>(response, abort) };
+}
+
+const sizes = ({ listener }: Awaited<ReturnType<typeof listen>>) =>
+  listener.events.map(({ data }) =>
+    data.branches.map(({ database_size_bytes }) => database_size_bytes / MIB).sort(),
+  );
+
+describe('a stream', () => {
+  test('tells the last measurement at once, then each as it arrives', async () => {
+    await project.measure({ [main]: 1, [other]: 2 });
+    const stream = await listen();
+    await eventually(async () => expect(sizes(stream)).toEqual([[1, 2]]));
+    await project.measure({ [main]: 3, [other]: 4 });
+    await project.measure({ [main]: 5, [other]: 6 });
+    await eventually(async () =>
+      expect(sizes(stream)).toEqual([
+        [1, 2],
+        [3, 4],
+        [5, 6],
+      ]),
+    );
+    const { id, event, data } = stream.listener.events[0] ?? expect.unreachable();
+    expect(event).toBe('measurement');
+    expect(data).toMatchObject({ project_id: project.id, observed_at: id });
+    expect(data.branches.find(({ branch_id }) => branch_id === main)).toMatchObject({
+      cpu_seconds: 0,
+      cache_hit_ratio: null,
+    });
+  });
+
+  test('of a branch tells of no other', async () => {
+    await project.measure({ [main]: 1, [other]: 2 });
+    const stream = await listen({ branchId: other });
+    await project.measure({ [main]: 3 });
+    await project.measure({ [main]: 4, [other]: 5 });
+    await eventually(async () => expect(sizes(stream)).toEqual([[2], [5]]));
+  });
+
+  test('that is opened again does not tell again what was heard', async () => {
+    await project.measure({ [main]: 1 });
+    const first = await listen();
+    await eventually(async () => expect(first.listener.events).toHaveLength(1));
+    const since = Date.parse(first.listener.events[0]?.id ?? '');
+    const again = await listen({ since });
+    await project.measure({ [main]: 2 });
+    await eventually(async () => expect(sizes(again)).toEqual([[2]]));
+    const later = await listen({ since });
+    await eventually(async () => expect(sizes(later)).toEqual([[2]]));
+  });
+
+  test('that is opened again after an hour is told all of it: 60 measurements of 20 branches', async () => {
+    const branches = Object.fromEntries(Array.from({ length: 20 }, () => [crypto.randomUUID(), {}]));
+    const moments = Array.from({ length: 60 }, (_, n) => Date.now() - (60 - n) * 60_000);
+    await project.remember(moments.map((at) => measurementOf(project.id, at, branches)));
+    const stream = await listen({ since: 0 });
+    await eventually(async () => expect(stream.listener.events).toHaveLength(60));
+    const told = stream.listener.events.map(({ id, data }) => ({ id, count: data.branches.length }));
+    expect(told).toEqual(moments.map((at) => ({ id: new Date(at).toISOString(), count: 20 })));
+  });
+
+  test('of a project that was never measured is empty until it is', async () => {
+    const stream = await listen({ seconds: 30 });
+    await project.measure({ [main]: 1 });
+    await eventually(async () => expect(sizes(stream)).toEqual([[1]]));
+  });
+
+  test('ends by itself', async () => {
+    await project.measure({ [main]: 1 });
+    const stream = await listen({ seconds: 0 });
+    await eventually(async () => expect(stream.listener.ended).toBe(true));
+    expect(sizes(stream)).toEqual([[1]]);
+  });
+});
+
+const listenToAll = () => Promise.all(Array.from({ length: STREAMS_MAX }, () => listen()));
+const statuses = (streams: Awaited<ReturnType<typeof listenToAll>>) =>
+  new Set(streams.map(({ response }) => response.status));
+
+test('a project has so many streams, and who is there keeps his', async () => {
+  const streams = await listenToAll();
+  expect(statuses(streams)).toEqual(new Set([200]));
+  const refused = await project.stream({ branchId: null, seconds: 600, since: null });
+  expect(refused.status).toBe(429);
+  expect(await refused.json()).toEqual({
+    failure: { code: 'STREAM_LIMIT_REACHED', fields: { limit: STREAMS_MAX } },
+  });
+  for (const { abort } of streams.slice(0, 5)) abort.abort();
+  const newcomers = await listenToAll();
+  expect(newcomers.filter(({ response }) => response.status === 200)).toHaveLength(5);
+  await project.measure({ [main]: 1 });
+  for (const stream of streams.slice(5)) await eventually(async () => expect(sizes(stream)).toEqual([[1]]));
+});
+
+test('when clients go, their places are free for others, though nothing was measured meanwhile', async () => {
+  for (const { abort } of await listenToAll()) abort.abort();
+  expect(statuses(await listenToAll())).toEqual(new Set([200]));
+});
