@@ -10,9 +10,9 @@ import { withLocks } from '../postgres/locks.ts';
 import { RULE_FILES } from '../servers/configuration.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { readAccess } from './store-access.ts';
 import { databasesOf, poolerEntries, type RuleFileTexts, refusing, ruleFiles } from './rule-files.ts';
 import { makeRulesFolder } from './rules-folder.ts';
+import { readAccess } from './store-access.ts';
 
 const IN_EFFECT_WITHIN_MS = 5_000;
 const LOOK_EVERY_MS = 1;

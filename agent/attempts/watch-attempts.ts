@@ -5,8 +5,8 @@ import type { Pool } from '../postgres/connect.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
 import { Admission } from './admission.ts';
 import { AttemptWindows } from './attempt-windows.ts';
-import { CONNECTION_LOGS, type ConnectionLog } from './connection-logs.ts';
 import { readShutBranches, writeShutBranches } from './blocked-branches.ts';
+import { CONNECTION_LOGS, type ConnectionLog } from './connection-logs.ts';
 
 /** Spec section 8: attempts a minute and branch, over both ports. */
 const ATTEMPTS = 50;

@@ -1,3 +1,4 @@
+import type { Host } from '../host.ts';
 import { canPause, pause, reconnectServers, resume } from '../pooler/pause.ts';
 import type { Session } from '../postgres/connect.ts';
 import { tryLock } from '../postgres/locks.ts';
@@ -5,7 +6,6 @@ import { sqlState } from '../postgres/postgres-failure.ts';
 import { emptyDatabase, lockedBy } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
-import type { Host } from '../host.ts';
 
 const SOURCE_MISSING = '3D000';
 const SOURCE_IN_USE = '55006';

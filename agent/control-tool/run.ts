@@ -2,13 +2,13 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
+import { openHost } from '../host.ts';
 import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
+import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { keepMeasuring } from '../measurement/keep-measuring.ts';
 import { runOperation } from '../operations/handlers.ts';
-import { openHost } from '../host.ts';
-import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { UsageError } from './exit-codes.ts';
 import { settingsOfShell } from './with-host.ts';
 

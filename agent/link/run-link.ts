@@ -4,10 +4,10 @@ import { WebSocket } from 'ws';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
 import { AgentLink, type AgentLinkOptions, type LinkEnd } from './agent-link.ts';
+import { Pace } from './backoff.ts';
 import { Dispatcher, type Handle, type Log } from './dispatch.ts';
 import { gatewayAddress } from './gateway-address.ts';
 import type { HostIdentity } from './identity.ts';
-import { Pace } from './backoff.ts';
 
 /** A socket that is being closed gets this long to say goodbye. */
 const GOODBYE_MS = 1_000;

@@ -1,6 +1,7 @@
 import { access, constants, readFile, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CONNECTION_LOGS, type ConnectionLog } from '../attempts/connection-logs.ts';
+import type { CloneMethod, Host } from '../host.ts';
 import { withConsole } from '../pooler/console.ts';
 import {
   LOGIN_RETRY_SECONDS,
@@ -9,7 +10,6 @@ import {
   SERVER_IDLE_SECONDS,
 } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
-import type { CloneMethod, Host } from '../host.ts';
 
 /** Something about the set-up: a `problem` keeps branches from working or from being safe. */
 export interface Finding {

@@ -1,14 +1,14 @@
 import { readdir, realpath, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
+import { resumeUnlessCloning } from '../cloning/live-source.ts';
+import type { Host } from '../host.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
-import type { Host } from '../host.ts';
-import { resumeUnlessCloning } from '../cloning/live-source.ts';
 
 export type RecoveryStep = (host: Host) => Promise<void>;
 

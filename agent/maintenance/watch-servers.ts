@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import type { Host } from '../host.ts';
+import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import { RECOVERY_STEPS, type RecoveryStep, recover, resumeAbandoned } from './recover.ts';
 
 type Log = (event: string, fields?: Record<string, unknown>) => void;

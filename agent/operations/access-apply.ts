@@ -1,9 +1,9 @@
 import type { Params, Result } from '../../shared/protocol/operations.ts';
 import { enforceAccess } from '../access/enforce-access.ts';
 import { keepAccess } from '../access/store-access.ts';
+import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import type { Host } from '../host.ts';
 
 /** Answers when both ports and the sessions that are open obey this access, or a newer one. */
 export async function applyAccess(

@@ -1,15 +1,15 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName } from '../../shared/branch/login.ts';
 import type { Params, Result } from '../../shared/protocol/operations.ts';
+import { type BranchIdentity, nameHeld, reserveBranch } from '../cloning/claim-branch.ts';
+import { type OnProgress, watchCopy } from '../cloning/clone-progress.ts';
+import { cloneLive } from '../cloning/live-source.ts';
+import type { CloneMethod, Host } from '../host.ts';
 import { identifier, inDatabase, inTransaction, type Session } from '../postgres/connect.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { takeLock, withLocks } from '../postgres/locks.ts';
 import { ensureGroups } from '../postgres/roles.ts';
 import { HostError } from '../servers/host-error.ts';
-import { type OnProgress, watchCopy } from '../cloning/clone-progress.ts';
-import type { CloneMethod, Host } from '../host.ts';
-import { cloneLive } from '../cloning/live-source.ts';
-import { type BranchIdentity, nameHeld, reserveBranch } from '../cloning/claim-branch.ts';
 
 type CloneResult = Result<'branch.clone'>;
 type Strategy = NonNullable<CloneResult['strategy']>;

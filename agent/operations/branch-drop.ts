@@ -1,11 +1,11 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { BranchIdentity } from '../cloning/claim-branch.ts';
+import type { Host } from '../host.ts';
 import type { Session } from '../postgres/connect.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
-import type { Host } from '../host.ts';
-import type { BranchIdentity } from '../cloning/claim-branch.ts';
 
 /**
  * Removes the branch, however much of it there is: first nobody can come in any more, then the database goes,

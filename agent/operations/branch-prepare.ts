@@ -1,11 +1,11 @@
 import type { Params } from '../../shared/protocol/operations.ts';
 import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { introduceProject } from '../access/store-access.ts';
+import { reserveBranch } from '../cloning/claim-branch.ts';
+import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
-import type { Host } from '../host.ts';
-import { reserveBranch } from '../cloning/claim-branch.ts';
 
 /** Makes the branch's logins, rules and pooler entry, side by side with its clone. */
 export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Promise<Record<string, never>> {

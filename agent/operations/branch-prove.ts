@@ -1,13 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { loginName } from '../../shared/branch/login.ts';
 import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { Host } from '../host.ts';
 import { takeForZero } from '../measurement/read-server.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { inSession } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
-import type { Host } from '../host.ts';
 
 /** Longer than the pooler refuses a database after a failed login of its own (`server_login_retry`). */
 const TRY_FOR_MS = 4_000;

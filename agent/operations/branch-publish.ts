@@ -1,12 +1,12 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
+import { nameHeld } from '../cloning/claim-branch.ts';
+import type { Host } from '../host.ts';
 import { identifier, literal } from '../postgres/connect.ts';
 import { markText, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
-import type { Host } from '../host.ts';
-import { nameHeld } from '../cloning/claim-branch.ts';
 
 /**
  * Gives the clone its name and opens it to its own logins. A clone comes without its source's rights, and

@@ -1,8 +1,8 @@
 import { type Method, OPERATIONS, type Params, type Result } from '../../shared/protocol/operations.ts';
+import type { OnProgress } from '../cloning/clone-progress.ts';
+import type { Host } from '../host.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { deleteRows, updateRow } from '../rows/change-rows.ts';
-import { listRows } from './row-list.ts';
-import { listTables } from './table-list.ts';
 import { HostError } from '../servers/host-error.ts';
 import { applyAccess } from './access-apply.ts';
 import { cloneBranch } from './branch-clone.ts';
@@ -10,11 +10,11 @@ import { dropBranch } from './branch-drop.ts';
 import { prepareBranch } from './branch-prepare.ts';
 import { proveBranch } from './branch-prove.ts';
 import { publishBranch } from './branch-publish.ts';
-import type { OnProgress } from '../cloning/clone-progress.ts';
-import type { Host } from '../host.ts';
 import { describeHost } from './host-describe.ts';
 import { takeInventory } from './host-inventory.ts';
 import { dropProject } from './project-drop.ts';
+import { listRows } from './row-list.ts';
+import { listTables } from './table-list.ts';
 
 type Handlers = {
   [M in Method]: (host: Host, params: Params<M>, onProgress?: OnProgress) => Promise<Result<M>>;

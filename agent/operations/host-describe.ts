@@ -1,7 +1,7 @@
 import manifest from '../../package.json' with { type: 'json' };
 import type { Result } from '../../shared/protocol/operations.ts';
-import { examine } from '../maintenance/examine.ts';
 import type { Host } from '../host.ts';
+import { examine } from '../maintenance/examine.ts';
 
 /** Versions of agent and servers, and in sentences what is wrong with their set-up. */
 export async function describeHost(host: Host): Promise<Result<'host.describe'>> {

@@ -1,9 +1,9 @@
 import type { Result } from '../../shared/protocol/operations.ts';
+import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
-import type { Host } from '../host.ts';
 import { readBranches } from '../postgres/read-branches.ts';
+import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
 
 /**
  * Also tries once more the roles that could not be dropped earlier, and puts back passwords that logins changed:

@@ -1,9 +1,9 @@
 import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { Host } from '../host.ts';
 import { withLocks } from '../postgres/locks.ts';
+import { readBranches } from '../postgres/read-branches.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 import { dropBranch } from './branch-drop.ts';
-import type { Host } from '../host.ts';
-import { readBranches } from '../postgres/read-branches.ts';
 
 /** Drops the project's branches side by side, so that they share the servers' reloads; then what was common to them. */
 export async function dropProject(

@@ -2,9 +2,9 @@ import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import type { Params, Result } from '../../shared/protocol/operations.ts';
 import type { Table } from '../../shared/protocol/tables.ts';
 import type { Host } from '../host.ts';
-import { HostError } from '../servers/host-error.ts';
 import { inBranch } from '../rows/branch-session.ts';
 import { columnsOf, ESTIMATE, READABLE } from '../rows/describe-table.ts';
+import { HostError } from '../servers/host-error.ts';
 
 /** Tables read at a time: even if each has as many columns as it may, they are no burden. */
 const BATCH = 20;

@@ -1,8 +1,8 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Result } from '../../shared/protocol/operations.ts';
+import type { BranchIdentity } from '../cloning/claim-branch.ts';
 import type { Queryable } from './connect.ts';
 import { readDatabases } from './databases.ts';
-import type { BranchIdentity } from '../cloning/claim-branch.ts';
 
 export type HostBranch = Result<'host.inventory'>['branches'][number];
 

@@ -6,8 +6,8 @@ import type { SecretKey } from '../credentials/seal.ts';
 import type { Database } from '../database/database.ts';
 import { branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
-import type { NetworkRuleRow } from './network-rule-resource.ts';
 import { confirmAccess } from './access-revision.ts';
+import type { NetworkRuleRow } from './network-rule-resource.ts';
 
 /**
  * Who may come into one project's databases, and what they may do there, with its revision: as the host takes it.

@@ -1,12 +1,12 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
-import { nextAccessRevision } from './access-revision.ts';
+import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
-import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
+import { nextAccessRevision } from './access-revision.ts';
 import { addRule, hasRoom } from './insert-rule.ts';
 import { type NetworkRuleRow, networkRuleRecord } from './network-rule-resource.ts';
 

@@ -1,8 +1,8 @@
 import { eq, type SQL, sql } from 'drizzle-orm';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
-import { nextAccessRevision } from './access-revision.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { networkRules, projects } from '../database/schema.ts';
+import { nextAccessRevision } from './access-revision.ts';
 import type { NetworkRuleRow } from './network-rule-resource.ts';
 
 /** Whether the project may have one rule more. */

@@ -2,11 +2,11 @@ import { and, eq, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
+import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, branchCredentials, projectBranches, projects } from '../database/schema.ts';
-import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
 import { makePassword, sealPassword } from './password.ts';
 import type { SecretKey } from './seal.ts';
 

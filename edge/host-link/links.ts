@@ -14,8 +14,8 @@ import { readMessage } from '../../shared/protocol/messages.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Clock, closeBecause, type Transport } from '../../shared/protocol/transport.ts';
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
-import { type Expected, judgeAnswer } from './verify-handshake.ts';
 import { type CallOutcome, failed, PendingCalls } from './pending-calls.ts';
+import { type Expected, judgeAnswer } from './verify-handshake.ts';
 
 /** Where a socket stands. Kept with the socket, because the object that reads it may be a new one. */
 export type SocketState =

@@ -4,11 +4,11 @@ import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { Database } from '../database/database.ts';
 import type { Reservation } from '../jobs/reservation.ts';
 import { Outbox } from '../mail/outbox.ts';
-import { MeasurementStreams, STREAMS_MAX } from './measurement-streams.ts';
+import { type Env, readSettings } from '../settings.ts';
 import { type LastMeasurement, Measurements } from './measurement-store.ts';
+import { MeasurementStreams, STREAMS_MAX } from './measurement-streams.ts';
 import type { Range } from './metric-history.ts';
 import type { Point } from './metrics.ts';
-import { type Env, readSettings } from '../settings.ts';
 import { type Clone, StorageKeeper, type StorageVerdict } from './storage-quota.ts';
 import { readSubject } from './storage-usage.ts';
 

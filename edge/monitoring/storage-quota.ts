@@ -5,9 +5,9 @@ import type { Reservation } from '../jobs/reservation.ts';
 import { logEvent } from '../log.ts';
 import { sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
-import type { LastMeasurement } from './measurement-store.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 import type { Settings } from '../settings.ts';
+import type { LastMeasurement } from './measurement-store.ts';
 import { EVENTS_OF_STATE, type StorageEventName, storageEvent, storageMail } from './storage-events.ts';
 import { readSubject, recordStorage, type StorageSubject } from './storage-usage.ts';
 

@@ -3,6 +3,9 @@ import { eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { applyAccess } from '../access/apply-access.ts';
+import { recordRule, recordRuleRemoval, ruleAnswer } from '../access/change-rules.ts';
+import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
+import { type KeyUse, keepAnswer } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { type LifespanChange, recordLifespan } from '../branches/change-lifespan.ts';
@@ -14,20 +17,17 @@ import { type Rotation, recordRotation } from '../credentials/rotate-credentials
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import { hostCaller, isLinked } from '../hosts/host-client.ts';
-import { type KeyUse, keepAnswer } from '../api/idempotency-key.ts';
 import { jobError, retryDelay } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
 import { newJob, openJobs } from '../jobs/job-store.ts';
 import type { Reservation } from '../jobs/reservation.ts';
 import type { JobResponse, JobRow, SagaTable } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
-import { recordRule, recordRuleRemoval, ruleAnswer } from '../access/change-rules.ts';
-import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
+import { ProjectMonitor } from '../monitoring/project-monitor.ts';
 import { type Env, readSettings } from '../settings.ts';
 import { createProject } from './create-project.ts';
 import { deleteProject, recordProjectDeletion } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
-import { ProjectMonitor } from '../monitoring/project-monitor.ts';
 import { type ProjectOrder, reserveProject } from './reserve-project.ts';
 
 /** If nothing else wakes this object, it looks after its open jobs this often. */

@@ -1,11 +1,11 @@
 import { FAILURES } from '../../shared/failures.ts';
 import type { AppContext } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
-import { chargeOf } from './buckets.ts';
-import { isWithin } from './limit-requests.ts';
-import { giveBack } from './consume.ts';
 import { sha256 } from '../sha256.ts';
 import { signInFailed } from '../sign-in/provider/provider-failure.ts';
+import { chargeOf } from './buckets.ts';
+import { giveBack } from './consume.ts';
+import { isWithin } from './limit-requests.ts';
 
 const UNAVAILABLE = 503;
 

@@ -4,6 +4,7 @@ import type { AppContext } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import { readSettings } from '../settings.ts';
 import { EmailAddress } from '../sign-in/accounts/accounts.ts';
+import { logIn } from '../sign-in/accounts/password-login.ts';
 import { CODE_DIGITS } from '../sign-in/email-codes/challenge.ts';
 import {
   type StartedChallenge,
@@ -12,7 +13,6 @@ import {
   verifyEmailCode,
 } from '../sign-in/email-codes/email-code.ts';
 import { LoginResponse } from '../sign-in/sessions/login-response.ts';
-import { logIn } from '../sign-in/accounts/password-login.ts';
 
 const tags = ['Sign-in'];
 const PASSWORD_MAX = 256;

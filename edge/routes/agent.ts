@@ -8,9 +8,9 @@ import {
 import { answer, emptyAnswer, jsonBody, operation, operations } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
+import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 import { hostLink } from '../hosts/call-host.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
-import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
 
 const tags = ['Agents'];
 

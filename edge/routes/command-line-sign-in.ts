@@ -2,9 +2,9 @@ import { z } from 'zod';
 import { answer, jsonBody, operation, operations } from '../api/operation.ts';
 import { readSettings } from '../settings.ts';
 import { exchangeCliCode } from '../sign-in/provider/command-line-sign-in.ts';
-import { SignedInUser } from '../sign-in/sessions/login-response.ts';
 import { LoopbackRedirect } from '../sign-in/provider/loopback-redirect.ts';
 import { authorizationUrl, scopesOf } from '../sign-in/provider/provider-client.ts';
+import { SignedInUser } from '../sign-in/sessions/login-response.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
 
 const tags = ['Sign-in'];

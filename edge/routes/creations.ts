@@ -1,11 +1,11 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
+import { IdempotencyHeader } from '../api/idempotency-key.ts';
 import { answer } from '../api/operation.ts';
 import { type AppContext, databaseOf } from '../app-env.ts';
 import { jobs } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { IdempotencyHeader } from '../api/idempotency-key.ts';
 import { Job, jobRecord } from '../jobs/job-resource.ts';
 import type { OrderOutcome } from '../projects/coordinator.ts';
 import { found } from '../projects/project-access.ts';

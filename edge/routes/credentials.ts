@@ -1,21 +1,15 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
+import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
 import { answer, operation, operations } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
-import type { BranchRow } from '../branches/branch-resource.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import { auditedView } from '../credentials/audited-view.ts';
 import { Credentials, type CredentialsView, credentialsRecord } from '../credentials/branch-credentials.ts';
 import { changesOf, type Statement } from '../database/database.ts';
 import { branchCredentials, hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import {
-  IdempotencyHeader,
-  KEY_FAILURES,
-  keyUseOf,
-  recordedUses,
-  replay,
-} from '../api/idempotency-key.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
 import { chargeOf } from '../rate-limits/buckets.ts';

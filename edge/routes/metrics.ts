@@ -20,10 +20,10 @@ import {
   ProjectUsage,
   projectUsage,
 } from '../monitoring/metrics-resource.ts';
+import type { Recorded, StreamOutcome } from '../monitoring/project-monitor.ts';
 import { rangeOf, SeriesRange } from '../monitoring/series-range.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
-import type { Recorded, StreamOutcome } from '../monitoring/project-monitor.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
 import { succeeded } from './creations.ts';
 import { BranchRefParams, ProjectParams } from './parameters.ts';

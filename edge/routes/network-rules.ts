@@ -1,17 +1,11 @@
 import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { readCidr } from '../../shared/cidr.ts';
+import { NetworkRule, networkRuleRecord } from '../access/network-rule-resource.ts';
+import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
 import { answer, emptyAnswer, jsonBody, operation, operations } from '../api/operation.ts';
 import { actorOf } from '../app-env.ts';
 import { networkRules } from '../database/schema.ts';
-import {
-  IdempotencyHeader,
-  KEY_FAILURES,
-  keyUseOf,
-  recordedUses,
-  replay,
-} from '../api/idempotency-key.ts';
-import { NetworkRule, networkRuleRecord } from '../access/network-rule-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { inProject } from '../projects/project-access.ts';

@@ -12,13 +12,13 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
 import { answer, jsonBody, operation, operations } from '../api/operation.ts';
 import { actorOf, databaseOf } from '../app-env.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { isLinked } from '../hosts/host-client.ts';
-import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
 import { Job, jobRecord } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { changeProject } from '../projects/change-project.ts';

@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import { answer, jsonBody, operation, operations } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
-import { LoginResponse } from '../sign-in/sessions/login-response.ts';
 import { checkSecondFactor, skipSecondFactor } from '../sign-in/second-factor/second-factor-check.ts';
 import { finishSetUp, startSetUp } from '../sign-in/second-factor/second-factor-enrolment.ts';
 import { mailCode } from '../sign-in/second-factor/second-factor-mail.ts';
+import { LoginResponse } from '../sign-in/sessions/login-response.ts';
 
 const tags = ['Sign-in'];
 

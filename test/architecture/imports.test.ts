@@ -84,7 +84,9 @@ describe('imports', () => {
   test('edge knows neither the agent, nor the local stack, nor Node, save for its scrypt', () => {
     const inEdge = within(['edge']);
     expect(trespasses(inEdge, within(['agent', 'dev', 'test']))).toEqual([]);
-    expect(trespasses(inEdge, ofPlatform('node:'))).toEqual(['edge/sign-in/accounts/password-hash.ts -> node:crypto']);
+    expect(trespasses(inEdge, ofPlatform('node:'))).toEqual([
+      'edge/sign-in/accounts/password-hash.ts -> node:crypto',
+    ]);
   });
 
   test('the agent knows neither the edge, nor the local stack, nor Cloudflare', () => {

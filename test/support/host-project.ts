@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import pg from 'pg';
-import { runOperation } from '../../agent/operations/handlers.ts';
 import type { Host } from '../../agent/host.ts';
+import { runOperation } from '../../agent/operations/handlers.ts';
 import { makePassword, scramVerifier } from '../../edge/credentials/password.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';

@@ -1,5 +1,5 @@
-import { runOperation } from '../../agent/operations/handlers.ts';
 import type { Host } from '../../agent/host.ts';
+import { runOperation } from '../../agent/operations/handlers.ts';
 import type { Method, Params, Result } from '../../shared/protocol/operations.ts';
 import type { Cell, RowId, Scalar } from '../../shared/protocol/tables.ts';
 import { asClient, type Branch } from './host-project.ts';

@@ -1,7 +1,7 @@
 import { Hono } from 'hono';
 import { app } from '../../edge/app.ts';
-import { callHost, hostLink } from '../../edge/hosts/call-host.ts';
 import { HostLink } from '../../edge/host-link/host-link.ts';
+import { callHost, hostLink } from '../../edge/hosts/call-host.ts';
 import { ProjectCoordinator as Coordinator } from '../../edge/projects/coordinator.ts';
 import { coordinatorOf } from '../../edge/projects/coordinator-stub.ts';
 import type { Env } from '../../edge/settings.ts';

@@ -1,6 +1,6 @@
 import type { Mail } from '../../edge/mail/mail.ts';
-import type { MeasurementEvent } from '../../edge/monitoring/measurement-streams.ts';
 import type { LastMeasurement } from '../../edge/monitoring/measurement-store.ts';
+import type { MeasurementEvent } from '../../edge/monitoring/measurement-streams.ts';
 import type { MetricHistory, Range } from '../../edge/monitoring/metric-history.ts';
 import type { Point } from '../../edge/monitoring/metrics.ts';
 import type { StorageVerdict } from '../../edge/monitoring/storage-quota.ts';

@@ -6,10 +6,10 @@ import type { Mail } from '../../edge/mail/mail.ts';
 import { Outbox } from '../../edge/mail/outbox.ts';
 import { Measurements } from '../../edge/monitoring/measurement-store.ts';
 import type { Range } from '../../edge/monitoring/metric-history.ts';
+import type { Clone } from '../../edge/monitoring/storage-quota.ts';
 import { ProjectCoordinator } from '../../edge/projects/coordinator.ts';
 import { coordinatorOf } from '../../edge/projects/coordinator-stub.ts';
 import { type Env, readSettings } from '../../edge/settings.ts';
-import type { Clone } from '../../edge/monitoring/storage-quota.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 
 export { HostLink } from '../../edge/host-link/host-link.ts';

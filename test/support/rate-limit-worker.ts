@@ -1,7 +1,7 @@
 import type { Charge } from '../../edge/rate-limits/buckets.ts';
+import { giveBack, take } from '../../edge/rate-limits/consume.ts';
 import { LIMITS, type LimitName, type LimitTable } from '../../edge/rate-limits/limits.ts';
 import { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
-import { giveBack, take } from '../../edge/rate-limits/consume.ts';
 import type { RateWindow } from '../../edge/rate-limits/window.ts';
 import type { Env } from '../../edge/settings.ts';
 

@@ -1,16 +1,16 @@
 import { type AppContext, connectingIp, databaseOf } from '../../app-env.ts';
 import { ApiError } from '../../errors.ts';
 import { chargeOf } from '../../rate-limits/buckets.ts';
-import { chargeBeside } from '../../rate-limits/limit-requests.ts';
 import { giveBack } from '../../rate-limits/consume.ts';
+import { chargeBeside } from '../../rate-limits/limit-requests.ts';
 import { readSettings } from '../../settings.ts';
-import { accountByEmail } from './accounts.ts';
+import { passwordTokens } from '../provider/identity-provider.ts';
 import { noteFailedSignIn } from '../sessions/failed-sign-in.ts';
 import { afterFirstFactor } from '../sessions/first-factor.ts';
-import { passwordTokens } from '../provider/identity-provider.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
-import { isPassword } from './password-hash.ts';
 import type { Person } from '../sessions/person.ts';
+import { accountByEmail } from './accounts.ts';
+import { isPassword } from './password-hash.ts';
 
 /**
  * Password login (spec 3.3). Counted before it is looked at, so that guesses sent at once are counted too.

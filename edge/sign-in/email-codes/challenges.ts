@@ -2,6 +2,7 @@ import { DurableObject } from 'cloudflare:workers';
 import { openDatabase } from '../../database/database.ts';
 import { Outbox } from '../../mail/outbox.ts';
 import { type Env, readSettings } from '../../settings.ts';
+import { createAccount } from '../accounts/create-account.ts';
 import {
   type Answer,
   type AnswerOutcome,
@@ -18,7 +19,6 @@ import {
   triableChallenge,
   tryCode,
 } from './challenge.ts';
-import { createAccount } from '../accounts/create-account.ts';
 import { signInMail } from './sign-in-mails.ts';
 
 const BOOK = 'book';

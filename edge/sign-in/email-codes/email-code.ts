@@ -2,15 +2,15 @@ import { type AppContext, actorAs, connectingIp, databaseOf } from '../../app-en
 import { ApiError } from '../../errors.ts';
 import { sendsMail } from '../../mail/mail.ts';
 import { chargeOf } from '../../rate-limits/buckets.ts';
-import { chargeBeside } from '../../rate-limits/limit-requests.ts';
 import { giveBack } from '../../rate-limits/consume.ts';
+import { chargeBeside } from '../../rate-limits/limit-requests.ts';
 import { readSettings } from '../../settings.ts';
 import { accountByEmail } from '../accounts/accounts.ts';
-import { challengesOf } from './challenges-stub.ts';
+import { hashPassword } from '../accounts/password-hash.ts';
 import { noteFailedSignIn } from '../sessions/failed-sign-in.ts';
 import { afterFirstFactor } from '../sessions/first-factor.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
-import { hashPassword } from '../accounts/password-hash.ts';
+import { challengesOf } from './challenges-stub.ts';
 
 export interface StartedChallenge {
   challengeId: string;

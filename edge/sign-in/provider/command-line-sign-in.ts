@@ -3,10 +3,10 @@ import { auditEvent } from '../../audit/audit-event.ts';
 import type { Principal } from '../../authentication/principal.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { ApiError } from '../../errors.ts';
+import { useOnce } from '../../rate-limits/single-use.ts';
 import { readSettings } from '../../settings.ts';
 import { type ProviderTokens, tokensOfCliCode } from './identity-provider.ts';
 import { signInByProvider } from './provider-sign-in.ts';
-import { useOnce } from '../../rate-limits/single-use.ts';
 
 /**
  * Signs a command line in with the code that came to its loopback address. The provider spends a code only when the

@@ -16,9 +16,9 @@ import { readClaims } from '../../authentication/claims.ts';
 import { splitPaseto } from '../../authentication/paseto-form.ts';
 import { ApiError } from '../../errors.ts';
 import { readSettings } from '../../settings.ts';
+import type { Tokens } from '../sessions/sessions.ts';
 import { type ClientName, partyOf, scopesOf } from './provider-client.ts';
 import { providerFailure, providerUnavailable, unlessRefused } from './provider-failure.ts';
-import type { Tokens } from '../sessions/sessions.ts';
 
 export interface ProviderTokens extends Tokens {
   /** Null when the provider does not say: OAuth has no field for it, `refresh_token_expires_in` is a common one. */

@@ -8,14 +8,14 @@ import {
 } from 'oauth4webapi';
 import type { AppContext } from '../../app-env.ts';
 import { ApiError } from '../../errors.ts';
+import { useOnce } from '../../rate-limits/single-use.ts';
 import { readSettings } from '../../settings.ts';
 import { type SignedIn, signIn } from '../sessions/complete-sign-in.ts';
+import type { Tokens } from '../sessions/sessions.ts';
 import { tokensOfCallback } from './identity-provider.ts';
 import { authorizationUrl, discover } from './provider-client.ts';
 import { signInFailed } from './provider-failure.ts';
-import type { Tokens } from '../sessions/sessions.ts';
 import { CALLBACK_PATH, forgetState, keepState, keptState } from './sign-in-state.ts';
-import { useOnce } from '../../rate-limits/single-use.ts';
 
 const redirectUri = (c: AppContext) => readSettings(c.env).BASE_URL + CALLBACK_PATH;
 

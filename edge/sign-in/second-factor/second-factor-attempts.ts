@@ -1,8 +1,8 @@
 import type { AppContext } from '../../app-env.ts';
 import { ApiError } from '../../errors.ts';
 import { chargeOf } from '../../rate-limits/buckets.ts';
-import { chargeBeside, isWithin } from '../../rate-limits/limit-requests.ts';
 import { giveBack } from '../../rate-limits/consume.ts';
+import { chargeBeside, isWithin } from '../../rate-limits/limit-requests.ts';
 import { noteFailedSignIn } from '../sessions/failed-sign-in.ts';
 import { identityOfPerson } from '../sessions/person.ts';
 import { halfSignedIn } from './second-step.ts';

@@ -6,10 +6,10 @@ import { ApiError } from '../../errors.ts';
 import { readSettings } from '../../settings.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
 import { type SecondFactorRow, sealedSecretPlace, secondFactorOf } from './second-factor.ts';
+import { judged } from './second-factor-attempts.ts';
 import { isEnrolled } from './second-factor-enrolment.ts';
 import { isMailedCode } from './second-factor-mail.ts';
 import type { SecondFactorMethod } from './second-factor-method.ts';
-import { judged } from './second-factor-attempts.ts';
 import { afterSecondStep } from './second-step.ts';
 import { stepOf } from './totp.ts';
 

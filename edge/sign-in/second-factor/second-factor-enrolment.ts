@@ -12,8 +12,8 @@ import { materialize } from '../../tenancy/materialize.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
 import { identityOfPerson, type Person } from '../sessions/person.ts';
 import { type SecondFactorRow, sealedSecretPlace, secondFactorOf } from './second-factor.ts';
-import { isMailedCode } from './second-factor-mail.ts';
 import { judged } from './second-factor-attempts.ts';
+import { isMailedCode } from './second-factor-mail.ts';
 import { afterSecondStep } from './second-step.ts';
 import { setUpSecret, stepOf, totpUri } from './totp.ts';
 

@@ -3,9 +3,9 @@ import { auditEvent } from '../../audit/audit-event.ts';
 import type { Principal } from '../../authentication/principal.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { materialize } from '../../tenancy/materialize.ts';
+import type { SecondFactorMethod } from '../second-factor/second-factor-method.ts';
 import type { LoginResponse } from './login-response.ts';
 import { identityOfPerson, type Person, tokensFor } from './person.ts';
-import type { SecondFactorMethod } from '../second-factor/second-factor-method.ts';
 import type { Tokens } from './sessions.ts';
 
 /** How somebody signed in, for the audit log. */

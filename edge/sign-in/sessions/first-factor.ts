@@ -2,10 +2,10 @@ import { type AppContext, databaseOf } from '../../app-env.ts';
 import { type PreAuth, signOwnToken } from '../../authentication/own-tokens.ts';
 import { seal } from '../../credentials/seal.ts';
 import { readSettings } from '../../settings.ts';
+import { STEP_WITHOUT_FACTOR, secondFactorOf } from '../second-factor/second-factor.ts';
 import { loginResponse, signIn } from './complete-sign-in.ts';
 import type { LoginResponse } from './login-response.ts';
 import { identityOfPerson, type Person } from './person.ts';
-import { STEP_WITHOUT_FACTOR, secondFactorOf } from '../second-factor/second-factor.ts';
 
 /** How long a pre-auth token holds (spec section 5): setting up takes longer than reading a code. */
 const PRE_AUTH_SECONDS: Record<PreAuth['step'], number> = { verify: 5 * 60, setup: 60 * 60 };

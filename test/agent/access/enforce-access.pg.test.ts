@@ -1,8 +1,8 @@
 import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { keepAccess } from '../../../agent/access/store-access.ts';
-import { runOperation } from '../../../agent/operations/handlers.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
 import { type BranchRole, loginName } from '../../../shared/branch/login.ts';

@@ -1,8 +1,8 @@
 import { DurableObjectRateLimiter, DurableObjectStore } from '@hono-rate-limiter/cloudflare';
 import { Hono } from 'hono';
 import { rateLimiter } from 'hono-rate-limiter';
-import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import { take } from '../../../edge/rate-limits/consume.ts';
+import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 
 /**
  * Two limiters as middlewares of the same route, each with a Durable Object that counts. `/run` lets many requests of one

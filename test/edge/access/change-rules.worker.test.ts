@@ -1,9 +1,9 @@
 import { eq, sql } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
+import { recordRule } from '../../../edge/access/change-rules.ts';
+import { addRule } from '../../../edge/access/insert-rule.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
 import { networkRules, projects } from '../../../edge/database/schema.ts';
-import { addRule } from '../../../edge/access/insert-rule.ts';
-import { recordRule } from '../../../edge/access/change-rules.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import { ACTOR, startRecords } from '../../support/records.ts';
 
