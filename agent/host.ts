@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
 import { constants, copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { RulePublisher } from './access/publish-rules.ts';
+import { RuleSync } from './access/sync-rules.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { PageMarks } from './rows/page-marks.ts';
-import { Places } from './rows/places.ts';
+import { Slots } from './rows/slots.ts';
 import { Walks } from './rows/walks.ts';
 import type { AgentSettings } from './settings.ts';
 
@@ -18,9 +18,9 @@ export interface Host {
   postgres: Pool;
   /** For operations, which hold their locks in one of these sessions each. */
   sessions: Pool;
-  rules: RulePublisher;
+  rules: RuleSync;
   /** What the table browser keeps between two operations. */
-  rows: { places: Places; marks: PageMarks; walks: Walks };
+  rows: { places: Slots; marks: PageMarks; walks: Walks };
   cloneMethod: CloneMethod;
 }
 
@@ -35,8 +35,8 @@ export async function openHost(settings: AgentSettings): Promise<Host> {
     settings,
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
-    rules: new RulePublisher(settings, postgres),
-    rows: { places: new Places(), marks: new PageMarks(), walks: new Walks() },
+    rules: new RuleSync(settings, postgres),
+    rows: { places: new Slots(), marks: new PageMarks(), walks: new Walks() },
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }

@@ -5,8 +5,8 @@ import type { PreAuth } from './authentication/own-tokens.ts';
 import type { Reach } from './authentication/permissions.ts';
 import type { Identity, Principal } from './authentication/principal.ts';
 import { type Database, openDatabase } from './database/database.ts';
-import type { Verdict } from './rate-limits/consume.ts';
-import type { Env } from './settings.ts';
+import type { Env } from './env.ts';
+import type { LimitDecision } from './rate-limits/consume.ts';
 
 /** What the pipeline hands to routes. */
 export interface AppEnv {
@@ -25,7 +25,7 @@ export interface AppEnv {
     /** What the log says of a request that failed. */
     failed: { code: FailureCode; reason: string; stack?: string | undefined };
     /** Whether the request is within its limit; being found out beside what it reads. */
-    verdict: Promise<Verdict>;
+    limitDecision: Promise<LimitDecision>;
   };
 }
 

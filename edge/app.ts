@@ -4,7 +4,7 @@ import { secureHeaders } from 'hono/secure-headers';
 import { boundBody } from './api/bounded-body.ts';
 import { onError, renderFailure } from './api/failure-envelope.ts';
 import { operations } from './api/operation.ts';
-import { logRequest, nameRequest } from './api/request-log.ts';
+import { assignRequestId, logRequest } from './api/request-log.ts';
 import { type AppEnv, connectingIp } from './app-env.ts';
 import { authenticate } from './authentication/authenticate.ts';
 import { bearerToken } from './authentication/bearer.ts';
@@ -12,8 +12,13 @@ import { verifyOwnToken } from './authentication/own-tokens.ts';
 import { checkPlatformSecret } from './authentication/platform-secret.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError } from './errors.ts';
-import { chargeOf } from './rate-limits/buckets.ts';
-import { chargeAction, count, holdWrites, limitRequests } from './rate-limits/limit-requests.ts';
+import { bucketOf } from './rate-limits/buckets.ts';
+import {
+  countRequest,
+  enforceBeforeWrites,
+  enforceRequestLimit,
+  limitRequests,
+} from './rate-limits/limit-requests.ts';
 import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { auditRoutes } from './routes/audit-events.ts';
@@ -86,21 +91,21 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
 };
 
 /** Who asks decides what is checked, and what the request is counted against. */
-const knowCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
+const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   const { path } = c.req;
   const settings = readSettings(c.env);
   const authorization = c.req.header('authorization') ?? null;
   if (PUBLIC_PATHS.some((form) => form.test(path))) {
-    await chargeAction(c, chargeOf.public(connectingIp(c)));
+    await enforceRequestLimit(c, bucketOf.public(connectingIp(c)));
   } else if (AGENT_PATHS.test(path)) {
-    await chargeAction(c, chargeOf.agent(connectingIp(c)));
+    await enforceRequestLimit(c, bucketOf.agent(connectingIp(c)));
   } else if (PLATFORM_PATHS.test(path)) {
     await checkPlatformSecret(authorization, settings.PLATFORM_SECRET);
     c.set('isPlatform', true);
-    count(c, chargeOf.platform(c.req));
+    countRequest(c, bucketOf.platform(c.req));
   } else if (SECOND_FACTOR_PATHS.test(path)) {
     c.set('preAuth', await verifyOwnToken(settings, 'pre_auth', bearerToken(authorization), new Date()));
-    count(c, chargeOf.public(connectingIp(c)));
+    countRequest(c, bucketOf.public(connectingIp(c)));
   } else {
     const now = new Date();
     const waitUntil = (work: Promise<unknown>) => c.executionCtx.waitUntil(work);
@@ -108,10 +113,10 @@ const knowCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
     const { tenantId } = identity;
     c.set('identity', identity);
     if (tenantId !== null) {
-      count(c, chargeOf.tenant(tenantId, c.req));
+      countRequest(c, bucketOf.tenant(tenantId, c.req));
       c.set('principal', await materialize(c.env.DB, { ...identity, tenantId }, now));
     } else if (OWN_PATHS.test(path)) {
-      count(c, chargeOf.user(identity, c.req));
+      countRequest(c, bucketOf.user(identity, c.req));
     } else {
       throw new ApiError('TENANT_REQUIRED');
     }
@@ -121,8 +126,8 @@ const knowCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
 
 /** The pipeline: name the request, know its caller and count it, route. */
 const pipeline = operations();
-pipeline.use(nameRequest, logRequest, secureHeaders(), secure, limitRequests, shareWithOrigins);
-pipeline.use(knowCaller, holdWrites, boundBody);
+pipeline.use(assignRequestId, logRequest, secureHeaders(), secure, limitRequests, shareWithOrigins);
+pipeline.use(identifyCaller, enforceBeforeWrites, boundBody);
 for (const routes of [
   healthRoutes,
   projectRoutes,

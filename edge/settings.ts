@@ -1,18 +1,4 @@
 import { z } from 'zod';
-import type { HostLink } from './host-link/host-link.ts';
-import type { ProjectCoordinator } from './projects/coordinator.ts';
-import type { RateLimiter } from './rate-limits/rate-limiter.ts';
-import type { Challenges } from './sign-in/email-codes/challenges.ts';
-
-/** Bindings of `wrangler.toml`. Variables and secrets are strings until `readSettings` has checked them. */
-export interface Env {
-  DB: D1Database;
-  HOST_LINK: DurableObjectNamespace<HostLink>;
-  PROJECT_COORDINATOR: DurableObjectNamespace<ProjectCoordinator>;
-  RATE_LIMITER: DurableObjectNamespace<RateLimiter>;
-  CHALLENGES: DurableObjectNamespace<Challenges>;
-  [variable: string]: unknown;
-}
 
 const KEY_BYTES = 32;
 
@@ -83,13 +69,13 @@ const Settings = z.object({
 
 export type Settings = z.output<typeof Settings> & { BASE_IDP_KEY_ENDPOINT: string };
 
-const readSettingsOf = new WeakMap<Env, Settings>();
+const readSettingsOf = new WeakMap<object, Settings>();
 
 /**
  * Settings of this isolate, parsed once.
  * @throws Error that names each variable that is missing or wrong, never its value
  */
-export function readSettings(env: Env): Settings {
+export function readSettings(env: object): Settings {
   const known = readSettingsOf.get(env);
   if (known) return known;
   const reading = Settings.safeParse(env);

@@ -1,5 +1,5 @@
 import { app } from './app.ts';
-import type { Env } from './settings.ts';
+import type { Env } from './env.ts';
 
 export { HostLink } from './host-link/host-link.ts';
 export { ProjectCoordinator } from './projects/coordinator.ts';

@@ -11,7 +11,7 @@ export async function introduceProject(session: Session, projectId: string, acce
     'INSERT INTO project (project_id, access_revision) VALUES ($1, -1) ON CONFLICT DO NOTHING',
     [projectId],
   );
-  await keepAccess(session, projectId, access);
+  await storeAccess(session, projectId, access);
   // Nobody has been in the databases of a new project.
   if (rowCount === 1)
     await session.query('UPDATE project SET unenforced = false WHERE project_id = $1', [projectId]);
@@ -21,7 +21,7 @@ export async function introduceProject(session: Session, projectId: string, acce
  * Notes the access as it is wanted, unless a newer one is known: calls may overtake each other. A project that
  * the host does not have has nobody to let in. To be called in a transaction; `enforceAccess` comes after it.
  */
-export async function keepAccess(session: Session, projectId: string, access: Access): Promise<void> {
+export async function storeAccess(session: Session, projectId: string, access: Access): Promise<void> {
   const { rows } = await session.query<{ newer: boolean; blocked_from: Date | null }>(
     `UPDATE project SET
        access_revision = $2,

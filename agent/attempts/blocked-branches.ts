@@ -1,7 +1,7 @@
 import type { Queryable } from '../postgres/connect.ts';
 
 /** A branch that takes no connections until its window ends. */
-export interface ShutBranch {
+export interface BlockedBranch {
   branch_id: string;
   database: string;
   until: Date;
@@ -10,8 +10,8 @@ export interface ShutBranch {
 }
 
 /** In the order of their ends; those that have ended are no longer shut, whether or not anybody was there to see. */
-export async function readShutBranches(db: Queryable): Promise<ShutBranch[]> {
-  const { rows } = await db.query<ShutBranch>(
+export async function readBlockedBranches(db: Queryable): Promise<BlockedBranch[]> {
+  const { rows } = await db.query<BlockedBranch>(
     `SELECT branch_id, database, until, (extract(epoch FROM until - clock_timestamp()) * 1000)::float8 AS ends_in
      FROM shut_branch JOIN branch USING (branch_id)
      WHERE until > clock_timestamp() ORDER BY until`,
@@ -20,7 +20,7 @@ export async function readShutBranches(db: Queryable): Promise<ShutBranch[]> {
 }
 
 /** Makes these the ones that are shut, each for its time in milliseconds. The rule files follow when published. */
-export async function writeShutBranches(
+export async function writeBlockedBranches(
   db: Queryable,
   shut: ReadonlyMap<string, { endsIn: number }>,
 ): Promise<void> {

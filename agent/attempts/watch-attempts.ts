@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { RulePublisher } from '../access/publish-rules.ts';
+import type { RuleSync } from '../access/sync-rules.ts';
 import { LogFollower } from '../logs/follow-log.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
 import { Admission } from './admission.ts';
 import { AttemptWindows } from './attempt-windows.ts';
-import { readShutBranches, writeShutBranches } from './blocked-branches.ts';
+import { readBlockedBranches, writeBlockedBranches } from './blocked-branches.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from './connection-logs.ts';
 
 /** Spec section 8: attempts a minute and branch, over both ports. */
@@ -20,7 +20,7 @@ type Log = (event: string, fields?: Record<string, unknown>) => void;
 interface Watched {
   settings: AgentSettings;
   postgres: Pool;
-  rules: RulePublisher;
+  rules: RuleSync;
 }
 
 /**
@@ -106,7 +106,7 @@ export class AttemptWatch {
         const wanted = this.#windows.atLimit(performance.now());
         if (sameMembers(this.#shut, wanted)) break;
         await this.#refuse();
-        await writeShutBranches(this.#host.postgres, wanted);
+        await writeBlockedBranches(this.#host.postgres, wanted);
         await this.#host.rules.publish();
         this.#tell(this.#shut, new Set(wanted.keys()));
         this.#shut = new Set(wanted.keys());
@@ -120,7 +120,7 @@ export class AttemptWatch {
 
   /** Goes on with what an earlier process left shut. */
   async #takeOver(): Promise<Set<string>> {
-    const left = await readShutBranches(this.#host.postgres);
+    const left = await readBlockedBranches(this.#host.postgres);
     for (const { branch_id, ends_in } of left) this.#windows.resume(branch_id, performance.now(), ends_in);
     return new Set(left.map(({ branch_id }) => branch_id));
   }

@@ -15,7 +15,7 @@ export interface BranchIdentity {
  * then has a name. Preparing and cloning both begin with it, at the same time.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
-export async function reserveBranch(db: Queryable, branch: BranchIdentity): Promise<void> {
+export async function claimBranch(db: Queryable, branch: BranchIdentity): Promise<void> {
   // First, so that a refusal leaves no note. A branch that takes the name from here on has noted it.
   const [found] = await readDatabases(db, [branch.database]);
   if (found && found.mark?.branch_id !== branch.branch_id) throw nameHeld(branch.database);

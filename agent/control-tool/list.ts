@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { readShutBranches } from '../attempts/blocked-branches.ts';
+import { readBlockedBranches } from '../attempts/blocked-branches.ts';
 import { runOperation } from '../operations/handlers.ts';
 import { print, table } from './output.ts';
 import { withHost } from './with-host.ts';
@@ -10,7 +10,7 @@ export const listCommand = () =>
     .action(async (_options, command: Command) => {
       const { branches, shut } = await withHost(async (host) => {
         const { branches } = await runOperation(host, 'host.inventory', {});
-        return { branches, shut: await readShutBranches(host.postgres) };
+        return { branches, shut: await readBlockedBranches(host.postgres) };
       });
       const rows = branches.map(({ database, state, branch_id, project_id }) => [
         database,

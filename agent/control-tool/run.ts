@@ -7,7 +7,7 @@ import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
 import { ServerWatch } from '../maintenance/watch-servers.ts';
-import { keepMeasuring } from '../measurement/keep-measuring.ts';
+import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
 import { runOperation } from '../operations/handlers.ts';
 import { UsageError } from './exit-codes.ts';
 import { settingsOfShell } from './with-host.ts';
@@ -41,7 +41,7 @@ async function runAgent(): Promise<void> {
   const watching = Promise.all([
     watch.keepLooking(signal),
     new AttemptWatch(host, log).keepWatching(signal),
-    keepMeasuring({ settings, log, report, signal }),
+    runMeasurementLoop({ settings, log, report, signal }),
   ]);
   await runLink({
     gatewayUrl: settings.GATEWAY_URL,

@@ -2,7 +2,7 @@ import { type CryptoKey, SignJWT } from 'jose';
 import { z } from 'zod';
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import { CLOSES, type CloseReason } from '../../shared/protocol/closes.ts';
-import { BEAT, type NotificationFrame, RequestFrame } from '../../shared/protocol/frames.ts';
+import { HEARTBEAT, type NotificationFrame, RequestFrame } from '../../shared/protocol/frames.ts';
 import {
   ANSWER_LIFETIME,
   ANSWER_TYPE,
@@ -65,7 +65,7 @@ export class AgentLink {
     dialled: (data) => this.#answer(data),
     answering: () => this.#drop('malformed'),
     answered: (data) => this.#learnVerdict(data),
-    linked: (data) => (data === BEAT.response ? undefined : this.#serve(data)),
+    linked: (data) => (data === HEARTBEAT.response ? undefined : this.#serve(data)),
     ended: () => {},
   };
 
@@ -174,7 +174,7 @@ export class AgentLink {
       if (clock.now() - this.#lastHeard >= bounds.silence) {
         this.#drop('silent');
       } else {
-        transport.send(BEAT.request);
+        transport.send(HEARTBEAT.request);
         this.#beatLater();
       }
     });

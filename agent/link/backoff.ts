@@ -8,7 +8,7 @@ const UNWELCOME_MS = 30_000;
 const LASTED_MS = 10_000;
 
 /** When to dial again: soon at first, then ever later; jittered, so that many hosts don't come back in step. */
-export class Pace {
+export class Backoff {
   #failures = 0;
 
   /** Milliseconds to wait. @param random between 0 and 1 */

@@ -4,7 +4,7 @@ import { WebSocket } from 'ws';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
 import { AgentLink, type AgentLinkOptions, type LinkEnd } from './agent-link.ts';
-import { Pace } from './backoff.ts';
+import { Backoff } from './backoff.ts';
 import { Dispatcher, type Handle, type Log } from './dispatch.ts';
 import { gatewayAddress } from './gateway-address.ts';
 import type { HostIdentity } from './identity.ts';
@@ -48,7 +48,7 @@ export async function runLink(options: RunLinkOptions): Promise<void> {
       onLinked?.(link);
     },
   };
-  const pace = new Pace();
+  const pace = new Backoff();
   const downLog = new SparingLog(log);
   while (!signal.aborted) {
     const end = await dial(link(identity.host_id), linkOptions, signal);

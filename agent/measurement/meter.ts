@@ -10,12 +10,12 @@ import { CpuAccount, CpuState } from './cpu-account.ts';
 import { DatabaseSizes } from './database-sizes.ts';
 import { Logins } from './logins.ts';
 import {
-  type Look,
-  lookAround,
   type MeasuredBranch,
   type MeasuredDatabase,
   readDatabaseStatistics,
   readSizes,
+  type ServerSample,
+  sampleServer,
 } from './read-server.ts';
 
 /** No statement of a measurement runs or waits longer; the next measurement tries again. */
@@ -60,11 +60,11 @@ export class Meter {
   }
 
   /** To be called about once a second, so that sessions that come and go are seen. */
-  async look(): Promise<Look> {
+  async look(): Promise<ServerSample> {
     const session = await this.#open();
     const { cpu, logins } = await this.#goOn(session);
     await logins?.look();
-    const look = await lookAround(session);
+    const look = await sampleServer(session);
     cpu.look(look);
     return look;
   }
@@ -121,7 +121,7 @@ export class Meter {
     return this.#since;
   }
 
-  async #measure(look: Look): Promise<Round> {
+  async #measure(look: ServerSample): Promise<Round> {
     const session = await this.#open();
     const { cpu, others, logins } = await this.#goOn(session);
     const [databases, pooled] = await Promise.all([readDatabaseStatistics(session), this.#pooledClients()]);
@@ -173,7 +173,11 @@ export class Meter {
   }
 
   /** @returns how many were sized anew */
-  async #size(session: OwnSession, branches: readonly MeasuredDatabase[], look: Look): Promise<number> {
+  async #size(
+    session: OwnSession,
+    branches: readonly MeasuredDatabase[],
+    look: ServerSample,
+  ): Promise<number> {
     const statistics = branches.map((branch) => branch.statistics);
     const due = this.#sizes.due(statistics, look.inTransaction);
     this.#sizes.note(statistics, due.length > 0 ? await readSizes(session, due) : new Map());

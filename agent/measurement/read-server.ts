@@ -5,7 +5,7 @@ import type { ProcessSample, SeenProcess } from './cpu-account.ts';
 import { readProcessTimes } from './process-times.ts';
 
 /** What PostgreSQL does at one moment. */
-export interface Look extends ProcessSample {
+export interface ServerSample extends ProcessSample {
   /** Sessions over the network, by the database's oid. */
   direct: Map<string, number>;
   /** Oids of databases in which somebody is in a transaction. */
@@ -36,7 +36,7 @@ const KINDS: Record<string, SeenProcess['kind']> = {
 };
 
 /** Looks at all processes of the server, and at what each has used of the processor. */
-export async function lookAround(session: Session): Promise<Look> {
+export async function sampleServer(session: Session): Promise<ServerSample> {
   const { rows } = await session.query<ActivityRow>(ACTIVITY);
   const processes: SeenProcess[] = [];
   const direct = new Map<string, number>();

@@ -1,6 +1,6 @@
 import type { Params, Result } from '../../shared/protocol/operations.ts';
 import { enforceAccess } from '../access/enforce-access.ts';
-import { keepAccess } from '../access/store-access.ts';
+import { storeAccess } from '../access/store-access.ts';
 import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
@@ -11,7 +11,7 @@ export async function applyAccess(
   { project_id, access }: Params<'access.apply'>,
 ): Promise<Result<'access.apply'>> {
   await withLocks(host.sessions, [], async (session) => {
-    await inTransaction(session, () => keepAccess(session, project_id, access));
+    await inTransaction(session, () => storeAccess(session, project_id, access));
     await enforceAccess(host, session, project_id);
   });
   return { revision: access.revision };

@@ -1,7 +1,7 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName } from '../../shared/branch/login.ts';
 import type { Params, Result } from '../../shared/protocol/operations.ts';
-import { type BranchIdentity, nameHeld, reserveBranch } from '../cloning/claim-branch.ts';
+import { type BranchIdentity, claimBranch, nameHeld } from '../cloning/claim-branch.ts';
 import { type OnProgress, watchCopy } from '../cloning/clone-progress.ts';
 import { cloneLive } from '../cloning/live-source.ts';
 import type { CloneMethod, Host } from '../host.ts';
@@ -45,7 +45,7 @@ export function cloneBranch(
 ): Promise<CloneResult> {
   const { project_id, branch_id, job_id, source } = params;
   return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
-    await reserveBranch(session, params);
+    await claimBranch(session, params);
     // The groups of a source are there, and `prepare` holds them locked for a while.
     if (source === null) await inTransaction(session, () => ensureGroups(session, project_id));
     else await takeLock(session, `source:${source}`);

@@ -1,7 +1,7 @@
 import type { Params } from '../../shared/protocol/operations.ts';
 import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { introduceProject } from '../access/store-access.ts';
-import { reserveBranch } from '../cloning/claim-branch.ts';
+import { claimBranch } from '../cloning/claim-branch.ts';
 import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
@@ -11,7 +11,7 @@ import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts'
 export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Promise<Record<string, never>> {
   return withLocks(host.sessions, [`prepare:${params.branch_id}`], async (session) => {
     // First and by itself: the clone beside it waits until this is decided.
-    await reserveBranch(session, params);
+    await claimBranch(session, params);
     await inTransaction(session, async () => {
       await ensureGroups(session, params.project_id);
       await ensureLogins(session, params, params.verifiers);

@@ -7,9 +7,9 @@ import { HostError } from '../servers/host-error.ts';
 import { applyAccess } from './access-apply.ts';
 import { cloneBranch } from './branch-clone.ts';
 import { dropBranch } from './branch-drop.ts';
+import { finalizeBranch } from './branch-finalize.ts';
 import { prepareBranch } from './branch-prepare.ts';
 import { proveBranch } from './branch-prove.ts';
-import { publishBranch } from './branch-publish.ts';
 import { describeHost } from './host-describe.ts';
 import { takeInventory } from './host-inventory.ts';
 import { dropProject } from './project-drop.ts';
@@ -26,7 +26,7 @@ const HANDLERS: Handlers = {
   'host.inventory': takeInventory,
   'branch.prepare': prepareBranch,
   'branch.clone': cloneBranch,
-  'branch.publish': publishBranch,
+  'branch.finalize': finalizeBranch,
   'branch.prove': proveBranch,
   'branch.drop': dropBranch,
   'project.drop': dropProject,

@@ -9,7 +9,7 @@ import {
   type SecretKey,
 } from 'paseto/v4/public';
 import { z } from 'zod';
-import { readKept, writeKept } from '../stack/kept-file.ts';
+import { readStored, writeStored } from '../stack/stored-file.ts';
 
 const v4 = new PublicProtocol(
   GenerateKeyPairFactory,
@@ -37,10 +37,10 @@ const ringFile = (stateDir: string) => join(stateDir, 'paseto-keys.json');
 
 /** The ring of keys kept in `stateDir`, with a first key when there was none. */
 async function keyRing(stateDir: string): Promise<KeyRing> {
-  const kept = readKept(ringFile(stateDir), KeyRing);
+  const kept = readStored(ringFile(stateDir), KeyRing);
   if (kept) return kept;
   const ring = { signing: await makeKey(), former: [] };
-  writeKept(ringFile(stateDir), ring);
+  writeStored(ringFile(stateDir), ring);
   return ring;
 }
 
@@ -76,7 +76,7 @@ export async function keyDocument(stateDir: string, now: Date) {
 export async function rotateKey(stateDir: string, withdrawnAt: Date): Promise<string> {
   const { signing: present, former } = await keyRing(stateDir);
   const signing = await makeKey();
-  writeKept(ringFile(stateDir), {
+  writeStored(ringFile(stateDir), {
     signing,
     former: [...former, { ...present, withdrawn_at: withdrawnAt.toISOString() }],
   });

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { exportJWK, generateKeyPair } from 'jose';
 import { z } from 'zod';
-import { readKept, writeKept } from '../stack/kept-file.ts';
+import { readStored, writeStored } from '../stack/stored-file.ts';
 
 const ProviderSecrets = z.object({
   cookie_key: z.string(),
@@ -13,13 +13,13 @@ const ProviderSecrets = z.object({
 /** What the provider itself needs to keep, made at its first start. */
 export async function providerSecrets(stateDir: string): Promise<z.output<typeof ProviderSecrets>> {
   const file = join(stateDir, 'secrets.json');
-  const kept = readKept(file, ProviderSecrets);
+  const kept = readStored(file, ProviderSecrets);
   if (kept) return kept;
   const { privateKey } = await generateKeyPair('RS256', { extractable: true });
   const secrets = ProviderSecrets.parse({
     cookie_key: randomBytes(32).toString('base64url'),
     id_token_key: await exportJWK(privateKey),
   });
-  writeKept(file, secrets);
+  writeStored(file, secrets);
   return secrets;
 }

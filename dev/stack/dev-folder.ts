@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { readKept, writeKept } from './kept-file.ts';
+import { readStored, writeStored } from './stored-file.ts';
 
 /** What lies where in DEV_DIR. The database host has a folder of its own: see `host-folder.ts`. */
 export const devFolder = (devDir: string) => ({
@@ -40,8 +40,8 @@ export type GatewaySecrets = z.output<typeof Secrets>;
 /** The gateway's secrets, made at the first start. */
 export function gatewaySecrets({ secretsFile }: DevFolder): GatewaySecrets {
   const secrets =
-    readKept(secretsFile, Secrets) ??
+    readStored(secretsFile, Secrets) ??
     Secrets.parse({ CREDENTIAL_KEYS: newKey(), PLATFORM_SECRET: newSecret() });
-  writeKept(secretsFile, secrets);
+  writeStored(secretsFile, secrets);
   return secrets;
 }

@@ -2,9 +2,9 @@ import { existsSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { runAs } from '../processes/run-as.ts';
-import { readKept, writeKept } from './kept-file.ts';
 import { agentSettings, gatewaySettings, gatewayUrl, LOOPBACK, type Site } from './programs.ts';
 import { Refusal } from './refusal.ts';
+import { readStored, writeStored } from './stored-file.ts';
 
 const HOST_NAME = 'local';
 
@@ -21,8 +21,8 @@ export const isEnrolled = ({ host }: Pick<Site, 'host'>) => existsSync(join(host
  */
 export async function enrolHost(site: Site): Promise<void> {
   const { enrolmentFile } = site.folder;
-  const enrolment = readKept(enrolmentFile, Enrolment) ?? (await registerHost(site));
-  writeKept(enrolmentFile, enrolment);
+  const enrolment = readStored(enrolmentFile, Enrolment) ?? (await registerHost(site));
+  writeStored(enrolmentFile, enrolment);
   const { binaries, user, host } = site;
   const command = [
     binaries.agent,

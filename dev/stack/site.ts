@@ -8,12 +8,12 @@ import { bundleAgent } from './agent-program.ts';
 import { devFolder, gatewaySecrets } from './dev-folder.ts';
 import { isEnrolled } from './enrolment.ts';
 import { chooseHostFolder, hostFolder, makeHostFolder, withinReach } from './host-folder.ts';
-import { readKept, writeKept } from './kept-file.ts';
 import { choosePorts, Ports } from './ports.ts';
 import { findPgBouncer, type Site } from './programs.ts';
 import { Refusal } from './refusal.ts';
 import { ROOT } from './repository.ts';
 import type { StackSettings } from './settings.ts';
+import { readStored, writeStored } from './stored-file.ts';
 
 /** What the first start chooses and later ones keep to. */
 const Choices = z.strictObject({ ports: Ports, host_dir: z.string() });
@@ -29,7 +29,7 @@ export async function prepareSite(settings: StackSettings): Promise<Site> {
   const folder = devFolder(settings.DEV_DIR);
   const user = serverUser();
   const pgbouncer = findPgBouncer(settings.environment);
-  const choices = readKept(folder.choicesFile, Choices);
+  const choices = readStored(folder.choicesFile, Choices);
   const ports = await choosePorts(settings, choices?.ports ?? null);
 
   mkdirSync(folder.logs, { recursive: true });
@@ -61,6 +61,6 @@ export async function prepareSite(settings: StackSettings): Promise<Site> {
   if (!canReach(user, host.data))
     throw new Refusal(`${user.name}, who runs PostgreSQL, can't reach ${host.data}`);
   mkdirSync(folder.mail, { recursive: true });
-  writeKept(folder.choicesFile, { ports, host_dir: hostDir });
+  writeStored(folder.choicesFile, { ports, host_dir: hostDir });
   return { settings, folder, host, user, ports, secrets, binaries };
 }

@@ -6,7 +6,6 @@ import { type Part, supervise } from '../processes/supervise.ts';
 import { configureServers } from '../servers/configure.ts';
 import { checkDataFolder, initializeDataFolder } from '../servers/data-folder.ts';
 import { enrolHost, isEnrolled, isLinked } from './enrolment.ts';
-import { writeKept } from './kept-file.ts';
 import { endLeftovers } from './leftovers.ts';
 import {
   agentSettings,
@@ -22,6 +21,7 @@ import { Refusal } from './refusal.ts';
 import type { StackSettings } from './settings.ts';
 import { holdAlone } from './single-start.ts';
 import { prepareSite } from './site.ts';
+import { writeStored } from './stored-file.ts';
 
 /** `stack.json`: what other programs may know of the running stack. */
 export interface StackState {
@@ -80,7 +80,7 @@ export async function startStack(settings: StackSettings, options: StartOptions)
     const publish = () => {
       if (!state) return;
       state.pids = pids();
-      writeKept(site.folder.stackFile, state, 0o644);
+      writeStored(site.folder.stackFile, state, 0o644);
     };
     const supervised = Object.values(programs(site)).map((program) =>
       supervise(program, { ...options, onChange: () => publish() }),

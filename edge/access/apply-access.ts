@@ -54,7 +54,7 @@ export async function accessOf(
 }
 
 /** Makes both ports and open sessions obey the access as it is wanted now. @throws HostCallError */
-export async function applyAccess(
+export async function sendAccess(
   db: Database,
   keys: readonly SecretKey[],
   callHost: CallHost,

@@ -1,23 +1,23 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
-import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
+import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { nextAccessRevision } from './access-revision.ts';
-import { addRule, hasRoom } from './insert-rule.ts';
-import { type NetworkRuleRow, networkRuleRecord } from './network-rule-resource.ts';
+import { hasRoom, ruleStatements } from './insert-rule.ts';
+import { type NetworkRuleRow, toNetworkRuleResponse } from './network-rule-resource.ts';
 
 /** @param applied both ports are known to obey it */
-export const ruleAnswer = (rule: NetworkRuleRow, applied: boolean) => ({
+export const ruleResponse = (rule: NetworkRuleRow, applied: boolean) => ({
   status: 201,
-  body: networkRuleRecord(rule, applied),
+  body: toNetworkRuleResponse(rule, applied),
 });
 
 /** Records a new rule, with the answer for whoever asks for it again. @returns why not, or null */
-export async function recordRule(
+export async function insertRule(
   db: Database,
   rule: NetworkRuleRow,
   actor: Actor,
@@ -45,8 +45,8 @@ export async function recordRule(
   try {
     const answers = await inOneBatch(db, [
       // First, so that of two requests with one key the later is told of the key, not of the other's rule.
-      ...keepKey(db, keyUse, rule.id, allowed, rule.createdAt, ruleAnswer(rule, false)),
-      ...addRule(db, rule, allowed),
+      ...insertKey(db, keyUse, rule.id, allowed, rule.createdAt, ruleResponse(rule, false)),
+      ...ruleStatements(db, rule, allowed),
       insertIf(db, auditEvents, event, recorded),
       db
         .select({
@@ -69,7 +69,7 @@ export async function recordRule(
 }
 
 /** Records that a rule is gone. @returns why not, or null */
-export async function recordRuleRemoval(
+export async function deleteRule(
   db: Database,
   projectId: string,
   ruleId: string,

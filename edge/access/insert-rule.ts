@@ -10,7 +10,7 @@ export const hasRoom = (projectId: string): SQL =>
   sql`(select count(*) from ${networkRules} where project_id = ${projectId}) < ${NETWORK_RULES_MAX}`;
 
 /** Adds a rule under a new revision of its own, when `condition` holds and the project has room for it. */
-export const addRule = (db: Database, rule: NetworkRuleRow, condition: SQL): Statement[] => [
+export const ruleStatements = (db: Database, rule: NetworkRuleRow, condition: SQL): Statement[] => [
   insertIf(db, networkRules, rule, sql`${condition} and ${hasRoom(rule.projectId)}`),
   nextAccessRevision(db, rule.projectId, sql`exists (select 1 from ${networkRules} where id = ${rule.id})`),
   db

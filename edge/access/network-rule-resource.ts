@@ -18,7 +18,10 @@ export const NetworkRule = z
   })
   .meta({ id: 'NetworkRule' });
 
-export const networkRuleRecord = (row: NetworkRuleRow, applied: boolean): z.output<typeof NetworkRule> => ({
+export const toNetworkRuleResponse = (
+  row: NetworkRuleRow,
+  applied: boolean,
+): z.output<typeof NetworkRule> => ({
   id: row.id,
   project_id: row.projectId,
   branch_id: row.branchId,

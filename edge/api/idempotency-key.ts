@@ -45,7 +45,7 @@ interface Answer {
  * @param subjectId the job that will have the answer, or what was made
  * @param answer when it is known already; else the end of the job brings it
  */
-export const keepKey = (
+export const insertKey = (
   db: Database,
   use: KeyUse | null,
   subjectId: string,
@@ -66,7 +66,7 @@ export const keepKey = (
       ];
 
 /** Keeps the answer for whoever comes again with the key that `subjectId` was made under. */
-export const keepAnswer = (db: Database, subjectId: string, answer: Answer) =>
+export const storeResponse = (db: Database, subjectId: string, answer: Answer) =>
   db.update(idempotencyKeys).set(answer).where(eq(idempotencyKeys.jobId, subjectId));
 
 /** The use this request makes of `key`; null when it has none. */

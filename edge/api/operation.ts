@@ -141,14 +141,14 @@ export const optionalJsonBody = <S extends z.ZodType>(schema: S) => ({
 });
 
 /** An answer with a JSON body. @param headers beside those of every answer */
-export const answer = <S extends z.ZodType>(description: string, schema: S, ...headers: HeaderName[]) => ({
+export const response = <S extends z.ZodType>(description: string, schema: S, ...headers: HeaderName[]) => ({
   description,
   headers: responseHeaders(...headers),
   content: { 'application/json': { schema } },
 });
 
 /** An answer without a body. */
-export const emptyAnswer = (description: string) => ({ description, headers: responseHeaders() });
+export const emptyResponse = (description: string) => ({ description, headers: responseHeaders() });
 
 const detailsOf = (issue: z.core.$ZodIssue) => {
   const named = (...more: string[]) => [...issue.path, ...more].join('.');

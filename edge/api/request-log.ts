@@ -5,7 +5,7 @@ import { logEvent } from '../log.ts';
 
 export const REQUEST_ID_FORM = /^[A-Za-z0-9._-]{8,128}$/;
 
-export const nameRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
+export const assignRequestId: MiddlewareHandler<AppEnv> = async (c, next) => {
   const given = c.req.header('x-request-id') ?? '';
   c.set('requestId', REQUEST_ID_FORM.test(given) ? given : crypto.randomUUID());
   await next();

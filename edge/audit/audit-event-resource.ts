@@ -19,7 +19,7 @@ export const AuditEvent = z
   })
   .meta({ id: 'AuditEvent' });
 
-export const auditEventRecord = (row: typeof auditEvents.$inferSelect): z.output<typeof AuditEvent> => ({
+export const toAuditEventResponse = (row: typeof auditEvents.$inferSelect): z.output<typeof AuditEvent> => ({
   id: row.id,
   name: row.name,
   actor_id: row.actorId,

@@ -32,7 +32,7 @@ export const CreatedBranch = z
 /** A branch in lists, look-ups and changes: every field of spec 2.2 but `deleted_at`. */
 export const Branch = CreatedBranch.extend({ updated_at: Moment }).meta({ id: 'Branch' });
 
-export const createdBranchRecord = (row: BranchRow): z.output<typeof CreatedBranch> => ({
+export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof CreatedBranch> => ({
   id: row.id,
   project_id: row.projectId,
   parent_branch_id: row.parentBranchId,
@@ -50,7 +50,7 @@ export const createdBranchRecord = (row: BranchRow): z.output<typeof CreatedBran
   created_at: row.createdAt.toISOString(),
 });
 
-export const branchRecord = (row: BranchRow): z.output<typeof Branch> => ({
-  ...createdBranchRecord(row),
+export const toBranchResponse = (row: BranchRow): z.output<typeof Branch> => ({
+  ...toCreatedBranchResponse(row),
   updated_at: row.updatedAt.toISOString(),
 });

@@ -21,7 +21,7 @@ export interface LifespanChange {
  * Lets the branch live for `lifespan` from now on and records it, in one batch. An expired one is opened again:
  * that changes the access.
  */
-export async function recordLifespan(
+export async function storeLifespan(
   db: Database,
   { branch, lifespan, actor }: LifespanChange,
   now: Date,

@@ -15,7 +15,7 @@ import {
 } from '../database/schema.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
-import { type BranchRow, createdBranchRecord } from './branch-resource.ts';
+import { type BranchRow, toCreatedBranchResponse } from './branch-resource.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
 /** How long a clone waits for sessions of the source that are in a transaction; then `SOURCE_BUSY`. */
@@ -74,7 +74,7 @@ const clone = (context: SagaContext, creation: Creation) =>
   });
 
 const publish = (context: SagaContext, creation: Creation) =>
-  context.callHost('branch.publish', identity(context, creation));
+  context.callHost('branch.finalize', identity(context, creation));
 
 const prove = async (context: SagaContext, creation: Creation) =>
   context.callHost('branch.prove', {
@@ -136,12 +136,12 @@ export const isActive = ({ branch }: Creation) =>
   sql`exists (select 1 from ${projectBranches} where id = ${branch.id} and status = 'active')`;
 
 /** Spec 4.3, "Branch creation, in order"; `docs/architecture.md` tells why the order here differs. */
-export const createBranch = saga<Creation>({
+export const createBranchJob = saga<Creation>({
   steps: CREATION_STEPS,
   load: loadCreation,
   complete: activation,
   completed: isActive,
-  response: ({ branch }) => ({ status: 201, body: createdBranchRecord({ ...branch, status: 'active' }) }),
+  response: ({ branch }) => ({ status: 201, body: toCreatedBranchResponse({ ...branch, status: 'active' }) }),
   undo: {
     run: async (context) => {
       const { db, job, callHost } = context;

@@ -11,7 +11,7 @@ import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
  * Marks the branch deleted and opens the job that drops its database, in one batch.
  * @returns why not, or null when it is recorded
  */
-export async function recordBranchDeletion(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
+export async function markBranchDeleted(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
   const branchId = job.branchId ?? '';
   const thisBranch = and(
     eq(projectBranches.id, branchId),
@@ -46,7 +46,7 @@ export async function recordBranchDeletion(db: Database, job: JobRow, now: Date)
 }
 
 /** Spec 3.1: the underlying database is dropped after the branch is deleted. */
-export const deleteBranch = saga<{ database: string } | 'gone'>({
+export const deleteBranchJob = saga<{ database: string } | 'gone'>({
   steps: [
     [
       {

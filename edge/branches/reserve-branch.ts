@@ -4,8 +4,8 @@ import { branchDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf, LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { creatorRule } from '../access/creator-rule.ts';
-import { addRule } from '../access/insert-rule.ts';
-import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
+import { ruleStatements } from '../access/insert-rule.ts';
+import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
@@ -17,7 +17,7 @@ import type { Settings } from '../settings.ts';
 import type { BranchRow } from './branch-resource.ts';
 
 /** A checked wish for a branch. Its ids are made by the caller, so that a repetition names the same branch. */
-export interface BranchOrder {
+export interface BranchRequest {
   jobId: string;
   branchId: string;
   project: ProjectRow;
@@ -37,7 +37,7 @@ const countedBranches = (projectId: string) =>
 export async function reserveBranch(
   db: Database,
   settings: Settings,
-  order: BranchOrder,
+  order: BranchRequest,
   now: Date,
 ): Promise<Reservation> {
   const { project, source } = order;
@@ -51,11 +51,11 @@ export async function reserveBranch(
   const reserved = sql`exists (select 1 from ${projectBranches} where id = ${branch.id})`;
   const rule = order.creatorCidr && creatorRule(project, branch, order.creatorCidr, now);
   const statements: Statement[] = [
-    ...keepKey(db, order.keyUse, job.id, allowed, now),
+    ...insertKey(db, order.keyUse, job.id, allowed, now),
     insertIf(db, projectBranches, branch, allowed),
     insertIf(db, jobs, job, reserved),
     ...credentials.map((row) => insertIf(db, branchCredentials, row, reserved)),
-    ...(rule ? addRule(db, rule, reserved) : []),
+    ...(rule ? ruleStatements(db, rule, reserved) : []),
     db
       .select({
         status: projects.status,
@@ -89,7 +89,7 @@ function whyNot(lastAnswer: unknown): Failure | null {
 }
 
 const branchRow = (
-  { branchId, project, source, branchName, lifespan, actor }: BranchOrder,
+  { branchId, project, source, branchName, lifespan, actor }: BranchRequest,
   now: Date,
 ): BranchRow => ({
   id: branchId,

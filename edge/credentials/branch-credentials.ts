@@ -61,7 +61,7 @@ export const Credentials = z
   .meta({ id: 'Credentials' });
 
 /** Holds passwords: it goes to the client and nowhere else. */
-export async function credentialsRecord(
+export async function toCredentialsResponse(
   keys: readonly SecretKey[],
   branch: BranchRow,
   rows: readonly CredentialsRow[],

@@ -2,7 +2,7 @@ import { and, eq, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
-import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
+import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
@@ -26,7 +26,7 @@ export interface Rotation {
  * the sessions of the old ones.
  * @returns why not, or null
  */
-export async function recordRotation(
+export async function storeRotation(
   db: Database,
   keys: readonly SecretKey[],
   { projectId, branchId, actor, keyUse }: Rotation,
@@ -57,7 +57,7 @@ export async function recordRotation(
   try {
     const answers = await inOneBatch(db, [
       // Passwords are not kept with the key: who comes again reads the ones of that time.
-      ...keepKey(db, keyUse, event.id, active, now, { status: 200, body: {} }),
+      ...insertKey(db, keyUse, event.id, active, now, { status: 200, body: {} }),
       nextAccessRevision(db, projectId, active),
       ...changes,
       insertIf(db, auditEvents, event, active),

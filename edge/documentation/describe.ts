@@ -1,7 +1,7 @@
 import type { OpenAPIHono } from '@hono/zod-openapi';
 import { z } from 'zod';
 import { describeFailures } from '../api/failure-responses.ts';
-import { answer, operation } from '../api/operation.ts';
+import { operation, response } from '../api/operation.ts';
 import { describeResponseHeaders, responseHeaders } from '../api/response-headers.ts';
 import type { AppEnv } from '../app-env.ts';
 import type { Document } from './openapi.ts';
@@ -66,7 +66,7 @@ export function describe(app: OpenAPIHono<AppEnv>): void {
       path: '/api/v1/openapi.json',
       summary: 'This description, as OpenAPI 3.1',
       tags,
-      responses: { 200: answer('The document.', z.looseObject({ openapi: z.string() })) },
+      responses: { 200: response('The document.', z.looseObject({ openapi: z.string() })) },
     }),
     (c) => c.json(description() as { openapi: string }, 200),
   );

@@ -1,14 +1,14 @@
 import { DurableObject } from 'cloudflare:workers';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
-import { BEAT } from '../../shared/protocol/frames.ts';
+import { HEARTBEAT } from '../../shared/protocol/frames.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { openDatabase } from '../database/database.ts';
+import type { Env } from '../env.ts';
 import { logEvent } from '../log.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
-import type { Env } from '../settings.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
-import { Measurements, projectsOn } from './measurement-filter.ts';
+import { MeasurementFilter, projectsOn } from './measurement-filter.ts';
 import { type CallOutcome, failed } from './pending-calls.ts';
 
 /** What may be asked of a host that is shut out. */
@@ -25,12 +25,12 @@ const RECONCILE_AGAIN = 5_000;
  */
 export class HostLink extends DurableObject<Env> {
   readonly #links: Links;
-  readonly #measurements: Measurements;
+  readonly #measurements: MeasurementFilter;
 
   /** @param bounds given by tests alone */
   constructor(ctx: DurableObjectState, env: Env, bounds: Bounds = BOUNDS) {
     super(ctx, env);
-    ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair(BEAT.request, BEAT.response));
+    ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair(HEARTBEAT.request, HEARTBEAT.response));
     this.#links = new Links({
       sockets: () => ctx.getWebSockets().map((socket) => this.#wrap(socket)),
       epoch: {
@@ -46,7 +46,7 @@ export class HostLink extends DurableObject<Env> {
       clock: { now: Date.now, after },
       bounds,
     });
-    this.#measurements = new Measurements({
+    this.#measurements = new MeasurementFilter({
       placed: () => projectsOn(openDatabase(env.DB), this.#hostId() ?? ''),
       record: (measurement) =>
         coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId()),

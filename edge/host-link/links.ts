@@ -15,7 +15,7 @@ import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Clock, closeBecause, type Transport } from '../../shared/protocol/transport.ts';
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 import { type CallOutcome, failed, PendingCalls } from './pending-calls.ts';
-import { type Expected, judgeAnswer } from './verify-handshake.ts';
+import { type Expected, verifyHandshake } from './verify-handshake.ts';
 
 /** Where a socket stands. Kept with the socket, because the object that reads it may be a new one. */
 export type SocketState =
@@ -129,7 +129,7 @@ export class Links {
     if (!reading.ok) return this.#drop(socket, reading.fault);
     this.#stopTimer(state.nonce);
     socket.keep({ phase: 'answered' });
-    const verdict = await judgeAnswer(reading.message.token, state, clock.now());
+    const verdict = await verifyHandshake(reading.message.token, state, clock.now());
     if (socket.state().phase !== 'answered') return;
     if (!verdict.ok) return this.#refuse(socket, state.hostId, verdict.reason);
     // Nothing is awaited from here on, so of two answers judged at the same time only the newer can stay.

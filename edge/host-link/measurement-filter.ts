@@ -25,7 +25,7 @@ interface MeasurementsOptions {
  * Passes on what a host says of its projects: no more than it may say, nothing of wrong form, and nothing of
  * projects that are not its own. What it says too much is dropped; the next measurement tells the same and more.
  */
-export class Measurements {
+export class MeasurementFilter {
   readonly #options: MeasurementsOptions;
   #window = { end: 0, count: 0 };
   /** When each project's last measurement that was passed on came, and how many were not since. */

@@ -19,7 +19,7 @@ export interface Expected {
   publicKey: PublicKey;
 }
 
-export type Verdict = { ok: true; epoch: number } | { ok: false; reason: RefusalReason };
+export type HandshakeResult = { ok: true; epoch: number } | { ok: false; reason: RefusalReason };
 
 /** What a claim that jose refuses says about the sender. */
 const REASON_OF_CLAIM: Record<string, RefusalReason> = { aud: 'audience', iat: 'clock', exp: 'clock' };
@@ -28,7 +28,11 @@ const REASON_OF_CLAIM: Record<string, RefusalReason> = { aud: 'audience', iat: '
  * Judges an answer to the handshake's challenge. Whether its epoch is new enough is for the caller to say.
  * @param now Unix milliseconds
  */
-export async function judgeAnswer(token: string, expected: Expected, now: number): Promise<Verdict> {
+export async function verifyHandshake(
+  token: string,
+  expected: Expected,
+  now: number,
+): Promise<HandshakeResult> {
   let claims: AnswerClaims;
   try {
     const verified = await jwtVerify(token, await importJWK(expected.publicKey, 'EdDSA'), {

@@ -1,8 +1,8 @@
 import type { FailureCode } from '../../shared/failures.ts';
 import type { HostFailure, HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import type { Method, Params, Result } from '../../shared/protocol/operations.ts';
+import type { Env } from '../env.ts';
 import { ApiError } from '../errors.ts';
-import type { Env } from '../settings.ts';
 import { callHost } from './call-host.ts';
 import type { CallHost } from './host-client.ts';
 

@@ -1,6 +1,6 @@
 import type { Method, Params } from '../../shared/protocol/operations.ts';
+import type { Env } from '../env.ts';
 import { type CallOutcome, failed } from '../host-link/pending-calls.ts';
-import type { Env } from '../settings.ts';
 
 /** The object that holds the link of that host. */
 export const hostLink = (env: Env, hostId: string) => env.HOST_LINK.get(env.HOST_LINK.idFromName(hostId));

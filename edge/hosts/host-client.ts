@@ -1,6 +1,6 @@
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import type { Method, Params, Result } from '../../shared/protocol/operations.ts';
-import type { Env } from '../settings.ts';
+import type { Env } from '../env.ts';
 import { callHost, hostLink } from './call-host.ts';
 
 /** A call to a database host that did not succeed. */

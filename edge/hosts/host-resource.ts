@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import type { hosts } from '../database/schema.ts';
-import type { Env } from '../settings.ts';
+import type { Env } from '../env.ts';
 import { isLinked } from './host-client.ts';
 
 /** A database host as the platform sees it. */
@@ -18,7 +18,7 @@ export const Host = z
   })
   .meta({ id: 'Host' });
 
-export const hostRecord = async (
+export const toHostResponse = async (
   env: Env,
   row: typeof hosts.$inferSelect,
 ): Promise<z.output<typeof Host>> => ({

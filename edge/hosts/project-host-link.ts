@@ -1,5 +1,5 @@
 import { BoundedMap } from '../bounded-map.ts';
-import type { Env } from '../settings.ts';
+import type { Env } from '../env.ts';
 import { isLinked } from './host-client.ts';
 
 const REMEMBERED_PROJECTS = 10_000;
@@ -10,7 +10,7 @@ const hostIds = new BoundedMap<string, string>(REMEMBERED_PROJECTS);
  * Whether the host of a project is linked, in one trip with what reads the project: a project stays where it is, so
  * this isolate asks the host that it read last time. Were that another one, the right one is asked afterwards.
  */
-export async function isLinkedBeside(
+export async function isProjectHostLinked(
   env: Env,
   projectId: string,
   reading: Promise<{ hostId: string }>,

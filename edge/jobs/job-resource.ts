@@ -36,7 +36,7 @@ function publicError({ id, error }: JobRow): { code: FailureCode; message: strin
   return { code, message: FAILURES[code].message };
 }
 
-export const jobRecord = (row: JobRow): z.output<typeof Job> => ({
+export const toJobResponse = (row: JobRow): z.output<typeof Job> => ({
   id: row.id,
   project_id: row.projectId,
   branch_id: row.branchId,

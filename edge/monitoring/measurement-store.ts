@@ -31,7 +31,7 @@ const momentOf = (observedAt: number, now: number): number =>
  * The measurements of one project, in the storage of its object: the last one (key `last_measurement`) and their
  * history.
  */
-export class Measurements {
+export class MeasurementStore {
   readonly #storage: DurableObjectStorage;
   readonly #history: MetricHistory;
   readonly #missedAfterMs: number;

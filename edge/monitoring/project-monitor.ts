@@ -2,14 +2,15 @@ import { RpcTarget } from 'cloudflare:workers';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { Database } from '../database/database.ts';
+import type { Env } from '../env.ts';
 import type { Reservation } from '../jobs/reservation.ts';
 import { Outbox } from '../mail/outbox.ts';
-import { type Env, readSettings } from '../settings.ts';
-import { type LastMeasurement, Measurements } from './measurement-store.ts';
+import { readSettings } from '../settings.ts';
+import { type LastMeasurement, MeasurementStore } from './measurement-store.ts';
 import { MeasurementStreams, STREAMS_MAX } from './measurement-streams.ts';
 import type { Range } from './metric-history.ts';
 import type { Point } from './metrics.ts';
-import { type Clone, StorageKeeper, type StorageVerdict } from './storage-quota.ts';
+import { type Clone, StorageQuota, type StorageStatus } from './storage-quota.ts';
 import { readSubject } from './storage-usage.ts';
 
 /** How many missed measurements a stream that is opened again is told at most. */
@@ -41,9 +42,9 @@ interface ProjectMonitorOptions {
  */
 export class ProjectMonitor extends RpcTarget {
   readonly #options: ProjectMonitorOptions;
-  readonly #measurements: Measurements;
+  readonly #measurements: MeasurementStore;
   readonly #streams = new MeasurementStreams();
-  readonly #keeper: StorageKeeper;
+  readonly #keeper: StorageQuota;
   readonly #outbox: Outbox;
 
   constructor(options: ProjectMonitorOptions) {
@@ -51,10 +52,10 @@ export class ProjectMonitor extends RpcTarget {
     this.#options = options;
     const { env, storage } = options;
     const settings = () => readSettings(env);
-    this.#measurements = new Measurements(storage, settings().MEASURE_INTERVAL_SECONDS);
+    this.#measurements = new MeasurementStore(storage, settings().MEASURE_INTERVAL_SECONDS);
     this.#outbox = new Outbox({ ...options, settings });
     const lastMeasurement = () => this.#measurements.last();
-    this.#keeper = new StorageKeeper({ ...options, settings, outbox: this.#outbox, lastMeasurement });
+    this.#keeper = new StorageQuota({ ...options, settings, outbox: this.#outbox, lastMeasurement });
   }
 
   /**
@@ -71,7 +72,7 @@ export class ProjectMonitor extends RpcTarget {
     const event = this.#measurements.record(measurement, subject.branches, Date.now());
     if (!event) return;
     this.#streams.send(projectId, event);
-    const verdict = await this.#keeper.judge(projectId, subject);
+    const verdict = await this.#keeper.evaluate(projectId, subject);
     const { storageState, accessApplied, accessRevision } = subject.project;
     // An object that died after it had written the change left it to the next measurement.
     const isOwed = verdict?.state !== storageState || accessApplied < accessRevision;
@@ -114,8 +115,8 @@ export class ProjectMonitor extends RpcTarget {
   }
 
   /** Judges anew, after a change of the quota. Resolves when the host obeys, or is known to be away. */
-  async judge(projectId: string): Promise<StorageVerdict | null> {
-    const verdict = await this.#keeper.judge(projectId);
+  async evaluate(projectId: string): Promise<StorageStatus | null> {
+    const verdict = await this.#keeper.evaluate(projectId);
     if (verdict) await this.#options.applyAccess(projectId, verdict.hostId);
     return verdict;
   }

@@ -1,5 +1,5 @@
 import type { Failure } from '../../shared/failures.ts';
-import { judgeStorage, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
+import { evaluateStorage, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
 import type { Database } from '../database/database.ts';
 import type { Reservation } from '../jobs/reservation.ts';
 import { logEvent } from '../log.ts';
@@ -9,10 +9,10 @@ import type { ProjectRow } from '../projects/project-resource.ts';
 import type { Settings } from '../settings.ts';
 import type { LastMeasurement } from './measurement-store.ts';
 import { EVENTS_OF_STATE, type StorageEventName, storageEvent, storageMail } from './storage-events.ts';
-import { readSubject, recordStorage, type StorageSubject } from './storage-usage.ts';
+import { readSubject, type StorageSubject, storeStorageUsage } from './storage-usage.ts';
 
 /** What is known of a project's storage. */
-export interface StorageVerdict {
+export interface StorageStatus {
   hostId: string;
   /** Bytes of all active branches together. */
   used: number;
@@ -45,7 +45,7 @@ const TRIES = 3;
  * and sees that a clone fits before it is made. Its part of the object's storage are the two keys above; usage and
  * state are in D1.
  */
-export class StorageKeeper {
+export class StorageQuota {
   readonly #options: StorageKeeperOptions;
   #turn: Promise<unknown> = Promise.resolve();
 
@@ -59,7 +59,7 @@ export class StorageKeeper {
    * @param subject as it was just read
    * @returns null when there is no such project, or no measurement yet
    */
-  async judge(projectId: string, subject?: StorageSubject | null): Promise<StorageVerdict | null> {
+  async evaluate(projectId: string, subject?: StorageSubject | null): Promise<StorageStatus | null> {
     const { db } = this.#options;
     for (let tries = 0; tries < TRIES; tries++) {
       const current = (tries === 0 && subject) || (await readSubject(db, projectId));
@@ -67,8 +67,8 @@ export class StorageKeeper {
       const { project } = current;
       const now = new Date();
       const used = this.#used(current, ['active']);
-      const state = judgeStorage(project.storageState, used, quotaBytes(project.storageQuotaGib));
-      if (!(await recordStorage(db, project, { used, state }, now))) continue;
+      const state = evaluateStorage(project.storageState, used, quotaBytes(project.storageQuotaGib));
+      if (!(await storeStorageUsage(db, project, { used, state }, now))) continue;
       this.#tell(project, { used, state }, now);
       return { hostId: project.hostId, used, state };
     }

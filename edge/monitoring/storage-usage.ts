@@ -43,7 +43,7 @@ const NOTABLE_BYTES = 1024 * 1024;
  * @param project as it was read; what was judged is written only if that still holds
  * @returns whether it does
  */
-export async function recordStorage(
+export async function storeStorageUsage(
   db: Database,
   project: ProjectRow,
   { used, state }: { used: number; state: StorageState },

@@ -7,7 +7,7 @@ import { auditEvents, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { coordinatorOf } from './coordinator-stub.ts';
 import { found, inProject, projectViews } from './project-access.ts';
-import { type Project, type ProjectView, projectRecord } from './project-resource.ts';
+import { type Project, type ProjectView, toProjectResponse } from './project-resource.ts';
 
 /** What a project's users may change by themselves. */
 interface ProjectChange {
@@ -61,8 +61,8 @@ export async function changeProject(
   // The cap was lowered or the project went in between: looking again tells which.
   if (changesOf(answers.at(-2)) === 0) return changeProject(c, projectId, change);
   const changed = found(answers.at(-1) as ProjectView[]);
-  if (storageQuotaGib === undefined) return projectRecord(changed);
-  const verdict = await coordinatorOf(c.env, projectId).monitor.judge(projectId);
+  if (storageQuotaGib === undefined) return toProjectResponse(changed);
+  const verdict = await coordinatorOf(c.env, projectId).monitor.evaluate(projectId);
   const storage = verdict && { storageUsedBytes: verdict.used, storageState: verdict.state };
-  return projectRecord({ ...changed, ...storage });
+  return toProjectResponse({ ...changed, ...storage });
 }

@@ -1,4 +1,4 @@
-import type { Env } from '../settings.ts';
+import type { Env } from '../env.ts';
 
 /** The project's coordinator. */
 export const coordinatorOf = (env: Env, projectId: string) =>

@@ -2,20 +2,21 @@ import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
-import { applyAccess } from '../access/apply-access.ts';
-import { recordRule, recordRuleRemoval, ruleAnswer } from '../access/change-rules.ts';
+import { sendAccess } from '../access/apply-access.ts';
+import { deleteRule, insertRule, ruleResponse } from '../access/change-rules.ts';
 import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
-import { type KeyUse, keepAnswer } from '../api/idempotency-key.ts';
+import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
-import { type LifespanChange, recordLifespan } from '../branches/change-lifespan.ts';
-import { createBranch } from '../branches/create-branch.ts';
-import { deleteBranch, recordBranchDeletion } from '../branches/delete-branch.ts';
+import { type LifespanChange, storeLifespan } from '../branches/change-lifespan.ts';
+import { createBranchJob } from '../branches/create-branch.ts';
+import { deleteBranchJob, markBranchDeleted } from '../branches/delete-branch.ts';
 import { expireBranches } from '../branches/expire-branches.ts';
-import { type BranchOrder, reserveBranch } from '../branches/reserve-branch.ts';
-import { type Rotation, recordRotation } from '../credentials/rotate-credentials.ts';
+import { type BranchRequest, reserveBranch } from '../branches/reserve-branch.ts';
+import { type Rotation, storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
+import type { Env } from '../env.ts';
 import { hostCaller, isLinked } from '../hosts/host-client.ts';
 import { jobError, retryDelay } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
@@ -24,11 +25,11 @@ import type { Reservation } from '../jobs/reservation.ts';
 import type { JobResponse, JobRow, SagaTable } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { ProjectMonitor } from '../monitoring/project-monitor.ts';
-import { type Env, readSettings } from '../settings.ts';
-import { createProject } from './create-project.ts';
-import { deleteProject, recordProjectDeletion } from './delete-project.ts';
+import { readSettings } from '../settings.ts';
+import { createProjectJob } from './create-project.ts';
+import { deleteProjectJob, markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
-import { type ProjectOrder, reserveProject } from './reserve-project.ts';
+import { type ProjectRequest, reserveProject } from './reserve-project.ts';
 
 /** If nothing else wakes this object, it looks after its open jobs this often. */
 const LOOK_AFTER_MS = 20_000;
@@ -37,14 +38,14 @@ const ATTEMPTS_AHEAD = 3;
 const PROJECT_ID = 'project_id';
 
 const SAGAS: SagaTable = {
-  'project.create': createProject,
-  'branch.create': createBranch,
-  'branch.delete': deleteBranch,
-  'project.delete': deleteProject,
+  'project.create': createProjectJob,
+  'branch.create': createBranchJob,
+  'branch.delete': deleteBranchJob,
+  'project.delete': deleteProjectJob,
 };
 
 /** How an order ended, as far as its client waited. */
-export type OrderOutcome = { response: JobResponse } | { pending: string } | { failure: Failure };
+export type CreationOutcome = { response: JobResponse } | { pending: string } | { failure: Failure };
 export type DeletionOutcome = { job: JobRow } | { failure: Failure };
 export type LifespanOutcome = { branch: BranchRow } | { failure: Failure };
 /** `applied`: both ports obey already. */
@@ -98,14 +99,14 @@ export class ProjectCoordinator extends DurableObject<Env> {
   }
 
   /** Makes a project and its `main` database. @param waitMs how long the client waits for the end */
-  async createProject(order: ProjectOrder, waitMs: number): Promise<OrderOutcome> {
+  async createProject(order: ProjectRequest, waitMs: number): Promise<CreationOutcome> {
     return this.#carryOut(order.projectId, order.hostId, waitMs, () =>
       reserveProject(this.#db, readSettings(this.env), order, new Date()),
     );
   }
 
   /** Makes a branch of a live one. @param waitMs how long the client waits for the end */
-  async createBranch(order: BranchOrder, waitMs: number): Promise<OrderOutcome> {
+  async createBranch(order: BranchRequest, waitMs: number): Promise<CreationOutcome> {
     const clone = { projectId: order.project.id, branchId: order.branchId, sourceId: order.source.id };
     return this.#carryOut(order.project.id, order.project.hostId, waitMs, () =>
       this.#monitor.reserveClone(clone, () =>
@@ -117,7 +118,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
   /** Marks the branch deleted; its database is dropped by a job. */
   async deleteBranch(about: Deletion & { branchId: string }): Promise<DeletionOutcome> {
     const job = newJob({ ...about, kind: 'branch.delete' }, new Date());
-    const outcome = await this.#record(job, recordBranchDeletion);
+    const outcome = await this.#record(job, markBranchDeleted);
     if ('job' in outcome) this.ctx.waitUntil(this.#applyAccess(about.projectId, about.hostId));
     return outcome;
   }
@@ -125,7 +126,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
   /** Marks the project as being deleted; a job drops all it has. */
   async deleteProject(about: Deletion): Promise<DeletionOutcome> {
     const job = newJob({ ...about, branchId: null, kind: 'project.delete' }, new Date());
-    return this.#record(job, recordProjectDeletion);
+    return this.#record(job, markProjectDeleting);
   }
 
   async addRule(
@@ -135,16 +136,16 @@ export class ProjectCoordinator extends DurableObject<Env> {
     keyUse: KeyUse | null,
   ): Promise<AccessOutcome> {
     this.#insure(rule.projectId);
-    const failure = await recordRule(this.#db, rule, actor, keyUse);
+    const failure = await insertRule(this.#db, rule, actor, keyUse);
     if (failure) return { failure };
     const applied = await this.#applyAccess(rule.projectId, hostId);
-    if (keyUse && applied) await keepAnswer(this.#db, rule.id, ruleAnswer(rule, true));
+    if (keyUse && applied) await storeResponse(this.#db, rule.id, ruleResponse(rule, true));
     return { applied };
   }
 
   async removeRule(projectId: string, hostId: string, ruleId: string, actor: Actor): Promise<AccessOutcome> {
     this.#insure(projectId);
-    const failure = await recordRuleRemoval(this.#db, projectId, ruleId, actor, new Date());
+    const failure = await deleteRule(this.#db, projectId, ruleId, actor, new Date());
     return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
   }
 
@@ -154,7 +155,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
     if (!(await isLinked(this.env, hostId))) return { failure: { code: 'HOST_UNAVAILABLE' } };
     this.#insure(projectId);
     const { CREDENTIAL_KEYS } = readSettings(this.env);
-    const failure = await recordRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
+    const failure = await storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
     return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
   }
 
@@ -169,7 +170,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
     const { branch, hostId } = change;
     this.#insure(branch.projectId);
     const outcome = await this.#monitor.extend(branch.projectId, branch.id, () =>
-      recordLifespan(this.#db, change, new Date()),
+      storeLifespan(this.#db, change, new Date()),
     );
     if ('failure' in outcome) return outcome;
     await this.#applyAccess(branch.projectId, hostId);
@@ -202,7 +203,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
     hostId: string,
     waitMs: number,
     reserve: () => Promise<Reservation>,
-  ): Promise<OrderOutcome> {
+  ): Promise<CreationOutcome> {
     if (!(await isLinked(this.env, hostId))) return { failure: { code: 'HOST_UNAVAILABLE' } };
     this.#insure(projectId);
     const reservation = await reserve();
@@ -231,7 +232,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
   async #applyAccess(projectId: string, hostId: string): Promise<boolean> {
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
-      await applyAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
+      await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
       this.#failures['access.not_applied'] = 0;
       return true;
     } catch (error) {

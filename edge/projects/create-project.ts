@@ -1,5 +1,5 @@
 import { and, eq } from 'drizzle-orm';
-import { createdBranchRecord } from '../branches/branch-resource.ts';
+import { toCreatedBranchResponse } from '../branches/branch-resource.ts';
 import { transition } from '../branches/branch-transition.ts';
 import {
   activation,
@@ -10,14 +10,14 @@ import {
 } from '../branches/create-branch.ts';
 import { branchCredentials, hosts, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { saga } from '../jobs/saga.ts';
-import { projectRecord } from './project-resource.ts';
+import { toProjectResponse } from './project-resource.ts';
 
 interface ProjectCreation extends Creation {
   hostName: string;
 }
 
 /** A new project is its `main` branch: the same steps, from an empty database instead of a live one. */
-export const createProject = saga<ProjectCreation>({
+export const createProjectJob = saga<ProjectCreation>({
   steps: CREATION_STEPS,
   load: async (context) => {
     const [creation, [host]] = await Promise.all([
@@ -37,8 +37,8 @@ export const createProject = saga<ProjectCreation>({
   response: ({ project, branch, hostName }) => ({
     status: 201,
     body: {
-      ...projectRecord({ ...project, status: 'active', hostName, branchCount: 1 }),
-      main_branch: createdBranchRecord({ ...branch, status: 'active' }),
+      ...toProjectResponse({ ...project, status: 'active', hostName, branchCount: 1 }),
+      main_branch: toCreatedBranchResponse({ ...branch, status: 'active' }),
     },
   }),
   undo: {

@@ -9,7 +9,7 @@ import { type JobRow, saga } from '../jobs/saga.ts';
 const DELETABLE = ['creating', 'active', 'failed'] as const;
 
 /** Marks the project and its branches as being deleted and opens the job, in one batch. */
-export async function recordProjectDeletion(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
+export async function markProjectDeleting(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
   const deletable = and(
     eq(projects.id, job.projectId),
     eq(projects.tenantId, job.tenantId),
@@ -27,7 +27,7 @@ export async function recordProjectDeletion(db: Database, job: JobRow, now: Date
 }
 
 /** All databases and logins of the project are dropped; then its record goes, and its branches with it. */
-export const deleteProject = saga({
+export const deleteProjectJob = saga({
   steps: [
     [
       {

@@ -35,7 +35,7 @@ const FOREIGN = {
  * When what was asked for belongs to another tenant, tells that tenant who asked: in its own audit log, not in
  * the asker's, where it would say that the thing exists. After the answer, whose time would say it too.
  */
-export function noteDeniedAccess(c: AppContext, kind: keyof typeof FOREIGN, id: string): void {
+export function recordDeniedAccess(c: AppContext, kind: keyof typeof FOREIGN, id: string): void {
   const { tenantId, userId } = c.var.principal;
   const now = new Date();
   if (!isNew(`${userId} asked for ${id}`, now)) return;

@@ -7,8 +7,8 @@ import type { Principal } from '../authentication/principal.ts';
 import type { Database, Statement } from '../database/database.ts';
 import { hosts, projectBranches, projects } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { admission, chargeUnknownProject } from '../rate-limits/limit-requests.ts';
-import { noteDeniedAccess } from './denied-access.ts';
+import { countUnknownProject, requireAdmission } from '../rate-limits/limit-requests.ts';
+import { recordDeniedAccess } from './denied-access.ts';
 import type { ProjectView } from './project-resource.ts';
 
 /** The projects a principal can see at all. What is beyond looks like what does not exist. */
@@ -46,12 +46,12 @@ export async function inProject<const Q extends readonly Statement[]>(
   const theProject = and(eq(projects.id, projectId), visible(c.var.principal, c.var.reach));
   const [[views, ...answers]] = await Promise.all([
     db.batch([projectViews(db).where(theProject), ...queries(db)]),
-    admission(c),
+    requireAdmission(c),
   ]);
   const [project] = views as ProjectView[];
   if (project) return [project, ...(answers as BatchResponse<Q>)];
-  await chargeUnknownProject(c);
-  noteDeniedAccess(c, 'project', projectId);
+  await countUnknownProject(c);
+  recordDeniedAccess(c, 'project', projectId);
   throw new ApiError('NOT_FOUND');
 }
 

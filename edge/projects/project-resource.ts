@@ -37,7 +37,7 @@ export const Project = z
 /** A project as the create response shows it. */
 export const CreatedProject = Project.extend({ main_branch: CreatedBranch }).meta({ id: 'CreatedProject' });
 
-export const projectRecord = (row: ProjectView): z.output<typeof Project> => ({
+export const toProjectResponse = (row: ProjectView): z.output<typeof Project> => ({
   id: row.id,
   name: row.name,
   app_key: row.appKey,

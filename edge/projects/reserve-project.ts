@@ -3,7 +3,7 @@ import { MAIN_BRANCH } from '../../shared/branch/branch-name.ts';
 import { mainDatabaseName } from '../../shared/branch/database-name.ts';
 import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import { SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
-import { type KeyUse, keepKey } from '../api/idempotency-key.ts';
+import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
@@ -18,7 +18,7 @@ import type { ProjectRow } from './project-resource.ts';
 const EMPTY_TEMPLATE = 'template0';
 
 /** A checked wish for a project. Its ids are made by the caller, so that a repetition names the same project. */
-export interface ProjectOrder {
+export interface ProjectRequest {
   jobId: string;
   projectId: string;
   mainBranchId: string;
@@ -35,7 +35,7 @@ export interface ProjectOrder {
 export async function reserveProject(
   db: Database,
   settings: Settings,
-  order: ProjectOrder,
+  order: ProjectRequest,
   now: Date,
 ): Promise<Reservation> {
   const main = mainBranchRow(order, now);
@@ -45,7 +45,7 @@ export async function reserveProject(
   const { userId, tenantId } = order.actor;
   const allowed = sql`exists (select 1 from ${users} where id = ${userId} and tenant_id = ${tenantId})`;
   const statements = [
-    ...keepKey(db, order.keyUse, job.id, allowed, now),
+    ...insertKey(db, order.keyUse, job.id, allowed, now),
     insertIf(db, projects, projectRow(order, now), allowed),
     insertIf(db, projectBranches, main, allowed),
     ...credentials.map((row) => insertIf(db, branchCredentials, row, allowed)),
@@ -61,7 +61,7 @@ export async function reserveProject(
   );
 }
 
-const projectRow = (order: ProjectOrder, now: Date): ProjectRow => ({
+const projectRow = (order: ProjectRequest, now: Date): ProjectRow => ({
   id: order.projectId,
   name: order.name,
   appKey: order.appKey,
@@ -82,7 +82,7 @@ const projectRow = (order: ProjectOrder, now: Date): ProjectRow => ({
   updatedAt: now,
 });
 
-const mainBranchRow = (order: ProjectOrder, now: Date): BranchRow => ({
+const mainBranchRow = (order: ProjectRequest, now: Date): BranchRow => ({
   id: order.mainBranchId,
   projectId: order.projectId,
   parentBranchId: null,

@@ -3,7 +3,7 @@ import { isPlainAddress } from '../../shared/cidr.ts';
 import type { LimitName } from './limits.ts';
 
 /** What a request is counted against. */
-export interface Charge {
+export interface Bucket {
   /** Name of the counting object: a JSON array, so that no free text in it can pass for another bucket. */
   bucket: string;
   limit: LimitName;
@@ -30,48 +30,48 @@ const READING_METHODS: readonly string[] = ['GET', 'HEAD'];
 const IPV6_CUSTOMER_PREFIX = 64;
 
 /** What a request is charged to, by who makes it. An address is that of `CF-Connecting-IP`, null without one. */
-export const chargeOf = {
-  tenant: (tenantId: string, asked: Asked): Charge => ({
+export const bucketOf = {
+  tenant: (tenantId: string, asked: Asked): Bucket => ({
     bucket: tenantBucket(tenantId, asked.path),
     limit: readsOrWrites(asked),
   }),
-  platform: (asked: Asked): Charge => ({ bucket: named('platform'), limit: readsOrWrites(asked) }),
-  public: (address: string | null): Charge => ({ bucket: addressBucket(address), limit: 'public' }),
+  platform: (asked: Asked): Bucket => ({ bucket: named('platform'), limit: readsOrWrites(asked) }),
+  public: (address: string | null): Bucket => ({ bucket: addressBucket(address), limit: 'public' }),
   /** Apart from clients of the same address, so that they can't keep a host from coming back. */
-  agent: (address: string | null): Charge => ({ bucket: addressBucket(address), limit: 'agents' }),
-  failedAuthentication: (address: string | null): Charge => ({
+  agent: (address: string | null): Bucket => ({ bucket: addressBucket(address), limit: 'agents' }),
+  failedAuthentication: (address: string | null): Bucket => ({
     bucket: addressBucket(address),
     limit: 'failed_authentication',
   }),
-  rotation: (branchId: string): Charge => ({ bucket: named('branch', branchId), limit: 'rotations' }),
+  rotation: (branchId: string): Bucket => ({ bucket: named('branch', branchId), limit: 'rotations' }),
   /** A bearer who belongs to no tenant. */
-  user: ({ issuer, gid }: UserKey, asked: Asked): Charge => ({
+  user: ({ issuer, gid }: UserKey, asked: Asked): Bucket => ({
     bucket: named('user', issuer, gid),
     limit: readsOrWrites(asked),
   }),
-  wrongPassword: (email: string): Charge => ({ bucket: named('email', email), limit: 'wrong_passwords' }),
-  wrongPasswordFrom: (address: string | null): Charge => ({
+  wrongPassword: (email: string): Bucket => ({ bucket: named('email', email), limit: 'wrong_passwords' }),
+  wrongPasswordFrom: (address: string | null): Bucket => ({
     bucket: addressBucket(address),
     limit: 'wrong_passwords_of_address',
   }),
-  mailFrom: (address: string | null): Charge => ({
+  mailFrom: (address: string | null): Bucket => ({
     bucket: addressBucket(address),
     limit: 'mails_of_address',
   }),
-  wrongCodeFrom: (address: string | null): Charge => ({
+  wrongCodeFrom: (address: string | null): Bucket => ({
     bucket: addressBucket(address),
     limit: 'wrong_codes_of_address',
   }),
-  secondFactorTry: (preAuthId: string): Charge => ({
+  secondFactorTry: (preAuthId: string): Bucket => ({
     bucket: named('pre_auth', preAuthId),
     limit: 'second_factor_tries',
   }),
-  wrongSecondFactor: ({ issuer, gid }: UserKey): Charge => ({
+  wrongSecondFactor: ({ issuer, gid }: UserKey): Bucket => ({
     bucket: named('user', issuer, gid),
     limit: 'wrong_second_factors',
   }),
   /** @param hash of what is used, if it is a secret: the names of objects are kept */
-  use: (of: 'state' | 'code' | 'pre_auth', hash: string): Charge => ({
+  use: (of: 'state' | 'code' | 'pre_auth', hash: string): Bucket => ({
     bucket: named(of, hash),
     limit: 'single_use',
   }),

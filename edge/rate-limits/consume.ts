@@ -1,12 +1,12 @@
-import type { Env } from '../settings.ts';
-import type { Charge } from './buckets.ts';
+import type { Env } from '../env.ts';
+import type { Bucket } from './buckets.ts';
 import { Denials } from './denials.ts';
 import { LIMITS, type LimitTable } from './limits.ts';
-import type { Reading } from './rate-limiter.ts';
+import type { WindowState } from './rate-limiter.ts';
 
 const REMEMBERED_DENIALS = 10_000;
 
-export interface Verdict {
+export interface LimitDecision {
   admitted: boolean;
   /** How many requests one window lets through. */
   limit: number;
@@ -18,33 +18,33 @@ export interface Verdict {
   retryAfter: number;
 }
 
-const denials = new Denials<Reading>(REMEMBERED_DENIALS);
+const denials = new Denials<WindowState>(REMEMBERED_DENIALS);
 
 /**
  * Counts a request. A refusal is remembered until the window ends, so that a client that goes on asking costs
  * no call of the object.
  */
-export async function take(env: Env, { bucket, limit }: Charge): Promise<Verdict> {
+export async function consume(env: Env, { bucket, limit }: Bucket): Promise<LimitDecision> {
   const key = JSON.stringify([limit, bucket]);
   const askedAt = Date.now();
   const denial = denials.get(key, askedAt);
   if (denial) return verdictOf(denial.value, denial.until - askedAt);
   const reading = await askObject(env, { bucket, limit });
   const { admitted, restMs } = reading;
-  if (!admitted && !(LIMITS as LimitTable)[limit].givenBack)
+  if (!admitted && !(LIMITS as LimitTable)[limit].refundable)
     denials.remember(key, reading, { askedAt, restMs });
   return verdictOf(reading, restMs);
 }
 
 /** Takes back what `take` counted. A call that is lost leaves the count as it is: too strict for an hour. */
-export const giveBack = ({ RATE_LIMITER }: Env, { bucket, limit }: Charge): Promise<void> =>
+export const refund = ({ RATE_LIMITER }: Env, { bucket, limit }: Bucket): Promise<void> =>
   RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket))
-    .giveBack(limit)
+    .refund(limit)
     .catch(() => {});
 
 /** An object that was reset under the call (new code, another machine) is asked again; at worst it counts twice. */
-async function askObject({ RATE_LIMITER }: Env, { bucket, limit }: Charge): Promise<Reading> {
-  const ask = () => RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket)).take(limit);
+async function askObject({ RATE_LIMITER }: Env, { bucket, limit }: Bucket): Promise<WindowState> {
+  const ask = () => RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket)).consume(limit);
   try {
     return await ask();
   } catch (error) {
@@ -53,7 +53,7 @@ async function askObject({ RATE_LIMITER }: Env, { bucket, limit }: Charge): Prom
   }
 }
 
-const verdictOf = ({ admitted, limit, remaining, endsAt }: Reading, restMs: number): Verdict => ({
+const verdictOf = ({ admitted, limit, remaining, endsAt }: WindowState, restMs: number): LimitDecision => ({
   admitted,
   limit,
   remaining,

@@ -10,7 +10,7 @@ export interface Limit {
    */
   written: 'within_a_second' | 'before_the_answer';
   /** Counts of it can be given back, so that who was refused may be let in before the window ends. */
-  givenBack?: true;
+  refundable?: true;
 }
 
 /** What guards a secret that can be guessed: wrong tries count, right ones are given back. */
@@ -18,7 +18,7 @@ const wrongTries = (most: number): Limit => ({
   max: () => most,
   windowSeconds: 3600,
   written: 'before_the_answer',
-  givenBack: true,
+  refundable: true,
 });
 
 /** Spec section 8. */
@@ -57,7 +57,7 @@ export const LIMITS = {
   second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_answer' },
   wrong_second_factors: wrongTries(30),
   // What holds once and is over within the hour: a state, a code, the last step of a sign-in.
-  single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_answer', givenBack: true },
+  single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_answer', refundable: true },
 } satisfies Record<string, Limit>;
 
 export type LimitName = keyof typeof LIMITS;

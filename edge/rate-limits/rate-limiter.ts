@@ -1,12 +1,13 @@
 import { DurableObject } from 'cloudflare:workers';
-import { type Env, readSettings } from '../settings.ts';
+import type { Env } from '../env.ts';
+import { readSettings } from '../settings.ts';
 import { LIMITS, type LimitName, type LimitTable } from './limits.ts';
 import { countIn, isOver, type RateWindow } from './window.ts';
 
 const WINDOWS = 'windows';
 const WRITE_AFTER_MS = 1000;
 
-export interface Reading {
+export interface WindowState {
   admitted: boolean;
   /** How many requests one window lets through. */
   limit: number;
@@ -36,7 +37,7 @@ export class RateLimiter extends DurableObject<Env> {
   }
 
   /** Counts a request; use `take`. Nothing is awaited between looking and counting, so no two take one place. */
-  async take(name: LimitName): Promise<Reading> {
+  async consume(name: LimitName): Promise<WindowState> {
     const { max, windowSeconds, written } = this.#limits[name];
     const limit = max(readSettings(this.env));
     const now = Date.now();
@@ -54,7 +55,7 @@ export class RateLimiter extends DurableObject<Env> {
   }
 
   /** Takes one count back, of what turned out not to be meant: a limit on wrong passwords lets right ones be. */
-  async giveBack(name: LimitName): Promise<void> {
+  async refund(name: LimitName): Promise<void> {
     const window = this.#windows.get(name);
     if (!window || window.count === 0) return;
     this.#windows.set(name, { ...window, count: window.count - 1 });

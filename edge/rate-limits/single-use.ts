@@ -3,9 +3,9 @@ import type { AppContext } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import { sha256 } from '../sha256.ts';
 import { signInFailed } from '../sign-in/provider/provider-failure.ts';
-import { chargeOf } from './buckets.ts';
-import { giveBack } from './consume.ts';
-import { isWithin } from './limit-requests.ts';
+import { bucketOf } from './buckets.ts';
+import { refund } from './consume.ts';
+import { isWithinLimit } from './limit-requests.ts';
 
 const UNAVAILABLE = 503;
 
@@ -20,13 +20,13 @@ export async function useOnce<T>(
   secret: string,
   work: () => Promise<T>,
 ): Promise<T> {
-  const charge = chargeOf.use(what, await sha256(secret));
-  if (!(await isWithin(c, charge))) throw signInFailed(`the ${what} was used before`);
+  const charge = bucketOf.use(what, await sha256(secret));
+  if (!(await isWithinLimit(c, charge))) throw signInFailed(`the ${what} was used before`);
   try {
     return await work();
   } catch (error) {
     const isAway = error instanceof ApiError && FAILURES[error.failure.code].status === UNAVAILABLE;
-    if (isAway) await giveBack(c.env, charge);
+    if (isAway) await refund(c.env, charge);
     throw error;
   }
 }

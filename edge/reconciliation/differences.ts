@@ -6,7 +6,7 @@ import { jobs, projectBranches, projects } from '../database/schema.ts';
 import { OPEN_STATUSES } from '../jobs/job-store.ts';
 
 export type Inventory = Result<'host.inventory'>;
-export type HeldBranch = Inventory['branches'][number];
+export type HostedBranch = Inventory['branches'][number];
 
 export interface RecordedBranch {
   id: string;
@@ -27,7 +27,7 @@ export interface HostRecords {
 /** Where host and records differ. */
 export interface Differences {
   /** On the host, known to no record and no job. */
-  orphans: HeldBranch[];
+  orphans: HostedBranch[];
   orphanedProjects: string[];
   /** On record, though not on the host. */
   missing: RecordedBranch[];
@@ -45,7 +45,7 @@ export interface Differences {
 const CLAIMING = ['creating', 'active', 'expired', 'deleting', 'failed'] as const;
 
 /** Access revision of each of the host's projects that it is known to have obeyed, by project id. */
-export async function readObeyed(db: Database, hostId: string): Promise<Map<string, number>> {
+export async function readAppliedRevisions(db: Database, hostId: string): Promise<Map<string, number>> {
   const rows = await db
     .select({ id: projects.id, applied: projects.accessApplied })
     .from(projects)
@@ -105,7 +105,7 @@ export function differencesBetween(
   const known = new Set(
     records.branches.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
   );
-  const isNobodys = ({ branch_id }: HeldBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
+  const isNobodys = ({ branch_id }: HostedBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
   const held = [...inventory.projects, ...inventory.branches].map(({ project_id }) => project_id);
   // The host may have lost its rules (restored from an older backup): it gets all again, passwords too, and these
   // end every session. So a revision that is only waiting for it doesn't count.

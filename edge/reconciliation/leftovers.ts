@@ -2,7 +2,7 @@ import { sql } from 'drizzle-orm';
 import type { Database } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
 import { logEvent } from '../log.ts';
-import type { Differences, HeldBranch } from './differences.ts';
+import type { Differences, HostedBranch } from './differences.ts';
 
 const ADVICE =
   'No job was ever about it, so it is left alone: the records may have been restored from an older backup. ' +
@@ -16,7 +16,7 @@ export async function leftoversAmong(
   db: Database,
   hostId: string,
   { orphans, orphanedProjects }: Pick<Differences, 'orphans' | 'orphanedProjects'>,
-): Promise<{ branches: HeldBranch[]; projectIds: string[] }> {
+): Promise<{ branches: HostedBranch[]; projectIds: string[] }> {
   const asked = [...orphanedProjects, ...orphans.map(({ project_id }) => project_id)];
   if (asked.length === 0) return { branches: [], projectIds: [] };
   const traces = await db

@@ -1,17 +1,17 @@
 import { and, eq, lt } from 'drizzle-orm';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
+import type { Env } from '../env.ts';
 import { type CallHost, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import type { Env } from '../settings.ts';
 import {
   type Differences,
   differencesBetween,
-  type HeldBranch,
+  type HostedBranch,
   type Inventory,
   type RecordedBranch,
-  readObeyed,
+  readAppliedRevisions,
   readRecords,
   readyBranches,
 } from './differences.ts';
@@ -32,7 +32,7 @@ export async function reconcileHost(
 ): Promise<void> {
   const db = openDatabase(env.DB);
   const callHost = hostCaller(env, hostId);
-  const obeyed = await readObeyed(db, hostId);
+  const obeyed = await readAppliedRevisions(db, hostId);
   // Before the records: a record is written before the host is asked for anything, so what the host holds and
   // the later look at the records does not know is nobody's.
   const inventory = await callHost('host.inventory', {});
@@ -78,7 +78,7 @@ const ANOTHER_CLUSTER =
   'This host runs another PostgreSQL cluster than the one on record. Nothing on it is touched and it gets no work. ' +
   'Start the cluster on record, or accept this one: docs/decisions/0015-another-cluster.md says how.';
 
-async function dropOrphan(callHost: CallHost, held: HeldBranch): Promise<void> {
+async function dropOrphan(callHost: CallHost, held: HostedBranch): Promise<void> {
   logEvent('reconcile.drop_orphan', { branch_id: held.branch_id, database: held.database });
   const { project_id, branch_id, database } = held;
   await callHost('branch.drop', { job_id: crypto.randomUUID(), project_id, branch_id, database });

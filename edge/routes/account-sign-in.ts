@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import { readSettings } from '../settings.ts';
@@ -102,7 +102,7 @@ router.openapi(
       'Answers with tokens, or with a pre-auth token for the second factor. Wrong passwords are limited to 30 an hour and e-mail address, and to 100 from one client address.',
     tags,
     request: { body: jsonBody(Login) },
-    responses: { 200: answer('Tokens, or what is due before there are any.', LoginResponse) },
+    responses: { 200: response('Tokens, or what is due before there are any.', LoginResponse) },
     failures: ['CREDENTIALS_WRONG', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
@@ -124,7 +124,7 @@ router.openapi(
       'Mails a code to the address; bring it to `magic-link/verify` and the account is made. The answer is the same for an address that has an account: its owner is mailed that.',
     tags,
     request: { body: jsonBody(SignUp) },
-    responses: { 202: answer('A code is on its way.', SignedUp) },
+    responses: { 202: response('A code is on its way.', SignedUp) },
     failures: ['MAIL_UNAVAILABLE'],
   }),
   async (c) => {
@@ -156,7 +156,7 @@ router.openapi(
     description: 'The answer is the same for an address without an account, which is mailed nothing.',
     tags,
     request: { body: jsonBody(MagicLink) },
-    responses: { 202: answer('A code is on its way, if there is such an account.', Challenge) },
+    responses: { 202: response('A code is on its way, if there is such an account.', Challenge) },
     failures: ['MAIL_UNAVAILABLE'],
   }),
   async (c) => {
@@ -178,7 +178,7 @@ router.openapi(
       'Takes the code of a sign-up too, which makes the account. A code works once and for 10 minutes; a challenge takes 5 codes, an address 20 wrong ones an hour, a client address 100.',
     tags,
     request: { body: jsonBody(EmailCode) },
-    responses: { 200: answer('Tokens, or what is due before there are any.', LoginResponse) },
+    responses: { 200: response('Tokens, or what is due before there are any.', LoginResponse) },
     failures: ['CODE_WRONG'],
   }),
   async (c) => {

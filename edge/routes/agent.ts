@@ -5,7 +5,7 @@ import {
   EnrolmentRequest,
   LINK_PATH,
 } from '../../shared/protocol/enrolment.ts';
-import { answer, emptyAnswer, jsonBody, operation, operations } from '../api/operation.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
@@ -36,7 +36,7 @@ router.openapi(
     description: 'For agents. The one-time token that the platform gave out opens it.',
     tags,
     request: { body: jsonBody(Enrolment) },
-    responses: { 200: answer('The host is enrolled.', EnrolmentReply) },
+    responses: { 200: response('The host is enrolled.', EnrolmentReply) },
     failures: ['UNAUTHENTICATED'],
   }),
   async (c) => c.json(await enrolHost(databaseOf(c), c.req.valid('json'), new Date()), 200),
@@ -52,7 +52,7 @@ router.openapi(
     description: "For agents: the upgrade to a WebSocket, in which a handshake with the host's key follows.",
     tags,
     request: { query: LinkQuery },
-    responses: { 101: emptyAnswer('The link is open.') },
+    responses: { 101: emptyResponse('The link is open.') },
     failures: ['UNAUTHENTICATED', 'UPGRADE_REQUIRED'],
   }),
   async (c) => {

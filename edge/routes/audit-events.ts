@@ -1,9 +1,9 @@
 import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { answer, operation, operations } from '../api/operation.ts';
+import { operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { AUDIT_NAMES } from '../audit/audit-event.ts';
-import { AuditEvent, auditEventRecord } from '../audit/audit-event-resource.ts';
+import { AuditEvent, toAuditEventResponse } from '../audit/audit-event-resource.ts';
 import { auditEvents } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 
@@ -21,7 +21,7 @@ export const auditRoutes = operations().openapi(
     summary: "List the tenant's audit events, newest first",
     tags: ['Audit'],
     request: { query: AuditQuery },
-    responses: { 200: answer('A page of events.', pageOf('audit_events', AuditEvent)) },
+    responses: { 200: response('A page of events.', pageOf('audit_events', AuditEvent)) },
   }),
   async (c) => {
     const query = c.req.valid('query');
@@ -40,6 +40,6 @@ export const auditRoutes = operations().openapi(
       .orderBy(...orderBy)
       .limit(query.limit + 1);
     const { page, next_cursor } = cutPage(rows, query);
-    return c.json({ audit_events: page.map(auditEventRecord), next_cursor }, 200);
+    return c.json({ audit_events: page.map(toAuditEventResponse), next_cursor }, 200);
   },
 );

@@ -5,15 +5,15 @@ import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shar
 import { DEFAULT_LIFESPAN, LifespanSpelling } from '../../shared/branch/lifespan.ts';
 import { creatorNetwork } from '../access/creator-rule.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
-import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf, connectingIp } from '../app-env.ts';
 import { branchesOf, referencedBranch } from '../branches/branch-reference.ts';
-import { Branch, branchRecord, CreatedBranch } from '../branches/branch-resource.ts';
+import { Branch, CreatedBranch, toBranchResponse } from '../branches/branch-resource.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
-import { OrderHeaders, orderAnswer, PENDING, succeeded } from './creations.ts';
+import { CreationHeaders, creationResponse, PENDING, succeeded } from './creations.ts';
 import { BranchParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Branches'];
@@ -58,8 +58,8 @@ router.openapi(
     description:
       'When the answer comes, the new credentials work on both ports. The address of the caller may connect to it at once.',
     tags,
-    request: { params: ProjectParams, headers: OrderHeaders, body: jsonBody(NewBranch) },
-    responses: { 201: answer('The branch.', CreatedBranch, 'Idempotency-Replayed'), 202: PENDING },
+    request: { params: ProjectParams, headers: CreationHeaders, body: jsonBody(NewBranch) },
+    responses: { 201: response('The branch.', CreatedBranch, 'Idempotency-Replayed'), 202: PENDING },
     failures: [
       ...KEY_FAILURES,
       'DATABASE_NAME_TOO_LONG',
@@ -110,7 +110,7 @@ router.openapi(
       },
       prefer,
     );
-    return orderAnswer<z.input<typeof CreatedBranch>>(c, outcome);
+    return creationResponse<z.input<typeof CreatedBranch>>(c, outcome);
   },
 );
 
@@ -124,7 +124,7 @@ router.openapi(
     tags,
     request: { params: ProjectParams },
     responses: {
-      200: answer('Branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
+      200: response('Branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
     },
   }),
   async (c) => {
@@ -136,7 +136,7 @@ router.openapi(
         .where(branchesOf(projectId))
         .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id)),
     ]);
-    return c.json({ branches: branches.map(branchRecord) }, 200);
+    return c.json({ branches: branches.map(toBranchResponse) }, 200);
   },
 );
 
@@ -150,7 +150,7 @@ router.openapi(
     tags,
     request: { params: ProjectParams, query: Lookup },
     responses: {
-      200: answer(
+      200: response(
         'Branches of that name or id; `is_duplicate` when there is one.',
         z.strictObject({ matches: z.array(Branch), is_duplicate: z.boolean() }),
       ),
@@ -166,7 +166,7 @@ router.openapi(
         .from(projectBranches)
         .where(and(branchesOf(projectId), wanted)),
     ]);
-    return c.json({ matches: matches.map(branchRecord), is_duplicate: matches.length > 0 }, 200);
+    return c.json({ matches: matches.map(toBranchResponse), is_duplicate: matches.length > 0 }, 200);
   },
 );
 
@@ -179,7 +179,7 @@ router.openapi(
     summary: "Change a branch's lifespan, counted from now",
     tags,
     request: { params: BranchParams, body: jsonBody(BranchChange) },
-    responses: { 200: answer('The branch as it is now.', Branch) },
+    responses: { 200: response('The branch as it is now.', Branch) },
     failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED'],
   }),
   async (c) => {
@@ -193,7 +193,7 @@ router.openapi(
       hostId: project.hostId,
       actor: actorOf(c),
     });
-    return c.json(branchRecord(succeeded(outcome).branch), 200);
+    return c.json(toBranchResponse(succeeded(outcome).branch), 200);
   },
 );
 
@@ -207,7 +207,7 @@ router.openapi(
     description: 'Its name is free at once; its database is dropped by the job.',
     tags,
     request: { params: BranchParams },
-    responses: { 202: answer('The branch is deleted.', Deletion) },
+    responses: { 202: response('The branch is deleted.', Deletion) },
     failures: ['BRANCH_PROTECTED'],
   }),
   async (c) => {

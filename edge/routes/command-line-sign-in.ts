@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { readSettings } from '../settings.ts';
 import { exchangeCliCode } from '../sign-in/provider/command-line-sign-in.ts';
 import { LoopbackRedirect } from '../sign-in/provider/loopback-redirect.ts';
@@ -83,7 +83,7 @@ router.openapi(
     summary: 'Where a command line sends its user to sign in',
     tags,
     request: { body: jsonBody(CliStart) },
-    responses: { 200: answer('What to open, and who asks for what there.', CliSignIn) },
+    responses: { 200: response('What to open, and who asks for what there.', CliSignIn) },
     failures: ['IDP_UNAVAILABLE'],
   }),
   async (c) => {
@@ -106,7 +106,7 @@ router.openapi(
     description: 'A code is good once, also when it came with a wrong verifier. Each sign-in is audited.',
     tags,
     request: { body: jsonBody(CliExchange) },
-    responses: { 200: answer('The tokens of the provider.', CliTokens) },
+    responses: { 200: response('The tokens of the provider.', CliTokens) },
     failures: ['SIGN_IN_FAILED', 'TENANT_REQUIRED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {

@@ -2,12 +2,12 @@ import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { IdempotencyHeader } from '../api/idempotency-key.ts';
-import { answer } from '../api/operation.ts';
+import { response } from '../api/operation.ts';
 import { type AppContext, databaseOf } from '../app-env.ts';
 import { jobs } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { Job, jobRecord } from '../jobs/job-resource.ts';
-import type { OrderOutcome } from '../projects/coordinator.ts';
+import { Job, toJobResponse } from '../jobs/job-resource.ts';
+import type { CreationOutcome } from '../projects/coordinator.ts';
 import { found } from '../projects/project-access.ts';
 
 /** How long a client waits for a creation at most; then it gets 202 and the job. */
@@ -27,9 +27,9 @@ const Prefer = z
   });
 
 /** Headers of a creation. */
-export const OrderHeaders = IdempotencyHeader.extend({ prefer: Prefer });
+export const CreationHeaders = IdempotencyHeader.extend({ prefer: Prefer });
 
-export const PENDING = answer('It takes longer than the client waits: the job that goes on with it.', Job);
+export const PENDING = response('It takes longer than the client waits: the job that goes on with it.', Job);
 
 /** @throws ApiError the failure, if it is one */
 export function succeeded<T extends object>(outcome: T | { failure: Failure }): T {
@@ -38,9 +38,9 @@ export function succeeded<T extends object>(outcome: T | { failure: Failure }): 
 }
 
 /** The answer to a creation: what was made, as `Made` describes it, or the job that goes on making it. */
-export async function orderAnswer<Made>(c: AppContext, outcome: OrderOutcome) {
-  const ended = succeeded<Exclude<OrderOutcome, { failure: Failure }>>(outcome);
+export async function creationResponse<Made>(c: AppContext, outcome: CreationOutcome) {
+  const ended = succeeded<Exclude<CreationOutcome, { failure: Failure }>>(outcome);
   if ('response' in ended) return c.json(ended.response.body as Made, 201);
   const job = found(await databaseOf(c).select().from(jobs).where(eq(jobs.id, ended.pending)));
-  return c.json(jobRecord(job), 202);
+  return c.json(toJobResponse(job), 202);
 }

@@ -1,19 +1,23 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
-import { answer, operation, operations } from '../api/operation.ts';
+import { operation, operations, response } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { auditedView } from '../credentials/audited-view.ts';
-import { Credentials, type CredentialsView, credentialsRecord } from '../credentials/branch-credentials.ts';
+import {
+  Credentials,
+  type CredentialsView,
+  toCredentialsResponse,
+} from '../credentials/branch-credentials.ts';
 import { changesOf, type Statement } from '../database/database.ts';
 import { branchCredentials, hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { found, inProject } from '../projects/project-access.ts';
-import { chargeOf } from '../rate-limits/buckets.ts';
-import { chargeAction } from '../rate-limits/limit-requests.ts';
+import { bucketOf } from '../rate-limits/buckets.ts';
+import { enforceRequestLimit } from '../rate-limits/limit-requests.ts';
 import { readSettings } from '../settings.ts';
 import { succeeded } from './creations.ts';
 import { BranchRefParams } from './parameters.ts';
@@ -48,7 +52,7 @@ async function credentialsOf(
   if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
   c.header('Cache-Control', 'no-store');
   const keys = readSettings(c.env).CREDENTIAL_KEYS;
-  return credentialsRecord(keys, branch, credentials, found(hostRows), view);
+  return toCredentialsResponse(keys, branch, credentials, found(hostRows), view);
 }
 
 const router = operations();
@@ -64,7 +68,7 @@ router.openapi(
       'Each call is audited. Passwords open the database for writing, so this takes the scope for writing.',
     tags,
     request: { params: BranchRefParams, query: CredentialsQuery },
-    responses: { 200: answer('The connection URLs.', Credentials) },
+    responses: { 200: response('The connection URLs.', Credentials) },
     failures: ['BRANCH_NOT_ACTIVE'],
   }),
   async (c) => {
@@ -92,7 +96,7 @@ router.openapi(
     tags,
     request: { params: BranchRefParams, headers: IdempotencyHeader },
     responses: {
-      200: answer('The connection URLs with the new passwords.', Credentials, 'Idempotency-Replayed'),
+      200: response('The connection URLs with the new passwords.', Credentials, 'Idempotency-Replayed'),
     },
     failures: [...KEY_FAILURES, 'BRANCH_NOT_ACTIVE', 'HOST_UNAVAILABLE'],
   }),
@@ -111,7 +115,7 @@ router.openapi(
     if (replay(c, uses, keyUse)) {
       applied = await coordinator.applyAccess(projectId, hostId);
     } else {
-      await chargeAction(c, chargeOf.rotation(branch.id));
+      await enforceRequestLimit(c, bucketOf.rotation(branch.id));
       const rotation = { projectId, branchId: branch.id, hostId, actor: actorOf(c), keyUse };
       ({ applied } = succeeded(await coordinator.rotateCredentials(rotation)));
     }

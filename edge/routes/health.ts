@@ -1,6 +1,6 @@
 import { isNotNull } from 'drizzle-orm';
 import { z } from 'zod';
-import { answer, operation, operations } from '../api/operation.ts';
+import { operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
@@ -20,7 +20,7 @@ router.openapi(
     path: '/healthz',
     summary: 'Whether the gateway runs',
     tags,
-    responses: { 200: answer('It does.', z.strictObject({ status: z.literal('ok') })) },
+    responses: { 200: response('It does.', z.strictObject({ status: z.literal('ok') })) },
   }),
   (c) => c.json({ status: 'ok' as const }, 200),
 );
@@ -34,7 +34,7 @@ router.openapi(
     summary: 'Whether requests can be served',
     description: 'D1 answers and the agent of at least one database host is linked.',
     tags,
-    responses: { 200: answer('They can.', Ready) },
+    responses: { 200: response('They can.', Ready) },
     failures: ['HOST_UNAVAILABLE'],
   }),
   async (c) => {

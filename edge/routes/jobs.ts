@@ -1,10 +1,10 @@
 import { and, eq, getTableColumns, or } from 'drizzle-orm';
-import { answer, operation, operations } from '../api/operation.ts';
+import { operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { jobs, projects } from '../database/schema.ts';
-import { Job, jobRecord } from '../jobs/job-resource.ts';
+import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { noteDeniedAccess } from '../projects/denied-access.ts';
+import { recordDeniedAccess } from '../projects/denied-access.ts';
 import { found, inProject } from '../projects/project-access.ts';
 import { JobParams, ProjectParams } from './parameters.ts';
 
@@ -21,7 +21,7 @@ router.openapi(
     summary: "List a project's jobs, newest first",
     tags,
     request: { params: ProjectParams, query: PageQuery },
-    responses: { 200: answer('A page of jobs.', pageOf('jobs', Job)) },
+    responses: { 200: response('A page of jobs.', pageOf('jobs', Job)) },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
@@ -36,7 +36,7 @@ router.openapi(
         .limit(query.limit + 1),
     ]);
     const { page, next_cursor } = cutPage(rows, query);
-    return c.json({ jobs: page.map(jobRecord), next_cursor }, 200);
+    return c.json({ jobs: page.map(toJobResponse), next_cursor }, 200);
   },
 );
 
@@ -50,7 +50,7 @@ router.openapi(
     description: 'It can still be read when its project is gone.',
     tags,
     request: { params: JobParams },
-    responses: { 200: answer('The job.', Job) },
+    responses: { 200: response('The job.', Job) },
   }),
   async (c) => {
     const { userId, tenantId } = c.var.principal;
@@ -61,8 +61,8 @@ router.openapi(
       .from(jobs)
       .leftJoin(projects, eq(projects.id, jobs.projectId))
       .where(and(eq(jobs.id, jobId), eq(jobs.tenantId, tenantId), c.var.reach === 'own' ? own : undefined));
-    if (rows.length === 0) noteDeniedAccess(c, 'job', jobId);
-    return c.json(jobRecord(found(rows)), 200);
+    if (rows.length === 0) recordDeniedAccess(c, 'job', jobId);
+    return c.json(toJobResponse(found(rows)), 200);
   },
 );
 

@@ -1,14 +1,14 @@
 import { and, asc, desc, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { answer, operation, operations } from '../api/operation.ts';
+import { operation, operations, response } from '../api/operation.ts';
 import { responseHeaders } from '../api/response-headers.ts';
 import type { AppContext } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
-import { isLinkedBeside } from '../hosts/project-host-link.ts';
+import { isProjectHostLinked } from '../hosts/project-host-link.ts';
 import { STREAM_SECONDS_MAX } from '../monitoring/measurement-streams.ts';
 import { METRIC_NAMES } from '../monitoring/metrics.ts';
 import {
@@ -92,7 +92,7 @@ async function withLink<Read extends [ProjectView, ...unknown[]], R extends Reco
   const [read, recorded, linked] = await Promise.all([
     reading,
     recording,
-    isLinkedBeside(
+    isProjectHostLinked(
       c.env,
       projectId,
       reading.then(([project]) => project),
@@ -137,7 +137,7 @@ router.openapi(
     summary: "A branch's size, connections and cache hit ratio, and the project's usage",
     tags,
     request: { params: BranchRefParams, query: SummaryQuery },
-    responses: { 200: answer('Spec 2.6, and when it was measured.', MetricsSummary) },
+    responses: { 200: response('Spec 2.6, and when it was measured.', MetricsSummary) },
   }),
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
@@ -163,7 +163,7 @@ router.openapi(
       'Each value is that of the last measurement of its step, at its own moment; of connections it is the peak, of the cache hit ratio the mean of what is kept of the step. What is counted is counted since the branch was made.',
     tags,
     request: { params: BranchRefParams, query: SeriesQuery },
-    responses: { 200: answer('One series a metric, oldest value first.', MetricsSeries) },
+    responses: { 200: response('One series a metric, oldest value first.', MetricsSeries) },
   }),
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
@@ -190,7 +190,7 @@ router.openapi(
     summary: "A project's storage: used, limit, state, and what each branch takes",
     tags,
     request: { params: ProjectParams },
-    responses: { 200: answer('Active branches count.', ProjectUsage) },
+    responses: { 200: response('Active branches count.', ProjectUsage) },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');

@@ -1,9 +1,9 @@
 import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { readCidr } from '../../shared/cidr.ts';
-import { NetworkRule, networkRuleRecord } from '../access/network-rule-resource.ts';
+import { NetworkRule, toNetworkRuleResponse } from '../access/network-rule-resource.ts';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
-import { answer, emptyAnswer, jsonBody, operation, operations } from '../api/operation.ts';
+import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf } from '../app-env.ts';
 import { networkRules } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
@@ -55,7 +55,7 @@ router.openapi(
     tags,
     request: { params: ProjectParams, headers: IdempotencyHeader, body: jsonBody(NewRule) },
     responses: {
-      201: answer(
+      201: response(
         'Both ports obey it already, unless `status` is `pending`: the host is away.',
         NetworkRule,
         'Idempotency-Replayed',
@@ -84,7 +84,7 @@ router.openapi(
       createdAt: new Date(),
     };
     const outcome = await coordinatorOf(c.env, projectId).addRule(rule, project.hostId, actor, keyUse);
-    return c.json(networkRuleRecord(rule, succeeded(outcome).applied), 201);
+    return c.json(toNetworkRuleResponse(rule, succeeded(outcome).applied), 201);
   },
 );
 
@@ -97,7 +97,7 @@ router.openapi(
     summary: 'List network rules, oldest first',
     tags,
     request: { params: ProjectParams, query: RuleQuery },
-    responses: { 200: answer('A page of rules.', pageOf('network_rules', NetworkRule)) },
+    responses: { 200: response('A page of rules.', pageOf('network_rules', NetworkRule)) },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
@@ -113,7 +113,7 @@ router.openapi(
         .limit(query.limit + 1),
     ]);
     const { page, next_cursor } = cutPage(rows, query);
-    const records = page.map((row) => networkRuleRecord(row, row.revision <= accessApplied));
+    const records = page.map((row) => toNetworkRuleResponse(row, row.revision <= accessApplied));
     return c.json({ network_rules: records, next_cursor }, 200);
   },
 );
@@ -128,11 +128,11 @@ router.openapi(
     tags,
     request: { params: RuleParams },
     responses: {
-      202: answer(
+      202: response(
         'The rule is gone from the record, but the host is away: its ports still obey it.',
         Removal,
       ),
-      204: emptyAnswer('Both ports obey already.'),
+      204: emptyResponse('Both ports obey already.'),
     },
   }),
   async (c) => {

@@ -1,10 +1,10 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { NewHost, Registration, registerHost } from '../hosts/enrolment.ts';
-import { Host, hostRecord } from '../hosts/host-resource.ts';
+import { Host, toHostResponse } from '../hosts/host-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { CapsChange, changeCaps, ProjectCaps } from '../projects/change-caps.ts';
 import { found } from '../projects/project-access.ts';
@@ -31,7 +31,7 @@ router.openapi(
     description: 'Until the host is enrolled, the same name replaces what was said of it, and the token.',
     tags,
     request: { body: jsonBody(NewHost) },
-    responses: { 201: answer('The token is shown once and lasts an hour.', Registration) },
+    responses: { 201: response('The token is shown once and lasts an hour.', Registration) },
     failures: ['HOST_EXISTS'],
   }),
   async (c) => {
@@ -49,7 +49,7 @@ router.openapi(
     summary: 'List database hosts, oldest first',
     tags,
     request: { query: PageQuery },
-    responses: { 200: answer('A page of hosts.', pageOf('hosts', Host)) },
+    responses: { 200: response('A page of hosts.', pageOf('hosts', Host)) },
   }),
   async (c) => {
     const query = c.req.valid('query');
@@ -61,7 +61,7 @@ router.openapi(
       .orderBy(...orderBy)
       .limit(query.limit + 1);
     const { page, next_cursor } = cutPage(rows, query);
-    const records = await Promise.all(page.map((row) => hostRecord(c.env, row)));
+    const records = await Promise.all(page.map((row) => toHostResponse(c.env, row)));
     return c.json({ hosts: records, next_cursor }, 200);
   },
 );
@@ -75,7 +75,7 @@ router.openapi(
     summary: 'Drain a database host, or let it take projects again',
     tags,
     request: { params: HostParams, body: jsonBody(HostChange) },
-    responses: { 200: answer('The host as it is now.', Host) },
+    responses: { 200: response('The host as it is now.', Host) },
   }),
   async (c) => {
     const rows = await databaseOf(c)
@@ -83,7 +83,7 @@ router.openapi(
       .set(c.req.valid('json'))
       .where(eq(hosts.id, c.req.valid('param').host_id))
       .returning();
-    return c.json(await hostRecord(c.env, found(rows)), 200);
+    return c.json(await toHostResponse(c.env, found(rows)), 200);
   },
 );
 
@@ -97,7 +97,7 @@ router.openapi(
     description: 'Audited in the tenant of the project.',
     tags,
     request: { params: ProjectParams, body: jsonBody(CapsChange) },
-    responses: { 200: answer('The caps as they are now.', ProjectCaps) },
+    responses: { 200: response('The caps as they are now.', ProjectCaps) },
   }),
   async (c) => c.json(await changeCaps(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
 );

@@ -13,20 +13,20 @@ import {
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
-import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf, databaseOf } from '../app-env.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
+import type { Env } from '../env.ts';
 import { ApiError } from '../errors.ts';
 import { isLinked } from '../hosts/host-client.ts';
-import { Job, jobRecord } from '../jobs/job-resource.ts';
+import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { changeProject } from '../projects/change-project.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { inProject, projectViews, visible } from '../projects/project-access.ts';
-import { CreatedProject, Project, projectRecord } from '../projects/project-resource.ts';
-import type { Env } from '../settings.ts';
-import { OrderHeaders, orderAnswer, PENDING, succeeded } from './creations.ts';
+import { CreatedProject, Project, toProjectResponse } from '../projects/project-resource.ts';
+import { CreationHeaders, creationResponse, PENDING, succeeded } from './creations.ts';
 import { ProjectParams } from './parameters.ts';
 
 const tags = ['Projects'];
@@ -72,7 +72,7 @@ const change = {
   summary: 'Rename a project or change its storage quota',
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
-  responses: { 200: answer('The project as it is now.', Project) },
+  responses: { 200: response('The project as it is now.', Project) },
   failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP'],
 } as const;
 
@@ -88,9 +88,9 @@ router.openapi(
     description:
       'The project starts in restricted mode: nobody connects from outside until a network rule is added.',
     tags,
-    request: { headers: OrderHeaders, body: jsonBody(NewProject) },
+    request: { headers: CreationHeaders, body: jsonBody(NewProject) },
     responses: {
-      201: answer('The project, with its branch `main`.', CreatedProject, 'Idempotency-Replayed'),
+      201: response('The project, with its branch `main`.', CreatedProject, 'Idempotency-Replayed'),
       202: PENDING,
     },
     failures: [
@@ -130,7 +130,7 @@ router.openapi(
       },
       prefer,
     );
-    return orderAnswer<z.input<typeof CreatedProject>>(c, outcome);
+    return creationResponse<z.input<typeof CreatedProject>>(c, outcome);
   },
 );
 
@@ -144,7 +144,7 @@ router.openapi(
     description: 'Owners and admins see all projects of the tenant, others those they created.',
     tags,
     request: { query: PageQuery },
-    responses: { 200: answer('A page of projects.', pageOf('projects', Project)) },
+    responses: { 200: response('A page of projects.', pageOf('projects', Project)) },
   }),
   async (c) => {
     const query = c.req.valid('query');
@@ -154,7 +154,7 @@ router.openapi(
       .orderBy(...orderBy)
       .limit(query.limit + 1);
     const { page, next_cursor } = cutPage(rows, query);
-    return c.json({ projects: page.map(projectRecord), next_cursor }, 200);
+    return c.json({ projects: page.map(toProjectResponse), next_cursor }, 200);
   },
 );
 
@@ -167,11 +167,11 @@ router.openapi(
     summary: 'Get a project',
     tags,
     request: { params: ProjectParams },
-    responses: { 200: answer('The project.', Project) },
+    responses: { 200: response('The project.', Project) },
   }),
   async (c) => {
     const [project] = await inProject(c, c.req.valid('param').project_id, () => []);
-    return c.json(projectRecord(project), 200);
+    return c.json(toProjectResponse(project), 200);
   },
 );
 
@@ -200,7 +200,7 @@ router.openapi(
     summary: 'Delete a project with all its databases',
     tags,
     request: { params: ProjectParams },
-    responses: { 202: answer('The job that drops its databases and logins.', Job) },
+    responses: { 202: response('The job that drops its databases and logins.', Job) },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
@@ -211,7 +211,7 @@ router.openapi(
       hostId: project.hostId,
       actor: actorOf(c),
     });
-    return c.json(jobRecord(succeeded(outcome).job), 202);
+    return c.json(toJobResponse(succeeded(outcome).job), 202);
   },
 );
 

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { answer, emptyAnswer, operation, operations } from '../api/operation.ts';
+import { emptyResponse, operation, operations, response } from '../api/operation.ts';
 import { completeAtProvider, startAtProvider } from '../sign-in/provider/provider-sign-in.ts';
 import { ReturnTo } from '../sign-in/provider/return-to.ts';
 import { CALLBACK_PATH } from '../sign-in/provider/sign-in-state.ts';
@@ -45,7 +45,7 @@ router.openapi(
       'Sends the browser to the provider, with a cookie that holds for 10 minutes and one sign-in. It comes back to the callback.',
     tags,
     request: { query: StartQuery },
-    responses: { 302: emptyAnswer('`Location` is the authorization endpoint of the provider.') },
+    responses: { 302: emptyResponse('`Location` is the authorization endpoint of the provider.') },
     failures: ['IDP_UNAVAILABLE'],
   }),
   async (c) => {
@@ -65,7 +65,7 @@ router.openapi(
     description: 'Takes the cookie of the sign-in that began; the state and the code are good once.',
     tags,
     request: { query: CallbackQuery },
-    responses: { 200: answer('The tokens of the provider.', ProviderSignIn) },
+    responses: { 200: response('The tokens of the provider.', ProviderSignIn) },
     failures: ['SIGN_IN_FAILED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
 import { checkSecondFactor, skipSecondFactor } from '../sign-in/second-factor/second-factor-check.ts';
 import { finishSetUp, startSetUp } from '../sign-in/second-factor/second-factor-enrolment.ts';
@@ -54,7 +54,7 @@ router.openapi(
     description:
       'The same each time with one pre-auth token. Nothing is enrolled until `verify-setup` has a code of it.',
     tags,
-    responses: { 200: answer('What the app needs.', SetUp) },
+    responses: { 200: response('What the app needs.', SetUp) },
     failures: ['SECOND_FACTOR_ENROLLED'],
   }),
   async (c) => {
@@ -74,7 +74,7 @@ router.openapi(
       'The code of the app enrols the method `totp`, the one that `2fa/email` mailed the method `email`. Five tries a pre-auth token.',
     tags,
     request: { body: jsonBody(CodeBody) },
-    responses: { 200: answer('Full tokens.', LoginResponse) },
+    responses: { 200: response('Full tokens.', LoginResponse) },
     failures: ['SECOND_FACTOR_ENROLLED', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => c.json(kept(c, await finishSetUp(c, c.req.valid('json').code)), 200),
@@ -91,7 +91,7 @@ router.openapi(
       'Codes of an app are taken one step of 30 seconds early or late, and none twice. Five tries a pre-auth token, also for the right code; 30 wrong ones an hour and user.',
     tags,
     request: { body: jsonBody(CodeBody) },
-    responses: { 200: answer('Full tokens.', LoginResponse) },
+    responses: { 200: response('Full tokens.', LoginResponse) },
     failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => c.json(kept(c, await checkSecondFactor(c, c.req.valid('json').code)), 200),
@@ -106,7 +106,7 @@ router.openapi(
     summary: 'Sign in without enrolling a second factor',
     description: 'It is offered again at the next sign-in. Not where one is enrolled, or every user has to.',
     tags,
-    responses: { 200: answer('Full tokens.', LoginResponse) },
+    responses: { 200: response('Full tokens.', LoginResponse) },
     failures: ['SECOND_FACTOR_REQUIRED', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => c.json(kept(c, await skipSecondFactor(c)), 200),
@@ -122,7 +122,7 @@ router.openapi(
     description:
       'For whoever enrols the method `email` or has enrolled it, and whose first factor was no mail. A new code replaces the last one.',
     tags,
-    responses: { 202: answer('The mail is on its way.', MailedCode) },
+    responses: { 202: response('The mail is on its way.', MailedCode) },
     failures: ['FORBIDDEN', 'SECOND_FACTOR_ENROLLED', 'MAIL_UNAVAILABLE'],
   }),
   async (c) => {

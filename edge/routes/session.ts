@@ -1,5 +1,12 @@
 import { z } from 'zod';
-import { answer, emptyAnswer, jsonBody, operation, operations, optionalJsonBody } from '../api/operation.ts';
+import {
+  emptyResponse,
+  jsonBody,
+  operation,
+  operations,
+  optionalJsonBody,
+  response,
+} from '../api/operation.ts';
 import { refresh } from '../sign-in/sessions/refresh.ts';
 import { signOut } from '../sign-in/sessions/sign-out.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
@@ -58,7 +65,7 @@ router.openapi(
       "Each of the gateway's own refresh tokens is good once: send the new one next time. A used one gets nothing, and after 10 seconds it ends the session, because it may have been stolen.",
     tags,
     request: { body: jsonBody(Renewal) },
-    responses: { 200: answer('The new tokens.', RenewedTokens) },
+    responses: { 200: response('The new tokens.', RenewedTokens) },
     failures: ['REFRESH_TOKEN_WRONG', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
@@ -81,7 +88,7 @@ router.openapi(
       'The refresh tokens of the session end at once. Access tokens can not be taken back: they last until they expire.',
     tags,
     request: { body: optionalJsonBody(SignOut) },
-    responses: { 204: emptyAnswer('Signed out, also if that was so before.') },
+    responses: { 204: emptyResponse('Signed out, also if that was so before.') },
     failures: ['IDP_UNAVAILABLE'],
   }),
   async (c) => {
@@ -99,7 +106,7 @@ router.openapi(
     summary: 'Who the bearer of this token is',
     description: 'Any role may ask, also without a tenant.',
     tags,
-    responses: { 200: answer('What the token says, and the id that records know the user by.', Me) },
+    responses: { 200: response('What the token says, and the id that records know the user by.', Me) },
   }),
   (c) => {
     const { email, role, scopes, tenantId, issuer } = c.var.identity;

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
 import { ROWS_MAX } from '../../shared/table/row-limits.ts';
-import { answer, jsonBody, operation, operations } from '../api/operation.ts';
+import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import { ApiError } from '../errors.ts';
@@ -132,7 +132,7 @@ router.openapi(
     tags,
     request: { params: BranchRefParams, query: TablesQuery },
     responses: {
-      200: answer(
+      200: response(
         'What the read-write login of the branch may read.',
         z.strictObject({ tables: z.array(OneTable) }),
       ),
@@ -166,7 +166,7 @@ router.openapi(
     description: `${VALUES_EXPLAINED}\n\nA cell over 64 KiB is cut and listed in \`truncated\`; shorter ones are cut, too, when the page would be over 1 MiB. Without a primary key the rows come in no certain order.`,
     tags,
     request: { params: TableParams, query: PageQuery },
-    responses: { 200: answer('The page.', RowPage) },
+    responses: { 200: response('The page.', RowPage) },
     failures: HOST_FAILURES,
   }),
   async (c) => {
@@ -204,7 +204,7 @@ router.openapi(
     description: VALUES_EXPLAINED,
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(CellChange) },
-    responses: { 200: answer('The row as it is now.', ChangedRow) },
+    responses: { 200: response('The row as it is now.', ChangedRow) },
     failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
   }),
   async (c) => {
@@ -235,7 +235,7 @@ router.openapi(
     summary: 'Delete rows, in one transaction',
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(RowDeletion) },
-    responses: { 200: answer('How many are gone.', DeletedRows) },
+    responses: { 200: response('How many are gone.', DeletedRows) },
     failures: [...HOST_FAILURES, 'WRITE_BLOCKED'],
   }),
   async (c) => {

@@ -38,7 +38,7 @@ const BEGINS = {
  * @param used bytes
  * @param quota bytes
  */
-export function judgeStorage(before: StorageState, used: number, quota: number): StorageState {
+export function evaluateStorage(before: StorageState, used: number, quota: number): StorageState {
   const held = STORAGE_STATES.indexOf(before);
   const holds = (state: StorageState, rank: number) => {
     const { percent, at } = BEGINS[state];

@@ -56,4 +56,4 @@ export type NotificationFrame = z.output<typeof NotificationFrame>;
 export const RPC_ERRORS = { methodNotFound: -32601, invalidParams: -32602, operationFailed: -32000 } as const;
 
 /** What the agent sends as a beat and the edge's runtime answers without waking the object. Not JSON, so never a frame. */
-export const BEAT = { request: 'beat?', response: 'beat!' } as const;
+export const HEARTBEAT = { request: 'beat?', response: 'beat!' } as const;

@@ -141,7 +141,7 @@ export const OPERATIONS = {
     deadline: 900_000,
   }),
 
-  'branch.publish': operation({
+  'branch.finalize': operation({
     summary: 'Give the clone its name and its logins their rights, in one transaction',
     params: z.strictObject(BranchIdentity),
     result: z.strictObject({}),

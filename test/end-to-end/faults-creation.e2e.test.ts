@@ -27,7 +27,7 @@ const MOMENTS = [
   { moments: around('prepare', 'branch.prepare', 3, 10, 20), size: 'small' },
   { moments: [beforeCall('clone', 'branch.clone'), duringCopy('clone', 5)], size: 'small' },
   { moments: [duringCopy('clone', 40), afterReply('clone', 'branch.clone')], size: 'large' },
-  { moments: around('publish', 'branch.publish', 0, 1), size: 'small' },
+  { moments: around('publish', 'branch.finalize', 0, 1), size: 'small' },
   { moments: around('prove', 'branch.prove', 1, 4), size: 'small' },
   { moments: [soonAfterReply('activate', 'branch.prove', 2), afterEnd('activate')], size: 'small' },
 ] as const;
@@ -41,7 +41,7 @@ const PROJECT_CASES = [
   beforeRequest('reserve'),
   soonAfterRequest('reserve', 8),
   ...around('clone', 'branch.clone', 15, 30, 45),
-  afterReply('publish', 'branch.publish'),
+  afterReply('publish', 'branch.finalize'),
   soonAfterReply('activate', 'branch.prove', 2),
 ].flatMap((moment) => VICTIMS.map((victim) => ({ name: moment.name, victim, moment })));
 

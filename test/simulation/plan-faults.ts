@@ -50,7 +50,7 @@ const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
   clock: (random) => ({ kind: 'clock', ms: random.int(500, 2000), ahead_s: random.pick(CLOCKS_AHEAD_S) }),
 };
 
-const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.publish', 'branch.prove'];
+const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.finalize', 'branch.prove'];
 
 /** What the host is asked for on account of each kind of operation. */
 const METHODS: Partial<Record<OperationKind, Method[]>> = {

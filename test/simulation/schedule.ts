@@ -13,7 +13,7 @@ import type { Spot } from '../support/link-proxy.ts';
 const METHODS = [
   'branch.prepare',
   'branch.clone',
-  'branch.publish',
+  'branch.finalize',
   'branch.prove',
   'access.apply',
   'branch.drop',

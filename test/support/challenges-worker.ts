@@ -1,4 +1,4 @@
-import type { Env } from '../../edge/settings.ts';
+import type { Env } from '../../edge/env.ts';
 import type { ChallengeBook } from '../../edge/sign-in/email-codes/challenge.ts';
 import { Challenges } from '../../edge/sign-in/email-codes/challenges.ts';
 import { challengesOf } from '../../edge/sign-in/email-codes/challenges-stub.ts';

@@ -7,7 +7,7 @@ import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/lo
 import type { Params } from '../../shared/protocol/operations.ts';
 import { startHost, type TestHost } from './host.ts';
 
-export type Identity = Params<'branch.publish'>;
+export type Identity = Params<'branch.finalize'>;
 type Access = Params<'access.apply'>['access'];
 export type Rule = Access['rules'][number];
 
@@ -62,7 +62,7 @@ export class Project {
   clone = (branch: Branch, source: string | null, busyWait = BUSY_WAIT_MS) =>
     runOperation(this.#host, 'branch.clone', { ...identity(branch), source, busy_wait: busyWait });
 
-  publish = (branch: Branch) => runOperation(this.#host, 'branch.publish', identity(branch));
+  publish = (branch: Branch) => runOperation(this.#host, 'branch.finalize', identity(branch));
 
   prove = (branch: Branch) =>
     runOperation(this.#host, 'branch.prove', { ...identity(branch), password: branch.passwords.read_write });

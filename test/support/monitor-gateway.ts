@@ -3,7 +3,7 @@ import type { LastMeasurement } from '../../edge/monitoring/measurement-store.ts
 import type { MeasurementEvent } from '../../edge/monitoring/measurement-streams.ts';
 import type { MetricHistory, Range } from '../../edge/monitoring/metric-history.ts';
 import type { Point } from '../../edge/monitoring/metrics.ts';
-import type { StorageVerdict } from '../../edge/monitoring/storage-quota.ts';
+import type { StorageStatus } from '../../edge/monitoring/storage-quota.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { migratedD1 } from './d1.ts';
@@ -74,7 +74,7 @@ export async function startMonitorGateway() {
       record: (measurement: ProjectMeasurement, hostId?: string) =>
         call('coordinator', projectId, 'recordMeasurement', measurement, ...(hostId ? [hostId] : [])),
       remember: (measured: ProjectMeasurement[]) => call('coordinator', projectId, 'remember', measured),
-      judge: () => call<StorageVerdict | null>('monitor', projectId, 'judge', projectId),
+      judge: () => call<StorageStatus | null>('monitor', projectId, 'judge', projectId),
       last: () => call<{ last: LastMeasurement | null; overdue: boolean }>('monitor', projectId, 'last'),
       series: (reference: string, range: Range) =>
         call<{ branchId: string; points: Point[] }>('monitor', projectId, 'series', reference, range),

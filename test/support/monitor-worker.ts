@@ -1,15 +1,16 @@
 import { DurableObject } from 'cloudflare:workers';
 import type { LifespanChange } from '../../edge/branches/change-lifespan.ts';
+import type { Env } from '../../edge/env.ts';
 import type { Reservation } from '../../edge/jobs/reservation.ts';
 import type { JobRow } from '../../edge/jobs/saga.ts';
 import type { Mail } from '../../edge/mail/mail.ts';
 import { Outbox } from '../../edge/mail/outbox.ts';
-import { Measurements } from '../../edge/monitoring/measurement-store.ts';
+import { MeasurementStore } from '../../edge/monitoring/measurement-store.ts';
 import type { Range } from '../../edge/monitoring/metric-history.ts';
 import type { Clone } from '../../edge/monitoring/storage-quota.ts';
 import { ProjectCoordinator } from '../../edge/projects/coordinator.ts';
 import { coordinatorOf } from '../../edge/projects/coordinator-stub.ts';
-import { type Env, readSettings } from '../../edge/settings.ts';
+import { readSettings } from '../../edge/settings.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 
 export { HostLink } from '../../edge/host-link/host-link.ts';
@@ -18,7 +19,7 @@ export { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
 /** A project's measurements under a clock that the test sets, and the coordinator with a look into its storage. */
 
 export class TestedMeasurements extends DurableObject<Env> {
-  readonly #measurements = new Measurements(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
+  readonly #measurements = new MeasurementStore(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
 
   async record(
     measured: ProjectMeasurement[],
@@ -107,7 +108,7 @@ export class TestedCoordinator extends ProjectCoordinator {
 
   /** Keeps measurements as if each had come when it was made, and tells nobody. */
   async remember(measured: ProjectMeasurement[]) {
-    const measurements = new Measurements(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
+    const measurements = new MeasurementStore(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
     for (const measurement of measured) {
       const branches = measurement.branches.map(({ branch_id: id }) => ({ id, branchName: id }));
       measurements.record(measurement, branches, Date.parse(measurement.observed_at));

@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
-import type { Charge } from '../../edge/rate-limits/buckets.ts';
-import type { Verdict } from '../../edge/rate-limits/consume.ts';
+import type { Bucket } from '../../edge/rate-limits/buckets.ts';
+import type { LimitDecision } from '../../edge/rate-limits/consume.ts';
 import type { Inspection, TestRequest } from './rate-limit-worker.ts';
 import { bundle, SETTINGS, startWorker } from './worker.ts';
 
@@ -29,16 +29,17 @@ export async function startRateLimitGateway(options: {
 
   return {
     /** That many at once, in one isolate. */
-    takes: async (charge: Charge, times = 1) => (await post({ charge, times, reset: false })) as Verdict[],
+    takes: async (charge: Bucket, times = 1) =>
+      (await post({ charge, times, reset: false })) as LimitDecision[],
     /** The same while the object is reset under the calls. */
-    takesInReset: async (charge: Charge, times: number) =>
-      (await post({ charge, times, reset: true })) as Verdict[],
-    givesBack: async (charge: Charge) => {
+    takesInReset: async (charge: Bucket, times: number) =>
+      (await post({ charge, times, reset: true })) as LimitDecision[],
+    givesBack: async (charge: Bucket) => {
       await post({ charge, times: 0, reset: false, givesBack: true });
     },
-    inspect: async (charge: Charge) => (await post({ charge, times: 0, reset: false })) as Inspection,
+    inspect: async (charge: Bucket) => (await post({ charge, times: 0, reset: false })) as Inspection,
     /** Takes the object out of memory, as the runtime does with an idle one. */
-    evict: ({ bucket }: Charge) => worker.unsafeEvictDurableObject(WORKER, CLASS, { name: bucket }),
+    evict: ({ bucket }: Bucket) => worker.unsafeEvictDurableObject(WORKER, CLASS, { name: bucket }),
     /** Ends workerd as a crash does: nothing gets a chance to write. */
     crash: async () => {
       process.kill(workerd, 'SIGKILL');

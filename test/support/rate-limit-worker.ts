@@ -1,9 +1,9 @@
-import type { Charge } from '../../edge/rate-limits/buckets.ts';
-import { giveBack, take } from '../../edge/rate-limits/consume.ts';
+import type { Env } from '../../edge/env.ts';
+import type { Bucket } from '../../edge/rate-limits/buckets.ts';
+import { consume, refund } from '../../edge/rate-limits/consume.ts';
 import { LIMITS, type LimitName, type LimitTable } from '../../edge/rate-limits/limits.ts';
 import { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
 import type { RateWindow } from '../../edge/rate-limits/window.ts';
-import type { Env } from '../../edge/settings.ts';
 
 /** The limiter as the gateway uses it, with windows as long as the test says, and a look into its objects. */
 
@@ -19,9 +19,9 @@ export class TestedRateLimiter extends RateLimiter {
     super(ctx, env, limitsWith(env.WINDOW_SECONDS as number));
   }
 
-  override async take(name: LimitName) {
+  override async consume(name: LimitName) {
     this.#calls += 1;
-    return super.take(name);
+    return super.consume(name);
   }
 
   /** Loses its memory and every call that has not been answered. */
@@ -50,7 +50,7 @@ interface TestedEnv extends Env {
 }
 
 export interface TestRequest {
-  charge: Charge;
+  charge: Bucket;
   /** Takes to make at once; 0 asks for an inspection instead. */
   times: number;
   /** The object is reset as the takes arrive. */
@@ -64,12 +64,12 @@ export default {
     const { charge, times, reset, givesBack } = await request.json<TestRequest>();
     const object = env.RATE_LIMITER.get(env.RATE_LIMITER.idFromName(charge.bucket));
     if (givesBack) {
-      await giveBack(env, charge);
+      await refund(env, charge);
       return Response.json(null);
     }
     if (times === 0) return Response.json(await object.inspect());
     const resetting = reset ? object.reset().catch(() => {}) : undefined;
-    const verdicts = await Promise.all(Array.from({ length: times }, () => take(env, charge)));
+    const verdicts = await Promise.all(Array.from({ length: times }, () => consume(env, charge)));
     await resetting;
     return Response.json(verdicts);
   },

@@ -1,4 +1,4 @@
-import type { Charge } from '../../edge/rate-limits/buckets.ts';
+import type { Bucket } from '../../edge/rate-limits/buckets.ts';
 import type { RateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
 import { migratedD1 } from './d1.ts';
 import { startMailServer } from './mail-server.ts';
@@ -26,10 +26,10 @@ export async function startSignInGateway(settings: Record<string, string | undef
     /** The status that the mail service answers with from now on. */
     mailAnswers: mailServer.answersWith,
     /** Counts so many more against a limit. */
-    charge: async ({ bucket, limit }: Charge, times: number) => {
+    charge: async ({ bucket, limit }: Bucket, times: number) => {
       const limiters = await worker.getDurableObjectNamespace('RATE_LIMITER');
       const limiter = limiters.get(limiters.idFromName(bucket)) as unknown as RateLimiter;
-      for (let n = 0; n < times; n++) await limiter.take(limit);
+      for (let n = 0; n < times; n++) await limiter.consume(limit);
     },
     stop: async () => {
       await worker.dispose();

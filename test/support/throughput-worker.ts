@@ -1,7 +1,7 @@
 import { DurableObject } from 'cloudflare:workers';
 import { Hono } from 'hono';
 import { app } from '../../edge/app.ts';
-import type { Env } from '../../edge/settings.ts';
+import type { Env } from '../../edge/env.ts';
 
 export { Challenges, HostLink, ProjectCoordinator, RateLimiter } from '../../edge/worker.ts';
 

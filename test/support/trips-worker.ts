@@ -1,9 +1,9 @@
 import { app } from '../../edge/app.ts';
+import type { Env } from '../../edge/env.ts';
 import { HostLink as RealHostLink } from '../../edge/host-link/host-link.ts';
 import { type CallOutcome, failed } from '../../edge/host-link/pending-calls.ts';
 import { ProjectCoordinator as RealCoordinator } from '../../edge/projects/coordinator.ts';
 import { RateLimiter as RealRateLimiter } from '../../edge/rate-limits/rate-limiter.ts';
-import type { Env } from '../../edge/settings.ts';
 import { Challenges as RealChallenges } from '../../edge/sign-in/email-codes/challenges.ts';
 import type { Method, Params, Result } from '../../shared/protocol/operations.ts';
 import { TALLY_HEADER, type Tally, Trips } from './trips.ts';
@@ -26,7 +26,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => Result<M> } = {
     paused_ms: 0,
     source_bytes: 8_388_608,
   }),
-  'branch.publish': () => ({}),
+  'branch.finalize': () => ({}),
   'branch.prove': () => ({ login_ms: 1 }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
   'table.list': () => ({ tables: [], has_more: false }),

@@ -1,4 +1,4 @@
-import type { Env } from '../../edge/settings.ts';
+import type { Env } from '../../edge/env.ts';
 
 /** A call of an object's method or of D1. */
 export interface Trip {

@@ -1,11 +1,11 @@
 import { type AppContext, connectingIp, databaseOf } from '../../app-env.ts';
 import { ApiError } from '../../errors.ts';
-import { chargeOf } from '../../rate-limits/buckets.ts';
-import { giveBack } from '../../rate-limits/consume.ts';
-import { chargeBeside } from '../../rate-limits/limit-requests.ts';
+import { bucketOf } from '../../rate-limits/buckets.ts';
+import { refund } from '../../rate-limits/consume.ts';
+import { enforceLimit } from '../../rate-limits/limit-requests.ts';
 import { readSettings } from '../../settings.ts';
 import { passwordTokens } from '../provider/identity-provider.ts';
-import { noteFailedSignIn } from '../sessions/failed-sign-in.ts';
+import { recordFailedSignIn } from '../sessions/failed-sign-in.ts';
 import { afterFirstFactor } from '../sessions/first-factor.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
 import type { Person } from '../sessions/person.ts';
@@ -17,16 +17,16 @@ import { isPassword } from './password-hash.ts';
  * @throws ApiError CREDENTIALS_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE, IDP_UNAVAILABLE
  */
 export async function logIn(c: AppContext, email: string, password: string): Promise<LoginResponse> {
-  const charges = [chargeOf.wrongPasswordFrom(connectingIp(c)), chargeOf.wrongPassword(email)];
-  for (const charge of charges) await chargeBeside(c, charge);
-  const giveAllBack = () => Promise.all(charges.map((charge) => giveBack(c.env, charge)));
+  const charges = [bucketOf.wrongPasswordFrom(connectingIp(c)), bucketOf.wrongPassword(email)];
+  for (const charge of charges) await enforceLimit(c, charge);
+  const giveAllBack = () => Promise.all(charges.map((charge) => refund(c.env, charge)));
   const person = await personWith(c, email, password).catch(async (error: unknown) => {
     // Who could not be told whether it was right has not tried.
     await giveAllBack();
     throw error;
   });
   if (!person) {
-    noteFailedSignIn(c, async () => (await accountByEmail(databaseOf(c), email))[0], {
+    recordFailedSignIn(c, async () => (await accountByEmail(databaseOf(c), email))[0], {
       first_factor: 'password',
     });
     throw new ApiError('CREDENTIALS_WRONG');

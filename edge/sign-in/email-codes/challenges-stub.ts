@@ -1,4 +1,4 @@
-import type { Env } from '../../settings.ts';
+import type { Env } from '../../env.ts';
 
 /** The challenges of an e-mail address. */
 export const challengesOf = ({ CHALLENGES }: Env, address: string) =>

@@ -1,7 +1,8 @@
 import { DurableObject } from 'cloudflare:workers';
 import { openDatabase } from '../../database/database.ts';
+import type { Env } from '../../env.ts';
 import { Outbox } from '../../mail/outbox.ts';
-import { type Env, readSettings } from '../../settings.ts';
+import { readSettings } from '../../settings.ts';
 import { createAccount } from '../accounts/create-account.ts';
 import {
   type Answer,

@@ -1,13 +1,13 @@
 import { type AppContext, actorAs, connectingIp, databaseOf } from '../../app-env.ts';
 import { ApiError } from '../../errors.ts';
 import { sendsMail } from '../../mail/mail.ts';
-import { chargeOf } from '../../rate-limits/buckets.ts';
-import { giveBack } from '../../rate-limits/consume.ts';
-import { chargeBeside } from '../../rate-limits/limit-requests.ts';
+import { bucketOf } from '../../rate-limits/buckets.ts';
+import { refund } from '../../rate-limits/consume.ts';
+import { enforceLimit } from '../../rate-limits/limit-requests.ts';
 import { readSettings } from '../../settings.ts';
 import { accountByEmail } from '../accounts/accounts.ts';
 import { hashPassword } from '../accounts/password-hash.ts';
-import { noteFailedSignIn } from '../sessions/failed-sign-in.ts';
+import { recordFailedSignIn } from '../sessions/failed-sign-in.ts';
 import { afterFirstFactor } from '../sessions/first-factor.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
 import { challengesOf } from './challenges-stub.ts';
@@ -64,7 +64,7 @@ export async function startMagicLink(c: AppContext, email: string): Promise<Star
 /** Whoever asks may have mails sent to strangers, so what they ask for is counted. */
 async function requireMail(c: AppContext): Promise<void> {
   if (!sendsMail(readSettings(c.env))) throw new ApiError('MAIL_UNAVAILABLE');
-  await chargeBeside(c, chargeOf.mailFrom(connectingIp(c)));
+  await enforceLimit(c, bucketOf.mailFrom(connectingIp(c)));
 }
 
 /**
@@ -75,17 +75,17 @@ export async function verifyEmailCode(
   c: AppContext,
   { email, challengeId, code }: { email: string; challengeId: string; code: string },
 ): Promise<LoginResponse> {
-  const charge = chargeOf.wrongCodeFrom(connectingIp(c));
-  await chargeBeside(c, charge);
+  const charge = bucketOf.wrongCodeFrom(connectingIp(c));
+  await enforceLimit(c, charge);
   const { ip, userAgent, requestId } = actorAs(c, { userId: null, email, tenantId: '' });
   const kinds = ['sign_up', 'magic_link'] as const;
   const answer = { challengeId, kinds, code, from: { ip, userAgent, requestId } };
   const { outcome } = await challengesOf(c.env, email).verify(answer);
   const accountNow = async () => (await accountByEmail(databaseOf(c), email))[0];
   // What is not looked at has no bound of its own, and an audit row stays for ever.
-  if (outcome === 'wrong') noteFailedSignIn(c, accountNow, { first_factor: 'email' });
+  if (outcome === 'wrong') recordFailedSignIn(c, accountNow, { first_factor: 'email' });
   const account = outcome === 'right' ? await accountNow() : undefined;
   if (!account) throw new ApiError('CODE_WRONG');
-  await giveBack(c.env, charge);
+  await refund(c.env, charge);
   return afterFirstFactor(c, { account }, 'email');
 }

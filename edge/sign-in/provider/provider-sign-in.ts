@@ -15,7 +15,7 @@ import type { Tokens } from '../sessions/sessions.ts';
 import { tokensOfCallback } from './identity-provider.ts';
 import { authorizationUrl, discover } from './provider-client.ts';
 import { signInFailed } from './provider-failure.ts';
-import { CALLBACK_PATH, forgetState, keepState, keptState } from './sign-in-state.ts';
+import { CALLBACK_PATH, forgetState, readState, storeState } from './sign-in-state.ts';
 
 const redirectUri = (c: AppContext) => readSettings(c.env).BASE_URL + CALLBACK_PATH;
 
@@ -34,7 +34,7 @@ export async function startAtProvider(c: AppContext, returnTo: string): Promise<
     nonce,
     code_challenge: await calculatePKCECodeChallenge(verifier),
   });
-  await keepState(c, state, { nonce, verifier, returnTo });
+  await storeState(c, state, { nonce, verifier, returnTo });
   return address;
 }
 
@@ -62,7 +62,7 @@ export async function completeAtProvider(
 ): Promise<{ tokens: Tokens; returnTo: string }> {
   const state = parameters.get('state');
   if (state === null) throw signInFailed('there is no state');
-  const begun = await keptState(c, state);
+  const begun = await readState(c, state);
   if (!begun) throw signInFailed('this browser did not begin with this state');
   const tokens = await useOnce(c, 'state', state, async () => {
     const callback = await readCallback(c, parameters, state);

@@ -35,7 +35,7 @@ const optionsOf = (settings: Settings): CookieOptions => ({
   ...(isSecure(settings) && { prefix: 'secure', secure: true }),
 });
 
-export async function keepState(
+export async function storeState(
   c: AppContext,
   state: string,
   begun: Omit<Begun, 'expiresAt'>,
@@ -48,7 +48,7 @@ export async function keepState(
 }
 
 /** What this browser began under this state; null for another browser, or when it is too long ago. */
-export async function keptState(c: AppContext, state: string): Promise<Begun | null> {
+export async function readState(c: AppContext, state: string): Promise<Begun | null> {
   const settings = readSettings(c.env);
   const cookie = getCookie(c, nameOf(state), isSecure(settings) ? 'secure' : undefined);
   if (cookie === undefined) return null;

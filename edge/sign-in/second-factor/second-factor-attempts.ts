@@ -1,9 +1,9 @@
 import type { AppContext } from '../../app-env.ts';
 import { ApiError } from '../../errors.ts';
-import { chargeOf } from '../../rate-limits/buckets.ts';
-import { giveBack } from '../../rate-limits/consume.ts';
-import { chargeBeside, isWithin } from '../../rate-limits/limit-requests.ts';
-import { noteFailedSignIn } from '../sessions/failed-sign-in.ts';
+import { bucketOf } from '../../rate-limits/buckets.ts';
+import { refund } from '../../rate-limits/consume.ts';
+import { enforceLimit, isWithinLimit } from '../../rate-limits/limit-requests.ts';
+import { recordFailedSignIn } from '../sessions/failed-sign-in.ts';
 import { identityOfPerson } from '../sessions/person.ts';
 import { halfSignedIn } from './second-step.ts';
 
@@ -15,16 +15,16 @@ import { halfSignedIn } from './second-step.ts';
  */
 export async function judged<T>(c: AppContext, evaluate: () => Promise<T | null>): Promise<T> {
   const { user, jti, first_factor } = c.var.preAuth;
-  if (!(await isWithin(c, chargeOf.secondFactorTry(jti)))) throw wrong('no try left');
-  const ofUser = chargeOf.wrongSecondFactor(user);
-  await chargeBeside(c, ofUser);
+  if (!(await isWithinLimit(c, bucketOf.secondFactorTry(jti)))) throw wrong('no try left');
+  const ofUser = bucketOf.wrongSecondFactor(user);
+  await enforceLimit(c, ofUser);
   const found = await evaluate();
   if (found === null) {
     const identify = async () => identityOfPerson(c, await halfSignedIn(c), new Date());
-    noteFailedSignIn(c, identify, { first_factor, step: 'second_factor' });
+    recordFailedSignIn(c, identify, { first_factor, step: 'second_factor' });
     throw wrong('wrong code');
   }
-  await giveBack(c.env, ofUser);
+  await refund(c.env, ofUser);
   return found;
 }
 

@@ -2,8 +2,8 @@ import { z } from 'zod';
 import { type AppContext, databaseOf } from '../../app-env.ts';
 import { rejected } from '../../authentication/rejection.ts';
 import { unseal } from '../../credentials/seal.ts';
-import { chargeOf } from '../../rate-limits/buckets.ts';
-import { isWithin } from '../../rate-limits/limit-requests.ts';
+import { bucketOf } from '../../rate-limits/buckets.ts';
+import { isWithinLimit } from '../../rate-limits/limit-requests.ts';
 import { readSettings } from '../../settings.ts';
 import { accountById } from '../accounts/accounts.ts';
 import { loginResponse, signIn } from '../sessions/complete-sign-in.ts';
@@ -41,7 +41,7 @@ export async function afterSecondStep(
   beforehand: (person: Person) => Promise<void> = async () => {},
 ): Promise<LoginResponse> {
   const { jti, first_factor } = c.var.preAuth;
-  if (!(await isWithin(c, chargeOf.use('pre_auth', jti)))) throw rejected('own_token_wrong');
+  if (!(await isWithinLimit(c, bucketOf.use('pre_auth', jti)))) throw rejected('own_token_wrong');
   const person = await halfSignedIn(c);
   await beforehand(person);
   return loginResponse(await signIn(c, person, { first_factor, second_factor: secondFactor }));

@@ -9,7 +9,11 @@ type Identify = () => Promise<{ email: string; tenantId: string | null } | undef
  * Notes in the audit log of whom it was tried for that a sign-in failed. Beside the answer, whose time would tell
  * whether there is such a user.
  */
-export function noteFailedSignIn(c: AppContext, identify: Identify, metadata: Record<string, unknown>): void {
+export function recordFailedSignIn(
+  c: AppContext,
+  identify: Identify,
+  metadata: Record<string, unknown>,
+): void {
   const note = async () => {
     const user = await identify();
     if (!user?.tenantId) return;

@@ -1,6 +1,6 @@
 import type pg from 'pg';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { keepAccess } from '../../../agent/access/store-access.ts';
+import { storeAccess } from '../../../agent/access/store-access.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
@@ -182,7 +182,7 @@ test('an agent that died before it ended the sessions does so at its start', asy
   const inside = await openAll();
   const session = await servers.host.sessions.connect();
   await inTransaction(session, () =>
-    keepAccess(session, project.id, {
+    storeAccess(session, project.id, {
       revision: 9,
       rules: HERE,
       write_blocked: false,

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { keepAccess } from '../../../agent/access/store-access.ts';
+import { storeAccess } from '../../../agent/access/store-access.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { withConsole } from '../../../agent/pooler/console.ts';
@@ -175,7 +175,7 @@ const CHANGES: Record<string, () => Promise<unknown>> = {
   'the agent dies over a rotation and starts again': async () => {
     const access = next(await rotation());
     await withLocks(servers.host.sessions, [], (session) =>
-      inTransaction(session, () => keepAccess(session, project.id, access)),
+      inTransaction(session, () => storeAccess(session, project.id, access)),
     );
     await recover(servers.host);
   },
@@ -215,7 +215,7 @@ test('what is noted while an older access is enforced is enforced too', async ()
   const publishAndNote = async () => {
     await rules.publish();
     const session = await host.sessions.connect();
-    await inTransaction(session, () => keepAccess(session, project.id, newer));
+    await inTransaction(session, () => storeAccess(session, project.id, newer));
     session.release();
   };
   const interrupted = {
@@ -251,7 +251,7 @@ test('a branch that is closed while its pooled clients are thrown out stays clos
     // The first is of the rotation, the second takes the entry out, the third puts it in again.
     if (published !== 2) return;
     const session = await host.sessions.connect();
-    await inTransaction(session, () => keepAccess(session, project.id, closing));
+    await inTransaction(session, () => storeAccess(session, project.id, closing));
     session.release();
   };
   try {

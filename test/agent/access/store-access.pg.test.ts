@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { keepAccess } from '../../../agent/access/store-access.ts';
+import { storeAccess } from '../../../agent/access/store-access.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
@@ -34,7 +34,7 @@ async function keep(access: Partial<Access>) {
     closed: [],
     verifiers: {},
   };
-  await inTransaction(session, () => keepAccess(session, project.id, { ...whole, ...access }));
+  await inTransaction(session, () => storeAccess(session, project.id, { ...whole, ...access }));
   session.release();
 }
 

@@ -201,7 +201,7 @@ test.each([
 ])('the name %j never comes as far as a server', async (name) => {
   const branch = { ...new Project(servers.host).plan('db_fine'), database: name };
   const calls = [
-    runOperation(servers.host, 'branch.publish', identity(branch)),
+    runOperation(servers.host, 'branch.finalize', identity(branch)),
     runOperation(servers.host, 'branch.drop', identity(branch)),
     runOperation(servers.host, 'branch.clone', {
       ...identity({ ...branch, database: 'db_fine' }),

@@ -1,7 +1,7 @@
 import { eq, sql } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { recordRule } from '../../../edge/access/change-rules.ts';
-import { addRule } from '../../../edge/access/insert-rule.ts';
+import { insertRule } from '../../../edge/access/change-rules.ts';
+import { ruleStatements } from '../../../edge/access/insert-rule.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
 import { networkRules, projects } from '../../../edge/database/schema.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
@@ -34,17 +34,17 @@ test('a project has no more rules than its host can be told at once; a refused o
     .bind(NETWORK_RULES_MAX)
     .run();
   const last = ruleFor('192.0.2.1/32');
-  expect(await recordRule(db, last, ACTOR, null)).toBeNull();
+  expect(await insertRule(db, last, ACTOR, null)).toBeNull();
   const refused = { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
-  expect(await recordRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toEqual(refused);
-  expect(await recordRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toEqual({
+  expect(await insertRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toEqual(refused);
+  expect(await insertRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toEqual({
     code: 'PROJECT_NOT_ACTIVE',
   });
-  const ofCreator = addRule(db, ruleFor('192.0.2.3/32'), sql`true`);
+  const ofCreator = ruleStatements(db, ruleFor('192.0.2.3/32'), sql`true`);
   await inOneBatch(db, ofCreator);
   expect(await db.$count(networkRules)).toBe(NETWORK_RULES_MAX);
   expect((await db.select().from(projects))[0]?.accessRevision).toBe(1);
 
   await db.delete(networkRules).where(eq(networkRules.id, last.id));
-  expect(await recordRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toBeNull();
+  expect(await insertRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toBeNull();
 });

@@ -2,7 +2,7 @@ import type { OpenAPIHono } from '@hono/zod-openapi';
 import { createConfig, lintFromString } from '@redocly/openapi-core';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { emptyAnswer, operation, operations } from '../../../edge/api/operation.ts';
+import { emptyResponse, operation, operations } from '../../../edge/api/operation.ts';
 import { app } from '../../../edge/app.ts';
 import type { AppEnv } from '../../../edge/app-env.ts';
 import { descriptionOf } from '../../../edge/documentation/describe.ts';
@@ -80,7 +80,7 @@ describe('every route', () => {
 
   test('says who may call it', () => {
     expect(unguarded(app)).toEqual([]);
-    const route = { method: 'get', responses: { 204: emptyAnswer('') } } as const;
+    const route = { method: 'get', responses: { 204: emptyResponse('') } } as const;
     const opened = { access: 'public' as const, operationId: 'opened', summary: '', tags: [] };
     const planted = operations();
     planted.openapi({ ...route, path: '/unguarded' }, (c) => c.body(null, 204));

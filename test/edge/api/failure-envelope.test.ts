@@ -2,12 +2,12 @@ import { DrizzleQueryError } from 'drizzle-orm';
 import { Hono } from 'hono';
 import { expect, test, vi } from 'vitest';
 import { onError } from '../../../edge/api/failure-envelope.ts';
-import { logRequest, nameRequest } from '../../../edge/api/request-log.ts';
+import { assignRequestId, logRequest } from '../../../edge/api/request-log.ts';
 import type { AppEnv } from '../../../edge/app-env.ts';
 
 test('the log says why a query failed, and none of its values', async () => {
   const log = vi.spyOn(console, 'log').mockImplementation(() => {});
-  const app = new Hono<AppEnv>().use(nameRequest, logRequest);
+  const app = new Hono<AppEnv>().use(assignRequestId, logRequest);
   app.onError(onError);
   app.get('/', () => {
     throw new DrizzleQueryError('select ?', ['ada@secret.example'], new Error('D1_ERROR: no such table'));

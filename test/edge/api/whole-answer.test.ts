@@ -1,9 +1,9 @@
 import { expect, test, vi } from 'vitest';
 import { app } from '../../../edge/app.ts';
-import type { Reading } from '../../../edge/rate-limits/rate-limiter.ts';
+import type { WindowState } from '../../../edge/rate-limits/rate-limiter.ts';
 import { SETTINGS } from '../../support/worker.ts';
 
-const reading: Reading = {
+const reading: WindowState = {
   admitted: true,
   limit: 60,
   remaining: 59,

@@ -1,6 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { recordBranchDeletion } from '../../../edge/branches/delete-branch.ts';
+import { markBranchDeleted } from '../../../edge/branches/delete-branch.ts';
 import { projects } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records.ts';
@@ -17,9 +17,9 @@ test.each([
   const { id } = await insertBranch(db, 'active');
   await db.update(projects).set(access);
   const deletion = () => newJob({ ...about, id: crypto.randomUUID(), branchId: id }, new Date());
-  expect(await recordBranchDeletion(db, deletion(), new Date())).toBeNull();
+  expect(await markBranchDeleted(db, deletion(), new Date())).toBeNull();
   const [project] = await db.select().from(projects).where(eq(projects.id, 'p'));
   expect(project?.accessRevision).toBe(revision);
-  expect(await recordBranchDeletion(db, deletion(), new Date())).toEqual({ code: 'NOT_FOUND' });
+  expect(await markBranchDeleted(db, deletion(), new Date())).toEqual({ code: 'NOT_FOUND' });
   expect(await db.select().from(projects)).toEqual([project]);
 });

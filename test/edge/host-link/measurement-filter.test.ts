@@ -1,5 +1,5 @@
 import { beforeEach, expect, test } from 'vitest';
-import { Measurements } from '../../../edge/host-link/measurement-filter.ts';
+import { MeasurementFilter } from '../../../edge/host-link/measurement-filter.ts';
 import type { NotificationFrame } from '../../../shared/protocol/frames.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 
@@ -13,7 +13,7 @@ let looks: number;
 let recorded: string[];
 let events: string[];
 let record: () => Promise<void>;
-let measurements: Measurements;
+let measurements: MeasurementFilter;
 
 beforeEach(() => {
   clock = new FakeClock();
@@ -22,7 +22,7 @@ beforeEach(() => {
   recorded = [];
   events = [];
   record = async () => {};
-  measurements = new Measurements({
+  measurements = new MeasurementFilter({
     placed: async () => {
       looks += 1;
       return placed;

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { type Expected, judgeAnswer } from '../../../edge/host-link/verify-handshake.ts';
+import { type Expected, verifyHandshake } from '../../../edge/host-link/verify-handshake.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 import { type AnswerInput, makeHostKey, signAnswer } from '../../support/host-key.ts';
 
@@ -21,7 +21,7 @@ const honest: AnswerInput = {
   iat,
 };
 
-const judge = async (token: string) => judgeAnswer(token, expected, now);
+const judge = async (token: string) => verifyHandshake(token, expected, now);
 
 test('an honest answer gives its epoch', async () => {
   expect(await judge(await signAnswer(host.privateKey, honest))).toEqual({ ok: true, epoch: 7 });

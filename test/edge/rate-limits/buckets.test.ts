@@ -1,13 +1,13 @@
 import fc from 'fast-check';
 import { Hono } from 'hono';
 import { describe, expect, test } from 'vitest';
-import { chargeOf } from '../../../edge/rate-limits/buckets.ts';
+import { bucketOf } from '../../../edge/rate-limits/buckets.ts';
 
 const ID = 'aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee';
 const PROJECT = '["project","acme","aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"]';
 const TENANT = '["tenant","acme"]';
 
-const tenantBucket = (path: string) => chargeOf.tenant('acme', { method: 'GET', path }).bucket;
+const tenantBucket = (path: string) => bucketOf.tenant('acme', { method: 'GET', path }).bucket;
 
 describe('a tenant', () => {
   test.each([
@@ -43,15 +43,15 @@ describe('a tenant', () => {
     ['OPTIONS', 'writes'],
     ['get', 'writes'],
   ])('%s charges %s', (method, limit) => {
-    expect(chargeOf.tenant('acme', { method, path: '/' }).limit).toBe(limit);
-    expect(chargeOf.platform({ method, path: '/platform/v1/hosts' })).toEqual({
+    expect(bucketOf.tenant('acme', { method, path: '/' }).limit).toBe(limit);
+    expect(bucketOf.platform({ method, path: '/platform/v1/hosts' })).toEqual({
       bucket: '["platform"]',
       limit,
     });
   });
 });
 
-const addressBucket = (address: string | null) => chargeOf.public(address).bucket;
+const addressBucket = (address: string | null) => bucketOf.public(address).bucket;
 
 describe('a client without a token', () => {
   test.each([
@@ -67,8 +67,8 @@ describe('a client without a token', () => {
     ['IPv4 in another base', '0xc0.0.2.7', '["address","unknown"]'],
     ['an interface', 'fe80::1%eth0', '["address","unknown"]'],
   ])('%s', (_name, address, bucket) => {
-    expect(chargeOf.public(address)).toEqual({ bucket, limit: 'public' });
-    expect(chargeOf.failedAuthentication(address)).toEqual({ bucket, limit: 'failed_authentication' });
+    expect(bucketOf.public(address)).toEqual({ bucket, limit: 'public' });
+    expect(bucketOf.failedAuthentication(address)).toEqual({ bucket, limit: 'failed_authentication' });
   });
 
   test('every address has a bucket, and its own /64 alone', () => {
@@ -96,8 +96,8 @@ test('no tenant can name itself into the bucket of another', () => {
   fc.assert(
     fc.property(tenant, path, tenant, path, (a, pathOfA, b, pathOfB) => {
       const [ofA, ofB] = [
-        chargeOf.tenant(a, { method: 'GET', path: pathOfA }).bucket,
-        chargeOf.tenant(b, { method: 'GET', path: pathOfB }).bucket,
+        bucketOf.tenant(a, { method: 'GET', path: pathOfA }).bucket,
+        bucketOf.tenant(b, { method: 'GET', path: pathOfB }).bucket,
       ];
       expect(ofA === ofB).toBe(a === b && pathOfA === pathOfB);
       expect([ofA, ofB]).not.toContain('["platform"]');

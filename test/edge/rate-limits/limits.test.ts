@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest';
+import type { Env } from '../../../edge/env.ts';
 import { LIMITS } from '../../../edge/rate-limits/limits.ts';
-import { type Env, readSettings } from '../../../edge/settings.ts';
+import { readSettings } from '../../../edge/settings.ts';
 import { SETTINGS } from '../../support/worker.ts';
 
 const settingsWith = (variables: Record<string, string>) =>

@@ -2,19 +2,19 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { type Charge, chargeOf } from '../../../edge/rate-limits/buckets.ts';
-import type { Verdict } from '../../../edge/rate-limits/consume.ts';
+import { type Bucket, bucketOf } from '../../../edge/rate-limits/buckets.ts';
+import type { LimitDecision } from '../../../edge/rate-limits/consume.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type RateLimitGateway, startRateLimitGateway } from '../../support/rate-limit-gateway.ts';
 
 const newStateDir = () => mkdtemp(join(tmpdir(), 'branchgate-rate-limits-'));
 
 /** Two charges of a project that no other test knows. */
-function newProject(): { reads: Charge; writes: Charge } {
+function newProject(): { reads: Bucket; writes: Bucket } {
   const path = `/api/v1/projects/${crypto.randomUUID()}`;
   return {
-    reads: chargeOf.tenant('acme', { method: 'GET', path }),
-    writes: chargeOf.tenant('acme', { method: 'POST', path }),
+    reads: bucketOf.tenant('acme', { method: 'GET', path }),
+    writes: bucketOf.tenant('acme', { method: 'POST', path }),
   };
 }
 
@@ -23,13 +23,13 @@ let places = 0;
 function newAddress() {
   places += 1;
   const address = `2001:db8:0:${places.toString(16)}::1`;
-  return { public: chargeOf.public(address), failed: chargeOf.failedAuthentication(address) };
+  return { public: bucketOf.public(address), failed: bucketOf.failedAuthentication(address) };
 }
 
 const admitted = (verdicts: readonly { admitted: boolean }[]) =>
   verdicts.filter((verdict) => verdict.admitted).length;
 
-async function stored(gateway: RateLimitGateway, charge: Charge) {
+async function stored(gateway: RateLimitGateway, charge: Bucket) {
   const { windows, rest, alarm } = await gateway.inspect(charge);
   return { windows, rest, alarm };
 }
@@ -80,7 +80,7 @@ describe('in windows of a minute', () => {
   });
 
   test('who is given a count back is let in again, once', async () => {
-    const charge = chargeOf.wrongPassword(`${crypto.randomUUID()}@example.com`);
+    const charge = bucketOf.wrongPassword(`${crypto.randomUUID()}@example.com`);
     expect(admitted(await gateway.takes(charge, 40))).toBe(30);
     await gateway.givesBack(charge);
     expect(admitted(await gateway.takes(charge, 2))).toBe(1);
@@ -162,7 +162,7 @@ describe('in short windows', () => {
     const verdicts = await gateway.takes(writes, 201);
     const resetAt = verdicts[0]?.resetAt ?? 0;
     expect(admitted(verdicts)).toBe(200);
-    const refused: Verdict[] = [];
+    const refused: LimitDecision[] = [];
     const again = await eventually(async () => {
       const [verdict] = await gateway.takes(writes);
       if (verdict && !verdict.admitted) refused.push(verdict);

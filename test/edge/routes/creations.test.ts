@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
-import { OrderHeaders } from '../../../edge/routes/creations.ts';
+import { CreationHeaders } from '../../../edge/routes/creations.ts';
 
-const waitOf = (prefer?: string) => OrderHeaders.parse({ prefer }).prefer / 1000;
+const waitOf = (prefer?: string) => CreationHeaders.parse({ prefer }).prefer / 1000;
 
 describe('how long a client waits', () => {
   test.each([

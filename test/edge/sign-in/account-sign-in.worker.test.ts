@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { chargeOf } from '../../../edge/rate-limits/buckets.ts';
+import { bucketOf } from '../../../edge/rate-limits/buckets.ts';
 import { hashPassword } from '../../../edge/sign-in/accounts/password-hash.ts';
 import { type Answer, Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -196,7 +196,7 @@ describe('a wrong password', () => {
 
   test('is refused after 30 in an hour, and the right one too, wherever it comes from', async () => {
     await signUp(gateway, email);
-    await gateway.charge(chargeOf.wrongPassword(email), 25);
+    await gateway.charge(bucketOf.wrongPassword(email), 25);
     for (let n = 0; n < 6; n++) expect((await logIn(email, PASSWORD)).status).toBe(200);
     const guesses = await Promise.all(Array.from({ length: 8 }, (_, n) => logIn(email, `wrong ${n}`)));
     expect(guesses.map(({ status }) => status).sort()).toEqual([401, 401, 401, 401, 401, 429, 429, 429]);
@@ -207,7 +207,7 @@ describe('a wrong password', () => {
 
   test('of an unknown address is refused after 30, as of a known one', async () => {
     await signUp(gateway, email);
-    for (const address of [email, `x-${email}`]) await gateway.charge(chargeOf.wrongPassword(address), 29);
+    for (const address of [email, `x-${email}`]) await gateway.charge(bucketOf.wrongPassword(address), 29);
     for (const refused of [
       [401, 'CREDENTIALS_WRONG'],
       [429, 'RATE_LIMITED'],
@@ -219,7 +219,7 @@ describe('a wrong password', () => {
 
   test('is refused after 100 in an hour from one client address, whatever the account', async () => {
     await signUp(gateway, email);
-    await gateway.charge(chargeOf.wrongPasswordFrom(clientAddress), 99);
+    await gateway.charge(bucketOf.wrongPasswordFrom(clientAddress), 99);
     expect((await logIn(email, PASSWORD)).status).toBe(200);
     expect((await logIn(`x-${email}`, PASSWORD)).status).toBe(401);
     expect(refusal(await logIn(email, PASSWORD))).toEqual([429, 'RATE_LIMITED']);
@@ -228,7 +228,7 @@ describe('a wrong password', () => {
 });
 
 test('of one client address at most 200 sign-ups and magic links an hour', async () => {
-  await gateway.charge(chargeOf.mailFrom(clientAddress), 199);
+  await gateway.charge(bucketOf.mailFrom(clientAddress), 199);
   expect((await post('magic-link/start', { email })).status).toBe(202);
   expect(refusal(await post('magic-link/start', { email }))).toEqual([429, 'RATE_LIMITED']);
   const order = { name: 'Ada', email, password: PASSWORD };
@@ -244,7 +244,7 @@ describe('a wrong code', () => {
     await signUp(gateway, email);
     const { body } = await askMagicLink(gateway, email);
     const code = readCode(await mailTo(gateway, email, 2));
-    await gateway.charge(chargeOf.wrongCodeFrom(clientAddress), 99);
+    await gateway.charge(bucketOf.wrongCodeFrom(clientAddress), 99);
     expect((await guess(body.challenge_id, code)).status).toBe(200);
     expect((await guess(body.challenge_id, code, `x-${email}`)).status).toBe(401);
     const refused = await guess(body.challenge_id, code);
@@ -384,7 +384,7 @@ test('passwords that come at once hold up nobody who brings none', {
 test('a password that the provider could not be asked about is no wrong one', async () => {
   const alone = await startSignInGateway({ IDP_PASSWORD_GRANT: 'on' });
   try {
-    await alone.charge(chargeOf.wrongPassword(email), 29);
+    await alone.charge(bucketOf.wrongPassword(email), 29);
     for (let n = 0; n < 3; n++) {
       const answer = await new Api(alone.url, null).post('/api/v1/auth/login', { email, password: PASSWORD });
       expect(refusal(answer)).toEqual([503, 'IDP_UNAVAILABLE']);

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
+  evaluateStorage,
   inGib,
-  judgeStorage,
   quotaBytes,
   STORAGE_STATES,
   type StorageState,
@@ -24,14 +24,14 @@ describe('judgeStorage', () => {
     [1000, 'write_blocked', 'write_blocked', 'write_blocked'],
     [5000, 'write_blocked', 'write_blocked', 'write_blocked'],
   ])('%d of 1000 bytes: from normal %s, from warning %s, from write_blocked %s', (used, ...expected) => {
-    expect(STORAGE_STATES.map((before) => judgeStorage(before, used, QUOTA))).toEqual(expected);
+    expect(STORAGE_STATES.map((before) => evaluateStorage(before, used, QUOTA))).toEqual(expected);
   });
 
   test('is settled after one judgement: the same usage never moves it again', () => {
     fc.assert(
       fc.property(state, bytes, quota, (before, used, limit) => {
-        const after = judgeStorage(before, used, limit);
-        expect(judgeStorage(after, used, limit)).toBe(after);
+        const after = evaluateStorage(before, used, limit);
+        expect(evaluateStorage(after, used, limit)).toBe(after);
       }),
     );
   });
@@ -41,11 +41,11 @@ describe('judgeStorage', () => {
       fc.property(state, bytes, bytes, quota, quota, (before, one, other, small, large) => {
         const [less, more] = [Math.min(one, other), Math.max(one, other)];
         const [tight, wide] = [Math.min(small, large), Math.max(small, large)];
-        expect(rank(judgeStorage(before, less, tight))).toBeLessThanOrEqual(
-          rank(judgeStorage(before, more, tight)),
+        expect(rank(evaluateStorage(before, less, tight))).toBeLessThanOrEqual(
+          rank(evaluateStorage(before, more, tight)),
         );
-        expect(rank(judgeStorage(before, one, wide))).toBeLessThanOrEqual(
-          rank(judgeStorage(before, one, tight)),
+        expect(rank(evaluateStorage(before, one, wide))).toBeLessThanOrEqual(
+          rank(evaluateStorage(before, one, tight)),
         );
       }),
     );
@@ -55,7 +55,7 @@ describe('judgeStorage', () => {
     const THRESHOLD: Record<StorageState, number> = { normal: 0, warning: 80, write_blocked: 100 };
     fc.assert(
       fc.property(state, bytes, quota, (before, used, limit) => {
-        const after = judgeStorage(before, used, limit);
+        const after = evaluateStorage(before, used, limit);
         if (rank(after) < rank(before)) expect(used * 100).toBeLessThan(limit * THRESHOLD[before]);
       }),
     );

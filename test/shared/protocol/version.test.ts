@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { z } from 'zod';
 import * as enrolment from '../../../shared/protocol/enrolment.ts';
-import { BEAT, NotificationFrame, ReplyFrame, RequestFrame } from '../../../shared/protocol/frames.ts';
+import { HEARTBEAT, NotificationFrame, ReplyFrame, RequestFrame } from '../../../shared/protocol/frames.ts';
 import { Answer, AnswerClaims, Challenge, Refusal, Welcome } from '../../../shared/protocol/handshake.ts';
 import { NOTIFICATIONS } from '../../../shared/protocol/notifications.ts';
 import { OPERATIONS } from '../../../shared/protocol/operations.ts';
@@ -44,7 +44,7 @@ test('what crosses the link has not changed without a new protocol version', () 
   ]);
   const paths = [enrolment.ENROLMENT_PATH, enrolment.LINK_PATH];
   const hash = createHash('sha256')
-    .update(JSON.stringify([wire, BEAT, paths]))
+    .update(JSON.stringify([wire, HEARTBEAT, paths]))
     .digest('hex');
   expect(HASH_OF_VERSION[PROTOCOL_VERSION]).toBe(hash);
 });

@@ -1,8 +1,8 @@
 import { Hono } from 'hono';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import type { AppContext, AppEnv } from '../../../../edge/app-env.ts';
-import type { Env } from '../../../../edge/settings.ts';
-import { forgetState, keepState, keptState } from '../../../../edge/sign-in/provider/sign-in-state.ts';
+import type { Env } from '../../../../edge/env.ts';
+import { forgetState, readState, storeState } from '../../../../edge/sign-in/provider/sign-in-state.ts';
 
 const keyOf = (id: string, byte: number) => `${id}:${Buffer.alloc(32, byte).toString('base64')}`;
 
@@ -31,13 +31,13 @@ async function inRequest<T>(work: (c: AppContext) => T | Promise<T>, env: Env, c
 }
 
 async function keep(state: string, env = envOf()): Promise<string> {
-  return (await inRequest((c) => keepState(c, state, BEGUN), env)).line;
+  return (await inRequest((c) => storeState(c, state, BEGUN), env)).line;
 }
 
 const pairOf = (line: string) => line.split(';')[0] ?? '';
 
 const kept = async (state: string, cookie: string, env = envOf()) =>
-  (await inRequest((c) => keptState(c, state), env, cookie)).given;
+  (await inRequest((c) => readState(c, state), env, cookie)).given;
 
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['Date'], now: new Date('2026-11-21T12:00:00Z') });

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { decodeJwt } from 'jose';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type PreAuth, signOwnToken } from '../../../../edge/authentication/own-tokens.ts';
-import { chargeOf } from '../../../../edge/rate-limits/buckets.ts';
+import { bucketOf } from '../../../../edge/rate-limits/buckets.ts';
 import { Api } from '../../../support/api.ts';
 import { eventually } from '../../../support/eventually.ts';
 import {
@@ -199,7 +199,7 @@ describe('wrong codes', () => {
       expect(answers.map(({ status }) => status)).toEqual(Array(times).fill(401));
     };
     const { user } = decodeJwt<PreAuth>((await stepAfterPassword(gateway, email)).token);
-    await gateway.charge(chargeOf.wrongSecondFactor(user), 25);
+    await gateway.charge(bucketOf.wrongSecondFactor(user), 25);
     await guess(4);
     const right = await stepAfterPassword(gateway, email);
     expect((await right.verifyLogin(appCode(secret, 1))).status).toBe(200);

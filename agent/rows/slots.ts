@@ -13,7 +13,7 @@ interface Waiter {
 }
 
 /** Places for row operations, which are given back with the function that `enter` returns. */
-export class Places {
+export class Slots {
   /** Operations by branch that run; and all that run or wait. */
   readonly #running: string[] = [];
   readonly #held: string[] = [];

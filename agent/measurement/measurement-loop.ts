@@ -16,7 +16,7 @@ interface Measuring {
  * Measures this host every MEASURE_INTERVAL_SECONDS until `signal`. One thing after another: a measurement that
  * takes long puts the next one off. Never throws.
  */
-export async function keepMeasuring({ settings, log, report, signal }: Measuring): Promise<void> {
+export async function runMeasurementLoop({ settings, log, report, signal }: Measuring): Promise<void> {
   const meter = new Meter(settings, { keeps: true });
   const interval = settings.MEASURE_INTERVAL_SECONDS * 1000;
   const troubles = new Troubles(log);

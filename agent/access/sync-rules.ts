@@ -2,7 +2,7 @@ import { renameSync, writeFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { readShutBranches } from '../attempts/blocked-branches.ts';
+import { readBlockedBranches } from '../attempts/blocked-branches.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { endLogins } from '../pooler/end-logins.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
@@ -22,7 +22,7 @@ const NAMES = Object.keys(RULE_FILES) as (keyof RuleFileTexts)[];
 const REFUSALS: typeof NAMES = ['postgresHba', 'poolerHba'];
 
 /** Brings what the agent's tables say into the rule files, and both servers to obey them. */
-export class RulePublisher {
+export class RuleSync {
   readonly #settings: AgentSettings;
   readonly #pool: Pool;
   /** The files that both servers are known to obey. Nothing at first: a killed agent may not have told them. */
@@ -92,7 +92,7 @@ export class RulePublisher {
     const branches = await readAccess(session);
     const pooled = branches.filter(({ database }) => !this.#withheld.has(database));
     const staying = new Set(pooled.map(({ database }) => database));
-    const shut = (await readShutBranches(session)).map(({ branch_id }) => branch_id);
+    const shut = (await readBlockedBranches(session)).map(({ branch_id }) => branch_id);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);

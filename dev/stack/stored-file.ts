@@ -7,7 +7,7 @@ import { Refusal } from './refusal.ts';
  * JSON that the stack keeps from one start to the next; null when there is none yet.
  * @throws Refusal when it is there but can't be read: to go on with new values would orphan what the old ones name
  */
-export function readKept<S extends z.ZodType>(path: string, schema: S): z.output<S> | null {
+export function readStored<S extends z.ZodType>(path: string, schema: S): z.output<S> | null {
   let text: string;
   try {
     text = readFileSync(path, 'utf8');
@@ -25,7 +25,7 @@ export function readKept<S extends z.ZodType>(path: string, schema: S): z.output
 }
 
 /** Written aside and renamed, so that readers see the old file or the new one. */
-export function writeKept(path: string, value: unknown, mode = 0o600): void {
+export function writeStored(path: string, value: unknown, mode = 0o600): void {
   mkdirSync(dirname(path), { recursive: true });
   const aside = `${path}.${process.pid}.new`;
   writeFileSync(aside, `${JSON.stringify(value, null, 2)}\n`, { mode, flush: true });

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { Places } from '../../../agent/rows/places.ts';
+import { Slots } from '../../../agent/rows/slots.ts';
 
 beforeEach(() => vi.useFakeTimers());
 afterEach(() => vi.useRealTimers());
@@ -7,7 +7,7 @@ afterEach(() => vi.useRealTimers());
 const settle = () => vi.advanceTimersByTimeAsync(0);
 
 /** Enters so many times; what came in, and how the others were turned away. */
-function crowd(places: Places, branchId: string, count: number) {
+function crowd(places: Slots, branchId: string, count: number) {
   const inside: (() => void)[] = [];
   const turnedAway: string[] = [];
   for (let n = 0; n < count; n += 1) {
@@ -20,7 +20,7 @@ function crowd(places: Places, branchId: string, count: number) {
 }
 
 test('a branch has four places and four that wait; who leaves lets the next one in', async () => {
-  const places = new Places();
+  const places = new Slots();
   const { inside, turnedAway } = crowd(places, 'one', 10);
   await settle();
   expect([inside.length, turnedAway]).toEqual([4, ['HOST_BUSY', 'HOST_BUSY']]);
@@ -35,7 +35,7 @@ test('a branch has four places and four that wait; who leaves lets the next one 
 });
 
 test('who waits for two seconds is turned away and takes up no place', async () => {
-  const places = new Places();
+  const places = new Slots();
   const { inside, turnedAway } = crowd(places, 'one', 8);
   await vi.advanceTimersByTimeAsync(2_000);
   expect([inside.length, turnedAway]).toEqual([4, Array(4).fill('HOST_BUSY')]);
@@ -46,7 +46,7 @@ test('who waits for two seconds is turned away and takes up no place', async () 
 });
 
 test('who would not wait is turned away at once when no place is free', async () => {
-  const places = new Places();
+  const places = new Slots();
   const { inside } = crowd(places, 'one', 4);
   await settle();
   await expect(places.enter('one', false)).rejects.toMatchObject({ code: 'HOST_BUSY' });
@@ -55,7 +55,7 @@ test('who would not wait is turned away at once when no place is free', async ()
 });
 
 test('a full branch keeps no other out; all together have sixteen places', async () => {
-  const places = new Places();
+  const places = new Slots();
   const first = crowd(places, 'one', 8);
   const others = ['two', 'three', 'four', 'five'].map((name) => crowd(places, name, 4));
   await settle();

@@ -13,7 +13,10 @@ import { HostError } from '../servers/host-error.ts';
  * PUBLIC may connect by default, so all of it is one transaction, which statements that are sent together are.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
-export function publishBranch(host: Host, params: Params<'branch.publish'>): Promise<Record<string, never>> {
+export function finalizeBranch(
+  host: Host,
+  params: Params<'branch.finalize'>,
+): Promise<Record<string, never>> {
   const { project_id, branch_id, job_id, database } = params;
   return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
     const build = buildDatabaseName(job_id);

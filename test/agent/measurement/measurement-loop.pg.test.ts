@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { keepMeasuring } from '../../../agent/measurement/keep-measuring.ts';
+import { runMeasurementLoop } from '../../../agent/measurement/measurement-loop.ts';
 import { ProjectMeasurement } from '../../../shared/measurement.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host.ts';
@@ -19,7 +19,7 @@ beforeAll(async () => {
   reports = [];
   events = [];
   stop = new AbortController();
-  measuring = keepMeasuring({
+  measuring = runMeasurementLoop({
     settings: { ...servers.settings, MEASURE_INTERVAL_SECONDS: 1 },
     log: (event, fields) => events.push({ event, ...fields }),
     report: (measurement) => reports.push(measurement),
@@ -95,7 +95,7 @@ test('a measurement that fails again and again, while its looks do not, is told 
   await servers.query('ALTER TABLE branch_usage RENAME TO elsewhere');
   const told: string[] = [];
   const stopping = new AbortController();
-  const failing = keepMeasuring({
+  const failing = runMeasurementLoop({
     settings: { ...servers.settings, MEASURE_INTERVAL_SECONDS: 2 },
     log: (event) => told.push(event),
     report: () => {},
