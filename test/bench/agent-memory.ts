@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
-import type { Stack } from '../support/stack.ts';
+import type { Stack } from '../support/stack/stack.ts';
 import type { Report } from './report.ts';
 import { median } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';

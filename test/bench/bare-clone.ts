@@ -1,6 +1,6 @@
 import type pg from 'pg';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
-import type { Stack } from '../support/stack.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
+import type { Stack } from '../support/stack/stack.ts';
 import { timed } from './rounds.ts';
 
 /** A session of the platform's superuser, whose clones share their source's blocks. */

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
-import { dropBranch } from '../support/jobs.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { Load } from '../support/load.ts';
-import { slowestClone } from '../support/slowest-clone.ts';
-import type { Stack } from '../support/stack.ts';
+import { dropBranch } from '../support/records/jobs.ts';
+import { slowestClone } from '../support/stack/slowest-clone.ts';
+import type { Stack } from '../support/stack/stack.ts';
 import { creationSteps, noteDurations } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';

@@ -1,7 +1,14 @@
 import { Api, type ProjectBody } from '../support/api.ts';
-import { attempt, attempts, type Outcome, type Target, targetOfUrl, tried } from '../support/attempts.ts';
-import { dropBranch } from '../support/jobs.ts';
-import { startStack, UNLIMITED } from '../support/stack.ts';
+import {
+  attempt,
+  attempts,
+  type Outcome,
+  type Target,
+  targetOfUrl,
+  tried,
+} from '../support/host/attempts.ts';
+import { dropBranch } from '../support/records/jobs.ts';
+import { startStack, UNLIMITED } from '../support/stack/stack.ts';
 import type { Report } from './report.ts';
 import { byTurns, median } from './rounds.ts';
 

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { Api, type BranchBody } from '../support/api.ts';
-import { dropBranch } from '../support/jobs.ts';
 import { Load } from '../support/load.ts';
-import type { Stack } from '../support/stack.ts';
-import type { XfsMount } from '../support/xfs.ts';
+import { dropBranch } from '../support/records/jobs.ts';
+import type { Stack } from '../support/stack/stack.ts';
+import type { XfsMount } from '../support/stack/xfs.ts';
 import { connectToClone, timeBareClone } from './bare-clone.ts';
 import { creationSteps, noteDurations } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';

@@ -1,5 +1,5 @@
 import type { Api } from '../support/api.ts';
-import type { Job } from '../support/jobs.ts';
+import type { Job } from '../support/records/jobs.ts';
 import { type Notes, note } from './rounds.ts';
 
 /** From when to when, in milliseconds since 1970. */

@@ -1,8 +1,8 @@
 import type pg from 'pg';
 import { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
-import { dropBranch } from '../support/jobs.ts';
-import type { Stack } from '../support/stack.ts';
+import { dropBranch } from '../support/records/jobs.ts';
+import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
 import { creationSteps, noteDurations } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';

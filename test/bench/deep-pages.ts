@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { PageMarks } from '../../agent/rows/page-marks.ts';
 import { Walks } from '../../agent/rows/walks.ts';
-import { startHostWithProject } from '../support/host-project.ts';
-import { Browser } from '../support/host-rows.ts';
+import { startHostWithProject } from '../support/host/host-project.ts';
+import { Browser } from '../support/host/host-rows.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
 

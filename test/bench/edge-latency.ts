@@ -1,4 +1,4 @@
-import { startTripsGateway, type TripsGateway } from '../support/trips-gateway.ts';
+import { startTripsGateway, type TripsGateway } from '../support/worker/trips-gateway.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
 

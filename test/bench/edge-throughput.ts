@@ -2,9 +2,9 @@ import { openDatabase } from '../../edge/database/database.ts';
 import { hosts, projects } from '../../edge/database/schema.ts';
 import { Api } from '../support/api.ts';
 import { throughput } from '../support/crowd.ts';
-import { migratedD1 } from '../support/d1.ts';
-import { newSigner, startProvider } from '../support/provider.ts';
-import { bundle, OBJECTS, SETTINGS, startWorker } from '../support/worker.ts';
+import { migratedD1 } from '../support/records/d1.ts';
+import { newSigner, startProvider } from '../support/sign-in/provider.ts';
+import { bundle, OBJECTS, SETTINGS, startWorker } from '../support/worker/worker.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median } from './rounds.ts';
 

@@ -1,9 +1,9 @@
 import { setMaxListeners } from 'node:events';
 import { eventually } from '../support/eventually.ts';
-import { violations } from '../support/invariants.ts';
 import { takePicture } from '../support/picture.ts';
-import type { Stack } from '../support/stack.ts';
-import { sourcesOf } from '../support/stack-sources.ts';
+import { violations } from '../support/records/invariants.ts';
+import type { Stack } from '../support/stack/stack.ts';
+import { sourcesOf } from '../support/stack/stack-sources.ts';
 import { CallLog, type Span } from './load/call-log.ts';
 import { rest } from './load/client.ts';
 import { API_CLIENTS, Crowd, POOLED_CLIENTS, PROJECTS } from './load/crowd.ts';

@@ -4,7 +4,7 @@ import { NOTHING_USED } from '../../agent/measurement/counters.ts';
 import { Meter } from '../../agent/measurement/meter.ts';
 import { inDatabase } from '../../agent/postgres/connect.ts';
 import { freePort } from '../support/free-port.ts';
-import { startHost, type TestHost } from '../support/host.ts';
+import { startHost, type TestHost } from '../support/host/host.ts';
 import { Exporter, exporterHindrance, exporterVersion } from './postgres-exporter.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';

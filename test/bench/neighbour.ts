@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
-import { dropBranch } from '../support/jobs.ts';
 import { Load } from '../support/load.ts';
-import type { Stack } from '../support/stack.ts';
+import { dropBranch } from '../support/records/jobs.ts';
+import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, makeBareClone } from './bare-clone.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';

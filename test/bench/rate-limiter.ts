@@ -1,4 +1,4 @@
-import { SETTINGS, startWorker } from '../support/worker.ts';
+import { SETTINGS, startWorker } from '../support/worker/worker.ts';
 import { bundlePeer, installPeers, peerVersions } from './peers.ts';
 import type { Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';

@@ -1,5 +1,5 @@
 import { Argument, Command, InvalidArgumentError } from 'commander';
-import { xfsHindrance } from '../support/xfs.ts';
+import { xfsHindrance } from '../support/stack/xfs.ts';
 import { measureAgedSource } from './aged-source.ts';
 import { measureAgentMemory } from './agent-memory.ts';
 import { measureBusyMain } from './busy-main.ts';

@@ -4,7 +4,7 @@ import { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
-import { type Stack, startStack, UNLIMITED } from '../support/stack.ts';
+import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { installPeers, peerFile, peerVersions } from './peers.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';

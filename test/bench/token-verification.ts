@@ -1,6 +1,6 @@
-import { newSigner, startProvider } from '../support/provider.ts';
-import type { VerificationOrder } from '../support/verification-worker.ts';
-import { bundle, startWorker } from '../support/worker.ts';
+import { newSigner, startProvider } from '../support/sign-in/provider.ts';
+import type { VerificationOrder } from '../support/worker/verification-worker.ts';
+import { bundle, startWorker } from '../support/worker/worker.ts';
 import type { Goal, Report } from './report.ts';
 import { byTurns, median, timed } from './rounds.ts';
 

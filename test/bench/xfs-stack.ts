@@ -1,7 +1,7 @@
 import { join } from 'node:path';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
-import { type Stack, startStack } from '../support/stack.ts';
-import { mountXfs, type XfsMount } from '../support/xfs.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
+import { mountXfs, type XfsMount } from '../support/stack/xfs.ts';
 
 /**
  * The whole stack, with PostgreSQL's data on an XFS with reflink that lies in a file.

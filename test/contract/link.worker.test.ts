@@ -13,10 +13,10 @@ import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../shared/protocol/closes.ts';
 import type { Result } from '../../shared/protocol/operations.ts';
 import { eventually } from '../support/eventually.ts';
-import { startFreezingProxy } from '../support/freezing-proxy.ts';
-import { signAnswer } from '../support/host-key.ts';
-import { type LinkGateway, startLinkGateway } from '../support/link-gateway.ts';
-import { insertBranch, insertDeletion, insertProject, readBranch } from '../support/records.ts';
+import { signAnswer } from '../support/host/host-key.ts';
+import { insertBranch, insertDeletion, insertProject, readBranch } from '../support/records/records.ts';
+import { startFreezingProxy } from '../support/stack/freezing-proxy.ts';
+import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
 
 vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 

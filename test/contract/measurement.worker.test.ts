@@ -10,8 +10,8 @@ import { openDatabase } from '../../edge/database/database.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { eventually } from '../support/eventually.ts';
-import { type LinkGateway, startLinkGateway } from '../support/link-gateway.ts';
-import { insertProject } from '../support/records.ts';
+import { insertProject } from '../support/records/records.ts';
+import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
 
 vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 

@@ -4,14 +4,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, expect, test } from 'vitest';
 import { ROOT } from '../../dev/stack/repository.ts';
-import { freePorts, temporaryFolder } from '../support/stack.ts';
+import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
 import {
   interrupt,
   readStackFile,
   runStart,
   type StartedStack,
   untilReady,
-} from '../support/started-stack.ts';
+} from '../support/stack/started-stack.ts';
 
 const isRoot = process.getuid?.() === 0;
 

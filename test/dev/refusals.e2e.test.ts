@@ -6,8 +6,8 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
 import type { StackState } from '../../dev/stack/stack.ts';
 import { freePort } from '../support/free-port.ts';
-import { freePorts, temporaryFolder } from '../support/stack.ts';
-import { interrupt, readStackFile, runStart, untilReady } from '../support/started-stack.ts';
+import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
+import { interrupt, readStackFile, runStart, untilReady } from '../support/stack/started-stack.ts';
 
 const isRoot = process.getuid?.() === 0;
 

@@ -6,14 +6,14 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
-import { freePorts, temporaryFolder } from '../support/stack.ts';
+import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
 import {
   interrupt,
   readStackFile,
   runStart,
   type StartedStack,
   untilReady,
-} from '../support/started-stack.ts';
+} from '../support/stack/started-stack.ts';
 
 let devDir: string;
 let home: string;

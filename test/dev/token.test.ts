@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { keyDocument } from '../../dev/identity-provider/key-ring.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { ROOT } from '../../dev/stack/repository.ts';
-import { verifyPaseto } from '../support/verify-paseto.ts';
+import { verifyPaseto } from '../support/sign-in/verify-paseto.ts';
 
 let devDir: string;
 beforeAll(() => {

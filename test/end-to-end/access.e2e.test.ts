@@ -2,10 +2,17 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { app } from '../../edge/app.ts';
 import { type Action, requirement } from '../../edge/authentication/permissions.ts';
-import { CALLERS, type Caller, callersWith, reachesAdas, USERS, type User } from '../support/access-table.ts';
 import { Api } from '../support/api.ts';
 import { DESCRIPTION } from '../support/contract.ts';
 import { eventually } from '../support/eventually.ts';
+import {
+  CALLERS,
+  type Caller,
+  callersWith,
+  reachesAdas,
+  USERS,
+  type User,
+} from '../support/host/access-table.ts';
 import {
   callOperation,
   type Ids,
@@ -18,9 +25,9 @@ import {
   OPERATIONS,
   type Operation,
 } from '../support/operations.ts';
-import { ownTokens } from '../support/own-tokens.ts';
-import { expectSameAnswer } from '../support/same-answer.ts';
-import { type Stack, startStack, UNLIMITED, UNMEASURED } from '../support/stack.ts';
+import { ownTokens } from '../support/sign-in/own-tokens.ts';
+import { expectSameAnswer } from '../support/sign-in/same-response.ts';
+import { type Stack, startStack, UNLIMITED, UNMEASURED } from '../support/stack/stack.ts';
 import { contentOfD1, type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
 /**

@@ -3,9 +3,9 @@ import { join } from 'node:path';
 import { expect, inject, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
-import { deliveredMails } from '../support/mails.ts';
-import { logIn, mailTo, PASSWORD, readCode, signUp } from '../support/sign-in.ts';
-import { readStackFile } from '../support/started-stack.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { logIn, mailTo, PASSWORD, readCode, signUp } from '../support/sign-in/sign-in.ts';
+import { readStackFile } from '../support/stack/started-stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
 const { url, devDir } = inject('stack');

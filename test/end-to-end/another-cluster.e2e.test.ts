@@ -5,7 +5,7 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 let stack: Stack;
 let api: Api;

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, expect, test } from 'vitest';
 import type { Api, ProjectBody } from '../support/api.ts';
-import { attempt, attempts, OUTSIDE, type Target, targetOfUrl, tried } from '../support/attempts.ts';
 import { eventually } from '../support/eventually.ts';
+import { attempt, attempts, OUTSIDE, type Target, targetOfUrl, tried } from '../support/host/attempts.ts';
 import { ownerOf } from '../support/tenants.ts';
 
 const WINDOW_MS = 60_000;

@@ -4,7 +4,6 @@ import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { type Answer, Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
-import { secretsIn } from '../support/found-secrets.ts';
 import {
   callOperation,
   type Ids,
@@ -13,6 +12,7 @@ import {
   OF_USERS,
   type Operation,
 } from '../support/operations.ts';
+import { secretsIn } from '../support/sign-in/found-secrets.ts';
 import { contentOfD1, readD1, type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
 const TENANT = 'driven';

@@ -7,7 +7,7 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api, type Credentials, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 /** Expiry, rotation and the end of sessions: all of it reaches the host as one revision of the project's access. */
 

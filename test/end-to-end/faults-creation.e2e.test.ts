@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { type Fingerprint, fingerprint, query } from '../support/database.ts';
-import { FaultStage, VICTIMS, type Victim } from '../support/fault-stage.ts';
 import { fillLedger } from '../support/load.ts';
+import { FaultStage, VICTIMS, type Victim } from '../support/stack/fault-stage.ts';
 import {
   afterEnd,
   afterReply,
@@ -15,7 +15,7 @@ import {
   duringCopy,
   soonAfterReply,
   soonAfterRequest,
-} from '../support/moments.ts';
+} from '../support/stack/moments.ts';
 
 const SAMPLE = join(import.meta.dirname, '../support/sample.sql');
 /** Large enough to be cloned file by file where there is no reflink, which takes some hundred milliseconds. */

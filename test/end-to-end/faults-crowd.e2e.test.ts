@@ -3,8 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
 import type { BranchBody } from '../support/api.ts';
-import { FaultStage, insist, VICTIMS, type Victim } from '../support/fault-stage.ts';
-import { duringCopy, type Moment } from '../support/moments.ts';
+import { FaultStage, insist, VICTIMS, type Victim } from '../support/stack/fault-stage.ts';
+import { duringCopy, type Moment } from '../support/stack/moments.ts';
 
 const CREATIONS = 7;
 

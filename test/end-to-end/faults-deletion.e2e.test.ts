@@ -1,7 +1,13 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { BranchBody } from '../support/api.ts';
-import { FaultStage, VICTIMS } from '../support/fault-stage.ts';
-import { afterEnd, around, beforeRequest, soonAfterReply, soonAfterRequest } from '../support/moments.ts';
+import { FaultStage, VICTIMS } from '../support/stack/fault-stage.ts';
+import {
+  afterEnd,
+  around,
+  beforeRequest,
+  soonAfterReply,
+  soonAfterRequest,
+} from '../support/stack/moments.ts';
 
 /** Every moment at which each part is killed, by the operation that does the work. */
 const casesOf = (method: 'branch.drop' | 'project.drop') =>

@@ -3,8 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Method } from '../../shared/protocol/operations.ts';
 import type { Answer, BranchBody } from '../support/api.ts';
-import { FaultStage, insist } from '../support/fault-stage.ts';
-import { afterReply } from '../support/moments.ts';
+import { FaultStage, insist } from '../support/stack/fault-stage.ts';
+import { afterReply } from '../support/stack/moments.ts';
 
 /** Long enough for the host to have begun a second clone, if it were to. */
 const TEMPTATION_MS = 300;

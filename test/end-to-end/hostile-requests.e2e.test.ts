@@ -10,21 +10,21 @@ import { Api } from '../support/api.ts';
 import { checkAnswer, DESCRIPTION } from '../support/contract.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { socketsOf } from '../support/host-session.ts';
+import { socketsOf } from '../support/host/host-session.ts';
 import {
   type Caller,
   type HostileRequest,
   hostileRequests,
   type Things,
 } from '../support/hostile-requests.ts';
-import { violations } from '../support/invariants.ts';
-import { deliveredMails } from '../support/mails.ts';
 import { OPERATIONS } from '../support/operations.ts';
-import { ownTokens } from '../support/own-tokens.ts';
 import { takePicture } from '../support/picture.ts';
 import { RawClient } from '../support/raw-request.ts';
-import { PASSWORD, signUp } from '../support/sign-in.ts';
-import { type Stack, startStack, temporaryFolder } from '../support/stack.ts';
+import { violations } from '../support/records/invariants.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { ownTokens } from '../support/sign-in/own-tokens.ts';
+import { PASSWORD, signUp } from '../support/sign-in/sign-in.ts';
+import { type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
 import { type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
 /** The same number makes the same requests again, another one others. */

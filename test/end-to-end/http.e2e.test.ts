@@ -5,8 +5,8 @@ import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { callOperation, type Ids, makeThings, OPERATIONS } from '../support/operations.ts';
-import { ownTokens } from '../support/own-tokens.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { ownTokens } from '../support/sign-in/own-tokens.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 const ORIGINS = ['https://app.example.com', 'https://admin.example.com:8443'];
 const BODY_LIMIT = 1024 * 1024;

@@ -2,8 +2,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
-import { LinkProxy } from '../support/link-proxy.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { LinkProxy } from '../support/stack/link-proxy.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 interface Rule {
   id: string;

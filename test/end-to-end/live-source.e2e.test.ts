@@ -4,11 +4,11 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api, type BranchBody, type Credentials, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
-import { dropBranch } from '../support/jobs.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { fillLedger, imbalance, Load } from '../support/load.ts';
-import { slowestClone } from '../support/slowest-clone.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { dropBranch } from '../support/records/jobs.ts';
+import { slowestClone } from '../support/stack/slowest-clone.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 /** Large enough that a file system without reflink needs a good part of a second to copy it. */
 const MEGABYTES = 200;

@@ -5,7 +5,7 @@ import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { listenTo } from '../support/listen.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 interface Summary {
   metrics: { database_size_bytes: number; active_connections: number; cache_hit_ratio: number };

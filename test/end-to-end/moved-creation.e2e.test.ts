@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Api, type BranchBody } from '../support/api.ts';
 import { freePort } from '../support/free-port.ts';
-import { LinkProxy } from '../support/link-proxy.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { LinkProxy } from '../support/stack/link-proxy.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 let stack: Stack;
 let link: LinkProxy;

@@ -2,7 +2,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { type Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import type { Job } from '../support/jobs.ts';
+import type { Job } from '../support/records/jobs.ts';
 import { ownerOf } from '../support/tenants.ts';
 
 let api: Api;

@@ -2,8 +2,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { accessToken, SCOPES, scopeNames } from '../../dev/identity-provider/access-token.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
-import { Browser } from '../support/browser.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { Browser } from '../support/sign-in/browser.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 const LOGIN = '/api/v1/auth/idp/login';
 const CALLBACK = '/api/v1/auth/idp/callback';

@@ -4,9 +4,9 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { beforeAll, describe, expect, inject, onTestFinished, test } from 'vitest';
 import { Api } from '../support/api.ts';
-import { Browser, type Page } from '../support/browser.ts';
 import { checkAnswer } from '../support/contract.ts';
-import { readStackFile } from '../support/started-stack.ts';
+import { Browser, type Page } from '../support/sign-in/browser.ts';
+import { readStackFile } from '../support/stack/started-stack.ts';
 
 const ADA = 'ada@example.com';
 /** An account that belongs to no organization. */

@@ -6,8 +6,8 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api, type Credentials, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { deliveredMails } from '../support/mails.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 const GIB = 2 ** 30;
 const ALERT_EMAIL = 'ops@example.com';

@@ -2,8 +2,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { type Answer, Api, type ProjectBody } from '../support/api.ts';
-import { ownTokens } from '../support/own-tokens.ts';
-import { type Stack, startStack, UNMEASURED } from '../support/stack.ts';
+import { ownTokens } from '../support/sign-in/own-tokens.ts';
+import { type Stack, startStack, UNMEASURED } from '../support/stack/stack.ts';
 import { contentOfD1, tokenOf as signedToken, type TokenOptions } from '../support/tenants.ts';
 
 const READS = 1000;

@@ -9,9 +9,9 @@ import { groupName, loginName } from '../../shared/branch/login.ts';
 import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
-import { dropBranch, dropProject } from '../support/jobs.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
+import { dropBranch, dropProject } from '../support/records/jobs.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 let stack: Stack;
 let api: Api;

@@ -5,8 +5,8 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
-import { connectOnHost, socketsOf } from '../support/host-session.ts';
-import { type Stack, startStack } from '../support/stack.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
 
 let stack: Stack;
 let api: Api;

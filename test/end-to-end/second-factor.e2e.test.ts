@@ -1,9 +1,9 @@
 import { expect, inject, test } from 'vitest';
 import { Api } from '../support/api.ts';
-import { deliveredMails } from '../support/mails.ts';
-import { appCode, stepAfterPassword } from '../support/second-step.ts';
-import { mailTo, readCode, signUp } from '../support/sign-in.ts';
-import { readStackFile } from '../support/started-stack.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { appCode, stepAfterPassword } from '../support/sign-in/second-step.ts';
+import { mailTo, readCode, signUp } from '../support/sign-in/sign-in.ts';
+import { readStackFile } from '../support/stack/started-stack.ts';
 
 const { url, devDir } = inject('stack');
 const site = { url, mails: () => deliveredMails({ state: readStackFile(devDir) }) };

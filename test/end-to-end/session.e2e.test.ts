@@ -2,11 +2,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { UnsecuredJWT } from 'jose';
 import { describe, expect, inject, test } from 'vitest';
 import { type Answer, Api } from '../support/api.ts';
-import { Browser } from '../support/browser.ts';
-import { deliveredMails } from '../support/mails.ts';
-import { ownTokens } from '../support/own-tokens.ts';
-import { signUp } from '../support/sign-in.ts';
-import { readStackFile } from '../support/started-stack.ts';
+import { Browser } from '../support/sign-in/browser.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { ownTokens } from '../support/sign-in/own-tokens.ts';
+import { signUp } from '../support/sign-in/sign-in.ts';
+import { readStackFile } from '../support/stack/started-stack.ts';
 import { apiOf, tenantNamed, tokenOf } from '../support/tenants.ts';
 
 const { url, devDir } = inject('stack');

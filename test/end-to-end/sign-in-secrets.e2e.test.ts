@@ -6,11 +6,11 @@ import { LOCAL_PASSWORD } from '../../dev/identity-provider/accounts.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { type Sealed, unseal } from '../../edge/credentials/seal.ts';
 import { type Answer, Api } from '../support/api.ts';
-import { Browser } from '../support/browser.ts';
 import { eventually } from '../support/eventually.ts';
-import { codesIn, secretsIn } from '../support/found-secrets.ts';
-import { deliveredMails } from '../support/mails.ts';
-import { appCode, stepOf } from '../support/second-step.ts';
+import { Browser } from '../support/sign-in/browser.ts';
+import { codesIn, secretsIn } from '../support/sign-in/found-secrets.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { appCode, stepOf } from '../support/sign-in/second-step.ts';
 import {
   askMagicLink,
   askSignUp,
@@ -21,8 +21,8 @@ import {
   readCode,
   type SignInSite,
   verifyCode,
-} from '../support/sign-in.ts';
-import { type Stack, startStack, temporaryFolder } from '../support/stack.ts';
+} from '../support/sign-in/sign-in.ts';
+import { type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
 /** Everybody signs in, in every way, and makes every mistake; then all that was secret is looked for. */

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
 import { callOperation, type Ids, makeThings, OF_THE_SIGNED_IN, OF_USERS } from '../support/operations.ts';
-import { type Stack, startStack, UNMEASURED } from '../support/stack.ts';
+import { type Stack, startStack, UNMEASURED } from '../support/stack/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
 const TIMES = 25;

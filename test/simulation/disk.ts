@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { readdirSync, rmSync, statfsSync } from 'node:fs';
 import { join } from 'node:path';
-import { mountXfs, type XfsMount, xfsHindrance } from '../support/xfs.ts';
+import { mountXfs, type XfsMount, xfsHindrance } from '../support/stack/xfs.ts';
 
 /** Enough for a cluster and some dozen small branches; XFS takes no less than 300 MB. */
 const DISK_BYTES = 1024 ** 3;

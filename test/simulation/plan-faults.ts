@@ -1,5 +1,5 @@
 import type { Method } from '../../shared/protocol/operations.ts';
-import type { Victim } from '../support/crash.ts';
+import type { Victim } from '../support/stack/crash.ts';
 import type { Random } from './random.ts';
 import {
   type Actor,

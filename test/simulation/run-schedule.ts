@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api, type ProjectBody } from '../support/api.ts';
-import { violations as disagreements } from '../support/invariants.ts';
 import { takePicture } from '../support/picture.ts';
+import { violations as disagreements } from '../support/records/invariants.ts';
 import { ActorRun, type RunContext } from './actor-run.ts';
 import { ModelActor } from './model.ts';
 import { carryOut } from './operations.ts';

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { LIFESPANS } from '../../shared/branch/lifespan.ts';
 import type { Method } from '../../shared/protocol/operations.ts';
-import type { Victim } from '../support/crash.ts';
-import type { Spot } from '../support/link-proxy.ts';
+import type { Victim } from '../support/stack/crash.ts';
+import type { Spot } from '../support/stack/link-proxy.ts';
 
 /**
  * All that one run does, decided before it begins: who does what in which order, what fails, and when. Things go by

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { partOf } from '../support/crash.ts';
+import { partOf } from '../support/stack/crash.ts';
 import { type Fault, STEPS } from './schedule.ts';
 import type { Stage } from './stage.ts';
 import { strikeFor, strikeText } from './strikes.ts';

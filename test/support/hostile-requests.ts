@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { operationsOf, type Parameter, type ReadableOperation } from '../../edge/documentation/openapi.ts';
 import { DESCRIPTION } from './contract.ts';
-import { hostileText, jsonOf, rawBody, spoiled } from './hostile-values.ts';
+import { hostileText, jsonOf, rawBody, spoiled } from './host/hostile-values.ts';
 import { OPERATIONS } from './operations.ts';
 import { type Known, valuesOf } from './schema-values.ts';
 

@@ -2,7 +2,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { RULE_FILES } from '../../agent/servers/configuration.ts';
-import { connectOnHost, type HostSocket } from './host-session.ts';
+import { connectOnHost, type HostSocket } from './host/host-session.ts';
 
 /** Where to look for what is on record and what is really there. */
 export interface Sources {

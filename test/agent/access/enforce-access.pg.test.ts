@@ -8,8 +8,8 @@ import { makePassword, scramVerifier } from '../../../edge/credentials/password.
 import { type BranchRole, loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { eventually } from '../../support/eventually.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { type Branch, connect, type Port, Project } from '../../support/host-project.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
 
 const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
 const CONNECTIONS = [

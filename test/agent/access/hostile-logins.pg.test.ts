@@ -10,8 +10,8 @@ import { withLocks } from '../../../agent/postgres/locks.ts';
 import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { type Branch, connect, type Port, Project } from '../../support/host-project.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
 
 const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
 /** Where a fault makes an operation wait for ever. */

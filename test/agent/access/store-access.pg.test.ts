@@ -3,8 +3,8 @@ import { storeAccess } from '../../../agent/access/store-access.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
 import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { type Branch, Project } from '../../support/host-project.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { type Branch, Project } from '../../support/host/host-project.ts';
 
 type Access = Params<'access.apply'>['access'];
 

@@ -3,8 +3,8 @@ import { appendFile, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { type Branch, connect, type Port, Project, type Rule } from '../../support/host-project.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { type Branch, connect, type Port, Project, type Rule } from '../../support/host/host-project.ts';
 
 const HERE = '127.0.0.1/32';
 const ELSEWHERE = '192.0.2.0/24';

@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { pgbouncerIni, postgresqlConf } from '../../../agent/servers/configuration.ts';
 import { readSettings } from '../../../agent/settings.ts';
-import { attempt, connectFrom, HERE, targetOf } from '../../support/attempts.ts';
 import { eventually } from '../../support/eventually.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { type Branch, Project, toolOptions } from '../../support/host-project.ts';
+import { attempt, connectFrom, HERE, targetOf } from '../../support/host/attempts.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { type Branch, Project, toolOptions } from '../../support/host/host-project.ts';
 
 const CLIENTS = 200;
 

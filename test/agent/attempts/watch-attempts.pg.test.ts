@@ -5,6 +5,7 @@ import { AttemptWatch } from '../../../agent/attempts/watch-attempts.ts';
 import { closeHost, type Host, openHost } from '../../../agent/host.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { withConsole } from '../../../agent/pooler/console.ts';
+import { eventually } from '../../support/eventually.ts';
 import {
   attempt,
   attempts,
@@ -13,10 +14,9 @@ import {
   type Target,
   targetOf,
   tried,
-} from '../../support/attempts.ts';
-import { eventually } from '../../support/eventually.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { type Branch, type Port, Project, toolOptions } from '../../support/host-project.ts';
+} from '../../support/host/attempts.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { type Branch, type Port, Project, toolOptions } from '../../support/host/host-project.ts';
 
 /** Long enough for 70 attempts on a busy machine. */
 const WINDOW_MS = 15_000;

@@ -2,14 +2,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { showDatabases, withConsole } from '../../../agent/pooler/console.ts';
-import type { TestHost } from '../../support/host.ts';
+import type { TestHost } from '../../support/host/host.ts';
 import {
   asClient,
   type Branch,
   connect,
   type Project,
   startHostWithProject,
-} from '../../support/host-project.ts';
+} from '../../support/host/host-project.ts';
 
 /** 62 and 63 characters with hyphens: what the pooler's console can't take. */
 const LONGEST_UNPAUSABLE = ['db_live_prod_br_'.padEnd(61, '-x'), 'db_live_prod_br_'.padEnd(62, '-x')].map(

@@ -3,8 +3,8 @@ import { chmod, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { scramVerifier } from '../../../edge/credentials/password.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { asClient, connect, identity, Project, toolOptions } from '../../support/host-project.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { asClient, connect, identity, Project, toolOptions } from '../../support/host/host-project.ts';
 
 let servers: TestHost;
 beforeAll(async () => {

@@ -7,7 +7,7 @@ import { CLOSES } from '../../../shared/protocol/closes.ts';
 import { HEARTBEAT } from '../../../shared/protocol/frames.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
-import { makeHostKey } from '../../support/host-key.ts';
+import { makeHostKey } from '../../support/host/host-key.ts';
 
 const { privateKey: key } = await makeHostKey();
 const hostId = 'a4b5e2a4-3a8f-4f3e-9d6c-0a1b2c3d4e5f';

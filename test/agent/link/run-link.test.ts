@@ -7,7 +7,7 @@ import { PrivateKey } from '../../../agent/link/identity.ts';
 import { runLink } from '../../../agent/link/run-link.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
-import { makeHostKey } from '../../support/host-key.ts';
+import { makeHostKey } from '../../support/host/host-key.ts';
 
 const identity = {
   host_id: 'a4b5e2a4-3a8f-4f3e-9d6c-0a1b2c3d4e5f',

@@ -11,7 +11,7 @@ import { pause } from '../../../agent/pooler/pause.ts';
 import { buildDatabaseName } from '../../../shared/branch/database-name.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
-import type { TestHost } from '../../support/host.ts';
+import type { TestHost } from '../../support/host/host.ts';
 import {
   asClient,
   type Branch,
@@ -22,7 +22,7 @@ import {
   type Project,
   startHostWithProject,
   toolOptions,
-} from '../../support/host-project.ts';
+} from '../../support/host/host-project.ts';
 
 let servers: TestHost;
 let project: Project;

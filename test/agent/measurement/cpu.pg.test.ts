@@ -1,15 +1,15 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { readProcessTimes } from '../../../agent/measurement/process-times.ts';
 import { median } from '../../bench/rounds.ts';
-import type { TestHost } from '../../support/host.ts';
+import type { TestHost } from '../../support/host/host.ts';
 import {
   asClient,
   type Branch,
   connect,
   type Project,
   startHostWithProject,
-} from '../../support/host-project.ts';
-import { branchIn, TestMeter } from '../../support/metering.ts';
+} from '../../support/host/host-project.ts';
+import { branchIn, TestMeter } from '../../support/host/metering.ts';
 
 /** Of the times the same is measured, the middle one counts: others are at work on this machine. */
 const ROUNDS = 3;

@@ -3,8 +3,8 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runMeasurementLoop } from '../../../agent/measurement/measurement-loop.ts';
 import { ProjectMeasurement } from '../../../shared/measurement.ts';
 import { eventually } from '../../support/eventually.ts';
-import type { TestHost } from '../../support/host.ts';
-import { type Branch, type Project, startHostWithProject } from '../../support/host-project.ts';
+import type { TestHost } from '../../support/host/host.ts';
+import { type Branch, type Project, startHostWithProject } from '../../support/host/host-project.ts';
 
 let servers: TestHost;
 let project: Project;

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Meter } from '../../../agent/measurement/meter.ts';
 import { inDatabase } from '../../../agent/postgres/connect.ts';
 import { eventually } from '../../support/eventually.ts';
-import type { TestHost } from '../../support/host.ts';
+import type { TestHost } from '../../support/host/host.ts';
 import {
   asClient,
   type Branch,
@@ -10,9 +10,9 @@ import {
   type Port,
   type Project,
   startHostWithProject,
-} from '../../support/host-project.ts';
-import { branchIn, flush, TestMeter } from '../../support/metering.ts';
-import { NOTHING_COUNTED } from '../../support/sample-measurement.ts';
+} from '../../support/host/host-project.ts';
+import { branchIn, flush, TestMeter } from '../../support/host/metering.ts';
+import { NOTHING_COUNTED } from '../../support/records/sample-measurement.ts';
 
 let servers: TestHost;
 let project: Project;

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { loginName } from '../../../shared/branch/login.ts';
-import type { TestHost } from '../../support/host.ts';
+import type { TestHost } from '../../support/host/host.ts';
 import {
   asClient,
   type Branch,
@@ -14,7 +14,7 @@ import {
   identity,
   Project,
   startHostWithProject,
-} from '../../support/host-project.ts';
+} from '../../support/host/host-project.ts';
 
 let servers: TestHost;
 let project: Project;

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { BRANCH_ROLES, groupName, loginName } from '../../../shared/branch/login.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { asClient, type Branch, connect, type Port, Project } from '../../support/host-project.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { asClient, type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
 
 let servers: TestHost;
 let branches: Branch[];

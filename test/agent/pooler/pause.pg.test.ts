@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { pause, reconnectServers, resume } from '../../../agent/pooler/pause.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { type Branch, connect, Project } from '../../support/host-project.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { type Branch, connect, Project } from '../../support/host/host-project.ts';
 
 /** Longer than whoever is refused waits for it, shorter than a pause waits for a login. */
 const HELD_MS = 200;

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { startHostWithProject } from '../../support/host-project.ts';
+import { startHostWithProject } from '../../support/host/host-project.ts';
 
 let started: Awaited<ReturnType<typeof startHostWithProject>>;
 beforeAll(async () => {

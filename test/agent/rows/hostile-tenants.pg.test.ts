@@ -8,8 +8,8 @@ import {
   connect,
   type Project,
   startHostWithProject,
-} from '../../support/host-project.ts';
-import { Browser } from '../../support/host-rows.ts';
+} from '../../support/host/host-project.ts';
+import { Browser } from '../../support/host/host-rows.ts';
 
 let world: Awaited<ReturnType<typeof startHostWithProject>>;
 let browser: Browser;

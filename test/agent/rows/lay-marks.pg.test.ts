@@ -5,8 +5,8 @@ import { describeTable } from '../../../agent/rows/describe-table.ts';
 import { PageMarks } from '../../../agent/rows/page-marks.ts';
 import { type OrderedTable, orderedTable, seek } from '../../../agent/rows/seek.ts';
 import { eventually } from '../../support/eventually.ts';
-import { asClient, type Branch, startHostWithProject } from '../../support/host-project.ts';
-import { Browser } from '../../support/host-rows.ts';
+import { asClient, type Branch, startHostWithProject } from '../../support/host/host-project.ts';
+import { Browser } from '../../support/host/host-rows.ts';
 
 const ROWS = 60_000;
 const BACKGROUND = 'branchgate-background';

@@ -2,8 +2,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import type { Cell } from '../../../shared/protocol/tables.ts';
 import { CELL_BYTES_MAX } from '../../../shared/table/row-limits.ts';
-import { startHostWithProject } from '../../support/host-project.ts';
-import { Browser, type Page } from '../../support/host-rows.ts';
+import { startHostWithProject } from '../../support/host/host-project.ts';
+import { Browser, type Page } from '../../support/host/host-rows.ts';
 
 let world: Awaited<ReturnType<typeof startHostWithProject>>;
 let browser: Browser;

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { loginName } from '../../../shared/branch/login.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
-import { connect, startHostWithProject } from '../../support/host-project.ts';
-import { Browser } from '../../support/host-rows.ts';
+import { connect, startHostWithProject } from '../../support/host/host-project.ts';
+import { Browser } from '../../support/host/host-rows.ts';
 
 let world: Awaited<ReturnType<typeof startHostWithProject>>;
 let browser: Browser;

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Scalar } from '../../../shared/protocol/tables.ts';
-import { startHostWithProject } from '../../support/host-project.ts';
-import { Browser } from '../../support/host-rows.ts';
+import { startHostWithProject } from '../../support/host/host-project.ts';
+import { Browser } from '../../support/host/host-rows.ts';
 
 /** Values of every type that PostgreSQL brings along and that a column can be given; strange ones where there are. */
 const BUILT_IN: Record<string, string[]> = {

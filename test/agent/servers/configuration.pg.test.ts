@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
-import { startHost, type TestHost } from '../../support/host.ts';
-import { Project } from '../../support/host-project.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { Project } from '../../support/host/host-project.ts';
 
 let servers: TestHost;
 beforeAll(async () => {

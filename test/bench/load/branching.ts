@@ -1,8 +1,8 @@
 import type pg from 'pg';
 import { type BranchBody, type Credentials, FROM_LOOPBACK } from '../../support/api.ts';
 import { connect } from '../../support/database.ts';
-import type { Job } from '../../support/jobs.ts';
 import { IMBALANCE } from '../../support/load.ts';
+import type { Job } from '../../support/records/jobs.ts';
 import { SLOW_LOGIN_ENDED } from './call-log.ts';
 import { type Client, rest } from './client.ts';
 

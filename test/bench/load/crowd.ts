@@ -1,6 +1,6 @@
 import { Api } from '../../support/api.ts';
 import { fillLedger, Load } from '../../support/load.ts';
-import type { Stack } from '../../support/stack.ts';
+import type { Stack } from '../../support/stack/stack.ts';
 import { readOn, writeOn } from './api-client.ts';
 import { branchOn, succeeds } from './branching.ts';
 import type { CallLog } from './call-log.ts';

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import type pg from 'pg';
-import { connectOnHost, socketsOf } from '../../support/host-session.ts';
-import type { Stack } from '../../support/stack.ts';
+import { connectOnHost, socketsOf } from '../../support/host/host-session.ts';
+import type { Stack } from '../../support/stack/stack.ts';
 import { rest } from './client.ts';
 
 export const SAMPLE_EVERY_MS = 5_000;

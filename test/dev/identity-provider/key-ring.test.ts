@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { accessToken } from '../../../dev/identity-provider/access-token.ts';
 import { keyDocument, rotateKey } from '../../../dev/identity-provider/key-ring.ts';
-import { verifyPaseto } from '../../support/verify-paseto.ts';
+import { verifyPaseto } from '../../support/sign-in/verify-paseto.ts';
 
 let stateDir: string;
 beforeEach(() => {

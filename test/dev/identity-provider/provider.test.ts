@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { LOCAL_PASSWORD } from '../../../dev/identity-provider/accounts.ts';
 import { openIdProvider } from '../../../dev/identity-provider/provider.ts';
-import { Browser } from '../../support/browser.ts';
 import { freePort } from '../../support/free-port.ts';
-import { type KeyDocument, verifyPaseto } from '../../support/verify-paseto.ts';
+import { Browser } from '../../support/sign-in/browser.ts';
+import { type KeyDocument, verifyPaseto } from '../../support/sign-in/verify-paseto.ts';
 
 const GATEWAY = 'http://127.0.0.1:8787';
 const CLIENT_SECRET = 'secret of the test';

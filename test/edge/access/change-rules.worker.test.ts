@@ -5,7 +5,7 @@ import { ruleStatements } from '../../../edge/access/insert-rule.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
 import { networkRules, projects } from '../../../edge/database/schema.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
-import { ACTOR, startRecords } from '../../support/records.ts';
+import { ACTOR, startRecords } from '../../support/records/records.ts';
 
 const { binding, db, stop } = await startRecords();
 afterAll(stop);

@@ -1,7 +1,7 @@
 import { expect, test, vi } from 'vitest';
 import { app } from '../../../edge/app.ts';
 import type { WindowState } from '../../../edge/rate-limits/rate-limiter.ts';
-import { SETTINGS } from '../../support/worker.ts';
+import { SETTINGS } from '../../support/worker/worker.ts';
 
 const reading: WindowState = {
   admitted: true,

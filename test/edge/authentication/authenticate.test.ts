@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type AuthenticationSettings, authenticate } from '../../../edge/authentication/authenticate.ts';
 import { ApiError } from '../../../edge/errors.ts';
-import { newSigner, type Provider, settingsFor, startProvider } from '../../support/provider.ts';
+import { newSigner, type Provider, settingsFor, startProvider } from '../../support/sign-in/provider.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const later = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);

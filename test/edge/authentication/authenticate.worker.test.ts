@@ -1,7 +1,7 @@
 import type { Miniflare } from 'miniflare';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { newSigner, type Provider, startProvider } from '../../support/provider.ts';
-import { bundle, startWorker } from '../../support/worker.ts';
+import { newSigner, type Provider, startProvider } from '../../support/sign-in/provider.ts';
+import { bundle, startWorker } from '../../support/worker/worker.ts';
 
 const signer = newSigner('key-1');
 const claims = (gid: string) => ({

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test, vi } from 'vitest';
 import { KeyCache } from '../../../edge/authentication/key-cache.ts';
-import { newSigner, type Provider, type Signer, startProvider } from '../../support/provider.ts';
+import { newSigner, type Provider, type Signer, startProvider } from '../../support/sign-in/provider.ts';
 
 const START = Date.parse('2026-11-21T12:00:00Z');
 const HOUR = 3600;

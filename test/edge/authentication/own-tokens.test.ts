@@ -4,7 +4,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { authenticate } from '../../../edge/authentication/authenticate.ts';
 import { type OwnClaims, signOwnToken, verifyOwnToken } from '../../../edge/authentication/own-tokens.ts';
 import { ApiError } from '../../../edge/errors.ts';
-import { newSigner, settingsFor, startProvider } from '../../support/provider.ts';
+import { newSigner, settingsFor, startProvider } from '../../support/sign-in/provider.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const later = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);

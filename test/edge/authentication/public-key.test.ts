@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { readKeyDocument, sameKeys } from '../../../edge/authentication/public-key.ts';
-import { newSigner } from '../../support/provider.ts';
+import { newSigner } from '../../support/sign-in/provider.ts';
 
 const first = newSigner('first');
 const second = newSigner('second');

@@ -3,7 +3,7 @@ import { afterAll, expect, test } from 'vitest';
 import { markBranchDeleted } from '../../../edge/branches/delete-branch.ts';
 import { projects } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
-import { ACTOR, insertBranch, startRecords } from '../../support/records.ts';
+import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
 const { db, stop } = await startRecords();
 afterAll(stop);

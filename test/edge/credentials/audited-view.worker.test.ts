@@ -3,7 +3,7 @@ import { afterAll, expect, test } from 'vitest';
 import { auditedView } from '../../../edge/credentials/audited-view.ts';
 import { changesOf, inOneBatch } from '../../../edge/database/database.ts';
 import { auditEvents, projectBranches } from '../../../edge/database/schema.ts';
-import { ACTOR, insertBranch, startRecords } from '../../support/records.ts';
+import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
 const { db, stop } = await startRecords();
 afterAll(stop);

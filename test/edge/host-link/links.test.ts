@@ -6,7 +6,7 @@ import type { NotificationFrame } from '../../../shared/protocol/frames.ts';
 import { OPERATIONS } from '../../../shared/protocol/operations.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
-import { type AnswerInput, makeHostKey, signAnswer } from '../../support/host-key.ts';
+import { type AnswerInput, makeHostKey, signAnswer } from '../../support/host/host-key.ts';
 
 const host = await makeHostKey();
 const caller = {

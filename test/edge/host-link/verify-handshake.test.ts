@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { type Expected, verifyHandshake } from '../../../edge/host-link/verify-handshake.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
-import { type AnswerInput, makeHostKey, signAnswer } from '../../support/host-key.ts';
+import { type AnswerInput, makeHostKey, signAnswer } from '../../support/host/host-key.ts';
 
 const now = Date.parse('2026-11-21T12:00:00Z');
 const iat = now / 1000;

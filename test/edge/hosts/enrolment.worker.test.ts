@@ -3,9 +3,9 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { makeHostKey } from '../../support/host-key.ts';
-import { type LinkGateway, startLinkGateway } from '../../support/link-gateway.ts';
-import { PLATFORM_SECRET } from '../../support/worker.ts';
+import { makeHostKey } from '../../support/host/host-key.ts';
+import { type LinkGateway, startLinkGateway } from '../../support/worker/link-gateway.ts';
+import { PLATFORM_SECRET } from '../../support/worker/worker.ts';
 
 let stateDir: string;
 let gateway: LinkGateway;

@@ -7,8 +7,8 @@ import { JobRunner } from '../../../edge/jobs/job-runner.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { type AnySaga, type JobRow, saga } from '../../../edge/jobs/saga.ts';
 import type { JobKind } from '../../../shared/project/job.ts';
-import { startD1, type TestD1 } from '../../support/d1.ts';
-import { ACTOR } from '../../support/records.ts';
+import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { ACTOR } from '../../support/records/records.ts';
 
 const RESPONSE = { status: 201, body: { made: true } };
 

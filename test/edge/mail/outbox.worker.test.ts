@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
-import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
 
 const MAIL = { to: 'team@example.com', subject: 'S', text: 'T', html: '<p>T</p>' };
 const NOW = Date.UTC(2026, 0, 5);

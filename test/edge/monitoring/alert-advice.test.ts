@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { type Advised, type AlertName, alertsOf } from '../../../edge/monitoring/alert-advice.ts';
 import type { BranchValues } from '../../../edge/monitoring/metrics.ts';
-import { NOTHING_MEASURED } from '../../support/sample-measurement.ts';
+import { NOTHING_MEASURED } from '../../support/records/sample-measurement.ts';
 
 const names = ({ values, ...more }: { values?: Partial<BranchValues> } & Partial<Omit<Advised, 'values'>>) =>
   alertsOf({ storage: 0, branchCount: 1, ...more, values: { ...NOTHING_MEASURED, ...values } }).map(

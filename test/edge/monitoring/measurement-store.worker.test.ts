@@ -1,6 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { INTERVAL_SECONDS, type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
-import { measurementOf } from '../../support/sample-measurement.ts';
+import { measurementOf } from '../../support/records/sample-measurement.ts';
+import {
+  INTERVAL_SECONDS,
+  type MonitorGateway,
+  startMonitorGateway,
+} from '../../support/worker/monitor-gateway.ts';
 
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;

@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { STREAMS_MAX } from '../../../edge/monitoring/measurement-streams.ts';
 import { eventually } from '../../support/eventually.ts';
+import { type MeasuredProject, MIB, measuredProject } from '../../support/host/measured-project.ts';
 import { listenTo } from '../../support/listen.ts';
-import { type MeasuredProject, MIB, measuredProject } from '../../support/measured-project.ts';
-import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
-import { measurementOf } from '../../support/sample-measurement.ts';
+import { measurementOf } from '../../support/records/sample-measurement.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
 
 let gateway: MonitorGateway;
 let project: MeasuredProject;

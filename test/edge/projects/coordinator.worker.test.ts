@@ -2,8 +2,8 @@ import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { projectBranches, projects } from '../../../edge/database/schema.ts';
 import { eventually } from '../../support/eventually.ts';
-import { type MeasuredProject, measuredProject } from '../../support/measured-project.ts';
-import { type MonitorGateway, startMonitorGateway } from '../../support/monitor-gateway.ts';
+import { type MeasuredProject, measuredProject } from '../../support/host/measured-project.ts';
+import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
 
 let gateway: MonitorGateway;
 let project: MeasuredProject;

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import type { Env } from '../../../edge/env.ts';
 import { LIMITS } from '../../../edge/rate-limits/limits.ts';
 import { readSettings } from '../../../edge/settings.ts';
-import { SETTINGS } from '../../support/worker.ts';
+import { SETTINGS } from '../../support/worker/worker.ts';
 
 const settingsWith = (variables: Record<string, string>) =>
   readSettings({

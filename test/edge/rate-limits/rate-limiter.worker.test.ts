@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vit
 import { type Bucket, bucketOf } from '../../../edge/rate-limits/buckets.ts';
 import type { LimitDecision } from '../../../edge/rate-limits/consume.ts';
 import { eventually } from '../../support/eventually.ts';
-import { type RateLimitGateway, startRateLimitGateway } from '../../support/rate-limit-gateway.ts';
+import { type RateLimitGateway, startRateLimitGateway } from '../../support/worker/rate-limit-gateway.ts';
 
 const newStateDir = () => mkdtemp(join(tmpdir(), 'branchgate-rate-limits-'));
 

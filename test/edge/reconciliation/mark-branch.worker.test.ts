@@ -5,7 +5,7 @@ import { projects } from '../../../edge/database/schema.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { clusterOnRecord } from '../../../edge/reconciliation/known-cluster.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
-import { insertBranch, readBranch, startRecords } from '../../support/records.ts';
+import { insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const EARLIER = new Date(NOW.getTime() - 1);

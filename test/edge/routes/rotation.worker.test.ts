@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Credentials } from '../../support/api.ts';
-import { startTripsGateway, type TripsGateway } from '../../support/trips-gateway.ts';
+import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 let gateway: TripsGateway;
 

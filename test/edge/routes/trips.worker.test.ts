@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Api } from '../../support/api.ts';
 import { callOperation, type Ids, OPERATIONS, type Operation } from '../../support/operations.ts';
-import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/trips-gateway.ts';
+import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 
 /** Long enough for all that need not wait to set out meanwhile. */
 const DELAY_MS = 20;

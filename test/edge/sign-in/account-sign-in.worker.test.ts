@@ -4,7 +4,7 @@ import { bucketOf } from '../../../edge/rate-limits/buckets.ts';
 import { hashPassword } from '../../../edge/sign-in/accounts/password-hash.ts';
 import { type Answer, Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
-import { expectSameAnswer } from '../../support/same-answer.ts';
+import { expectSameAnswer } from '../../support/sign-in/same-response.ts';
 import {
   askMagicLink,
   askSignUp,
@@ -15,8 +15,8 @@ import {
   readCode,
   signUp,
   verifyCode,
-} from '../../support/sign-in.ts';
-import { type SignInGateway, startSignInGateway } from '../../support/sign-in-gateway.ts';
+} from '../../support/sign-in/sign-in.ts';
+import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
 
 const CHALLENGE = {
   challenge_id: expect.stringMatching(/^[0-9a-f-]{36}$/),

@@ -13,7 +13,7 @@ import {
   users,
 } from '../../../edge/database/schema.ts';
 import { materialize } from '../../../edge/tenancy/materialize.ts';
-import { startD1, type TestD1 } from '../../support/d1.ts';
+import { startD1, type TestD1 } from '../../support/records/d1.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const later = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);

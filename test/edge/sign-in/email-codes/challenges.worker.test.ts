@@ -1,8 +1,11 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import type { ChallengeKind } from '../../../../edge/sign-in/email-codes/challenge.ts';
-import { type ChallengesGateway, startChallengesGateway } from '../../../support/challenges-gateway.ts';
 import { eventually } from '../../../support/eventually.ts';
-import { otherCode, readCode } from '../../../support/sign-in.ts';
+import { otherCode, readCode } from '../../../support/sign-in/sign-in.ts';
+import {
+  type ChallengesGateway,
+  startChallengesGateway,
+} from '../../../support/worker/challenges-gateway.ts';
 
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;

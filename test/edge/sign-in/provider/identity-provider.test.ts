@@ -15,7 +15,7 @@ import {
   tokensOfCliCode,
 } from '../../../../edge/sign-in/provider/identity-provider.ts';
 import { discover } from '../../../../edge/sign-in/provider/provider-client.ts';
-import { newSigner } from '../../../support/provider.ts';
+import { newSigner } from '../../../support/sign-in/provider.ts';
 
 const KEY = `1:${Buffer.alloc(32, 7).toString('base64')}`;
 /** What must be in no error: it could get into the log. */

@@ -6,9 +6,16 @@ import {
   type SecondStep,
   stepAfterPassword,
   stepOf,
-} from '../../../support/second-step.ts';
-import { askMagicLink, mailTo, otherCode, readCode, signUp, verifyCode } from '../../../support/sign-in.ts';
-import { type SignInGateway, startSignInGateway } from '../../../support/sign-in-gateway.ts';
+} from '../../../support/sign-in/second-step.ts';
+import {
+  askMagicLink,
+  mailTo,
+  otherCode,
+  readCode,
+  signUp,
+  verifyCode,
+} from '../../../support/sign-in/sign-in.ts';
+import { type SignInGateway, startSignInGateway } from '../../../support/worker/sign-in-gateway.ts';
 
 let gateway: SignInGateway;
 let email: string;

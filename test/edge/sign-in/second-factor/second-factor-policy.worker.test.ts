@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { LOCAL_PASSWORD } from '../../../../dev/identity-provider/accounts.ts';
 import { Api } from '../../../support/api.ts';
-import { startLocalProvider } from '../../../support/local-provider.ts';
-import { appCode, refusal, stepAfterPassword, stepOf } from '../../../support/second-step.ts';
+import { startLocalProvider } from '../../../support/sign-in/local-provider.ts';
+import { appCode, refusal, stepAfterPassword, stepOf } from '../../../support/sign-in/second-step.ts';
 import {
   askSignUp,
   type LoginBody,
@@ -11,8 +11,8 @@ import {
   readCode,
   signUp,
   verifyCode,
-} from '../../../support/sign-in.ts';
-import { type SignInGateway, startSignInGateway } from '../../../support/sign-in-gateway.ts';
+} from '../../../support/sign-in/sign-in.ts';
+import { type SignInGateway, startSignInGateway } from '../../../support/worker/sign-in-gateway.ts';
 
 const EMAIL = 'ada@example.com';
 

@@ -12,10 +12,10 @@ import {
   type SecondStep,
   stepAfterPassword,
   stepOf,
-} from '../../../support/second-step.ts';
-import { otherCode, signUp } from '../../../support/sign-in.ts';
-import { type SignInGateway, startSignInGateway } from '../../../support/sign-in-gateway.ts';
-import { SETTINGS } from '../../../support/worker.ts';
+} from '../../../support/sign-in/second-step.ts';
+import { otherCode, signUp } from '../../../support/sign-in/sign-in.ts';
+import { type SignInGateway, startSignInGateway } from '../../../support/worker/sign-in-gateway.ts';
+import { SETTINGS } from '../../../support/worker/worker.ts';
 
 let gateway: SignInGateway;
 let email: string;

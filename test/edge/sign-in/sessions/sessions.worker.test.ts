@@ -11,8 +11,8 @@ import { ApiError } from '../../../../edge/errors.ts';
 import type { Settings } from '../../../../edge/settings.ts';
 import type { AccountRow } from '../../../../edge/sign-in/accounts/accounts.ts';
 import { endSession, openSession, renewSession } from '../../../../edge/sign-in/sessions/sessions.ts';
-import { startD1, type TestD1 } from '../../../support/d1.ts';
-import { settingsFor } from '../../../support/provider.ts';
+import { startD1, type TestD1 } from '../../../support/records/d1.ts';
+import { settingsFor } from '../../../support/sign-in/provider.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const later = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);

@@ -1,0 +1,154 @@
+import { randomUUID } from 'node:crypto';
+import pg from 'pg';
+import type { Host } from '../../../agent/host.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
+import { BRANCH_ROLES, type BranchRole, loginName } from '../../../shared/branch/login.ts';
+import type { Params } from '../../../shared/protocol/operations.ts';
+import { startHost, type TestHost } from './host.ts';
+
+export type Identity = Params<'branch.finalize'>;
+type Access = Params<'access.apply'>['access'];
+export type Rule = Access['rules'][number];
+
+export const BUSY_WAIT_MS = 3_000;
+
+/** A branch as its client knows it. */
+export interface Branch extends Identity {
+  passwords: Record<BranchRole, string>;
+}
+
+/** A project of the edge, played by a test: it makes the calls that the saga makes. */
+export class Project {
+  readonly id: string;
+  readonly #host: Host;
+  readonly #rules: Rule[];
+  revision = 1;
+  /** What its access says beside the rules. */
+  restrictions: Pick<Partial<Access>, 'write_blocked' | 'closed'> = {};
+
+  constructor(
+    host: Host,
+    rules: Rule[] = [{ branch_id: null, cidr: '127.0.0.1/32' }],
+    id: string = randomUUID(),
+  ) {
+    this.id = id;
+    this.#host = host;
+    this.#rules = rules;
+  }
+
+  plan(database: string): Branch {
+    const password = () => makePassword();
+    return {
+      job_id: randomUUID(),
+      project_id: this.id,
+      branch_id: randomUUID(),
+      database,
+      passwords: { owner: password(), read_write: password(), read_only: password() },
+    };
+  }
+
+  async prepare(branch: Branch) {
+    const [owner, read_write, read_only] = await Promise.all(
+      BRANCH_ROLES.map((role) => scramVerifier(branch.passwords[role])),
+    );
+    return runOperation(this.#host, 'branch.prepare', {
+      ...identity(branch),
+      verifiers: { owner, read_write, read_only },
+      access: { revision: this.revision, rules: this.#rules, ...this.restrictions },
+    });
+  }
+
+  clone = (branch: Branch, source: string | null, busyWait = BUSY_WAIT_MS) =>
+    runOperation(this.#host, 'branch.clone', { ...identity(branch), source, busy_wait: busyWait });
+
+  publish = (branch: Branch) => runOperation(this.#host, 'branch.finalize', identity(branch));
+
+  prove = (branch: Branch) =>
+    runOperation(this.#host, 'branch.prove', { ...identity(branch), password: branch.passwords.read_write });
+
+  drop = (branch: Branch) =>
+    runOperation(this.#host, 'branch.drop', { ...identity(branch), job_id: randomUUID() });
+
+  /** All steps of a creation; the first two side by side, as the edge does it. */
+  async create(
+    database: string,
+    source: string | null,
+  ): Promise<Branch & { clone: Awaited<ReturnType<Project['clone']>> }> {
+    const branch = this.plan(database);
+    const [, clone] = await Promise.all([this.prepare(branch), this.clone(branch, source)]);
+    await this.publish(branch);
+    await this.prove(branch);
+    return { ...branch, clone };
+  }
+}
+
+export const identity = ({ job_id, project_id, branch_id, database }: Identity): Identity => ({
+  job_id,
+  project_id,
+  branch_id,
+  database,
+});
+
+/** An operation's parameters as words for the control tool. */
+export const toolOptions = (params: Record<string, unknown>): string[] =>
+  Object.entries(params).flatMap(([name, value]) => [`--${name.replaceAll('_', '-')}`, String(value)]);
+
+/** A host with one project, in whose `main` its owner has run `sql`. */
+export async function startHostWithProject(database: string, sql: string) {
+  const servers = await startHost();
+  const project = new Project(servers.host);
+  const main = await project.create(database, null);
+  await asClient(servers.host, 'direct', main, 'owner', sql);
+  return { servers, project, main };
+}
+
+/** Names of the databases that branches and clones have, finished or not. */
+export async function branchDatabases({ query }: TestHost): Promise<string[]> {
+  const rows = await query<{ datname: string }>(
+    "SELECT datname FROM pg_database WHERE datname ~ '^(db|bgjob)_' ORDER BY 1",
+  );
+  return rows.map(({ datname }) => datname);
+}
+
+/** How a client reaches a branch from outside. */
+export type Port = 'direct' | 'pooled';
+
+/** A client of the branch over TLS, as its connection URL says. The caller ends it. */
+export async function connect(
+  { settings }: Host,
+  port: Port,
+  branch: Branch,
+  role: BranchRole,
+  database = branch.database,
+  tls = true,
+): Promise<pg.Client> {
+  const client = new pg.Client({
+    host: '127.0.0.1',
+    port: port === 'direct' ? settings.POSTGRES_PORT : settings.POOLER_PORT,
+    user: loginName(branch.branch_id, role),
+    password: branch.passwords[role],
+    database,
+    ssl: tls && { rejectUnauthorized: false },
+    connectionTimeoutMillis: 10_000,
+  });
+  client.on('error', () => {});
+  await client.connect();
+  return client;
+}
+
+/** Runs one statement as a client of the branch. */
+export async function asClient<Row extends pg.QueryResultRow>(
+  host: Host,
+  port: Port,
+  branch: Branch,
+  role: BranchRole,
+  sql: string,
+): Promise<Row[]> {
+  const client = await connect(host, port, branch, role);
+  try {
+    return (await client.query<Row>(sql)).rows;
+  } finally {
+    await client.end();
+  }
+}

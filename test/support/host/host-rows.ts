@@ -1,0 +1,67 @@
+import type { Host } from '../../../agent/host.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import type { Method, Params, Result } from '../../../shared/protocol/operations.ts';
+import type { Cell, RowId, Scalar } from '../../../shared/protocol/tables.ts';
+import { asClient, type Branch } from './host-project.ts';
+
+/** A page as its reader sees it. */
+export interface Page extends Omit<Result<'row.list'>, 'rows'> {
+  rows: Record<string, Cell>[];
+}
+
+interface Change {
+  column: string;
+  primary_key?: string[];
+  id: RowId | Scalar;
+  value: Scalar | null;
+  expected?: Scalar | null;
+}
+
+/** The table browser over one branch, as the edge asks for it. */
+export class Browser {
+  readonly #host: Host;
+  readonly #branch: Branch;
+
+  constructor(host: Host, branch: Branch) {
+    this.#host = host;
+    this.#branch = branch;
+  }
+
+  /** Runs SQL as the branch's owner. */
+  owner = (sql: string) => asClient(this.#host, 'direct', this.#branch, 'owner', sql);
+
+  async tables(schema: string | null = null, after: Params<'table.list'>['after'] = null) {
+    return this.#run('table.list', { schema, after });
+  }
+
+  async page(table: string, offset = 0, limit = 50, schema = 'public'): Promise<Page> {
+    const page = await this.#run('row.list', { schema, table, limit, offset });
+    return { ...page, rows: page.rows.map((row) => named(page.columns, row)) };
+  }
+
+  async update(table: string, change: Change, schema = 'public') {
+    const { column, primary_key = ['id'], id, value, expected } = change;
+    const { columns, row } = await this.#run('row.update', {
+      schema,
+      table,
+      column,
+      primary_key,
+      id: [id].flat(),
+      value,
+      expected: expected === undefined ? null : { value: expected },
+    });
+    return named(columns, row);
+  }
+
+  delete(table: string, ids: (RowId | Scalar)[], primary_key = ['id'], schema = 'public') {
+    return this.#run('row.delete', { schema, table, primary_key, ids: ids.map((id) => [id].flat()) });
+  }
+
+  #run<M extends Method>(method: M, params: object): Promise<Result<M>> {
+    const { branch_id, database } = this.#branch;
+    return runOperation(this.#host, method, { branch_id, database, ...params });
+  }
+}
+
+const named = (columns: Result<'row.list'>['columns'], row: Cell[]) =>
+  Object.fromEntries(columns.map(({ name }, place) => [name, row[place] ?? null]));

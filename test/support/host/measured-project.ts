@@ -1,0 +1,104 @@
+import { eq } from 'drizzle-orm';
+import { openDatabase } from '../../../edge/database/database.ts';
+import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
+import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
+import type { BranchMeasurement } from '../../../shared/measurement.ts';
+import { measurementOf } from '../records/sample-measurement.ts';
+import type { MonitorGateway } from '../worker/monitor-gateway.ts';
+
+const NOW = new Date();
+export const MIB = 1024 * 1024;
+
+/** A project on record with a quota of 1000 MiB, to be measured by the test. */
+export async function measuredProject(
+  gateway: MonitorGateway,
+  more: Partial<typeof projects.$inferInsert> = {},
+) {
+  const db = openDatabase(gateway.database);
+  const [id, userId, hostId] = [crypto.randomUUID(), crypto.randomUUID(), crypto.randomUUID()];
+  const moments = { createdAt: NOW, updatedAt: NOW };
+  await db.batch([
+    db.insert(users).values({
+      id: userId,
+      issuer: 'i',
+      gid: userId,
+      email: 'ada@example.com',
+      role: 'owner',
+      tenantId: 'acme',
+      tenantSeenAt: NOW,
+      ...moments,
+    }),
+    db.insert(hosts).values({
+      id: hostId,
+      name: hostId,
+      dbHost: 'db.example.com',
+      directPort: 5432,
+      pooledPort: 6432,
+      createdAt: NOW,
+    }),
+    db.insert(projects).values({
+      id,
+      name: 'Web shop',
+      appKey: id,
+      env: 'prod',
+      status: 'active',
+      storageQuotaGib: 1000 / 1024,
+      hostId,
+      createdBy: userId,
+      tenantId: 'acme',
+      ...moments,
+      ...more,
+    }),
+  ]);
+  const coordinator = gateway.coordinator(id);
+  let measured = 0;
+
+  return {
+    ...coordinator,
+    id,
+    hostId,
+    db,
+    async branch(branchName: string, status: BranchStatus = 'active'): Promise<string> {
+      const branchId = crypto.randomUUID();
+      await db.insert(projectBranches).values({
+        id: branchId,
+        projectId: id,
+        branchName,
+        databaseName: `db_${branchId}`,
+        sourceDatabase: 'template0',
+        status,
+        lifespan: '7d',
+        createdBy: userId,
+        tenantId: 'acme',
+        ...moments,
+      });
+      return branchId;
+    },
+    setStatus: (branchId: string, status: BranchStatus) =>
+      db.update(projectBranches).set({ status }).where(eq(projectBranches.id, branchId)),
+    setQuota: (mib: number) =>
+      db
+        .update(projects)
+        .set({ storageQuotaGib: mib / 1024 })
+        .where(eq(projects.id, id)),
+    /** The next measurement: sizes in MiB, by branch id. */
+    measure: (sizes: Record<string, number>, hostId?: string) => {
+      measured += 1;
+      const branches: Record<string, Partial<BranchMeasurement>> = Object.fromEntries(
+        Object.entries(sizes).map(([branchId, mib]) => [branchId, { database_size_bytes: mib * MIB }]),
+      );
+      return coordinator.record(measurementOf(id, Date.now() + measured, branches), hostId);
+    },
+    row: async () => {
+      const [row] = await db.select().from(projects).where(eq(projects.id, id));
+      if (!row) throw new Error('the project is gone');
+      return row;
+    },
+    audited: async () =>
+      (await db.select().from(auditEvents).where(eq(auditEvents.projectId, id))).map(
+        ({ name, actorId, tenantId, metadata }) => ({ name, actorId, tenantId, metadata }),
+      ),
+  };
+}
+
+export type MeasuredProject = Awaited<ReturnType<typeof measuredProject>>;

@@ -1,0 +1,65 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
+import { Meter, type Round } from '../../../agent/measurement/meter.ts';
+import type { BranchMeasurement } from '../../../shared/measurement.ts';
+import type { TestHost } from './host.ts';
+import type { Branch } from './host-project.ts';
+
+const LOOK_EVERY_MS = 1_000;
+
+/** A session of the branch that has reported all it did. It is one more transaction. */
+export const flush = (client: pg.Client) =>
+  client.query('SELECT pg_stat_force_next_flush() FROM pg_database LIMIT 1');
+
+export function branchIn({ measurements }: Round, { branch_id }: Branch): BranchMeasurement {
+  const found = measurements
+    .flatMap(({ branches }) => branches)
+    .find((branch) => branch.branch_id === branch_id);
+  if (!found) throw new Error(`branch ${branch_id} was not measured`);
+  return found;
+}
+
+/** A meter as the agent has it, of which a test reads one branch. */
+export class TestMeter {
+  readonly meter: Meter;
+
+  constructor({ settings }: TestHost) {
+    this.meter = new Meter(settings, { keeps: true });
+  }
+
+  async read(branch: Branch): Promise<BranchMeasurement> {
+    return branchIn(await this.meter.measure(), branch);
+  }
+
+  /** Looks around while `action` runs, as often as the agent does. */
+  async lookDuring<T>(action: () => Promise<T>): Promise<T> {
+    const done = new AbortController();
+    const looking = (async () => {
+      while (!done.signal.aborted) {
+        await this.meter.look();
+        await sleep(LOOK_EVERY_MS);
+      }
+    })();
+    try {
+      return await action();
+    } finally {
+      done.abort();
+      await looking;
+    }
+  }
+
+  /** What `action` adds to the branch's numbers. */
+  async gainBy(branch: Branch, action: () => Promise<unknown>): Promise<BranchMeasurement> {
+    const before = await this.read(branch);
+    await action();
+    return difference(before, await this.read(branch));
+  }
+}
+
+const difference = (before: BranchMeasurement, after: BranchMeasurement): BranchMeasurement =>
+  Object.fromEntries(
+    Object.entries(after).map(([name, value]) => [
+      name,
+      typeof value === 'number' ? value - Number(Reflect.get(before, name)) : value,
+    ]),
+  ) as unknown as BranchMeasurement;

@@ -1,0 +1,169 @@
+import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../../shared/branch/login.ts';
+import type { BranchRow, Picture, RuleRow } from '../picture.ts';
+
+/** Databases that are nobody's branch. */
+const PLATFORM_DATABASES = ['branchgate', 'postgres', 'template0', 'template1'];
+
+/** The event that each kind of job leaves behind, and what it is about. */
+const EVENT_OF_JOB: Record<string, { name: string; subject: 'project_id' | 'branch_id' }> = {
+  'project.create': { name: 'project.created', subject: 'project_id' },
+  'branch.create': { name: 'branch.created', subject: 'branch_id' },
+  'branch.delete': { name: 'branch.deleted', subject: 'branch_id' },
+  'project.delete': { name: 'project.deleted', subject: 'project_id' },
+};
+
+const living = ({ records }: Picture) => records.branches.filter(({ status }) => status === 'active');
+const databasesOf = (picture: Picture) => living(picture).map(({ database_name }) => database_name);
+const loginsOf = (picture: Picture) =>
+  living(picture).flatMap(({ id }) => BRANCH_ROLES.map((role) => loginName(id, role)));
+const marksOf = (picture: Picture) =>
+  living(picture).map((branch) => mark(branch.database_name, branch.id, branch.project_id));
+
+const mark = (database: string, branchId = 'none', projectId = 'none') =>
+  `${database} of branch ${branchId}, project ${projectId}`;
+const ruleText = ({ project_id, branch_id, cidr }: RuleRow) => `${cidr} for ${branch_id ?? project_id}`;
+
+/** Who may come in from where, as the records want it. */
+const admissions = (picture: Picture) =>
+  living(picture).flatMap((branch) =>
+    BRANCH_ROLES.flatMap((role) =>
+      [...networksOf(picture, branch)].map(
+        (cidr) => `${loginName(branch.id, role)} to ${branch.database_name} from ${cidr}`,
+      ),
+    ),
+  );
+
+const networksOf = ({ records }: Picture, { id, project_id }: BranchRow) =>
+  new Set(
+    records.rules
+      .filter((rule) => rule.project_id === project_id && (rule.branch_id ?? id) === id)
+      .map(({ cidr }) => cidr),
+  );
+
+/** The same, as a rule file has it. */
+const admitted = (ruleFile: string) =>
+  [...ruleFile.matchAll(/^hostssl "([^"]+)" (\S+) (\S+) scram-sha-256$/gm)].flatMap(
+    ([, database, logins = '', cidr]) =>
+      logins.split(',').map((login) => `${login.slice(1, -1)} to ${database} from ${cidr}`),
+  );
+
+/**
+ * What has to agree once everything is at rest: one record and one database, or neither, and nothing around
+ * either of them too much or too little.
+ */
+const AGREEMENTS: Record<string, (picture: Picture) => { wanted: string[]; found: string[] }> = {
+  'open jobs': ({ records }) => ({
+    wanted: [],
+    found: records.jobs
+      .filter(({ status }) => status !== 'succeeded' && status !== 'failed')
+      .map(({ kind, id }) => `${kind} ${id}`),
+  }),
+  'records in between': ({ records }) => ({
+    wanted: [],
+    found: [
+      ...records.branches.filter(({ status }) => status !== 'active' && status !== 'deleted'),
+      ...records.projects.filter(({ status }) => status !== 'active'),
+    ].map(({ id, status }) => `${status} ${id}`),
+  }),
+  databases: (picture) => ({
+    wanted: [...PLATFORM_DATABASES, ...databasesOf(picture)],
+    found: picture.host.databases.map(({ name }) => name),
+  }),
+  // A clone that is not published takes no connections, one that is half dropped never will again.
+  'databases that can be used': (picture) => ({
+    wanted: marksOf(picture),
+    found: picture.host.databases
+      .filter(({ name, limit }) => !PLATFORM_DATABASES.includes(name) && limit === -1)
+      .map(({ name, comment }) => {
+        const { branch_id, project_id } = JSON.parse(comment ?? '{}') as Record<string, string>;
+        return mark(name, branch_id, project_id);
+      }),
+  }),
+  'directories below base/': ({ host }) => ({
+    wanted: host.databases.map(({ oid }) => oid),
+    found: host.directories,
+  }),
+  logins: (picture) => ({
+    wanted: loginsOf(picture),
+    found: picture.host.roles.filter((role) => role.startsWith('u_')),
+  }),
+  'group roles': ({ records, host }) => ({
+    wanted: records.projects.flatMap(({ id }) => BRANCH_ROLES.map((role) => groupName(id, role))),
+    found: host.roles.filter((role) => role.startsWith('g_')),
+  }),
+  'pooler entries': (picture) => ({
+    wanted: databasesOf(picture),
+    found: picture.host.poolerEntries.map(({ name, paused }) => (paused ? `${name}, paused` : name)),
+  }),
+  'pooler users': (picture) => ({
+    wanted: loginsOf(picture),
+    found: [...picture.host.ruleFiles.poolerUsers.matchAll(/^"([^"]+)"/gm)].map(([, login]) => String(login)),
+  }),
+  'rules of the direct port': (picture) => ({
+    wanted: admissions(picture),
+    found: admitted(picture.host.ruleFiles.postgresHba),
+  }),
+  'rules of the pooled port': (picture) => ({
+    wanted: admissions(picture),
+    found: admitted(picture.host.ruleFiles.poolerHba),
+  }),
+  "branches in the agent's tables": (picture) => ({
+    wanted: marksOf(picture),
+    found: picture.host.branches.map((row) => mark(row.database, row.branch_id, row.project_id)),
+  }),
+  "logins in the agent's tables": (picture) => ({
+    wanted: loginsOf(picture),
+    found: picture.host.logins,
+  }),
+  "rules in the agent's tables": ({ records, host }) => ({
+    wanted: records.rules.map(ruleText),
+    found: host.rules.map(ruleText),
+  }),
+  "projects in the agent's tables": ({ records, host }) => ({
+    wanted: records.projects.map((row) => `${row.id}, rules at revision ${row.access_revision}`),
+    found: host.projects.map((row) => `${row.project_id}, rules at revision ${row.access_revision}`),
+  }),
+  'rules still to be applied': ({ records }) => ({
+    wanted: [],
+    found: records.projects
+      .filter(({ access_applied, access_revision }) => access_applied < access_revision)
+      .map(({ id }) => id),
+  }),
+  'sealed passwords': (picture) => ({
+    wanted: loginsOf(picture),
+    found: picture.records.credentials.map((row) => loginName(row.branch_id, row.role as BranchRole)),
+  }),
+  // What was made or deleted has one event, whatever number of jobs and attempts had a hand in it.
+  'audit events': ({ records }) => ({
+    wanted: [
+      ...new Set(
+        records.jobs.flatMap((job) => {
+          const event = EVENT_OF_JOB[job.kind];
+          return event && job.status === 'succeeded' ? `${event.name} ${job[event.subject]}` : [];
+        }),
+      ),
+    ],
+    found: records.audit.map(({ name, project_id, branch_id }) => `${name} ${branch_id ?? project_id}`),
+  }),
+};
+
+/** Every disagreement, in words; none when all is well. */
+export const violations = (picture: Picture): string[] =>
+  Object.entries(AGREEMENTS).flatMap(([what, compare]) => {
+    const { wanted, found } = compare(picture);
+    return [
+      ...without(wanted, found).map((item) => `${what}: ${item} is missing`),
+      ...without(found, wanted).map((item) => `${what}: ${item} is too much`),
+    ];
+  });
+
+/** What is left of `items` when each of `others` has taken an equal one away. */
+function without(items: string[], others: string[]): string[] {
+  const counts = new Map<string, number>();
+  for (const other of others) counts.set(other, (counts.get(other) ?? 0) + 1);
+  return items.filter((item) => {
+    const count = counts.get(item) ?? 0;
+    if (count > 0) counts.set(item, count - 1);
+    return count === 0;
+  });
+}

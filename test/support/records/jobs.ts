@@ -1,0 +1,36 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { JobError, JobStep } from '../../../shared/project/job.ts';
+import type { Api } from '../api.ts';
+
+export interface Job {
+  id: string;
+  kind: string;
+  status: string;
+  steps: JobStep[];
+  error: JobError | null;
+}
+
+const LOOK_EVERY_MS = 20;
+
+/** The job once it has ended, well or not. */
+async function ended(api: Api, jobId: string): Promise<Job> {
+  for (;;) {
+    const { body } = await api.get<Job>(`/api/v1/jobs/${jobId}`);
+    if (body.status === 'succeeded' || body.status === 'failed') return body;
+    await sleep(LOOK_EVERY_MS);
+  }
+}
+
+/** Deletes a branch and waits until its database is gone too. */
+export async function dropBranch(api: Api, projectId: string, branchId: string): Promise<void> {
+  const path = `/api/v1/projects/${projectId}/branches/${branchId}`;
+  const { body } = await api.delete<{ job_id: string }>(path);
+  await ended(api, body.job_id);
+}
+
+/** Deletes a project and waits until its databases are gone, which is when its record goes. */
+export async function dropProject(api: Api, projectId: string): Promise<void> {
+  const path = `/api/v1/projects/${projectId}`;
+  await api.delete(path);
+  while ((await api.get(path)).status !== 404) await sleep(LOOK_EVERY_MS);
+}

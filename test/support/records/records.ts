@@ -1,0 +1,70 @@
+import { eq } from 'drizzle-orm';
+import { type Database, openDatabase } from '../../../edge/database/database.ts';
+import { auditEvents, hosts, jobs, projectBranches, projects, users } from '../../../edge/database/schema.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
+import type { RecordedBranch } from '../../../edge/reconciliation/differences.ts';
+import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
+import { startD1 } from './d1.ts';
+
+const EARLIER = new Date('2026-01-01T00:00:00Z');
+const times = { createdAt: EARLIER, updatedAt: EARLIER };
+
+/** The user of these records, at work. */
+export const ACTOR = {
+  userId: 'u',
+  email: 'e',
+  tenantId: 't',
+  ip: null,
+  userAgent: null,
+  requestId: 'r',
+} as const;
+
+/** A real D1 with the project on a host `h`. */
+export async function startRecords() {
+  const { binding, stop } = await startD1();
+  const db = openDatabase(binding);
+  await insertProject(db, 'h');
+  return { binding, db, stop };
+}
+
+/** Records of a project `p` on the host, which nobody has made. @param hostId registered here if it is not yet */
+export async function insertProject(db: Database, hostId: string): Promise<void> {
+  const user = { id: 'u', issuer: 'i', gid: 'g', email: 'e', role: 'owner', tenantId: 't' };
+  const host = { name: hostId, dbHost: 'db.example.com', directPort: 5432, pooledPort: 6432 };
+  const project = { id: 'p', name: 'P', appKey: 'p', env: 'prod', status: 'active' } as const;
+  await db.insert(users).values({ ...user, tenantSeenAt: EARLIER, ...times });
+  await db
+    .insert(hosts)
+    .values({ id: hostId, ...host, createdAt: EARLIER })
+    .onConflictDoNothing();
+  await db.insert(projects).values({ ...project, hostId, createdBy: 'u', tenantId: 't', ...times });
+}
+
+/** Record of a branch of that project. */
+export async function insertBranch(
+  db: Database,
+  status: BranchStatus,
+  expiresAt: Date | null = null,
+): Promise<RecordedBranch> {
+  const id = crypto.randomUUID();
+  const about = { projectId: 'p', tenantId: 't', status };
+  const names = { branchName: id, databaseName: `db_${id}`, sourceDatabase: 'db_p_prod' };
+  await db
+    .insert(projectBranches)
+    .values({ id, ...about, ...names, lifespan: '7d', expiresAt, createdBy: 'u', ...times });
+  return { id, ...about };
+}
+
+/** A deletion of the project that is over: the trace that projects leave. */
+export async function insertDeletion(db: Database, hostId: string, projectId: string): Promise<void> {
+  const about = { id: crypto.randomUUID(), kind: 'project.delete', branchId: null } as const;
+  const job = newJob({ ...about, projectId, hostId, actor: ACTOR }, EARLIER);
+  await db.insert(jobs).values({ ...job, status: 'succeeded' });
+}
+
+/** What the records say of the branch, and the names of its audit events. */
+export async function readBranch(db: Database, { id }: RecordedBranch) {
+  const [row] = await db.select().from(projectBranches).where(eq(projectBranches.id, id));
+  const events = await db.select().from(auditEvents).where(eq(auditEvents.branchId, id));
+  return { status: row?.status, events: events.map(({ name }) => name) };
+}

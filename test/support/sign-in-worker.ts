@@ -1,7 +1,0 @@
-export {
-  Challenges,
-  default,
-  HostLink,
-  ProjectCoordinator,
-  RateLimiter,
-} from '../../edge/worker.ts';

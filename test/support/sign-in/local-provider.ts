@@ -1,0 +1,31 @@
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { openIdProvider } from '../../../dev/identity-provider/provider.ts';
+import { freePort } from '../free-port.ts';
+
+/** The local stack's identity provider, in this process. @returns also what a gateway's settings say of it */
+export async function startLocalProvider() {
+  const stateDir = mkdtempSync(join(tmpdir(), 'branchgate-idp-'));
+  const port = await freePort();
+  const issuer = `http://127.0.0.1:${port}`;
+  const clientSecret = 'secret of the test';
+  const provider = await openIdProvider({
+    issuer,
+    stateDir,
+    gatewayUrl: 'http://127.0.0.1',
+    clientSecret,
+    serviceName: 'branchgate',
+  });
+  const server = provider.listen(port, '127.0.0.1');
+  await once(server, 'listening');
+  return {
+    settings: { IDP_URL: issuer, IDP_CLIENT_SECRET: clientSecret },
+    stop: async () => {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+      rmSync(stateDir, { recursive: true });
+    },
+  };
+}

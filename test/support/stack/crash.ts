@@ -1,0 +1,26 @@
+import { readFileSync } from 'node:fs';
+import { sendSignal } from '../../../dev/processes/send-signal.ts';
+import type { PartName } from '../../../dev/stack/programs.ts';
+import type { Stack } from './stack.ts';
+
+/** A part, or of PostgreSQL every process at once; `postmaster` is its first alone, and the others notice later. */
+export type Victim = PartName | 'postmaster';
+
+export const partOf = (victim: Victim): PartName => (victim === 'postmaster' ? 'postgres' : victim);
+
+/** Processes that PostgreSQL has started, which are in no group of its own; none for other parts. */
+export function childrenOf(stack: Stack, victim: Victim): number[] {
+  const { postgres } = stack.state.pids;
+  if (victim !== 'postgres' || !postgres) return [];
+  const children = readFileSync(`/proc/${postgres}/task/${postgres}/children`, 'utf8');
+  return children.split(' ').filter(Boolean).map(Number);
+}
+
+/** SIGKILL. */
+export async function crash(stack: Stack, victim: Victim): Promise<void> {
+  // Looked up first: without its parent a process can't be told from any other.
+  const children = childrenOf(stack, victim);
+  const killed = stack.kill(partOf(victim));
+  for (const child of children) sendSignal(child, 'SIGKILL');
+  await killed;
+}

@@ -1,0 +1,161 @@
+import { once } from 'node:events';
+import { createServer, type IncomingMessage } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { WebSocket, WebSocketServer } from 'ws';
+import type { Method } from '../../../shared/protocol/operations.ts';
+
+/** A place on the way between gateway and agent. */
+export interface Spot {
+  method: Method;
+  side: 'call' | 'reply';
+}
+
+interface Post extends Spot {
+  holds: boolean;
+  /** Called when a frame has arrived there. */
+  meet: () => void;
+}
+
+/** A link, as the two sockets it is made of here. */
+interface Pair {
+  gateway: WebSocket;
+  agent: WebSocket;
+  /** What comes is lost, and nobody is told. */
+  swallows: boolean;
+}
+
+/**
+ * Stands between the agent and its gateway and understands their frames, so that a test can stop the service at
+ * an exact step without a switch in the product. What nobody looks out for passes unchanged. When one side of a
+ * link goes, the other side's socket is cut at once, as it is when a process dies.
+ */
+export class LinkProxy {
+  /** What the agent dials in place of the gateway. */
+  readonly url: string;
+  readonly #server;
+  readonly #target: string;
+  readonly #upgrades = new WebSocketServer({ noServer: true });
+  readonly #methods = new Map<string, Method>();
+  #posts: Post[] = [];
+  #held: (() => void)[] = [];
+  #pairs: Pair[] = [];
+  /** Milliseconds that each frame is on its way. */
+  delay = 0;
+  /** How often each call and each reply arrives. */
+  copies: 1 | 2 = 1;
+
+  private constructor(server: ReturnType<typeof createServer>, target: string) {
+    this.#server = server;
+    this.#target = target;
+    this.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    server.on('upgrade', (request, socket, head) => this.#connect(request, socket, head));
+  }
+
+  /** @param gatewayUrl need not answer yet */
+  static async start(gatewayUrl: string): Promise<LinkProxy> {
+    const server = createServer((_request, response) => response.writeHead(404).end()).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    return new LinkProxy(server, gatewayUrl.replace(/^http/, 'ws'));
+  }
+
+  /** Stops the next frame at this spot. @returns when it has arrived */
+  hold(spot: Spot): Promise<void> {
+    return this.#post(spot, true);
+  }
+
+  /** Lets the next frame at this spot pass. @returns when it has */
+  watch(spot: Spot): Promise<void> {
+    return this.#post(spot, false);
+  }
+
+  /** Sends on what is held, unless its link is gone by now, and stops nothing any more. */
+  letGo(): void {
+    const held = this.#held;
+    this.#held = [];
+    this.#posts = [];
+    for (const goOn of held) goOn();
+  }
+
+  /** Ends the links of now, without a goodbye. */
+  cut(): void {
+    for (const { gateway, agent } of this.#pairs) {
+      gateway.terminate();
+      agent.terminate();
+    }
+  }
+
+  /** The links of now stay open and carry nothing any more; new ones work. */
+  swallow(): void {
+    for (const pair of this.#pairs) pair.swallows = true;
+  }
+
+  async stop(): Promise<void> {
+    for (const socket of this.#upgrades.clients) socket.terminate();
+    this.#server.close();
+    await once(this.#server, 'close');
+  }
+
+  #post(spot: Spot, holds: boolean): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#posts.push({ ...spot, holds, meet: resolve });
+    return promise;
+  }
+
+  /** The name that was dialled is part of the handshake's signature, so the gateway is told the same one. */
+  #connect(request: IncomingMessage, socket: Duplex, head: Buffer): void {
+    const gateway = new WebSocket(`${this.#target}${request.url}`, {
+      headers: { host: request.headers.host },
+      perMessageDeflate: false,
+    });
+    socket.on('error', () => {});
+    gateway.on('error', () => socket.destroy());
+    gateway.on('open', () => {
+      this.#upgrades.handleUpgrade(request, socket, head, (agent) => {
+        agent.on('error', () => {});
+        const pair = { gateway, agent, swallows: false };
+        this.#pairs.push(pair);
+        agent.on('close', () => {
+          this.#pairs = this.#pairs.filter((other) => other !== pair);
+        });
+        this.#relay(pair, gateway, agent);
+        this.#relay(pair, agent, gateway);
+      });
+    });
+  }
+
+  #relay(pair: Pair, from: WebSocket, to: WebSocket): void {
+    let onTheWay = Promise.resolve();
+    from.on('message', (data) => {
+      if (pair.swallows) return;
+      const text = data.toString();
+      const spot = this.#spotOf(text);
+      const copies = spot ? this.copies : 1;
+      const arrive = () => {
+        if (pair.swallows || to.readyState !== WebSocket.OPEN) return;
+        for (let sent = 0; sent < copies; sent++) to.send(text);
+      };
+      const { delay } = this;
+      const goOn = () => {
+        onTheWay = onTheWay.then(() => (delay > 0 ? sleep(delay).then(arrive) : arrive()));
+      };
+      const post = this.#posts.find(({ method, side }) => method === spot?.method && side === spot.side);
+      this.#posts = this.#posts.filter((other) => other !== post);
+      if (post?.holds) this.#held.push(goOn);
+      else goOn();
+      post?.meet();
+    });
+    from.on('close', () => to.terminate());
+  }
+
+  /** Null for the handshake and for beats. */
+  #spotOf(text: string): Spot | null {
+    if (!text.startsWith('{')) return null;
+    const { id, method } = JSON.parse(text) as { id?: string; method?: Method };
+    if (!id) return null;
+    if (method) this.#methods.set(id, method);
+    const asked = this.#methods.get(id);
+    return asked ? { method: asked, side: method ? 'call' : 'reply' } : null;
+  }
+}

@@ -1,0 +1,190 @@
+import { execFile } from 'node:child_process';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import { accessToken, SCOPES, scopeNames } from '../../../dev/identity-provider/access-token.ts';
+import { initializeDataFolder } from '../../../dev/servers/data-folder.ts';
+import { devFolder } from '../../../dev/stack/dev-folder.ts';
+import { stackProcesses } from '../../../dev/stack/leftovers.ts';
+import { agentSettings, type PartName } from '../../../dev/stack/programs.ts';
+import { readSettings } from '../../../dev/stack/settings.ts';
+import {
+  type Stack as LocalStack,
+  type StackState,
+  startStack as startLocalStack,
+} from '../../../dev/stack/stack.ts';
+import { checkAnswer } from '../contract.ts';
+import { freePort } from '../free-port.ts';
+
+export interface StackOptions {
+  /** A folder that outlives the stack; left out, a temporary one that goes with it. */
+  devDir?: string;
+  /** Settings by name. `GATEWAY_URL` makes the agent dial something else than the gateway. */
+  env?: Record<string, string>;
+  /** Whether a part that ends is started again by itself. Default true. */
+  restarts?: boolean;
+}
+
+export interface TokenOptions {
+  email?: string;
+  tenant?: string;
+  role?: string;
+  /** One scope alone; left out: both. */
+  scope?: (typeof SCOPES)[number];
+  /** Seconds; negative for a token that has expired. */
+  expiresIn?: number;
+  /** Seconds that the clock it is dated by is ahead of this one, or negative. */
+  ahead?: number;
+}
+
+export interface RequestOptions {
+  token?: string;
+  method?: string;
+  /** Sent as JSON; a body makes the method POST unless one is given. */
+  body?: unknown;
+  headers?: Record<string, string>;
+}
+
+export interface Stack {
+  /** As in `stack.json`, kept up to date. */
+  readonly state: StackState;
+  url: string;
+  devDir: string;
+  /** SIGKILL; of the gateway, workerd and its runner at once. */
+  kill(part: PartName): Promise<void>;
+  /** For parts that were killed. */
+  start(part: PartName): Promise<void>;
+  /** Puts an empty cluster in the place of PostgreSQL's data, while that is down. @returns takes it away again */
+  swapCluster(): Promise<() => void>;
+  /** Resolves once the gateway answers and a host is linked. */
+  untilReady(milliseconds?: number): Promise<void>;
+  token(options?: TokenOptions): Promise<string>;
+  /** @throws Error when the answer is not as the API describes it */
+  fetch(path: string, options?: RequestOptions): Promise<Response>;
+  /** Runs a command of the agent's control tool on the database host, as the agent's user. */
+  agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
+  /** Ends everything. @throws Error when a process is left */
+  stop(): Promise<void>;
+}
+
+/** For tests that look whether D1 changed: a measurement can change it. */
+export const UNMEASURED = { MEASURE_INTERVAL_SECONDS: '3600' };
+
+/** For tests that ask more often than a client may. */
+export const UNLIMITED = Object.fromEntries(
+  ['READS', 'WRITES', 'PUBLIC'].map((name) => [`LIMIT_${name}_PER_MINUTE`, '100000']),
+);
+
+const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
+const STACKS = new Set<LocalStack>();
+
+// A test run that is cut off leaves nothing behind.
+process.once('exit', () => {
+  for (const { state } of STACKS) for (const pid of Object.values(state.pids)) if (pid) end(-pid);
+});
+
+function end(pid: number) {
+  try {
+    process.kill(pid, 'SIGKILL');
+  } catch {
+    // It has ended.
+  }
+}
+
+/** The stack of `npm start`, in this process, on free ports and in a folder of its own. */
+export async function startStack(options: StackOptions = {}): Promise<Stack> {
+  const devDir = options.devDir ?? temporaryFolder();
+  const isNew = !existsSync(devFolder(devDir).choicesFile);
+  const settings = readSettings({
+    PATH: process.env.PATH,
+    DEV_DIR: devDir,
+    ...(isNew ? await freePorts() : {}),
+    ...options.env,
+  });
+  const report = () => {};
+  const stack = await startLocalStack(settings, { report, restarts: options.restarts ?? true });
+  STACKS.add(stack);
+  const { site, parts, state } = stack;
+
+  return {
+    state,
+    url: state.base_url,
+    devDir,
+    kill: (part) => parts[part].kill(),
+    start: (part) => parts[part].start(),
+    async swapCluster() {
+      const { data } = site.host;
+      const away = `${data}.away`;
+      renameSync(data, away);
+      mkdirSync(data);
+      await initializeDataFolder(data, site.binaries.postgres, site.user);
+      return () => {
+        rmSync(data, { recursive: true });
+        renameSync(away, data);
+      };
+    },
+    async untilReady(milliseconds = 30_000) {
+      for (const deadline = Date.now() + milliseconds; !(await stack.isReady()); await sleep(20)) {
+        if (Date.now() > deadline) throw new Error('the stack is not ready');
+      }
+    },
+    token({
+      email = 'ada@example.com',
+      tenant = 'acme',
+      role = 'owner',
+      scope,
+      expiresIn = 3600,
+      ahead = 0,
+    }: TokenOptions = {}) {
+      const scopes = scopeNames(scope ? [scope] : SCOPES);
+      const issuedAt = new Date(Date.now() + ahead * 1000);
+      const expiresAt = new Date(issuedAt.getTime() + expiresIn * 1000);
+      const claims = { email, tenant, role, scopes, issuedAt, expiresAt };
+      return accessToken(site.folder.identityProvider, claims);
+    },
+    async fetch(path, options: RequestOptions = {}) {
+      const { token, body, headers, method = body === undefined ? 'GET' : 'POST' } = options;
+      const response = await fetch(`${state.base_url}${path}`, {
+        method,
+        headers: {
+          ...(token && { authorization: `Bearer ${token}` }),
+          ...(body !== undefined && { 'content-type': 'application/json' }),
+          ...headers,
+        },
+        ...(body !== undefined && { body: JSON.stringify(body) }),
+      });
+      const { status } = response;
+      const bodyText = await response.clone().text();
+      checkAnswer({ method, path, status, headers: response.headers, bodyText });
+      return response;
+    },
+    agentTool(...words) {
+      const { uid, gid } = site.user;
+      const options = { env: agentSettings(site), uid, gid, cwd: site.host.dir };
+      return promisify(execFile)(site.binaries.node, [site.binaries.agent, ...words], options);
+    },
+    async stop() {
+      await stack.stop();
+      STACKS.delete(stack);
+      const left = stackProcesses(devDir);
+      for (const { pid } of left) end(pid);
+      if (options.devDir === undefined) rmSync(devDir, { recursive: true });
+      if (left.length > 0) throw new Error(`${left.length} processes of the stack were left`);
+    },
+  };
+}
+
+/** Readable by others, unlike what mkdtemp makes: started by root, the servers run as another user. */
+export function temporaryFolder(): string {
+  const dir = mkdtempSync(join(tmpdir(), 'branchgate-stack-'));
+  chmodSync(dir, 0o755);
+  return dir;
+}
+
+/** A free port for each part, by the name of its setting. */
+export async function freePorts(): Promise<Record<string, string>> {
+  const ports = await Promise.all(PORT_NAMES.map(async (name) => [name, String(await freePort())]));
+  return Object.fromEntries(ports);
+}

@@ -1,0 +1,24 @@
+import { type AuthenticationSettings, authenticate } from '../../../edge/authentication/authenticate.ts';
+import { ApiError } from '../../../edge/errors.ts';
+
+let settings: AuthenticationSettings | undefined;
+
+/** Authentication in workerd, alone: the identity of the bearer, or why there is none. */
+export default {
+  async fetch(request, env, context) {
+    settings ??= {
+      SERVICE_NAME: 'branchgate',
+      BASE_URL: 'https://api.example.com',
+      JWT_KEYS: [],
+      IDP_URL: env.IDP_URL,
+      BASE_IDP_KEY_ENDPOINT: `${env.IDP_URL}/keys`,
+    };
+    const moment = { now: new Date(), waitUntil: (work: Promise<unknown>) => context.waitUntil(work) };
+    try {
+      return Response.json(await authenticate(request.headers.get('authorization'), { settings, ...moment }));
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      return Response.json({ code: error.failure.code, reason: error.message }, { status: 400 });
+    }
+  },
+} satisfies ExportedHandler<{ IDP_URL: string }>;

@@ -1,0 +1,79 @@
+import { Hono } from 'hono';
+import { app } from '../../../edge/app.ts';
+import type { Env } from '../../../edge/env.ts';
+import { HostLink } from '../../../edge/host-link/host-link.ts';
+import { callHost, hostLink } from '../../../edge/hosts/call-host.ts';
+import { ProjectCoordinator as Coordinator } from '../../../edge/projects/coordinator.ts';
+import { coordinatorOf } from '../../../edge/projects/coordinator-stub.ts';
+import type { ProjectMeasurement } from '../../../shared/measurement.ts';
+import { BOUNDS, type Bounds } from '../../../shared/protocol/bounds.ts';
+import type { Method, Params } from '../../../shared/protocol/operations.ts';
+
+/** Remembers what came to it, for the test to ask. */
+export class ProjectCoordinator extends Coordinator {
+  readonly #came: ProjectMeasurement[] = [];
+
+  override async recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
+    this.#came.push(measurement);
+    await super.recordMeasurement(measurement, hostId);
+  }
+
+  async came(): Promise<ProjectMeasurement[]> {
+    return this.#came;
+  }
+}
+
+export { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
+
+/** The gateway, plus a way in for the test: what the coordinator would ask of a host. */
+
+export class TestedHostLink extends HostLink {
+  constructor(ctx: DurableObjectState, env: Env) {
+    super(ctx, env, { ...BOUNDS, ...(env.BOUNDS as Partial<Bounds>) });
+  }
+}
+
+const wayIn = new Hono<{ Bindings: Env }>()
+  .post('/test/call', async (context) => {
+    const { host_id, method, params } = await context.req.json<{
+      host_id: string;
+      method: Method;
+      params: Params<Method>;
+    }>();
+    return context.json(await callHost(context.env, host_id, method, params));
+  })
+  .get('/test/measurements/:project_id', async (context) => {
+    const coordinator = coordinatorOf(context.env, context.req.param('project_id'));
+    return context.json(await (coordinator as unknown as ProjectCoordinator).came());
+  })
+  .get('/test/linked/:host_id', async (context) => {
+    return context.json(await hostLink(context.env, context.req.param('host_id')).linked());
+  });
+
+const ABOUT_TABLES = {
+  branch_id: '00000000-0000-4000-8000-000000000001',
+  database: 'db_shop_prod',
+  schema: null,
+  after: null,
+};
+
+/** For the bench: the same call over the link, and as a request to a server of the host's. */
+const calls = new Hono<{ Bindings: Env }>()
+  .get('/calls/link/:host_id', async (context) => {
+    const outcome = await callHost(context.env, context.req.param('host_id'), 'table.list', ABOUT_TABLES);
+    return context.json(outcome, outcome.ok ? 200 : 503);
+  })
+  .get('/calls/http/:port', async (context) => {
+    const answer = await fetch(`http://127.0.0.1:${context.req.param('port')}/`, {
+      method: 'POST',
+      body: JSON.stringify({ method: 'table.list', params: ABOUT_TABLES }),
+    });
+    return context.json({ ok: true, result: await answer.json() });
+  });
+
+const appOf = (path: string) =>
+  path.startsWith('/test/') ? wayIn : path.startsWith('/calls/') ? calls : app;
+
+export default {
+  fetch: (request, env, context) => appOf(new URL(request.url).pathname).fetch(request, env, context),
+} satisfies ExportedHandler<Env>;

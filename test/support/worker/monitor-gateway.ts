@@ -1,0 +1,121 @@
+import type { Mail } from '../../../edge/mail/mail.ts';
+import type { LastMeasurement } from '../../../edge/monitoring/measurement-store.ts';
+import type { MeasurementEvent } from '../../../edge/monitoring/measurement-streams.ts';
+import type { MetricHistory, Range } from '../../../edge/monitoring/metric-history.ts';
+import type { Point } from '../../../edge/monitoring/metrics.ts';
+import type { StorageStatus } from '../../../edge/monitoring/storage-quota.ts';
+import type { Failure } from '../../../shared/failures.ts';
+import type { ProjectMeasurement } from '../../../shared/measurement.ts';
+import { migratedD1 } from '../records/d1.ts';
+import { startMailServer } from '../sign-in/mail-server.ts';
+import type { MonitorCall } from './monitor-worker.ts';
+import { bundle, SETTINGS, startWorker } from './worker.ts';
+
+/** Of `measurements`. */
+export const INTERVAL_SECONDS = 60;
+
+/** Coordinators in real workerd with a real D1, and where they post their mails to. */
+export async function startMonitorGateway() {
+  const mails = await startMailServer();
+  const worker = startWorker(await bundle('monitor-worker'), {
+    d1Databases: ['DB'],
+    durableObjects: {
+      HOST_LINK: { className: 'HostLink', useSQLite: true },
+      PROJECT_COORDINATOR: { className: 'TestedCoordinator', useSQLite: true },
+      OUTBOX: { className: 'TestedOutbox', useSQLite: true },
+      MEASUREMENTS: { className: 'TestedMeasurements', useSQLite: true },
+      RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
+    },
+    bindings: {
+      ...SETTINGS,
+      INTERVAL_SECONDS,
+      MAIL_API_URL: mails.url,
+      MAIL_API_KEY: 'key of the test',
+      MAIL_FROM: 'branchgate@example.com',
+      ALERT_EMAIL: 'team@example.com',
+    },
+  });
+  const url = (await worker.ready).origin;
+  const database = await migratedD1(worker);
+
+  const call = async <R>(object: MonitorCall['object'], name: string, method: string, ...args: unknown[]) => {
+    const body = JSON.stringify({ object, name, method, args } satisfies MonitorCall);
+    const response = await fetch(url, { method: 'POST', body });
+    const answer = await response.json();
+    if (!response.ok) throw new Error((answer as { error: string }).error);
+    return answer as R;
+  };
+
+  return {
+    database,
+    mails,
+    /** Measurements under the test's own clock. */
+    measurements: (name: string) => ({
+      record: (
+        measured: ProjectMeasurement[],
+        branches: { id: string; branchName: string }[],
+        nows: number[],
+      ) => call<(MeasurementEvent | null)[]>('measurements', name, 'record', measured, branches, nows),
+      last: () => call<LastMeasurement | null>('measurements', name, 'last'),
+      isOverdue: (now: number) => call<boolean>('measurements', name, 'isOverdue', now),
+      read: (branchId: string, range: Range) => call<Point[]>('measurements', name, 'read', branchId, range),
+      after: (moment: number, limit: number) =>
+        call<ReturnType<MetricHistory['after']>>('measurements', name, 'after', moment, limit),
+      counts: () => call<Record<string, number>>('measurements', name, 'counts'),
+      rowsWritten: () => call<number>('measurements', name, 'rowsWritten'),
+    }),
+    /** An outbox under the test's own clock. */
+    outbox: (name: string) => ({
+      put: (mail: Mail, now: number) =>
+        call<{ waiting: number; wokenAt: number | null }>('outbox', name, 'put', mail, now),
+      send: (now: number) => call<{ waiting: number; wokenAt: number | null }>('outbox', name, 'send', now),
+    }),
+    coordinator: (projectId: string) => ({
+      record: (measurement: ProjectMeasurement, hostId?: string) =>
+        call('coordinator', projectId, 'recordMeasurement', measurement, ...(hostId ? [hostId] : [])),
+      remember: (measured: ProjectMeasurement[]) => call('coordinator', projectId, 'remember', measured),
+      judge: () => call<StorageStatus | null>('monitor', projectId, 'judge', projectId),
+      last: () => call<{ last: LastMeasurement | null; overdue: boolean }>('monitor', projectId, 'last'),
+      series: (reference: string, range: Range) =>
+        call<{ branchId: string; points: Point[] }>('monitor', projectId, 'series', reference, range),
+      extend: (...branchIds: string[]) =>
+        call<({ branch: unknown } | { failure: Failure })[]>(
+          'coordinator',
+          projectId,
+          'changeLifespans',
+          branchIds.map((id) => ({
+            branch: { id, projectId, protected: false, lifespan: '7d' },
+            lifespan: '1m',
+            hostId: crypto.randomUUID(),
+            actor: { tenantId: 'acme' },
+          })),
+        ),
+      reserveClones: (clones: { branchId: string; sourceId: string }[], succeeds = true) =>
+        call<({ job: unknown } | { refused: Failure })[]>(
+          'coordinator',
+          projectId,
+          'reserveClones',
+          clones.map((clone) => ({ projectId, ...clone })),
+          succeeds,
+        ),
+      wake: () => call('coordinator', projectId, 'wake', projectId),
+      ring: () => call('coordinator', projectId, 'ring'),
+      reset: () => call('coordinator', projectId, 'reset').catch(() => {}),
+      inspect: () =>
+        call<{ kept: Record<string, unknown>; alarm: number | null }>('coordinator', projectId, 'inspect'),
+      stream: (
+        wanted: { branchId: string | null; seconds: number; since: number | null },
+        signal?: AbortSignal,
+      ) =>
+        fetch(`${url}/stream/${projectId}?wanted=${encodeURIComponent(JSON.stringify(wanted))}`, {
+          ...(signal && { signal }),
+        }),
+    }),
+    stop: async () => {
+      await worker.dispose();
+      await mails.stop();
+    },
+  };
+}
+
+export type MonitorGateway = Awaited<ReturnType<typeof startMonitorGateway>>;

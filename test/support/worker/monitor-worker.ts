@@ -1,0 +1,183 @@
+import { DurableObject } from 'cloudflare:workers';
+import type { LifespanChange } from '../../../edge/branches/change-lifespan.ts';
+import type { Env } from '../../../edge/env.ts';
+import type { Reservation } from '../../../edge/jobs/reservation.ts';
+import type { JobRow } from '../../../edge/jobs/saga.ts';
+import type { Mail } from '../../../edge/mail/mail.ts';
+import { Outbox } from '../../../edge/mail/outbox.ts';
+import { MeasurementStore } from '../../../edge/monitoring/measurement-store.ts';
+import type { Range } from '../../../edge/monitoring/metric-history.ts';
+import type { Clone } from '../../../edge/monitoring/storage-quota.ts';
+import { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
+import { coordinatorOf } from '../../../edge/projects/coordinator-stub.ts';
+import { readSettings } from '../../../edge/settings.ts';
+import type { ProjectMeasurement } from '../../../shared/measurement.ts';
+
+export { HostLink } from '../../../edge/host-link/host-link.ts';
+export { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
+
+/** A project's measurements under a clock that the test sets, and the coordinator with a look into its storage. */
+
+export class TestedMeasurements extends DurableObject<Env> {
+  readonly #measurements = new MeasurementStore(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
+
+  async record(
+    measured: ProjectMeasurement[],
+    branches: { id: string; branchName: string }[],
+    nows: number[],
+  ) {
+    return measured.map((measurement, n) => this.#measurements.record(measurement, branches, nows[n] ?? 0));
+  }
+
+  async last() {
+    return this.#measurements.last();
+  }
+
+  async isOverdue(now: number) {
+    return this.#measurements.isOverdue(now);
+  }
+
+  async read(branchId: string, range: Range) {
+    return this.#measurements.read(branchId, range);
+  }
+
+  async after(moment: number, limit: number) {
+    return this.#measurements.after(moment, limit);
+  }
+
+  /** How many points are kept, by their step in milliseconds. */
+  async counts() {
+    const rows = this.ctx.storage.sql.exec<{ step: number; n: number }>(
+      'select step, count(*) as n from points group by step',
+    );
+    return Object.fromEntries(rows.toArray().map(({ step, n }) => [step, n]));
+  }
+
+  async rowsWritten() {
+    return this.ctx.storage.sql.exec<{ n: number }>('select total_changes() as n').one().n;
+  }
+}
+
+export class TestedOutbox extends DurableObject<Env> {
+  #woken: number[] = [];
+  #sent: Promise<unknown> = Promise.resolve();
+  readonly #outbox = new Outbox({
+    storage: this.ctx.storage,
+    settings: () => readSettings(this.env),
+    wakeAt: (moment) => this.#woken.push(moment),
+    waitUntil: (work) => {
+      this.#sent = work;
+    },
+  });
+
+  /** @returns how many mails wait, and for when the object asked to be woken */
+  async put(mail: Mail, now: number) {
+    this.#woken = [];
+    this.#outbox.put(mail, now);
+    await this.#sent;
+    return this.#state();
+  }
+
+  async send(now: number) {
+    this.#woken = [];
+    await this.#outbox.send(now);
+    return this.#state();
+  }
+
+  #state() {
+    const waiting = this.ctx.storage.kv.get<unknown[]>('outbox')?.length ?? 0;
+    return { waiting, wokenAt: this.#woken.at(-1) ?? null };
+  }
+}
+
+const RECORD = `insert into project_branches
+  (id, project_id, branch_name, database_name, source_database, status, lifespan, created_by, tenant_id, created_at, updated_at)
+  select ?1, id, ?1, 'db_' || ?1, 'template0', 'creating', '7d', created_by, tenant_id, 0, 0 from projects where id = ?2`;
+
+export class TestedCoordinator extends ProjectCoordinator {
+  /** What its storage holds, save measurements and their history. */
+  async inspect() {
+    const { last_measurement, ...kept } = Object.fromEntries(await this.ctx.storage.list());
+    return { kept, alarm: await this.ctx.storage.getAlarm() };
+  }
+
+  /** All at once. */
+  async changeLifespans(changes: LifespanChange[]) {
+    return Promise.all(changes.map((change) => this.changeLifespan(change)));
+  }
+
+  /** Keeps measurements as if each had come when it was made, and tells nobody. */
+  async remember(measured: ProjectMeasurement[]) {
+    const measurements = new MeasurementStore(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
+    for (const measurement of measured) {
+      const branches = measurement.branches.map(({ branch_id: id }) => ({ id, branchName: id }));
+      measurements.record(measurement, branches, Date.parse(measurement.observed_at));
+    }
+  }
+
+  /** Its alarm, as the runtime would call it. */
+  async ring() {
+    await this.alarm();
+  }
+
+  /** Loses its memory and every call that has not been answered. */
+  async reset() {
+    this.ctx.abort('reset by the test');
+  }
+
+  /** Clones that are reserved by their bare record, or refused for another reason. */
+  async reserveClones(clones: Clone[], succeeds: boolean) {
+    const reserve = async ({ projectId, branchId }: Clone): Promise<Reservation> => {
+      if (!succeeds) return { refused: { code: 'BRANCH_EXISTS' } };
+      await this.env.DB.prepare(RECORD).bind(branchId, projectId).run();
+      return { job: { id: branchId } as JobRow };
+    };
+    return Promise.all(clones.map((clone) => this.monitor.reserveClone(clone, () => reserve(clone))));
+  }
+}
+
+interface TestedEnv extends Env {
+  OUTBOX: DurableObjectNamespace<TestedOutbox>;
+  MEASUREMENTS: DurableObjectNamespace<TestedMeasurements>;
+  PROJECT_COORDINATOR: DurableObjectNamespace<TestedCoordinator>;
+}
+
+export interface MonitorCall {
+  object: 'measurements' | 'coordinator' | 'monitor' | 'outbox';
+  /** Of the object. */
+  name: string;
+  method: string;
+  args: unknown[];
+}
+
+type Callable = Record<string, (...args: unknown[]) => Promise<unknown>>;
+
+function objectOf(env: TestedEnv, { object, name }: MonitorCall): Callable {
+  const measurements = env.MEASUREMENTS.get(env.MEASUREMENTS.idFromName(name));
+  const coordinator = coordinatorOf(env, name);
+  const outbox = env.OUTBOX.get(env.OUTBOX.idFromName(name));
+  return { measurements, outbox, coordinator, monitor: coordinator.monitor }[object] as unknown as Callable;
+}
+
+export default {
+  async fetch(request, env) {
+    const url = new URL(request.url);
+    if (url.pathname.startsWith('/stream/')) {
+      const projectId = url.pathname.slice('/stream/'.length);
+      const wanted = JSON.parse(url.searchParams.get('wanted') ?? '');
+      const outcome = await coordinatorOf(env, projectId).monitor.stream(projectId, wanted);
+      // Whose type is not known is compressed by Miniflare, and that waits for more.
+      const headers = { 'Content-Type': 'text/event-stream' };
+      return 'stream' in outcome
+        ? new Response(outcome.stream, { headers })
+        : Response.json(outcome, { status: 429 });
+    }
+    const call = await request.json<MonitorCall>();
+    try {
+      const result = await objectOf(env, call)[call.method]?.(...call.args);
+      return Response.json(result ?? null);
+    } catch (error) {
+      return Response.json({ error: String(error) }, { status: 500 });
+    }
+  },
+} satisfies ExportedHandler<TestedEnv>;

@@ -1,0 +1,67 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import type { Bucket } from '../../../edge/rate-limits/buckets.ts';
+import type { LimitDecision } from '../../../edge/rate-limits/consume.ts';
+import type { Inspection, TestRequest } from './rate-limit-worker.ts';
+import { bundle, SETTINGS, startWorker } from './worker.ts';
+
+const WORKER = 'rate-limit-gateway';
+const CLASS = 'TestedRateLimiter';
+
+/** The limiter in real workerd, its objects' storage in `stateDir`. */
+export async function startRateLimitGateway(options: {
+  stateDir: string;
+  windowSeconds: number;
+  limits?: Record<string, string>;
+}) {
+  const before = new Set(workerdsOfThisProcess());
+  const worker = startWorker(await bundle('rate-limit-worker'), {
+    name: WORKER,
+    resourcePersistencePath: options.stateDir,
+    durableObjects: { RATE_LIMITER: { className: CLASS, useSQLite: true } },
+    bindings: { ...SETTINGS, WINDOW_SECONDS: options.windowSeconds, ...options.limits },
+  });
+  const url = (await worker.ready).origin;
+  const [workerd] = workerdsOfThisProcess().filter((pid) => !before.has(pid));
+  if (workerd === undefined) throw new Error('no workerd was started');
+
+  const post = async (request: TestRequest) =>
+    (await fetch(url, { method: 'POST', body: JSON.stringify(request) })).json();
+
+  return {
+    /** That many at once, in one isolate. */
+    takes: async (charge: Bucket, times = 1) =>
+      (await post({ charge, times, reset: false })) as LimitDecision[],
+    /** The same while the object is reset under the calls. */
+    takesInReset: async (charge: Bucket, times: number) =>
+      (await post({ charge, times, reset: true })) as LimitDecision[],
+    givesBack: async (charge: Bucket) => {
+      await post({ charge, times: 0, reset: false, givesBack: true });
+    },
+    inspect: async (charge: Bucket) => (await post({ charge, times: 0, reset: false })) as Inspection,
+    /** Takes the object out of memory, as the runtime does with an idle one. */
+    evict: ({ bucket }: Bucket) => worker.unsafeEvictDurableObject(WORKER, CLASS, { name: bucket }),
+    /** Ends workerd as a crash does: nothing gets a chance to write. */
+    crash: async () => {
+      process.kill(workerd, 'SIGKILL');
+      await worker.dispose();
+    },
+    stop: () => worker.dispose(),
+  };
+}
+
+export type RateLimitGateway = Awaited<ReturnType<typeof startRateLimitGateway>>;
+
+function workerdsOfThisProcess(): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => {
+      try {
+        const [, command, parent] =
+          /^\d+ \((.*)\) \S (\d+)/.exec(readFileSync(`/proc/${pid}/stat`, 'utf8')) ?? [];
+        return command === 'workerd' && parent === String(process.pid);
+      } catch {
+        return false;
+      }
+    })
+    .map(Number);
+}

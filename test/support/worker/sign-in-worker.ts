@@ -1,0 +1,7 @@
+export {
+  Challenges,
+  default,
+  HostLink,
+  ProjectCoordinator,
+  RateLimiter,
+} from '../../../edge/worker.ts';

@@ -1,0 +1,98 @@
+import { eq } from 'drizzle-orm';
+import { openDatabase } from '../../../edge/database/database.ts';
+import { hosts, projects } from '../../../edge/database/schema.ts';
+import type { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
+import { Api } from '../api.ts';
+import type { Ids } from '../operations.ts';
+import { migratedD1 } from '../records/d1.ts';
+import { measurementOf } from '../records/sample-measurement.ts';
+import { newSigner, startProvider } from '../sign-in/provider.ts';
+import { TALLY_HEADER, type Tally } from './trips.ts';
+import type { HostLink } from './trips-worker.ts';
+import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker } from './worker.ts';
+
+const UNLIMITED = '10000000';
+
+/**
+ * The whole gateway in real workerd, a project with one of each thing, and a host that answers at once.
+ * @param delayMs before every call of an object or of D1 sets out
+ */
+export async function startTripsGateway(delayMs: number) {
+  const signer = newSigner('key-1');
+  const provider = await startProvider(signer);
+  const { url: issuer } = provider;
+  provider.document = { keys: [signer.entry], issuer, authorization_endpoint: `${issuer}/authorize` };
+  const worker = startWorker(await bundle('trips-worker'), {
+    d1Databases: ['DB'],
+    durableObjects: OBJECTS,
+    bindings: {
+      ...SETTINGS,
+      IDP_URL: issuer,
+      LIMIT_PUBLIC_PER_MINUTE: UNLIMITED,
+      LIMIT_READS_PER_MINUTE: UNLIMITED,
+      DELAY_MS: delayMs,
+    },
+  });
+  const { origin: url } = await worker.ready;
+  const database = await migratedD1(worker);
+  const db = openDatabase(database);
+  const makeHost = async () => {
+    const id = crypto.randomUUID();
+    const ports = { directPort: 5432, pooledPort: 6432 };
+    const now = new Date();
+    await db
+      .insert(hosts)
+      .values({ id, name: id, dbHost: 'db.example.com', ...ports, enrolledAt: now, createdAt: now });
+    return id;
+  };
+  await makeHost();
+  const token = await signer.token({
+    gid: 'user-1',
+    email: 'ada@example.com',
+    role: 'owner',
+    scp: ['branchgate:read', 'branchgate:write'],
+    exp: new Date(Date.now() + 3_600_000).toISOString(),
+    ctx: { tenant_id: 'acme' },
+  });
+  const api = new Api(url, token);
+
+  return {
+    url,
+    api,
+    platform: new Api(url, PLATFORM_SECRET),
+    /** Puts the project on a new host. @returns says whether its agent is connected, and whether it answers */
+    async moveProject(projectId: string) {
+      const hostId = await makeHost();
+      await db.update(projects).set({ hostId }).where(eq(projects.id, projectId));
+      const links = await worker.getDurableObjectNamespace('HOST_LINK');
+      const link = links.get(links.idFromName(hostId)) as unknown as HostLink;
+      return (linked: boolean, answers?: boolean) => link.setLinked(linked, answers);
+    },
+    /** A project with a branch, a rule, a job and a measurement. */
+    async makeThings(): Promise<Ids> {
+      const { id: project_id, main_branch } = await api.project('Shop');
+      const { id: branch_id } = await api.branch(project_id, 'made');
+      const { id: rule_id } = await api.allow(project_id);
+      const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
+      const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
+      const coordinator = coordinators.get(
+        coordinators.idFromName(project_id),
+      ) as unknown as ProjectCoordinator;
+      await coordinator.recordMeasurement(
+        measurementOf(project_id, Date.now(), { [main_branch.id]: {}, [branch_id]: {} }),
+      );
+      const job_id = body.jobs[0]?.id ?? '';
+      return { project_id, branch_id, branch_ref: branch_id, rule_id, job_id, table: 'book' };
+    },
+    stop: async () => {
+      await worker.dispose();
+      await provider.stop();
+    },
+  };
+}
+
+export type TripsGateway = Awaited<ReturnType<typeof startTripsGateway>>;
+
+/** What the request of this answer cost. */
+export const tallyOf = ({ headers }: { headers: Headers }): Tally =>
+  JSON.parse(headers.get(TALLY_HEADER) ?? '') as Tally;

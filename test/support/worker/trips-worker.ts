@@ -1,0 +1,85 @@
+import { app } from '../../../edge/app.ts';
+import type { Env } from '../../../edge/env.ts';
+import { HostLink as RealHostLink } from '../../../edge/host-link/host-link.ts';
+import { type CallOutcome, failed } from '../../../edge/host-link/pending-calls.ts';
+import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/coordinator.ts';
+import { RateLimiter as RealRateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
+import { Challenges as RealChallenges } from '../../../edge/sign-in/email-codes/challenges.ts';
+import type { Method, Params, Result } from '../../../shared/protocol/operations.ts';
+import { TALLY_HEADER, type Tally, Trips } from './trips.ts';
+
+/** The whole gateway with slow bindings, and a host that has done everything as soon as it is asked. */
+
+let known: Trips | undefined;
+
+const tripsOf = (env: Env): Trips => {
+  known ??= new Trips(env, env.DELAY_MS as number);
+  return known;
+};
+
+const ANSWERS: { [M in Method]?: (params: Params<M>) => Result<M> } = {
+  'branch.prepare': () => ({}),
+  'branch.clone': () => ({
+    created: true,
+    strategy: 'reflink',
+    clone_ms: 1,
+    paused_ms: 0,
+    source_bytes: 8_388_608,
+  }),
+  'branch.finalize': () => ({}),
+  'branch.prove': () => ({ login_ms: 1 }),
+  'access.apply': ({ access: { revision } }) => ({ revision }),
+  'table.list': () => ({ tables: [], has_more: false }),
+  'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
+};
+
+export class HostLink extends RealHostLink {
+  #linked = true;
+  #answers = true;
+
+  /** @param answers left out: as long as it is linked */
+  async setLinked(linked: boolean, answers = linked): Promise<void> {
+    this.#linked = linked;
+    this.#answers = answers;
+  }
+
+  override async linked(): Promise<boolean> {
+    return this.#linked;
+  }
+
+  override async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
+    if (!this.#answers) return failed('HOST_UNAVAILABLE', 'the host of the test does not answer');
+    const answer = ANSWERS[method] as ((given: Params<Method>) => Result<Method>) | undefined;
+    if (!answer) throw new Error(`the host of the test does not know ${method}`);
+    return { ok: true, result: answer(params) };
+  }
+}
+
+export class ProjectCoordinator extends RealCoordinator {
+  constructor(state: DurableObjectState, env: Env) {
+    super(state, tripsOf(env).env);
+  }
+}
+
+export class RateLimiter extends RealRateLimiter {
+  constructor(state: DurableObjectState, env: Env) {
+    super(state, tripsOf(env).env);
+  }
+}
+
+export class Challenges extends RealChallenges {
+  constructor(state: DurableObjectState, env: Env) {
+    super(state, tripsOf(env).env);
+  }
+}
+
+export default {
+  async fetch(request, env, context) {
+    const trips = tripsOf(env);
+    trips.begin();
+    const response = await app.fetch(request, trips.env, context);
+    const answer = new Response(response.body, response);
+    answer.headers.set(TALLY_HEADER, JSON.stringify(trips.tally() satisfies Tally));
+    return answer;
+  },
+} satisfies ExportedHandler<Env>;
