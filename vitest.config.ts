@@ -30,7 +30,7 @@ export default defineConfig({
         test: {
           name: 'stack',
           include: [STACK],
-          globalSetup: 'test/support/stack/stack/shared-stack.ts',
+          globalSetup: 'test/support/stack/shared-stack.ts',
           sequence: { groupOrder: 2 },
           ...WITH_SERVERS,
         },
