@@ -1,0 +1,72 @@
+import { existsSync, globSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+
+const ROOT = join(import.meta.dirname, '../..');
+const DOCUMENTS = globSync(['*.md', 'docs/**/*.md'], { cwd: ROOT }).sort();
+/** Decision records and benchmark pages describe the code of their day, so their paths are not checked. */
+const DATED = /^docs\/(?:decisions|benchmarks)\//;
+
+const LINK = /\]\(([^)\s]+)\)/g;
+/** `edge/routes/branches.ts`, `test/simulation`: anything in backticks that starts with a folder of the sources. */
+const PATH = /`((?:agent|dev|docs|edge|shared|test)\/[\w./-]*)`/g;
+const HEADING = /^#{1,6} +(.+)$/gm;
+const FENCED = /^```.*?^```/gms;
+
+const read = (document: string) => readFileSync(join(ROOT, document), 'utf8');
+const linksOf = (text: string) =>
+  [...text.replaceAll(FENCED, '').matchAll(LINK)].map(([, link = '']) => link);
+const pathsOf = (text: string) => [...text.matchAll(PATH)].map(([, path = '']) => path);
+
+/** The anchor that GitHub gives a heading. */
+const anchorOf = (heading: string) =>
+  heading
+    .toLowerCase()
+    .replaceAll(/[^\p{L}\p{N}\s_-]/gu, '')
+    .replaceAll(' ', '-');
+
+const anchorsOf = (document: string) =>
+  [...read(document).replaceAll(FENCED, '').matchAll(HEADING)].map(([, heading = '']) => anchorOf(heading));
+
+/** Whether a relative link leads to a file or folder, and its fragment to a heading. */
+function leadsSomewhere(document: string, link: string): boolean {
+  const [path = '', fragment] = link.split('#');
+  const target = path === '' ? document : join(dirname(document), path);
+  if (!existsSync(join(ROOT, target))) return false;
+  return fragment === undefined || anchorsOf(target).includes(fragment);
+}
+
+/** A file, a folder, or a file without its suffixes. */
+const isPath = (path: string) =>
+  existsSync(join(ROOT, path)) || globSync(`${path}.*`, { cwd: ROOT }).length > 0;
+
+describe('the search', () => {
+  test('finds the documents', () => {
+    expect(DOCUMENTS).toContain('README.md');
+    expect(DOCUMENTS).toContain('docs/specification.md');
+  });
+
+  test('finds links and paths, and detects wrong ones', () => {
+    const text =
+      'See [one](docs/storage.md#d1), `edge/app.ts`, `test/end-to-end/` and `npm test`.\n```\n[x](y)\n```';
+    expect(linksOf(text)).toEqual(['docs/storage.md#d1']);
+    expect(pathsOf(text)).toEqual(['edge/app.ts', 'test/end-to-end/']);
+    expect(leadsSomewhere('README.md', 'docs/specification.md#23-lifespans')).toBe(true);
+    expect(leadsSomewhere('README.md', 'docs/specification.md#no-such-section')).toBe(false);
+    expect(leadsSomewhere('README.md', 'docs/no-such-page.md')).toBe(false);
+    expect(isPath('test/architecture/documents')).toBe(true);
+    expect(isPath('edge/no-such-file.ts')).toBe(false);
+  });
+});
+
+test.each(DOCUMENTS)('%s has only relative links that lead to a file and a heading', (document) => {
+  const relative = linksOf(read(document)).filter((link) => !/^[a-z]+:/.test(link));
+  expect(relative.filter((link) => !leadsSomewhere(document, link))).toEqual([]);
+});
+
+test.each(DOCUMENTS.filter((document) => !DATED.test(document)))(
+  '%s names only paths that exist',
+  (document) => {
+    expect(pathsOf(read(document)).filter((path) => !isPath(path))).toEqual([]);
+  },
+);
