@@ -1,6 +1,6 @@
 import type { Context } from 'hono';
 import type { FailureCode } from '../shared/failures.ts';
-import type { Actor } from './audit/actor.ts';
+import { type Actor, actorWith, type ClientDetails } from './audit/actor.ts';
 import type { PreAuth } from './authentication/own-tokens.ts';
 import type { Reach } from './authentication/permissions.ts';
 import type { Identity, Principal } from './authentication/principal.ts';
@@ -37,18 +37,12 @@ export const databaseOf = (context: AppContext): Database => openDatabase(contex
 export const connectingIp = (context: AppContext): string | null =>
   context.req.header('cf-connecting-ip') ?? null;
 
-/** Whom the audit row of this request names. */
-export const actorOf = (context: AppContext): Actor => actorAs(context, context.var.principal);
-
-/** The same, of somebody who signs in with it; without a user's id where it is not sure that it is they. */
-export const actorAs = <Id extends string | null>(
-  context: AppContext,
-  { userId, email, tenantId }: { userId: Id; email: string; tenantId: string },
-) => ({
-  userId,
-  email,
-  tenantId,
+/** The client of this request, as audit rows name it. */
+export const clientOf = (context: AppContext): ClientDetails => ({
   ip: connectingIp(context),
   userAgent: context.req.header('user-agent')?.slice(0, 256) ?? null,
   requestId: context.var.requestId,
 });
+
+/** The actor that the audit rows of this request name. */
+export const actorOf = (context: AppContext): Actor => actorWith(clientOf(context), context.var.principal);

@@ -21,3 +21,12 @@ export const noActor = (tenantId: string): AuditActor => ({
   userAgent: null,
   requestId: null,
 });
+
+/** The client of a request: its address, its `User-Agent` and the request's ID. */
+export type ClientDetails = Pick<Actor, 'ip' | 'userAgent' | 'requestId'>;
+
+/** The actor of an audit row. @param user with `userId` null while it is not proven that the client is this user */
+export const actorWith = <Id extends string | null>(
+  client: ClientDetails,
+  { userId, email, tenantId }: { userId: Id; email: string; tenantId: string },
+) => ({ userId, email, tenantId, ...client });

@@ -1,31 +1,15 @@
 import type { MiddlewareHandler } from 'hono';
 import { renderFailure } from '../api/failure-envelope.ts';
 import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
-import type { Env } from '../env.ts';
-import { ApiError } from '../errors.ts';
 import { type Bucket, bucketOf, isReading } from './buckets.ts';
-import { consume, type LimitDecision } from './consume.ts';
-
-const taken = (env: Env, charge: Bucket): Promise<LimitDecision> =>
-  consume(env, charge).catch((error: Error) => {
-    throw new ApiError('LIMITER_UNAVAILABLE', undefined, error.message);
-  });
+import { admit, consumeOrFail, rateLimited } from './enforce-limit.ts';
 
 /** Begins to count the request; `admission` waits for the verdict. */
 export function countRequest(c: AppContext, charge: Bucket): void {
-  const verdict = taken(c.env, charge);
+  const verdict = consumeOrFail(c.env, charge);
   // Who waits for it hears of a failure; when nobody gets that far, it is no unhandled one.
   verdict.catch(() => {});
   c.set('limitDecision', verdict);
-}
-
-const refusal = ({ retryAfter }: LimitDecision) => ({
-  code: 'RATE_LIMITED' as const,
-  fields: { retry_after: retryAfter },
-});
-
-function admit(verdict: LimitDecision): void {
-  if (!verdict.admitted) throw ApiError.of(refusal(verdict));
 }
 
 /** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
@@ -36,17 +20,6 @@ export async function enforceRequestLimit(c: AppContext, charge: Bucket): Promis
   countRequest(c, charge);
   await requireAdmission(c);
 }
-
-/**
- * Counts something other than the request itself, whose answer goes on telling of the request's own limit.
- * @throws ApiError LIMITER_UNAVAILABLE
- */
-export const isWithinLimit = async (c: AppContext, charge: Bucket): Promise<boolean> =>
-  (await taken(c.env, charge)).admitted;
-
-/** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
-export const enforceLimit = async (c: AppContext, charge: Bucket): Promise<void> =>
-  admit(await taken(c.env, charge));
 
 /**
  * Ids that name no project would each have a count of its own: they are charged to the tenant instead.
@@ -75,7 +48,7 @@ export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
   if (!verdict.admitted && c.res.status !== 429) {
     // Hono keeps the headers of the answer that is replaced; this one is a 401's alone.
     c.res.headers.delete('WWW-Authenticate');
-    c.res = renderFailure(c, refusal(verdict));
+    c.res = renderFailure(c, rateLimited(verdict));
   }
   const { headers } = c.res;
   headers.set('X-RateLimit-Limit', String(verdict.limit));

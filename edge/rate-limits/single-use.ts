@@ -1,32 +1,34 @@
-import { FAILURES } from '../../shared/failures.ts';
-import type { AppContext } from '../app-env.ts';
-import { ApiError } from '../errors.ts';
+import type { Env } from '../env.ts';
 import { sha256 } from '../sha256.ts';
-import { signInFailed } from '../sign-in/provider/provider-failure.ts';
 import { bucketOf } from './buckets.ts';
 import { refund } from './consume.ts';
-import { isWithinLimit } from './limit-requests.ts';
+import { isWithinLimit } from './enforce-limit.ts';
 
-const UNAVAILABLE = 503;
+type OneTimeKind = Parameters<typeof bucketOf.use>[0];
 
-/**
- * Does what a state or a code is good for, once, whatever comes of it: who guesses at a verifier has one guess. Only
- * while the provider is away nothing was tried, and it may be tried again.
- * @throws ApiError SIGN_IN_FAILED when it was used, LIMITER_UNAVAILABLE
- */
-export async function useOnce<T>(
-  c: AppContext,
-  what: 'state' | 'code',
-  secret: string,
-  work: () => Promise<T>,
-): Promise<T> {
-  const charge = bucketOf.use(what, await sha256(secret));
-  if (!(await isWithinLimit(c, charge))) throw signInFailed(`the ${what} was used before`);
-  try {
-    return await work();
-  } catch (error) {
-    const isAway = error instanceof ApiError && FAILURES[error.failure.code].status === UNAVAILABLE;
-    if (isAway) await refund(c.env, charge);
-    throw error;
+/** Ensures that a value is used once within an hour. The value is counted under its hash, because it may be a secret. */
+export class SingleUse {
+  readonly #env: Env;
+  readonly #kind: OneTimeKind;
+  readonly #value: string;
+
+  constructor(env: Env, kind: OneTimeKind, value: string) {
+    this.#env = env;
+    this.#kind = kind;
+    this.#value = value;
+  }
+
+  /** @returns whether this is the first use. @throws ApiError LIMITER_UNAVAILABLE */
+  async consume(): Promise<boolean> {
+    return isWithinLimit(this.#env, await this.#bucket());
+  }
+
+  /** Makes the value usable again. */
+  async refund(): Promise<void> {
+    await refund(this.#env, await this.#bucket());
+  }
+
+  async #bucket() {
+    return bucketOf.use(this.#kind, await sha256(this.#value));
   }
 }

@@ -1,8 +1,7 @@
 import { z } from 'zod';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import type { AppContext } from '../app-env.ts';
 import { ApiError } from '../errors.ts';
-import { readSettings } from '../settings.ts';
+import type { Settings } from '../settings.ts';
 import { EmailAddress } from '../sign-in/accounts/accounts.ts';
 import { logIn } from '../sign-in/accounts/password-login.ts';
 import { CODE_DIGITS } from '../sign-in/email-codes/challenge.ts';
@@ -13,13 +12,14 @@ import {
   verifyEmailCode,
 } from '../sign-in/email-codes/email-code.ts';
 import { LoginResponse } from '../sign-in/sessions/login-response.ts';
+import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
 const PASSWORD_MAX = 256;
 
 const Provider = z.string().max(64).optional().meta({
   description:
-    '`base`, `base_idp`, or the name of the service (`branchgate`) alone or with `_idp`, in any case. All name the same.',
+    '`base`, `base_idp`, or the name of the service (`branchgate`), alone or with `_idp`, in any case. All values have the same meaning.',
   example: 'branchgate',
 });
 
@@ -62,7 +62,7 @@ const EmailCode = z
 const Challenge = z.strictObject({
   challenge_id: z.uuid(),
   channel: z.enum(['email']),
-  expires_at: z.iso.datetime().meta({ description: 'If the mail is late, the code holds longer.' }),
+  expires_at: z.iso.datetime().meta({ description: 'Later, if the mail is delayed.' }),
 });
 
 const SignedUp = z.strictObject({
@@ -74,15 +74,14 @@ const SignedUp = z.strictObject({
   method: z.enum(['email_otp']),
 });
 
-const challengeRecord = ({ challengeId, expiresAt }: StartedChallenge) => ({
+const toChallengeResponse = ({ challengeId, expiresAt }: StartedChallenge) => ({
   challenge_id: challengeId,
   channel: 'email' as const,
   expires_at: new Date(expiresAt).toISOString(),
 });
 
-/** The name of the service is a setting, so no schema can know it. @throws ApiError VALIDATION_FAILED */
-function checkProvider(c: AppContext, provider: string | undefined): void {
-  const { SERVICE_NAME } = readSettings(c.env);
+/** Checked outside the schema, because the name of the service is a setting. @throws ApiError VALIDATION_FAILED */
+function checkProvider({ SERVICE_NAME }: Settings, provider: string | undefined): void {
   const known = ['base', SERVICE_NAME].flatMap((name) => [name, `${name}_idp`]);
   if (provider === undefined || known.includes(provider.toLowerCase())) return;
   const details = [{ path: 'provider', message: `Expected one of ${known.join(', ')}` }];
@@ -99,17 +98,18 @@ router.openapi(
     path: '/api/v1/auth/login',
     summary: 'Sign in with a password',
     description:
-      'Answers with tokens, or with a pre-auth token for the second factor. Wrong passwords are limited to 30 an hour and e-mail address, and to 100 from one client address.',
+      'Returns tokens, or a pre-auth token if a second factor is required. Wrong passwords are limited to 30 per hour for an e-mail address and to 100 per hour from a client address.',
     tags,
     request: { body: jsonBody(Login) },
-    responses: { 200: response('Tokens, or what is due before there are any.', LoginResponse) },
+    responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
     failures: ['CREDENTIALS_WRONG', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
     const { email, password, provider } = c.req.valid('json');
-    checkProvider(c, provider);
+    const context = signInContextOf(c);
+    checkProvider(context.settings, provider);
     c.header('Cache-Control', 'no-store');
-    return c.json(await logIn(c, email, password), 200);
+    return c.json(await logIn(context, email, password), 200);
   },
 );
 
@@ -121,22 +121,24 @@ router.openapi(
     path: '/api/v1/auth/signup',
     summary: 'Sign up for an account',
     description:
-      'Mails a code to the address; bring it to `magic-link/verify` and the account is made. The answer is the same for an address that has an account: its owner is mailed that.',
+      'Mails a code to the address. Submit the code to `magic-link/verify` to create the account. The response is the same if the address already has an account; its owner is then notified by mail.',
     tags,
     request: { body: jsonBody(SignUp) },
-    responses: { 202: response('A code is on its way.', SignedUp) },
+    responses: { 202: response('The mail will be sent.', SignedUp) },
     failures: ['MAIL_UNAVAILABLE'],
   }),
   async (c) => {
-    const { provider, ...order } = c.req.valid('json');
-    checkProvider(c, provider);
-    const started = await startSignUp(c, order);
+    const { provider, ...request } = c.req.valid('json');
+    const context = signInContextOf(c);
+    checkProvider(context.settings, provider);
+    const started = await startSignUp(context, request);
     c.header('Cache-Control', 'no-store');
     return c.json(
       {
-        email: order.email,
-        message: 'We have sent you a mail. Bring its code to magic-link/verify, and the account is made.',
-        verification: challengeRecord(started),
+        email: request.email,
+        message:
+          'A mail was sent to this address. Submit the code to magic-link/verify to create the account.',
+        verification: toChallengeResponse(started),
         requires_2fa: false,
         requires_2fa_setup: false,
         method: 'email_otp' as const,
@@ -152,18 +154,18 @@ router.openapi(
     operationId: 'startMagicLink',
     method: 'post',
     path: '/api/v1/auth/magic-link/start',
-    summary: 'Ask for a code by e-mail to sign in with',
-    description: 'The answer is the same for an address without an account, which is mailed nothing.',
+    summary: 'Request a sign-in code by e-mail',
+    description: 'The response is the same for an address without an account, which gets no mail.',
     tags,
     request: { body: jsonBody(MagicLink) },
-    responses: { 202: response('A code is on its way, if there is such an account.', Challenge) },
+    responses: { 202: response('The mail will be sent if the address has an account.', Challenge) },
     failures: ['MAIL_UNAVAILABLE'],
   }),
   async (c) => {
     const { email } = c.req.valid('json');
-    const started = await startMagicLink(c, email);
+    const started = await startMagicLink(signInContextOf(c), email);
     c.header('Cache-Control', 'no-store');
-    return c.json(challengeRecord(started), 202);
+    return c.json(toChallengeResponse(started), 202);
   },
 );
 
@@ -173,18 +175,18 @@ router.openapi(
     operationId: 'verifyMagicLink',
     method: 'post',
     path: '/api/v1/auth/magic-link/verify',
-    summary: 'Sign in with a code that came by e-mail',
+    summary: 'Sign in with a mailed code',
     description:
-      'Takes the code of a sign-up too, which makes the account. A code works once and for 10 minutes; a challenge takes 5 codes, an address 20 wrong ones an hour, a client address 100.',
+      'Accepts the code of a magic link, or of a sign-up, whose account it creates. A code is valid once and for 10 minutes. A challenge accepts 5 attempts. Wrong codes are limited to 20 per hour for an e-mail address and to 100 per hour from a client address.',
     tags,
     request: { body: jsonBody(EmailCode) },
-    responses: { 200: response('Tokens, or what is due before there are any.', LoginResponse) },
+    responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
     failures: ['CODE_WRONG'],
   }),
   async (c) => {
     const { email, challenge_id: challengeId, code } = c.req.valid('json');
     c.header('Cache-Control', 'no-store');
-    return c.json(await verifyEmailCode(c, { email, challengeId, code }), 200);
+    return c.json(await verifyEmailCode(signInContextOf(c), { email, challengeId, code }), 200);
   },
 );
 

@@ -1,13 +1,28 @@
 import { z } from 'zod';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { readSettings } from '../settings.ts';
 import { exchangeCliCode } from '../sign-in/provider/command-line-sign-in.ts';
-import { LoopbackRedirect } from '../sign-in/provider/loopback-redirect.ts';
 import { authorizationUrl, scopesOf } from '../sign-in/provider/provider-client.ts';
 import { SignedInUser } from '../sign-in/sessions/login-response.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
+import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
+
+const LOOPBACK = /^http:\/\/(?:localhost|127\.0\.0\.1)(?::([1-9]\d{0,4}))?\/auth\/callback$/;
+const PORT_MAX = 65_535;
+
+/** The code is sent to this address, so only this spelling is accepted and nothing is left to a URL parser. */
+export const LoopbackRedirect = z
+  .string()
+  .regex(LOOPBACK)
+  .refine(
+    (address) => Number(LOOPBACK.exec(address)?.[1] ?? 80) <= PORT_MAX,
+    'The port must not exceed 65535',
+  )
+  .meta({
+    description: 'The address where the command line listens (RFC 8252 section 7.3): any port, this path.',
+    example: 'http://127.0.0.1:49152/auth/callback',
+  });
 
 const redirect_uri = LoopbackRedirect;
 
@@ -53,7 +68,7 @@ const client_id = z.string().meta({ example: 'branchgate-cli' });
 
 const CliSignIn = z
   .strictObject({
-    authorization_url: z.url().meta({ description: 'To be opened in a browser.' }),
+    authorization_url: z.url().meta({ description: 'The address to open in a browser.' }),
     client_id,
     scopes: z.string().meta({ example: 'openid profile email branchgate:read branchgate:write' }),
   })
@@ -66,7 +81,7 @@ const CliTokens = z
     refresh_token_expires_at: z.iso
       .datetime()
       .nullable()
-      .meta({ description: 'Null when the provider does not say.' }),
+      .meta({ description: 'Null when the provider does not report it.' }),
     client_id,
     user: SignedInUser,
   })
@@ -80,17 +95,19 @@ router.openapi(
     operationId: 'startCliSignIn',
     method: 'post',
     path: '/api/v1/auth/cli/start',
-    summary: 'Where a command line sends its user to sign in',
+    summary: 'Start a sign-in from a command line',
     tags,
     request: { body: jsonBody(CliStart) },
-    responses: { 200: response('What to open, and who asks for what there.', CliSignIn) },
+    responses: {
+      200: response('The address to open, and the client and scopes that it requests.', CliSignIn),
+    },
     failures: ['IDP_UNAVAILABLE'],
   }),
   async (c) => {
     const { code_challenge_method: _, ...parameters } = c.req.valid('json');
-    const settings = readSettings(c.env);
+    const { settings } = signInContextOf(c);
     c.header('Cache-Control', 'no-store');
-    const authorization_url = await authorizationUrl(c, 'cli', parameters);
+    const authorization_url = await authorizationUrl(settings, 'cli', parameters);
     const scopes = scopesOf(settings);
     return c.json({ authorization_url, client_id: settings.IDP_CLI_CLIENT_ID, scopes }, 200);
   },
@@ -102,8 +119,9 @@ router.openapi(
     operationId: 'exchangeCliCode',
     method: 'post',
     path: '/api/v1/auth/cli/exchange',
-    summary: 'Tokens for the code that a command line got',
-    description: 'A code is good once, also when it came with a wrong verifier. Each sign-in is audited.',
+    summary: 'Exchange the code of a command line for tokens',
+    description:
+      'A code is valid once, even if it is submitted with a wrong verifier. Each sign-in is audited.',
     tags,
     request: { body: jsonBody(CliExchange) },
     responses: { 200: response('The tokens of the provider.', CliTokens) },
@@ -111,13 +129,14 @@ router.openapi(
   }),
   async (c) => {
     c.header('Cache-Control', 'no-store');
-    const { tokens, principal } = await exchangeCliCode(c, c.req.valid('json'));
+    const context = signInContextOf(c);
+    const { tokens, principal } = await exchangeCliCode(context, c.req.valid('json'));
     const { userId: id, email, role } = principal;
     const body = {
       ...tokenFields(tokens),
       expires_at: tokens.accessExpiresAt.toISOString(),
       refresh_token_expires_at: tokens.refreshExpiresAt?.toISOString() ?? null,
-      client_id: readSettings(c.env).IDP_CLI_CLIENT_ID,
+      client_id: context.settings.IDP_CLI_CLIENT_ID,
       user: { id, email, role },
     };
     return c.json(body, 200);

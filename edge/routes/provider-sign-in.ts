@@ -1,9 +1,11 @@
+import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
 import { z } from 'zod';
 import { emptyResponse, operation, operations, response } from '../api/operation.ts';
 import { completeAtProvider, startAtProvider } from '../sign-in/provider/provider-sign-in.ts';
 import { ReturnTo } from '../sign-in/provider/return-to.ts';
-import { CALLBACK_PATH } from '../sign-in/provider/sign-in-state.ts';
+import { CALLBACK_PATH, stateCookie } from '../sign-in/provider/sign-in-state.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
+import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
 
@@ -11,7 +13,7 @@ const StartQuery = z.strictObject({ return_to: ReturnTo.default('/') });
 
 const Text = z.string().max(2048).optional();
 
-/** What providers send back; all but the first four is passed over. */
+/** The parameters that providers return. Only the first four are used. */
 const CallbackQuery = z.strictObject({
   code: Text,
   state: Text,
@@ -28,7 +30,7 @@ const ProviderSignIn = z
     ...TOKEN_FIELDS,
     state: z
       .string()
-      .meta({ description: 'The `return_to` that the sign-in began with.', example: '/projects' }),
+      .meta({ description: 'The `return_to` that the sign-in was started with.', example: '/projects' }),
   })
   .meta({ id: 'ProviderSignIn' });
 
@@ -40,16 +42,19 @@ router.openapi(
     operationId: 'startProviderSignIn',
     method: 'get',
     path: '/api/v1/auth/idp/login',
-    summary: 'Sign in at the identity provider, in a browser',
+    summary: 'Start a sign-in at the identity provider',
     description:
-      'Sends the browser to the provider, with a cookie that holds for 10 minutes and one sign-in. It comes back to the callback.',
+      'Redirects the browser to the provider and sets a cookie, which is valid for 10 minutes and one sign-in. The provider redirects back to the callback.',
     tags,
     request: { query: StartQuery },
     responses: { 302: emptyResponse('`Location` is the authorization endpoint of the provider.') },
     failures: ['IDP_UNAVAILABLE'],
   }),
   async (c) => {
-    const location = await startAtProvider(c, c.req.valid('query').return_to);
+    const context = signInContextOf(c);
+    const { location, state, cookie } = await startAtProvider(context, c.req.valid('query').return_to);
+    const { name, attributes } = stateCookie(context.settings, state);
+    setCookie(c, name, cookie, attributes);
     c.header('Cache-Control', 'no-store');
     return c.redirect(location, 302);
   },
@@ -61,8 +66,9 @@ router.openapi(
     operationId: 'completeProviderSignIn',
     method: 'get',
     path: CALLBACK_PATH,
-    summary: 'Where the provider sends the browser back to',
-    description: 'Takes the cookie of the sign-in that began; the state and the code are good once.',
+    summary: 'Complete a sign-in at the identity provider',
+    description:
+      'The provider redirects the browser to this path. It requires the cookie of the started sign-in; the state and the code are valid once.',
     tags,
     request: { query: CallbackQuery },
     responses: { 200: response('The tokens of the provider.', ProviderSignIn) },
@@ -70,7 +76,11 @@ router.openapi(
   }),
   async (c) => {
     c.header('Cache-Control', 'no-store');
-    const { tokens, returnTo } = await completeAtProvider(c, new URL(c.req.url).searchParams);
+    const context = signInContextOf(c);
+    const { name, attributes } = stateCookie(context.settings, c.req.valid('query').state ?? '');
+    const parameters = new URL(c.req.url).searchParams;
+    const { tokens, returnTo } = await completeAtProvider(context, parameters, getCookie(c, name));
+    deleteCookie(c, name, attributes);
     return c.json({ ...tokenFields(tokens), state: returnTo }, 200);
   },
 );

@@ -1,10 +1,12 @@
 import { z } from 'zod';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
+import type { SecondFactorContext } from '../sign-in/second-factor/second-factor.ts';
 import { checkSecondFactor, skipSecondFactor } from '../sign-in/second-factor/second-factor-check.ts';
 import { finishSetUp, startSetUp } from '../sign-in/second-factor/second-factor-enrolment.ts';
 import { mailCode } from '../sign-in/second-factor/second-factor-mail.ts';
 import { LoginResponse } from '../sign-in/sessions/login-response.ts';
+import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
 
@@ -12,7 +14,7 @@ const CodeBody = z
   .strictObject({
     code: z
       .string()
-      .regex(/^\d{6}$/, 'Six digits')
+      .regex(/^\d{6}$/, 'Expected six digits')
       .meta({ description: 'Six digits.', example: '287082' }),
   })
   .meta({ id: 'SecondFactorCode', example: { code: '287082' } });
@@ -20,11 +22,11 @@ const CodeBody = z
 const SetUp = z
   .strictObject({
     secret: z.string().meta({
-      description: 'Base32, for typing into an app.',
+      description: 'Base32, to be entered in an app.',
       example: 'GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ',
     }),
     totp_uri: z.string().meta({
-      description: 'The same with all an app has to know, to be shown as a QR code.',
+      description: 'The secret with all its parameters, to be displayed as a QR code.',
       example:
         'otpauth://totp/branchgate:ada%40example.com?issuer=branchgate&secret=GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ&algorithm=SHA1&digits=6&period=30',
     }),
@@ -36,8 +38,13 @@ const MailedCode = z
   .strictObject({ channel: z.enum(['email']), expires_at: z.iso.datetime() })
   .meta({ id: 'MailedSecondFactorCode' });
 
-/** What a code, a secret or a token is in stays in no cache. */
-function kept<T>(c: AppContext, body: T): T {
+const contextOf = (c: AppContext): SecondFactorContext => ({
+  ...signInContextOf(c),
+  preAuth: c.var.preAuth,
+});
+
+/** Responses with a code, a secret or a token must not be cached. */
+function uncached<T>(c: AppContext, body: T): T {
   c.header('Cache-Control', 'no-store');
   return body;
 }
@@ -50,16 +57,16 @@ router.openapi(
     operationId: 'setUpSecondFactor',
     method: 'post',
     path: '/api/v1/auth/2fa/setup',
-    summary: 'The secret for an app that makes codes',
+    summary: 'Get the secret for an authenticator app',
     description:
-      'The same each time with one pre-auth token. Nothing is enrolled until `verify-setup` has a code of it.',
+      'Returns the same secret for each call with one pre-auth token. Nothing is enrolled until a code is submitted to `verify-setup`.',
     tags,
-    responses: { 200: response('What the app needs.', SetUp) },
+    responses: { 200: response('The secret for the app.', SetUp) },
     failures: ['SECOND_FACTOR_ENROLLED'],
   }),
   async (c) => {
-    const { secret, uri } = await startSetUp(c);
-    return c.json(kept(c, { secret, totp_uri: uri, method: 'totp' as const }), 200);
+    const { secret, uri } = await startSetUp(contextOf(c));
+    return c.json(uncached(c, { secret, totp_uri: uri, method: 'totp' as const }), 200);
   },
 );
 
@@ -69,15 +76,15 @@ router.openapi(
     operationId: 'verifySecondFactorSetup',
     method: 'post',
     path: '/api/v1/auth/2fa/verify-setup',
-    summary: 'Enrol the factor that a code is of, and sign in',
+    summary: 'Enrol a second factor with its first code and sign in',
     description:
-      'The code of the app enrols the method `totp`, the one that `2fa/email` mailed the method `email`. Five tries a pre-auth token.',
+      'A code of the app enrols the method `totp`; a code mailed by `2fa/email` enrols the method `email`. A pre-auth token allows five attempts.',
     tags,
     request: { body: jsonBody(CodeBody) },
-    responses: { 200: response('Full tokens.', LoginResponse) },
+    responses: { 200: response('The tokens.', LoginResponse) },
     failures: ['SECOND_FACTOR_ENROLLED', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(kept(c, await finishSetUp(c, c.req.valid('json').code)), 200),
+  async (c) => c.json(uncached(c, await finishSetUp(contextOf(c), c.req.valid('json').code)), 200),
 );
 
 router.openapi(
@@ -88,13 +95,13 @@ router.openapi(
     path: '/api/v1/auth/2fa/verify-login',
     summary: 'Sign in with a code of the enrolled factor',
     description:
-      'Codes of an app are taken one step of 30 seconds early or late, and none twice. Five tries a pre-auth token, also for the right code; 30 wrong ones an hour and user.',
+      'Codes of an app are accepted up to 30 seconds early or late, and once. A pre-auth token allows five attempts, whether right or wrong. Wrong codes are limited to 30 per hour for a user.',
     tags,
     request: { body: jsonBody(CodeBody) },
-    responses: { 200: response('Full tokens.', LoginResponse) },
+    responses: { 200: response('The tokens.', LoginResponse) },
     failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(kept(c, await checkSecondFactor(c, c.req.valid('json').code)), 200),
+  async (c) => c.json(uncached(c, await checkSecondFactor(contextOf(c), c.req.valid('json').code)), 200),
 );
 
 router.openapi(
@@ -104,12 +111,13 @@ router.openapi(
     method: 'post',
     path: '/api/v1/auth/2fa/skip',
     summary: 'Sign in without enrolling a second factor',
-    description: 'It is offered again at the next sign-in. Not where one is enrolled, or every user has to.',
+    description:
+      'The enrolment is offered again at the next sign-in. It cannot be skipped if a factor is enrolled or if the gateway requires one.',
     tags,
-    responses: { 200: response('Full tokens.', LoginResponse) },
+    responses: { 200: response('The tokens.', LoginResponse) },
     failures: ['SECOND_FACTOR_REQUIRED', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(kept(c, await skipSecondFactor(c)), 200),
+  async (c) => c.json(uncached(c, await skipSecondFactor(contextOf(c))), 200),
 );
 
 router.openapi(
@@ -118,16 +126,16 @@ router.openapi(
     operationId: 'mailSecondFactorCode',
     method: 'post',
     path: '/api/v1/auth/2fa/email',
-    summary: 'Mail a code, for `verify-setup` or `verify-login`',
+    summary: 'Mail a code for `verify-setup` or `verify-login`',
     description:
-      'For whoever enrols the method `email` or has enrolled it, and whose first factor was no mail. A new code replaces the last one.',
+      'For users who enrol the method `email` or have enrolled it, unless their first factor was a mailed code. A new code replaces the previous one.',
     tags,
-    responses: { 202: response('The mail is on its way.', MailedCode) },
+    responses: { 202: response('The mail will be sent.', MailedCode) },
     failures: ['FORBIDDEN', 'SECOND_FACTOR_ENROLLED', 'MAIL_UNAVAILABLE'],
   }),
   async (c) => {
-    const expiresAt = new Date(await mailCode(c)).toISOString();
-    return c.json(kept(c, { channel: 'email' as const, expires_at: expiresAt }), 202);
+    const expiresAt = new Date(await mailCode(contextOf(c))).toISOString();
+    return c.json(uncached(c, { channel: 'email' as const, expires_at: expiresAt }), 202);
   },
 );
 

@@ -10,6 +10,7 @@ import {
 import { refresh } from '../sign-in/sessions/refresh.ts';
 import { signOut } from '../sign-in/sessions/sign-out.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
+import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
 
@@ -19,7 +20,7 @@ const Renewal = z
   .meta({ id: 'Renewal', example: { refresh_token: 'eyJhbGciOiJIUzI1NiIs…' } });
 const SignOut = z.strictObject({ refresh_token: RefreshToken.optional() }).meta({
   id: 'SignOut',
-  description: 'The refresh token of a sign-in through the identity provider, which is revoked there.',
+  description: 'The refresh token of a sign-in at the identity provider, which is revoked there.',
   example: {},
 });
 
@@ -28,7 +29,7 @@ const RenewedTokens = z
     ...TOKEN_FIELDS,
     refresh_token: z
       .string()
-      .meta({ description: 'For the next time; the one that was sent may be used up.' }),
+      .meta({ description: 'Use this token next; the submitted one may no longer be valid.' }),
   })
   .meta({ id: 'RenewedTokens' });
 
@@ -37,16 +38,16 @@ const Me = z
     id: z
       .uuid()
       .nullable()
-      .meta({ description: 'As in `created_by` and `actor_id`; null without a tenant.' }),
+      .meta({ description: 'The ID in `created_by` and `actor_id`; null without a tenant.' }),
     email: z.string().meta({ example: 'ada@example.com' }),
     role: z.string().meta({
-      description: '`owner`, `admin`, `operator` or `viewer`; any other one may do nothing here.',
+      description: '`owner`, `admin`, `operator` or `viewer`; any other role has no permissions.',
       example: 'owner',
     }),
     scopes: z.array(z.string()).meta({ example: ['branchgate:read', 'branchgate:write'] }),
     tenant_id: z.string().nullable().meta({ example: 'acme' }),
     issuer: z.string().meta({
-      description: 'Who signed the token: the identity provider, or this gateway for an account of its own.',
+      description: 'The issuer of the token: the identity provider, or this gateway for a local account.',
       example: 'https://idp.example.com',
     }),
   })
@@ -60,20 +61,20 @@ router.openapi(
     operationId: 'renewTokens',
     method: 'post',
     path: '/api/v1/auth/refresh',
-    summary: 'New tokens for a refresh token',
+    summary: 'Renew tokens with a refresh token',
     description:
-      "Each of the gateway's own refresh tokens is good once: send the new one next time. A used one gets nothing, and after 10 seconds it ends the session, because it may have been stolen.",
+      'A refresh token of the gateway is valid once; use the returned one next. A token that was used more than 10 seconds ago ends its session, because it may have been stolen.',
     tags,
     request: { body: jsonBody(Renewal) },
     responses: { 200: response('The new tokens.', RenewedTokens) },
     failures: ['REFRESH_TOKEN_WRONG', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
-    const { refresh_token: given } = c.req.valid('json');
-    const tokens = await refresh(c, given);
+    const { refresh_token: submitted } = c.req.valid('json');
+    const tokens = await refresh(signInContextOf(c), submitted);
     c.header('Cache-Control', 'no-store');
-    // Who gives no other refresh token takes this one again (RFC 6749 section 6).
-    return c.json({ ...tokenFields(tokens), refresh_token: tokens.refreshToken ?? given }, 200);
+    // A provider that returns no new refresh token continues to accept this one (RFC 6749 section 6).
+    return c.json({ ...tokenFields(tokens), refresh_token: tokens.refreshToken ?? submitted }, 200);
   },
 );
 
@@ -85,14 +86,15 @@ router.openapi(
     path: '/api/v1/auth/logout',
     summary: 'Sign out',
     description:
-      'The refresh tokens of the session end at once. Access tokens can not be taken back: they last until they expire.',
+      'Revokes the refresh tokens of the session. Access tokens cannot be revoked: they remain valid until they expire.',
     tags,
     request: { body: optionalJsonBody(SignOut) },
-    responses: { 204: emptyResponse('Signed out, also if that was so before.') },
+    responses: { 204: emptyResponse('The session has ended, now or earlier.') },
     failures: ['IDP_UNAVAILABLE'],
   }),
   async (c) => {
-    await signOut(c, c.req.valid('json').refresh_token);
+    const bearer = { identity: c.var.identity, principal: c.var.principal ?? null };
+    await signOut(signInContextOf(c), bearer, c.req.valid('json').refresh_token);
     return c.body(null, 204);
   },
 );
@@ -103,10 +105,10 @@ router.openapi(
     operationId: 'getMe',
     method: 'get',
     path: '/api/v1/me',
-    summary: 'Who the bearer of this token is',
-    description: 'Any role may ask, also without a tenant.',
+    summary: 'Get the bearer of this token',
+    description: 'Allowed for every role, with or without a tenant.',
     tags,
-    responses: { 200: response('What the token says, and the id that records know the user by.', Me) },
+    responses: { 200: response('The identity in the token, and the ID of the user in other responses.', Me) },
   }),
   (c) => {
     const { email, role, scopes, tenantId, issuer } = c.var.identity;

@@ -5,7 +5,7 @@ import type { Database } from '../../database/database.ts';
 
 export type AccountRow = typeof accounts.$inferSelect;
 
-/** An e-mail address in the one form that accounts are known by. */
+/** An e-mail address in lower case, as accounts store it. */
 export const EmailAddress = z
   .email()
   .max(254)

@@ -15,16 +15,16 @@ interface NewAccount {
 }
 
 /**
- * Makes an account and, with it, a tenant of its own (api.md, Sign-in). An address that has an account keeps it as it
- * is: nothing is changed, nothing is recorded.
+ * Creates an account with its own tenant. If the address already has an account, nothing is changed and no audit event
+ * is stored.
  */
 export async function createAccount(
   db: Database,
   { accountId, tenantId, email, name, passwordHash }: NewAccount,
-  from: Partial<AuditActor>,
+  client: Partial<AuditActor>,
   now: Date,
 ): Promise<void> {
-  const event = auditEvent('account.created', { ...noActor(tenantId), ...from, tenantId, email }, {}, now);
+  const event = auditEvent('account.created', { ...noActor(tenantId), ...client, tenantId, email }, {}, now);
   const values = {
     id: accountId,
     tenantId,

@@ -2,7 +2,7 @@ import { scrypt, timingSafeEqual } from 'node:crypto';
 import { fromBase64, toBase64 } from '../../credentials/seal.ts';
 import { hashingTurn } from './hashing-turn.ts';
 
-/** Exponent of N, r and p (RFC 7914 section 2). */
+/** The parameters of scrypt (RFC 7914 section 2), with N as its binary logarithm. */
 interface Cost {
   log2N: number;
   r: number;
@@ -12,10 +12,10 @@ interface Cost {
 const COST: Cost = { log2N: 15, r: 8, p: 3 };
 const SALT_BYTES = 16;
 const HASH_BYTES = 32;
-/** Twice what N = 2^15 with r = 8 takes. */
+/** Twice the memory that N = 2^15 with r = 8 needs. */
 const MEMORY_MAX = 64 * 1024 * 1024;
 
-/** A password in its one spelling: keyboards differ in how they compose letters with marks. */
+/** Normalizes the password first, because keyboards differ in how they compose letters with marks. */
 async function derive(
   password: string,
   salt: Uint8Array,
@@ -34,21 +34,24 @@ async function derive(
 const format = ({ log2N, r, p }: Cost, salt: Uint8Array, hash: Uint8Array) =>
   ['scrypt', log2N, r, p, toBase64(salt), toBase64(hash)].join('$');
 
-/** The password as it is kept: `scrypt$<log2 N>$<r>$<p>$<salt>$<hash>`, both in base64. @throws ApiError RATE_LIMITED */
+/** @returns `scrypt$<log2 N>$<r>$<p>$<salt>$<hash>`, salt and hash in base64. @throws ApiError RATE_LIMITED */
 export async function hashPassword(password: string): Promise<string> {
   const salt = crypto.getRandomValues(new Uint8Array(SALT_BYTES));
   return format(COST, salt, await derive(password, salt, COST, HASH_BYTES));
 }
 
-/** No password has it; one is checked against it where there is no account, so that both take as long. */
-const NOBODYS_HASH = format(COST, new Uint8Array(SALT_BYTES), new Uint8Array(HASH_BYTES));
+/**
+ * A hash that no password has. It is compared when there is no account, so that the response time does not reveal
+ * which e-mail addresses have one.
+ */
+const DUMMY_HASH = format(COST, new Uint8Array(SALT_BYTES), new Uint8Array(HASH_BYTES));
 
 /**
- * @param kept null for an address without an account: false, after the same work
+ * @param stored as `hashPassword` returns it; null for an address without an account: false, after the same work
  * @throws ApiError RATE_LIMITED
  */
-export async function isPassword(password: string, kept: string | null): Promise<boolean> {
-  const [, log2N, r, p, salt = '', hash = ''] = (kept ?? NOBODYS_HASH).split('$');
+export async function isPassword(password: string, stored: string | null): Promise<boolean> {
+  const [, log2N, r, p, salt = '', hash = ''] = (stored ?? DUMMY_HASH).split('$');
   const expected = fromBase64(hash);
   const cost = { log2N: Number(log2N), r: Number(r), p: Number(p) };
   const derived = await derive(password, fromBase64(salt), cost, expected.length);

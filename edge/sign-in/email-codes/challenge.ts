@@ -1,84 +1,81 @@
-import type { AuditActor } from '../../audit/actor.ts';
+import type { Result } from '../../../shared/result.ts';
+import type { ClientDetails } from '../../audit/actor.ts';
 
-/** A code is for a sign-up, for a sign-in without a password, or for a second factor. */
+/** The purpose of a code: a sign-up, a sign-in without a password, or a second factor. */
 export type ChallengeKind = 'sign_up' | 'magic_link' | 'second_factor';
 
 export interface SignUp {
   name: string;
-  /** As `hashPassword` makes it. */
+  /** As `hashPassword` returns it. */
   passwordHash: string;
 }
 
-/** What is asked of the object of an address to begin with. */
-export interface ChallengeOrder {
+export interface ChallengeRequest {
   kind: ChallengeKind;
-  /** Made by the caller. One that is open already gets a new code and keeps its count of tries. */
+  /** Chosen by the caller. An open challenge with this ID gets a new code and retains its number of attempts. */
   challengeId: string;
   address: string;
-  /** `account_exists` and `none` open a challenge that no code is right for. */
+  /** `account_exists` and `none` open a challenge that no code can solve. */
   mail: 'code' | 'account_exists' | 'none';
-  /** Of `sign_up`. */
+  /** Required for `sign_up`. */
   signUp?: SignUp;
 }
 
-/** A code that somebody brings. */
-export interface Answer {
+export interface CodeSubmission {
   challengeId: string;
+  /** The kinds of challenge that the code may solve. */
   kinds: readonly ChallengeKind[];
   code: string;
-  /** For the audit row of an account that this makes. */
-  from?: Pick<AuditActor, 'ip' | 'userAgent' | 'requestId'>;
+  /** For the audit event of an account that this creates. */
+  client?: ClientDetails;
 }
 
-/** `not_looked_at`: there is no challenge that a code may be tried at. */
-export type AnswerOutcome =
-  | { outcome: 'right'; kind: ChallengeKind }
-  | { outcome: 'wrong' }
-  | { outcome: 'not_looked_at' };
+/** `not_evaluated`: no challenge of this ID accepts another attempt, so the code was not compared. */
+export type SubmissionResult = Result<{ kind: ChallengeKind }, 'wrong' | 'not_evaluated'>;
 
-/** Moments are Unix milliseconds. */
-export interface Challenge {
+/** A stored challenge. Timestamps are Unix milliseconds. */
+export interface EmailChallenge {
   id: string;
   kind: ChallengeKind;
   address: string;
-  /** Null where no code is right: nobody was mailed one. */
+  /** Null when no code was mailed, so that none is right. */
   code: string | null;
   wrongTries: number;
   expiresAt: number;
-  /** The mail with the code while it waits to be sent; so long the challenge stays, however late it gets. */
+  /** The mail with the code while it waits in the outbox. The challenge does not expire before it is sent. */
   waitingMailId: string | null;
-  /** With the ids the account will have, so that making it twice makes one. */
+  /** With the IDs of the future account, so that creating it twice creates one. */
   signUp: (SignUp & { accountId: string; tenantId: string }) | null;
 }
 
-type Step = 'first_factor' | 'second_factor';
+type FactorStep = 'first_factor' | 'second_factor';
 
-/** Moments that count against a limit. */
+/** Timestamps of what counts against a limit, in Unix milliseconds. */
 interface Counts {
   mails: number[];
   wrongTries: number[];
 }
 
-/** All that is kept of one address. */
-export interface ChallengeBook {
-  challenges: Challenge[];
-  counts: Record<Step, Counts>;
+/** The stored state of one e-mail address. */
+export interface AddressState {
+  challenges: EmailChallenge[];
+  counts: Record<FactorStep, Counts>;
 }
 
 export const CODE_TTL_MS = 10 * 60_000;
 export const CODE_DIGITS = 6;
-const TRIES_MAX = 5;
+const ATTEMPTS_MAX = 5;
 const MAILS = { max: 5, windowMs: 15 * 60_000 };
-const WRONG_TRIES = { max: 20, windowMs: 3_600_000 };
+const WRONG_ATTEMPTS = { max: 20, windowMs: 3_600_000 };
 
-/** Anybody can ask for a first factor's code; what that uses up must not lock the owner out of the second. */
-const STEP_OF: Record<ChallengeKind, Step> = {
+/** Counted separately: anyone can request codes of a first factor, which must not lock the owner out of the second. */
+const STEP_OF: Record<ChallengeKind, FactorStep> = {
   sign_up: 'first_factor',
   magic_link: 'first_factor',
   second_factor: 'second_factor',
 };
 
-export const emptyBook = (): ChallengeBook => ({
+export const emptyState = (): AddressState => ({
   challenges: [],
   counts: {
     first_factor: { mails: [], wrongTries: [] },
@@ -86,106 +83,113 @@ export const emptyBook = (): ChallengeBook => ({
   },
 });
 
-/** Each code is as likely as any other: what is over the last multiple of their number is drawn anew. */
+/** Every code is equally likely: numbers above the last multiple of the number of codes are rejected. */
 function randomCode(): string {
   const codes = 10 ** CODE_DIGITS;
   const bound = 2 ** 32 - (2 ** 32 % codes);
   for (;;) {
-    const [drawn = bound] = crypto.getRandomValues(new Uint32Array(1));
-    if (drawn < bound) return String(drawn % codes).padStart(CODE_DIGITS, '0');
+    const [random = bound] = crypto.getRandomValues(new Uint32Array(1));
+    if (random < bound) return String(random % codes).padStart(CODE_DIGITS, '0');
   }
 }
 
-/** The book without what is over. */
-export function openAt({ challenges, counts }: ChallengeBook, now: number): ChallengeBook {
-  const open = ({ mails, wrongTries }: Counts): Counts => ({
-    mails: mails.filter((moment) => moment + MAILS.windowMs > now),
-    wrongTries: wrongTries.filter((moment) => moment + WRONG_TRIES.windowMs > now),
+export function withoutExpired({ challenges, counts }: AddressState, now: number): AddressState {
+  const recent = ({ mails, wrongTries }: Counts): Counts => ({
+    mails: mails.filter((timestamp) => timestamp + MAILS.windowMs > now),
+    wrongTries: wrongTries.filter((timestamp) => timestamp + WRONG_ATTEMPTS.windowMs > now),
   });
   return {
     challenges: challenges.filter(
       ({ expiresAt, waitingMailId }) => expiresAt > now || waitingMailId !== null,
     ),
-    counts: { first_factor: open(counts.first_factor), second_factor: open(counts.second_factor) },
+    counts: { first_factor: recent(counts.first_factor), second_factor: recent(counts.second_factor) },
   };
 }
 
-/** When the next of it is over; null when nothing is left to end. */
-export function nextEnd({ challenges, counts }: ChallengeBook): number | null {
-  const ends = [
+/** Unix milliseconds at which the first entry of the state expires; null when nothing will. */
+export function nextExpiry({ challenges, counts }: AddressState): number | null {
+  const expiries = [
     ...challenges.filter(({ waitingMailId }) => waitingMailId === null).map(({ expiresAt }) => expiresAt),
     ...Object.values(counts).flatMap(({ mails, wrongTries }) => [
-      ...mails.map((moment) => moment + MAILS.windowMs),
-      ...wrongTries.map((moment) => moment + WRONG_TRIES.windowMs),
+      ...mails.map((timestamp) => timestamp + MAILS.windowMs),
+      ...wrongTries.map((timestamp) => timestamp + WRONG_ATTEMPTS.windowMs),
     ]),
   ];
-  return ends.length === 0 ? null : Math.min(...ends);
+  return expiries.length === 0 ? null : Math.min(...expiries);
 }
 
-export const isEmpty = (book: ChallengeBook): boolean =>
-  book.challenges.length === 0 && nextEnd(book) === null;
+export const isEmptyState = (state: AddressState): boolean =>
+  state.challenges.length === 0 && nextExpiry(state) === null;
 
 /**
- * Opens a challenge. It counts as a mail also where none is sent, so that nobody learns the difference by counting.
- * @returns null when the address has had its mails: nothing is opened
+ * Opens a challenge. It counts as a mail even if none is sent, so that the limit does not reveal the difference.
+ * @returns null when the address has reached its limit of mails
  */
 export function openChallenge(
-  book: ChallengeBook,
-  { kind, challengeId, address, mail, signUp }: ChallengeOrder,
+  state: AddressState,
+  { kind, challengeId, address, mail, signUp }: ChallengeRequest,
   now: number,
-): Challenge | null {
-  const { mails } = book.counts[STEP_OF[kind]];
+): EmailChallenge | null {
+  const { mails } = state.counts[STEP_OF[kind]];
   if (mails.length >= MAILS.max) return null;
   mails.push(now);
-  const former = book.challenges.find(({ id }) => id === challengeId);
-  const challenge: Challenge = {
+  const previous = state.challenges.find(({ id }) => id === challengeId);
+  const challenge: EmailChallenge = {
     id: challengeId,
     kind,
     address,
     code: mail === 'code' ? randomCode() : null,
-    wrongTries: former?.wrongTries ?? 0,
+    wrongTries: previous?.wrongTries ?? 0,
     expiresAt: now + CODE_TTL_MS,
     waitingMailId: mail === 'code' ? crypto.randomUUID() : null,
     signUp: signUp ? { ...signUp, accountId: crypto.randomUUID(), tenantId: crypto.randomUUID() } : null,
   };
-  book.challenges = [...book.challenges.filter((open) => open !== former), challenge];
+  state.challenges = [...state.challenges.filter((open) => open !== previous), challenge];
   return challenge;
 }
 
-/** The challenge that a code may be tried at; none when it is dead or the address has had its tries. */
-export const triableChallenge = (
-  { challenges, counts }: ChallengeBook,
-  { challengeId, kinds }: Pick<Answer, 'challengeId' | 'kinds'>,
-): Challenge | undefined =>
+/** The challenge, if it and its address accept another attempt. */
+export const challengeFor = (
+  { challenges, counts }: AddressState,
+  { challengeId, kinds }: Pick<CodeSubmission, 'challengeId' | 'kinds'>,
+): EmailChallenge | undefined =>
   challenges.find(
     ({ id, kind, wrongTries }) =>
       id === challengeId &&
       kinds.includes(kind) &&
-      wrongTries < TRIES_MAX &&
-      counts[STEP_OF[kind]].wrongTries.length < WRONG_TRIES.max,
+      wrongTries < ATTEMPTS_MAX &&
+      counts[STEP_OF[kind]].wrongTries.length < WRONG_ATTEMPTS.max,
   );
 
 /**
- * Tries a code; a wrong one is counted, against the challenge and the address. Five tries are too few to learn
- * anything from the time of a comparison.
+ * Compares a code and counts a wrong one, against the challenge and the address. The comparison need not be
+ * constant-time, because five attempts reveal too little.
  */
-export function tryCode(book: ChallengeBook, challenge: Challenge, code: string, now: number): boolean {
+export function isRightCode(
+  state: AddressState,
+  challenge: EmailChallenge,
+  code: string,
+  now: number,
+): boolean {
   if (code === challenge.code) return true;
   challenge.wrongTries += 1;
-  book.counts[STEP_OF[challenge.kind]].wrongTries.push(now);
+  state.counts[STEP_OF[challenge.kind]].wrongTries.push(now);
   return false;
 }
 
-export function forget(book: ChallengeBook, challengeId: string): void {
-  book.challenges = book.challenges.filter(({ id }) => id !== challengeId);
+export function removeChallenge(state: AddressState, challengeId: string): void {
+  state.challenges = state.challenges.filter(({ id }) => id !== challengeId);
 }
 
-/** Its time begins when its mail is handed over. @param sentAt null when the mail was given up */
-export function mailEnded(book: ChallengeBook, mailId: string, sentAt: number | null): void {
-  const challenge = book.challenges.find(({ waitingMailId }) => waitingMailId === mailId);
+/**
+ * Starts the lifetime of a code when its mail is sent.
+ * @param sentAt Unix milliseconds; null when the mail was abandoned, which removes the challenge
+ */
+export function settleMail(state: AddressState, mailId: string, sentAt: number | null): void {
+  const challenge = state.challenges.find(({ waitingMailId }) => waitingMailId === mailId);
   if (!challenge) return;
   if (sentAt === null) {
-    forget(book, challenge.id);
+    removeChallenge(state, challenge.id);
   } else {
     challenge.waitingMailId = null;
     challenge.expiresAt = sentAt + CODE_TTL_MS;

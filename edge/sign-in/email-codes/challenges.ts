@@ -1,38 +1,39 @@
 import { DurableObject } from 'cloudflare:workers';
+import { failed, ok } from '../../../shared/result.ts';
 import { openDatabase } from '../../database/database.ts';
 import type { Env } from '../../env.ts';
 import { Outbox } from '../../mail/outbox.ts';
 import { readSettings } from '../../settings.ts';
 import { createAccount } from '../accounts/create-account.ts';
 import {
-  type Answer,
-  type AnswerOutcome,
-  type ChallengeBook,
-  type ChallengeOrder,
+  type AddressState,
+  type ChallengeRequest,
   CODE_TTL_MS,
-  emptyBook,
-  forget,
-  isEmpty,
-  mailEnded,
-  nextEnd,
-  openAt,
+  type CodeSubmission,
+  challengeFor,
+  emptyState,
+  isEmptyState,
+  isRightCode,
+  nextExpiry,
   openChallenge,
-  triableChallenge,
-  tryCode,
+  removeChallenge,
+  type SubmissionResult,
+  settleMail,
+  withoutExpired,
 } from './challenge.ts';
 import { signInMail } from './sign-in-mails.ts';
 
-const BOOK = 'book';
+/** Storage key of the `AddressState`. */
+const STATE_KEY = 'book';
 
 /**
- * One object per e-mail address (`idFromName(address)`, in lower case): codes that wait to be brought, sign-ups that
- * wait for one, and the mails that carry them. Its storage holds the book (`book`), the outbox and an alarm; when
- * nothing is open it is empty.
+ * One object per e-mail address (`idFromName(address)`, in lower case). It stores open challenges, unfinished sign-ups
+ * and the mails with their codes, and it is empty when nothing is open.
  */
 export class Challenges extends DurableObject<Env> {
   readonly #outbox: Outbox;
-  /** Challenges whose right code is being made use of. Lost with the object, and then the code is still good. */
-  readonly #inUse = new Set<string>();
+  /** Challenges whose right code is being processed. If the object is lost meanwhile, the code stays valid. */
+  readonly #inProgress = new Set<string>();
 
   constructor(ctx: DurableObjectState, env: Env) {
     super(ctx, env);
@@ -42,62 +43,63 @@ export class Challenges extends DurableObject<Env> {
       wakeAt: () => this.#schedule(this.#read()),
       waitUntil: (work) => ctx.waitUntil(work),
       ended: (mailId, sentAt) => {
-        const book = this.#read();
-        mailEnded(book, mailId, sentAt);
-        this.#write(book);
+        const state = this.#read();
+        settleMail(state, mailId, sentAt);
+        this.#write(state);
       },
     });
   }
 
-  /** Unix milliseconds. Tests set it. */
+  /** Unix milliseconds. Tests override it. */
   protected now(): number {
     return Date.now();
   }
 
   /**
-   * Opens a challenge and mails its code. An address that has had its mails gets no more for a while; nobody who asks
-   * is told.
-   * @returns Unix milliseconds, if the mail is taken at once
+   * Opens a challenge and mails its code. An address that has reached its limit gets no mail, and the result does not
+   * reveal it.
+   * @returns Unix milliseconds, assuming that the mail is sent immediately
    */
-  async start(order: ChallengeOrder): Promise<{ expiresAt: number }> {
+  async start(request: ChallengeRequest): Promise<{ expiresAt: number }> {
     const now = this.now();
-    const book = this.#read();
-    const challenge = openChallenge(book, order, now);
+    const state = this.#read();
+    const challenge = openChallenge(state, request, now);
     if (challenge) {
-      this.#write(book);
-      const mail = signInMail(readSettings(this.env).SERVICE_NAME, order, challenge.code);
+      this.#write(state);
+      const mail = signInMail(readSettings(this.env).SERVICE_NAME, request, challenge.code);
       if (mail) this.#outbox.put(mail, now, challenge.waitingMailId ?? undefined);
     }
     return { expiresAt: now + CODE_TTL_MS };
   }
 
   /**
-   * Tries a code. Nothing is awaited between looking and counting, so no crowd has more tries than one. The right code
-   * of a sign-up makes the account before it is forgotten: whatever dies in between, it can be brought again.
+   * Evaluates a code. Nothing is awaited between comparing and counting, so concurrent submissions get no extra
+   * attempts. A sign-up creates the account before its challenge is removed, so that the code can be submitted again
+   * after a failure in between.
    */
-  async verify(answer: Answer): Promise<AnswerOutcome> {
+  async verify({ challengeId, kinds, code, client }: CodeSubmission): Promise<SubmissionResult> {
     const now = this.now();
-    const book = this.#read();
-    const challenge = triableChallenge(book, answer);
-    if (!challenge || this.#inUse.has(challenge.id)) return { outcome: 'not_looked_at' };
-    if (!tryCode(book, challenge, answer.code, now)) {
-      this.#write(book);
-      return { outcome: 'wrong' };
+    const state = this.#read();
+    const challenge = challengeFor(state, { challengeId, kinds });
+    if (!challenge || this.#inProgress.has(challenge.id)) return failed('not_evaluated');
+    if (!isRightCode(state, challenge, code, now)) {
+      this.#write(state);
+      return failed('wrong');
     }
     const { id, kind, address, signUp } = challenge;
     if (signUp) {
-      this.#inUse.add(id);
+      this.#inProgress.add(id);
       try {
         const account = { ...signUp, email: address };
-        await createAccount(openDatabase(this.env.DB), account, answer.from ?? {}, new Date(now));
+        await createAccount(openDatabase(this.env.DB), account, client ?? {}, new Date(now));
       } finally {
-        this.#inUse.delete(id);
+        this.#inProgress.delete(id);
       }
     }
-    const left = this.#read();
-    forget(left, id);
-    this.#write(left);
-    return { outcome: 'right', kind };
+    const current = this.#read();
+    removeChallenge(current, id);
+    this.#write(current);
+    return ok({ kind });
   }
 
   override async alarm(): Promise<void> {
@@ -105,23 +107,24 @@ export class Challenges extends DurableObject<Env> {
     this.#write(this.#read());
   }
 
-  #read(): ChallengeBook {
-    return openAt(this.ctx.storage.kv.get<ChallengeBook>(BOOK) ?? emptyBook(), this.now());
+  #read(): AddressState {
+    const stored = this.ctx.storage.kv.get<AddressState>(STATE_KEY) ?? emptyState();
+    return withoutExpired(stored, this.now());
   }
 
-  #write(book: ChallengeBook): void {
+  #write(state: AddressState): void {
     const { storage } = this.ctx;
-    if (isEmpty(book) && this.#outbox.nextAttemptAt() === null) {
+    if (isEmptyState(state) && this.#outbox.nextAttemptAt() === null) {
       void storage.deleteAll();
       return;
     }
-    storage.kv.put(BOOK, book);
-    this.#schedule(book);
+    storage.kv.put(STATE_KEY, state);
+    this.#schedule(state);
   }
 
-  /** The alarm is at the first of all that is due, whoever asks for it. */
-  #schedule(book: ChallengeBook): void {
-    const due = [nextEnd(book), this.#outbox.nextAttemptAt()].filter((moment) => moment !== null);
+  /** Sets the alarm to the first expiry or mail attempt. */
+  #schedule(state: AddressState): void {
+    const due = [nextExpiry(state), this.#outbox.nextAttemptAt()].filter((timestamp) => timestamp !== null);
     if (due.length > 0) void this.ctx.storage.setAlarm(Math.min(...due));
   }
 }

@@ -1,15 +1,14 @@
-import { type AppContext, actorAs, connectingIp, databaseOf } from '../../app-env.ts';
 import { ApiError } from '../../errors.ts';
 import { sendsMail } from '../../mail/mail.ts';
 import { bucketOf } from '../../rate-limits/buckets.ts';
 import { refund } from '../../rate-limits/consume.ts';
-import { enforceLimit } from '../../rate-limits/limit-requests.ts';
-import { readSettings } from '../../settings.ts';
+import { enforceLimit } from '../../rate-limits/enforce-limit.ts';
 import { accountByEmail } from '../accounts/accounts.ts';
 import { hashPassword } from '../accounts/password-hash.ts';
 import { recordFailedSignIn } from '../sessions/failed-sign-in.ts';
-import { afterFirstFactor } from '../sessions/first-factor.ts';
+import { completeFirstFactor } from '../sessions/first-factor.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
+import type { SignInContext } from '../sign-in-context.ts';
 import { challengesOf } from './challenges-stub.ts';
 
 export interface StartedChallenge {
@@ -18,74 +17,76 @@ export interface StartedChallenge {
   expiresAt: number;
 }
 
-interface SignUpOrder {
+interface SignUpRequest {
   name: string;
   email: string;
   password: string;
 }
 
 /**
- * Begins a sign-up: the account is made when the code of its mail is brought. An address that has an account gets the
- * same answer after the same work, and its owner another mail.
+ * Starts a sign-up: the account is created when the mailed code is submitted. An address that has an account gets the
+ * same response after the same work, and its owner gets another mail.
  * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
  */
 export async function startSignUp(
-  c: AppContext,
-  { name, email, password }: SignUpOrder,
+  context: SignInContext,
+  { name, email, password }: SignUpRequest,
 ): Promise<StartedChallenge> {
-  await requireMail(c);
+  await enforceMailLimit(context);
   const passwordHash = await hashPassword(password);
-  const [account] = await accountByEmail(databaseOf(c), email);
+  const [account] = await accountByEmail(context.db, email);
   const challengeId = crypto.randomUUID();
   const mail = account ? 'account_exists' : 'code';
-  const order = {
+  const request = {
     kind: 'sign_up',
     challengeId,
     address: email,
     mail,
     signUp: { name, passwordHash },
   } as const;
-  return { challengeId, ...(await challengesOf(c.env, email).start(order)) };
+  return { challengeId, ...(await challengesOf(context.env, email).start(request)) };
 }
 
 /**
- * Mails a code to sign in with, and nothing to an address without an account.
+ * Mails a code for a sign-in. An address without an account gets the same response and no mail.
  * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
  */
-export async function startMagicLink(c: AppContext, email: string): Promise<StartedChallenge> {
-  await requireMail(c);
-  const [account] = await accountByEmail(databaseOf(c), email);
+export async function startMagicLink(context: SignInContext, email: string): Promise<StartedChallenge> {
+  await enforceMailLimit(context);
+  const [account] = await accountByEmail(context.db, email);
   const challengeId = crypto.randomUUID();
   const mail = account ? 'code' : 'none';
-  const order = { kind: 'magic_link', challengeId, address: email, mail } as const;
-  return { challengeId, ...(await challengesOf(c.env, email).start(order)) };
+  const request = { kind: 'magic_link', challengeId, address: email, mail } as const;
+  return { challengeId, ...(await challengesOf(context.env, email).start(request)) };
 }
 
-/** Whoever asks may have mails sent to strangers, so what they ask for is counted. */
-async function requireMail(c: AppContext): Promise<void> {
-  if (!sendsMail(readSettings(c.env))) throw new ApiError('MAIL_UNAVAILABLE');
-  await enforceLimit(c, bucketOf.mailFrom(connectingIp(c)));
+/** A client can have mails sent to any address, so its requests are counted. */
+async function enforceMailLimit({ env, settings, client }: SignInContext): Promise<void> {
+  if (!sendsMail(settings)) throw new ApiError('MAIL_UNAVAILABLE');
+  await enforceLimit(env, bucketOf.mailFrom(client.ip));
 }
 
 /**
- * Signs in whoever has read the mail of a sign-up or a magic link. Counted before it is looked at, as a password is.
+ * Signs in with the mailed code of a sign-up or a magic link. An attempt is counted before the code is evaluated, so
+ * that concurrent guesses are counted too.
  * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function verifyEmailCode(
-  c: AppContext,
+  context: SignInContext,
   { email, challengeId, code }: { email: string; challengeId: string; code: string },
 ): Promise<LoginResponse> {
-  const charge = bucketOf.wrongCodeFrom(connectingIp(c));
-  await enforceLimit(c, charge);
-  const { ip, userAgent, requestId } = actorAs(c, { userId: null, email, tenantId: '' });
+  const { env, db, client } = context;
+  const bucket = bucketOf.wrongCodeFrom(client.ip);
+  await enforceLimit(env, bucket);
   const kinds = ['sign_up', 'magic_link'] as const;
-  const answer = { challengeId, kinds, code, from: { ip, userAgent, requestId } };
-  const { outcome } = await challengesOf(c.env, email).verify(answer);
-  const accountNow = async () => (await accountByEmail(databaseOf(c), email))[0];
-  // What is not looked at has no bound of its own, and an audit row stays for ever.
-  if (outcome === 'wrong') recordFailedSignIn(c, accountNow, { first_factor: 'email' });
-  const account = outcome === 'right' ? await accountNow() : undefined;
+  const result = await challengesOf(env, email).verify({ challengeId, kinds, code, client });
+  const findAccount = async () => (await accountByEmail(db, email))[0];
+  // Submissions that are not evaluated have no limit per account, and audit events are stored forever.
+  if (!result.ok && result.failure === 'wrong') {
+    recordFailedSignIn(context, findAccount, { first_factor: 'email' });
+  }
+  const account = result.ok ? await findAccount() : undefined;
   if (!account) throw new ApiError('CODE_WRONG');
-  await refund(c.env, charge);
-  return afterFirstFactor(c, { account }, 'email');
+  await refund(env, bucket);
+  return completeFirstFactor(context, { account }, 'email');
 }

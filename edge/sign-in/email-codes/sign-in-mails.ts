@@ -1,43 +1,44 @@
-import { html } from 'hono/html';
 import type { Mail } from '../../mail/mail.ts';
-import { type ChallengeKind, type ChallengeOrder, CODE_TTL_MS } from './challenge.ts';
+import { type ChallengeKind, type ChallengeRequest, CODE_TTL_MS } from './challenge.ts';
 
 const MINUTES = CODE_TTL_MS / 60_000;
 
-const WHAT_FOR: Record<ChallengeKind, string> = {
+const PURPOSE: Record<ChallengeKind, string> = {
   sign_up: 'to finish your sign-up',
   magic_link: 'to sign in',
-  second_factor: 'to confirm that it is you who signs in',
+  second_factor: 'to confirm your sign-in',
 };
 
+const escapeHtml = (text: string) => text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`);
+
 /**
- * What is mailed to whom a challenge is for; null for nothing. No link, which a scanner of mails would open, and
- * nothing that the asker typed: anybody can have this sent to anybody.
- * @param code null where none is right
+ * The mail of a challenge, or null when none is sent. It contains no link, because mail scanners open links, and no
+ * text from the request, because anyone can have this mail sent to any address.
+ * @param code null when no code is right
  */
 export function signInMail(
   serviceName: string,
-  { kind, address, mail }: ChallengeOrder,
+  { kind, address, mail }: ChallengeRequest,
   code: string | null,
 ): Mail | null {
   if (mail === 'none') return null;
   const lines =
     code === null
       ? [
-          `Somebody asked for a new ${serviceName} account with this e-mail address. You have an account already.`,
-          'If it was you, sign in with your password, or ask for a code by e-mail.',
-          'If it was not you, you can ignore this mail. Nothing was changed.',
+          `Someone tried to create a ${serviceName} account with this e-mail address, but you already have an account.`,
+          'If it was you, sign in with your password or request a code by e-mail.',
+          'If it was not you, ignore this mail. Nothing was changed.',
         ]
       : [
-          `Use this code ${WHAT_FOR[kind]}:`,
+          `Use this code ${PURPOSE[kind]}:`,
           code,
-          `It holds for ${MINUTES} minutes and works once. Give it to nobody.`,
-          'If you did not ask for it, you can ignore this mail.',
+          `It expires in ${MINUTES} minutes. Do not share it.`,
+          'If you did not request it, ignore this mail.',
         ];
   return {
     to: address,
-    subject: code === null ? `You have a ${serviceName} account already` : `Your ${serviceName} code`,
+    subject: code === null ? `You already have a ${serviceName} account` : `Your ${serviceName} code`,
     text: `${lines.join('\n\n')}\n`,
-    html: lines.map((line) => html`<p>${line}</p>`).join('\n'),
+    html: lines.map((line) => `<p>${escapeHtml(line)}</p>`).join('\n'),
   };
 }

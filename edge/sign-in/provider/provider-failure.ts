@@ -1,38 +1,41 @@
 import { OperationProcessingError, ResponseBodyError, WWWAuthenticateChallengeError } from 'oauth4webapi';
 import { ApiError } from '../../errors.ts';
 
-/** The provider refuses this gateway, not the person: somebody has to set one of them up anew (RFC 6749 section 5.2). */
-const OUR_FAULTS = new Set(['invalid_client', 'unauthorized_client', 'unsupported_grant_type']);
-/** Errors of a provider that can't answer at the moment (RFC 6749 section 4.1.2.1). */
-const ITS_FAULTS = new Set(['server_error', 'temporarily_unavailable']);
-/** An ID token that is well made, but of another sign-in. */
-const OTHER_SIGN_IN = new Set(['OAUTH_JWT_CLAIM_COMPARISON_FAILED', 'OAUTH_JWT_TIMESTAMP_CHECK_FAILED']);
+/** The provider refuses the gateway and not the person: one of the two is misconfigured (RFC 6749 section 5.2). */
+const CONFIGURATION_ERRORS = new Set(['invalid_client', 'unauthorized_client', 'unsupported_grant_type']);
+/** The provider is temporarily unavailable (RFC 6749 section 4.1.2.1). */
+const TEMPORARY_ERRORS = new Set(['server_error', 'temporarily_unavailable']);
+/** The ID token is well-formed but belongs to another sign-in. */
+const ID_TOKEN_MISMATCHES = new Set([
+  'OAUTH_JWT_CLAIM_COMPARISON_FAILED',
+  'OAUTH_JWT_TIMESTAMP_CHECK_FAILED',
+]);
 
 const TOO_MANY_REQUESTS = 429;
 
-/** @param reason for the log alone; never with what the person sent */
+/** @param reason for the log only; it must not contain anything that the person entered */
 export const signInFailed = (reason: string) => new ApiError('SIGN_IN_FAILED', undefined, reason);
 export const providerUnavailable = (reason: string) => new ApiError('IDP_UNAVAILABLE', undefined, reason);
 
-/** What a failed request to the provider means: SIGN_IN_FAILED, IDP_UNAVAILABLE, or an error of our own. */
+/** Maps a failed request to the provider to SIGN_IN_FAILED, IDP_UNAVAILABLE or an internal error. */
 export function providerFailure(error: Error): Error {
   if (error instanceof ResponseBodyError) {
-    const reason = `the provider answered ${error.status} ${error.error}`;
-    if (OUR_FAULTS.has(error.error)) return new Error(reason);
-    const isAway = ITS_FAULTS.has(error.error) || error.status === TOO_MANY_REQUESTS;
-    return isAway ? providerUnavailable(reason) : signInFailed(reason);
+    const reason = `the provider responded with ${error.status} ${error.error}`;
+    if (CONFIGURATION_ERRORS.has(error.error)) return new Error(reason);
+    const isUnavailable = TEMPORARY_ERRORS.has(error.error) || error.status === TOO_MANY_REQUESTS;
+    return isUnavailable ? providerUnavailable(reason) : signInFailed(reason);
   }
   if (error instanceof WWWAuthenticateChallengeError && error.status < 500) {
-    return new Error(`the provider answered ${error.status} and asks for other credentials of the client`);
+    return new Error(`the provider responded with ${error.status} and requires other client credentials`);
   }
-  if (error instanceof OperationProcessingError && OTHER_SIGN_IN.has(error.code ?? '')) {
+  if (error instanceof OperationProcessingError && ID_TOKEN_MISMATCHES.has(error.code ?? '')) {
     return signInFailed(error.message);
   }
-  // No connection, no answer in time, a status that says nothing, an answer that can't be read.
+  // A failed connection, a timeout, an unexpected status or an unreadable response.
   return providerUnavailable(error.message);
 }
 
-/** Null for what the provider refused. */
+/** Null when the provider refused. */
 export const unlessRefused = <T>(work: Promise<T>): Promise<T | null> =>
   work.catch((error: unknown) => {
     if (error instanceof ApiError && error.failure.code === 'SIGN_IN_FAILED') return null;

@@ -6,76 +6,92 @@ import {
   generateRandomState,
   validateAuthResponse,
 } from 'oauth4webapi';
-import type { AppContext } from '../../app-env.ts';
 import { ApiError } from '../../errors.ts';
-import { useOnce } from '../../rate-limits/single-use.ts';
-import { readSettings } from '../../settings.ts';
+import type { Settings } from '../../settings.ts';
 import { type SignedIn, signIn } from '../sessions/complete-sign-in.ts';
 import type { Tokens } from '../sessions/sessions.ts';
-import { tokensOfCallback } from './identity-provider.ts';
+import type { SignInContext } from '../sign-in-context.ts';
+import { tokensForCallback } from './identity-provider.ts';
 import { authorizationUrl, discover } from './provider-client.ts';
 import { signInFailed } from './provider-failure.ts';
-import { CALLBACK_PATH, forgetState, readState, storeState } from './sign-in-state.ts';
+import { CALLBACK_PATH, sealState, unsealState } from './sign-in-state.ts';
+import { attemptOnce } from './single-attempt.ts';
 
-const redirectUri = (c: AppContext) => readSettings(c.env).BASE_URL + CALLBACK_PATH;
+const redirectUri = ({ BASE_URL }: Settings) => BASE_URL + CALLBACK_PATH;
+
+interface StartedSignIn {
+  /** The address that the browser is redirected to. */
+  location: string;
+  state: string;
+  /** The value of the cookie of this state. */
+  cookie: string;
+}
 
 /**
- * Begins a sign-in of the browser that asks.
- * @returns where it is to go
+ * Starts a sign-in in a browser.
  * @throws ApiError IDP_UNAVAILABLE
  */
-export async function startAtProvider(c: AppContext, returnTo: string): Promise<string> {
+export async function startAtProvider(
+  { settings, now }: SignInContext,
+  returnTo: string,
+): Promise<StartedSignIn> {
   const state = generateRandomState();
   const nonce = generateRandomNonce();
   const verifier = generateRandomCodeVerifier();
-  const address = await authorizationUrl(c, 'gateway', {
-    redirect_uri: redirectUri(c),
+  const location = await authorizationUrl(settings, 'gateway', {
+    redirect_uri: redirectUri(settings),
     state,
     nonce,
     code_challenge: await calculatePKCECodeChallenge(verifier),
   });
-  await storeState(c, state, { nonce, verifier, returnTo });
-  return address;
+  const cookie = await sealState(settings, state, { nonce, verifier, returnTo }, now());
+  return { location, state, cookie };
 }
 
-/** The parameters that the provider sends back, once they are known to be its answer (RFC 9207 too). */
-async function readCallback(c: AppContext, parameters: URLSearchParams, state: string) {
-  const settings = readSettings(c.env);
+/** Validates the parameters of an authorization response (RFC 9207 included). */
+async function validateCallback(settings: Settings, parameters: URLSearchParams, state: string) {
   const server = await discover(settings);
   try {
     const callback = validateAuthResponse(server, { client_id: settings.IDP_CLIENT_ID }, parameters, state);
     if (callback.get('code')) return callback;
   } catch (error) {
-    const isAnswer = error instanceof AuthorizationResponseError;
-    throw signInFailed(isAnswer ? `the provider says ${error.error.slice(0, 64)}` : (error as Error).message);
+    const isRefusal = error instanceof AuthorizationResponseError;
+    throw signInFailed(
+      isRefusal ? `the provider refused: ${error.error.slice(0, 64)}` : (error as Error).message,
+    );
   }
   throw signInFailed('there is no code');
 }
 
 /**
- * Ends the sign-in that this browser began.
+ * Completes the sign-in that this browser started.
+ * @param cookie the value of the cookie of the state in `parameters`
  * @throws ApiError SIGN_IN_FAILED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
  */
 export async function completeAtProvider(
-  c: AppContext,
+  context: SignInContext,
   parameters: URLSearchParams,
+  cookie: string | undefined,
 ): Promise<{ tokens: Tokens; returnTo: string }> {
+  const { settings } = context;
   const state = parameters.get('state');
   if (state === null) throw signInFailed('there is no state');
-  const begun = await readState(c, state);
-  if (!begun) throw signInFailed('this browser did not begin with this state');
-  const tokens = await useOnce(c, 'state', state, async () => {
-    const callback = await readCallback(c, parameters, state);
-    const given = await tokensOfCallback(c, callback, { redirectUri: redirectUri(c), ...begun });
-    return (await signInByProvider(c, given)).tokens;
+  const started = await unsealState(settings, state, cookie, context.now());
+  if (!started) throw signInFailed('this browser did not start a sign-in with this state');
+  const tokens = await attemptOnce(context, 'state', state, async () => {
+    const callback = await validateCallback(settings, parameters, state);
+    const issued = await tokensForCallback(context, callback, {
+      redirectUri: redirectUri(settings),
+      ...started,
+    });
+    return (await signInByProvider(context, issued)).tokens;
   });
-  forgetState(c, state);
-  return { tokens, returnTo: begun.returnTo };
+  return { tokens, returnTo: started.returnTo };
 }
 
-/** Signs in whom the provider has vouched for. @throws ApiError SIGN_IN_FAILED, KEYS_UNAVAILABLE */
-export const signInByProvider = (c: AppContext, tokens: Tokens): Promise<SignedIn> =>
-  signIn(c, { tokens }, { first_factor: 'idp', second_factor: null }).catch((error: unknown) => {
+/** Signs in the person that the provider has authenticated. @throws ApiError SIGN_IN_FAILED, KEYS_UNAVAILABLE */
+export const signInByProvider = (context: SignInContext, tokens: Tokens): Promise<SignedIn> =>
+  signIn(context, { tokens }, { first_factor: 'idp', second_factor: null }).catch((error: unknown) => {
     const isRejected = error instanceof ApiError && error.failure.code === 'UNAUTHENTICATED';
     throw isRejected ? signInFailed(`the provider's access token: ${error.message}`) : error;
   });

@@ -1,31 +1,32 @@
 import { z } from 'zod';
 
-/** It travels in a cookie, of which browsers keep 4,096 bytes. */
+/** The path is stored in a cookie, which browsers limit to 4,096 bytes. */
 const LENGTH_MAX = 512;
 
-/** Browsers drop tabs and line breaks from addresses and take `\` for `/`, so these could start a host. */
+/** Browsers remove tabs and line breaks from addresses and read `\` as `/`, so these could begin a host name. */
 const STARTS_LIKE_HOST = /^\/[/\\]/;
 const CONTROL_CHARACTER = /\p{Cc}/u;
 
-const staysHere = (path: string) =>
+const staysOnOrigin = (path: string) =>
   path.startsWith('/') && !STARTS_LIKE_HOST.test(path) && !CONTROL_CHARACTER.test(path);
 
-/** Whether this is a path of the client's own origin, as written and as somebody on the way may decode it. */
+/** Whether this is a path on the client's own origin, both as written and percent-decoded. */
 function isReturnPath(text: string): boolean {
   try {
-    return staysHere(text) && staysHere(decodeURIComponent(text));
+    return staysOnOrigin(text) && staysOnOrigin(decodeURIComponent(text));
   } catch {
-    // Percent signs that encode nothing.
+    // A percent sign that encodes nothing.
     return false;
   }
 }
 
-/** Where a client wants to go on after the sign-in: a path of its own origin. */
+/** The path where a client continues after the sign-in, on its own origin. */
 export const ReturnTo = z
   .string()
   .max(LENGTH_MAX)
-  .refine(isReturnPath, 'A path on this origin: no host, no control characters')
+  .refine(isReturnPath, 'Expected a path on this origin, without a host or control characters')
   .meta({
-    description: 'A path of yours to go on at; the answer to the callback has it as `state`.',
+    description:
+      'A path in your application to continue at. The response of the callback returns it as `state`.',
     example: '/projects',
   });

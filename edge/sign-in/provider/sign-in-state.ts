@@ -1,67 +1,74 @@
-import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
-import type { CookieOptions } from 'hono/utils/cookie';
 import { z } from 'zod';
-import type { AppContext } from '../../app-env.ts';
 import { seal, unseal } from '../../credentials/seal.ts';
-import { readSettings, type Settings } from '../../settings.ts';
+import type { Settings } from '../../settings.ts';
 
-/** Of the web sign-in: the provider sends the browser back to it, and the cookie goes nowhere else. */
+/** The provider redirects the browser to this path, and the cookie is sent to no other. */
 export const CALLBACK_PATH = '/api/v1/auth/idp/callback';
 
-const HOLDS_SECONDS = 600;
+const TTL_SECONDS = 600;
 
-/** What a sign-in at the provider began with, kept by the browser that began it. */
-const Begun = z.object({
+/** What the callback needs from the start of the sign-in; stored by the browser that started it. */
+const SignInState = z.object({
   nonce: z.string(),
   verifier: z.string(),
   returnTo: z.string(),
   expiresAt: z.coerce.date(),
 });
-type Begun = z.output<typeof Begun>;
+type SignInState = z.output<typeof SignInState>;
 
-const SealedCookie = z.object({ keyId: z.string(), sealed: z.string() });
+const SealedState = z.object({ keyId: z.string(), sealed: z.string() });
 
-/** Sealed for one state, and named after it: two tabs have a cookie each, and neither is good for the other. */
-const placeOf = (state: string) => ['idp_sign_in', state];
-const nameOf = (state: string) => `idp_sign_in_${state}`;
+/** Sealed for one state, so that a cookie cannot be used for the sign-in of another tab. */
+const sealContext = (state: string) => ['idp_sign_in', state];
 
-const isSecure = ({ BASE_URL }: Settings) => BASE_URL.startsWith('https:');
-
-/** `Lax`, because the browser comes from the provider's site. The prefix keeps plain HTTP from setting the cookie. */
-const optionsOf = (settings: Settings): CookieOptions => ({
-  path: CALLBACK_PATH,
-  httpOnly: true,
-  sameSite: 'Lax',
-  ...(isSecure(settings) && { prefix: 'secure', secure: true }),
-});
-
-export async function storeState(
-  c: AppContext,
-  state: string,
-  begun: Omit<Begun, 'expiresAt'>,
-): Promise<void> {
-  const settings = readSettings(c.env);
-  const expiresAt = new Date(Date.now() + HOLDS_SECONDS * 1000);
-  const text = JSON.stringify({ ...begun, expiresAt });
-  const sealed = await seal(settings.CREDENTIAL_KEYS, placeOf(state), text);
-  setCookie(c, nameOf(state), JSON.stringify(sealed), { ...optionsOf(settings), maxAge: HOLDS_SECONDS });
+/** The name and attributes (RFC 6265) of a cookie. */
+interface StateCookie {
+  name: string;
+  attributes: { path: string; httpOnly: true; sameSite: 'Lax'; secure: boolean; maxAge: number };
 }
 
-/** What this browser began under this state; null for another browser, or when it is too long ago. */
-export async function readState(c: AppContext, state: string): Promise<Begun | null> {
-  const settings = readSettings(c.env);
-  const cookie = getCookie(c, nameOf(state), isSecure(settings) ? 'secure' : undefined);
-  if (cookie === undefined) return null;
+/**
+ * The cookie of one state. `SameSite=Lax` is needed because the redirect comes from the provider's site. Over TLS its
+ * name has the prefix `__Secure-`, which plain HTTP cannot set.
+ */
+export function stateCookie({ BASE_URL }: Settings, state: string): StateCookie {
+  const secure = BASE_URL.startsWith('https:');
+  return {
+    name: `${secure ? '__Secure-' : ''}idp_sign_in_${state}`,
+    attributes: { path: CALLBACK_PATH, httpOnly: true, sameSite: 'Lax', secure, maxAge: TTL_SECONDS },
+  };
+}
+
+/** @returns the value of the cookie */
+export async function sealState(
+  { CREDENTIAL_KEYS }: Settings,
+  state: string,
+  started: Omit<SignInState, 'expiresAt'>,
+  now: Date,
+): Promise<string> {
+  const expiresAt = new Date(now.getTime() + TTL_SECONDS * 1000);
+  const text = JSON.stringify({ ...started, expiresAt });
+  return JSON.stringify(await seal(CREDENTIAL_KEYS, sealContext(state), text));
+}
+
+/**
+ * @param value of the cookie; undefined when the browser sent none
+ * @returns null when this browser did not start the sign-in, or when it has expired
+ */
+export async function unsealState(
+  { CREDENTIAL_KEYS }: Settings,
+  state: string,
+  value: string | undefined,
+  now: Date,
+): Promise<SignInState | null> {
+  if (value === undefined) return null;
   try {
-    const sealed = SealedCookie.parse(JSON.parse(cookie));
-    const text = await unseal(settings.CREDENTIAL_KEYS, placeOf(state), sealed);
-    const begun = Begun.parse(JSON.parse(text));
-    return begun.expiresAt > new Date() ? begun : null;
+    const sealed = SealedState.parse(JSON.parse(value));
+    const text = await unseal(CREDENTIAL_KEYS, sealContext(state), sealed);
+    const started = SignInState.parse(JSON.parse(text));
+    return started.expiresAt > now ? started : null;
   } catch {
-    // A cookie that we did not make, or whose key is gone.
+    // The cookie is not ours, or its key was removed.
     return null;
   }
 }
-
-export const forgetState = (c: AppContext, state: string) =>
-  deleteCookie(c, nameOf(state), optionsOf(readSettings(c.env)));

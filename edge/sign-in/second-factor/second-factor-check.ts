@@ -1,27 +1,34 @@
 import { and, eq, lt } from 'drizzle-orm';
-import { type AppContext, databaseOf } from '../../app-env.ts';
 import { unseal } from '../../credentials/seal.ts';
 import { secondFactors } from '../../database/account-schema.ts';
 import { ApiError } from '../../errors.ts';
-import { readSettings } from '../../settings.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
-import { type SecondFactorRow, sealedSecretPlace, secondFactorOf } from './second-factor.ts';
-import { judged } from './second-factor-attempts.ts';
+import {
+  type SecondFactorContext,
+  type SecondFactorRow,
+  secondFactorOf,
+  secretSealContext,
+} from './second-factor.ts';
+import { withinAttempts } from './second-factor-attempts.ts';
 import { isEnrolled } from './second-factor-enrolment.ts';
 import { isMailedCode } from './second-factor-mail.ts';
 import type { SecondFactorMethod } from './second-factor-method.ts';
-import { afterSecondStep } from './second-step.ts';
+import { completeSecondStep } from './second-step.ts';
 import { stepOf } from './totp.ts';
 
-/** Whether the code is the app's and new: of two who come with the same one, the one whose update counts. */
-async function isNewAppCode(c: AppContext, factor: SecondFactorRow, code: string): Promise<boolean> {
+/** Whether the code is right and unused. If two requests submit it, the one that updates the row succeeds. */
+async function isNewAppCode(
+  { settings, db, now }: SecondFactorContext,
+  factor: SecondFactorRow,
+  code: string,
+): Promise<boolean> {
   const { issuer, gid, keyId, sealedSecret } = factor;
   if (keyId === null || sealedSecret === null) return false;
-  const { CREDENTIAL_KEYS } = readSettings(c.env);
-  const secret = await unseal(CREDENTIAL_KEYS, sealedSecretPlace(factor), { keyId, sealed: sealedSecret });
-  const step = stepOf(secret, code, new Date());
+  const sealed = { keyId, sealed: sealedSecret };
+  const secret = await unseal(settings.CREDENTIAL_KEYS, secretSealContext(factor), sealed);
+  const step = stepOf(secret, code, now());
   if (step === null) return false;
-  const { meta } = await databaseOf(c)
+  const { meta } = await db
     .update(secondFactors)
     .set({ lastStep: step })
     .where(
@@ -33,31 +40,32 @@ async function isNewAppCode(c: AppContext, factor: SecondFactorRow, code: string
 
 const CHECKS: Record<
   SecondFactorMethod,
-  (c: AppContext, factor: SecondFactorRow, code: string) => Promise<boolean>
+  (context: SecondFactorContext, factor: SecondFactorRow, code: string) => Promise<boolean>
 > = {
   totp: isNewAppCode,
-  email: (c, _factor, code) => isMailedCode(c, code),
+  email: (context, _factor, code) => isMailedCode(context, code),
 };
 
 /**
- * Signs in whoever has a code of the enrolled factor.
- * @throws ApiError FORBIDDEN (`required`) when none is, CODE_WRONG, UNAUTHENTICATED, RATE_LIMITED, LIMITER_UNAVAILABLE
+ * Signs in with a code of the enrolled factor.
+ * @throws ApiError FORBIDDEN (`required`) when none is enrolled, CODE_WRONG, UNAUTHENTICATED, RATE_LIMITED,
+ *   LIMITER_UNAVAILABLE
  */
-export async function checkSecondFactor(c: AppContext, code: string): Promise<LoginResponse> {
-  const { user, step } = c.var.preAuth;
-  const [factor] = await secondFactorOf(databaseOf(c), user);
-  // A token for the set-up lasts an hour; a factor that was enrolled meanwhile takes a new first step.
+export async function checkSecondFactor(context: SecondFactorContext, code: string): Promise<LoginResponse> {
+  const { user, step } = context.preAuth;
+  const [factor] = await secondFactorOf(context.db, user);
+  // A token for an enrolment lasts an hour. A factor that was enrolled meanwhile requires a new first step.
   if (step !== 'verify' || !factor) throw new ApiError('FORBIDDEN', { required: 'second factor' });
-  await judged(c, async () => (await CHECKS[factor.method](c, factor, code)) || null);
-  return afterSecondStep(c, factor.method);
+  await withinAttempts(context, async () => (await CHECKS[factor.method](context, factor, code)) || null);
+  return completeSecondStep(context, factor.method);
 }
 
 /**
- * Signs in without a second factor, where none is enrolled and none is demanded.
+ * Signs in without a second factor if none is enrolled and none is required.
  * @throws ApiError SECOND_FACTOR_REQUIRED, UNAUTHENTICATED
  */
-export async function skipSecondFactor(c: AppContext): Promise<LoginResponse> {
-  const { TWO_FACTOR } = readSettings(c.env);
-  if (TWO_FACTOR === 'required' || (await isEnrolled(c))) throw new ApiError('SECOND_FACTOR_REQUIRED');
-  return afterSecondStep(c, 'skipped');
+export async function skipSecondFactor(context: SecondFactorContext): Promise<LoginResponse> {
+  const isRequired = context.settings.TWO_FACTOR === 'required' || (await isEnrolled(context));
+  if (isRequired) throw new ApiError('SECOND_FACTOR_REQUIRED');
+  return completeSecondStep(context, 'skipped');
 }

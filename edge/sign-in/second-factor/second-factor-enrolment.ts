@@ -1,93 +1,102 @@
 import { notExists } from 'drizzle-orm';
-import { type AppContext, actorAs, databaseOf } from '../../app-env.ts';
-import type { AuditActor } from '../../audit/actor.ts';
+import { type AuditActor, actorWith } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
 import { seal } from '../../credentials/seal.ts';
 import { secondFactors } from '../../database/account-schema.ts';
 import { changesOf, inOneBatch, insertIf } from '../../database/database.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { ApiError } from '../../errors.ts';
-import { readSettings } from '../../settings.ts';
 import { materialize } from '../../tenancy/materialize.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
 import { identityOfPerson, type Person } from '../sessions/person.ts';
-import { type SecondFactorRow, sealedSecretPlace, secondFactorOf } from './second-factor.ts';
-import { judged } from './second-factor-attempts.ts';
+import {
+  type SecondFactorContext,
+  type SecondFactorRow,
+  secondFactorOf,
+  secretSealContext,
+} from './second-factor.ts';
+import { withinAttempts } from './second-factor-attempts.ts';
 import { isMailedCode } from './second-factor-mail.ts';
-import { afterSecondStep } from './second-step.ts';
+import { completeSecondStep } from './second-step.ts';
 import { setUpSecret, stepOf, totpUri } from './totp.ts';
 
-const secretOf = (c: AppContext) => setUpSecret(readSettings(c.env).CREDENTIAL_KEYS, c.var.preAuth.jti);
+const secretOf = ({ settings, preAuth }: SecondFactorContext) =>
+  setUpSecret(settings.CREDENTIAL_KEYS, preAuth.jti);
 
-/** Also true of a token for the other step: it was given because a factor is enrolled. */
-export async function isEnrolled(c: AppContext): Promise<boolean> {
-  const { step, user } = c.var.preAuth;
-  return step === 'verify' || (await secondFactorOf(databaseOf(c), user)).length > 0;
+/** Also true for a token of the step `verify`, which was issued because a factor was enrolled. */
+export async function isEnrolled({ db, preAuth }: SecondFactorContext): Promise<boolean> {
+  const { step, user } = preAuth;
+  return step === 'verify' || (await secondFactorOf(db, user)).length > 0;
 }
 
 /** @throws ApiError SECOND_FACTOR_ENROLLED */
-async function refuseEnrolled(c: AppContext): Promise<void> {
-  if (await isEnrolled(c)) throw new ApiError('SECOND_FACTOR_ENROLLED');
+async function requireNoFactor(context: SecondFactorContext): Promise<void> {
+  if (await isEnrolled(context)) throw new ApiError('SECOND_FACTOR_ENROLLED');
 }
 
 /**
- * What an app needs to make codes; the same each time with one pre-auth token.
+ * The secret for an authenticator app. It is the same for each call with one pre-auth token.
  * @throws ApiError SECOND_FACTOR_ENROLLED
  */
-export async function startSetUp(c: AppContext): Promise<{ secret: string; uri: string }> {
-  await refuseEnrolled(c);
-  const secret = await secretOf(c);
-  const { SERVICE_NAME } = readSettings(c.env);
-  return { secret, uri: totpUri(secret, { issuer: SERVICE_NAME, label: c.var.preAuth.user.email }) };
+export async function startSetUp(context: SecondFactorContext): Promise<{ secret: string; uri: string }> {
+  await requireNoFactor(context);
+  const secret = await secretOf(context);
+  const { settings, preAuth } = context;
+  return { secret, uri: totpUri(secret, { issuer: settings.SERVICE_NAME, label: preAuth.user.email }) };
 }
 
 type Enrolment = Pick<SecondFactorRow, 'method' | 'keyId' | 'sealedSecret' | 'lastStep'>;
 
-/** What a code enrols: the app that made it, or the mailbox it was sent to; null: it is of neither. */
-async function enrolmentBy(c: AppContext, code: string): Promise<Enrolment | null> {
-  const secret = await secretOf(c);
-  const lastStep = stepOf(secret, code, new Date());
+/** The factor that a code enrols: the app that generated it or the mailbox it was sent to; null for a wrong code. */
+async function enrolmentBy(context: SecondFactorContext, code: string): Promise<Enrolment | null> {
+  const secret = await secretOf(context);
+  const lastStep = stepOf(secret, code, context.now());
   if (lastStep !== null) {
-    const { CREDENTIAL_KEYS } = readSettings(c.env);
-    const { keyId, sealed } = await seal(CREDENTIAL_KEYS, sealedSecretPlace(c.var.preAuth.user), secret);
+    const { CREDENTIAL_KEYS } = context.settings;
+    const { keyId, sealed } = await seal(CREDENTIAL_KEYS, secretSealContext(context.preAuth.user), secret);
     return { method: 'totp', keyId, sealedSecret: sealed, lastStep };
   }
-  if (!(await isMailedCode(c, code))) return null;
+  if (!(await isMailedCode(context, code))) return null;
   return { method: 'email', keyId: null, sealedSecret: null, lastStep: null };
 }
 
-/** Null for whoever belongs to no tenant, and so to no audit log. */
-async function enroller(c: AppContext, person: Person, now: Date): Promise<AuditActor | null> {
-  const identity = await identityOfPerson(c, person, now);
+/** Null for a user without a tenant, who has no audit log. */
+async function enrolmentActor(
+  context: SecondFactorContext,
+  person: Person,
+  now: Date,
+): Promise<AuditActor | null> {
+  const identity = await identityOfPerson(context, person, now);
   const { tenantId } = identity;
-  return tenantId === null ? null : actorAs(c, await materialize(c.env.DB, { ...identity, tenantId }, now));
+  if (tenantId === null) return null;
+  return actorWith(context.client, await materialize(context.env.DB, { ...identity, tenantId }, now));
 }
 
-/** @throws ApiError SECOND_FACTOR_ENROLLED for whoever comes second */
-async function enrol(c: AppContext, person: Person, enrolment: Enrolment): Promise<void> {
-  const db = databaseOf(c);
-  const now = new Date();
-  const { issuer, gid } = c.var.preAuth.user;
+/** @throws ApiError SECOND_FACTOR_ENROLLED when a concurrent request has enrolled a factor first */
+async function enrol(context: SecondFactorContext, person: Person, enrolment: Enrolment): Promise<void> {
+  const { db } = context;
+  const now = context.now();
+  const { issuer, gid } = context.preAuth.user;
   const { method } = enrolment;
-  const actor = await enroller(c, person, now);
+  const actor = await enrolmentActor(context, person, now);
   const event = actor && auditEvent('second_factor.enrolled', actor, { metadata: { method } }, now);
   const isFirst = notExists(secondFactorOf(db, { issuer, gid }));
-  const answers = await inOneBatch(db, [
+  const results = await inOneBatch(db, [
     ...(event ? [insertIf(db, auditEvents, event, isFirst)] : []),
     db
       .insert(secondFactors)
       .values({ issuer, gid, ...enrolment, createdAt: now })
       .onConflictDoNothing(),
   ]);
-  if (changesOf(answers.at(-1)) === 0) throw new ApiError('SECOND_FACTOR_ENROLLED');
+  if (changesOf(results.at(-1)) === 0) throw new ApiError('SECOND_FACTOR_ENROLLED');
 }
 
 /**
- * Enrols the factor that the code is of, and signs in.
+ * Enrols the factor of the code and signs in.
  * @throws ApiError SECOND_FACTOR_ENROLLED, CODE_WRONG, UNAUTHENTICATED, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
-export async function finishSetUp(c: AppContext, code: string): Promise<LoginResponse> {
-  await refuseEnrolled(c);
-  const enrolment = await judged(c, () => enrolmentBy(c, code));
-  return afterSecondStep(c, enrolment.method, (person) => enrol(c, person, enrolment));
+export async function finishSetUp(context: SecondFactorContext, code: string): Promise<LoginResponse> {
+  await requireNoFactor(context);
+  const enrolment = await withinAttempts(context, () => enrolmentBy(context, code));
+  return completeSecondStep(context, enrolment.method, (person) => enrol(context, person, enrolment));
 }

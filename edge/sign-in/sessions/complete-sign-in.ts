@@ -1,43 +1,49 @@
-import { type AppContext, actorAs, databaseOf } from '../../app-env.ts';
+import { actorWith } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
 import type { Principal } from '../../authentication/principal.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { materialize } from '../../tenancy/materialize.ts';
 import type { SecondFactorMethod } from '../second-factor/second-factor-method.ts';
+import type { SignInContext } from '../sign-in-context.ts';
 import type { LoginResponse } from './login-response.ts';
 import { identityOfPerson, type Person, tokensFor } from './person.ts';
 import type { Tokens } from './sessions.ts';
 
-/** How somebody signed in, for the audit log. */
-export interface Way {
+/** The factors of a sign-in, for the audit log. */
+interface UsedFactors {
   first_factor: 'password' | 'email' | 'idp';
   second_factor: SecondFactorMethod | 'skipped' | null;
 }
 
 export interface SignedIn {
   tokens: Tokens;
-  /** Null for a user of no tenant, who is not materialized (spec 2.8). */
+  /** Null for a user without a tenant, who is not materialized (specification 2.8). */
   principal: Principal | null;
 }
 
 /**
- * Signs a person in who has passed every step: makes the user, gives the tokens and records it.
- * @throws ApiError UNAUTHENTICATED, KEYS_UNAVAILABLE for tokens of the provider that are not valid
+ * Completes a sign-in after its last step: materializes the user, issues the tokens and writes the audit event.
+ * @throws ApiError UNAUTHENTICATED, KEYS_UNAVAILABLE for invalid tokens of the provider
  */
-export async function signIn(c: AppContext, person: Person, way: Way): Promise<SignedIn> {
-  const now = new Date();
-  const identity = await identityOfPerson(c, person, now);
+export async function signIn(
+  context: SignInContext,
+  person: Person,
+  factors: UsedFactors,
+): Promise<SignedIn> {
+  const { env, db, client } = context;
+  const now = context.now();
+  const identity = await identityOfPerson(context, person, now);
   const { tenantId } = identity;
-  const principal = tenantId === null ? null : await materialize(c.env.DB, { ...identity, tenantId }, now);
-  const tokens = await tokensFor(c, person, now);
+  const principal = tenantId === null ? null : await materialize(env.DB, { ...identity, tenantId }, now);
+  const tokens = await tokensFor(context, person, now);
   if (principal) {
-    const event = auditEvent('sign_in.succeeded', actorAs(c, principal), { metadata: { ...way } }, now);
-    await databaseOf(c).insert(auditEvents).values(event);
+    const metadata = { ...factors };
+    const event = auditEvent('sign_in.succeeded', actorWith(client, principal), { metadata }, now);
+    await db.insert(auditEvents).values(event);
   }
   return { tokens, principal };
 }
 
-/** Spec 4.2. */
 export function loginResponse({ tokens, principal }: SignedIn): LoginResponse {
   return {
     access_token: tokens.accessToken,

@@ -1,26 +1,25 @@
-import { type AppContext, actorAs, databaseOf } from '../../app-env.ts';
+import { actorWith } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
 import { auditEvents } from '../../database/schema.ts';
+import type { SignInContext } from '../sign-in-context.ts';
 
-/** Whom somebody tried to sign in as; undefined for nobody. Without a tenant there is no log to note it in. */
+/** The user whose sign-in was attempted; undefined when there is none. A user without a tenant has no audit log. */
 type Identify = () => Promise<{ email: string; tenantId: string | null } | undefined>;
 
 /**
- * Notes in the audit log of whom it was tried for that a sign-in failed. Beside the answer, whose time would tell
- * whether there is such a user.
+ * Records a failed sign-in in the audit log of the user. It runs concurrently with the response, whose time would
+ * otherwise reveal whether the user exists.
  */
 export function recordFailedSignIn(
-  c: AppContext,
+  { db, client, now, waitUntil }: SignInContext,
   identify: Identify,
   metadata: Record<string, unknown>,
 ): void {
-  const note = async () => {
+  const record = async () => {
     const user = await identify();
     if (!user?.tenantId) return;
-    const actor = actorAs(c, { userId: null, email: user.email, tenantId: user.tenantId });
-    await databaseOf(c)
-      .insert(auditEvents)
-      .values(auditEvent('sign_in.failed', actor, { metadata }, new Date()));
+    const actor = actorWith(client, { userId: null, email: user.email, tenantId: user.tenantId });
+    await db.insert(auditEvents).values(auditEvent('sign_in.failed', actor, { metadata }, now()));
   };
-  c.executionCtx.waitUntil(note());
+  waitUntil(record());
 }

@@ -9,16 +9,19 @@ export const SignedInUser = z.strictObject({
   role: z.string().meta({ example: 'owner' }),
 });
 
-/** Spec 4.2. */
+/** Specification 4.2. */
 export const LoginResponse = z
   .strictObject({
     access_token: Token,
     refresh_token: Token,
     pre_auth_token: Token.meta({
-      description: 'The bearer token of the second step, when one is due: 5 minutes, for its set-up 60.',
+      description:
+        'The bearer token for the second step, if one is required. It expires after 5 minutes, for an enrolment after 60.',
     }),
-    requires_2fa: z.boolean().meta({ description: 'A code of the second factor is due.' }),
-    requires_2fa_setup: z.boolean().meta({ description: 'A second factor is to be set up, or passed over.' }),
+    requires_2fa: z.boolean().meta({ description: 'Whether a code of the second factor is required.' }),
+    requires_2fa_setup: z
+      .boolean()
+      .meta({ description: 'Whether a second factor must be enrolled or skipped.' }),
     method: z.enum(SECOND_FACTOR_METHODS).nullable(),
     user: z.union([SignedInUser, z.null()]),
   })

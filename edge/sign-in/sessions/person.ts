@@ -1,20 +1,22 @@
-import { type AppContext, databaseOf } from '../../app-env.ts';
 import { identityOf } from '../../authentication/authenticate.ts';
 import type { Identity } from '../../authentication/principal.ts';
-import { readSettings } from '../../settings.ts';
 import type { AccountRow } from '../accounts/accounts.ts';
+import type { SignInContext } from '../sign-in-context.ts';
 import { openSession, type Tokens } from './sessions.ts';
 
-/** Who signs in: an account of ours, or a user of the provider with the tokens it gave. */
+/** A person who signs in: a local account, or a user of the provider with the tokens it issued. */
 export type Person = { account: AccountRow } | { tokens: Tokens };
 
-/** What a token of this person says. @throws ApiError UNAUTHENTICATED, KEYS_UNAVAILABLE for the provider's */
-export async function identityOfPerson(c: AppContext, person: Person, now: Date): Promise<Identity> {
-  const settings = readSettings(c.env);
-  if ('tokens' in person) {
-    const waitUntil = (work: Promise<unknown>) => c.executionCtx.waitUntil(work);
-    return identityOf(person.tokens.accessToken, { settings, now, waitUntil });
-  }
+/**
+ * The identity in an access token of this person.
+ * @throws ApiError UNAUTHENTICATED, KEYS_UNAVAILABLE for tokens of the provider
+ */
+export async function identityOfPerson(
+  { settings, waitUntil }: SignInContext,
+  person: Person,
+  now: Date,
+): Promise<Identity> {
+  if ('tokens' in person) return identityOf(person.tokens.accessToken, { settings, now, waitUntil });
   const { id, email, role, tenantId } = person.account;
   return {
     issuer: settings.BASE_URL,
@@ -24,13 +26,13 @@ export async function identityOfPerson(c: AppContext, person: Person, now: Date)
     scopes: [],
     service: settings.SERVICE_NAME,
     tenantId,
-    // A token says whole seconds.
+    // Tokens have a resolution of one second.
     issuedAt: new Date(Math.floor(now.getTime() / 1000) * 1000),
   };
 }
 
-/** The tokens that this person goes on with. */
-export async function tokensFor(c: AppContext, person: Person, now: Date): Promise<Tokens> {
+/** The tokens of the provider, or those of a new session of the account. */
+export async function tokensFor({ db, settings }: SignInContext, person: Person, now: Date): Promise<Tokens> {
   if ('tokens' in person) return person.tokens;
-  return openSession(databaseOf(c), readSettings(c.env), person.account, now);
+  return openSession(db, settings, person.account, now);
 }

@@ -9,19 +9,19 @@ import { ApiError } from '../../errors.ts';
 import type { Settings } from '../../settings.ts';
 import { type AccountRow, accountById } from '../accounts/accounts.ts';
 
-/** Two tabs may come with the same refresh token; after that time it is somebody else who does. */
-const TWO_TABS_MS = 10_000;
+/** Two tabs may present the same refresh token within this time. A later use is treated as theft. */
+const CONCURRENT_USE_MS = 10_000;
 
-/** What a sign-in or a renewal ends in; the gateway's own tokens or the provider's. */
+/** The result of a sign-in or a renewal: tokens of the gateway or of the provider. */
 export interface Tokens {
   accessToken: string;
   refreshToken: string | null;
   accessExpiresAt: Date;
 }
 
-type Next = Omit<typeof refreshTokens.$inferSelect, 'usedAt'>;
+type UnusedToken = Omit<typeof refreshTokens.$inferSelect, 'usedAt'>;
 
-const nextToken = (settings: Settings, accountId: string, familyId: string, now: Date): Next => ({
+const nextToken = (settings: Settings, accountId: string, familyId: string, now: Date): UnusedToken => ({
   id: crypto.randomUUID(),
   familyId,
   accountId,
@@ -30,11 +30,11 @@ const nextToken = (settings: Settings, accountId: string, familyId: string, now:
 
 const after = (now: Date, seconds: number) => new Date(now.getTime() + seconds * 1000);
 
-/** A token says no more than its row: once it is too old, who presents it is told so without the row. */
-const forgetExpired = (db: Database, now: Date) =>
+/** An expired token is refused without its row, because the token itself contains the expiry. */
+const deleteExpired = (db: Database, now: Date) =>
   db.delete(refreshTokens).where(lte(refreshTokens.expiresAt, now));
 
-/** Opens a family of refresh tokens. */
+/** Starts a family of refresh tokens. */
 export async function openSession(
   db: Database,
   settings: Settings,
@@ -42,55 +42,55 @@ export async function openSession(
   now: Date,
 ): Promise<Tokens> {
   const next = nextToken(settings, account.id, crypto.randomUUID(), now);
-  await inOneBatch(db, [forgetExpired(db, now), db.insert(refreshTokens).values(next)]);
-  return tokensOf(settings, account, next, now);
+  await inOneBatch(db, [deleteExpired(db, now), db.insert(refreshTokens).values(next)]);
+  return issueTokens(settings, account, next, now);
 }
 
 /**
- * New tokens for a refresh token that was not used yet. One that was comes from two tabs, or was stolen: of the thief
- * and its owner one comes second, and then neither gets more (RFC 9700 section 4.14).
- * The family's life has no bound: each renewal gives it another `JWT_REFRESH_TTL_SECONDS`.
- * @param about who asks, for the audit row of a theft
+ * New tokens for an unused refresh token. A second use comes from another tab or follows a theft: after a theft either
+ * the thief or the owner is the second to use it, and the whole family ends (RFC 9700 section 4.14).
+ * A family has no maximum lifetime: each renewal extends it by `JWT_REFRESH_TTL_SECONDS`.
+ * @param actorOf the actor in the audit event of a theft
  * @throws ApiError REFRESH_TOKEN_WRONG
  */
 export async function renewSession(
   db: Database,
   settings: Settings,
   refreshToken: string,
-  { about, now }: { about: (account: AccountRow) => AuditActor; now: Date },
+  { actorOf, now }: { actorOf: (account: AccountRow) => AuditActor; now: Date },
 ): Promise<Tokens> {
   const { jti, sub, sid } = await verifyOwnToken(settings, 'refresh', refreshToken, now).catch((error) => {
-    throw error instanceof ApiError ? wrong(error.message) : error;
+    throw error instanceof ApiError ? refused(error.message) : error;
   });
   const isUnused = and(eq(refreshTokens.id, jti), isNull(refreshTokens.usedAt));
   const next = nextToken(settings, sub, sid, now);
   const unused = db.select({ id: refreshTokens.id }).from(refreshTokens).where(isUnused);
-  const [, taken, rows, accountRows] = await inOneBatch(db, [
+  const [, update, rows, accountRows] = await inOneBatch(db, [
     insertIf(db, refreshTokens, next, exists(unused)),
     db.update(refreshTokens).set({ usedAt: now }).where(isUnused),
     db.select().from(refreshTokens).where(eq(refreshTokens.id, jti)),
     accountById(db, sub),
-    forgetExpired(db, now),
+    deleteExpired(db, now),
   ]);
   const [account] = accountRows as AccountRow[];
-  if (account && changesOf(taken) === 1) return tokensOf(settings, account, next, now);
+  if (account && changesOf(update) === 1) return issueTokens(settings, account, next, now);
 
   const [used] = rows as (typeof refreshTokens.$inferSelect)[];
-  if (!account || !used?.usedAt) throw wrong('no refresh token of a session');
-  if (now.getTime() - used.usedAt.getTime() > TWO_TABS_MS) {
-    await endSession(db, sid, auditEvent('session.stolen', about(account), sessionNamed(sid), now));
+  if (!account || !used?.usedAt) throw refused('no refresh token of a session');
+  if (now.getTime() - used.usedAt.getTime() > CONCURRENT_USE_MS) {
+    await endSession(db, sid, auditEvent('session.stolen', actorOf(account), sessionMetadata(sid), now));
   }
-  throw wrong('a refresh token that was used');
+  throw refused('a refresh token that was used');
 }
 
-/** What an audit row says of a session. */
-export const sessionNamed = (familyId: string) => ({ metadata: { session_id: familyId } });
+/** The details of an audit event about a session. */
+export const sessionMetadata = (familyId: string) => ({ metadata: { session_id: familyId } });
 
-const wrong = (reason: string) => new ApiError('REFRESH_TOKEN_WRONG', undefined, reason);
+const refused = (reason: string) => new ApiError('REFRESH_TOKEN_WRONG', undefined, reason);
 
 /**
- * Ends the family: none of its refresh tokens gets anything more. Its access tokens last until they expire.
- * @param event recorded once, by whoever comes first to a family that lives
+ * Ends a family: all its refresh tokens become invalid. Its access tokens remain valid until they expire.
+ * @param event stored only by the call that ends the family
  */
 export async function endSession(
   db: Database,
@@ -105,10 +105,10 @@ export async function endSession(
   ]);
 }
 
-async function tokensOf(
+async function issueTokens(
   settings: Settings,
   account: AccountRow,
-  { id, familyId, expiresAt }: Next,
+  { id, familyId, expiresAt }: UnusedToken,
   issuedAt: Date,
 ): Promise<Tokens> {
   const { id: sub, email, role, tenantId } = account;

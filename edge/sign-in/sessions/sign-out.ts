@@ -1,22 +1,38 @@
-import { type AppContext, actorOf, databaseOf } from '../../app-env.ts';
+import { actorWith } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
+import type { Identity, Principal } from '../../authentication/principal.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { revokeToken } from '../provider/identity-provider.ts';
+import type { SignInContext } from '../sign-in-context.ts';
 import { isOwnRefreshToken } from './refresh.ts';
-import { endSession, sessionNamed } from './sessions.ts';
+import { endSession, sessionMetadata } from './sessions.ts';
+
+interface Bearer {
+  identity: Identity;
+  /** Null without a tenant, and therefore without an audit log. */
+  principal: Principal | null;
+}
 
 /**
- * Ends the session that the bearer's token came with: of the gateway's own by what it says, of the provider's by the
- * refresh token, which is revoked there.
+ * Ends the session of the bearer's token. A session of the gateway is named by the token; a session of the provider
+ * ends when its refresh token is revoked there.
  * @throws ApiError IDP_UNAVAILABLE
  */
-export async function signOut(c: AppContext, refreshToken: string | undefined): Promise<void> {
-  const { sessionId } = c.var.identity;
-  const ended = (about: Parameters<typeof auditEvent>[2]) =>
-    auditEvent('session.ended', actorOf(c), about, new Date());
-  if (sessionId !== undefined) return endSession(databaseOf(c), sessionId, ended(sessionNamed(sessionId)));
-  // A token of ours is shown to nobody else.
-  if (refreshToken === undefined || isOwnRefreshToken(c, refreshToken)) return;
-  await revokeToken(c, refreshToken);
-  if (c.var.principal) await databaseOf(c).insert(auditEvents).values(ended({}));
+export async function signOut(
+  context: SignInContext,
+  { identity, principal }: Bearer,
+  refreshToken: string | undefined,
+): Promise<void> {
+  const { db, settings, client } = context;
+  const { sessionId } = identity;
+  const ended = (actor: Principal, details: Parameters<typeof auditEvent>[2]) =>
+    auditEvent('session.ended', actorWith(client, actor), details, context.now());
+  if (sessionId !== undefined) {
+    if (!principal) throw new Error('an access token of the gateway names no tenant');
+    return endSession(db, sessionId, ended(principal, sessionMetadata(sessionId)));
+  }
+  // A refresh token of the gateway is not sent to the provider.
+  if (refreshToken === undefined || isOwnRefreshToken(settings, refreshToken)) return;
+  await revokeToken(context, refreshToken);
+  if (principal) await db.insert(auditEvents).values(ended(principal, {}));
 }

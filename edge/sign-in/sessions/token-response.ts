@@ -1,15 +1,12 @@
 import { z } from 'zod';
 import type { Tokens } from './sessions.ts';
 
-/** What every answer with the tokens of a sign-in at the provider has. */
+/** The fields of every response that contains tokens (RFC 6749 section 5.1). */
 export const TOKEN_FIELDS = {
   access_token: z.string(),
-  refresh_token: z.string().nullable().meta({ description: 'Null when the provider gives none.' }),
+  refresh_token: z.string().nullable().meta({ description: 'Null when the provider issues none.' }),
   token_type: z.enum(['bearer']),
-  expires_in: z
-    .int()
-    .min(0)
-    .meta({ description: 'Seconds that the access token is good for.', example: 3600 }),
+  expires_in: z.int().min(0).meta({ description: 'Seconds until the access token expires.', example: 3600 }),
 };
 
 export const tokenFields = ({ accessToken, refreshToken, accessExpiresAt }: Tokens) => ({

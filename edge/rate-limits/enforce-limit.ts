@@ -1,0 +1,31 @@
+import type { Env } from '../env.ts';
+import { ApiError } from '../errors.ts';
+import type { Bucket } from './buckets.ts';
+import { consume, type LimitDecision } from './consume.ts';
+
+/** @throws ApiError LIMITER_UNAVAILABLE */
+export const consumeOrFail = (env: Env, bucket: Bucket): Promise<LimitDecision> =>
+  consume(env, bucket).catch((error: Error) => {
+    throw new ApiError('LIMITER_UNAVAILABLE', undefined, error.message);
+  });
+
+export const rateLimited = ({ retryAfter }: LimitDecision) => ({
+  code: 'RATE_LIMITED' as const,
+  fields: { retry_after: retryAfter },
+});
+
+/** @throws ApiError RATE_LIMITED */
+export function admit(decision: LimitDecision): void {
+  if (!decision.admitted) throw ApiError.of(rateLimited(decision));
+}
+
+/**
+ * Consumes from a limit other than the request's own, which alone is reported in the response headers.
+ * @throws ApiError LIMITER_UNAVAILABLE
+ */
+export const isWithinLimit = async (env: Env, bucket: Bucket): Promise<boolean> =>
+  (await consumeOrFail(env, bucket)).admitted;
+
+/** As `isWithinLimit`. @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
+export const enforceLimit = async (env: Env, bucket: Bucket): Promise<void> =>
+  admit(await consumeOrFail(env, bucket));
