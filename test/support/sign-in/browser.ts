@@ -12,15 +12,15 @@ interface Cookie {
   path: string;
 }
 
-/** Tests start servers anew at one address: no connection is kept for later. */
-const ONE_OFF = { connection: 'close' };
+/** Tests restart servers at the same address, so connections are not reused. */
+const NO_KEEP_ALIVE = { connection: 'close' };
 
-/** A browser without a window: follows redirects, keeps cookies by their path (one host is all there is), fills forms. */
+/** A minimal browser: follows redirects, stores cookies by path (all tests use one host) and submits forms. */
 export class Browser {
   #cookies: Cookie[] = [];
   readonly #follows: (address: URL) => boolean;
 
-  /** @param follows whether it goes where it is sent; else it stops there and the address is what matters */
+  /** @param follows whether a redirect is followed; otherwise `open` returns its target */
   constructor(follows: (address: URL) => boolean) {
     this.#follows = follows;
   }
@@ -32,17 +32,17 @@ export class Browser {
   async open(address: string, form?: Record<string, string>): Promise<Page> {
     const response = await fetch(address, {
       redirect: 'manual',
-      headers: { ...ONE_OFF, cookie: this.#cookiesFor(new URL(address)) },
+      headers: { ...NO_KEEP_ALIVE, cookie: this.#cookiesFor(new URL(address)) },
       ...(form && { method: 'POST', body: new URLSearchParams(form) }),
     });
-    for (const line of response.headers.getSetCookie()) this.#keep(line);
+    for (const line of response.headers.getSetCookie()) this.#storeCookie(line);
     const location = response.headers.get('location');
     if (location === null) return { address: new URL(address), response };
     const next = new URL(location, address);
     return this.#follows(next) ? this.open(next.href) : { address: next, response };
   }
 
-  /** Opens an address that leads to the provider's form, and fills it in. */
+  /** Opens an address that leads to the provider's form, and submits the form. */
   async signIn(address: string, email: string, password = LOCAL_PASSWORD): Promise<Page> {
     const form = await this.open(address);
     const html = await form.response.text();
@@ -57,7 +57,7 @@ export class Browser {
       .join('; ');
   }
 
-  #keep(line: string): void {
+  #storeCookie(line: string): void {
     const [pair = '', ...attributes] = line.split('; ');
     const [, name = '', value = ''] = /^([^=]*)=(.*)$/.exec(pair) ?? [];
     const path = attributes.find((attribute) => /^path=/i.test(attribute))?.slice('path='.length) ?? '/';

@@ -1,11 +1,11 @@
 const PIECE = /.{20}/g;
 
-/** Whose secret the text has in it, whole or cut off. @param secrets by what they are, each of 20 characters or more */
+/** The names of the secrets that a text contains in whole or in part. @param secrets by name, of at least 20 characters */
 export const secretsIn = (text: string, secrets: ReadonlyMap<string, string>): string[] =>
-  [...secrets].flatMap(([what, secret]) =>
-    secret.match(PIECE)?.some((piece) => text.includes(piece)) ? [what] : [],
+  [...secrets].flatMap(([name, secret]) =>
+    secret.match(PIECE)?.some((piece) => text.includes(piece)) ? [name] : [],
   );
 
-/** Which codes the text has in it, as a word of their own: of a longer number any six digits are a part. */
+/** The codes that a text contains as separate words; a longer number could contain any six digits. */
 export const codesIn = (text: string, codes: readonly string[]): string[] =>
   codes.filter((code) => new RegExp(`(?<![\\w.])${code}(?![\\w.])`).test(text));

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { openIdProvider } from '../../../dev/identity-provider/provider.ts';
 import { freePort } from '../free-port.ts';
 
-/** The local stack's identity provider, in this process. @returns also what a gateway's settings say of it */
+/** Starts the local stack's identity provider in this process. @returns the settings for a gateway, too */
 export async function startLocalProvider() {
   const stateDir = mkdtempSync(join(tmpdir(), 'branchgate-idp-'));
   const port = await freePort();

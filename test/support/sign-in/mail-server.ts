@@ -6,7 +6,7 @@ export interface PostedMail {
   body: { from: string; to: string; subject: string; text: string; html: string };
 }
 
-/** A mail service that notes what is posted to it, and answers as it is told. */
+/** A mail server that records posted mails and responds with the status that a test sets. */
 export async function startMailServer() {
   const posted: PostedMail[] = [];
   let status = 200;
@@ -28,7 +28,7 @@ export async function startMailServer() {
     answersWith(code: number) {
       status = code;
     },
-    /** The next mail is answered when the returned function is called. */
+    /** Delays the response to the next mail until the returned function is called. */
     holdsNext(): () => void {
       const { promise, resolve } = Promise.withResolvers<void>();
       held = promise;

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Stack } from '../stack/stack.ts';
 import type { PostedMail } from './mail-server.ts';
 
-/** Mails that the stack has delivered, oldest first. */
+/** The mails that the stack has delivered, oldest first. */
 export const deliveredMails = ({
   state,
 }: {

@@ -13,9 +13,9 @@ interface Site {
 interface AccessOptions {
   tenant: string;
   role?: string;
-  /** Id of the account; left out, of none. */
+  /** ID of the account; by default a random one. */
   account?: string;
-  /** Seconds; negative for a token that has expired. */
+  /** Seconds; negative for an expired token. */
   expiresIn?: number;
 }
 
@@ -26,7 +26,7 @@ interface PreAuthOptions extends Partial<Pick<OwnClaims<'pre_auth'>, 'step'>> {
 
 type MakeToken = () => Promise<string>;
 
-/** Tokens of the gateway's own, made with its key, and such as somebody without the key could make. */
+/** Tokens that are signed with the gateway's key, and forgeries that an attacker could make without it. */
 export function ownTokens({ url, devDir }: Site) {
   const folder = devFolder(devDir);
   const [id = '', encoded = ''] = gatewaySecrets(folder).JWT_KEYS.split(':');
@@ -56,31 +56,31 @@ export function ownTokens({ url, devDir }: Site) {
     return signOwnToken(settings, 'pre_auth', claims, life(expiresIn));
   };
 
-  /** What each way of forging makes of a good token (RFC 8725 section 2). */
-  async function forgeries(good: MakeToken): Promise<[string, MakeToken][]> {
+  /** Forgeries of a valid token (RFC 8725 section 2), by name. */
+  async function forgeries(valid: MakeToken): Promise<[string, MakeToken][]> {
     const [published] = (await keyDocument(folder.identityProvider, new Date())).keys;
     if (!published) throw new Error('the provider has no key');
     const { kid: providersId, public_key } = published;
-    const spellings = {
+    const encodings = {
       'its bytes': Buffer.from(public_key.replace('k4.public.', ''), 'base64url'),
       'its text': Buffer.from(public_key),
     };
     const signedWith = (kid: string, bytes: Uint8Array) => async () =>
-      new SignJWT(decodeJwt(await good())).setProtectedHeader({ alg: 'HS256', kid }).sign(bytes);
+      new SignJWT(decodeJwt(await valid())).setProtectedHeader({ alg: 'HS256', kid }).sign(bytes);
     return [
-      ['alg none', async () => new UnsecuredJWT(decodeJwt(await good())).encode()],
+      ['alg none', async () => new UnsecuredJWT(decodeJwt(await valid())).encode()],
       [
-        'alg none beside a good signature',
+        'alg none with a valid signature',
         async () => {
-          const token = await good();
+          const token = await valid();
           const header = JSON.stringify({ ...decodeProtectedHeader(token), alg: 'none' });
           return token.replace(/^[^.]+/, Buffer.from(header).toString('base64url'));
         },
       ],
-      ...Object.entries(spellings).flatMap(([spelling, bytes]): [string, MakeToken][] => [
-        [`HS256 with the provider's public key, ${spelling}, under our key's id`, signedWith(id, bytes)],
+      ...Object.entries(encodings).flatMap(([encoding, bytes]): [string, MakeToken][] => [
+        [`HS256 with the provider's public key, ${encoding}, under our key's id`, signedWith(id, bytes)],
         [
-          `HS256 with the provider's public key, ${spelling}, under its own id`,
+          `HS256 with the provider's public key, ${encoding}, under its own id`,
           signedWith(providersId, bytes),
         ],
       ]),

@@ -8,15 +8,15 @@ import { preAuthEncode } from '../../../edge/authentication/signature.ts';
 const paseto = new PublicProtocol(SignFactory);
 const utf8 = new TextEncoder();
 
-/** A key of the identity provider and what it can be used for, in honest and dishonest ways. */
+/** A key of the identity provider, with valid and malformed uses. */
 export interface Signer {
   kid: string;
-  /** Entries of a key document. */
+  /** An entry of a key document. */
   entry: { kid: string; alg: 'v4.public'; public_key: string };
   jwk: Record<string, unknown>;
-  /** A token as the `paseto` package makes it. */
+  /** A token as created by the `paseto` package. */
   token: (claims: Record<string, JsonValue>) => Promise<string>;
-  /** A token over any bytes, signed well. */
+  /** A token over any bytes, with a valid signature. */
   rawToken: (message: string | Uint8Array, footer: string | Uint8Array | null) => string;
 }
 
@@ -32,27 +32,27 @@ export function newSigner(kid: string): Signer {
       const secretKey = await SecretKeyFromCryptoKey(privateKey.toCryptoKey('Ed25519', true, ['sign']));
       return paseto.Sign(secretKey, claims, { footer: utf8.encode(footer), addIssuedAt: false });
     },
-    rawToken: (message, given) => {
+    rawToken: (message, footerContent) => {
       const bytes = Buffer.from(message);
-      const footerBytes = Buffer.from(given ?? '');
+      const footerBytes = Buffer.from(footerContent ?? '');
       const signature = sign(
         null,
         preAuthEncode([utf8.encode('v4.public.'), bytes, footerBytes, new Uint8Array()]),
         privateKey,
       );
       const body = Buffer.concat([bytes, signature]).toString('base64url');
-      return `v4.public.${body}${given === null ? '' : `.${footerBytes.toString('base64url')}`}`;
+      return `v4.public.${body}${footerContent === null ? '' : `.${footerBytes.toString('base64url')}`}`;
     },
   };
 }
 
-/** The identity provider's key endpoint on a local port, with as many faults as a test asks for. */
+/** The key endpoint of the identity provider on a local port, with injectable faults. */
 export async function startProvider(...signers: Signer[]) {
   const provider = {
     url: '',
     requests: 0,
     document: { keys: signers.map(({ entry }) => entry) } as unknown,
-    /** Set to answer in another way than with the document. */
+    /** Set to respond with something other than the document. */
     fault: null as ((response: ServerResponse) => void) | null,
     stop: () =>
       new Promise<void>((resolve) => {
@@ -72,7 +72,7 @@ export async function startProvider(...signers: Signer[]) {
 
 export type Provider = Awaited<ReturnType<typeof startProvider>>;
 
-/** Settings of `authenticate` for this provider; a new object, so nothing is remembered from another test. */
+/** Settings of `authenticate` for this provider. Caches are keyed by this object, so each test gets a new one. */
 export const settingsFor = (provider: { url: string }) => ({
   SERVICE_NAME: 'branchgate',
   BASE_URL: 'https://api.example.com',

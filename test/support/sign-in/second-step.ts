@@ -8,7 +8,7 @@ interface SetUpBody {
   method: string;
 }
 
-/** What can be done with a pre-auth token. @param login the answer that it was in */
+/** The operations of a pre-auth token. @param login the body that contains the token */
 export function stepOf({ url }: SignInSite, login: LoginBody) {
   const { pre_auth_token: token } = login;
   if (token === null) throw new Error(`no second step: ${JSON.stringify(login)}`);
@@ -27,18 +27,18 @@ export function stepOf({ url }: SignInSite, login: LoginBody) {
 
 export type SecondStep = ReturnType<typeof stepOf>;
 
-/** The second step of a new login by password. */
+/** Logs in with a password. @returns the second step */
 export async function stepAfterPassword(site: SignInSite, email: string) {
   const { status, body } = await logIn(site, email);
   if (status !== 200) throw new Error(`login: ${status} ${JSON.stringify(body)}`);
   return stepOf(site, body);
 }
 
-/** @param ahead steps of 30 seconds from now; one ahead is taken too, and stays good for a minute and more */
+/** @param ahead steps of 30 seconds from now. One step ahead is accepted, and stays valid for over a minute. */
 export const appCode = (secret: string, ahead = 0): string =>
   new TOTP({ secret }).generate({ timestamp: Date.now() + ahead * 30_000 });
 
-/** A new account with an app. This step's code is used up; the next one's is good. */
+/** A new account with an authenticator app. The code of the current step is used, the next one is not. */
 export async function enrolledAccount(site: SignInSite, email: string) {
   await signUp(site, email);
   const step = await stepAfterPassword(site, email);
@@ -49,7 +49,7 @@ export async function enrolledAccount(site: SignInSite, email: string) {
   return { secret, usedCode, login: body };
 }
 
-/** What a refused request was told, without its words. */
+/** Status and error code of a refused request. */
 export const refusal = ({ status, body }: { status: number; body: unknown }) => {
   const { error, required } = body as { error?: string; required?: string };
   return required === undefined ? [status, error] : [status, error, required];

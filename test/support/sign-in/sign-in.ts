@@ -4,13 +4,13 @@ import type { PostedMail } from './mail-server.ts';
 
 type MailBody = PostedMail['body'];
 
-/** A gateway, and the mails that it has sent, oldest first. */
+/** A gateway and the mails that it has sent, oldest first. */
 export interface SignInSite {
   url: string;
   mails(): MailBody[];
 }
 
-/** Spec 4.2. */
+/** Specification 4.2. */
 export interface LoginBody {
   access_token: string | null;
   refresh_token: string | null;
@@ -29,14 +29,14 @@ interface ChallengeBody {
 
 export const PASSWORD = 'correct horse battery';
 
-/** The six digits of a mail. @throws Error when there are none */
+/** The six digits in a mail. @throws Error when there are none */
 export function readCode({ text }: MailBody): string {
   const code = /\b\d{6}\b/.exec(text)?.[0];
   if (code === undefined) throw new Error('the mail has no code');
   return code;
 }
 
-/** Waits for the mail of that number to this address. @param number counted from 1 */
+/** Waits for a mail to this address. @param number counted from 1 */
 export const mailTo = ({ mails }: SignInSite, address: string, number = 1): Promise<MailBody> =>
   eventually(async () => {
     const mail = mails().filter(({ to }) => to.toLowerCase() === address.toLowerCase())[number - 1];
@@ -44,7 +44,7 @@ export const mailTo = ({ mails }: SignInSite, address: string, number = 1): Prom
     return mail;
   });
 
-/** Another six digits. */
+/** A different code of six digits. */
 export const otherCode = (code: string): string => String((Number(code) + 1) % 1_000_000).padStart(6, '0');
 
 export const askSignUp = ({ url }: SignInSite, email: string, password = PASSWORD) =>
@@ -64,7 +64,7 @@ export const verifyCode = ({ url }: SignInSite, email: string, challenge_id: str
 export const logIn = ({ url }: SignInSite, email: string, password = PASSWORD, provider = 'base') =>
   new Api(url, null).post<LoginBody>('/api/v1/auth/login', { email, password, provider });
 
-/** Makes an account by the mail that came; the address must have had none before. @returns what it signed in with */
+/** Creates an account with the mailed code; the address must have received no mail before. */
 export async function signUp(site: SignInSite, email: string, password = PASSWORD): Promise<LoginBody> {
   const { status, body } = await askSignUp(site, email, password);
   if (status !== 202) throw new Error(`sign-up: ${status} ${JSON.stringify(body)}`);

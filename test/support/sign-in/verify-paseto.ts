@@ -7,7 +7,7 @@ export interface KeyDocument {
   keys: { kid: string; alg: string; public_key: `k4.public.${string}` }[];
 }
 
-/** Verifies a token with the key its footer names, by another implementation than the gateway's. */
+/** Verifies a token with an implementation other than the gateway's. */
 export async function verifyPaseto(token: string, { keys }: KeyDocument) {
   const footer = JSON.parse(new TextDecoder().decode(InspectFooter(token))) as { kid: string };
   const key = keys.find(({ kid }) => kid === footer.kid);

@@ -3,7 +3,7 @@ import { ApiError } from '../../../edge/errors.ts';
 
 let settings: AuthenticationSettings | undefined;
 
-/** Authentication in workerd, alone: the identity of the bearer, or why there is none. */
+/** Authentication in workerd: returns the identity of the bearer, or the failure. */
 export default {
   async fetch(request, env, context) {
     settings ??= {
@@ -13,9 +13,9 @@ export default {
       IDP_URL: env.IDP_URL,
       BASE_IDP_KEY_ENDPOINT: `${env.IDP_URL}/keys`,
     };
-    const moment = { now: new Date(), waitUntil: (work: Promise<unknown>) => context.waitUntil(work) };
+    const call = { now: new Date(), waitUntil: (work: Promise<unknown>) => context.waitUntil(work) };
     try {
-      return Response.json(await authenticate(request.headers.get('authorization'), { settings, ...moment }));
+      return Response.json(await authenticate(request.headers.get('authorization'), { settings, ...call }));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       return Response.json({ code: error.failure.code, reason: error.message }, { status: 400 });

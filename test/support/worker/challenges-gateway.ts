@@ -1,4 +1,8 @@
-import type { Answer, AnswerOutcome, ChallengeOrder } from '../../../edge/sign-in/email-codes/challenge.ts';
+import type {
+  ChallengeRequest,
+  CodeSubmission,
+  SubmissionResult,
+} from '../../../edge/sign-in/email-codes/challenge.ts';
 import { migratedD1 } from '../records/d1.ts';
 import { startMailServer } from '../sign-in/mail-server.ts';
 import type { ChallengesCall, Fault, TestedChallenges } from './challenges-worker.ts';
@@ -6,7 +10,7 @@ import { bundle, SETTINGS, startWorker } from './worker.ts';
 
 type Inspection = Awaited<ReturnType<TestedChallenges['inspect']>>;
 
-/** Challenges in real workerd with a real D1, and where they post their mails to. */
+/** `Challenges` objects in workerd with a D1, and the mail server that they post to. */
 export async function startChallengesGateway() {
   const mails = await startMailServer();
   const worker = startWorker(await bundle('challenges-worker'), {
@@ -24,32 +28,32 @@ export async function startChallengesGateway() {
     method: ChallengesCall['method'],
     args: unknown[],
   ): Promise<[R, ...R[]]> {
-    const body = JSON.stringify({ address, method, args, offsetMs, fault } satisfies ChallengesCall);
+    const call = JSON.stringify({ address, method, args, offsetMs, fault } satisfies ChallengesCall);
     fault = null;
-    const response = await fetch(url, { method: 'POST', body });
-    const answer = await response.json();
-    if (!response.ok) throw new Error((answer as { error: string }).error);
-    return answer as [R, ...R[]];
+    const response = await fetch(url, { method: 'POST', body: call });
+    const body = await response.json();
+    if (!response.ok) throw new Error((body as { error: string }).error);
+    return body as [R, ...R[]];
   }
 
   return {
     mails,
     database,
-    /** The objects' clock, Unix milliseconds. */
+    /** The clock of the objects, in Unix milliseconds. */
     now: () => Date.now() + offsetMs,
-    pass: (milliseconds: number) => {
+    advance: (milliseconds: number) => {
       offsetMs += milliseconds;
     },
-    /** Of the next call. */
-    plant: (next: Fault) => {
+    /** Makes the next call fail. */
+    injectFault: (next: Fault) => {
       fault = next;
     },
     of: (address: string) => ({
-      start: async (order: Omit<ChallengeOrder, 'address'>) =>
-        (await calls<{ expiresAt: number }>(address, 'start', [{ ...order, address }]))[0],
-      /** All at once. */
-      verify: (...answers: Answer[]) => calls<AnswerOutcome>(address, 'verify', answers),
-      wake: () => calls(address, 'wake', [null]),
+      start: async (request: Omit<ChallengeRequest, 'address'>) =>
+        (await calls<{ expiresAt: number }>(address, 'start', [{ ...request, address }]))[0],
+      /** Submits all of them concurrently. */
+      verify: (...submissions: CodeSubmission[]) => calls<SubmissionResult>(address, 'verify', submissions),
+      fireAlarm: () => calls(address, 'fireAlarm', [null]),
       inspect: async () => (await calls<Inspection>(address, 'inspect', [null]))[0],
       reset: () => calls(address, 'reset', [null]).catch(() => {}),
     }),

@@ -1,27 +1,27 @@
 import type { Env } from '../../../edge/env.ts';
-import type { ChallengeBook } from '../../../edge/sign-in/email-codes/challenge.ts';
+import type { AddressState } from '../../../edge/sign-in/email-codes/challenge.ts';
 import { Challenges } from '../../../edge/sign-in/email-codes/challenges.ts';
 import { challengesOf } from '../../../edge/sign-in/email-codes/challenges-stub.ts';
 
-/** Challenges under a clock that the test sets, dying when it says so, with a look into their storage. */
+/** `Challenges` with an injected clock, injected faults and access to their storage. */
 
 export type Fault = 'before_account' | 'after_account';
 
 let offsetMs = 0;
 let fault: Fault | null = null;
 
-/** D1 that fails once before a batch, or whose caller dies once after it. */
-function faulty(binding: D1Database, die: () => void): D1Database {
+/** A D1 that fails once before a batch, or aborts its caller once after it. */
+function faultyD1(binding: D1Database, abort: () => void): D1Database {
   return new Proxy(binding, {
     get(target, name) {
       if (name !== 'batch') return Reflect.get(target, name).bind(target);
       return async (statements: D1PreparedStatement[]) => {
-        const due = fault;
+        const injected = fault;
         fault = null;
-        if (due === 'before_account') throw new Error('D1 is away');
-        const answers = await target.batch(statements);
-        if (due === 'after_account') die();
-        return answers;
+        if (injected === 'before_account') throw new Error('D1 is unavailable');
+        const results = await target.batch(statements);
+        if (injected === 'after_account') abort();
+        return results;
       };
     },
   });
@@ -29,30 +29,29 @@ function faulty(binding: D1Database, die: () => void): D1Database {
 
 export class TestedChallenges extends Challenges {
   constructor(ctx: DurableObjectState, env: Env) {
-    super(ctx, { ...env, DB: faulty(env.DB, () => ctx.abort('killed by the test')) });
+    super(ctx, { ...env, DB: faultyD1(env.DB, () => ctx.abort('aborted by the test')) });
   }
 
   protected override now(): number {
     return Date.now() + offsetMs;
   }
 
-  /** Loses its memory and every call that has not been answered. */
+  /** Discards the object's memory and its pending calls. */
   async reset() {
     this.ctx.abort('reset by the test');
   }
 
-  /** What the alarm does when it fires. */
-  async wake() {
+  async fireAlarm() {
     await this.alarm();
   }
 
-  /** `wrongTries`: codes of a first factor that were looked at and wrong. */
+  /** `wrongAttempts`: wrong codes of a first factor that were evaluated. */
   async inspect() {
     const { storage } = this.ctx;
-    const kept = [...(await storage.list()).keys()];
+    const keys = [...(await storage.list()).keys()];
     const alarm = await storage.getAlarm();
-    const wrongTries = storage.kv.get<ChallengeBook>('book')?.counts.first_factor.wrongTries.length ?? 0;
-    return { kept, alarmInMs: alarm && alarm - this.now(), wrongTries };
+    const wrongAttempts = storage.kv.get<AddressState>('book')?.counts.first_factor.wrongTries.length ?? 0;
+    return { keys, alarmInMs: alarm && alarm - this.now(), wrongAttempts };
   }
 }
 
@@ -62,10 +61,10 @@ interface TestedEnv extends Env {
 
 export interface ChallengesCall {
   address: string;
-  method: 'start' | 'verify' | 'wake' | 'reset' | 'inspect';
-  /** Of each call; all are made at once. */
+  method: 'start' | 'verify' | 'fireAlarm' | 'reset' | 'inspect';
+  /** One argument per call; the calls are concurrent. */
   args: unknown[];
-  /** How far the objects' clock is ahead. */
+  /** The offset of the objects' clock. */
   offsetMs: number;
   fault: Fault | null;
 }

@@ -5,10 +5,13 @@ import { startMailServer } from '../sign-in/mail-server.ts';
 import type { SignInSite } from '../sign-in/sign-in.ts';
 import { bundle, OBJECTS, SETTINGS, startWorker } from './worker.ts';
 
-/** The whole gateway in real workerd with a real D1 and a mail service, but no host. @param settings by name; undefined: left out */
+/**
+ * The complete gateway in workerd with a D1 and a mail server, but without a host.
+ * @param settings override the defaults; undefined removes a setting
+ */
 export async function startSignInGateway(settings: Record<string, string | undefined> = {}) {
   const mailServer = await startMailServer();
-  const wanted = {
+  const bindings = {
     ...SETTINGS,
     LIMIT_PUBLIC_PER_MINUTE: '100000',
     MAIL_API_URL: mailServer.url,
@@ -17,16 +20,16 @@ export async function startSignInGateway(settings: Record<string, string | undef
   const worker = startWorker(await bundle('sign-in-worker'), {
     d1Databases: ['DB'],
     durableObjects: OBJECTS,
-    bindings: Object.fromEntries(Object.entries(wanted).filter(([, value]) => value !== undefined)),
+    bindings: Object.fromEntries(Object.entries(bindings).filter(([, value]) => value !== undefined)),
   });
   return {
     url: (await worker.ready).origin,
     database: await migratedD1(worker),
     mails: () => mailServer.posted.map(({ body }) => body),
-    /** The status that the mail service answers with from now on. */
-    mailAnswers: mailServer.answersWith,
-    /** Counts so many more against a limit. */
-    charge: async ({ bucket, limit }: Bucket, times: number) => {
+    /** Sets the status of the mail server's responses. */
+    setMailStatus: mailServer.answersWith,
+    /** Consumes from a limit. */
+    consume: async ({ bucket, limit }: Bucket, times: number) => {
       const limiters = await worker.getDurableObjectNamespace('RATE_LIMITER');
       const limiter = limiters.get(limiters.idFromName(bucket)) as unknown as RateLimiter;
       for (let n = 0; n < times; n++) await limiter.consume(limit);

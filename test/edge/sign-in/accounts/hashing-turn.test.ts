@@ -10,7 +10,7 @@ beforeEach(async () => {
 });
 afterEach(() => vi.useRealTimers());
 
-/** How many milliseconds each of so many that come at once waits; null: sent away. */
+/** The milliseconds that each of `number` concurrent requests waits; null for a refused one. */
 async function waits(number: number): Promise<(number | null)[]> {
   const start = Date.now();
   const waiting = Array.from({ length: number }, () =>
@@ -23,26 +23,26 @@ async function waits(number: number): Promise<(number | null)[]> {
   return Promise.all(waiting);
 }
 
-test('one is not held up, nor another after it', async () => {
+test('a single request does not wait, nor does a later one', async () => {
   expect(await waits(1)).toEqual([0]);
   expect(await waits(1)).toEqual([0]);
 });
 
-test('of a crowd one comes every half second, and none waits longer than 15 s', async () => {
-  const answers = await waits(40);
+test('concurrent requests get a turn every half second, and none waits longer than 15 s', async () => {
+  const waited = await waits(40);
   const admitted = Array.from({ length: 31 }, (_, n) => n * 500);
-  expect(answers).toEqual([...admitted, ...Array(9).fill(null)]);
+  expect(waited).toEqual([...admitted, ...Array(9).fill(null)]);
   expect(await waits(1)).toEqual([0]);
 });
 
-test('who is sent away hears when to come again', async () => {
+test('a refusal contains the time until the next attempt', async () => {
   void waits(31);
   await expect(turn()).rejects.toMatchObject({
     failure: { code: 'RATE_LIMITED', fields: { retry_after: 16 } },
   });
 });
 
-test('a clock that goes back sends nobody away', async () => {
+test('no request is refused after the clock was set back', async () => {
   void waits(31);
   vi.setSystemTime(Date.now() - 3_600_000);
   expect(await waits(2)).toEqual([0, 500]);

@@ -12,10 +12,10 @@ const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 const ALL: ChallengeKind[] = ['sign_up', 'magic_link', 'second_factor'];
 const SIGN_UP = { name: 'Ada', passwordHash: 'scrypt$15$8$3$c2FsdA==$aGFzaA==' };
-const RIGHT = (kind: ChallengeKind) => ({ outcome: 'right', kind });
-const NOTHING = { kept: [], alarmInMs: null, wrongTries: 0 };
-const WRONG = { outcome: 'wrong' };
-const NOT_LOOKED_AT = { outcome: 'not_looked_at' };
+const RIGHT = (kind: ChallengeKind) => ({ ok: true, value: { kind } });
+const EMPTY = { keys: [], alarmInMs: null, wrongAttempts: 0 };
+const WRONG = { ok: false, failure: 'wrong' };
+const NOT_EVALUATED = { ok: false, failure: 'not_evaluated' };
 
 let gateway: ChallengesGateway;
 let address: string;
@@ -32,16 +32,16 @@ beforeEach(() => {
   challenges = gateway.of(address);
 });
 
-const posted = () => gateway.mails.posted.map(({ body }) => body);
+const postedMails = () => gateway.mails.posted.map(({ body }) => body);
 const mailed = (number: number) =>
-  eventually(async () => posted()[number - 1] ?? Promise.reject(new Error(`no mail ${number}`)));
+  eventually(async () => postedMails()[number - 1] ?? Promise.reject(new Error(`no mail ${number}`)));
 
-/** @param number of the mail in this test, counted from 1 */
-async function begin(kind: ChallengeKind, number = 1, challengeId: string = crypto.randomUUID()) {
+/** Starts a challenge and reads its mail. @param number of the mail in this test, counted from 1 */
+async function start(kind: ChallengeKind, number = 1, challengeId: string = crypto.randomUUID()) {
   const signUp = kind === 'sign_up' && { signUp: SIGN_UP };
   const { expiresAt } = await challenges.start({ kind, challengeId, mail: 'code', ...signUp });
   const code = readCode(await mailed(number));
-  return { challengeId, code, expiresAt, answer: { challengeId, kinds: ALL, code } };
+  return { challengeId, code, expiresAt, submission: { challengeId, kinds: ALL, code } };
 }
 
 const rowsOf = async (table: string, column: string) => {
@@ -50,31 +50,33 @@ const rowsOf = async (table: string, column: string) => {
 };
 
 describe('a code', () => {
-  test.each(ALL)('of %s is right once', async (kind) => {
-    const { answer } = await begin(kind);
+  test.each(ALL)('of %s is accepted once', async (kind) => {
+    const { submission } = await start(kind);
     const others = ALL.filter((other) => other !== kind);
-    expect(await challenges.verify({ ...answer, kinds: others })).toEqual([NOT_LOOKED_AT]);
-    expect(await challenges.verify({ ...answer, challengeId: crypto.randomUUID() })).toEqual([NOT_LOOKED_AT]);
-    expect(await challenges.verify(answer)).toEqual([RIGHT(kind)]);
-    expect(await challenges.verify(answer)).toEqual([NOT_LOOKED_AT]);
+    expect(await challenges.verify({ ...submission, kinds: others })).toEqual([NOT_EVALUATED]);
+    expect(await challenges.verify({ ...submission, challengeId: crypto.randomUUID() })).toEqual([
+      NOT_EVALUATED,
+    ]);
+    expect(await challenges.verify(submission)).toEqual([RIGHT(kind)]);
+    expect(await challenges.verify(submission)).toEqual([NOT_EVALUATED]);
   });
 
-  test.each(ALL)('of %s brought by two at once is right for one', async (kind) => {
-    const { answer } = await begin(kind);
-    const outcomes = await challenges.verify(answer, answer);
-    expect(outcomes).toEqual(expect.arrayContaining([RIGHT(kind), NOT_LOOKED_AT]));
+  test.each(ALL)('of %s submitted twice concurrently is accepted once', async (kind) => {
+    const { submission } = await start(kind);
+    const results = await challenges.verify(submission, submission);
+    expect(results).toEqual(expect.arrayContaining([RIGHT(kind), NOT_EVALUATED]));
   });
 
-  test('holds 10 minutes', async () => {
-    const [one, other] = [await begin('magic_link'), await begin('magic_link', 2)];
+  test('expires after 10 minutes', async () => {
+    const [one, other] = [await start('magic_link'), await start('magic_link', 2)];
     expect(one.expiresAt - gateway.now()).toBeGreaterThan(9 * MINUTE);
-    gateway.pass(10 * MINUTE - 5_000);
-    expect(await challenges.verify(one.answer)).toEqual([RIGHT('magic_link')]);
-    gateway.pass(10_000);
-    expect(await challenges.verify(other.answer)).toEqual([NOT_LOOKED_AT]);
+    gateway.advance(10 * MINUTE - 5_000);
+    expect(await challenges.verify(one.submission)).toEqual([RIGHT('magic_link')]);
+    gateway.advance(10_000);
+    expect(await challenges.verify(other.submission)).toEqual([NOT_EVALUATED]);
   });
 
-  test('is right for nobody where none was mailed', async () => {
+  test('is never accepted when none was mailed', async () => {
     for (const mail of ['none', 'account_exists'] as const) {
       const challengeId = crypto.randomUUID();
       await challenges.start({ kind: 'magic_link', challengeId, mail });
@@ -85,58 +87,60 @@ describe('a code', () => {
   });
 });
 
-describe('tries', () => {
-  test('100 wrong codes at once: five are looked at, and the right one comes too late', async () => {
-    const { answer, code } = await begin('magic_link');
-    const crowd = Array.from({ length: 100 }, () => ({ ...answer, code: otherCode(code) }));
-    const outcomes = await challenges.verify(...crowd);
-    expect(outcomes.filter(({ outcome }) => outcome === 'wrong')).toHaveLength(5);
-    expect(outcomes.filter(({ outcome }) => outcome === 'not_looked_at')).toHaveLength(95);
-    expect(await challenges.inspect()).toMatchObject({ wrongTries: 5 });
+describe('attempts', () => {
+  test('five of 100 concurrent wrong codes are evaluated, and then the right code is refused', async () => {
+    const { submission, code } = await start('magic_link');
+    const guesses = Array.from({ length: 100 }, () => ({ ...submission, code: otherCode(code) }));
+    const failures = (await challenges.verify(...guesses)).map((result) =>
+      result.ok ? null : result.failure,
+    );
+    expect(failures.filter((failure) => failure === 'wrong')).toHaveLength(5);
+    expect(failures.filter((failure) => failure === 'not_evaluated')).toHaveLength(95);
+    expect(await challenges.inspect()).toMatchObject({ wrongAttempts: 5 });
     await challenges.reset();
-    expect(await challenges.verify(answer)).toEqual([NOT_LOOKED_AT]);
+    expect(await challenges.verify(submission)).toEqual([NOT_EVALUATED]);
 
-    const fresh = await begin('magic_link', 2);
-    const guesses = Array.from({ length: 4 }, () => ({ ...fresh.answer, code: otherCode(fresh.code) }));
-    expect((await challenges.verify(...guesses, fresh.answer)).at(-1)).toEqual(RIGHT('magic_link'));
+    const fresh = await start('magic_link', 2);
+    const fourWrong = Array.from({ length: 4 }, () => ({ ...fresh.submission, code: otherCode(fresh.code) }));
+    expect((await challenges.verify(...fourWrong, fresh.submission)).at(-1)).toEqual(RIGHT('magic_link'));
   });
 
-  test('of an address are 20 an hour, whatever the challenge; the second factor has its own', async () => {
-    const first = await begin('magic_link');
-    const start = gateway.now();
+  test('are limited to 20 per hour for an address, separately for the second factor', async () => {
+    const first = await start('magic_link');
+    const startedAt = gateway.now();
     for (let number = 1; number <= 4; number++) {
-      const { answer, code } = number === 1 ? first : await begin('magic_link', number);
-      const wrong = { ...answer, code: otherCode(code) };
+      const { submission, code } = number === 1 ? first : await start('magic_link', number);
+      const wrong = { ...submission, code: otherCode(code) };
       await challenges.verify(wrong, wrong, wrong, wrong, wrong);
     }
     await challenges.reset();
-    const spent = await begin('magic_link', 5);
-    expect(await challenges.verify(spent.answer)).toEqual([NOT_LOOKED_AT]);
-    const second = await begin('second_factor', 6);
-    expect(await challenges.verify(second.answer)).toEqual([RIGHT('second_factor')]);
+    const spent = await start('magic_link', 5);
+    expect(await challenges.verify(spent.submission)).toEqual([NOT_EVALUATED]);
+    const second = await start('second_factor', 6);
+    expect(await challenges.verify(second.submission)).toEqual([RIGHT('second_factor')]);
 
-    gateway.pass(HOUR - (gateway.now() - start) - 5_000);
-    const early = await begin('magic_link', 7);
-    expect(await challenges.verify(early.answer)).toEqual([NOT_LOOKED_AT]);
-    gateway.pass(10_000);
-    expect(await challenges.verify(early.answer)).toEqual([RIGHT('magic_link')]);
+    gateway.advance(HOUR - (gateway.now() - startedAt) - 5_000);
+    const early = await start('magic_link', 7);
+    expect(await challenges.verify(early.submission)).toEqual([NOT_EVALUATED]);
+    gateway.advance(10_000);
+    expect(await challenges.verify(early.submission)).toEqual([RIGHT('magic_link')]);
   });
 
-  test('go on with a new code of the same challenge', async () => {
-    const former = await begin('second_factor');
-    const wrong = { ...former.answer, code: otherCode(former.code) };
+  test('are still counted after a new code for the same challenge', async () => {
+    const previous = await start('second_factor');
+    const wrong = { ...previous.submission, code: otherCode(previous.code) };
     await challenges.verify(wrong, wrong, wrong);
-    const { answer } = await begin('second_factor', 2, former.challengeId);
-    const again = { ...answer, code: otherCode(answer.code) };
+    const { submission } = await start('second_factor', 2, previous.challengeId);
+    const again = { ...submission, code: otherCode(submission.code) };
     await challenges.verify(again, again);
-    expect(await challenges.verify(answer)).toEqual([NOT_LOOKED_AT]);
+    expect(await challenges.verify(submission)).toEqual([NOT_EVALUATED]);
   });
 });
 
 describe('mails', () => {
-  test('say what the code is for, how long it holds, and load nothing', async () => {
+  test('contain the purpose and the lifetime of the code, and no links', async () => {
     for (const [n, kind] of ALL.entries()) {
-      const { code } = await begin(kind, n + 1);
+      const { code } = await start(kind, n + 1);
       const { to, text, html } = await mailed(n + 1);
       expect(to).toBe(address);
       for (const body of [text, html]) {
@@ -146,57 +150,59 @@ describe('mails', () => {
         expect(body).not.toMatch(/https?:|href|src|Ada/);
       }
     }
-    expect(new Set(posted().map(({ text }) => text.split('\n')[0])).size).toBe(3);
+    expect(new Set(postedMails().map(({ text }) => text.split('\n')[0])).size).toBe(3);
   });
 
-  test('an address that has an account is told so, without a code', async () => {
+  test('inform the owner of an existing account, without a code', async () => {
     await challenges.start({ kind: 'sign_up', challengeId: 'any', mail: 'account_exists', signUp: SIGN_UP });
     const { text, html } = await mailed(1);
-    expect(text).toContain('You have an account already');
+    expect(text).toContain('you already have an account');
     expect(`${text}${html}`).not.toMatch(/\d{6}/);
   });
 
-  test('are five in a quarter of an hour, those of the second factor counted apart', async () => {
-    for (let number = 1; number <= 5; number++) await begin('magic_link', number);
+  test('are limited to five in 15 minutes, separately for the second factor', async () => {
+    for (let number = 1; number <= 5; number++) await start('magic_link', number);
     const refused = await challenges.start({ kind: 'magic_link', challengeId: 'sixth', mail: 'code' });
     expect(refused.expiresAt - gateway.now()).toBeGreaterThan(9 * MINUTE);
-    await begin('second_factor', 6);
-    gateway.pass(16 * MINUTE);
-    await begin('magic_link', 7);
-    const [last] = posted().slice(-1);
-    expect(posted().filter(({ text }) => text.split('\n')[0] === last?.text.split('\n')[0])).toHaveLength(6);
+    await start('second_factor', 6);
+    gateway.advance(16 * MINUTE);
+    await start('magic_link', 7);
+    const [last] = postedMails().slice(-1);
+    expect(
+      postedMails().filter(({ text }) => text.split('\n')[0] === last?.text.split('\n')[0]),
+    ).toHaveLength(6);
   });
 
-  test('that come late bring a code that holds 10 minutes from then', async () => {
+  test('that are sent late contain a code that expires 10 minutes after sending', async () => {
     gateway.mails.answersWith(503);
-    const { answer } = await begin('sign_up');
+    const { submission } = await start('sign_up');
     for (let n = 0; n < 12; n++) {
-      gateway.pass(HOUR);
-      await challenges.wake();
+      gateway.advance(HOUR);
+      await challenges.fireAlarm();
       await challenges.reset();
     }
-    expect(posted().length).toBeGreaterThan(10);
+    expect(postedMails().length).toBeGreaterThan(10);
     gateway.mails.answersWith(200);
-    gateway.pass(HOUR);
-    await challenges.wake();
-    const { length } = posted();
-    gateway.pass(9 * MINUTE);
-    await challenges.wake();
-    expect(posted()).toHaveLength(length);
-    expect(await challenges.verify(answer)).toEqual([RIGHT('sign_up')]);
+    gateway.advance(HOUR);
+    await challenges.fireAlarm();
+    const { length } = postedMails();
+    gateway.advance(9 * MINUTE);
+    await challenges.fireAlarm();
+    expect(postedMails()).toHaveLength(length);
+    expect(await challenges.verify(submission)).toEqual([RIGHT('sign_up')]);
 
-    const other = await begin('magic_link', length + 1);
-    gateway.pass(11 * MINUTE);
-    expect(await challenges.verify(other.answer)).toEqual([NOT_LOOKED_AT]);
+    const other = await start('magic_link', length + 1);
+    gateway.advance(11 * MINUTE);
+    expect(await challenges.verify(other.submission)).toEqual([NOT_EVALUATED]);
   });
 
-  test('that are given up take their challenge with them', async () => {
+  test('that are abandoned remove their challenge', async () => {
     gateway.mails.answersWith(503);
-    const { answer } = await begin('sign_up');
-    gateway.pass(3 * DAY + MINUTE);
-    await challenges.wake();
-    expect(await challenges.verify(answer)).toEqual([NOT_LOOKED_AT]);
-    expect(await challenges.inspect()).toEqual(NOTHING);
+    const { submission } = await start('sign_up');
+    gateway.advance(3 * DAY + MINUTE);
+    await challenges.fireAlarm();
+    expect(await challenges.verify(submission)).toEqual([NOT_EVALUATED]);
+    expect(await challenges.inspect()).toEqual(EMPTY);
   });
 });
 
@@ -204,11 +210,11 @@ describe('a sign-up', () => {
   const accountRows = () => rowsOf('accounts', 'email');
   const events = () => rowsOf('audit_events', 'actor_email');
 
-  test('makes an account and a tenant when its code is brought, and records it', async () => {
-    const { answer } = await begin('sign_up');
+  test('creates an account, a tenant and an audit event when its code is submitted', async () => {
+    const { submission } = await start('sign_up');
     expect(await accountRows()).toEqual([]);
-    const from = { ip: '192.0.2.1', userAgent: 'test', requestId: 'request-1' };
-    expect(await challenges.verify({ ...answer, from })).toEqual([RIGHT('sign_up')]);
+    const client = { ip: '192.0.2.1', userAgent: 'test', requestId: 'request-1' };
+    expect(await challenges.verify({ ...submission, client })).toEqual([RIGHT('sign_up')]);
     const [account] = await accountRows();
     const { name, passwordHash: password_hash } = SIGN_UP;
     expect(account).toMatchObject({ email: address, name, password_hash, role: 'owner' });
@@ -217,52 +223,56 @@ describe('a sign-up', () => {
     ]);
   });
 
-  test('whose object dies when the account is made is finished by the same code', async () => {
-    const { answer } = await begin('sign_up');
-    gateway.plant('after_account');
-    await expect(challenges.verify(answer)).rejects.toThrow('killed by the test');
+  test('is completed by the same code after the object was aborted', async () => {
+    const { submission } = await start('sign_up');
+    gateway.injectFault('after_account');
+    await expect(challenges.verify(submission)).rejects.toThrow('aborted by the test');
     const [account] = await accountRows();
     expect(account).toBeDefined();
-    expect(await challenges.verify(answer)).toEqual([RIGHT('sign_up')]);
+    expect(await challenges.verify(submission)).toEqual([RIGHT('sign_up')]);
     expect(await accountRows()).toEqual([account]);
     expect(await events()).toHaveLength(1);
-    expect(await challenges.verify(answer)).toEqual([NOT_LOOKED_AT]);
+    expect(await challenges.verify(submission)).toEqual([NOT_EVALUATED]);
   });
 
-  test('that could not be recorded costs no try', async () => {
-    const { answer } = await begin('sign_up');
+  test('consumes no attempt when D1 fails', async () => {
+    const { submission } = await start('sign_up');
     for (let n = 0; n < 6; n++) {
-      gateway.plant('before_account');
-      await expect(challenges.verify(answer)).rejects.toThrow('D1 is away');
+      gateway.injectFault('before_account');
+      await expect(challenges.verify(submission)).rejects.toThrow('D1 is unavailable');
     }
-    expect(await challenges.verify(answer)).toEqual([RIGHT('sign_up')]);
+    expect(await challenges.verify(submission)).toEqual([RIGHT('sign_up')]);
   });
 
-  test('beside another of the same address signs in to the first one and changes nothing', async () => {
-    const [one, other] = [await begin('sign_up'), await begin('sign_up', 2)];
-    await challenges.verify(one.answer);
+  test('signs in to the existing account when another one was completed first', async () => {
+    const [one, other] = [await start('sign_up'), await start('sign_up', 2)];
+    await challenges.verify(one.submission);
     const rows = await accountRows();
-    expect(await challenges.verify(other.answer)).toEqual([RIGHT('sign_up')]);
+    expect(await challenges.verify(other.submission)).toEqual([RIGHT('sign_up')]);
     expect(await accountRows()).toEqual(rows);
     expect(await events()).toHaveLength(1);
   });
 });
 
 describe('storage', () => {
-  test('empties itself when nothing is open', async () => {
-    await begin('sign_up');
-    const pauses: number[] = [];
-    for (let left = await challenges.inspect(); left.alarmInMs !== null; left = await challenges.inspect()) {
-      pauses.push(Math.round(left.alarmInMs / MINUTE));
-      gateway.pass(left.alarmInMs + 1);
-      await challenges.wake();
+  test('is emptied when nothing is open', async () => {
+    await start('sign_up');
+    const alarms: number[] = [];
+    for (
+      let state = await challenges.inspect();
+      state.alarmInMs !== null;
+      state = await challenges.inspect()
+    ) {
+      alarms.push(Math.round(state.alarmInMs / MINUTE));
+      gateway.advance(state.alarmInMs + 1);
+      await challenges.fireAlarm();
     }
-    expect(pauses).toEqual([10, 5]);
-    expect(await challenges.inspect()).toEqual(NOTHING);
+    expect(alarms).toEqual([10, 5]);
+    expect(await challenges.inspect()).toEqual(EMPTY);
   });
 
-  test('stays empty when codes come for what was never opened', async () => {
+  test('stays empty when codes are submitted for unknown challenges', async () => {
     await challenges.verify({ challengeId: crypto.randomUUID(), kinds: ALL, code: '123456' });
-    expect(await challenges.inspect()).toEqual(NOTHING);
+    expect(await challenges.inspect()).toEqual(EMPTY);
   });
 });

@@ -4,21 +4,20 @@ import { text } from 'node:stream/consumers';
 import { UnsecuredJWT } from 'jose';
 import { validateAuthResponse } from 'oauth4webapi';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
-import type { AppContext } from '../../../../edge/app-env.ts';
 import { signOwnToken } from '../../../../edge/authentication/own-tokens.ts';
-import { readSettings } from '../../../../edge/settings.ts';
+import { readSettings, type Settings } from '../../../../edge/settings.ts';
 import {
-  passwordTokens,
   renewTokens,
   revokeToken,
-  tokensOfCallback,
-  tokensOfCliCode,
+  tokensForCallback,
+  tokensForCliCode,
+  tokensForPassword,
 } from '../../../../edge/sign-in/provider/identity-provider.ts';
 import { discover } from '../../../../edge/sign-in/provider/provider-client.ts';
 import { newSigner } from '../../../support/sign-in/provider.ts';
 
 const KEY = `1:${Buffer.alloc(32, 7).toString('base64')}`;
-/** What must be in no error: it could get into the log. */
+/** Values that no error may contain, because errors are logged. */
 const SECRETS = {
   password: 'pass-word-1',
   code: 'code-1',
@@ -28,14 +27,14 @@ const SECRETS = {
 
 const signer = newSigner('key-1');
 
-interface Asked {
+interface RecordedRequest {
   path: string;
-  /** Client and secret. */
+  /** Client and secret, separated by a colon. */
   authorization: string;
   form: Record<string, string>;
 }
 
-/** Both parts are form-encoded before they are joined (RFC 6749 section 2.3.1). */
+/** Both parts are form-encoded (RFC 6749 section 2.3.1). */
 const readBasic = (header = '') =>
   decodeURIComponent(Buffer.from(header.replace(/^Basic /, ''), 'base64').toString());
 
@@ -48,11 +47,11 @@ const json =
     response.end(JSON.stringify(body));
   };
 
-/** An identity provider that answers as a test says. */
+/** An identity provider with scripted responses. */
 async function scriptedProvider() {
   const provider = {
     url: '',
-    asked: [] as Asked[],
+    requests: [] as RecordedRequest[],
     discovery: (() => {}) as Reply,
     token: json(500, {}),
     stop: () => {
@@ -63,7 +62,7 @@ async function scriptedProvider() {
   const server = createServer(async (request, response) => {
     const path = request.url ?? '';
     const form = Object.fromEntries(new URLSearchParams(await text(request)));
-    provider.asked.push({ path, authorization: readBasic(request.headers.authorization), form });
+    provider.requests.push({ path, authorization: readBasic(request.headers.authorization), form });
     if (path.endsWith('openid-configuration')) provider.discovery(response, form);
     else if (path === '/keys') json(200, { keys: [signer.entry] })(response, form);
     else provider.token(response, form);
@@ -82,6 +81,9 @@ const metadata = (issuer: string) => ({
   id_token_signing_alg_values_supported: ['none'],
 });
 
+/** The time of each test. */
+const NOW = new Date();
+
 const inAnHour = () => new Date(Date.now() + 3_600_000);
 
 const claims = () => ({
@@ -95,11 +97,12 @@ const granted = async (more: Record<string, unknown> = {}): Promise<Reply> =>
   json(200, { access_token: await signer.token(claims()), token_type: 'Bearer', ...more });
 
 let provider: Awaited<ReturnType<typeof scriptedProvider>>;
-let c: AppContext;
+let settings: Settings;
+let context: Parameters<typeof renewTokens>[0];
 
 beforeEach(async () => {
   provider = await scriptedProvider();
-  const env = {
+  settings = readSettings({
     BASE_URL: 'http://127.0.0.1:8787',
     IDP_URL: provider.url,
     BASE_IDP_KEY_ENDPOINT: `${provider.url}/keys`,
@@ -107,8 +110,8 @@ beforeEach(async () => {
     CREDENTIAL_KEYS: KEY,
     JWT_KEYS: KEY,
     PLATFORM_SECRET: 'p'.repeat(32),
-  };
-  c = { env, executionCtx: { waitUntil: () => {} } } as unknown as AppContext;
+  });
+  context = { settings, now: () => NOW, waitUntil: () => {} };
 });
 
 afterEach(() => {
@@ -116,20 +119,20 @@ afterEach(() => {
   provider.stop();
 });
 
-const askedOf = (path: string) => provider.asked.filter((asked) => asked.path === path);
+const requestsTo = (path: string) => provider.requests.filter((request) => request.path === path);
 
-const byPassword = () => passwordTokens(c, 'ada@example.com', SECRETS.password);
+const byPassword = () => tokensForPassword(context, 'ada@example.com', SECRETS.password);
 const byCliCode = () =>
-  tokensOfCliCode(c, {
+  tokensForCliCode(context, {
     code: SECRETS.code,
     redirect_uri: 'http://127.0.0.1:1/auth/callback',
     code_verifier: 'v'.repeat(43),
   });
 const byCallback = async (nonce = 'nonce-1') => {
-  const server = await discover(readSettings(c.env));
+  const server = await discover(settings);
   const parameters = new URLSearchParams({ code: SECRETS.code, state: 'state-1' });
   const callback = validateAuthResponse(server, { client_id: 'branchgate-gateway' }, parameters, 'state-1');
-  return tokensOfCallback(c, callback, {
+  return tokensForCallback(context, callback, {
     redirectUri: 'http://127.0.0.1:8787/callback',
     verifier: 'v'.repeat(43),
     nonce,
@@ -147,18 +150,18 @@ const idToken = (nonce: string | undefined, aud = 'branchgate-gateway', exp = in
 
 const ownToken = () => {
   const claims = { sub: 'a', email: 'ada@example.com', role: 'owner', scp: [], tenant_id: 't' };
-  const moments = { issuedAt: new Date(), expiresAt: inAnHour() };
-  return signOwnToken(readSettings(c.env), 'access', { ...claims, sid: crypto.randomUUID() }, moments);
+  const lifetime = { issuedAt: new Date(), expiresAt: inAnHour() };
+  return signOwnToken(settings, 'access', { ...claims, sid: crypto.randomUUID() }, lifetime);
 };
 
-/** The code of the failure, or 'error' for one of our own; without a secret in its words. */
+/** The code of the failure, or 'error' for an internal one. Its message must not contain a secret. */
 async function failureOf(work: Promise<unknown>): Promise<string> {
   const error = await work.then(
-    () => new Error('it did not fail'),
+    () => new Error('no failure'),
     (reason) => reason,
   );
   for (const secret of Object.values(SECRETS)) expect(error.message).not.toContain(secret);
-  expect(error.message).not.toBe('it did not fail');
+  expect(error.message).not.toBe('no failure');
   return error.failure?.code ?? 'error';
 }
 
@@ -167,13 +170,13 @@ describe('a refusal', () => {
     [400, 'invalid_grant'],
     [403, 'mfa_required'],
     [400, 'invalid_request'],
-  ])('%i %s is the failure of what was brought', async (status, error) => {
+  ])('%i %s is reported as a failure of the credentials', async (status, error) => {
     provider.token = json(status, { error });
     expect(await byPassword()).toBeNull();
     expect(await failureOf(byCliCode())).toBe('SIGN_IN_FAILED');
     expect(await failureOf(byCallback())).toBe('SIGN_IN_FAILED');
-    expect(await failureOf(renewTokens(c, SECRETS.refreshToken))).toBe('REFRESH_TOKEN_WRONG');
-    await revokeToken(c, SECRETS.refreshToken);
+    expect(await failureOf(renewTokens(context, SECRETS.refreshToken))).toBe('REFRESH_TOKEN_WRONG');
+    await revokeToken(context, SECRETS.refreshToken);
   });
 
   test.each([
@@ -181,11 +184,11 @@ describe('a refusal', () => {
     ['invalid_client', { 'www-authenticate': 'Basic realm="idp"' }],
     ['unauthorized_client', {}],
     ['unsupported_grant_type', {}],
-  ])('%s is a failure of our own', async (error, headers) => {
+  ])('%s is reported as an internal error', async (error, headers) => {
     provider.token = json(401, { error }, headers as Record<string, string>);
     expect(await failureOf(byPassword())).toBe('error');
     expect(await failureOf(byCliCode())).toBe('error');
-    expect(await failureOf(renewTokens(c, SECRETS.refreshToken))).toBe('error');
+    expect(await failureOf(renewTokens(context, SECRETS.refreshToken))).toBe('error');
   });
 });
 
@@ -207,12 +210,12 @@ test.each<[string, Reply]>([
   expect(await failureOf(byPassword())).toBe('IDP_UNAVAILABLE');
   expect(await failureOf(byCliCode())).toBe('IDP_UNAVAILABLE');
   expect(await failureOf(byCallback())).toBe('IDP_UNAVAILABLE');
-  expect(await failureOf(renewTokens(c, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
+  expect(await failureOf(renewTokens(context, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
 });
 
-test('a provider that does not answer is waited for no longer than it is given', async () => {
+test('requests to the provider have a timeout', async () => {
   const timeout = vi.spyOn(AbortSignal, 'timeout');
-  await discover(readSettings(c.env));
+  await discover(settings);
   expect(timeout).toHaveBeenLastCalledWith(10_000);
   timeout.mockImplementation(() => {
     const abort = new AbortController();
@@ -224,18 +227,18 @@ test('a provider that does not answer is waited for no longer than it is given',
 });
 
 describe('discovery', () => {
-  test('is asked for once', async () => {
+  test('is requested once', async () => {
     provider.token = await granted();
     await byPassword();
     await byCliCode();
-    expect(askedOf('/.well-known/openid-configuration')).toHaveLength(1);
+    expect(requestsTo('/.well-known/openid-configuration')).toHaveLength(1);
   });
 
   test.each<[string, (url: string) => Reply]>([
     ['a failure', () => json(500, {})],
     ['a page', () => html],
     ['of another issuer', () => json(200, metadata('https://evil.example'))],
-  ])('%s is IDP_UNAVAILABLE and not remembered', async (_case, reply) => {
+  ])('%s is IDP_UNAVAILABLE and not cached', async (_case, reply) => {
     provider.token = await granted();
     provider.discovery = reply(provider.url);
     expect(await failureOf(byPassword())).toBe('IDP_UNAVAILABLE');
@@ -253,13 +256,13 @@ describe('the access token', () => {
     ['signed by another key', () => other.token(claims())],
     ['expired', () => signer.token({ ...claims(), exp: new Date(0).toISOString() })],
     ['without a user', () => signer.token({ exp: inAnHour().toISOString() })],
-  ])('that is %s is not taken', async (_case, make) => {
+  ])('that is %s is refused', async (_case, make) => {
     provider.token = await granted({ access_token: await make() });
     expect(await failureOf(byPassword())).toBe('IDP_UNAVAILABLE');
-    expect(await failureOf(renewTokens(c, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
+    expect(await failureOf(renewTokens(context, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
   });
 
-  test('says when it expires, whatever stands beside it', async () => {
+  test('determines the expiry, not `expires_in`', async () => {
     const exp = new Date(Date.now() + 60_000);
     const access_token = await signer.token({ ...claims(), exp: exp.toISOString() });
     provider.token = await granted({ access_token, expires_in: 9999 });
@@ -267,17 +270,17 @@ describe('the access token', () => {
   });
 });
 
-test('the lifetime of a refresh token is told if the provider tells it', async () => {
+test('the lifetime of a refresh token is reported if the provider reports it', async () => {
   provider.token = await granted({ refresh_token: 'r', refresh_token_expires_in: 60 });
   const { refreshToken, refreshExpiresAt } = await byCliCode();
   expect(refreshToken).toBe('r');
-  expect(Math.abs(Number(refreshExpiresAt) - Date.now() - 60_000)).toBeLessThan(30_000);
+  expect(refreshExpiresAt).toEqual(new Date(NOW.getTime() + 60_000));
   provider.token = await granted({ refresh_token: 'r' });
   expect((await byCliCode()).refreshExpiresAt).toBeNull();
 });
 
 describe('the ID token of a web sign-in', () => {
-  test('of this sign-in is taken', async () => {
+  test('of this sign-in is accepted', async () => {
     provider.token = await granted({ id_token: idToken('nonce-1') });
     expect(await byCallback()).toMatchObject({ refreshToken: null });
   });
@@ -294,17 +297,17 @@ describe('the ID token of a web sign-in', () => {
   test.each<[string, () => Record<string, string>]>([
     ['without a nonce', () => ({ id_token: idToken(undefined) })],
     ['that is missing', () => ({})],
-  ])('%s is no answer', async (_case, make) => {
+  ])('%s is IDP_UNAVAILABLE', async (_case, make) => {
     provider.token = await granted(make());
     expect(await failureOf(byCallback())).toBe('IDP_UNAVAILABLE');
   });
 });
 
-test("only the gateway's client shows a secret, and only in the header", async () => {
+test("only the gateway's client sends a secret, and only in the header", async () => {
   provider.token = await granted();
   await byPassword();
   await byCliCode();
-  expect(askedOf('/token')).toEqual([
+  expect(requestsTo('/token')).toEqual([
     {
       path: '/token',
       authorization: `branchgate-gateway:${SECRETS.secret}`,
@@ -329,58 +332,60 @@ test("only the gateway's client shows a secret, and only in the header", async (
   ]);
 });
 
-/** Answers one client alone. @param name of the client that is let in */
+/** Responds to one client and refuses the other. */
 const onlyFor =
   (name: 'gateway' | 'cli', reply: Reply): Reply =>
   (response, form) => {
-    const asking = form.client_id === 'branchgate-cli' ? 'cli' : 'gateway';
-    const answer = asking === name ? reply : json(400, { error: 'invalid_grant' });
-    answer(response, form);
+    const requester = form.client_id === 'branchgate-cli' ? 'cli' : 'gateway';
+    const selected = requester === name ? reply : json(400, { error: 'invalid_grant' });
+    selected(response, form);
   };
 
 describe('a refresh token', () => {
   test.each(['gateway', 'cli'] as const)('of the client %s is renewed', async (name) => {
     provider.token = onlyFor(name, await granted({ refresh_token: 'next' }));
-    expect(await renewTokens(c, SECRETS.refreshToken)).toMatchObject({ refreshToken: 'next' });
+    expect(await renewTokens(context, SECRETS.refreshToken)).toMatchObject({ refreshToken: 'next' });
   });
 
-  test('that is not replaced stays the one to use', async () => {
+  test('that is not replaced is returned', async () => {
     provider.token = await granted();
-    expect(await renewTokens(c, SECRETS.refreshToken)).toMatchObject({ refreshToken: SECRETS.refreshToken });
+    expect(await renewTokens(context, SECRETS.refreshToken)).toMatchObject({
+      refreshToken: SECRETS.refreshToken,
+    });
   });
 
-  test('is not called wrong while the second client could not ask', async () => {
-    const asksNobody: Reply = (response, form) =>
+  test('is not reported as wrong when the request of the second client failed', async () => {
+    const refuseThenFail: Reply = (response, form) =>
       (form.client_id ? json(500, {}) : json(400, { error: 'invalid_grant' }))(response, form);
-    provider.token = asksNobody;
-    expect(await failureOf(renewTokens(c, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
+    provider.token = refuseThenFail;
+    expect(await failureOf(renewTokens(context, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
   });
 
   test('is revoked for both clients', async () => {
     provider.token = (response) => response.end();
-    await revokeToken(c, SECRETS.refreshToken);
-    expect(askedOf('/revoke').map(({ form }) => form)).toEqual([
+    await revokeToken(context, SECRETS.refreshToken);
+    expect(requestsTo('/revoke').map(({ form }) => form)).toEqual([
       { token: SECRETS.refreshToken },
       { token: SECRETS.refreshToken, client_id: 'branchgate-cli' },
     ]);
     provider.token = json(503, {});
-    expect(await failureOf(revokeToken(c, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
+    expect(await failureOf(revokeToken(context, SECRETS.refreshToken))).toBe('IDP_UNAVAILABLE');
   });
 
   test.each(['invalid_grant', 'unauthorized_client'])(
-    'is revoked for the client it was given to, where the other is told %s',
+    'is revoked for its client when the other client gets %s',
     async (error) => {
       provider.token = (response, form) =>
         form.client_id ? response.end() : json(400, { error })(response, form);
-      await revokeToken(c, SECRETS.refreshToken);
-      expect(askedOf('/revoke')).toHaveLength(2);
+      await revokeToken(context, SECRETS.refreshToken);
+      expect(requestsTo('/revoke')).toHaveLength(2);
     },
   );
 
-  test('stays where the provider revokes none', async () => {
+  test('is not revoked when the provider has no revocation endpoint', async () => {
     const { revocation_endpoint: _, ...rest } = metadata(provider.url);
     provider.discovery = json(200, rest);
-    await revokeToken(c, SECRETS.refreshToken);
-    expect(askedOf('/revoke')).toEqual([]);
+    await revokeToken(context, SECRETS.refreshToken);
+    expect(requestsTo('/revoke')).toEqual([]);
   });
 });

@@ -16,7 +16,7 @@ import { type SignInGateway, startSignInGateway } from '../../../support/worker/
 
 const EMAIL = 'ada@example.com';
 
-const isGood = async (gateway: SignInGateway, token: string | null) =>
+const isAccepted = async (gateway: SignInGateway, token: string | null) =>
   (await new Api(gateway.url, token).get('/api/v1/projects')).status === 200;
 
 describe('required', () => {
@@ -26,7 +26,7 @@ describe('required', () => {
   });
   afterAll(() => gateway.stop());
 
-  test('nobody gets past the set-up, whatever the first factor; a mail is no second one after a mail', async () => {
+  test('the enrolment cannot be skipped, and a mail is no second factor after a mail', async () => {
     const { body } = await askSignUp(gateway, EMAIL);
     const code = readCode(await mailTo(gateway, EMAIL));
     const verified = await verifyCode(gateway, EMAIL, body.verification.challenge_id, code);
@@ -41,7 +41,7 @@ describe('required', () => {
     const { secret } = (await afterMail.setUp()).body;
     const enrolled = await afterMail.verifySetUp(appCode(secret));
     expect(enrolled.status).toBe(200);
-    expect(await isGood(gateway, enrolled.body.access_token)).toBe(true);
+    expect(await isAccepted(gateway, enrolled.body.access_token)).toBe(true);
   });
 });
 
@@ -52,11 +52,11 @@ describe('off', () => {
   });
   afterAll(() => gateway.stop());
 
-  test('a password is enough, unless a factor was enrolled before', async () => {
+  test('a password is sufficient unless a factor was enrolled earlier', async () => {
     await signUp(gateway, EMAIL);
     const { body } = await logIn(gateway, EMAIL);
     expect(body).toMatchObject({ pre_auth_token: null, requires_2fa_setup: false, user: { email: EMAIL } });
-    expect(await isGood(gateway, body.access_token)).toBe(true);
+    expect(await isAccepted(gateway, body.access_token)).toBe(true);
 
     await gateway.database
       .prepare(
@@ -85,45 +85,48 @@ describe("a user of the identity provider, by the provider's password", () => {
     await provider?.stop();
   });
 
-  const logInThere = async () => {
+  const logInAtProvider = async () => {
     const { status, body } = await logIn(gateway, EMAIL, LOCAL_PASSWORD);
     expect(status, JSON.stringify(body)).toBe(200);
     return stepOf(gateway, body);
   };
 
-  /** Everything in a token that can be read without a key. */
+  /** Everything in a token that is readable without a key. */
   const readable = (token: string) =>
     token
       .split('.')
       .map((part) => Buffer.from(part, 'base64url').toString('latin1'))
       .join('\n') + token;
 
-  const expectProvidersTokens = async ({ access_token, refresh_token, user }: LoginBody, seen: string) => {
+  const expectProvidersTokens = async (
+    { access_token, refresh_token, user }: LoginBody,
+    readableBefore: string,
+  ) => {
     expect(access_token).toMatch(/^v4\.public\./);
     expect(user).toMatchObject({ email: EMAIL, role: 'owner' });
-    expect(await isGood(gateway, access_token)).toBe(true);
+    expect(await isAccepted(gateway, access_token)).toBe(true);
     for (const secret of [access_token ?? '', refresh_token ?? '']) {
       expect(secret.length).toBeGreaterThan(20);
-      expect(seen).not.toContain(secret);
-      expect(seen).not.toContain(secret.slice(0, 20));
+      expect(readableBefore).not.toContain(secret);
+      expect(readableBefore).not.toContain(secret.slice(0, 20));
     }
   };
 
-  test("gets the provider's tokens after the second step, and before it nobody can read them", async () => {
-    const setUp = await logInThere();
+  test("gets the provider's tokens after the second step, and they are unreadable before it", async () => {
+    const setUp = await logInAtProvider();
     expect(setUp.login).toMatchObject({ access_token: null, refresh_token: null, requires_2fa_setup: true });
     const skipped = await setUp.skip();
     expect(skipped.status).toBe(200);
     await expectProvidersTokens(skipped.body, readable(setUp.token));
 
-    const again = await logInThere();
+    const again = await logInAtProvider();
     expect(refusal(await again.mail())).toEqual([503, 'MAIL_UNAVAILABLE']);
     const { secret } = (await again.setUp()).body;
     const enrolled = await again.verifySetUp(appCode(secret));
     expect(enrolled.status).toBe(200);
     await expectProvidersTokens(enrolled.body, readable(again.token));
 
-    const login = await logInThere();
+    const login = await logInAtProvider();
     expect(login.login).toMatchObject({ access_token: null, requires_2fa: true, method: 'totp' });
     expect(refusal(await login.skip())).toEqual([403, 'SECOND_FACTOR_REQUIRED']);
     const verified = await login.verifyLogin(appCode(secret, 1));

@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { decodeJwt } from 'jose';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type PreAuth, signOwnToken } from '../../../../edge/authentication/own-tokens.ts';
@@ -39,7 +38,7 @@ async function auditRows(name: string) {
   return results.map(({ actor_id, metadata }) => ({ actor_id, metadata: JSON.parse(metadata) }));
 }
 
-const isGood = async (token: string | null) =>
+const isAccepted = async (token: string | null) =>
   (await new Api(gateway.url, token).get('/api/v1/projects')).status === 200;
 
 const lifetime = (token: string) => {
@@ -57,7 +56,7 @@ const fullTokens = () => ({
   user: { id: expect.any(String), email, role: 'owner' },
 });
 
-test('from a sign-up over the set-up of an app to a login with its code', async () => {
+test('a sign-up, the enrolment of an app, and a login with its code', async () => {
   await signUp(gateway, email);
   const setUp = await stepAfterPassword(gateway, email);
   expect(setUp.login).toEqual({
@@ -86,7 +85,7 @@ test('from a sign-up over the set-up of an app to a login with its code', async 
   expect(enrolled.status).toBe(200);
   expect(enrolled.headers.get('cache-control')).toBe('no-store');
   expect(enrolled.body).toEqual(fullTokens());
-  expect(await isGood(enrolled.body.access_token)).toBe(true);
+  expect(await isAccepted(enrolled.body.access_token)).toBe(true);
 
   const login = await stepAfterPassword(gateway, email);
   expect(login.login).toEqual({
@@ -103,7 +102,7 @@ test('from a sign-up over the set-up of an app to a login with its code', async 
   expect(verified.status).toBe(200);
   expect(verified.headers.get('cache-control')).toBe('no-store');
   expect(verified.body).toEqual(fullTokens());
-  expect(await isGood(verified.body.access_token)).toBe(true);
+  expect(await isAccepted(verified.body.access_token)).toBe(true);
 
   const actor_id = verified.body.user?.id;
   expect(await auditRows('second_factor.enrolled')).toEqual([{ actor_id, metadata: { method: 'totp' } }]);
@@ -118,7 +117,7 @@ test('from a sign-up over the set-up of an app to a login with its code', async 
 });
 
 describe('a code of the app', () => {
-  test('that enrolled it is taken no more', async () => {
+  test('is refused after it has enrolled the app', async () => {
     const { usedCode } = await enrolledAccount(gateway, email);
     const step = await stepAfterPassword(gateway, email);
     expect(refusal(await step.verifyLogin(usedCode))).toEqual([401, 'CODE_WRONG']);
@@ -127,16 +126,16 @@ describe('a code of the app', () => {
   test.each([
     ['with two pre-auth tokens', 2],
     ['with one pre-auth token', 1],
-  ])('that comes twice at once is taken once, %s', async (_case, tokens) => {
+  ])('submitted twice concurrently is accepted once, %s', async (_case, tokens) => {
     const { secret } = await enrolledAccount(gateway, email);
     const one = await stepAfterPassword(gateway, email);
     const other = tokens === 1 ? one : await stepAfterPassword(gateway, email);
     const code = appCode(secret, 1);
-    const answers = await Promise.all([one.verifyLogin(code), other.verifyLogin(code)]);
-    expect(answers.map(({ status }) => status).sort()).toEqual([200, 401]);
+    const responses = await Promise.all([one.verifyLogin(code), other.verifyLogin(code)]);
+    expect(responses.map(({ status }) => status).sort()).toEqual([200, 401]);
   });
 
-  test('is nothing for a token of the set-up, whether one is enrolled meanwhile or not', async () => {
+  test('is refused for an enrolment token, before and after an enrolment', async () => {
     await signUp(gateway, email);
     const [early, step] = [await stepAfterPassword(gateway, email), await stepAfterPassword(gateway, email)];
     const { secret } = (await step.setUp()).body;
@@ -146,28 +145,30 @@ describe('a code of the app', () => {
     expect(refusal(await early.verifyLogin(appCode(secret, 1)))).toEqual(refused);
   });
 
-  test('is six digits', async () => {
+  test('consists of six digits', async () => {
     await signUp(gateway, email);
     const api = new Api(gateway.url, (await stepAfterPassword(gateway, email)).token);
     for (const code of ['28708', '2870820', '28708a', '２８７０８２', 287082, null]) {
       for (const name of ['verify-setup', 'verify-login']) {
-        const answer = await api.post(`/api/v1/auth/2fa/${name}`, { code });
-        expect(refusal(answer), `${code}`).toEqual([422, 'VALIDATION_FAILED']);
+        const response = await api.post(`/api/v1/auth/2fa/${name}`, { code });
+        expect(refusal(response), `${code}`).toEqual([422, 'VALIDATION_FAILED']);
       }
     }
   });
 });
 
 describe('wrong codes', () => {
-  test('100 at once: five are looked at, then the token is dead for the right one too', async () => {
+  test('five of 100 concurrent codes are evaluated, and then the token is refused with the right code', async () => {
     const { secret } = await enrolledAccount(gateway, email);
     const step = await stepAfterPassword(gateway, email);
     const right = appCode(secret, 1);
     const guesses = Array.from({ length: 100 }, (_, n) => String(n).padStart(6, '0')).filter(
       (guess) => ![0, 1, 2, 3].some((ahead) => guess === appCode(secret, ahead - 1)),
     );
-    const answers = await Promise.all(guesses.map((guess) => step.verifyLogin(guess)));
-    expect(new Set(answers.map((answer) => refusal(answer).join(' ')))).toEqual(new Set(['401 CODE_WRONG']));
+    const responses = await Promise.all(guesses.map((guess) => step.verifyLogin(guess)));
+    expect(new Set(responses.map((response) => refusal(response).join(' ')))).toEqual(
+      new Set(['401 CODE_WRONG']),
+    );
     expect(refusal(await step.verifyLogin(right))).toEqual([401, 'CODE_WRONG']);
     await eventually(async () => expect(await auditRows('sign_in.failed')).toHaveLength(5));
     expect(await auditRows('sign_in.failed')).toContainEqual({
@@ -180,77 +181,58 @@ describe('wrong codes', () => {
     expect(await auditRows('sign_in.failed')).toHaveLength(5);
   });
 
-  test('are counted at the set-up too', async () => {
+  test('are counted during the enrolment too', async () => {
     await signUp(gateway, email);
     const step = await stepAfterPassword(gateway, email);
     const { secret } = (await step.setUp()).body;
     const wrong = otherCode(appCode(secret, 3));
-    for (let tries = 0; tries < 5; tries += 1) await step.verifySetUp(wrong);
+    for (let n = 0; n < 5; n++) await step.verifySetUp(wrong);
     expect(refusal(await step.verifySetUp(appCode(secret)))).toEqual([401, 'CODE_WRONG']);
     expect((await stepAfterPassword(gateway, email)).login.requires_2fa_setup).toBe(true);
   });
 
-  test('30 an hour and user, whatever the token; right ones are not counted', async () => {
+  test('are limited to 30 per hour for a user; right codes are not counted', async () => {
     const { secret } = await enrolledAccount(gateway, email);
     const wrong = otherCode(appCode(secret, 3));
     const guess = async (times: number) => {
       const step = await stepAfterPassword(gateway, email);
-      const answers = await Promise.all(Array.from({ length: times }, () => step.verifyLogin(wrong)));
-      expect(answers.map(({ status }) => status)).toEqual(Array(times).fill(401));
+      const responses = await Promise.all(Array.from({ length: times }, () => step.verifyLogin(wrong)));
+      expect(responses.map(({ status }) => status)).toEqual(Array(times).fill(401));
     };
     const { user } = decodeJwt<PreAuth>((await stepAfterPassword(gateway, email)).token);
-    await gateway.charge(bucketOf.wrongSecondFactor(user), 25);
+    await gateway.consume(bucketOf.wrongSecondFactor(user), 25);
     await guess(4);
     const right = await stepAfterPassword(gateway, email);
     expect((await right.verifyLogin(appCode(secret, 1))).status).toBe(200);
     await guess(1);
     const step = await stepAfterPassword(gateway, email);
-    const answer = await step.verifyLogin(appCode(secret, 1));
-    expect(refusal(answer)).toEqual([429, 'RATE_LIMITED']);
-    expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(3000);
-    // What the answer tells beside is of the request's own limit.
-    expect(answer.headers.get('x-ratelimit-limit')).toBe('100000');
+    const response = await step.verifyLogin(appCode(secret, 1));
+    expect(refusal(response)).toEqual([429, 'RATE_LIMITED']);
+    expect(Number(response.headers.get('retry-after'))).toBeGreaterThan(3000);
+    // The rate-limit headers report the request's own limit.
+    expect(response.headers.get('x-ratelimit-limit')).toBe('100000');
   });
 });
 
 describe('enrolment', () => {
-  test('of two at once, one counts', async () => {
+  test('succeeds once for two concurrent requests', async () => {
     await signUp(gateway, email);
     const steps = await Promise.all([1, 2].map(() => stepAfterPassword(gateway, email)));
     const secrets = await Promise.all(steps.map(async (step) => (await step.setUp()).body.secret));
     expect(secrets[0]).not.toBe(secrets[1]);
-    const answers = await Promise.all(steps.map((step, n) => step.verifySetUp(appCode(secrets[n] ?? ''))));
-    expect(answers.map(refusal).sort()).toEqual([
+    const responses = await Promise.all(steps.map((step, n) => step.verifySetUp(appCode(secrets[n] ?? ''))));
+    expect(responses.map(refusal).sort()).toEqual([
       [200, undefined],
       [403, 'SECOND_FACTOR_ENROLLED'],
     ]);
     expect(await auditRows('second_factor.enrolled')).toHaveLength(1);
 
-    const winner = secrets[answers.findIndex(({ status }) => status === 200)] ?? '';
+    const winner = secrets[responses.findIndex(({ status }) => status === 200)] ?? '';
     const login = await stepAfterPassword(gateway, email);
     expect((await login.verifyLogin(appCode(winner, 1))).status).toBe(200);
   });
 
-  test('of one that another overtakes is none', async () => {
-    const { user } = await signUp(gateway, email);
-    const step = await stepAfterPassword(gateway, email);
-    const { secret } = (await step.setUp()).body;
-    // A sign-in brings the user's record up to date, at most once a second, right before it enrols.
-    await gateway.database
-      .prepare(
-        `create trigger overtaken after update on users when new.id = '${user?.id}' begin
-          insert into second_factors (issuer, gid, method, created_at) values (new.issuer, new.gid, 'email', 0);
-        end`,
-      )
-      .run();
-    await sleep(1000);
-    expect(refusal(await step.verifySetUp(appCode(secret)))).toEqual([403, 'SECOND_FACTOR_ENROLLED']);
-    expect(await auditRows('second_factor.enrolled')).toEqual([]);
-    await gateway.database.prepare('drop trigger overtaken').run();
-    expect((await stepAfterPassword(gateway, email)).login.method).toBe('email');
-  });
-
-  test('over: neither a token of before nor one of a login sets up another or passes it over', async () => {
+  test('cannot be repeated or skipped with an earlier token or with a token of a login', async () => {
     await signUp(gateway, email);
     const [before, step] = [await stepAfterPassword(gateway, email), await stepAfterPassword(gateway, email)];
     const { secret } = (await before.setUp()).body;
@@ -264,7 +246,7 @@ describe('enrolment', () => {
     await expectRefused(before);
     await expectRefused(login);
 
-    // Who runs the service takes the factor away: that begins with the next login.
+    // The operator deletes the factor, which takes effect at the next login.
     const { user } = decodeJwt<PreAuth>(login.token);
     await gateway.database.prepare('delete from second_factors where gid = ?').bind(user.gid).run();
     await expectRefused(login);
@@ -272,7 +254,7 @@ describe('enrolment', () => {
     expect((await stepAfterPassword(gateway, email)).login.requires_2fa_setup).toBe(true);
   });
 
-  test('is passed over until the next login; the token has ended its sign-in then', async () => {
+  test('is skipped until the next login, and the token is then used up', async () => {
     await signUp(gateway, email);
     const step = await stepAfterPassword(gateway, email);
     const skipped = await step.skip();
@@ -292,15 +274,15 @@ describe('enrolment', () => {
 });
 
 describe('the pre-auth token', () => {
-  test('ends one sign-in, also when it is brought twice at once', async () => {
+  test('completes one sign-in, even for concurrent requests', async () => {
     await signUp(gateway, email);
     const step = await stepAfterPassword(gateway, email);
-    const answers = await Promise.all(Array.from({ length: 10 }, () => step.skip()));
-    expect(answers.filter(({ status }) => status === 200)).toHaveLength(1);
-    expect(answers.filter(({ status }) => status === 401)).toHaveLength(9);
+    const responses = await Promise.all(Array.from({ length: 10 }, () => step.skip()));
+    expect(responses.filter(({ status }) => status === 200)).toHaveLength(1);
+    expect(responses.filter(({ status }) => status === 401)).toHaveLength(9);
   });
 
-  test('is good for the second step alone, and no other token is', async () => {
+  test('is accepted for the second step only, which accepts no other token', async () => {
     const { login } = await enrolledAccount(gateway, email);
     const step = await stepAfterPassword(gateway, email);
     for (const path of ['/api/v1/projects', '/api/v1/me', '/api/v1/audit-events']) {
@@ -310,8 +292,8 @@ describe('the pre-auth token', () => {
       const api = new Api(gateway.url, token);
       for (const name of ['setup', 'skip', 'email', 'verify-setup', 'verify-login']) {
         const body = name.startsWith('verify') ? { code: '000000' } : undefined;
-        const answer = await api.post(`/api/v1/auth/2fa/${name}`, body);
-        expect(refusal(answer)).toEqual([401, 'UNAUTHENTICATED']);
+        const response = await api.post(`/api/v1/auth/2fa/${name}`, body);
+        expect(refusal(response)).toEqual([401, 'UNAUTHENTICATED']);
       }
     }
   });

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { setUpSecret, stepOf, totpUri } from '../../../../edge/sign-in/second-factor/totp.ts';
 
-/** RFC 6238 appendix B: the ASCII seed `12345678901234567890`, and its codes' last six digits. */
+/** RFC 6238 appendix B: the ASCII seed `12345678901234567890` and the last six digits of its codes. */
 const SECRET = 'GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ';
 const CODES = [
   [59, '287082'],
@@ -28,16 +28,16 @@ describe('codes', () => {
     [89.999, 1],
     [90, null],
     [3600, null],
-  ])('one of seconds 30 to 59 at second %d: step %s', (seconds, step) => {
+  ])('the code of seconds 30 to 59, at second %d: step %s', (seconds, step) => {
     expect(stepOf(SECRET, '287082', at(seconds))).toBe(step);
   });
 
-  test.each(['', '28708', '2870820', '287083', '94287082'])('%j is none', (code) => {
+  test.each(['', '28708', '2870820', '287083', '94287082'])('%j is refused', (code) => {
     expect(stepOf(SECRET, code, at(59))).toBe(null);
   });
 });
 
-test('an app is told all that it takes', () => {
+test('the URI contains all parameters for an app', () => {
   const uri = new URL(totpUri(SECRET, { issuer: 'branchgate', label: 'ada+one@example.com' }));
   expect(uri.protocol).toBe('otpauth:');
   expect(uri.host).toBe('totp');
@@ -60,7 +60,7 @@ describe('the secret of a set-up', () => {
     expect(await setUpSecret([key(1), key(2)], 'token 1')).toBe(secret);
   });
 
-  test('is another for another token, and under another key', async () => {
+  test('differs by token and by key', async () => {
     const secrets = await Promise.all([
       setUpSecret([key(1)], 'token 1'),
       setUpSecret([key(1)], 'token 2'),

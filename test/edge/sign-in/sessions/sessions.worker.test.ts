@@ -25,7 +25,7 @@ const settings = {
 
 let d1: TestD1;
 let db: Database;
-/** Nobody else in the database has it. */
+/** A new one for each test. */
 let account: AccountRow;
 
 beforeAll(async () => {
@@ -50,11 +50,11 @@ beforeEach(async () => {
 
 const open = async (at = NOW) => (await openSession(db, settings, account, at)).refreshToken ?? '';
 
-const about = ({ tenantId }: AccountRow) => noActor(tenantId);
-/** The next refresh token, or why there is none. */
+const actorOf = ({ tenantId }: AccountRow) => noActor(tenantId);
+/** The next refresh token, or the reason of the refusal. */
 async function renew(refreshToken: string, seconds: number): Promise<string> {
   try {
-    const renewed = await renewSession(db, settings, refreshToken, { about, now: later(seconds) });
+    const renewed = await renewSession(db, settings, refreshToken, { actorOf, now: later(seconds) });
     return renewed.refreshToken ?? '';
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
@@ -76,7 +76,7 @@ const stolen = (refreshToken: string) => ({
   metadata: { session_id: familyOf(refreshToken) },
 });
 
-test('a session opens with tokens that say who, of which session, and until when', async () => {
+test('a new session has tokens with the account, the session and the expiry', async () => {
   const { accessToken, refreshToken, accessExpiresAt } = await openSession(db, settings, account, NOW);
   expect(accessExpiresAt).toEqual(later(900));
   const [row] = await rows();
@@ -98,10 +98,10 @@ test('a session opens with tokens that say who, of which session, and until when
 });
 
 describe('a renewal', () => {
-  test('gives the next token of the same session, and what the account is by then', async () => {
+  test('returns the next token of the same session, with the current role of the account', async () => {
     const first = await open();
     await db.update(accounts).set({ role: 'viewer' }).where(eq(accounts.id, account.id));
-    const renewed = await renewSession(db, settings, first, { about, now: later(60) });
+    const renewed = await renewSession(db, settings, first, { actorOf, now: later(60) });
     expect(renewed.accessExpiresAt).toEqual(later(960));
     const { role, sid } = await verifyOwnToken(settings, 'access', renewed.accessToken, later(60));
     expect([role, sid]).toEqual(['viewer', familyOf(first)]);
@@ -112,7 +112,7 @@ describe('a renewal', () => {
     expect((await rows()).filter(({ usedAt }) => usedAt === null)).toHaveLength(1);
   });
 
-  test.each([2, 20])('%i at once: exactly one wins, and its session goes on', async (times) => {
+  test.each([2, 20])('%i concurrent ones: exactly one succeeds, and the session continues', async (times) => {
     const first = await open();
     const outcomes = await Promise.all(Array.from({ length: times }, () => renew(first, 60)));
     const [winner = '', ...more] = outcomes.filter((outcome) => outcome !== USED);
@@ -122,21 +122,21 @@ describe('a renewal', () => {
     expect(await events()).toEqual([]);
   });
 
-  test('has no bound in time but that each token is used within its own', async () => {
+  test('is possible without a time limit, while each token is used before it expires', async () => {
     let token = await open();
     for (const weeks of [1, 2, 3]) token = await renew(token, weeks * WEEK - weeks);
     expect(familyOf(token)).toMatch(/^[0-9a-f-]{36}$/);
     expect(await renew(token, 5 * WEEK)).toBe('refused: token_expired');
   });
 
-  test('is refused without an account', async () => {
+  test('is refused after the account was deleted', async () => {
     const first = await open();
     await db.delete(accounts).where(eq(accounts.id, account.id));
     expect(await renew(first, 60)).toBe(ENDED);
     expect(await rows()).toEqual([]);
   });
 
-  test('takes no other token, and a fault of ours for no wrong token', async () => {
+  test('is refused for other tokens, and an internal error is not reported as a wrong token', async () => {
     const { accessToken, refreshToken } = await openSession(db, settings, account, NOW);
     expect(await renew(accessToken, 60)).toBe('refused: own_token_wrong');
     expect(await renew('x', 60)).toBe('refused: token_kind_unknown');
@@ -146,13 +146,13 @@ describe('a renewal', () => {
         throw new Error('broken');
       },
     };
-    const attempt = renewSession(db, broken, refreshToken ?? '', { about, now: NOW });
+    const attempt = renewSession(db, broken, refreshToken ?? '', { actorOf, now: NOW });
     await expect(attempt).rejects.toThrow(/^broken$/);
   });
 });
 
-describe('a token that was used, presented again', () => {
-  test('within 10 s gets nothing, and the session lives', async () => {
+describe('a used token, presented again', () => {
+  test('within 10 s is refused, and the session continues', async () => {
     const first = await open();
     const second = await renew(first, 60);
     expect(await renew(first, 70)).toBe(USED);
@@ -160,7 +160,7 @@ describe('a token that was used, presented again', () => {
     expect(await events()).toEqual([]);
   });
 
-  test('later ends the session for every token of it, and that is recorded once', async () => {
+  test('later ends the session for all its tokens, and is recorded once', async () => {
     const first = await open();
     const second = await renew(first, 60);
     const third = await renew(second, 65);
@@ -173,7 +173,7 @@ describe('a token that was used, presented again', () => {
     expect(familyOf(await renew(other, 72))).toBe(familyOf(other));
   });
 
-  test('ends the session also when the next one is used at the same time', async () => {
+  test('ends the session even if the next token is used concurrently', async () => {
     const first = await open();
     const second = await renew(first, 60);
     const [, third] = await Promise.all([renew(first, 80), renew(second, 80)]);
@@ -183,26 +183,26 @@ describe('a token that was used, presented again', () => {
   });
 });
 
-test('what is too old is forgotten when anybody signs in or renews, and nothing else is', async () => {
+test('expired tokens are deleted at any sign-in or renewal, and no others', async () => {
   const old = await open();
   await renew(old, 60);
   const mine = account;
-  const left = async () =>
+  const countRows = async () =>
     (await db.select().from(refreshTokens).where(eq(refreshTokens.accountId, mine.id))).length;
   const fresh = await open(later(120));
   await renew(fresh, WEEK);
-  expect(await left()).toBe(3);
+  expect(await countRows()).toBe(3);
   await open(later(WEEK + 60));
-  expect(await left()).toBe(3);
+  expect(await countRows()).toBe(3);
 });
 
-describe('an end', () => {
+describe('the end of a session', () => {
   const end = (refreshToken: string) => {
     const event = auditEvent('session.ended', noActor(account.tenantId), {}, NOW);
     return endSession(db, familyOf(refreshToken), event);
   };
 
-  test('is one for every token of the session, recorded once, and for no other session', async () => {
+  test('applies to all its tokens, is recorded once, and affects no other session', async () => {
     const first = await open();
     const second = await renew(first, 60);
     const other = await open();
@@ -212,7 +212,7 @@ describe('an end', () => {
     expect(familyOf(await renew(other, 62))).toBe(familyOf(other));
   });
 
-  test('beside a renewal leaves nothing that could be renewed', async () => {
+  test('concurrent with a renewal leaves no token that could be renewed', async () => {
     const first = await open();
     const [renewed] = await Promise.all([renew(first, 60), end(first)]);
     expect(await renew(renewed, 61)).toMatch(/^refused/);

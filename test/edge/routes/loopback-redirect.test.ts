@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
-import { LoopbackRedirect } from '../../../../edge/sign-in/provider/loopback-redirect.ts';
+import { LoopbackRedirect } from '../../../edge/routes/command-line-sign-in.ts';
 
-const isTaken = (text: string) => LoopbackRedirect.safeParse(text).success;
+const isAccepted = (text: string) => LoopbackRedirect.safeParse(text).success;
 
 test.each([
   'http://localhost/auth/callback',
@@ -9,7 +9,7 @@ test.each([
   'http://127.0.0.1:1/auth/callback',
   'http://localhost:49152/auth/callback',
   'http://127.0.0.1:65535/auth/callback',
-])('%s is taken', (address) => expect(isTaken(address)).toBe(true));
+])('%s is accepted', (address) => expect(isAccepted(address)).toBe(true));
 
 test.each([
   'http://localhost.evil.example/auth/callback',
@@ -43,4 +43,4 @@ test.each([
   'http:\\\\127.0.0.1\\auth\\callback',
   'http:/127.0.0.1/auth/callback',
   '//127.0.0.1/auth/callback',
-])('%j is refused', (address) => expect(isTaken(address)).toBe(false));
+])('%j is refused', (address) => expect(isAccepted(address)).toBe(false));

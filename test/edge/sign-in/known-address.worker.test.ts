@@ -1,0 +1,102 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { accounts } from '../../../edge/database/account-schema.ts';
+import { openDatabase } from '../../../edge/database/database.ts';
+import { auditEvents } from '../../../edge/database/schema.ts';
+import { hashPassword } from '../../../edge/sign-in/accounts/password-hash.ts';
+import { logIn } from '../../../edge/sign-in/accounts/password-login.ts';
+import { startMagicLink, startSignUp } from '../../../edge/sign-in/email-codes/email-code.ts';
+import type { SignInContext } from '../../../edge/sign-in/sign-in-context.ts';
+import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { PASSWORD } from '../../support/sign-in/sign-in.ts';
+import { signInContext } from '../../support/sign-in/sign-in-context.ts';
+
+/** The response time must not reveal whether an address has an account, so both cases have to do the same work. */
+
+/** What a request has done so far: hashes, D1 statements and calls of objects. */
+const work = vi.hoisted((): string[] => []);
+
+vi.mock('node:crypto', async (original) => {
+  const crypto = await original<typeof import('node:crypto')>();
+  const scrypt = (...args: unknown[]) => {
+    const [, , length, { N, r, p }] = args as [unknown, unknown, number, Record<string, number>];
+    work.push(`scrypt(${N}, ${r}, ${p}, ${length})`);
+    return Reflect.apply(crypto.scrypt, null, args);
+  };
+  return { ...crypto, scrypt };
+});
+
+const KNOWN = 'known@example.com';
+const UNKNOWN = 'unknown@example.com';
+
+let d1: TestD1;
+
+beforeAll(async () => {
+  d1 = await startD1();
+  await openDatabase(d1.binding)
+    .insert(accounts)
+    .values({
+      id: crypto.randomUUID(),
+      email: KNOWN,
+      name: 'Ada',
+      passwordHash: await hashPassword(PASSWORD),
+      role: 'owner',
+      tenantId: crypto.randomUUID(),
+      createdAt: new Date(),
+      updatedAt: new Date(),
+    });
+});
+afterAll(() => d1.stop());
+beforeEach(() => {
+  work.length = 0;
+});
+
+type SignInRequest = (context: SignInContext, email: string) => Promise<unknown>;
+
+/** The work until the response, and the failure if there is one. */
+async function runFor(request: SignInRequest, email: string) {
+  work.length = 0;
+  const context = signInContext(d1.binding, { work });
+  const failure = await request(context, email).then(
+    () => null,
+    (error) => error.failure,
+  );
+  const untilResponse = [...work];
+  await context.finishBackground();
+  return { failure, work: untilResponse };
+}
+
+const count = (entries: string[], prefix: string) =>
+  entries.filter((entry) => entry.startsWith(prefix)).length;
+
+describe('a known and an unknown address cause the same work', () => {
+  test.each<[string, SignInRequest, Record<string, number>]>([
+    [
+      'a login with a wrong password',
+      (context, email) => logIn(context, email, 'wrong password'),
+      { scrypt: 1, 'D1: select': 2, 'RateLimiter.consume': 2, Challenges: 0 },
+    ],
+    [
+      'a sign-up',
+      (context, email) => startSignUp(context, { name: 'Ada', email, password: PASSWORD }),
+      { scrypt: 1, 'D1: select': 1, 'RateLimiter.consume': 1, Challenges: 1 },
+    ],
+    ['a magic link', startMagicLink, { scrypt: 0, 'D1: select': 1, 'RateLimiter.consume': 1, Challenges: 1 }],
+  ])('in %s', async (_case, request, counts) => {
+    const known = await runFor(request, KNOWN);
+    const unknown = await runFor(request, UNKNOWN);
+    expect(unknown).toEqual(known);
+    for (const [prefix, times] of Object.entries(counts)) {
+      expect(count(known.work, prefix), prefix).toBe(times);
+    }
+    expect(known.work).toHaveLength(Object.values(counts).reduce((sum, times) => sum + times));
+  });
+});
+
+test('only the audit event differs, which is stored concurrently with the response', async () => {
+  const events = () => openDatabase(d1.binding).select().from(auditEvents);
+  const before = (await events()).length;
+  await runFor((context, email) => logIn(context, email, 'wrong password'), UNKNOWN);
+  expect(await events()).toHaveLength(before);
+  await runFor((context, email) => logIn(context, email, 'wrong password'), KNOWN);
+  expect((await events()).slice(before)).toMatchObject([{ name: 'sign_in.failed', actorEmail: KNOWN }]);
+});
