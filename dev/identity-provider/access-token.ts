@@ -5,19 +5,19 @@ import { signingKey } from './key-ring.ts';
 
 const v4 = new PublicProtocol(SignFactory);
 
-/** Claims of spec 2.8, before they have their wire form. */
+/** The claims of specification 2.8, before serialization. */
 export interface AccessClaims {
   email: string;
-  /** As the provider says it; the gateway normalizes it (spec 5.7). */
+  /** The role at the provider; the gateway maps it (specification 5.7). */
   role: string;
-  /** Left out, the token belongs to no organization. */
+  /** Undefined for a user without an organization. */
   tenant?: string | undefined;
   scopes: readonly string[];
   issuedAt: Date;
   expiresAt: Date;
 }
 
-/** An access token as `v4.public` PASETO, signed with the current key (spec 5.1). */
+/** An access token as `v4.public` PASETO, signed with the current key (specification 5.1). */
 export async function accessToken(stateDir: string, claims: AccessClaims): Promise<string> {
   const { kid, secretKey } = await signingKey(stateDir);
   const footer = new TextEncoder().encode(JSON.stringify({ kid, alg: 'v4.public', typ: 'paseto' }));
@@ -36,6 +36,6 @@ export async function accessToken(stateDir: string, claims: AccessClaims): Promi
 
 export const SCOPES = ['read', 'write'] as const;
 
-/** `branchgate:read` and the like (spec 2.8); `serviceName` as the gateway's setting `SERVICE_NAME`. */
+/** Scopes like `branchgate:read` (specification 2.8). @param serviceName the gateway's setting `SERVICE_NAME` */
 export const scopeNames = (scopes: readonly string[], serviceName = 'branchgate') =>
   scopes.map((scope) => `${serviceName}:${scope}`);

@@ -26,7 +26,7 @@ const Key = z.strictObject({
 });
 type Key = z.output<typeof Key>;
 
-/** A former key is published until it is withdrawn. */
+/** A previous key is published until it is withdrawn. */
 const KeyRing = z.strictObject({
   signing: Key,
   former: z.array(z.strictObject({ ...Key.shape, withdrawn_at: z.iso.datetime() })),
@@ -35,16 +35,16 @@ type KeyRing = z.output<typeof KeyRing>;
 
 const ringFile = (stateDir: string) => join(stateDir, 'paseto-keys.json');
 
-/** The ring of keys kept in `stateDir`, with a first key when there was none. */
+/** The keys stored in `stateDir`. Generates the first key if there is none. */
 async function keyRing(stateDir: string): Promise<KeyRing> {
-  const kept = readStored(ringFile(stateDir), KeyRing);
-  if (kept) return kept;
-  const ring = { signing: await makeKey(), former: [] };
+  const stored = readStored(ringFile(stateDir), KeyRing);
+  if (stored) return stored;
+  const ring = { signing: await generateKey(), former: [] };
   writeStored(ringFile(stateDir), ring);
   return ring;
 }
 
-async function makeKey(): Promise<Key> {
+async function generateKey(): Promise<Key> {
   const { secretKey } = await v4.GenerateKeyPair({ extractable: true });
   const day = new Date().toISOString().slice(0, 10);
   return {
@@ -58,7 +58,7 @@ export async function signingKey(stateDir: string): Promise<{ kid: string; secre
   return { kid: signing.kid, secretKey: await v4.ImportSecretKey(signing.secret_key) };
 }
 
-/** What `/v1/keys/paseto-v4-public` answers (spec 5). */
+/** The response of `/v1/keys/paseto-v4-public` (specification 5). */
 export async function keyDocument(stateDir: string, now: Date) {
   const { signing, former } = await keyRing(stateDir);
   const published = [signing, ...former.filter((key) => now < new Date(key.withdrawn_at))];
@@ -72,13 +72,13 @@ export async function keyDocument(stateDir: string, now: Date) {
   };
 }
 
-/** Signs with a new key from now on; the present one is published until `withdrawnAt`. @returns the new key's id */
+/** Replaces the signing key. The previous one is published until `withdrawnAt`. @returns the ID of the new key */
 export async function rotateKey(stateDir: string, withdrawnAt: Date): Promise<string> {
-  const { signing: present, former } = await keyRing(stateDir);
-  const signing = await makeKey();
+  const { signing: previous, former } = await keyRing(stateDir);
+  const signing = await generateKey();
   writeStored(ringFile(stateDir), {
     signing,
-    former: [...former, { ...present, withdrawn_at: withdrawnAt.toISOString() }],
+    former: [...former, { ...previous, withdrawn_at: withdrawnAt.toISOString() }],
   });
   return signing.kid;
 }

@@ -6,16 +6,16 @@ const PATH = /^\/interaction\/[\w-]+$/;
 
 type Next = () => Promise<unknown>;
 
-/** Asks who signs in. Consent is taken as given: both clients are this service's own. */
+/** The login form. Consent is implied, because both clients belong to this service. */
 export function loginForm(provider: Provider) {
   return async (ctx: KoaContextWithOIDC, next: Next) => {
     if (!PATH.test(ctx.path)) return next();
     const { prompt } = await provider.interactionDetails(ctx.req, ctx.res);
     if (prompt.name !== 'login') return finish(ctx, { consent: {} });
     if (ctx.method !== 'POST') return render(ctx, '');
-    const given = new URLSearchParams(await text(ctx.req));
-    const account = accountOf(given.get('email') ?? '');
-    if (!account || given.get('password') !== LOCAL_PASSWORD) return render(ctx, 'Wrong e-mail or password.');
+    const form = new URLSearchParams(await text(ctx.req));
+    const account = accountOf(form.get('email') ?? '');
+    if (!account || form.get('password') !== LOCAL_PASSWORD) return render(ctx, 'Wrong e-mail or password.');
     return finish(ctx, { login: { accountId: account.email } });
   };
 
@@ -24,14 +24,14 @@ export function loginForm(provider: Provider) {
   }
 }
 
-function render(ctx: KoaContextWithOIDC, complaint: string) {
+function render(ctx: KoaContextWithOIDC, error: string) {
   ctx.type = 'html';
-  ctx.status = complaint ? 401 : 200;
+  ctx.status = error ? 401 : 200;
   ctx.body = `<!doctype html>
 <meta charset="utf-8">
 <title>Sign in</title>
 <h1>Local sign-in</h1>
-<p role="alert">${complaint}</p>
+<p role="alert">${error}</p>
 <form method="post">
   <label>E-mail <input name="email" list="accounts" autocomplete="username" required autofocus></label>
   <datalist id="accounts">${ACCOUNTS.map(({ email }) => `<option>${email}</option>`).join('')}</datalist>

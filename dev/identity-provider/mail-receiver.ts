@@ -14,12 +14,12 @@ const Mail = z.strictObject({
   html: z.string(),
 });
 
-/** A key that can be part of a file's name; any other is passed over. */
+/** An `Idempotency-Key` that can be part of a file name. Any other is ignored. */
 const KEY = /^[\w-]{1,100}$/;
 
 /**
- * A mail service that delivers into a folder, one JSON file a mail, named by when it came. One that is sent again under
- * its `Idempotency-Key` is delivered once, as hosted services do.
+ * A mail service that writes each mail to a folder as a JSON file, whose name begins with the time of delivery. Mails
+ * with the same `Idempotency-Key` are delivered once, as by hosted services.
  */
 export function mailReceiver(mailDir: string, key: string) {
   mkdirSync(mailDir, { recursive: true });
@@ -28,14 +28,14 @@ export function mailReceiver(mailDir: string, key: string) {
     ctx.assert(ctx.get('authorization') === `Bearer ${key}`, 401);
     const mail = Mail.safeParse(await json(ctx.req).catch(() => null));
     ctx.assert(mail.success, 422);
-    const given = ctx.get('idempotency-key');
-    const id = KEY.test(given) ? given : crypto.randomUUID();
+    const idempotencyKey = ctx.get('idempotency-key');
+    const id = KEY.test(idempotencyKey) ? idempotencyKey : crypto.randomUUID();
     ctx.body = { id };
     const delivered = await readdir(mailDir);
     if (delivered.some((name) => name.endsWith(`_${id}.json`))) return;
     const name = `${new Date().toISOString().replaceAll(':', '-')}_${id}.json`;
-    const aside = join(mailDir, `.${name}.new`);
-    await writeFile(aside, `${JSON.stringify(mail.data, null, 2)}\n`);
-    await rename(aside, join(mailDir, name));
+    const temporary = join(mailDir, `.${name}.new`);
+    await writeFile(temporary, `${JSON.stringify(mail.data, null, 2)}\n`);
+    await rename(temporary, join(mailDir, name));
   };
 }

@@ -15,12 +15,12 @@ const Settings = z.object({
   MAIL_API_KEY: z.string(),
 });
 
-// What is kept here is for the user who started the stack.
+// Only the user who started the stack may read the state.
 process.umask(0o077);
 const { IDP_PORT, IDP_STATE_DIR, GATEWAY_URL, IDP_CLIENT_SECRET, SERVICE_NAME, MAIL_DIR, MAIL_API_KEY } =
   Settings.parse(process.env);
 mkdirSync(IDP_STATE_DIR, { recursive: true, mode: 0o700 });
-// Makes the first key, or fails here rather than at the first token.
+// Generates the first key now, so that a failure stops the start.
 await keyDocument(IDP_STATE_DIR, new Date());
 const provider = await openIdProvider({
   issuer: idpUrl({ ports: { IDP_PORT } }),
@@ -29,10 +29,10 @@ const provider = await openIdProvider({
   clientSecret: IDP_CLIENT_SECRET,
   serviceName: SERVICE_NAME,
 });
-// Mail goes through the same small server: one process less.
+// The same server receives mails, which saves a process.
 provider.use(mailReceiver(MAIL_DIR, MAIL_API_KEY));
 provider.listen(IDP_PORT, LOOPBACK, () => process.send?.('ready'));
 
 process.once('SIGTERM', () => process.exit(0));
-// The stack's own process was killed.
+// The process of the stack was killed.
 process.once('disconnect', () => process.exit(1));

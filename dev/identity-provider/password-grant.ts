@@ -1,7 +1,7 @@
 import { errors, type TokenEndpointGrantContext } from 'oidc-provider';
 import { accountOf, LOCAL_PASSWORD } from './accounts.ts';
 
-/** RFC 6749 section 4.3. The library has it no more; providers of companies often still do. */
+/** RFC 6749 section 4.3. The library does not implement it, but many enterprise providers do. */
 export const PASSWORD_GRANT = 'password';
 
 interface Parameters {
@@ -10,7 +10,7 @@ interface Parameters {
   scope?: string;
 }
 
-/** Answers a client that is allowed the grant with tokens for an account whose password it shows. */
+/** Issues tokens for an account and its password to a client that is allowed the grant. */
 export async function passwordGrant(ctx: TokenEndpointGrantContext<Parameters>): Promise<void> {
   const { provider, client, params } = ctx.oidc;
   const account = accountOf(params.username ?? '');
@@ -20,9 +20,9 @@ export async function passwordGrant(ctx: TokenEndpointGrantContext<Parameters>):
   const scope = params.scope ?? '';
   const grant = new provider.Grant({ accountId, clientId: client.clientId });
   grant.addOIDCScope(scope);
-  const of = { accountId, client, grantId: await grant.save(), gty: PASSWORD_GRANT, scope };
-  const accessToken = new provider.AccessToken(of);
-  const refreshToken = new provider.RefreshToken(of);
+  const token = { accountId, client, grantId: await grant.save(), gty: PASSWORD_GRANT, scope };
+  const accessToken = new provider.AccessToken(token);
+  const refreshToken = new provider.RefreshToken(token);
   ctx.oidc.entity('AccessToken', accessToken);
   ctx.oidc.entity('RefreshToken', refreshToken);
   ctx.body = {

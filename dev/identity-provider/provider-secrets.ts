@@ -6,15 +6,15 @@ import { readStored, writeStored } from '../stack/stored-file.ts';
 
 const ProviderSecrets = z.object({
   cookie_key: z.string(),
-  /** Private key (JWK) that signs ID tokens. */
+  /** The private key (JWK) that signs ID tokens. */
   id_token_key: z.record(z.string(), z.string()),
 });
 
-/** What the provider itself needs to keep, made at its first start. */
+/** The provider's own secrets, which are generated at its first start. */
 export async function providerSecrets(stateDir: string): Promise<z.output<typeof ProviderSecrets>> {
   const file = join(stateDir, 'secrets.json');
-  const kept = readStored(file, ProviderSecrets);
-  if (kept) return kept;
+  const stored = readStored(file, ProviderSecrets);
+  if (stored) return stored;
   const { privateKey } = await generateKeyPair('RS256', { extractable: true });
   const secrets = ProviderSecrets.parse({
     cookie_key: randomBytes(32).toString('base64url'),

@@ -15,16 +15,16 @@ const DAY = 24 * HOUR;
 export interface ProviderSettings {
   issuer: string;
   stateDir: string;
-  /** Where the gateway's client may be sent back to. */
+  /** The origin of the redirect URI of the gateway's client. */
   gatewayUrl: string;
-  /** Of the gateway's client. */
+  /** The secret of the gateway's client. */
   clientSecret: string;
   serviceName: string;
 }
 
 /**
- * An OpenID provider with the two clients of the service: `branchgate-gateway`, which keeps a secret and may send
- * passwords, and `branchgate-cli`, which can't (RFC 8252: any port of a loopback address). Both have to use PKCE.
+ * An OpenID provider with the two clients of the service. `branchgate-gateway` has a secret and may send passwords.
+ * `branchgate-cli` is public and redirects to any port of a loopback address (RFC 8252). Both must use PKCE.
  */
 export async function openIdProvider(settings: ProviderSettings): Promise<Provider> {
   const { issuer, stateDir, gatewayUrl, clientSecret, serviceName } = settings;
@@ -77,7 +77,7 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
       Grant: 14 * DAY,
       Interaction: HOUR,
     },
-    // Each sign-in has a grant of its own: the next one in the same browser leaves its tokens alone.
+    // Each sign-in has its own grant, so that the next one in the same browser does not invalidate its tokens.
     expiresWithSession: async () => false,
     issueRefreshToken: async (_ctx, client) => client.grantTypeAllowed('refresh_token'),
     findAccount: (_ctx, sub) => {
@@ -99,8 +99,8 @@ export async function openIdProvider(settings: ProviderSettings): Promise<Provid
     ctx.body = await keyDocument(stateDir, new Date());
   });
   provider.use(loginForm(provider));
-  // The library gives access tokens as opaque strings or JWTs, and a middleware around its routes for everything
-  // else: what the token endpoint answers is exchanged here for a PASETO of the same grant.
+  // The library issues access tokens as opaque strings or JWTs. This middleware replaces the token in the response of
+  // the token endpoint by a PASETO of the same grant.
   provider.use(async (ctx, next) => {
     await next();
     const { oidc } = ctx as Partial<KoaContextWithOIDC>;

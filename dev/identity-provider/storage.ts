@@ -13,7 +13,7 @@ const TABLE = `CREATE TABLE IF NOT EXISTS entry (
 
 const seconds = () => Math.floor(Date.now() / 1000);
 
-/** Keeps the provider's sessions, codes and refresh tokens in one file, so that a restart signs nobody out. */
+/** Stores the provider's sessions, codes and refresh tokens in a file, so that they survive a restart. */
 export function fileStorage(file: string): (model: string) => Adapter {
   const database = new DatabaseSync(file);
   database.exec(TABLE);
@@ -38,7 +38,7 @@ export function fileStorage(file: string): (model: string) => Adapter {
     },
     find: async (id) => read(findById.get(model, id)),
     findByUid: async (uid) => read(findByUid.get(model, uid)),
-    // Of the device flow, which is off.
+    // Only used by the device flow, which is disabled.
     findByUserCode: async () => undefined,
     async consume(id) {
       consume.run(seconds(), model, id);

@@ -23,7 +23,7 @@ const logText = () =>
     .map((name) => readFileSync(join(folder, name), 'utf8'))
     .join('\n');
 
-test('who signs up has a tenant of their own, where they make a project', async () => {
+test('a new account has its own tenant and can create a project in it', async () => {
   const { access_token } = await signUp(site, EMAIL);
   const ada = new Api(url, access_token);
   expect((await ada.get('/api/v1/projects')).body).toMatchObject({ projects: [] });
@@ -39,16 +39,16 @@ test('who signs up has a tenant of their own, where they make a project', async 
   );
 });
 
-test('neither password nor code nor address of it is in a log line, nor password or code in an audit row', async () => {
+test('its password, code and address are in no log, and its password and code in no audit event', async () => {
   const code = readCode(await mailTo(site, EMAIL));
-  const asWord = new RegExp(`(?<![\\w-])${code}(?![\\w-])`);
+  const codeAsWord = new RegExp(`(?<![\\w-])${code}(?![\\w-])`);
   const logs = logText();
   expect(logs).toContain('"route":"/api/v1/auth/magic-link/verify"');
   expect(logs).not.toContain(EMAIL);
-  const audited = JSON.stringify(contentOfD1().audit_events);
-  expect(audited).toContain(EMAIL);
-  for (const text of [logs, audited]) {
+  const auditRows = JSON.stringify(contentOfD1().audit_events);
+  expect(auditRows).toContain(EMAIL);
+  for (const text of [logs, auditRows]) {
     expect(text.includes(PASSWORD)).toBe(false);
-    expect(asWord.test(text)).toBe(false);
+    expect(codeAsWord.test(text)).toBe(false);
   }
 });

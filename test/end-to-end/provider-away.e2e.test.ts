@@ -15,7 +15,7 @@ const VERIFIER = 'dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk';
 const CHALLENGE = 'E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM';
 const redirect_uri = 'http://127.0.0.1:49152/auth/callback';
 
-const AWAY = { status: 503, body: { error: 'IDP_UNAVAILABLE' } };
+const UNAVAILABLE = { status: 503, body: { error: 'IDP_UNAVAILABLE' } };
 
 let stack: Stack;
 let nobody: Api;
@@ -30,16 +30,16 @@ afterAll(() => stack.stop());
 const startCli = () =>
   nobody.post<{ authorization_url: string }>(START, {
     redirect_uri,
-    state: 'kept',
+    state: 'state',
     code_challenge: CHALLENGE,
     code_challenge_method: 'S256',
   });
 
-test('while the provider is away nothing is spent, and all goes on when it is back', async () => {
+test('while the provider is unavailable nothing is used up, and sign-ins continue afterwards', async () => {
   await stack.kill('idp');
-  // Nothing is known of it yet.
-  expect(await nobody.get(LOGIN)).toMatchObject(AWAY);
-  expect(await startCli()).toMatchObject(AWAY);
+  // Its metadata is not cached yet.
+  expect(await nobody.get(LOGIN)).toMatchObject(UNAVAILABLE);
+  expect(await startCli()).toMatchObject(UNAVAILABLE);
 
   await stack.start('idp');
   const browser = new Browser(({ pathname }) => pathname !== CALLBACK);
@@ -47,19 +47,19 @@ test('while the provider is away nothing is spent, and all goes on when it is ba
   const cookie = browser.cookies.map(({ name, value }) => `${name}=${value}`).join('; ');
   const callBack = () => nobody.get(address.pathname + address.search, { headers: { cookie } });
   const cli = new Browser(({ origin }) => origin !== new URL(redirect_uri).origin);
-  const came = await cli.signIn((await startCli()).body.authorization_url, 'ada@example.com');
+  const signedIn = await cli.signIn((await startCli()).body.authorization_url, 'ada@example.com');
   const exchange = () =>
     nobody.post(EXCHANGE, {
-      code: came.address.searchParams.get('code'),
+      code: signedIn.address.searchParams.get('code'),
       redirect_uri,
       code_verifier: VERIFIER,
     });
 
   await stack.kill('idp');
-  expect(await callBack()).toMatchObject(AWAY);
-  expect(await exchange()).toMatchObject(AWAY);
-  const away = await callBack();
-  expect([away.headers.get('retry-after'), away.headers.get('set-cookie')]).toEqual(['5', null]);
+  expect(await callBack()).toMatchObject(UNAVAILABLE);
+  expect(await exchange()).toMatchObject(UNAVAILABLE);
+  const refused = await callBack();
+  expect([refused.headers.get('retry-after'), refused.headers.get('set-cookie')]).toEqual(['5', null]);
 
   await stack.start('idp');
   expect((await callBack()).status).toBe(200);
@@ -68,7 +68,7 @@ test('while the provider is away nothing is spent, and all goes on when it is ba
   expect((await exchange()).status).toBe(400);
 });
 
-test('who was moved to another tenant by a newer token is not signed in with an older one', async () => {
+test('a user whose newer token names another tenant is not signed in with an older token', async () => {
   const email = 'linus@example.com';
   const issuedAt = new Date(Date.now() + 20_000);
   const newer = await accessToken(devFolder(stack.devDir).identityProvider, {

@@ -26,13 +26,13 @@ beforeAll(() => {
 
 const isCallback = ({ origin, pathname }: URL) => origin === url && pathname === CALLBACK;
 
-/** Follows the redirects of gateway and provider; what comes back to the callback is left to the test. */
+/** Follows the redirects of gateway and provider, and stops before the callback. */
 const newBrowser = () => new Browser((address) => !isCallback(address));
 
 const startAddress = (returnTo = '/') => `${url}${LOGIN}?return_to=${encodeURIComponent(returnTo)}`;
 
-/** Signs in at the provider's form. @returns the address of the callback, not yet asked */
-async function comeBack(browser: Browser, returnTo?: string, email = ADA): Promise<URL> {
+/** Signs in at the provider's form. @returns the address of the callback, which is not requested yet */
+async function signInAtProvider(browser: Browser, returnTo?: string, email = ADA): Promise<URL> {
   const { address } = await browser.signIn(startAddress(returnTo), email);
   expect(isCallback(address)).toBe(true);
   return address;
@@ -49,9 +49,9 @@ async function read({ address, response }: Page) {
 const FAILED = { status: 400, body: { error: 'SIGN_IN_FAILED' } };
 
 describe('the web sign-in', () => {
-  test('goes by the form of the provider and ends in tokens that the API takes', async () => {
+  test('goes through the form of the provider and returns tokens that the API accepts', async () => {
     const browser = newBrowser();
-    const address = await comeBack(browser, '/projects?tab=branches');
+    const address = await signInAtProvider(browser, '/projects?tab=branches');
     const [cookie] = browser.cookies.filter(({ path }) => path === CALLBACK);
     expect(cookie?.name).toBe(`idp_sign_in_${address.searchParams.get('state')}`);
     expect(cookie?.value).not.toContain('projects');
@@ -77,7 +77,7 @@ describe('the web sign-in', () => {
     });
   });
 
-  test('asks the provider for what the specification says, with state, nonce and PKCE', async () => {
+  test('sends the parameters of the specification, with state, nonce and PKCE', async () => {
     const response = await fetch(startAddress(), { redirect: 'manual' });
     expect(response.status).toBe(302);
     expect(response.headers.get('cache-control')).toBe('no-store');
@@ -116,18 +116,18 @@ describe('the web sign-in', () => {
     expect([headers.get('location'), headers.get('set-cookie')]).toEqual([null, null]);
   });
 
-  test('two tabs of a browser each end their own', async () => {
+  test('is completed separately in two tabs of a browser', async () => {
     const browser = newBrowser();
-    const first = await comeBack(browser, '/first');
-    // The provider knows the browser by now and asks no more.
+    const first = await signInAtProvider(browser, '/first');
+    // The browser has a session at the provider, so no form is shown.
     const { address: second } = await browser.open(startAddress('/second'));
     expect((await read(await browser.open(second.href))).body.state).toBe('/second');
     expect((await read(await browser.open(first.href))).body.state).toBe('/first');
   });
 
-  test('without a state, with another one, or from another browser → 400, and the right one goes on', async () => {
+  test('without a state, with another one, or from another browser → 400, and the right browser can complete it', async () => {
     const browser = newBrowser();
-    const address = await comeBack(browser);
+    const address = await signInAtProvider(browser);
     const without = new URL(address);
     without.searchParams.delete('state');
     expect(await read(await browser.open(without.href))).toMatchObject(FAILED);
@@ -137,17 +137,17 @@ describe('the web sign-in', () => {
     expect(await read(await newBrowser().open(address.href))).toMatchObject(FAILED);
 
     const thief = newBrowser();
-    const own = await comeBack(thief);
+    const own = await signInAtProvider(thief);
     const mixed = new URL(address);
     mixed.searchParams.set('state', own.searchParams.get('state') ?? '');
-    // The victim's code with the thief's own state and cookie: PKCE tells.
+    // The victim's code with the thief's state and cookie fails PKCE.
     expect(await read(await thief.open(mixed.href))).toMatchObject(FAILED);
     expect((await read(await browser.open(address.href))).status).toBe(200);
   });
 
-  test('a cookie is good for the state it was made for', async () => {
+  test('a cookie is valid for its own state only', async () => {
     const browser = newBrowser();
-    const address = await comeBack(browser);
+    const address = await signInAtProvider(browser);
     const state = address.searchParams.get('state') ?? '';
     const cookie = browser.cookies.find(({ name }) => name.endsWith(state))?.value;
     const other = 'b'.repeat(43);
@@ -156,19 +156,19 @@ describe('the web sign-in', () => {
     expect(await read({ address, response })).toMatchObject(FAILED);
   });
 
-  test('a state and its code are good once, also with the cookie kept', async () => {
+  test('a state and its code are valid once, even with the cookie', async () => {
     const browser = newBrowser();
-    const address = await comeBack(browser);
+    const address = await signInAtProvider(browser);
     const headers = { cookie: browser.cookies.map(({ name, value }) => `${name}=${value}`).join('; ') };
-    const asked = await Promise.all([0, 1].map(() => fetch(address, { headers })));
-    const answers = await Promise.all(asked.map((response) => read({ address, response })));
-    expect(answers.map(({ status }) => status).sort()).toEqual([200, 400]);
+    const fetched = await Promise.all([0, 1].map(() => fetch(address, { headers })));
+    const results = await Promise.all(fetched.map((response) => read({ address, response })));
+    expect(results.map(({ status }) => status).sort()).toEqual([200, 400]);
     expect(await read({ address, response: await fetch(address, { headers }) })).toMatchObject(FAILED);
   });
 
-  test('what the provider refuses ends in 400, without its words, and its state is spent', async () => {
+  test('a refusal of the provider → 400 without its message, and the state is used up', async () => {
     const browser = newBrowser();
-    const granted = await comeBack(browser);
+    const granted = await signInAtProvider(browser);
     const refused = new URL(granted);
     refused.search = new URLSearchParams({
       error: 'access_denied',
@@ -189,10 +189,10 @@ describe('the web sign-in', () => {
     ['no issuer', { iss: null }],
     ['no code', { code: null }],
     ['an empty code', { code: '' }],
-    ['a code that was never given', { code: 'made-up' }],
-  ])('an answer with %s → 400', async (_case, change) => {
+    ['an unknown code', { code: 'unknown' }],
+  ])('a callback with %s → 400', async (_case, change) => {
     const browser = newBrowser();
-    const address = await comeBack(browser);
+    const address = await signInAtProvider(browser);
     for (const [name, value] of Object.entries(change)) {
       if (value === null) address.searchParams.delete(name);
       else address.searchParams.set(name, value);
@@ -200,27 +200,27 @@ describe('the web sign-in', () => {
     expect(await read(await browser.open(address.href))).toMatchObject(FAILED);
   });
 
-  test.each(['access_token=a', 'code=a&code=b'])('an answer with %s → 422', async (query) => {
+  test.each(['access_token=a', 'code=a&code=b'])('a callback with %s → 422', async (query) => {
     expect((await nobody.get(`${CALLBACK}?${query}`)).status).toBe(422);
   });
 
-  test('gives its tokens also to somebody without a tenant', async () => {
+  test('returns tokens to a user without a tenant, too', async () => {
     const browser = newBrowser();
-    const address = await comeBack(browser, '/', NO_TENANT);
+    const address = await signInAtProvider(browser, '/', NO_TENANT);
     const { status, body } = await read(await browser.open(address.href));
     expect(status).toBe(200);
-    const answer = await new Api(url, body.access_token ?? '').get('/api/v1/projects');
-    expect(answer).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
+    const response = await new Api(url, body.access_token ?? '').get('/api/v1/projects');
+    expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
   });
 });
 
-/** A command line that listens where the code comes to, as RFC 8252 wants it. */
+/** A command line that listens on a loopback address for its code (RFC 8252 section 7.3). */
 async function commandLine() {
   const server = createServer((request, response) => {
-    came.push(new URL(request.url ?? '', redirect_uri));
+    requested.push(new URL(request.url ?? '', redirect_uri));
     response.end('You can close this window.');
   });
-  const came: URL[] = [];
+  const requested: URL[] = [];
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
   onTestFinished(() => void server.close());
@@ -232,22 +232,22 @@ async function commandLine() {
     code_challenge: createHash('sha256').update(code_verifier).digest('base64url'),
     code_challenge_method: 'S256',
   };
-  return { start, came, exchange: { redirect_uri, code_verifier } };
+  return { start, requested, exchange: { redirect_uri, code_verifier } };
 }
 
-/** Signs in through the browser. @returns what the command line exchanges */
+/** Signs in with a browser. @returns the body of the exchange */
 async function codeFor(line: Awaited<ReturnType<typeof commandLine>>, email = ADA) {
   const { status, body } = await nobody.post<Record<string, string>>(START, line.start);
   expect(status, JSON.stringify(body)).toBe(200);
   const page = await new Browser(() => true).signIn(body.authorization_url ?? '', email);
   expect(await page.response.text()).toBe('You can close this window.');
-  const parameters = line.came.at(-1)?.searchParams;
+  const parameters = line.requested.at(-1)?.searchParams;
   expect(parameters?.get('state')).toBe(line.start.state);
   return { ...line.exchange, code: parameters?.get('code') ?? '' };
 }
 
 describe('the sign-in of a command line', () => {
-  test('ends in tokens that the API takes, and is audited', async () => {
+  test('returns tokens that the API accepts, and is audited', async () => {
     const line = await commandLine();
     const started = await nobody.post<Record<string, string>>(START, line.start);
     expect(started).toMatchObject({ status: 200, body: expect.anything() });
@@ -276,8 +276,8 @@ describe('the sign-in of a command line', () => {
       },
     });
     expect(headers.get('cache-control')).toBe('no-store');
-    const left = (Date.parse(String(body.expires_at)) - Date.now()) / 1000;
-    expect(Math.abs(left - Number(body.expires_in))).toBeLessThan(60);
+    const seconds = (Date.parse(String(body.expires_at)) - Date.now()) / 1000;
+    expect(Math.abs(seconds - Number(body.expires_in))).toBeLessThan(60);
     const weeks = Date.parse(String(body.refresh_token_expires_at)) - Date.now();
     expect(Math.round(weeks / 86_400_000)).toBe(14);
 
@@ -314,7 +314,7 @@ describe('the sign-in of a command line', () => {
     expect({ status, body }).toMatchObject({ status: 422, body: { details: [{ path: field }] } });
   });
 
-  test('without a method, plain is not assumed', async () => {
+  test('without a method → 422; `plain` is not assumed', async () => {
     const { code_challenge_method: _, ...start } = (await commandLine()).start;
     expect((await nobody.post(START, start)).status).toBe(422);
   });
@@ -325,41 +325,41 @@ describe('the sign-in of a command line', () => {
     ['code', ''],
   ])('an exchange with %s %j → 422', async (field, value) => {
     const { exchange } = await commandLine();
-    const answer = await nobody.post(EXCHANGE, { ...exchange, code: 'a', [field]: value });
-    expect(answer).toMatchObject({ status: 422, body: { details: [{ path: field }] } });
+    const response = await nobody.post(EXCHANGE, { ...exchange, code: 'a', [field]: value });
+    expect(response).toMatchObject({ status: 422, body: { details: [{ path: field }] } });
   });
 
-  test('a code is good once, of many at a time too', async () => {
+  test('a code is valid once, even for concurrent exchanges', async () => {
     const exchange = await codeFor(await commandLine());
-    const answers = await Promise.all([0, 1, 2, 3].map(() => nobody.post(EXCHANGE, exchange)));
-    expect(answers.map(({ status }) => status).sort()).toEqual([200, 400, 400, 400]);
+    const responses = await Promise.all([0, 1, 2, 3].map(() => nobody.post(EXCHANGE, exchange)));
+    expect(responses.map(({ status }) => status).sort()).toEqual([200, 400, 400, 400]);
     expect(await nobody.post(EXCHANGE, exchange)).toMatchObject(FAILED);
   });
 
-  test('a wrong verifier spends the code', async () => {
+  test('a wrong verifier invalidates the code', async () => {
     const exchange = await codeFor(await commandLine());
     const wrong = { ...exchange, code_verifier: randomBytes(32).toString('base64url') };
     expect(await nobody.post(EXCHANGE, wrong)).toMatchObject(FAILED);
     expect(await nobody.post(EXCHANGE, exchange)).toMatchObject(FAILED);
   });
 
-  test('a code that came to another port is no code of this one', async () => {
+  test('a code is bound to the port of its redirect', async () => {
     const exchange = await codeFor(await commandLine());
     const { redirect_uri } = (await commandLine()).exchange;
     expect(await nobody.post(EXCHANGE, { ...exchange, redirect_uri })).toMatchObject(FAILED);
   });
 
-  test("a code of the web sign-in is none of a command line's", async () => {
-    const address = await comeBack(newBrowser());
+  test('a code of the web sign-in is refused for a command line', async () => {
+    const address = await signInAtProvider(newBrowser());
     const { exchange } = await commandLine();
     const code = address.searchParams.get('code') ?? '';
     expect(await nobody.post(EXCHANGE, { ...exchange, code })).toMatchObject(FAILED);
   });
 
-  test('is for users of a tenant', async () => {
+  test('requires a tenant', async () => {
     const exchange = await codeFor(await commandLine(), NO_TENANT);
-    const answer = await nobody.post(EXCHANGE, exchange);
-    expect(answer).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
-    expect(answer.body).not.toHaveProperty('access_token');
+    const response = await nobody.post(EXCHANGE, exchange);
+    expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
+    expect(response.body).not.toHaveProperty('access_token');
   });
 });

@@ -12,7 +12,7 @@ interface EventsBody {
   audit_events: { name: string; metadata: Record<string, unknown> }[];
 }
 
-test('on the local stack: an app is set up, its next code signs in, and the audit log tells of both', async () => {
+test('on the local stack: an app is enrolled, its next code signs in, and both are audited', async () => {
   const email = 'second-factor-app@example.com';
   await signUp(site, email);
   const setUp = await stepAfterPassword(site, email);

@@ -25,7 +25,7 @@ import {
 import { type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
-/** Everybody signs in, in every way, and makes every mistake; then all that was secret is looked for. */
+/** Exercises every kind of sign-in, with every failure, and then searches the stack's state for the secrets. */
 
 const EMAIL = 'ada@secret.example';
 const OTHER = 'grace@secret.example';
@@ -38,20 +38,20 @@ let stack: Stack;
 let site: SignInSite;
 let anybody: Api;
 
-/** What nobody may read, by what it is. */
+/** The secrets by name. */
 const secrets = new Map<string, string>();
 const codes: string[] = [];
 const requestIds: string[] = [];
 
-const secret = (what: string): string => keep(what, randomBytes(24).toString('base64url'));
+const secret = (name: string): string => addSecret(name, randomBytes(24).toString('base64url'));
 
-function keep(what: string, value: string | null | undefined): string {
-  if (typeof value !== 'string') throw new Error(`there is no ${what}`);
-  secrets.set(`${what}, ${secrets.size}`, value);
+function addSecret(name: string, value: string | null | undefined): string {
+  if (typeof value !== 'string') throw new Error(`there is no ${name}`);
+  secrets.set(`${name}, ${secrets.size}`, value);
   return value;
 }
 
-function keepCode(code: string): string {
+function addCode(code: string): string {
   codes.push(code);
   return code;
 }
@@ -59,21 +59,21 @@ function keepCode(code: string): string {
 const TOKENS = ['access_token', 'refresh_token', 'pre_auth_token'] as const;
 type Tokens = Partial<Record<(typeof TOKENS)[number], string | null>>;
 
-/** The body of an answer with this status, its tokens kept. */
-function expectStatus<B extends object>(status: number, answer: Answer<B>): B {
-  expect(answer.status, JSON.stringify(answer.body)).toBe(status);
-  requestIds.push(answer.headers.get('x-request-id') ?? '');
+/** Expects a status. @returns the body, whose tokens are added to the secrets */
+function expectStatus<B extends object>(status: number, response: Answer<B>): B {
+  expect(response.status, JSON.stringify(response.body)).toBe(status);
+  requestIds.push(response.headers.get('x-request-id') ?? '');
   for (const name of TOKENS) {
-    const token = (answer.body as Tokens | null)?.[name];
-    if (token) keep(name, token);
+    const token = (response.body as Tokens | null)?.[name];
+    if (token) addSecret(name, token);
   }
-  return answer.body;
+  return response.body;
 }
 
 const second = (login: LoginBody) => stepOf(site, login);
 const refresh = (refresh_token: string) => anybody.post<Tokens>('/api/v1/auth/refresh', { refresh_token });
 
-/** What the gateway has sealed into the browser's cookie. */
+/** Unseals the content of the browser's cookie. */
 async function openCookie({ cookies }: Browser): Promise<Record<string, string>> {
   const { CREDENTIAL_KEYS = '' } = gatewaySecrets(folder);
   const [id = '', encoded = ''] = CREDENTIAL_KEYS.split(':');
@@ -81,9 +81,9 @@ async function openCookie({ cookies }: Browser): Promise<Record<string, string>>
   const cookie = cookies.find(({ name }) => name.startsWith(prefix));
   if (!cookie) throw new Error('there is no cookie');
   const sealed = JSON.parse(decodeURIComponent(cookie.value)) as Sealed;
-  keep('cookie', sealed.sealed);
-  const place = ['idp_sign_in', cookie.name.slice(prefix.length)];
-  return JSON.parse(await unseal([{ id, bytes: Buffer.from(encoded, 'base64') }], place, sealed));
+  addSecret('cookie', sealed.sealed);
+  const context = ['idp_sign_in', cookie.name.slice(prefix.length)];
+  return JSON.parse(await unseal([{ id, bytes: Buffer.from(encoded, 'base64') }], context, sealed));
 }
 
 beforeAll(async () => {
@@ -91,10 +91,10 @@ beforeAll(async () => {
   site = { url: stack.url, mails: () => deliveredMails(stack) };
   anybody = new Api(stack.url, null);
   const { PLATFORM_SECRET, CREDENTIAL_KEYS, JWT_KEYS, IDP_CLIENT_SECRET } = gatewaySecrets(folder);
-  keep('secret of the platform', PLATFORM_SECRET);
-  keep('key that seals', CREDENTIAL_KEYS.split(':')[1]);
-  keep('key of own tokens', JWT_KEYS.split(':')[1]);
-  keep('secret of the client', IDP_CLIENT_SECRET);
+  addSecret('platform secret', PLATFORM_SECRET);
+  addSecret('credential key', CREDENTIAL_KEYS.split(':')[1]);
+  addSecret('JWT key', JWT_KEYS.split(':')[1]);
+  addSecret('client secret', IDP_CLIENT_SECRET);
 });
 afterAll(async () => {
   await stack?.stop();
@@ -102,32 +102,32 @@ afterAll(async () => {
 });
 
 const password = secret('password');
-/** Of the app that makes codes. */
+/** The secret of the authenticator app. */
 let appSecret: string;
 
 test('an account: sign-up, wrong codes, and the same address again', async () => {
   const { verification } = expectStatus(202, await askSignUp(site, EMAIL, password));
-  const code = keepCode(readCode(await mailTo(site, EMAIL)));
-  const wrong = keepCode(otherCode(code));
+  const code = addCode(readCode(await mailTo(site, EMAIL)));
+  const wrong = addCode(otherCode(code));
   expectStatus(401, await verifyCode(site, EMAIL, verification.challenge_id, wrong));
   expectStatus(200, await verifyCode(site, EMAIL, verification.challenge_id, code));
   expectStatus(401, await verifyCode(site, EMAIL, verification.challenge_id, code));
-  expectStatus(202, await askSignUp(site, EMAIL, secret('password of whoever else comes')));
+  expectStatus(202, await askSignUp(site, EMAIL, secret('password of another sign-up')));
 });
 
 test('a password and an app', async () => {
   expectStatus(401, await logIn(site, EMAIL, secret('wrong password')));
-  expectStatus(401, await logIn(site, 'nobody@secret.example', secret('password of nobody')));
+  expectStatus(401, await logIn(site, 'nobody@secret.example', secret('password of an unknown address')));
   const enrolling = second(expectStatus(200, await logIn(site, EMAIL, password)));
   const setUp = expectStatus(200, await enrolling.setUp());
-  appSecret = keep('secret of the app', setUp.secret);
-  expectStatus(401, await enrolling.verifySetUp(keepCode(otherCode(appCode(appSecret, 9)))));
-  const used = keepCode(appCode(appSecret));
+  appSecret = addSecret('app secret', setUp.secret);
+  expectStatus(401, await enrolling.verifySetUp(addCode(otherCode(appCode(appSecret, 9)))));
+  const used = addCode(appCode(appSecret));
   expectStatus(200, await enrolling.verifySetUp(used));
   expectStatus(403, await enrolling.setUp());
   const verifying = second(expectStatus(200, await logIn(site, EMAIL, password)));
   expectStatus(401, await verifying.verifyLogin(used));
-  const { refresh_token } = expectStatus(200, await verifying.verifyLogin(keepCode(appCode(appSecret, 1))));
+  const { refresh_token } = expectStatus(200, await verifying.verifyLogin(addCode(appCode(appSecret, 1))));
   const next = expectStatus(200, await refresh(refresh_token ?? ''));
   expectStatus(401, await refresh(refresh_token ?? ''));
   expectStatus(401, await refresh(next.access_token ?? ''));
@@ -136,15 +136,15 @@ test('a password and an app', async () => {
 
 test('a magic link, and codes by mail', async () => {
   const { verification } = expectStatus(202, await askSignUp(site, OTHER, password));
-  const signUpCode = keepCode(readCode(await mailTo(site, OTHER)));
+  const signUpCode = addCode(readCode(await mailTo(site, OTHER)));
   expectStatus(200, await verifyCode(site, OTHER, verification.challenge_id, signUpCode));
   const step = second(expectStatus(200, await logIn(site, OTHER, password)));
   expectStatus(202, await step.mail());
-  const mailed = keepCode(readCode(await mailTo(site, OTHER, 2)));
-  expectStatus(401, await step.verifySetUp(keepCode(otherCode(mailed))));
+  const mailed = addCode(readCode(await mailTo(site, OTHER, 2)));
+  expectStatus(401, await step.verifySetUp(addCode(otherCode(mailed))));
   expectStatus(200, await step.verifySetUp(mailed));
   const { challenge_id } = expectStatus(202, await askMagicLink(site, OTHER));
-  const linked = keepCode(readCode(await mailTo(site, OTHER, 3)));
+  const linked = addCode(readCode(await mailTo(site, OTHER, 3)));
   const half = second(expectStatus(200, await verifyCode(site, OTHER, challenge_id, linked)));
   expectStatus(403, await half.mail());
 });
@@ -159,17 +159,17 @@ test('a password at the provider', async () => {
 test('a browser', async () => {
   const browser = new Browser(({ pathname }) => pathname !== CALLBACK);
   const { address } = await browser.signIn(`${stack.url}/api/v1/auth/idp/login`, 'ada@example.com');
-  keep('state', address.searchParams.get('state'));
-  keep('code', address.searchParams.get('code'));
+  addSecret('state', address.searchParams.get('state'));
+  addSecret('code', address.searchParams.get('code'));
   const { nonce, verifier } = await openCookie(browser);
-  keep('nonce', nonce);
-  keep('verifier', verifier);
+  addSecret('nonce', nonce);
+  addSecret('verifier', verifier);
   const { response } = await browser.open(address.href);
   requestIds.push(response.headers.get('x-request-id') ?? '');
   expect(response.status).toBe(200);
   const tokens = (await response.json()) as Required<Tokens>;
-  const access = keep('access_token', tokens.access_token);
-  const first = keep('refresh_token', tokens.refresh_token);
+  const access = addSecret('access_token', tokens.access_token);
+  const first = addSecret('refresh_token', tokens.refresh_token);
   expectStatus(400, await anybody.get(address.pathname + address.search));
   const { refresh_token } = expectStatus(200, await refresh(first));
   expectStatus(204, await new Api(stack.url, access).post('/api/v1/auth/logout', { refresh_token }));
@@ -188,7 +188,7 @@ test('a command line', async () => {
     const { authorization_url } = expectStatus(200, started);
     const browser = new Browser(({ port }) => port !== new URL(REDIRECT).port);
     const { address } = await browser.signIn(authorization_url, 'ada@example.com');
-    const code = keep('code', address.searchParams.get('code'));
+    const code = addSecret('code', address.searchParams.get('code'));
     return anybody.post<Tokens>('/api/v1/auth/cli/exchange', {
       code,
       redirect_uri: REDIRECT,
@@ -200,9 +200,9 @@ test('a command line', async () => {
   expectStatus(200, await refresh(refresh_token ?? ''));
 });
 
-test('secrets where none belong', async () => {
-  const word = secret('word in a wrong place');
-  const answers = await Promise.all([
+test('secrets in the wrong fields', async () => {
+  const word = secret('misplaced secret');
+  const responses = await Promise.all([
     anybody.get(`/api/v1/auth/idp/login?return_to=${word}`),
     anybody.get(`/api/v1/auth/idp/login?password=${word}`),
     anybody.get(`${CALLBACK}?state=${word}&code=${word}`),
@@ -217,18 +217,18 @@ test('secrets where none belong', async () => {
     new Api(stack.url, word).post('/api/v1/auth/2fa/verify-login', { code: word }),
     new Api(stack.url, word).get('/api/v1/me'),
   ]);
-  expect(answers.map(({ status }) => status)).toEqual([
+  expect(responses.map(({ status }) => status)).toEqual([
     422, 422, 400, 400, 401, 422, 422, 422, 400, 401, 422, 401, 401,
   ]);
-  requestIds.push(...answers.map(({ headers }) => headers.get('x-request-id') ?? ''));
+  requestIds.push(...responses.map(({ headers }) => headers.get('x-request-id') ?? ''));
 });
 
 const ALL_LOGS = () => globSync('*.log', { cwd: folder.logs });
 const readLog = (name: string) => readFileSync(join(folder.logs, name), 'utf8');
 
-test('there are secrets to look for', () => {
+test('enough secrets were collected', () => {
   expect(secrets.size).toBeGreaterThanOrEqual(50);
-  for (const [what, value] of secrets) expect(value.length, what).toBeGreaterThanOrEqual(20);
+  for (const [name, value] of secrets) expect(value.length, name).toBeGreaterThanOrEqual(20);
   expect(codes.length).toBeGreaterThanOrEqual(9);
   for (const code of codes) expect(code).toMatch(/^\d{6}$/);
   expect(secretsIn(`… ${password.slice(0, 25)} …`, secrets)).toEqual(['password, 0']);
@@ -236,26 +236,26 @@ test('there are secrets to look for', () => {
   expect(codesIn(`{"code":"${code}"}`, codes)).toEqual([code]);
 });
 
-test('no row of any table holds one, and no audit row so much as what they are kept as', () => {
+test('no table contains one, and no audit event contains a hash or a sealed secret', () => {
   const { audit_events = [], accounts = [], second_factors = [], ...tables } = contentOfD1(devDir);
   for (const [table, rows] of Object.entries({ audit_events, accounts, second_factors, ...tables })) {
     const text = JSON.stringify(rows);
     expect(secretsIn(text, secrets), table).toEqual([]);
     expect(codesIn(text, codes), table).toEqual([]);
   }
-  const kept = [
+  const stored = [
     ...accounts.map(({ password_hash }) => String(password_hash)),
     ...second_factors.flatMap(({ sealed_secret }) => (sealed_secret === null ? [] : [String(sealed_secret)])),
   ];
-  expect(kept.length).toBeGreaterThanOrEqual(3);
+  expect(stored.length).toBeGreaterThanOrEqual(3);
   const events = JSON.stringify(audit_events);
-  expect(kept.filter((text) => events.includes(text))).toEqual([]);
+  expect(stored.filter((text) => events.includes(text))).toEqual([]);
   for (const name of ['account.created', 'sign_in.succeeded', 'sign_in.failed', 'second_factor.enrolled'])
     expect(events).toContain(name);
   expect(events).toContain('branchgate.cli.login');
 });
 
-test('no line of any log holds one', async () => {
+test('no log contains one', async () => {
   const logs = ALL_LOGS();
   expect(logs).toEqual(expect.arrayContaining(['gateway.log', 'idp.log', 'agent.log']));
   await eventually(async () => {
@@ -269,14 +269,14 @@ test('no line of any log holds one', async () => {
   }
 });
 
-test('no file of the gateway holds one, those of its objects too', async () => {
+test('no file of the gateway or its objects contains one', async () => {
   await stack.stop();
   const files = globSync('**/*', { cwd: folder.gatewayState, withFileTypes: true }).filter((entry) =>
     entry.isFile(),
   );
   expect(files.length).toBeGreaterThan(5);
   for (const { parentPath, name } of files) {
-    // Each byte is a character.
+    // Latin-1 maps each byte to one character.
     const text = readFileSync(join(parentPath, name), 'latin1');
     expect(secretsIn(text, secrets), join(parentPath, name)).toEqual([]);
   }

@@ -24,7 +24,7 @@ const sign = () =>
     expiresAt: later(3600),
   });
 
-test('the key document has the form of api.md, and the keys stay', async () => {
+test('the key document has the form of specification 5, and the keys are stored', async () => {
   const document = await keyDocument(stateDir, now);
   expect(document).toEqual({
     keys: [
@@ -39,7 +39,7 @@ test('the key document has the form of api.md, and the keys stay', async () => {
   expect(statSync(join(stateDir, 'paseto-keys.json')).mode & 0o777).toBe(0o600);
 });
 
-test('a rotated key signs at once, the former one is published until it is withdrawn', async () => {
+test('a rotated key signs immediately, and the previous one is published until it is withdrawn', async () => {
   const before = await sign();
   const kid = await rotateKey(stateDir, later(60));
   const after = await sign();
@@ -53,7 +53,7 @@ test('a rotated key signs at once, the former one is published until it is withd
   expect(one.keys.map((key) => key.kid)).toEqual([kid]);
 });
 
-test('a damaged key file is refused, and nothing of it is said', async () => {
+test('a damaged key file is refused with an error that contains no key', async () => {
   writeFileSync(join(stateDir, 'paseto-keys.json'), '{"signing": "k4.secret.abc"');
   await expect(sign()).rejects.toThrow(/paseto-keys\.json is damaged/);
   await expect(sign()).rejects.not.toThrow(/k4\.secret/);

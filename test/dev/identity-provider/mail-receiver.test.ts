@@ -49,7 +49,7 @@ const post = async (body: unknown, headers: Record<string, string> = {}) =>
 const delivered = () =>
   readdirSync(mailDir).map((name) => ({ name, mail: JSON.parse(readFileSync(join(mailDir, name), 'utf8')) }));
 
-test('a mail is one JSON file; sent again under its key it is still one', async () => {
+test('a mail is one JSON file, even if it is sent twice with the same key', async () => {
   expect(await post(MAIL, { 'idempotency-key': 'first' })).toBe(200);
   expect(await post(MAIL, { 'idempotency-key': 'first' })).toBe(200);
   expect(delivered()).toEqual([{ name: expect.stringMatching(/^\d{4}-.*_first\.json$/), mail: MAIL }]);
@@ -58,7 +58,7 @@ test('a mail is one JSON file; sent again under its key it is still one', async 
   expect(delivered().map(({ mail }) => mail.subject)).toEqual(['S', 'Second', 'Third']);
 });
 
-test('what is no mail, or comes without the key, is refused', async () => {
+test('an invalid mail or a wrong API key is refused', async () => {
   const before = delivered();
   expect(await post(MAIL, { authorization: 'Bearer other' })).toBe(401);
   expect(await post({ ...MAIL, html: undefined })).toBe(422);

@@ -51,10 +51,10 @@ afterAll(async () => {
   rmSync(stateDir, { recursive: true });
 });
 
-/** The provider is started anew within a test: no connection is kept for later. */
-const ONE_OFF = { connection: 'close' };
+/** A test restarts the provider, so connections are not reused. */
+const NO_KEEP_ALIVE = { connection: 'close' };
 
-/** Stops at the client's address. */
+/** A browser that stops at the address of the client. */
 const newBrowser = () => new Browser(({ origin }) => origin === issuer);
 
 const pkce = () => {
@@ -69,7 +69,7 @@ function authorizationUrl(client: { id: string; redirectUri: string }, challenge
     response_type: 'code',
     redirect_uri: client.redirectUri,
     scope: SCOPE,
-    state: 'kept',
+    state: 'state',
     ...(challenge && { code_challenge: challenge, code_challenge_method: 'S256' }),
   }).toString();
   return url.href;
@@ -84,7 +84,7 @@ async function signIn(client: { id: string; redirectUri: string }, email: string
 const post = (path: string, form: Record<string, string>, authorization?: string) =>
   fetch(`${issuer}${path}`, {
     method: 'POST',
-    headers: { ...ONE_OFF, ...(authorization && { authorization }) },
+    headers: { ...NO_KEEP_ALIVE, ...(authorization && { authorization }) },
     body: new URLSearchParams(form),
   });
 
@@ -92,7 +92,9 @@ const requestToken = (form: Record<string, string>, authorization?: string) =>
   post('/oauth2/token', form, authorization);
 
 const keys = async () =>
-  (await (await fetch(`${issuer}/v1/keys/paseto-v4-public`, { headers: ONE_OFF })).json()) as KeyDocument;
+  (await (
+    await fetch(`${issuer}/v1/keys/paseto-v4-public`, { headers: NO_KEEP_ALIVE })
+  ).json()) as KeyDocument;
 
 interface Tokens {
   access_token: string;
@@ -101,10 +103,10 @@ interface Tokens {
   expires_in: number;
 }
 
-test('a command-line client signs in with PKCE and gets a PASETO with the claims of spec 2.8', async () => {
+test('a command-line client signs in with PKCE and gets a PASETO with the claims of specification 2.8', async () => {
   const { address, code, verifier } = await signIn(LOOPBACK_CLIENT, 'linus@example.com');
   expect(`${address.origin}${address.pathname}`).toBe(LOOPBACK_CLIENT.redirectUri);
-  expect(address.searchParams.get('state')).toBe('kept');
+  expect(address.searchParams.get('state')).toBe('state');
 
   const response = await requestToken({
     grant_type: 'authorization_code',
@@ -141,7 +143,7 @@ test('a command-line client signs in with PKCE and gets a PASETO with the claims
   expect((await verifyPaseto(after.access_token, await keys())).claims.email).toBe('linus@example.com');
 });
 
-test("the gateway's client has to show its secret", async () => {
+test("the gateway's client must send its secret", async () => {
   const client = GATEWAY_CLIENT;
   const { code, verifier } = await signIn(client, 'ada@example.com');
   const form = {
@@ -196,7 +198,7 @@ test("the gateway's client gets tokens for a password, which are renewed until t
   });
 
   const { refresh_token } = tokens;
-  // Another client's token is left alone.
+  // The token of another client is not revoked.
   await post('/oauth2/revoke', { token: refresh_token, client_id: LOOPBACK_CLIENT.id });
   expect((await refresh(refresh_token)).status).toBe(200);
   expect((await post('/oauth2/revoke', { token: refresh_token }, BASIC)).status).toBe(200);
@@ -212,7 +214,7 @@ test.each([
   expect([response.status, await response.json()]).toMatchObject([400, { error }]);
 });
 
-test('a client that can not keep a secret sends no passwords', async () => {
+test('a public client cannot use the password grant', async () => {
   const response = await requestToken({ ...PASSWORD, client_id: LOOPBACK_CLIENT.id });
   expect(response.status).toBe(400);
   expect(await response.json()).not.toHaveProperty('access_token');
