@@ -10,7 +10,7 @@ const reading: WindowState = {
   endsAt: Date.now() + 1000,
   restMs: 1000,
 };
-const RATE_LIMITER = { idFromName: (name: string) => name, get: () => ({ take: async () => reading }) };
+const RATE_LIMITER = { idFromName: (name: string) => name, get: () => ({ consume: async () => reading }) };
 
 /** Hono's `c.header` copies an answer that is there already: a stream of its body, for each header. */
 test('the headers of every answer join it without a copy of it', async () => {
