@@ -10,7 +10,7 @@ export function wholeSeconds(text: string): number {
 }
 
 /** Settings of the shell, and where the identity provider keeps its keys. */
-export function providerOfShell() {
+export function readProviderSettings() {
   const { DEV_DIR, environment } = readSettings(process.env);
   return { stateDir: devFolder(DEV_DIR).identityProvider, serviceName: environment.SERVICE_NAME };
 }

@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import { providerOfShell, runCommand, wholeSeconds } from './command-line.ts';
+import { readProviderSettings, runCommand, wholeSeconds } from './command-line.ts';
 import { rotateKey } from './identity-provider/key-ring.ts';
 
 /** `npm run dev:rotate-key`: the local identity provider signs with a new key from now on. */
@@ -14,7 +14,7 @@ const command = new Command('dev:rotate-key')
   )
   .action(async ({ withdrawAfter }: { withdrawAfter: number }) => {
     const withdrawnAt = new Date(Date.now() + withdrawAfter * 1000);
-    const kid = await rotateKey(providerOfShell().stateDir, withdrawnAt);
+    const kid = await rotateKey(readProviderSettings().stateDir, withdrawnAt);
     console.log(`new key ${kid}; the former one is withdrawn at ${withdrawnAt.toISOString()}`);
   });
 

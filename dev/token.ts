@@ -1,5 +1,5 @@
 import { Command, Option } from 'commander';
-import { providerOfShell, runCommand, wholeSeconds } from './command-line.ts';
+import { readProviderSettings, runCommand, wholeSeconds } from './command-line.ts';
 import { accessToken, SCOPES, scopeNames } from './identity-provider/access-token.ts';
 
 /** `npm run --silent dev:token`: an access token without a browser, whether the stack runs or not. */
@@ -24,7 +24,7 @@ const command = new Command('dev:token')
     '\nExample:\n  npm run --silent dev:token -- --email ada@example.com --tenant acme --role owner',
   )
   .action(async ({ email, tenant, role, scope, expiresIn }: Options) => {
-    const { stateDir, serviceName } = providerOfShell();
+    const { stateDir, serviceName } = readProviderSettings();
     const issuedAt = new Date();
     const token = await accessToken(stateDir, {
       email,

@@ -1,2 +1,8 @@
-/** Network rules of one project. The host is told all of them in one message: with more, it would be told nothing. */
+/** Network rules of one project. All of them travel to the host in one message, which has a maximum size. */
 export const NETWORK_RULES_MAX = 2000;
+
+/** Rows of one page, and ids of one deletion (specification 8). */
+export const ROWS_MAX = 50;
+
+/** UTF-8 bytes of one cell in a response; a longer value is cut. */
+export const CELL_BYTES_MAX = 65_536;

@@ -2,7 +2,7 @@ import { MANAGED_DATABASE } from '../../shared/branch/database-name.ts';
 import { readCidr } from '../../shared/cidr.ts';
 import type { RULE_FILES } from '../servers/configuration.ts';
 
-/** Who may come into one branch's database, and from where. */
+/** The logins of one branch's database, and the networks they may connect from. */
 export interface BranchAccess {
   database: string;
   /** SCRAM-SHA-256 verifiers by login. */
@@ -22,8 +22,8 @@ const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
 /**
- * The text of every rule file. What is not named in them is refused by both servers.
- * @throws Error when a value could end its field: one bad line and PostgreSQL would not start again
+ * The text of every rule file. Both servers reject any connection that they do not name.
+ * @throws Error when a value could break out of its field: PostgreSQL does not start with a malformed line
  */
 export function ruleFiles(branches: readonly BranchAccess[], postgres: PostgresSocket): RuleFileTexts {
   branches.forEach(check);
@@ -33,7 +33,7 @@ export function ruleFiles(branches: readonly BranchAccess[], postgres: PostgresS
   });
   return {
     postgresHba: lines(networkLines),
-    // The proof of a new branch comes over the unix socket, with the password that its client will use.
+    // The proof of a new branch uses the unix socket, with the password that its clients will use.
     poolerHba: lines(['local all all scram-sha-256', ...networkLines]),
     poolerDatabases: poolerEntries(
       branches.map(({ database }) => database),
@@ -47,27 +47,27 @@ export function ruleFiles(branches: readonly BranchAccess[], postgres: PostgresS
   };
 }
 
-/** What the pooler serves. */
+/** The pooler's database entries. */
 export const poolerEntries = (databases: readonly string[], { socketDir, port }: PostgresSocket) =>
   lines(databases.map((database) => `${database} = host=${socketDir} port=${port} dbname=${database}`));
 
-/** The databases that a text of such entries names. */
+/** The databases that such entries name. */
 export const databasesOf = (entries: string): string[] =>
   entries
     .split('\n')
     .map((entry) => entry.split(' = ')[0] ?? '')
     .filter((database) => MANAGED_DATABASE.test(database));
 
-/** A rule, with the 32 digits of the branch's id that its logins have in common. */
+/** A rule, capturing the 32 digits of the branch's id that its logins share. */
 const RULE = /^(hostssl "[^"]+" "u_([0-9a-f]{32})_\S+ \S+) scram-sha-256$/gm;
 
-/** The same files, save that whoever they let into these branches is refused. To all others nothing changes. */
-export function refusing(texts: RuleFileTexts, branchIds: ReadonlySet<string>): RuleFileTexts {
+/** The same files with these branches rejected; other branches' rules are unchanged. */
+export function withBlocked(texts: RuleFileTexts, branchIds: ReadonlySet<string>): RuleFileTexts {
   if (branchIds.size === 0) return texts;
-  const refused = new Set([...branchIds].map((id) => id.replaceAll('-', '')));
-  const refuse = (text: string) =>
-    text.replaceAll(RULE, (line, rule: string, id: string) => (refused.has(id) ? `${rule} reject` : line));
-  return { ...texts, postgresHba: refuse(texts.postgresHba), poolerHba: refuse(texts.poolerHba) };
+  const blocked = new Set([...branchIds].map((id) => id.replaceAll('-', '')));
+  const reject = (text: string) =>
+    text.replaceAll(RULE, (line, rule: string, id: string) => (blocked.has(id) ? `${rule} reject` : line));
+  return { ...texts, postgresHba: reject(texts.postgresHba), poolerHba: reject(texts.poolerHba) };
 }
 
 const lines = (texts: string[]) => texts.map((text) => `${text}\n`).join('');
@@ -77,7 +77,7 @@ function check({ database, verifiers, cidrs }: BranchAccess) {
     MANAGED_DATABASE.test(database) &&
     Object.entries(verifiers).every(([login, verifier]) => LOGIN.test(login) && VERIFIER.test(verifier)) &&
     cidrs.every(isCanonical);
-  if (!fits) throw new Error(`the access of ${JSON.stringify(database)} can't be written into a rule file`);
+  if (!fits) throw new Error(`the access of ${JSON.stringify(database)} cannot be written into a rule file`);
 }
 
 function isCanonical(cidr: string) {

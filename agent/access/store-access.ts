@@ -5,21 +5,21 @@ import type { BranchAccess } from './rule-files.ts';
 
 type Access = Params<'access.apply'>['access'];
 
-/** Keeps the access of a project that may be new to this host. To be called in a transaction. */
+/** Stores the access of a project that may be new to this host. Must be called in a transaction. */
 export async function introduceProject(session: Session, projectId: string, access: Access): Promise<void> {
   const { rowCount } = await session.query(
     'INSERT INTO project (project_id, access_revision) VALUES ($1, -1) ON CONFLICT DO NOTHING',
     [projectId],
   );
   await storeAccess(session, projectId, access);
-  // Nobody has been in the databases of a new project.
+  // A new project has no sessions to end.
   if (rowCount === 1)
     await session.query('UPDATE project SET unenforced = false WHERE project_id = $1', [projectId]);
 }
 
 /**
- * Notes the access as it is wanted, unless a newer one is known: calls may overtake each other. A project that
- * the host does not have has nobody to let in. To be called in a transaction; `enforceAccess` comes after it.
+ * Stores the wanted access, unless a newer revision is stored already, because calls may arrive out of order. Does
+ * nothing for a project that this host does not hold. Must be called in a transaction, before `enforceAccess`.
  */
 export async function storeAccess(session: Session, projectId: string, access: Access): Promise<void> {
   const { rows } = await session.query<{ newer: boolean; blocked_from: Date | null }>(
@@ -32,50 +32,50 @@ export async function storeAccess(session: Session, projectId: string, access: A
   );
   const [before] = rows;
   if (!before) return;
-  await keepClosures(session, projectId, access.closed);
-  // The same revision again brings the same passwords: what was ended for them once is not ended again. Of the rules it
-  // may bring more: those of branches that have been dropped since.
-  let shutOut = false;
+  await storeClosures(session, projectId, access.closed);
+  // A repeated revision has the same passwords, whose sessions were ended the first time. Its rules may be stale: they
+  // may name branches that have been dropped since.
+  let ruleRemoved = false;
   if (before.newer) {
-    shutOut = await keepRules(session, projectId, access.rules);
-    await keepVerifiers(session, access.verifiers);
+    ruleRemoved = await storeRules(session, projectId, access.rules);
+    await storeVerifiers(session, access.verifiers);
   }
   if (before.blocked_from && !access.write_blocked) {
-    // What a read-write session began with in the time of the block, it keeps: transactions that only read.
+    // A read-write session that began during the block stays read-only, so it has to reconnect.
     await session.query(
       `UPDATE login SET end_from = least(end_from, $2)
        FROM branch WHERE branch.branch_id = login.branch_id AND project_id = $1 AND login ~ '_rw$'`,
       [projectId, before.blocked_from],
     );
   }
-  // An access that only lets in more, as a new branch's does, leaves no session to look for.
+  // Access that only admits more, such as a new branch's, leaves no session to end.
   await session.query(
     `UPDATE project SET unenforced = true
      WHERE project_id = $1 AND ($2 OR EXISTS (
        SELECT FROM login JOIN branch USING (branch_id) WHERE project_id = $1 AND end_from IS NOT NULL))`,
-    [projectId, shutOut],
+    [projectId, ruleRemoved],
   );
 }
 
-/** @returns whether there was a rule that is gone */
-async function keepRules(session: Session, projectId: string, rules: Access['rules']): Promise<boolean> {
+/** @returns whether a rule was removed */
+async function storeRules(session: Session, projectId: string, rules: Access['rules']): Promise<boolean> {
   const values = [projectId, rules.map(({ branch_id }) => branch_id), rules.map(({ cidr }) => cidr)];
   const wanted = 'SELECT branch_id, cidr FROM unnest($2::uuid[], $3::cidr[]) AS rule (branch_id, cidr)';
-  const noted = 'SELECT branch_id, cidr FROM network_rule WHERE project_id = $1';
+  const stored = 'SELECT branch_id, cidr FROM network_rule WHERE project_id = $1';
   const { rowCount } = await session.query(
-    `DELETE FROM network_rule AS rule USING (${noted} EXCEPT ${wanted}) AS gone
+    `DELETE FROM network_rule AS rule USING (${stored} EXCEPT ${wanted}) AS gone
      WHERE project_id = $1 AND rule.cidr = gone.cidr AND rule.branch_id IS NOT DISTINCT FROM gone.branch_id`,
     values,
   );
   await session.query(
     `INSERT INTO network_rule (project_id, branch_id, cidr)
-     SELECT $1, branch_id, cidr FROM (${wanted} EXCEPT ${noted}) AS rule`,
+     SELECT $1, branch_id, cidr FROM (${wanted} EXCEPT ${stored}) AS rule`,
     values,
   );
   return rowCount !== 0;
 }
 
-async function keepClosures(session: Session, projectId: string, closed: string[]) {
+async function storeClosures(session: Session, projectId: string, closed: string[]) {
   await session.query(
     `WITH changed AS (
        UPDATE branch SET closed = NOT closed
@@ -88,7 +88,7 @@ async function keepClosures(session: Session, projectId: string, closed: string[
   );
 }
 
-async function keepVerifiers(session: Session, verifiers: Access['verifiers']) {
+async function storeVerifiers(session: Session, verifiers: Access['verifiers']) {
   for (const [branchId, ofBranch] of Object.entries(verifiers)) {
     for (const [role, verifier] of Object.entries(ofBranch)) {
       await session.query(`UPDATE login SET verifier = $2, end_from = '-infinity' WHERE login = $1`, [
@@ -99,7 +99,7 @@ async function keepVerifiers(session: Session, verifiers: Access['verifiers']) {
   }
 }
 
-/** Every branch that is open to its logins, with the networks that its project's rules and its own let in. */
+/** Every branch that is not closed, with the networks that its project's rules and its own rules admit. */
 export async function readAccess(db: Queryable): Promise<BranchAccess[]> {
   const { rows } = await db.query<BranchAccess>(
     `SELECT branch.database,

@@ -10,8 +10,8 @@ const RULE = /^hostssl "([^"]+)" (\S+) ([^\s/]+)\/(\d+) scram-sha-256$/gm;
 const familyOf = (address: string) => (isIPv6(address) ? 'ipv6' : 'ipv4');
 
 /**
- * Whom the pooler lets try a password, by the file that it obeys: its log tells of everybody's attempts, and an
- * outsider's must not count against a branch.
+ * Whether the pooler's rule file lets a client try a password. The pooler logs every attempt, and attempts of
+ * unauthorised clients must not count against a branch.
  */
 export class Admission {
   readonly #file: string;
@@ -23,7 +23,7 @@ export class Admission {
     this.#file = join(rulesFolder, RULE_FILES.poolerHba);
   }
 
-  /** Reads the file if it was written since the last time. */
+  /** Reads the file if it has changed since the last call. */
   refresh(): void {
     const { ino, mtimeNs } = statSync(this.#file, { bigint: true });
     const version = `${ino} ${mtimeNs}`;
@@ -47,7 +47,7 @@ class Rule {
   readonly #logins: string;
   readonly #address: string;
   readonly #prefix: number;
-  /** Made when first asked for: few rules of many ever are. */
+  /** Created on first use: only few of many rules are ever used. */
   #network: BlockList | null = null;
 
   constructor(logins: string, address: string, prefix: number) {

@@ -4,7 +4,7 @@ interface Window {
   count: number;
 }
 
-/** Counts attempts by branch. A branch's window opens with its first attempt and lasts a fixed time. */
+/** Counts attempts per branch. A branch's window opens with its first attempt and has a fixed length. */
 export class AttemptWindows {
   readonly #limit: number;
   readonly #length: number;
@@ -26,12 +26,12 @@ export class AttemptWindows {
     return window.count === this.#limit;
   }
 
-  /** Goes on with a window at its limit, as another process left it. */
+  /** Continues a window at its limit that another process left. */
   resume(branchId: string, now: number, endsIn: number): void {
     this.#windows.set(branchId, { end: now + Math.min(endsIn, this.#length), count: this.#limit });
   }
 
-  /** Branches whose window is at its limit, and how long it still lasts. */
+  /** Branches whose window is at its limit, with the milliseconds it has left. */
   atLimit(now: number): Map<string, { endsIn: number; count: number }> {
     this.#forgetEnded(now);
     const full = [...this.#windows].filter(([, { count }]) => count >= this.#limit);

@@ -1,6 +1,6 @@
 import type { Queryable } from '../postgres/connect.ts';
 
-/** A branch that takes no connections until its window ends. */
+/** A branch that accepts no connections until its window ends. */
 export interface BlockedBranch {
   branch_id: string;
   database: string;
@@ -9,7 +9,7 @@ export interface BlockedBranch {
   ends_in: number;
 }
 
-/** In the order of their ends; those that have ended are no longer shut, whether or not anybody was there to see. */
+/** Ordered by the end of their window. A branch whose window has ended counts as open even if no agent was running. */
 export async function readBlockedBranches(db: Queryable): Promise<BlockedBranch[]> {
   const { rows } = await db.query<BlockedBranch>(
     `SELECT branch_id, database, until, (extract(epoch FROM until - clock_timestamp()) * 1000)::float8 AS ends_in
@@ -19,10 +19,10 @@ export async function readBlockedBranches(db: Queryable): Promise<BlockedBranch[
   return rows;
 }
 
-/** Makes these the ones that are shut, each for its time in milliseconds. The rule files follow when published. */
+/** Stores these as the blocked branches, each for a time in milliseconds. The rule files follow with the next sync. */
 export async function writeBlockedBranches(
   db: Queryable,
-  shut: ReadonlyMap<string, { endsIn: number }>,
+  blocked: ReadonlyMap<string, { endsIn: number }>,
 ): Promise<void> {
   await db.query(
     `WITH open_again AS (DELETE FROM shut_branch WHERE branch_id <> ALL ($1::uuid[]))
@@ -30,6 +30,6 @@ export async function writeBlockedBranches(
      SELECT branch_id, clock_timestamp() + ends_in * interval '1 millisecond'
      FROM unnest($1::uuid[], $2::float8[]) AS wanted (branch_id, ends_in) JOIN branch USING (branch_id)
      ON CONFLICT (branch_id) DO UPDATE SET until = excluded.until`,
-    [[...shut.keys()], [...shut.values()].map(({ endsIn }) => endsIn)],
+    [[...blocked.keys()], [...blocked.values()].map(({ endsIn }) => endsIn)],
   );
 }

@@ -1,28 +1,29 @@
 import { currentPostgresLog } from '../logs/postgres-log.ts';
 import type { AgentSettings } from '../settings.ts';
 
-/** Somebody's attempt to log in to a branch over the network. */
+/** An attempt to log in to a branch over the network. */
 export interface Attempt {
   login: string;
   database: string;
   address: string;
 }
 
-/** How one server's log tells of attempts. */
+/** How one server logs attempts. */
 export interface ConnectionLog {
   name: 'postgres' | 'pooler';
-  /** Where it is now; null while nobody knows. */
+  /** The log's present path; null while it is unknown. */
   locate: (settings: AgentSettings) => string | null;
+  /** Every line of interest contains one of these. */
   marks: readonly string[];
-  /** The attempt that a line tells of. Lines carry text of strangers and of tenants: only the server's own form counts. */
+  /** The attempt in a line. Lines contain text chosen by clients, so only the server's own format is accepted. */
   read: (line: string) => Attempt | null;
-  /** Whether it tells of attempts that the rules refuse, too. */
-  tellsOfOutsiders: boolean;
+  /** Whether attempts that the rules reject are logged too. */
+  includesRejected: boolean;
 }
 
 const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 
-/** What is used of a line of PostgreSQL's `jsonlog`. */
+/** The fields used of a line of PostgreSQL's `jsonlog`. */
 interface PostgresLine {
   user?: string;
   dbname?: string;
@@ -33,19 +34,19 @@ interface PostgresLine {
 }
 
 /**
- * The rules come before the password: whoever gets an answer to theirs, right or wrong, is admitted. Inside of a
- * JSON string the quotes of these marks would be escaped, so no text of a statement can bear one.
+ * PostgreSQL checks the rules before the password, so a client whose password was checked is admitted by the rules.
+ * Quotes are escaped inside a JSON string, so the text of a statement cannot contain these marks.
  */
 const PASSWORD_RIGHT = '"message":"connection authenticated: ';
 const PASSWORD_WRONG = '"state_code":"28P01"';
 
 function readPostgresLine(line: string): Attempt | null {
   const { user, dbname, remote_host, error_severity, state_code, message } = parse(line);
-  const told =
+  const isAttempt =
     (error_severity === 'LOG' && message?.startsWith('connection authenticated: ')) ||
-    // A statement can raise 28P01 too, but nothing worse than an ERROR.
+    // A statement can raise 28P01 too, but only with severity ERROR.
     (error_severity === 'FATAL' && state_code === '28P01');
-  if (!told || !user || !dbname || !remote_host || remote_host === '[local]') return null;
+  if (!isAttempt || !user || !dbname || !remote_host || remote_host === '[local]') return null;
   return LOGIN.test(user) ? { login: user, database: dbname, address: remote_host } : null;
 }
 
@@ -58,9 +59,9 @@ function parse(line: string): PostgresLine {
 }
 
 /**
- * `<time> [<pid>] LOG C-0x<…>: <database>/<user>@<address>:<port> login attempt: db=… user=… tls=…`, written before
- * rules and password are looked at. Database and user are a stranger's text until they match; PgBouncer begins
- * what follows a line break in them with a tab. Sessions over its unix socket have `unix` for an address.
+ * `<time> [<pid>] LOG C-0x<…>: <database>/<user>@<address>:<port> login attempt: db=… user=… tls=…`, written
+ * before rules and password are checked. Database and user are unchecked client input until they match; PgBouncer
+ * indents the text after a line break in them with a tab. Sessions over its unix socket have the address `unix`.
  */
 const POOLER_LINE =
   /^[\d-]+ [\d:.]+ \S+ \[\d+\] LOG C-0x[0-9a-f]+: (db_[a-z0-9_-]+)\/(u_[0-9a-f]{32}_(?:owner|rw|ro))@\[?([0-9a-f.:]+?)\]?:\d+ login attempt: /;
@@ -76,13 +77,13 @@ export const CONNECTION_LOGS: readonly ConnectionLog[] = [
     locate: currentPostgresLog,
     marks: [PASSWORD_RIGHT, PASSWORD_WRONG],
     read: readPostgresLine,
-    tellsOfOutsiders: false,
+    includesRejected: false,
   },
   {
     name: 'pooler',
     locate: ({ POOLER_LOG }) => POOLER_LOG,
     marks: [' login attempt: '],
     read: readPoolerLine,
-    tellsOfOutsiders: true,
+    includesRejected: true,
   },
 ];

@@ -1,21 +1,21 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { RuleSync } from '../access/sync-rules.ts';
+import type { Log } from '../link/dispatch.ts';
 import { LogFollower } from '../logs/follow-log.ts';
 import type { Pool } from '../postgres/connect.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
+import { TroubleLog } from '../trouble-log.ts';
 import { Admission } from './admission.ts';
 import { AttemptWindows } from './attempt-windows.ts';
 import { readBlockedBranches, writeBlockedBranches } from './blocked-branches.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from './connection-logs.ts';
 
-/** Spec section 8: attempts a minute and branch, over both ports. */
+/** Attempts per minute and branch, over both ports (specification 8). */
 const ATTEMPTS = 50;
 const WINDOW_MS = 60_000;
-/** How late a branch opens again at most, and how soon what failed is tried again. */
-const LOOK_EVERY_MS = 250;
-const TRY_AGAIN_AFTER_MS = 1_000;
-
-type Log = (event: string, fields?: Record<string, unknown>) => void;
+/** Longest delay before a branch opens again, and the interval of retries. */
+const CHECK_EVERY_MS = 250;
+const RETRY_AFTER_MS = 1_000;
 
 interface Watched {
   settings: AgentSettings;
@@ -24,73 +24,71 @@ interface Watched {
 }
 
 /**
- * Counts the attempts that both servers log, and has the rules refuse a branch from its last allowed one on until
- * its window ends. Which branches are shut is in the agent's tables: a control tool that publishes keeps them
- * shut, and the agent's next process opens them in time. Counts below the limit die with the process.
+ * Counts the attempts that both servers log, and blocks a branch from its last allowed attempt until its window
+ * ends. The blocked branches are stored in the agent's tables: a control tool that syncs the rules leaves them
+ * blocked, and the agent's next process opens them in time. Counts below the limit are lost with the process.
  */
 export class AttemptWatch {
   readonly #host: Watched;
   readonly #log: Log;
   readonly #windows: AttemptWindows;
-  /** Branches that the servers are known to refuse; unknown at first. */
-  #shut: ReadonlySet<string> | null = null;
-  #refusing: Promise<void> = Promise.resolve();
+  readonly #limitTrouble: (trouble: unknown) => void;
+  /** Branches that both servers are known to reject; null at first. */
+  #blocked: ReadonlySet<string> | null = null;
+  #blocking: Promise<void> = Promise.resolve();
   #enforcing: Promise<void> | null = null;
-  #tryAgainAt = 0;
-  readonly #troubles = new Map<string, string>();
+  #retryAt = 0;
 
-  /** @param windowMs given by tests alone */
+  /** @param windowMs set by tests only */
   constructor(host: Watched, log: Log, windowMs = WINDOW_MS) {
     this.#host = host;
     this.#log = log;
     this.#windows = new AttemptWindows(ATTEMPTS, windowMs);
+    this.#limitTrouble = this.#troubleOf('limit');
   }
 
-  /** Watches until `signal`. Never throws. */
-  async keepWatching(signal: AbortSignal): Promise<void> {
+  /** Watches until `signal` aborts. Never throws. */
+  async run(signal: AbortSignal): Promise<void> {
     const following = CONNECTION_LOGS.map((log) => this.#follow(log, signal));
     while (!signal.aborted) {
       await this.#enforce();
-      await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => {});
+      await sleep(CHECK_EVERY_MS, undefined, { signal }).catch(() => {});
     }
     await Promise.all(following);
     await this.#enforcing;
   }
 
-  #follow(
-    { name, locate, marks, read, tellsOfOutsiders }: ConnectionLog,
-    signal: AbortSignal,
-  ): Promise<void> {
+  #follow({ name, locate, marks, read, includesRejected }: ConnectionLog, signal: AbortSignal): Promise<void> {
     const { settings } = this.#host;
     const admission = new Admission(rulesFolder(settings));
     const follower = new LogFollower({
       locate: () => locate(settings),
       marks,
       onLines: (lines) => {
-        if (tellsOfOutsiders) admission.refresh();
+        if (includesRejected) admission.refresh();
         for (const attempt of lines.map(read)) {
-          if (attempt && !(tellsOfOutsiders && !admission.admits(attempt)))
+          if (attempt && !(includesRejected && !admission.admits(attempt)))
             this.#count(branchOf(attempt.login));
         }
       },
     });
-    return follower.follow(signal, (trouble) => this.#note(`log of ${name}`, trouble));
+    return follower.follow(signal, this.#troubleOf(`log of ${name}`));
   }
 
   #count(branchId: string) {
     if (!this.#windows.count(branchId, performance.now())) return;
-    // Ahead of a change that is under way for another branch.
-    this.#refuse().catch(() => {});
+    // Blocks it before a sync in progress for another branch ends.
+    this.#block().catch(() => {});
     void this.#enforce();
   }
 
-  #refuse(): Promise<void> {
-    const refuse = () => this.#host.rules.refuse(new Set(this.#windows.atLimit(performance.now()).keys()));
-    this.#refusing = this.#refusing.then(refuse, refuse);
-    return this.#refusing;
+  #block(): Promise<void> {
+    const block = () => this.#host.rules.block(new Set(this.#windows.atLimit(performance.now()).keys()));
+    this.#blocking = this.#blocking.then(block, block);
+    return this.#blocking;
   }
 
-  /** Brings the servers to refuse the branches that are at their limit, and no others. Never throws. */
+  /** Makes the servers reject the branches that are at their limit, and no others. Never throws. */
   #enforce(): Promise<void> {
     this.#enforcing ??= this.#enforceOnce().finally(() => {
       this.#enforcing = null;
@@ -99,36 +97,36 @@ export class AttemptWatch {
   }
 
   async #enforceOnce(): Promise<void> {
-    if (performance.now() < this.#tryAgainAt) return;
+    if (performance.now() < this.#retryAt) return;
     try {
-      this.#shut ??= await this.#takeOver();
+      this.#blocked ??= await this.#takeOver();
       for (;;) {
         const wanted = this.#windows.atLimit(performance.now());
-        if (sameMembers(this.#shut, wanted)) break;
-        await this.#refuse();
+        if (sameMembers(this.#blocked, wanted)) break;
+        await this.#block();
         await writeBlockedBranches(this.#host.postgres, wanted);
-        await this.#host.rules.publish();
-        this.#tell(this.#shut, new Set(wanted.keys()));
-        this.#shut = new Set(wanted.keys());
+        await this.#host.rules.sync();
+        this.#logChanges(this.#blocked, new Set(wanted.keys()));
+        this.#blocked = new Set(wanted.keys());
       }
-      this.#note('limit', null);
+      this.#limitTrouble(null);
     } catch (error) {
-      this.#tryAgainAt = performance.now() + TRY_AGAIN_AFTER_MS;
-      this.#note('limit', error);
+      this.#retryAt = performance.now() + RETRY_AFTER_MS;
+      this.#limitTrouble(error);
     }
   }
 
-  /** Goes on with what an earlier process left shut. */
+  /** Continues the blocks that an earlier process left. */
   async #takeOver(): Promise<Set<string>> {
     const left = await readBlockedBranches(this.#host.postgres);
     for (const { branch_id, ends_in } of left) this.#windows.resume(branch_id, performance.now(), ends_in);
     return new Set(left.map(({ branch_id }) => branch_id));
   }
 
-  #tell(before: ReadonlySet<string>, after: ReadonlySet<string>) {
+  #logChanges(before: ReadonlySet<string>, after: ReadonlySet<string>) {
     const counted = this.#windows.atLimit(performance.now());
     for (const branch_id of after) {
-      // With it goes how many there were by now: a crowd is through before the rules are.
+      // The present count is logged too, because concurrent attempts pass before the rules are in effect.
       if (!before.has(branch_id))
         this.#log('attempts.limited', { branch_id, count: counted.get(branch_id)?.count });
     }
@@ -136,19 +134,22 @@ export class AttemptWatch {
       if (!after.has(branch_id)) this.#log('attempts.open_again', { branch_id });
   }
 
-  /** Logs what keeps attempts from being limited when it begins, changes and ends. */
-  #note(what: string, trouble: unknown) {
-    const reason =
-      trouble === null ? undefined : trouble instanceof Error ? trouble.message : String(trouble);
-    if (reason === this.#troubles.get(what)) return;
-    if (reason === undefined) this.#troubles.delete(what);
-    else this.#troubles.set(what, reason);
-    this.#log(reason === undefined ? 'attempts.watched_again' : 'attempts.unwatched', { what, reason });
+  /** Logs why attempts cannot be limited, and when they can be again. @param what log or step concerned */
+  #troubleOf(what: string): (trouble: unknown) => void {
+    const troubles = new TroubleLog(this.#log);
+    return (trouble) => {
+      if (trouble !== null) {
+        const reason = trouble instanceof Error ? trouble.message : String(trouble);
+        troubles.report('attempts.unwatched', reason, { what });
+      } else if (troubles.clear()) {
+        this.#log('attempts.watched_again', { what });
+      }
+    };
   }
 }
 
 const sameMembers = (one: ReadonlySet<string>, other: ReadonlyMap<string, unknown>) =>
   one.size === other.size && [...one].every((member) => other.has(member));
 
-/** A login's name has the branch's id in it. */
+/** The branch's id, which its logins' names contain. */
 const branchOf = (login: string) => login.replace(/^u_(.{8})(.{4})(.{4})(.{4})(.{12})_.*$/, '$1-$2-$3-$4-$5');

@@ -8,7 +8,7 @@ import {
   type ServerLayout,
 } from '../servers/configuration.ts';
 import { rulesFolder } from '../settings.ts';
-import { settingsOfShell } from './with-host.ts';
+import { readShellSettings } from './with-host.ts';
 
 const FILES: Record<string, (layout: ServerLayout) => string> = {
   'postgresql.conf': postgresqlConf,
@@ -36,7 +36,7 @@ export const configurationCommand = () =>
     .option('--agent-user <user>', "the agent's and PostgreSQL's system user", userInfo().username)
     .option('--pooler-user <user>', "PgBouncer's system user (default: the agent's)")
     .action((file: string, options: Options) => {
-      const settings = settingsOfShell();
+      const settings = readShellSettings();
       const layout: ServerLayout = {
         listenAddresses: options.listen,
         postgres: { port: settings.POSTGRES_PORT, socketDir: settings.POSTGRES_SOCKET_DIR },

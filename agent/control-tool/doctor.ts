@@ -5,7 +5,7 @@ import { examine, type Finding } from '../maintenance/examine.ts';
 import type { AgentSettings } from '../settings.ts';
 import { explain, ProblemsFound } from './exit-codes.ts';
 import { print } from './output.ts';
-import { settingsOfShell } from './with-host.ts';
+import { readShellSettings } from './with-host.ts';
 
 const problem = (sentence: string): Finding => ({ severity: 'problem', sentence });
 
@@ -14,7 +14,7 @@ export const doctorCommand = () =>
   new Command('doctor')
     .description('Check settings, enrolment and both servers, and say what to do')
     .action(async (_options, command: Command) => {
-      const settings = settingsOfShell();
+      const settings = readShellSettings();
       const [enrolment, servers] = await Promise.all([examineEnrolment(settings), examineServers(settings)]);
       const findings = [...enrolment, ...servers.findings];
       const lines = findings.map(({ severity, sentence }) => `${severity}: ${sentence}`);

@@ -5,7 +5,7 @@ import { rulesFolder } from '../settings.ts';
 import { GatewayError, UsageError } from './exit-codes.ts';
 import { print } from './output.ts';
 import { readValue } from './read-value.ts';
-import { settingsOfShell } from './with-host.ts';
+import { readShellSettings } from './with-host.ts';
 
 interface Options {
   gateway?: string;
@@ -23,7 +23,7 @@ export const enrolCommand = () =>
     )
     .option('--force', 'replace the identity of a host that is enrolled already')
     .action(async (options: Options, command: Command) => {
-      const settings = settingsOfShell();
+      const settings = readShellSettings();
       const gatewayUrl = options.gateway ?? settings.GATEWAY_URL;
       if (!gatewayUrl) throw new UsageError('which gateway? Give --gateway, or set GATEWAY_URL');
       const token = String(await readValue('text', 'token', options.token));

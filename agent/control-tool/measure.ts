@@ -3,7 +3,7 @@ import { Command, InvalidArgumentError } from 'commander';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { Meter } from '../measurement/meter.ts';
 import { print, table } from './output.ts';
-import { settingsOfShell } from './with-host.ts';
+import { readShellSettings } from './with-host.ts';
 
 interface Options {
   stream?: boolean;
@@ -17,7 +17,7 @@ export const measureCommand = () =>
     .option('--interval <seconds>', 'how often (default: MEASURE_INTERVAL_SECONDS)', readSeconds)
     .addHelpText('after', '\nTotals are those that the agent has written down, and what has come since.')
     .action(async ({ stream, interval }: Options, command: Command) => {
-      const settings = settingsOfShell();
+      const settings = readShellSettings();
       const meter = new Meter(settings, { keeps: false });
       try {
         if (stream) return await streamMeasurements(meter, interval ?? settings.MEASURE_INTERVAL_SECONDS);

@@ -10,7 +10,7 @@ import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
 import { runOperation } from '../operations/handlers.ts';
 import { UsageError } from './exit-codes.ts';
-import { settingsOfShell } from './with-host.ts';
+import { readShellSettings } from './with-host.ts';
 
 /** Operations that still run when the agent is told to stop get this long. */
 const FINISH_WITHIN_MS = 8_000;
@@ -21,7 +21,7 @@ export const runCommand = () =>
     .action(runAgent);
 
 async function runAgent(): Promise<void> {
-  const settings = settingsOfShell();
+  const settings = readShellSettings();
   if (!settings.GATEWAY_URL)
     throw new UsageError('GATEWAY_URL is missing: set it to the address of the gateway');
   const identity = await readIdentity(settings.STATE_DIR);
@@ -40,7 +40,7 @@ async function runAgent(): Promise<void> {
   const report = (measurement: ProjectMeasurement) => link?.notify('measurement', measurement);
   const watching = Promise.all([
     watch.keepLooking(signal),
-    new AttemptWatch(host, log).keepWatching(signal),
+    new AttemptWatch(host, log).run(signal),
     runMeasurementLoop({ settings, log, report, signal }),
   ]);
   await runLink({

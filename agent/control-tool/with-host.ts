@@ -3,7 +3,7 @@ import { type AgentSettings, readSettings } from '../settings.ts';
 import { UsageError } from './exit-codes.ts';
 
 /** @throws UsageError naming the variables that are wrong */
-export function settingsOfShell(): AgentSettings {
+export function readShellSettings(): AgentSettings {
   try {
     return readSettings(process.env);
   } catch (error) {
@@ -13,7 +13,7 @@ export function settingsOfShell(): AgentSettings {
 
 /** Runs `action` on this host, beside the agent if it runs. */
 export async function withHost<T>(action: (host: Host) => Promise<T>): Promise<T> {
-  const host = await openHost(settingsOfShell());
+  const host = await openHost(readShellSettings());
   try {
     return await action(host);
   } finally {

@@ -25,7 +25,7 @@ export interface LinkEnd {
   /** Milliseconds the link was up; 0 when it never was. */
   linkedFor: number;
   /** The gateway does not want this agent now: dialling again at once is no use. */
-  unwelcome: boolean;
+  refused: boolean;
 }
 
 export interface AgentLinkOptions {
@@ -91,7 +91,7 @@ export class AgentLink {
     this.#end({
       reason: this.#refusal ?? reason,
       linkedFor: this.#linkedAt === null ? 0 : this.#options.clock.now() - this.#linkedAt,
-      unwelcome: this.#refusal !== null || code === CLOSES.displaced,
+      refused: this.#refusal !== null || code === CLOSES.displaced,
     });
   }
 

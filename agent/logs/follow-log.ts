@@ -1,6 +1,6 @@
 import { closeSync, fstatSync, openSync, readSync, type Stats, statSync } from 'node:fs';
 import { setImmediate as giveWay } from 'node:timers/promises';
-import { FileNews } from './file-news.ts';
+import { FolderWatch } from './folder-watch.ts';
 
 /** Read at once. A longer line tells of no attempt and is passed over. */
 const CHUNK_BYTES = 64 * 1024;
@@ -43,17 +43,17 @@ export class LogFollower {
    * @param onLook told after each look what keeps the log from being read, or null
    */
   async follow(signal: AbortSignal, onLook: (trouble: unknown) => void): Promise<void> {
-    const news = new FileNews();
-    const stop = () => news.tell();
+    const news = new FolderWatch();
+    const stop = () => news.notify();
     signal.addEventListener('abort', stop, { once: true });
     while (!signal.aborted) {
       onLook(
-        await this.look().then(
+        await this.poll().then(
           () => null,
           (error: unknown) => error,
         ),
       );
-      news.about(this.#path);
+      news.follow(this.#path);
       await news.next();
     }
     news.close();
@@ -61,7 +61,7 @@ export class LogFollower {
   }
 
   /** Reads what was written since the last look; the first one only finds the end. Not to be called side by side. */
-  async look(): Promise<void> {
+  async poll(): Promise<void> {
     await this.#readOn();
     this.#path = this.#log.locate();
     const there = this.#path && statSync(this.#path, { throwIfNoEntry: false });

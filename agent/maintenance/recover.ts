@@ -62,7 +62,7 @@ async function enforceNotedAccess(host: Host): Promise<void> {
 }
 
 function publishRules({ rules }: Host): Promise<void> {
-  return rules.publish();
+  return rules.sync();
 }
 
 /** Lets the clients of every paused database go on, unless a clone that is under way holds them. */

@@ -57,7 +57,7 @@ export const Totals = z.object({
 });
 export type Totals = z.output<typeof Totals>;
 
-export const NOTHING_USED: Totals = {
+export const ZERO_TOTALS: Totals = {
   cpu_seconds: 0,
   connections: 0,
   committed: 0,

@@ -87,7 +87,7 @@ export class CpuAccount {
     return this.#state;
   }
 
-  look({ at, postmaster, ended, processes }: ProcessSample): void {
+  addSample({ at, postmaster, ended, processes }: ProcessSample): void {
     const before = this.#stateOf(postmaster);
     if (this.#state?.postmaster !== postmaster) this.#isWhole = false;
     const elapsed = this.#at === null ? 0 : at - this.#at;

@@ -37,7 +37,7 @@ export class DatabaseSizes {
   }
 
   /** Notes new sizes, and forgets databases that are gone. @param databases as given to `due` */
-  note(databases: readonly Statistics[], sizes: ReadonlyMap<string, number>): void {
+  record(databases: readonly Statistics[], sizes: ReadonlyMap<string, number>): void {
     this.#known = new Map(
       databases.flatMap((one) => {
         const bytes = sizes.get(one.database);

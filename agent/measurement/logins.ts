@@ -57,8 +57,8 @@ export class Logins {
   }
 
   /** Reads what is new in both logs. */
-  async look(): Promise<void> {
-    await Promise.all(this.#followers.map((follower) => follower.look()));
+  async poll(): Promise<void> {
+    await Promise.all(this.#followers.map((follower) => follower.poll()));
   }
 
   async close(): Promise<void> {
@@ -99,7 +99,7 @@ export class Logins {
    * Forgets the sessions of all other databases: of one that is gone, and of one whose statistics have just been
    * taken for zero, with all its sessions so far.
    */
-  forgetLocalBut(databases: ReadonlySet<string>): void {
+  forgetLocalExcept(databases: ReadonlySet<string>): void {
     for (const name of this.#local.keys()) if (!databases.has(name)) this.#local.delete(name);
   }
 

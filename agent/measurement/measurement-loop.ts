@@ -23,7 +23,7 @@ export async function runMeasurementLoop({ settings, log, report, signal }: Meas
   for (let next = performance.now(); !signal.aborted; ) {
     try {
       if (performance.now() < next) {
-        await meter.look();
+        await meter.sample();
       } else {
         next = Math.max(next + interval, performance.now());
         const { measurements, poolerTrouble } = await meter.measure();

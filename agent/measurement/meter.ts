@@ -60,18 +60,18 @@ export class Meter {
   }
 
   /** To be called about once a second, so that sessions that come and go are seen. */
-  async look(): Promise<ServerSample> {
+  async sample(): Promise<ServerSample> {
     const session = await this.#open();
     const { cpu, logins } = await this.#goOn(session);
-    await logins?.look();
+    await logins?.poll();
     const look = await sampleServer(session);
-    cpu.look(look);
+    cpu.addSample(look);
     return look;
   }
 
   /** Measures all branches that are in use. */
   async measure(): Promise<Round> {
-    const look = await this.look();
+    const look = await this.sample();
     try {
       const round = await this.#measure(look);
       if (!this.#keeps) await this.#forget();
@@ -138,7 +138,7 @@ export class Meter {
     const arrived = (pooled.clients && logins?.newPooled(pooled.clients)) ?? new Map<string, number>();
     // Sessions of a new branch so far, the proof's for one, were there before it was taken for zero.
     const lasting = branches.filter(({ statistics }) => this.#known?.has(statistics.database) ?? true);
-    logins?.forgetLocalBut(new Set(lasting.map(({ name }) => name)));
+    logins?.forgetLocalExcept(new Set(lasting.map(({ name }) => name)));
     const kept: { branch_id: string; seen: Statistics; totals: Totals }[] = [];
     const projects = new Map<string, BranchMeasurement[]>();
     for (const { name, statistics, branch } of branches) {
@@ -180,7 +180,7 @@ export class Meter {
   ): Promise<number> {
     const statistics = branches.map((branch) => branch.statistics);
     const due = this.#sizes.due(statistics, look.inTransaction);
-    this.#sizes.note(statistics, due.length > 0 ? await readSizes(session, due) : new Map());
+    this.#sizes.record(statistics, due.length > 0 ? await readSizes(session, due) : new Map());
     return due.length;
   }
 

@@ -1,6 +1,6 @@
 import type { Queryable, Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { NOTHING_USED, type Statistics, type Totals } from './counters.ts';
+import { ZERO_TOTALS, type Statistics, type Totals } from './counters.ts';
 import type { ProcessSample, SeenProcess } from './cpu-account.ts';
 import { readProcessTimes } from './process-times.ts';
 
@@ -141,12 +141,12 @@ export async function readSizes(
 }
 
 /** Takes what the database's statistics say now for zero, once: what made the branch is no use of it. */
-export const takeForZero = (db: Queryable, branchId: string) =>
+export const setBaseline = (db: Queryable, branchId: string) =>
   db.query(
     `UPDATE branch_usage SET totals = $2, seen = to_jsonb(now)
      FROM (SELECT ${STATISTICS}
            FROM ${SERVER} AS server, pg_stat_database AS stat JOIN branch ON branch.database = stat.datname
            WHERE branch.branch_id = $1) AS now
      WHERE branch_id = $1 AND totals IS NULL`,
-    [branchId, JSON.stringify(NOTHING_USED)],
+    [branchId, JSON.stringify(ZERO_TOTALS)],
   );

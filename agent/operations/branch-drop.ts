@@ -15,7 +15,7 @@ export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<R
   const { branch_id } = params;
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
     await session.query('DELETE FROM login WHERE branch_id = $1', [branch_id]);
-    await host.rules.publish();
+    await host.rules.sync();
     const doomed = await databasesOf(session, params);
     for (const name of doomed) await dropDatabase(session, name);
     await session.query('DELETE FROM network_rule WHERE branch_id = $1', [branch_id]);

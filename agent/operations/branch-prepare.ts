@@ -22,7 +22,7 @@ export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Pro
     // The access that came with it can be newer than what was applied; mostly it is not.
     const unenforced = await unenforcedProjects(session);
     if (unenforced.includes(params.project_id)) await enforceAccess(host, session, params.project_id);
-    else await host.rules.publish();
+    else await host.rules.sync();
     return {};
   });
 }

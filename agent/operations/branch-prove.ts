@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { loginName } from '../../shared/branch/login.ts';
 import type { Params, Result } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
-import { takeForZero } from '../measurement/read-server.ts';
+import { setBaseline } from '../measurement/read-server.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { inSession } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
@@ -40,7 +40,7 @@ export async function proveBranch(
         return logInByHalves(settings, params);
       });
       const login_ms = performance.now() - started;
-      await takeForZero(postgres, branch_id);
+      await setBaseline(postgres, branch_id);
       return { login_ms };
     } catch (error) {
       if (performance.now() < deadline) continue;

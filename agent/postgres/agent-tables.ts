@@ -1,4 +1,4 @@
-import { NOTHING_USED } from '../measurement/counters.ts';
+import { ZERO_TOTALS } from '../measurement/counters.ts';
 import { PLATFORM_ROLE } from '../servers/configuration.ts';
 import type { AgentSettings } from '../settings.ts';
 import { identifier, inDatabase } from './connect.ts';
@@ -40,7 +40,7 @@ const TABLES = `
   );
   -- Branches that were there before their use was counted.
   INSERT INTO branch_usage (branch_id, totals)
-    SELECT branch_id, '${JSON.stringify(NOTHING_USED)}' FROM branch JOIN pg_database ON datname = database
+    SELECT branch_id, '${JSON.stringify(ZERO_TOTALS)}' FROM branch JOIN pg_database ON datname = database
     ON CONFLICT DO NOTHING;
   -- One row: what the measurement of all branches together goes on from.
   CREATE TABLE IF NOT EXISTS meter (

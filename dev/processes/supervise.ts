@@ -21,7 +21,7 @@ export interface Program {
   /** Whether it serves; `message`: the process says so itself, by any message to its parent. */
   serves: 'message' | ((pid: number) => boolean | Promise<boolean>);
   /** For a program that starts processes outside of its group: resolves once none is left after its end. */
-  untilDeserted?: () => Promise<void>;
+  untilAllEnded?: () => Promise<void>;
 }
 
 export interface Part {
@@ -65,7 +65,7 @@ export function supervise(
     const ended = endOf(child);
     const over = ended.then(async () => {
       endGroup(child);
-      await program.untilDeserted?.();
+      await program.untilAllEnded?.();
       current = null;
       options.onChange();
     });

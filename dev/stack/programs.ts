@@ -3,7 +3,7 @@ import { connect } from 'node:net';
 import { delimiter, join } from 'node:path';
 import type { OsUser } from '../processes/os-user.ts';
 import type { Program } from '../processes/supervise.ts';
-import { untilDeserted } from '../servers/remains.ts';
+import { waitForServerProcesses } from '../servers/stale-server.ts';
 import type { DevFolder, GatewaySecrets } from './dev-folder.ts';
 import type { HostFolder } from './host-folder.ts';
 import { marks } from './leftovers.ts';
@@ -89,7 +89,7 @@ export function programs(site: Site): Record<PartName, Program> {
       // Fast shutdown: sessions are ended, nothing is left to recover.
       stopSignals: ['SIGINT'],
       serves: (pid) => postmasterIsReady(host.data, pid),
-      untilDeserted: () => untilDeserted(host.data),
+      untilAllEnded: () => waitForServerProcesses(host.data),
     },
     pgbouncer: {
       ...onHost,

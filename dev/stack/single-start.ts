@@ -8,7 +8,7 @@ import { Refusal } from './refusal.ts';
  * @returns what gives it up
  * @throws Refusal when another process holds it
  */
-export function holdAlone(devDir: string): Promise<() => Promise<void>> {
+export function lockDevFolder(devDir: string): Promise<() => Promise<void>> {
   const { promise, resolve, reject } = Promise.withResolvers<() => Promise<void>>();
   const server: Server = createServer();
   server.once('error', () => reject(new Refusal(`a stack is already running in ${devDir}`)));

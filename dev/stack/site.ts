@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { canReach, serverUser } from '../processes/os-user.ts';
 import { checkDataFolder } from '../servers/data-folder.ts';
-import { clearRemains } from '../servers/remains.ts';
+import { removeStaleLock } from '../servers/stale-server.ts';
 import { bundleAgent } from './agent-program.ts';
 import { devFolder, gatewaySecrets } from './dev-folder.ts';
 import { isEnrolled } from './enrolment.ts';
@@ -50,7 +50,7 @@ export async function prepareSite(settings: StackSettings): Promise<Site> {
   const secrets = gatewaySecrets(folder);
 
   makeHostFolder(host, user);
-  if (hasData) await clearRemains(host.data);
+  if (hasData) await removeStaleLock(host.data);
   const binaries = {
     pgbouncer,
     postgres: join(withinReach(POSTGRES, join(host.programs, 'postgres'), user, 'bin/postgres'), 'bin'),

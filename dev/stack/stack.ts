@@ -19,7 +19,7 @@ import {
 } from './programs.ts';
 import { Refusal } from './refusal.ts';
 import type { StackSettings } from './settings.ts';
-import { holdAlone } from './single-start.ts';
+import { lockDevFolder } from './single-start.ts';
 import { prepareSite } from './site.ts';
 import { writeStored } from './stored-file.ts';
 
@@ -69,7 +69,7 @@ const POLL_MS = 50;
  * @throws Refusal when something stands in the way; nothing is left running then
  */
 export async function startStack(settings: StackSettings, options: StartOptions): Promise<Stack> {
-  const letGo = await holdAlone(settings.DEV_DIR);
+  const letGo = await lockDevFolder(settings.DEV_DIR);
   let stop = letGo;
   try {
     const leftovers = await endLeftovers(settings.DEV_DIR);

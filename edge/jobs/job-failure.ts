@@ -1,3 +1,4 @@
+import { backoff } from '../../shared/backoff.ts';
 import type { Failure, FailureCode } from '../../shared/failures.ts';
 import type { JobError } from '../../shared/project/job.ts';
 import {
@@ -51,4 +52,4 @@ const RETRY_LONGEST_MS = 20_000;
 
 /** Milliseconds until the next attempt after `attempts` failed ones; a host that links up does not wait for it. */
 export const retryDelay = (attempts: number): number =>
-  Math.min(RETRY_FIRST_MS * 2 ** attempts, RETRY_LONGEST_MS);
+  backoff(attempts, { first: RETRY_FIRST_MS, longest: RETRY_LONGEST_MS });

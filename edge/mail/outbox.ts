@@ -1,3 +1,4 @@
+import { backoff } from '../../shared/backoff.ts';
 import { logEvent } from '../log.ts';
 import type { Settings } from '../settings.ts';
 import { MAIL_TIMEOUT_MS, type Mail, MailRefused, sendMail } from './mail.ts';
@@ -70,7 +71,7 @@ export class Outbox {
     } catch (error) {
       const givenUp = error instanceof MailRefused || now - since > GIVE_UP_AFTER_MS;
       if (givenUp) this.#remove(id, null);
-      else this.#tryAgainAt(id, now + Math.min(RETRY_FIRST_MS * 2 ** (attempts - 1), RETRY_LONGEST_MS));
+      else this.#tryAgainAt(id, now + backoff(attempts - 1, { first: RETRY_FIRST_MS, longest: RETRY_LONGEST_MS }));
       const reason = error instanceof Error ? error.message : 'unknown error';
       logEvent(givenUp ? 'mail.given_up' : 'mail.not_sent', { mail_id: id, attempts, reason });
     }

@@ -2,8 +2,7 @@ import { z } from 'zod';
 import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { readCidr } from '../cidr.ts';
-import { NETWORK_RULES_MAX } from '../limits.ts';
-import { ROWS_MAX } from '../table/row-limits.ts';
+import { NETWORK_RULES_MAX, ROWS_MAX } from '../limits.ts';
 import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 
 /**

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import pg from 'pg';
-import { NOTHING_USED } from '../../agent/measurement/counters.ts';
+import { ZERO_TOTALS } from '../../agent/measurement/counters.ts';
 import { Meter } from '../../agent/measurement/meter.ts';
 import { inDatabase } from '../../agent/postgres/connect.ts';
 import { freePort } from '../support/free-port.ts';
@@ -134,7 +134,7 @@ async function makeBranches(servers: TestHost, signal: AbortSignal): Promise<str
         `WITH made AS (INSERT INTO branch (branch_id, project_id, job_id, database)
            VALUES (gen_random_uuid(), $1, gen_random_uuid(), $2) RETURNING branch_id)
          INSERT INTO branch_usage (branch_id, totals) SELECT branch_id, $3 FROM made`,
-        [projects[n % 10], name, JSON.stringify(NOTHING_USED)],
+        [projects[n % 10], name, JSON.stringify(ZERO_TOTALS)],
       );
     }
     return [template, ...rest];

@@ -213,7 +213,7 @@ test('what is noted while an older access is enforced is enforced too', async ()
   const older = { ...newer, revision: newer.revision, ...(await rotation()) };
   newer.revision += 1;
   const publishAndNote = async () => {
-    await rules.publish();
+    await rules.sync();
     const session = await host.sessions.connect();
     await inTransaction(session, () => storeAccess(session, project.id, newer));
     session.release();
@@ -222,7 +222,7 @@ test('what is noted while an older access is enforced is enforced too', async ()
     ...host,
     rules: Object.assign(Object.create(rules), {
       publish: publishAndNote,
-      publishWithout: rules.publishWithout.bind(rules),
+      publishWithout: rules.disconnectClients.bind(rules),
     }),
   };
   await runOperation(interrupted, 'access.apply', { project_id: project.id, access: older });
@@ -243,10 +243,10 @@ test('a branch that is closed while its pooled clients are thrown out stays clos
     verifiers: { [long.branch_id]: { read_write: await scramVerifier(makePassword()) } },
   };
   closing.revision += 1;
-  const { publish } = host.rules;
+  const { sync } = host.rules;
   let published = 0;
-  host.rules.publish = async () => {
-    await publish.call(host.rules);
+  host.rules.sync = async () => {
+    await sync.call(host.rules);
     published += 1;
     // The first is of the rotation, the second takes the entry out, the third puts it in again.
     if (published !== 2) return;
@@ -257,7 +257,7 @@ test('a branch that is closed while its pooled clients are thrown out stays clos
   try {
     await runOperation(host, 'access.apply', { project_id: project.id, access: rotating });
   } finally {
-    host.rules.publish = publish;
+    host.rules.sync = sync;
   }
   expect(published).toBe(3);
   expect(await servers.query('SELECT closed FROM branch WHERE branch_id = $1', [long.branch_id])).toEqual([

@@ -48,5 +48,5 @@ test.each<[string, Partial<BranchAccess>]>([
   ['another method behind the network', { cidrs: ['10.0.0.0/8 trust'] }],
   ['a network with host bits', { cidrs: ['10.0.0.1/8'] }],
 ])('%s is not written', (_, changes) => {
-  expect(() => ruleFiles([access(changes)], POSTGRES)).toThrow("can't be written");
+  expect(() => ruleFiles([access(changes)], POSTGRES)).toThrow('cannot be written');
 });

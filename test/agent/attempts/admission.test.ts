@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { refusing, ruleFiles } from '../../../agent/access/rule-files.ts';
+import { withBlocked, ruleFiles } from '../../../agent/access/rule-files.ts';
 import { Admission } from '../../../agent/attempts/admission.ts';
 import { RULE_FILES } from '../../../agent/servers/configuration.ts';
 import { loginName } from '../../../shared/branch/login.ts';
@@ -62,12 +62,12 @@ test('a file that was written since is read again; a branch that is refused admi
   write(FILES.poolerHba);
   const admission = new Admission(folder);
   admission.refresh();
-  write(refusing(FILES, new Set([SHOP])).poolerHba);
+  write(withBlocked(FILES, new Set([SHOP])).poolerHba);
   admission.refresh();
   expect(admission.admits({ database: 'db_shop', login, address: '10.1.2.3' })).toBe(false);
   const farm = { database: 'db_farm', login: loginName(FARM, 'owner'), address: '192.0.2.7' };
   expect(admission.admits(farm)).toBe(true);
-  expect(refusing(FILES, new Set([SHOP])).postgresHba).toMatch(
+  expect(withBlocked(FILES, new Set([SHOP])).postgresHba).toMatch(
     /db_shop.* reject\n.*db_farm.* scram-sha-256\n$/s,
   );
 });

@@ -46,7 +46,7 @@ async function expectUnproved(made: Branch) {
   const unmade = project.plan('db_clients_prod_br_unmade');
   await project.prepare(unmade);
   await servers.query('DELETE FROM branch WHERE branch_id = $1', [made.branch_id]);
-  await servers.host.rules.publish();
+  await servers.host.rules.sync();
   await Promise.all([
     expect(project.prove(unmade)).rejects.toMatchObject({ code: 'PROOF_FAILED' }),
     expect(project.prove(made)).rejects.toMatchObject({

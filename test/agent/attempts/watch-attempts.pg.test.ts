@@ -61,7 +61,7 @@ async function watch(host: Host): Promise<() => Promise<void>> {
     host,
     (event, fields) => events.push({ event, ...fields }),
     WINDOW_MS,
-  ).keepWatching(ending.signal);
+  ).run(ending.signal);
   return async () => {
     ending.abort();
     await watching;

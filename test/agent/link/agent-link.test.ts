@@ -107,7 +107,7 @@ describe('the handshake', () => {
   ])('a refusal (%s) ends the link as unwelcome', async (reason, logged) => {
     await say(challenge);
     await say({ type: 'refusal', reason });
-    expect(await link.ended).toEqual<LinkEnd>({ reason: logged, linkedFor: 0, unwelcome: true });
+    expect(await link.ended).toEqual<LinkEnd>({ reason: logged, linkedFor: 0, refused: true });
   });
 
   test('an edge that stays mute is left when the handshake time is over', async () => {
@@ -199,7 +199,7 @@ describe('the live link', () => {
   test('being displaced is unwelcome, any other close is not', async () => {
     await linkUp();
     link.closed(CLOSES.displaced, 'displaced');
-    expect((await link.ended).unwelcome).toBe(true);
+    expect((await link.ended).refused).toBe(true);
   });
 
   test('leaving stops the beats', async () => {
@@ -207,7 +207,7 @@ describe('the live link', () => {
     link.leave();
     expect(closedWith).toBe(CLOSES.leaving);
     expect(clock.waiting).toBe(0);
-    expect((await link.ended).unwelcome).toBe(false);
+    expect((await link.ended).refused).toBe(false);
   });
 });
 

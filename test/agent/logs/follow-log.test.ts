@@ -40,7 +40,7 @@ const write = (text: string) => appendFileSync(path, text);
 /** What the next look finds. */
 async function found(): Promise<string[]> {
   lines = [];
-  await follower.look();
+  await follower.poll();
   return lines;
 }
 

@@ -4,7 +4,7 @@ import {
   addChange,
   cacheHitRatio,
   changeSince,
-  NOTHING_USED,
+  ZERO_TOTALS,
   type Statistics,
   type Totals,
 } from '../../../agent/measurement/counters.ts';
@@ -33,7 +33,7 @@ const untold = { cpu_seconds: 0, connections: 0 };
 /** One reading after the other. */
 function totalsOver(readings: readonly Statistics[]): Totals[] {
   let seen: Statistics | null = null;
-  let totals = NOTHING_USED;
+  let totals = ZERO_TOTALS;
   return readings.map((now) => {
     totals = addChange(totals, changeSince(seen, now), untold);
     seen = now;

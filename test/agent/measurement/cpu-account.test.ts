@@ -21,7 +21,7 @@ const sample = (second: number, ended: number, processes: SeenProcess[] = []): P
 /** Looks, then settles with this work. */
 function charge(samples: ProcessSample[], work: Record<string, Partial<typeof NO_WORK>>) {
   const account = new CpuAccount(null);
-  for (const one of samples) account.look(one);
+  for (const one of samples) account.addSample(one);
   const whole = Object.entries(work).map(([database, some]) => [database, { ...NO_WORK, ...some }] as const);
   return Object.fromEntries(account.settle(new Map(whole)));
 }
@@ -57,12 +57,12 @@ describe('a session that lasts', () => {
 test('a statement that waits through settlements attracts nothing when its time is reported, at its end', () => {
   const account = new CpuAccount(null);
   const waiting = (second: number) => client('s', 'waits', 0.01, second * 1000);
-  account.look(sample(0, 0, [waiting(0)]));
+  account.addSample(sample(0, 0, [waiting(0)]));
   for (const second of [1, 2, 3]) {
-    account.look(sample(second, 0, [waiting(second)]));
+    account.addSample(sample(second, 0, [waiting(second)]));
     account.settle(new Map([['waits', NO_WORK]]));
   }
-  account.look(sample(4, 1, [client('s', 'waits', 0.01)]));
+  account.addSample(sample(4, 1, [client('s', 'waits', 0.01)]));
   const settled = account.settle(
     new Map([
       ['waits', { ...NO_WORK, active_ms: 3000, sessions: 1 }],
@@ -98,11 +98,11 @@ describe('sessions that come and go', () => {
     const account = new CpuAccount(null);
     const large = { active_ms: 3000, sessions: 100, parallel_workers: 0 };
     const small = { ...NO_WORK, sessions: 1000 };
-    account.look(sample(0, 0));
+    account.addSample(sample(0, 0));
     account.settle(new Map());
-    account.look(sample(1, 2));
+    account.addSample(sample(1, 2));
     account.settle(new Map([['small', small]]));
-    account.look(sample(2, 7.2));
+    account.addSample(sample(2, 7.2));
     const settled = account.settle(new Map(Object.entries({ large, small })));
     expect(settled.get('large')).toBeCloseTo(3.2);
     expect(settled.get('small')).toBeCloseTo(2);
@@ -111,11 +111,11 @@ describe('sessions that come and go', () => {
   test('before the server was started anew show nothing of it', () => {
     const account = new CpuAccount(null);
     const work = { active_ms: 920, sessions: 100, parallel_workers: 0 };
-    account.look(sample(0, 0));
+    account.addSample(sample(0, 0));
     account.settle(new Map());
-    account.look({ ...sample(1, 0), postmaster: '2' });
+    account.addSample({ ...sample(1, 0), postmaster: '2' });
     account.settle(new Map([['a', work]]));
-    account.look({ ...sample(2, 0.86), postmaster: '2' });
+    account.addSample({ ...sample(2, 0.86), postmaster: '2' });
     const both = { a: { ...work, sessions: 10 }, b: { ...NO_WORK, sessions: 90 } };
     expect(account.settle(new Map(Object.entries(both))).get('b')).toBeCloseTo(0.36);
   });
@@ -131,10 +131,10 @@ describe('sessions that come and go', () => {
 
 test('an agent that starts anew goes on from what it wrote down', () => {
   const first = new CpuAccount(null);
-  first.look(sample(0, 0, [client('s', 'a', 1)]));
+  first.addSample(sample(0, 0, [client('s', 'a', 1)]));
   first.settle(new Map());
   const second = new CpuAccount(structuredClone(first.state));
-  second.look(sample(600, 0.5, [client('s', 'a', 3)]));
+  second.addSample(sample(600, 0.5, [client('s', 'a', 3)]));
   const charged = second.settle(new Map([['b', { ...NO_WORK, active_ms: 496, sessions: 1 }]]));
   expect(charged.get('a')).toBe(2);
   expect(charged.get('b')).toBeCloseTo(0.5);
@@ -142,8 +142,8 @@ test('an agent that starts anew goes on from what it wrote down', () => {
 
 test('a server that was started anew has all its processes anew', () => {
   const account = new CpuAccount(null);
-  account.look(sample(0, 100, [client('s', 'a', 50)]));
-  account.look({ ...sample(1, 0.3, [client('s', 'a', 0.2)]), postmaster: '2' });
+  account.addSample(sample(0, 100, [client('s', 'a', 50)]));
+  account.addSample({ ...sample(1, 0.3, [client('s', 'a', 0.2)]), postmaster: '2' });
   const charged = account.settle(new Map([['b', { ...NO_WORK, active_ms: 296, sessions: 1 }]]));
   expect(charged.get('a')).toBe(0.2);
   expect(charged.get('b')).toBeCloseTo(0.3);
@@ -164,7 +164,7 @@ test('never is more charged than was used, and never less than nothing', () => {
       fc.array(fc.integer({ min: 1, max: 3 })),
       (lives, steps) => {
         const account = new CpuAccount(null);
-        account.look(sample(0, 0));
+        account.addSample(sample(0, 0));
         let second = 0.5;
         let charged = 0;
         for (const step of [...steps, 40]) {
@@ -173,7 +173,7 @@ test('never is more charged than was used, and never less than nothing', () => {
             Math.max(0, Math.min(second - life.from, life.lasts)) * life.cpuPerSecond;
           const alive = lives.filter(({ from, lasts }) => from <= second && second < from + lasts);
           const ended = lives.filter(({ from, lasts }) => from + lasts <= second);
-          account.look(
+          account.addSample(
             sample(
               second,
               ended.reduce((sum, life) => sum + used(life), 0),

@@ -15,7 +15,7 @@ const nobody: ReadonlySet<string> = new Set();
 /** One measurement, in which every database has one byte. @returns what was sized */
 function size(sizes: DatabaseSizes, statistics: Statistics[], inTransaction = nobody): string[] {
   const due = sizes.due(statistics, inTransaction);
-  sizes.note(statistics, new Map(due.map((database) => [database, 1])));
+  sizes.record(statistics, new Map(due.map((database) => [database, 1])));
   return due;
 }
 

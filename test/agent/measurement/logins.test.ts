@@ -23,7 +23,7 @@ beforeEach(async () => {
   await writeFile(postgresLog, '');
   logins = new Logins(readSettings({ POOLER_LOG: poolerLog, PGDATA_DIR: folder }), []);
   // What was there before is not news.
-  await logins.look();
+  await logins.poll();
 });
 
 afterEach(async () => {
@@ -45,12 +45,12 @@ const listed = (port: number) => ({
 
 async function poolerLogs(...lines: string[]) {
   await appendFile(poolerLog, lines.join(''));
-  await logins.look();
+  await logins.poll();
 }
 
 async function postgresLogs(...lines: object[]) {
   await appendFile(postgresLog, lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
-  await logins.look();
+  await logins.poll();
 }
 
 const newPooled = (...ports: number[]) => logins.newPooled(ports.map(listed)).get(DATABASE) ?? 0;
@@ -100,7 +100,7 @@ test('sessions over the socket are taken off, whichever comes first, line or sta
 test('sessions from before a database was taken for zero are forgotten, those of the others are not', async () => {
   const authorized = { message: 'connection authorized: user=x', remote_host: '[local]' };
   await postgresLogs({ ...authorized, dbname: DATABASE }, { ...authorized, dbname: 'db_other_prod' });
-  logins.forgetLocalBut(new Set(['db_other_prod']));
+  logins.forgetLocalExcept(new Set(['db_other_prod']));
   expect(logins.direct(DATABASE, 1)).toBe(1);
   expect(logins.direct('db_other_prod', 1)).toBe(0);
 });

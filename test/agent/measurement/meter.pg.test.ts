@@ -96,7 +96,7 @@ describe('against truth', () => {
       }
       // The pooler tells its log of who left.
       await eventually(async () => {
-        await meter.meter.look();
+        await meter.meter.sample();
         expect((await meter.read(main)).total_connections - before.total_connections).toBe(6 + 9 + 2);
       });
     });

@@ -36,7 +36,7 @@ export class TestMeter {
     const done = new AbortController();
     const looking = (async () => {
       while (!done.signal.aborted) {
-        await this.meter.look();
+        await this.meter.sample();
         await sleep(LOOK_EVERY_MS);
       }
     })();

@@ -5,20 +5,20 @@ import { dirname } from 'node:path';
 const LOOK_EVERY_MS = 250;
 
 /** Tells that something has happened in the folder of a file, or that it is time to look anyway. */
-export class FileNews {
+export class FolderWatch {
   #folder: string | null = null;
   #watcher: FSWatcher | null = null;
   #told = false;
   #wake: (() => void) | null = null;
 
   /** From now on about this file. */
-  about(path: string | null): void {
+  follow(path: string | null): void {
     const folder = path && dirname(path);
     if (folder === this.#folder) return;
     this.close();
     if (!folder) return;
     try {
-      this.#watcher = watch(folder, () => this.tell());
+      this.#watcher = watch(folder, () => this.notify());
       this.#watcher.on('error', () => this.close());
       this.#folder = folder;
     } catch {
@@ -26,7 +26,7 @@ export class FileNews {
     }
   }
 
-  tell(): void {
+  notify(): void {
     this.#told = true;
     this.#wake?.();
   }

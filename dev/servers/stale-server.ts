@@ -9,7 +9,7 @@ import { Refusal } from '../stack/refusal.ts';
  * another process of the same user has got that process id since, and sessions that have not noticed yet.
  * @throws Refusal when a server that is not this stack's runs on the folder
  */
-export async function clearRemains(dataDir: string): Promise<void> {
+export async function removeStaleLock(dataDir: string): Promise<void> {
   const lockFile = join(dataDir, 'postmaster.pid');
   if (existsSync(lockFile)) {
     const postmaster = Number(readFileSync(lockFile, 'utf8').split('\n')[0]);
@@ -17,7 +17,7 @@ export async function clearRemains(dataDir: string): Promise<void> {
       throw new Refusal(`another PostgreSQL (process ${postmaster}) runs on ${dataDir}: stop it first`);
     }
   }
-  await untilDeserted(dataDir);
+  await waitForServerProcesses(dataDir);
   rmSync(lockFile, { force: true });
 }
 
@@ -28,7 +28,7 @@ const POLL_MS = 20;
  * Resolves once no process of a dead postmaster works in the folder; no other can be started before. Sessions
  * that are busy notice their postmaster's death late: they are left to finish, then ended.
  */
-export async function untilDeserted(dataDir: string): Promise<void> {
+export async function waitForServerProcesses(dataDir: string): Promise<void> {
   const deadline = Date.now() + DESERTED_WITHIN_MS;
   for (let left = serverProcesses(dataDir); left.length > 0; left = serverProcesses(dataDir)) {
     if (Date.now() > deadline) for (const pid of left) sendSignal(pid, 'SIGKILL');
