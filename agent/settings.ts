@@ -5,25 +5,25 @@ const Port = z.coerce.number().int().min(1).max(65_535);
 const Path = z.string().startsWith('/');
 
 const Settings = z.object({
-  /** Base address of the gateway that the agent dials; needed by `run`. */
+  /** Base address of the gateway that the agent dials; required by `run`. */
   GATEWAY_URL: z.url({ protocol: /^https?$/ }).optional(),
   /** The agent's own folder: its key (`host.json`) and, in `rules/`, the rule files it writes for both servers. */
   STATE_DIR: Path.default('/var/lib/branchgate'),
   /** Folder of PostgreSQL's unix socket. */
   POSTGRES_SOCKET_DIR: Path.default('/var/run/postgresql'),
-  /** Port of PostgreSQL (spec 2.5: direct). */
+  /** Port of PostgreSQL (specification 2.5: direct). */
   POSTGRES_PORT: Port.default(5432),
-  /** PostgreSQL's data directory: tried for copy-on-write, searched for what a crash left behind. */
+  /** PostgreSQL's data directory: tested for copy-on-write, and searched for leftovers of a crash. */
   PGDATA_DIR: Path.default('/var/lib/postgresql/18/main'),
   /** Folder of PgBouncer's unix socket. */
   POOLER_SOCKET_DIR: Path.default('/var/run/postgresql'),
-  /** Port of PgBouncer (spec 2.5: pooled). */
+  /** Port of PgBouncer (specification 2.5: pooled). */
   POOLER_PORT: Port.default(6432),
-  /** PgBouncer's log, from which connection attempts are counted. */
+  /** PgBouncer's log, in which connection attempts are counted. */
   POOLER_LOG: Path.default('/var/log/postgresql/pgbouncer.log'),
-  /** Client connections through the pooler (spec section 8: 200, up to 500). */
+  /** Client connections through the pooler (specification 8: 200, up to 500). */
   POOLER_MAX_CLIENTS: z.coerce.number().int().min(200).max(500).default(200),
-  /** How often the branches are measured (spec section 8). */
+  /** Interval of the measurements (specification 8). */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().int().min(1).max(3600).default(60),
 });
 
@@ -31,7 +31,7 @@ export type AgentSettings = z.output<typeof Settings>;
 
 /**
  * @param env variables by name; an empty one counts as missing
- * @throws Error that names each variable that is missing or wrong, never its value
+ * @throws Error that names each missing or invalid variable, never its value
  */
 export function readSettings(env: Record<string, string | undefined>): AgentSettings {
   const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''));
@@ -41,5 +41,5 @@ export function readSettings(env: Record<string, string | undefined>): AgentSett
   throw new Error(`missing or invalid settings: ${names.join(', ')}`);
 }
 
-/** Folder of the generated rule files, which both servers' configuration includes. */
+/** Folder of the generated rule files, which the configuration of both servers includes. */
 export const rulesFolder = ({ STATE_DIR }: Pick<AgentSettings, 'STATE_DIR'>) => join(STATE_DIR, 'rules');

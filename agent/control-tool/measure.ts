@@ -18,7 +18,7 @@ export const measureCommand = () =>
     .addHelpText('after', '\nTotals are those that the agent has written down, and what has come since.')
     .action(async ({ stream, interval }: Options, command: Command) => {
       const settings = readShellSettings();
-      const meter = new Meter(settings, { keeps: false });
+      const meter = new Meter(settings, { stores: false });
       try {
         if (stream) return await streamMeasurements(meter, interval ?? settings.MEASURE_INTERVAL_SECONDS);
         const { measurements } = await meter.measure();

@@ -24,7 +24,7 @@ export interface LinkEnd {
   reason: string;
   /** Milliseconds the link was up; 0 when it never was. */
   linkedFor: number;
-  /** The gateway does not want this agent now: dialling again at once is no use. */
+  /** Whether the gateway refused or displaced this agent, so that an immediate redial would fail again. */
   refused: boolean;
 }
 
@@ -33,7 +33,7 @@ export interface AgentLinkOptions {
   hostId: string;
   /** Private half of the key the host was enrolled with. */
   key: CryptoKey;
-  /** Host and port that were dialled. */
+  /** Host and port that the agent dialled. */
   audience: string;
   dispatcher: Dispatcher;
   clock: Clock;
@@ -46,9 +46,9 @@ export interface AgentLinkOptions {
 
 type Phase = 'dialled' | 'answering' | 'answered' | 'linked' | 'ended';
 
-const Verdict = z.discriminatedUnion('type', [Welcome, Refusal]);
+const HandshakeResult = z.discriminatedUnion('type', [Welcome, Refusal]);
 
-/** The agent's end of one socket, from the challenge until it closes. */
+/** The agent's end of one socket, from the challenge until the socket closes. */
 export class AgentLink {
   readonly ended: Promise<LinkEnd>;
   readonly #options: AgentLinkOptions;
@@ -60,11 +60,11 @@ export class AgentLink {
   #refusal: string | null = null;
   #cancelTimer: () => void;
 
-  /** What a message means in each phase. */
-  readonly #meaning: Record<Phase, (data: unknown) => void | Promise<void>> = {
+  /** How a message is handled in each phase. */
+  readonly #handlers: Record<Phase, (data: unknown) => void | Promise<void>> = {
     dialled: (data) => this.#answer(data),
     answering: () => this.#drop('malformed'),
-    answered: (data) => this.#learnVerdict(data),
+    answered: (data) => this.#finishHandshake(data),
     linked: (data) => (data === HEARTBEAT.response ? undefined : this.#serve(data)),
     ended: () => {},
   };
@@ -80,7 +80,7 @@ export class AgentLink {
 
   async receive(data: unknown): Promise<void> {
     this.#lastHeard = this.#options.clock.now();
-    await this.#meaning[this.#phase](data);
+    await this.#handlers[this.#phase](data);
   }
 
   /** The socket has closed. @param code as in RFC 6455 section 7.4 */
@@ -95,7 +95,7 @@ export class AgentLink {
     });
   }
 
-  /** Tells the gateway something that it has not asked for, if the link is up. */
+  /** Sends the gateway a notification, if the link is up. */
   notify<N extends Notification>(method: N, params: z.output<(typeof NOTIFICATIONS)[N]['params']>): void {
     if (this.#phase !== 'linked') return;
     const { bounds, log, transport } = this.#options;
@@ -109,13 +109,13 @@ export class AgentLink {
     this.#drop('leaving');
   }
 
-  /** Ends the link from this side, without waiting for a peer that may not be there any more. */
+  /** Ends the link from this side without waiting for the peer, which may be gone. */
   #drop(reason: CloseReason): void {
     closeBecause(this.#options.transport, reason);
     this.closed(CLOSES[reason], reason);
   }
 
-  /** One message, or the end of the link when it is not one of those expected here. */
+  /** Reads one message. Ends the link and returns null when the message is not one expected here. */
   #read<S extends z.ZodType>(schema: S, data: unknown): z.output<S> | null {
     const reading = readMessage(schema, data, this.#options.bounds);
     if (reading.ok) return reading.message;
@@ -128,7 +128,7 @@ export class AgentLink {
     const challenge = this.#read(Challenge, data);
     if (!challenge) return;
     this.#phase = 'answering';
-    // Above what the edge has seen even if this host's clock has been set back.
+    // Above the last epoch that the edge saw, even if this host's clock was set back.
     this.#epoch = Math.max(unixTime(), challenge.epoch + 1);
     const issuedAt = Math.floor(unixTime() / 1000);
     const token = await new SignJWT({
@@ -147,16 +147,16 @@ export class AgentLink {
     transport.send(JSON.stringify({ type: 'answer', token } satisfies z.input<typeof Answer>));
   }
 
-  #learnVerdict(data: unknown): void {
-    const verdict = this.#read(Verdict, data);
-    if (!verdict) return;
-    if (verdict.type === 'refusal') {
-      const { reason } = verdict;
+  #finishHandshake(data: unknown): void {
+    const result = this.#read(HandshakeResult, data);
+    if (!result) return;
+    if (result.type === 'refusal') {
+      const { reason } = result;
       this.#refusal = `refused: ${isKnown(reason) ? REFUSALS[reason] : reason}`;
       this.#drop('refused');
       return;
     }
-    if (verdict.epoch !== this.#epoch) {
+    if (result.epoch !== this.#epoch) {
       this.#drop('malformed');
       return;
     }
@@ -164,18 +164,18 @@ export class AgentLink {
     this.#phase = 'linked';
     this.#linkedAt = clock.now();
     this.#cancelTimer();
-    this.#beatLater();
+    this.#scheduleHeartbeat();
     onLinked(this);
   }
 
-  #beatLater(): void {
+  #scheduleHeartbeat(): void {
     const { bounds, clock, transport } = this.#options;
     this.#cancelTimer = clock.after(bounds.heartbeat, () => {
       if (clock.now() - this.#lastHeard >= bounds.silence) {
         this.#drop('silent');
       } else {
         transport.send(HEARTBEAT.request);
-        this.#beatLater();
+        this.#scheduleHeartbeat();
       }
     });
   }
@@ -191,7 +191,7 @@ export class AgentLink {
         errorFrame(frame.id, { code: 'INTERNAL', message: 'the result is over the message size' }),
       );
     }
-    // The edge has given up the calls of a link that is gone, and a newer link must not carry their replies.
+    // The edge has abandoned the calls of a link that is gone, and a newer link must not carry their replies.
     if (this.#phase === 'linked') transport.send(text);
   }
 }

@@ -16,17 +16,17 @@ export type Handle = (method: Method, params: unknown) => Promise<unknown>;
 export type Log = (event: string, fields?: Record<string, unknown>) => void;
 
 interface Run {
-  /** The parameters as asked, to tell a repetition from another call about the same subject. */
-  asked: string;
+  /** The call's parameters, to distinguish a repetition from another call about the same subject. */
+  parameters: string;
   result: Promise<unknown>;
 }
 
-/** What tells the subjects of calls apart; operations that lack all of these have the host as their subject. */
+/** A call's subject; the subject of an operation without any of these fields is the host. */
 const SUBJECT_FIELDS = ['job_id', 'project_id', 'branch_id'] as const;
 
 /**
- * Runs the operations the edge asks for. Outlives single links: when the edge lost patience or the link broke,
- * and the same call comes again, it joins the run that is still going.
+ * Runs the operations that the edge calls. It outlives single links: a call that is repeated after a timeout or a
+ * broken link joins the run that is still in progress.
  */
 export class Dispatcher {
   readonly #handle: Handle;
@@ -41,20 +41,20 @@ export class Dispatcher {
     this.#bounds = options.bounds;
   }
 
-  /** Runs one call. Never throws: what goes wrong becomes an error frame. */
+  /** Runs one call. Never throws: every failure becomes an error frame. */
   async dispatch({ id, method, params }: RequestFrame): Promise<ReplyFrame> {
     if (!isMethod(method))
       return errorFrame(id, { code: 'INVALID_CALL', message: 'no such method' }, 'methodNotFound');
     if (this.#unanswered >= this.#bounds.callsInFlight) {
-      return errorFrame(id, { code: 'HOST_BUSY', message: 'too many calls at once' });
+      return errorFrame(id, { code: 'HOST_BUSY', message: 'too many concurrent calls' });
     }
     const reading = OPERATIONS[method].params.safeParse(params);
     if (!reading.success) {
-      // Where it is wrong, not what was there: a value may be a secret.
-      const places = reading.error.issues.map(({ path }) => path.join('.')).join(', ');
+      // Names the fields but not their values, which may be secret.
+      const fields = reading.error.issues.map(({ path }) => path.join('.')).join(', ');
       return errorFrame(
         id,
-        { code: 'INVALID_CALL', message: `invalid parameters: ${places}` },
+        { code: 'INVALID_CALL', message: `invalid parameters: ${fields}` },
         'invalidParams',
       );
     }
@@ -70,31 +70,31 @@ export class Dispatcher {
   }
 
   /**
-   * Joins an identical run; a different call about the same subject waits for its turn. Not so for operations
-   * that run side by side.
+   * Joins an identical run. A different call about the same subject waits until the run ends. Concurrent operations
+   * (`sideBySide`) do neither.
    */
   #run(method: Method, params: object): Promise<unknown> {
     if (OPERATIONS[method].sideBySide) return this.#handle(method, params);
     const subject = JSON.stringify([method, ...SUBJECT_FIELDS.map((field) => Reflect.get(params, field))]);
-    const asked = JSON.stringify(params);
+    const parameters = JSON.stringify(params);
     const running = this.#runs.get(subject);
-    if (running?.asked === asked) return running.result;
+    if (running?.parameters === parameters) return running.result;
     const turn = running ? running.result.catch(() => {}) : Promise.resolve();
-    const run = { asked, result: turn.then(() => this.#handle(method, params)) };
+    const run = { parameters, result: turn.then(() => this.#handle(method, params)) };
     this.#runs.set(subject, run);
     const forget = () => this.#runs.get(subject) === run && this.#runs.delete(subject);
     run.result.then(forget, forget);
     return run.result;
   }
 
-  /** A failure by code is meant for the edge; anything else stays in this host's log. */
+  /** A failure with a code is sent to the edge; the reason of any other goes to this host's log only. */
   #failureOf(method: Method, error: unknown): HostFailure {
     if (isHostFailure(error)) return error;
     this.#log('operation.failed', {
       method,
       reason: error instanceof Error ? (error.stack ?? error.message) : String(error),
     });
-    return { code: 'INTERNAL', message: `${method} failed; the agent's log says why` };
+    return { code: 'INTERNAL', message: `${method} failed; the reason is in the agent's log` };
   }
 }
 

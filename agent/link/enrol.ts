@@ -14,29 +14,29 @@ import {
 
 const REPLY_WITHIN_MS = 15_000;
 
-/** Why the host is not enrolled, in words for the person at the shell. */
+/** Why the enrolment failed, for the operator. */
 export class EnrolmentError extends Error {
   override readonly name = 'EnrolmentError';
 }
 
 const SENTENCES: Record<number, string> = {
-  401: 'the gateway refused the enrolment token: it is wrong, used by another key, or older than an hour',
-  422: 'the enrolment token does not have the form of one',
+  401: 'the enrolment token is invalid, already used by another key, or expired: request a new token',
+  422: 'the enrolment token is malformed: copy it again',
 };
 
 interface Enrolment {
   gatewayUrl: string;
   stateDir: string;
-  /** The one-time token that the platform route gave out. */
+  /** The one-time token that `POST /platform/v1/hosts` returned. */
   token: string;
   /** Replace the identity of a host that is enrolled already. */
   force?: boolean;
 }
 
 /**
- * Enrols this host: makes its key and trades the token for a host id.
- * The key is kept in `host.pending.json` before it is sent, so that after a lost reply the same key can ask
- * again, and a failed attempt with `force` leaves the old identity as it is.
+ * Enrols this host: creates its key and exchanges the token for a host id.
+ * The key is stored in `host.pending.json` before it is sent. After a lost reply, the same key can enrol again, and a
+ * failed attempt with `force` leaves the old identity unchanged.
  * @throws EnrolmentError
  */
 export async function enrol({
@@ -51,12 +51,12 @@ export async function enrol({
     return null;
   });
   if (enrolled && !force) {
-    throw new EnrolmentError(`this host is enrolled as ${enrolled.host_id}; --force replaces that identity`);
+    throw new EnrolmentError(`this host is already enrolled as ${enrolled.host_id}: give --force to replace that identity`);
   }
   const pendingFile = join(stateDir, 'host.pending.json');
   const privateKey =
     (await readState(pendingFile, PrivateKey).catch(() => null)) ?? (await makeKey(pendingFile));
-  const identity = { host_id: await ask(enrolment, token, privateKey), private_key: privateKey };
+  const identity = { host_id: await requestEnrolment(enrolment, token, privateKey), private_key: privateKey };
   await writeIdentity(stateDir, identity);
   await rm(pendingFile);
   return identity;
@@ -69,7 +69,7 @@ async function makeKey(pendingFile: string): Promise<PrivateKey> {
   return key;
 }
 
-async function ask(address: URL, token: string, { kty, crv, x }: PrivateKey): Promise<string> {
+async function requestEnrolment(address: URL, token: string, { kty, crv, x }: PrivateKey): Promise<string> {
   const request: EnrolmentRequest = { enrolment_token: token, public_key: { kty, crv, x } };
   const response = await fetch(address, {
     method: 'POST',
@@ -78,15 +78,15 @@ async function ask(address: URL, token: string, { kty, crv, x }: PrivateKey): Pr
     redirect: 'error',
     signal: AbortSignal.timeout(REPLY_WITHIN_MS),
   }).catch((error: Error) => {
-    throw new EnrolmentError(`the gateway at ${address.origin} can't be reached: ${error.message}`);
+    throw new EnrolmentError(`the gateway at ${address.origin} is unreachable (${error.message}): check its address and try again`);
   });
   if (!response.ok) {
     throw new EnrolmentError(
-      SENTENCES[response.status] ?? `the gateway answered with status ${response.status}`,
+      SENTENCES[response.status] ?? `the gateway responded with status ${response.status}: check its log and try again`,
     );
   }
   const reading = EnrolmentReply.safeParse(await response.json().catch(() => null));
   if (!reading.success)
-    throw new EnrolmentError(`what answers at ${address.origin} is not a branchgate gateway`);
+    throw new EnrolmentError(`${address.origin} is not a branchgate gateway: correct its address`);
   return reading.data.host_id;
 }

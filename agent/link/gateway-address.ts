@@ -4,14 +4,14 @@ const LOOPBACK = new Set(['127.0.0.1', '[::1]', 'localhost']);
 
 /**
  * Addresses of the gateway's routes for agents.
- * @throws Error for anything but `https:`, save on loopback: the proof of a new branch carries its password
+ * @throws Error unless it is `https:` or on loopback, because the proof of a new branch carries its password
  */
 export function gatewayAddress(gatewayUrl: string) {
   const base = URL.parse(gatewayUrl);
   const isSafe = base?.protocol === 'https:' || (base?.protocol === 'http:' && LOOPBACK.has(base.hostname));
-  if (!base || !isSafe) throw new Error('the gateway has to be an https: address');
+  if (!base || !isSafe) throw new Error('the address of the gateway is not an https: URL: set GATEWAY_URL to one');
   return {
-    /** Host and port as dialled; part of the handshake's signature. */
+    /** Host and port that the agent dials; part of the handshake's signature. */
     audience: base.host,
     enrolment: new URL(ENROLMENT_PATH, base),
     link(hostId: string): URL {

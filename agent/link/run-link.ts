@@ -3,32 +3,32 @@ import { type CryptoKey, importJWK } from 'jose';
 import { WebSocket } from 'ws';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
+import { TroubleLog } from '../trouble-log.ts';
 import { AgentLink, type AgentLinkOptions, type LinkEnd } from './agent-link.ts';
-import { Backoff } from './backoff.ts';
+import { RedialBackoff } from './backoff.ts';
 import { Dispatcher, type Handle, type Log } from './dispatch.ts';
 import { gatewayAddress } from './gateway-address.ts';
 import type { HostIdentity } from './identity.ts';
 
-/** A socket that is being closed gets this long to say goodbye. */
-const GOODBYE_MS = 1_000;
-const SAME_REASON_LOGGED_EVERY_MS = 60_000;
+/** Time for the closing handshake of a socket (RFC 6455 section 7), before the connection is cut. */
+const CLOSE_WITHIN_MS = 1_000;
 
 interface RunLinkOptions {
   gatewayUrl: string;
   identity: HostIdentity;
   handle: Handle;
-  /** Ends the link; `runLink` then returns. Operations that are running are not waited for. */
+  /** Ends the link; `runLink` then returns without waiting for operations in progress. */
   signal: AbortSignal;
   log: Log;
-  /** Called with the link each time one has come up. */
+  /** Called with each link that has come up. */
   onLinked?: (link: AgentLink) => void;
-  /** Given by tests alone. */
+  /** Set by tests only. */
   bounds?: Bounds;
 }
 
 /**
- * Keeps this host linked to its gateway: dials, serves, and dials again until `signal` ends it.
- * @throws Error when the gateway's address or the host's key can't be used at all
+ * Links this host to its gateway: dials, serves, and redials until `signal` aborts.
+ * @throws Error when the gateway's address or the host's key is unusable
  */
 export async function runLink(options: RunLinkOptions): Promise<void> {
   const { gatewayUrl, identity, signal, log, onLinked, bounds = BOUNDS } = options;
@@ -48,13 +48,13 @@ export async function runLink(options: RunLinkOptions): Promise<void> {
       onLinked?.(link);
     },
   };
-  const pace = new Backoff();
-  const downLog = new SparingLog(log);
+  const redial = new RedialBackoff();
+  const troubles = new TroubleLog(log);
   while (!signal.aborted) {
     const end = await dial(link(identity.host_id), linkOptions, signal);
     if (signal.aborted) return;
-    const wait = Math.round(pace.next(end, Math.random()));
-    downLog.write('link.down', end.reason, {
+    const wait = Math.round(redial.next(end, Math.random()));
+    troubles.report('link.down', end.reason, {
       linked_for_ms: Math.round(end.linkedFor),
       dial_again_in_ms: wait,
     });
@@ -75,7 +75,7 @@ function dial(
     followRedirects: false,
   });
   const { promise, resolve } = Promise.withResolvers<LinkEnd>();
-  let failure: { reason: string; unwelcome: boolean } | undefined;
+  let failure: { reason: string; refused: boolean } | undefined;
   let link: AgentLink | undefined;
   const leave = () => (link ? link.leave() : socket.terminate());
   signal.addEventListener('abort', leave, { once: true });
@@ -86,21 +86,21 @@ function dial(
   });
   socket.on('message', (data, isBinary) => link?.receive(isBinary ? data : data.toString()));
   socket.on('unexpected-response', (_request, { statusCode = 0 }) => {
-    failure = { reason: `the gateway answered with status ${statusCode}`, unwelcome: statusCode < 500 };
+    failure = { reason: `the gateway responded with status ${statusCode}`, refused: statusCode < 500 };
     socket.terminate();
   });
   socket.on('error', (error) => {
-    failure ??= { reason: error.message, unwelcome: false };
+    failure ??= { reason: error.message, refused: false };
   });
   socket.on('close', (code, reason) => {
-    const end = { reason: reason.toString() || `closed with code ${code}`, unwelcome: false, ...failure };
+    const end = { reason: reason.toString() || `closed with code ${code}`, refused: false, ...failure };
     if (link) link.closed(code, end.reason);
     else resolve({ linkedFor: 0, ...end });
   });
   return promise.finally(() => signal.removeEventListener('abort', leave));
 }
 
-/** One that goes on evenly when the host's clock is set: a silent link would be held for live until that comes round. */
+/** Monotonic, so that a clock that is set back does not hide the silence of a lost link. */
 const clock: Clock = {
   now: () => performance.now(),
   after(milliseconds, task) {
@@ -113,24 +113,7 @@ const transportOf = (socket: WebSocket): Transport => ({
   send: (text) => socket.send(text),
   close(code, reason) {
     socket.close(code, reason);
-    const timer = setTimeout(() => socket.terminate(), GOODBYE_MS);
+    const timer = setTimeout(() => socket.terminate(), CLOSE_WITHIN_MS);
     socket.once('close', () => clearTimeout(timer));
   },
 });
-
-/** A gateway that is away for hours is worth a line a minute. */
-class SparingLog {
-  readonly #log: Log;
-  readonly #loggedAt = new Map<string, number>();
-
-  constructor(log: Log) {
-    this.#log = log;
-  }
-
-  write(event: string, reason: string, fields: Record<string, unknown>): void {
-    const now = performance.now();
-    if (now - (this.#loggedAt.get(reason) ?? Number.NEGATIVE_INFINITY) < SAME_REASON_LOGGED_EVERY_MS) return;
-    this.#loggedAt.set(reason, now);
-    this.#log(event, { reason, ...fields });
-  }
-}

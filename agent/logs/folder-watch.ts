@@ -1,17 +1,17 @@
 import { type FSWatcher, watch } from 'node:fs';
 import { dirname } from 'node:path';
 
-/** Without news from the kernel it is time to look after this long; not every file system tells. */
-const LOOK_EVERY_MS = 250;
+/** Longest wait without a notification from the kernel, which not every file system sends. */
+const POLL_EVERY_MS = 250;
 
-/** Tells that something has happened in the folder of a file, or that it is time to look anyway. */
+/** Waits for changes in the folder of a file, or until it is time to poll. */
 export class FolderWatch {
   #folder: string | null = null;
   #watcher: FSWatcher | null = null;
-  #told = false;
+  #notified = false;
   #wake: (() => void) | null = null;
 
-  /** From now on about this file. */
+  /** Watches the folder of this file from now on. */
   follow(path: string | null): void {
     const folder = path && dirname(path);
     if (folder === this.#folder) return;
@@ -22,26 +22,27 @@ export class FolderWatch {
       this.#watcher.on('error', () => this.close());
       this.#folder = folder;
     } catch {
-      // Not there, or the kernel has no watches left: the clock does.
+      // The folder is missing, or the kernel has no watches left: polling suffices.
     }
   }
 
+  /** Ends the present or the next wait. */
   notify(): void {
-    this.#told = true;
+    this.#notified = true;
     this.#wake?.();
   }
 
-  /** Resolves at once when there was news since it last did. */
+  /** Resolves after the next change, or immediately when there was one since the last call. */
   async next(): Promise<void> {
-    if (!this.#told) {
+    if (!this.#notified) {
       const { promise, resolve } = Promise.withResolvers<void>();
-      const timer = setTimeout(resolve, LOOK_EVERY_MS);
+      const timer = setTimeout(resolve, POLL_EVERY_MS);
       this.#wake = resolve;
       await promise;
       clearTimeout(timer);
       this.#wake = null;
     }
-    this.#told = false;
+    this.#notified = false;
   }
 
   close(): void {

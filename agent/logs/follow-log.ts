@@ -1,37 +1,37 @@
 import { closeSync, fstatSync, openSync, readSync, type Stats, statSync } from 'node:fs';
-import { setImmediate as giveWay } from 'node:timers/promises';
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import { FolderWatch } from './folder-watch.ts';
 
-/** Read at once. A longer line tells of no attempt and is passed over. */
+/** Bytes per read. A longer line is not one of interest and is skipped. */
 const CHUNK_BYTES = 64 * 1024;
 const NEWLINE = 0x0a;
 
 interface FollowedLog {
-  /** Where the log is now; null while there is none. */
+  /** The log's present path; null while there is none. */
   locate: () => string | null;
-  /** A line with none of these in it is passed over unread. */
+  /** A line that contains none of these is skipped. */
   marks: readonly string[];
   /** Called with whole lines. */
   onLines: (lines: string[]) => void;
 }
 
 /**
- * Follows a log that one other process writes, across rotation and truncation, from its end on; a log that comes
- * into being later, from its beginning. Memory does not grow with what is written, and the event loop is given
- * back after every chunk: whoever floods the log must not stop the agent. A chunk is read at once, which takes
- * microseconds; by way of Node's threads a busy machine takes as long as another attempt does.
+ * Follows a log that another process writes, across rotation and truncation. It starts at the end of an existing log,
+ * and at the beginning of one that is created later. Against a flooded log, memory use is constant and the event loop
+ * is yielded to after every chunk. Reads are synchronous, because they take microseconds: on a busy machine, Node's
+ * thread pool would delay a block by the duration of another attempt.
  */
 export class LogFollower {
   readonly #log: FollowedLog;
   readonly #buffer = Buffer.alloc(CHUNK_BYTES);
   #path: string | null = null;
   #file: number | null = null;
-  #hasLooked = false;
-  /** Where to read on in the file. */
+  #hasPolled = false;
+  /** Offset of the next read in the file. */
   #position = 0;
-  /** Bytes of an unfinished line, at the beginning of the buffer. */
+  /** Bytes of an unfinished line at the beginning of the buffer. */
   #held = 0;
-  /** Whether the unfinished line has become too long. */
+  /** Whether the unfinished line is too long. */
   #skipping = false;
 
   constructor(log: FollowedLog) {
@@ -39,34 +39,34 @@ export class LogFollower {
   }
 
   /**
-   * Reads whatever is new, until `signal`. Never throws.
-   * @param onLook told after each look what keeps the log from being read, or null
+   * Reads new lines until `signal` aborts. Never throws.
+   * @param onPoll called after each poll with the error that prevented it, or null
    */
-  async follow(signal: AbortSignal, onLook: (trouble: unknown) => void): Promise<void> {
-    const news = new FolderWatch();
-    const stop = () => news.notify();
+  async follow(signal: AbortSignal, onPoll: (trouble: unknown) => void): Promise<void> {
+    const folder = new FolderWatch();
+    const stop = () => folder.notify();
     signal.addEventListener('abort', stop, { once: true });
     while (!signal.aborted) {
-      onLook(
+      onPoll(
         await this.poll().then(
           () => null,
           (error: unknown) => error,
         ),
       );
-      news.follow(this.#path);
-      await news.next();
+      folder.follow(this.#path);
+      await folder.next();
     }
-    news.close();
+    folder.close();
     this.close();
   }
 
-  /** Reads what was written since the last look; the first one only finds the end. Not to be called side by side. */
+  /** Reads lines written since the last poll; the first poll only finds the end. Calls must not run concurrently. */
   async poll(): Promise<void> {
-    await this.#readOn();
+    await this.#readRest();
     this.#path = this.#log.locate();
-    const there = this.#path && statSync(this.#path, { throwIfNoEntry: false });
-    if (this.#path && there) await this.#keepUpWith(this.#path, there);
-    this.#hasLooked = true;
+    const found = this.#path && statSync(this.#path, { throwIfNoEntry: false });
+    if (this.#path && found) await this.#catchUp(this.#path, found);
+    this.#hasPolled = true;
   }
 
   close(): void {
@@ -74,29 +74,29 @@ export class LogFollower {
     this.#file = null;
   }
 
-  async #keepUpWith(path: string, there: Stats): Promise<void> {
-    const here = this.#file === null ? null : fstatSync(this.#file);
-    if (here?.ino === there.ino && here.dev === there.dev) {
-      if (there.size >= this.#position) return;
-      this.#goTo(0);
+  async #catchUp(path: string, found: Stats): Promise<void> {
+    const open = this.#file === null ? null : fstatSync(this.#file);
+    if (open?.ino === found.ino && open.dev === found.dev) {
+      if (found.size >= this.#position) return;
+      this.#moveTo(0);
     } else {
-      // A new log that is still empty: its writer may not have moved on yet.
-      if (here && there.size === 0) return;
-      await this.#readOn();
+      // The new log is still empty: its writer may not have switched to it yet.
+      if (open && found.size === 0) return;
+      await this.#readRest();
       this.close();
       this.#file = openSync(path, 'r');
-      this.#goTo(this.#hasLooked ? 0 : there.size);
+      this.#moveTo(this.#hasPolled ? 0 : found.size);
     }
-    await this.#readOn();
+    await this.#readRest();
   }
 
-  #goTo(position: number) {
+  #moveTo(position: number) {
     this.#position = position;
     this.#held = 0;
     this.#skipping = false;
   }
 
-  async #readOn(): Promise<void> {
+  async #readRest(): Promise<void> {
     while (this.#file !== null) {
       const free = this.#buffer.subarray(this.#held);
       const bytes = readSync(this.#file, free, 0, free.length, this.#position);
@@ -104,11 +104,11 @@ export class LogFollower {
       const lines = this.#take(this.#held + bytes);
       if (lines.length > 0) this.#log.onLines(lines);
       if (bytes < free.length) return;
-      await giveWay();
+      await yieldToEventLoop();
     }
   }
 
-  /** Lines of interest among the first `filled` bytes of the buffer, of which an unfinished line is kept. */
+  /** Lines of interest among the first `filled` bytes of the buffer; an unfinished line stays in the buffer. */
   #take(filled: number): string[] {
     const text = this.#buffer.subarray(0, filled);
     const end = text.lastIndexOf(NEWLINE) + 1;
@@ -126,7 +126,7 @@ export class LogFollower {
   }
 }
 
-/** Searched all at once, so that a flood of other lines costs next to nothing. */
+/** Searches the whole text for the mark, so that a flood of other lines costs almost nothing. */
 function linesWith(mark: string, text: Buffer): string[] {
   const lines: string[] = [];
   for (let at = text.indexOf(mark); at !== -1; ) {

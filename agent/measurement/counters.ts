@@ -2,13 +2,13 @@ import { z } from 'zod';
 
 const Count = z.number().nonnegative();
 
-/** What PostgreSQL counts of a database (`pg_stat_database`), and what would tell that it began anew. */
+/** PostgreSQL's counters of a database (`pg_stat_database`), and the fields that reveal their reset. */
 export const Statistics = z.object({
-  /** The database's oid: a database that is made anew under the same name has another. */
+  /** The database's oid. A database created again under the same name has another. */
   database: z.string(),
-  /** When somebody reset this database's statistics; null: never. */
+  /** When this database's statistics were last reset; null: never. */
   database_reset: z.string().nullable(),
-  /** When the server's processes were started, and when statistics that all databases share were reset. */
+  /** When the server's processes were started, and when the statistics shared by all databases were reset. */
   server_started: z.string(),
   shared_reset: z.string(),
   committed: Count,
@@ -19,9 +19,9 @@ export const Statistics = z.object({
   deleted: Count,
   blocks_hit: Count,
   blocks_read: Count,
-  /** Sessions that were let in: direct ones, the pooler's and the agent's own. */
+  /** Established sessions: direct ones, the pooler's and the agent's own. */
   sessions: Count,
-  /** Milliseconds those sessions were there, and were running statements. */
+  /** Milliseconds those sessions existed, and ran statements. */
   session_ms: Count,
   active_ms: Count,
   parallel_workers: Count,
@@ -44,7 +44,7 @@ const COUNTERS = [
 ] as const satisfies (keyof Statistics)[];
 export type Change = Record<(typeof COUNTERS)[number], number>;
 
-/** What a branch has used since it was made. */
+/** A branch's usage since its creation. */
 export const Totals = z.object({
   cpu_seconds: Count,
   connections: Count,
@@ -71,36 +71,36 @@ export const ZERO_TOTALS: Totals = {
 const NO_CHANGE = Object.fromEntries(COUNTERS.map((name) => [name, 0])) as Change;
 
 /**
- * What was counted since `seen`; since the counting began, if it began anew. After a crash all statistics are
- * gone: the server's processes are new and the shared statistics bear a new date. A clean restart changes only
- * the first, an operator's reset of the shared ones only the second, and neither touches a database's own.
+ * The counts since `seen`, or since the last reset of the statistics. A crash resets all statistics: the server's
+ * processes are new and the shared statistics have a new reset date. A clean restart changes only the first, an
+ * operator's reset of the shared statistics only the second, and neither affects a database's own statistics.
  */
 export function changeSince(seen: Statistics | null, now: Statistics): Change {
-  const goesOn = seen !== null && !beganAnew(seen, now);
-  return Object.fromEntries(COUNTERS.map((name) => [name, now[name] - (goesOn ? seen[name] : 0)])) as Change;
+  const continues = seen !== null && !wasReset(seen, now);
+  return Object.fromEntries(COUNTERS.map((name) => [name, now[name] - (continues ? seen[name] : 0)])) as Change;
 }
 
-const beganAnew = (seen: Statistics, now: Statistics): boolean =>
+const wasReset = (seen: Statistics, now: Statistics): boolean =>
   seen.database !== now.database ||
   seen.database_reset !== now.database_reset ||
   (seen.server_started !== now.server_started && seen.shared_reset !== now.shared_reset) ||
   COUNTERS.some((name) => now[name] < seen[name]);
 
 /**
- * Whether clients did any of it. Their sessions bring their time along whenever they report what they did, so
- * without any, all of it is autovacuum's: it comes by every minute, even when there is nothing to do.
+ * Whether clients contributed to the change. Their sessions report their duration together with their work, so a
+ * change without session time is autovacuum's alone, which visits every minute even when there is nothing to do.
  */
 const isByClients = ({ session_ms }: Change): boolean => session_ms > 0;
 
-/** What PostgreSQL's statistics don't tell. */
-type Told = Pick<Totals, 'cpu_seconds' | 'connections'>;
+/** Usage that PostgreSQL's statistics do not contain. */
+type OtherUsage = Pick<Totals, 'cpu_seconds' | 'connections'>;
 
-/** Every login is a transaction of its own, which no client asked for: those are left out. */
-export function addChange(totals: Totals, change: Change, told: Told): Totals {
+/** Each login is a transaction that no client requested, so logins are subtracted from the transactions. */
+export function addChange(totals: Totals, change: Change, other: OtherUsage): Totals {
   const counted = isByClients(change) ? change : NO_CHANGE;
   return {
-    cpu_seconds: totals.cpu_seconds + told.cpu_seconds,
-    connections: totals.connections + told.connections,
+    cpu_seconds: totals.cpu_seconds + other.cpu_seconds,
+    connections: totals.connections + other.connections,
     committed: totals.committed + Math.max(0, counted.committed - counted.sessions),
     rolled_back: totals.rolled_back + counted.rolled_back,
     fetched: totals.fetched + counted.fetched,
@@ -110,7 +110,7 @@ export function addChange(totals: Totals, change: Change, told: Told): Totals {
   };
 }
 
-/** The totals under the names of spec 2.7. */
+/** The totals under the names of specification 2.7. */
 export const metricsOf = (totals: Totals) => ({
   cpu_seconds: totals.cpu_seconds,
   total_connections: totals.connections,
@@ -122,7 +122,7 @@ export const metricsOf = (totals: Totals) => ({
   rows_deleted: totals.deleted,
 });
 
-/** Blocks found in memory out of those read, 0 to 1; null when clients read none. */
+/** Share of blocks found in memory, from 0 to 1; null when clients read none. */
 export function cacheHitRatio(change: Change): number | null {
   const blocks = change.blocks_hit + change.blocks_read;
   return isByClients(change) && blocks > 0 ? change.blocks_hit / blocks : null;

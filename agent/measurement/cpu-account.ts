@@ -1,22 +1,22 @@
 import { z } from 'zod';
 import type { Change } from './counters.ts';
 
-/** A process of the server, seen alive. */
+/** A live process of the server. */
 export interface SeenProcess {
-  /** Tells it from every other one, earlier ones included. */
+  /** Unique among all processes, earlier ones included. */
   key: string;
   /** Oid of the database it is in. */
   database: string | null;
   kind: 'client' | 'parallel worker' | 'other';
   /** Seconds of CPU since it began. */
   cpu: number;
-  /** Milliseconds that its statement has been running; 0 when none is. */
+  /** Milliseconds that its statement has been running; 0 when none runs. */
   activeMs: number;
 }
 
-/** All processes of the server at one moment. */
+/** All processes of the server at one instant. */
 export interface ProcessSample {
-  /** Milliseconds on a clock that never goes back. */
+  /** Milliseconds of a monotonic clock. */
   at: number;
   postmaster: string;
   /** Seconds of CPU of all processes that have ended since the postmaster began. */
@@ -24,13 +24,13 @@ export interface ProcessSample {
   processes: SeenProcess[];
 }
 
-/** From where to go on, after a restart of the agent too. */
+/** The account's state, which outlives a restart of the agent. */
 export const CpuState = z.object({
   postmaster: z.string(),
   ended: z.number(),
-  /** CPU of processes that ended, which no database has been charged for yet. */
+  /** CPU seconds of ended processes that no database has been billed for yet. */
   unshared: z.number(),
-  /** Key → its database, and the CPU that has been seen. */
+  /** Key → its database, and its CPU seconds in the last sample. */
   processes: z.record(z.string(), z.tuple([z.string().nullable(), z.number()])),
 });
 export type CpuState = z.output<typeof CpuState>;
@@ -38,45 +38,45 @@ export type CpuState = z.output<typeof CpuState>;
 type Work = Pick<Change, 'active_ms' | 'sessions' | 'parallel_workers'>;
 
 /**
- * CPU milliseconds that starting and ending a process takes, a TLS login included: of the machines it was measured
- * on, and the bounds of what is believed of others.
+ * CPU milliseconds for starting and ending a process, a TLS login included: as measured on some machines, and the
+ * bounds for an estimate on others.
  */
 const PROCESS_START_MS = { usual: 4, least: 1, most: 8 };
-/** So many that the kernel's ticks and a visit of autovacuum tell little in their sum. */
+/** With this many sessions, the kernel's tick size and a visit of autovacuum hardly affect their sum. */
 const MANY_SESSIONS = 50;
 /**
- * The most a millisecond of active time is charged with. What ended processes took beyond that was not theirs:
- * autovacuum and the agent end processes too.
+ * Maximum CPU milliseconds billed per millisecond of active time. Ended processes of autovacuum and of the agent
+ * account for any excess.
  */
 const MOST_PER_ACTIVE_MS = 2;
 
-/** What was seen of one database since the last settlement. */
-interface Watched {
+/** Observations of one database since the last settlement. */
+interface Observed {
   cpu: number;
-  /** Milliseconds its sessions were seen running statements. */
+  /** Milliseconds its sessions were observed running statements. */
   activeMs: number;
   arrivals: number;
-  /** Milliseconds in which sessions ended that had been seen before: what they did then was not. */
+  /** Milliseconds between two samples in which known sessions ended: their work in that time was not observed. */
   endings: number;
   isActive: boolean;
 }
 
-const UNWATCHED: Watched = { cpu: 0, activeMs: 0, arrivals: 0, endings: 0, isActive: false };
+const NOTHING_OBSERVED: Observed = { cpu: 0, activeMs: 0, arrivals: 0, endings: 0, isActive: false };
 
 /**
- * Whose queries used the processor. Sessions that last are watched as they run. Those that come and go between
- * two looks leave their CPU in the postmaster's account of ended children, together; it is shared out by what
- * the databases' statistics tell of them: the time they were active and how many there were.
+ * Attributes CPU time to databases. Long sessions are sampled while they run. The CPU time of sessions that start and
+ * end between two samples is part of the postmaster's sum over ended children. That sum is divided by the databases'
+ * statistics: the number of such sessions and their active time.
  */
 export class CpuAccount {
   #state: CpuState | null;
   #at: number | null = null;
-  #watched = new Map<string, Watched>();
-  /** Active milliseconds that were seen and are in no statistics yet: those of a statement come at its end. */
+  #observed = new Map<string, Observed>();
+  /** Observed active milliseconds that no statistics contain yet, because a statement is counted at its end. */
   #unreported = new Map<string, number>();
 
   #startMs = PROCESS_START_MS.usual;
-  /** Whether all that ended since the last settlement is in the account: not so once the server was started anew. */
+  /** Whether the account contains all processes ended since the last settlement; false after a server restart. */
   #isWhole = true;
 
   constructor(state: CpuState | null) {
@@ -92,102 +92,103 @@ export class CpuAccount {
     if (this.#state?.postmaster !== postmaster) this.#isWhole = false;
     const elapsed = this.#at === null ? 0 : at - this.#at;
     this.#at = at;
-    for (const watched of this.#watched.values()) watched.isActive = false;
+    for (const observed of this.#observed.values()) observed.isActive = false;
     for (const process of processes) {
       const known = before?.processes[process.key];
-      if (before) this.#watch(process, process.cpu - (known?.[1] ?? 0), known === undefined, elapsed);
+      if (before) this.#observe(process, process.cpu - (known?.[1] ?? 0), known === undefined, elapsed);
     }
     const alive = Object.fromEntries(
       processes.map(({ key, database, cpu }) => [key, [database, cpu] satisfies [string | null, number]]),
     );
     const gone = Object.entries(before?.processes ?? {}).filter(([key]) => !(key in alive));
-    for (const [, [database]] of gone) if (database !== null) this.#watchedOf(database).endings += elapsed;
-    const seenOfGone = gone.reduce((sum, [, [, cpu]]) => sum + cpu, 0);
-    const unshared = before ? before.unshared + (ended - before.ended) - seenOfGone : 0;
+    for (const [, [database]] of gone) if (database !== null) this.#observationsOf(database).endings += elapsed;
+    const sampledOfGone = gone.reduce((sum, [, [, cpu]]) => sum + cpu, 0);
+    const unshared = before ? before.unshared + (ended - before.ended) - sampledOfGone : 0;
     this.#state = { postmaster, ended, unshared, processes: alive };
   }
 
   /**
-   * Closes the account since the last settlement.
-   * @param work what the statistics of every database, tenants' or not, have gained since then; by oid
+   * Attributes the CPU time since the last settlement.
+   * @param work the increase of every database's statistics since then, of tenants' databases and others; by oid
    * @returns seconds of CPU by database
    */
   settle(work: ReadonlyMap<string, Work>): Map<string, number> {
     const unreported = this.#unreported;
     this.#unreported = new Map();
-    const unseen = [...work].map(([database, done]) => ({
+    const unobserved = [...work].map(([database, done]) => ({
       database,
-      ...this.#unseenOf(database, done, unreported.get(database) ?? 0),
+      ...this.#unobservedOf(database, done, unreported.get(database) ?? 0),
     }));
     const price = this.#price(
-      unseen.reduce((sum, { sessions }) => sum + sessions, 0),
-      unseen.reduce((sum, { activeMs }) => sum + activeMs, 0),
+      unobserved.reduce((sum, { sessions }) => sum + sessions, 0),
+      unobserved.reduce((sum, { activeMs }) => sum + activeMs, 0),
     );
-    const charged = new Map([...this.#watched].map(([database, { cpu }]) => [database, cpu]));
-    for (const { database, sessions, activeMs } of unseen) {
+    const billed = new Map([...this.#observed].map(([database, { cpu }]) => [database, cpu]));
+    for (const { database, sessions, activeMs } of unobserved) {
       const ms = sessions * price.session + activeMs * price.activeMs;
-      if (ms > 0) charged.set(database, (charged.get(database) ?? 0) + ms / 1000);
+      if (ms > 0) billed.set(database, (billed.get(database) ?? 0) + ms / 1000);
     }
-    // What is left over is nobody's. A debt, from a process that was seen to be gone before the postmaster knew, stays.
+    // A rest belongs to no database. A debt stays: it comes from a process that ended before its postmaster noticed.
     if (this.#state) this.#state = { ...this.#state, unshared: Math.min(0, this.#state.unshared) };
-    this.#watched = new Map();
+    this.#observed = new Map();
     this.#isWhole = true;
-    return charged;
+    return billed;
   }
 
   /**
-   * CPU milliseconds for which each session and each active millisecond that was not seen is charged. On a busy machine
-   * statements are active for longer than they use the processor, and logins use no more of it than ever: so the
-   * sessions come first and the active time shares the rest. A session's part is what it was taken for before, as far
-   * as it fits: all together can't have taken more than there was, nor have been active for less than they used.
+   * CPU milliseconds billed for each unobserved session, and for each unobserved active millisecond. On a busy machine,
+   * statements are active for longer than they use the processor, but a login uses no more CPU than usual. Sessions
+   * are therefore billed first, and the active time shares the rest. The price of a session is the last estimate,
+   * limited by two facts: sessions cannot have used more than the total, and statements cannot have used more CPU
+   * time than they were active.
    */
   #price(sessions: number, activeMs: number): { session: number; activeMs: number } {
-    const toShare = Math.max(0, this.#state?.unshared ?? 0) * 1000;
+    const shared = Math.max(0, this.#state?.unshared ?? 0) * 1000;
     const perSession = (ms: number) => (sessions === 0 ? 0 : ms / sessions);
-    const atLeast = Math.min(perSession(toShare - activeMs), PROCESS_START_MS.most);
-    const session = Math.min(Math.max(this.#startMs, atLeast), perSession(toShare));
+    const atLeast = Math.min(perSession(shared - activeMs), PROCESS_START_MS.most);
+    const session = Math.min(Math.max(this.#startMs, atLeast), perSession(shared));
     if (this.#isWhole && sessions >= MANY_SESSIONS) {
       this.#startMs = Math.max(session, PROCESS_START_MS.least);
     }
-    const rest = activeMs === 0 ? 0 : (toShare - session * sessions) / activeMs;
+    const rest = activeMs === 0 ? 0 : (shared - session * sessions) / activeMs;
     return { session, activeMs: Math.min(rest, MOST_PER_ACTIVE_MS) };
   }
 
-  /** A server that was started anew has ended nothing yet and all its processes are new. */
+  /** A restarted server has no ended processes yet, and all its processes are new. */
   #stateOf(postmaster: string): CpuState | null {
     if (this.#state === null || this.#state.postmaster === postmaster) return this.#state;
     return { postmaster, ended: 0, unshared: this.#state.unshared, processes: {} };
   }
 
-  #watch({ database, kind, activeMs }: SeenProcess, cpu: number, isNew: boolean, elapsed: number): void {
+  #observe({ database, kind, activeMs }: SeenProcess, cpu: number, isNew: boolean, elapsed: number): void {
     if (database === null || kind === 'other') return;
-    const watched = this.#watchedOf(database);
-    watched.cpu += cpu;
-    if (isNew) watched.arrivals += 1;
+    const observed = this.#observationsOf(database);
+    observed.cpu += cpu;
+    if (isNew) observed.arrivals += 1;
     if (kind !== 'client') return;
-    // Who is found at work has been at it since the last look, and who is found idle has not: in the long run both
-    // are right, also of a session that runs one short statement after the other.
-    watched.activeMs += activeMs > 0 ? Math.max(cpu * 1000, isNew ? activeMs : elapsed) : cpu * 1000;
-    watched.isActive ||= activeMs > 0;
+    // A session sampled as active counts as active since the last sample, an idle one as idle: this is unbiased over
+    // many samples, for sessions that run many short statements too.
+    observed.activeMs += activeMs > 0 ? Math.max(cpu * 1000, isNew ? activeMs : elapsed) : cpu * 1000;
+    observed.isActive ||= activeMs > 0;
   }
 
-  #watchedOf(database: string): Watched {
-    const watched = this.#watched.get(database) ?? { ...UNWATCHED };
-    this.#watched.set(database, watched);
-    return watched;
+  #observationsOf(database: string): Observed {
+    const observed = this.#observed.get(database) ?? { ...NOTHING_OBSERVED };
+    this.#observed.set(database, observed);
+    return observed;
   }
 
-  /** A database's processes that came and went unseen, and the milliseconds its statements ran unseen. */
-  #unseenOf(database: string, { active_ms, sessions, parallel_workers }: Work, unreported: number) {
-    const watched = this.#watched.get(database) ?? UNWATCHED;
-    const seenActive = watched.activeMs + unreported;
-    if (watched.isActive && seenActive > active_ms) this.#unreported.set(database, seenActive - active_ms);
-    const unseen = Math.max(0, sessions + parallel_workers - watched.arrivals);
-    // Where nobody came and went unseen, the time in the statistics was spent by sessions that were watched.
-    const unseenActive = Math.min(
-      active_ms - seenActive,
-      unseen > 0 ? Number.POSITIVE_INFINITY : watched.endings,
+  /** A database's unobserved processes, and the milliseconds its statements ran unobserved. */
+  #unobservedOf(database: string, { active_ms, sessions, parallel_workers }: Work, unreported: number) {
+    const observed = this.#observed.get(database) ?? NOTHING_OBSERVED;
+    const knownActive = observed.activeMs + unreported;
+    if (observed.isActive && knownActive > active_ms) this.#unreported.set(database, knownActive - active_ms);
+    const missed = Math.max(0, sessions + parallel_workers - observed.arrivals);
+    // Without missed sessions, only observed sessions can have spent the time in the statistics.
+    const missedActive = Math.min(
+      active_ms - knownActive,
+      missed > 0 ? Number.POSITIVE_INFINITY : observed.endings,
     );
-    return { sessions: unseen, activeMs: Math.max(0, unseenActive) };
+    return { sessions: missed, activeMs: Math.max(0, missedActive) };
   }
 }

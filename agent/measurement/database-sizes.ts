@@ -2,46 +2,48 @@ import type { Statistics } from './counters.ts';
 
 interface Known {
   bytes: number;
-  /** What the statistics said when it was sized. */
-  of: string;
-  /** Number of the measurement. */
-  at: number;
+  /** The statistics' change key when it was sized. */
+  key: string;
+  /** Number of the round that sized it. */
+  round: number;
 }
 
-/** What comes and goes unnoticed, a file that autovacuum cut for instance, is found within so many measurements. */
+/** Rounds within which an unnoticed change is found, for instance a file that autovacuum truncated. */
 const ROUNDS = 120;
 
 /**
- * Sizes of databases. Sizing one looks at each of its files, which takes a hundred times as long as reading its
- * statistics: so it is done again only where somebody did something, or is still at it.
+ * Sizes of databases. Sizing one reads the metadata of each of its files, which takes a hundred times as long as
+ * reading its statistics. A database is therefore sized again only after activity, or during an open transaction.
  */
 export class DatabaseSizes {
   #known = new Map<string, Known>();
   #round = 0;
 
   /**
-   * @param inTransaction databases in which somebody is in a transaction: what it writes is in no statistics yet
-   * @returns those of `databases` to be sized now
+   * @param inTransaction databases with an open transaction, whose writes are in no statistics yet
+   * @returns the databases to size now
    */
   due(databases: readonly Statistics[], inTransaction: ReadonlySet<string>): string[] {
     this.#round += 1;
-    const moved = databases.filter(({ database }) => inTransaction.has(database));
-    const still: Statistics[] = [];
+    const changed = databases.filter(({ database }) => inTransaction.has(database));
+    const unchanged: Statistics[] = [];
     for (const one of databases) {
       if (inTransaction.has(one.database)) continue;
-      (this.#known.get(one.database)?.of === tracesOf(one) ? still : moved).push(one);
+      (this.#known.get(one.database)?.key === changeKey(one) ? unchanged : changed).push(one);
     }
-    const age = ({ database }: Statistics) => this.#known.get(database)?.at ?? 0;
-    const oldest = still.toSorted((a, b) => age(a) - age(b)).slice(0, Math.ceil(databases.length / ROUNDS));
-    return [...moved, ...oldest].map(({ database }) => database);
+    const sizedIn = ({ database }: Statistics) => this.#known.get(database)?.round ?? 0;
+    const oldest = unchanged
+      .toSorted((a, b) => sizedIn(a) - sizedIn(b))
+      .slice(0, Math.ceil(databases.length / ROUNDS));
+    return [...changed, ...oldest].map(({ database }) => database);
   }
 
-  /** Notes new sizes, and forgets databases that are gone. @param databases as given to `due` */
+  /** Records new sizes, and forgets databases that are gone. @param databases as given to `due` */
   record(databases: readonly Statistics[], sizes: ReadonlyMap<string, number>): void {
     this.#known = new Map(
       databases.flatMap((one) => {
         const bytes = sizes.get(one.database);
-        if (bytes !== undefined) return [[one.database, { bytes, of: tracesOf(one), at: this.#round }]];
+        if (bytes !== undefined) return [[one.database, { bytes, key: changeKey(one), round: this.#round }]];
         const known = this.#known.get(one.database);
         return known ? [[one.database, known]] : [];
       }),
@@ -53,6 +55,6 @@ export class DatabaseSizes {
   }
 }
 
-/** Rows that changed, whoever did it, catalogs included; and time of clients, whatever they did. */
-const tracesOf = ({ inserted, updated, deleted, session_ms }: Statistics) =>
+/** Differs after any change of rows, catalogs included, and after any session of a client. */
+const changeKey = ({ inserted, updated, deleted, session_ms }: Statistics) =>
   [inserted, updated, deleted, session_ms].join();

@@ -5,37 +5,37 @@ import type { AgentSettings } from '../settings.ts';
 
 /**
  * `<time> [<pid>] LOG C-0x<…>: <database>/<user>@<address>:<port> closing because: client close request (age=…)`.
- * Database and user are a stranger's text until they match. Who closed with another reason may never have been let
- * in; and who came over the unix socket, with `unix` for an address, is of this host.
+ * Database and user are unchecked client input until they match. A client closed for another reason may never have
+ * logged in. Clients over the unix socket, with the address `unix`, belong to this host.
  */
 const POOLER_LINE =
   /^[\d-]+ [\d:.]+ \S+ \[\d+\] LOG C-(0x[0-9a-f]+): (db_[a-z0-9_-]+)\/u_[0-9a-f]{32}_(?:owner|rw|ro)@\[?([0-9a-f.:]+?)\]?:(\d+) closing because: client close request \(age=/;
 const POOLER_MARK = ' closing because: client close request ';
 
-/** Inside of a JSON string these quotes would be escaped, so no text of a statement can bear the mark. */
+/** Quotes are escaped inside a JSON string, so the text of a statement cannot contain this mark. */
 const POSTGRES_MARK = '"message":"connection authorized: ';
 
-/** How often a client that is gone from the pooler's list is looked up in its log; its line may be late. */
+/** Rounds for which a client that left the pooler's list is remembered, because its log line may be late. */
 const GONE_ROUNDS = 3;
 
-/** Tells a pooled client from every other one. */
+/** Unique among pooled clients. */
 const clientKey = ({ pointer, address, port }: Pick<PooledClient, 'pointer' | 'address' | 'port'>) =>
   `${pointer} ${address} ${port}`;
 
 /**
- * Counts the connections that PostgreSQL's statistics don't tell of, or tell of as if they were clients'.
- * Clients of the pooler: those it lists when it is asked, and those its log says came and went in between.
- * Sessions over PostgreSQL's own socket, which are the pooler's and the agent's.
+ * Counts the connections that PostgreSQL's statistics omit, and those that they wrongly count as clients'.
+ * Omitted are clients of the pooler: those in its list, and those in its log that connected and left in between.
+ * Wrongly counted are sessions over PostgreSQL's own unix socket, which are the pooler's and the agent's.
  */
 export class Logins {
   readonly #followers: LogFollower[];
   /** By database name. */
   #closed = new Map<string, number>();
   readonly #local = new Map<string, number>();
-  /** Pooled clients that have been counted, and for how many rounds they have been gone. */
+  /** Pooled clients that were counted → rounds since they left the list. */
   readonly #counted: Map<string, number>;
 
-  /** @param counted keys of the pooled clients that were there, and counted, when the agent stopped */
+  /** @param counted keys of the pooled clients that were connected and counted when the agent stopped */
   constructor(settings: AgentSettings, counted: readonly string[]) {
     this.#counted = new Map(counted.map((key) => [key, 0]));
     this.#followers = [
@@ -43,20 +43,20 @@ export class Logins {
         locate: () => settings.POOLER_LOG,
         marks: [POOLER_MARK],
         onLines: (lines) => {
-          for (const line of lines) this.#noteClosed(line);
+          for (const line of lines) this.#recordClosed(line);
         },
       }),
       new LogFollower({
         locate: () => currentPostgresLog(settings),
         marks: [POSTGRES_MARK],
         onLines: (lines) => {
-          for (const line of lines) this.#noteLocal(line);
+          for (const line of lines) this.#recordLocal(line);
         },
       }),
     ];
   }
 
-  /** Reads what is new in both logs. */
+  /** Reads new lines of both logs. */
   async poll(): Promise<void> {
     await Promise.all(this.#followers.map((follower) => follower.poll()));
   }
@@ -65,14 +65,14 @@ export class Logins {
     await Promise.all(this.#followers.map((follower) => follower.close()));
   }
 
-  /** Keys of the clients that are not to be counted again. */
+  /** Keys of the clients that must not be counted again. */
   get counted(): string[] {
     return [...this.#counted.keys()];
   }
 
   /**
-   * Pooled clients that have come since the last call, by database name.
-   * @param clients who is connected now
+   * Pooled clients that connected since the last call, by database name.
+   * @param clients those connected now
    */
   newPooled(clients: readonly PooledClient[]): Map<string, number> {
     const arrived = this.#closed;
@@ -88,7 +88,7 @@ export class Logins {
     return arrived;
   }
 
-  /** How many of `sessions` new ones in a database came over the network. A log line may come before its session. */
+  /** How many of a database's new `sessions` came over the network. A log line may precede its session's statistics. */
   direct(database: string, sessions: number): number {
     const local = Math.min(this.#local.get(database) ?? 0, sessions);
     if (local > 0) this.#local.set(database, (this.#local.get(database) ?? 0) - local);
@@ -96,14 +96,14 @@ export class Logins {
   }
 
   /**
-   * Forgets the sessions of all other databases: of one that is gone, and of one whose statistics have just been
-   * taken for zero, with all its sessions so far.
+   * Forgets the local sessions of all other databases: of dropped ones, and of those whose baseline was just set, which
+   * includes their sessions so far.
    */
   forgetLocalExcept(databases: ReadonlySet<string>): void {
     for (const name of this.#local.keys()) if (!databases.has(name)) this.#local.delete(name);
   }
 
-  #noteClosed(line: string) {
+  #recordClosed(line: string) {
     const [, pointer, database, address, port] = POOLER_LINE.exec(line) ?? [];
     if (!pointer || !database || !address) return;
     if (!this.#counted.delete(clientKey({ pointer, address, port: Number(port) }))) {
@@ -111,7 +111,7 @@ export class Logins {
     }
   }
 
-  #noteLocal(line: string) {
+  #recordLocal(line: string) {
     const { dbname, remote_host } = parse(line);
     if (dbname && remote_host === '[local]') increase(this.#local, dbname);
   }

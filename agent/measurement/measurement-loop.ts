@@ -1,25 +1,28 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import type { Log } from '../link/dispatch.ts';
 import type { AgentSettings } from '../settings.ts';
+import { TroubleLog } from '../trouble-log.ts';
 import { Meter } from './meter.ts';
 
-const LOOK_EVERY_MS = 1_000;
+const SAMPLE_EVERY_MS = 1_000;
 
 interface Measuring {
   settings: AgentSettings;
-  log: (event: string, fields?: Record<string, unknown>) => void;
+  log: Log;
   report: (measurement: ProjectMeasurement) => void;
   signal: AbortSignal;
 }
 
 /**
- * Measures this host every MEASURE_INTERVAL_SECONDS until `signal`. One thing after another: a measurement that
- * takes long puts the next one off. Never throws.
+ * Measures this host every MEASURE_INTERVAL_SECONDS until `signal` aborts. A measurement that takes longer delays the
+ * next one. Never throws.
  */
 export async function runMeasurementLoop({ settings, log, report, signal }: Measuring): Promise<void> {
-  const meter = new Meter(settings, { keeps: true });
+  const meter = new Meter(settings, { stores: true });
   const interval = settings.MEASURE_INTERVAL_SECONDS * 1000;
-  const troubles = new Troubles(log);
+  const reportPostgres = troubleOf('PostgreSQL', log);
+  const reportPooler = troubleOf('PgBouncer', log);
   for (let next = performance.now(); !signal.aborted; ) {
     try {
       if (performance.now() < next) {
@@ -27,35 +30,28 @@ export async function runMeasurementLoop({ settings, log, report, signal }: Meas
       } else {
         next = Math.max(next + interval, performance.now());
         const { measurements, poolerTrouble } = await meter.measure();
-        troubles.note('PgBouncer', poolerTrouble);
-        troubles.note('PostgreSQL', null);
+        reportPooler(poolerTrouble);
+        reportPostgres(null);
         for (const measurement of measurements) report(measurement);
       }
     } catch (error) {
-      troubles.note('PostgreSQL', error);
+      reportPostgres(error);
     }
-    const wait = Math.min(LOOK_EVERY_MS, next - performance.now());
+    const wait = Math.min(SAMPLE_EVERY_MS, next - performance.now());
     await sleep(Math.max(0, wait), undefined, { signal }).catch(() => {});
   }
   await meter.close().catch(() => {});
 }
 
-/** Logs what keeps a server from being measured when it begins, changes and ends, not every second. */
-class Troubles {
-  readonly #log: Measuring['log'];
-  readonly #reasons = new Map<string, string>();
-
-  constructor(log: Measuring['log']) {
-    this.#log = log;
-  }
-
-  note(server: string, trouble: unknown): void {
-    const reason = trouble instanceof Error ? trouble.message : String(trouble);
-    if (trouble === null) {
-      if (this.#reasons.delete(server)) this.#log('measurement.resumed', { server });
-    } else if (this.#reasons.get(server) !== reason) {
-      this.#reasons.set(server, reason);
-      this.#log('measurement.failed', { server, reason });
+/** Logs why a server cannot be measured, and when it can be again. */
+function troubleOf(server: string, log: Log): (trouble: unknown) => void {
+  const troubles = new TroubleLog(log);
+  return (trouble) => {
+    if (trouble !== null) {
+      const reason = trouble instanceof Error ? trouble.message : String(trouble);
+      troubles.report('measurement.failed', reason, { server });
+    } else if (troubles.clear()) {
+      log('measurement.resumed', { server });
     }
-  }
+  };
 }

@@ -18,14 +18,14 @@ import {
   sampleServer,
 } from './read-server.ts';
 
-/** No statement of a measurement runs or waits longer; the next measurement tries again. */
+/** Statement timeout of a measurement; the next measurement tries again. */
 const STATEMENT_WITHIN_MS = 10_000;
 const POOLER_WITHIN_MS = 5_000;
 
-/** The part of the account that is not by branch, kept in the agent's tables. */
+/** The part of the state that is not per branch, stored in the agent's tables. */
 const MeterState = z.object({
   cpu: CpuState,
-  /** Statistics of databases that are no branch's: they too have processes that end. By oid. */
+  /** Statistics of databases without a branch, whose processes end too; by oid. */
   others: z.record(z.string(), Statistics),
   pooled: z.array(z.string()),
 });
@@ -33,48 +33,48 @@ type MeterState = z.output<typeof MeterState>;
 
 export interface Round {
   measurements: ProjectMeasurement[];
-  /** Why the pooler's clients could not be counted; null when they were. */
+  /** Why the pooler's clients could not be counted; null on success. */
   poolerTrouble: unknown;
-  /** How many databases were sized for it. */
+  /** Number of databases that were sized. */
   sized: number;
 }
 
 /**
- * Measures the branches of a host. It has a session of its own in the agent's database and enters no tenant's. What
- * it counts from is in the agent's tables, where each measurement is written down before anybody hears of it.
+ * Measures the branches of a host, over one session in the agent's database and none in a tenant's. Each measurement
+ * is stored in the agent's tables before it is reported, and the next one counts from there.
  */
 export class Meter {
   readonly #settings: AgentSettings;
-  readonly #keeps: boolean;
+  readonly #stores: boolean;
   readonly #sizes = new DatabaseSizes();
   #session: OwnSession | null = null;
-  /** What was seen since the last measurement; null when that is to be read from the tables. */
+  /** Observations since the last measurement; null when they have to be continued from the tables. */
   #since: { cpu: CpuAccount; others: MeterState['others']; logins: Logins | null } | null = null;
   /** Oids of the branches' databases at the last measurement. */
   #known: ReadonlySet<string> | null = null;
 
-  /** @param keeps whether measurements are written down, which one meter of a host does: the agent's */
-  constructor(settings: AgentSettings, { keeps }: { keeps: boolean }) {
+  /** @param stores whether measurements are stored, which only the agent's meter does */
+  constructor(settings: AgentSettings, { stores }: { stores: boolean }) {
     this.#settings = settings;
-    this.#keeps = keeps;
+    this.#stores = stores;
   }
 
-  /** To be called about once a second, so that sessions that come and go are seen. */
+  /** Must be called about once a second, so that short sessions are observed. */
   async sample(): Promise<ServerSample> {
     const session = await this.#open();
-    const { cpu, logins } = await this.#goOn(session);
+    const { cpu, logins } = await this.#resume(session);
     await logins?.poll();
-    const look = await sampleServer(session);
-    cpu.addSample(look);
-    return look;
+    const sample = await sampleServer(session);
+    cpu.addSample(sample);
+    return sample;
   }
 
   /** Measures all branches that are in use. */
   async measure(): Promise<Round> {
-    const look = await this.sample();
+    const sample = await this.sample();
     try {
-      const round = await this.#measure(look);
-      if (!this.#keeps) await this.#forget();
+      const round = await this.#measure(sample);
+      if (!this.#stores) await this.#forget();
       return round;
     } catch (error) {
       await this.#forget();
@@ -89,7 +89,7 @@ export class Meter {
     await session?.end();
   }
 
-  /** The next look goes on from what was written down last. */
+  /** The next sample continues from the stored state. */
   async #forget(): Promise<void> {
     const since = this.#since;
     this.#since = null;
@@ -109,24 +109,24 @@ export class Meter {
     return session;
   }
 
-  async #goOn(session: OwnSession) {
+  async #resume(session: OwnSession) {
     if (this.#since) return this.#since;
     const { rows } = await session.query('SELECT state FROM meter');
     const state = rows[0] ? MeterState.parse(rows[0].state) : null;
     this.#since = {
       cpu: new CpuAccount(state?.cpu ?? null),
       others: state?.others ?? {},
-      logins: this.#keeps ? new Logins(this.#settings, state?.pooled ?? []) : null,
+      logins: this.#stores ? new Logins(this.#settings, state?.pooled ?? []) : null,
     };
     return this.#since;
   }
 
-  async #measure(look: ServerSample): Promise<Round> {
+  async #measure(sample: ServerSample): Promise<Round> {
     const session = await this.#open();
-    const { cpu, others, logins } = await this.#goOn(session);
+    const { cpu, others, logins } = await this.#resume(session);
     const [databases, pooled] = await Promise.all([readDatabaseStatistics(session), this.#pooledClients()]);
     const branches = databases.filter(isBranch);
-    const sized = await this.#size(session, branches, look);
+    const sized = await this.#size(session, branches, sample);
 
     const changes = new Map(
       databases.map(({ statistics, branch }) => {
@@ -136,10 +136,10 @@ export class Meter {
     );
     const used = cpu.settle(changes);
     const arrived = (pooled.clients && logins?.newPooled(pooled.clients)) ?? new Map<string, number>();
-    // Sessions of a new branch so far, the proof's for one, were there before it was taken for zero.
+    // Sessions of a new branch so far, such as the proof's, are older than its baseline.
     const lasting = branches.filter(({ statistics }) => this.#known?.has(statistics.database) ?? true);
     logins?.forgetLocalExcept(new Set(lasting.map(({ name }) => name)));
-    const kept: { branch_id: string; seen: Statistics; totals: Totals }[] = [];
+    const changed: { branch_id: string; seen: Statistics; totals: Totals }[] = [];
     const projects = new Map<string, BranchMeasurement[]>();
     for (const { name, statistics, branch } of branches) {
       const { database: oid } = statistics;
@@ -149,7 +149,7 @@ export class Meter {
       const connections = (logins?.direct(name, change.sessions) ?? 0) + (arrived.get(name) ?? 0);
       const totals = addChange(branch.totals, change, { cpu_seconds: used.get(oid) ?? 0, connections });
       if (!isDeepStrictEqual([branch.seen, branch.totals], [statistics, totals])) {
-        kept.push({ branch_id: branch.branch_id, seen: statistics, totals });
+        changed.push({ branch_id: branch.branch_id, seen: statistics, totals });
       }
       const clients = pooled.clients?.filter((client) => client.database === name).length ?? 0;
       const measured = projects.get(branch.project_id) ?? [];
@@ -157,13 +157,13 @@ export class Meter {
       measured.push({
         branch_id: branch.branch_id,
         database_size_bytes: bytes,
-        active_connections: (look.direct.get(oid) ?? 0) + clients,
+        active_connections: (sample.direct.get(oid) ?? 0) + clients,
         cache_hit_ratio: cacheHitRatio(change),
         ...metricsOf(totals),
       });
     }
     this.#known = new Set(branches.map(({ statistics }) => statistics.database));
-    if (this.#keeps) await this.#keep(session, databases, kept);
+    if (this.#stores) await this.#store(session, databases, changed);
     const observed_at = new Date().toISOString();
     return {
       measurements: [...projects].map(([project_id, branches]) => ({ project_id, observed_at, branches })),
@@ -172,31 +172,31 @@ export class Meter {
     };
   }
 
-  /** @returns how many were sized anew */
+  /** @returns how many databases were sized */
   async #size(
     session: OwnSession,
     branches: readonly MeasuredDatabase[],
-    look: ServerSample,
+    sample: ServerSample,
   ): Promise<number> {
     const statistics = branches.map((branch) => branch.statistics);
-    const due = this.#sizes.due(statistics, look.inTransaction);
+    const due = this.#sizes.due(statistics, sample.inTransaction);
     this.#sizes.record(statistics, due.length > 0 ? await readSizes(session, due) : new Map());
     return due.length;
   }
 
-  /** A pooler that is away has no clients; it keeps nothing else from being measured. */
+  /** When the pooler is unavailable, everything but its clients is measured. */
   async #pooledClients(): Promise<{ clients: PooledClient[] | null; trouble: unknown }> {
     try {
-      const late = sleep(POOLER_WITHIN_MS, undefined, { ref: false }).then(() => {
-        throw new Error(`PgBouncer does not answer within ${POOLER_WITHIN_MS / 1000} s`);
+      const timeout = sleep(POOLER_WITHIN_MS, undefined, { ref: false }).then(() => {
+        throw new Error(`PgBouncer did not respond within ${POOLER_WITHIN_MS / 1000} s`);
       });
-      return { clients: await Promise.race([withConsole(this.#settings, showClients), late]), trouble: null };
+      return { clients: await Promise.race([withConsole(this.#settings, showClients), timeout]), trouble: null };
     } catch (trouble) {
       return { clients: null, trouble };
     }
   }
 
-  async #keep(session: OwnSession, databases: readonly MeasuredDatabase[], branches: readonly object[]) {
+  async #store(session: OwnSession, databases: readonly MeasuredDatabase[], branches: readonly object[]) {
     const since = this.#since;
     if (!since?.cpu.state) return;
     since.others = Object.fromEntries(
@@ -208,7 +208,7 @@ export class Meter {
       pooled: since.logins?.counted ?? [],
     };
     await session.query(
-      `WITH kept AS (INSERT INTO meter (state) VALUES ($2) ON CONFLICT (id) DO UPDATE SET state = excluded.state)
+      `WITH stored AS (INSERT INTO meter (state) VALUES ($2) ON CONFLICT (id) DO UPDATE SET state = excluded.state)
        UPDATE branch_usage AS usage SET seen = now.seen, totals = now.totals
        FROM jsonb_to_recordset($1) AS now (branch_id uuid, seen jsonb, totals jsonb)
        WHERE usage.branch_id = now.branch_id`,

@@ -1,19 +1,19 @@
 import { readFileSync } from 'node:fs';
 
-/** What the kernel says of a process (proc(5), /proc/pid/stat). Times are in seconds. */
+/** Times of a process in seconds (proc(5), /proc/pid/stat). */
 export interface ProcessTimes {
   parent: number;
-  /** Tells it from another process that gets the same number later. */
+  /** Distinguishes it from a later process with the same id. */
   startedAt: number;
   cpu: number;
-  /** CPU of children that ended and were waited for, with theirs. */
+  /** CPU of children that ended and were waited for, including their own such children. */
   childrenCpu: number;
 }
 
-/** USER_HZ, which Linux keeps at 100 for programs on every processor Node runs on. */
+/** USER_HZ, which is 100 on every architecture that Node supports on Linux. */
 const TICKS_PER_SECOND = 100;
 
-/** Null when there is no such process any more. The kernel answers from memory, sooner than another thread would. */
+/** Null when the process is gone. Reads synchronously, because the kernel serves the file from memory. */
 export function readProcessTimes(pid: number): ProcessTimes | null {
   try {
     return parseProcessTimes(readFileSync(`/proc/${pid}/stat`, 'latin1'));
@@ -25,7 +25,7 @@ export function readProcessTimes(pid: number): ProcessTimes | null {
 /** The second field is the program's name in brackets, which may itself hold spaces and brackets. */
 export function parseProcessTimes(stat: string): ProcessTimes {
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-  // Numbered as in proc(5), which counts from 1 and has the two fields before.
+  // Numbered as in proc(5), which counts from 1 and includes the two fields before.
   const field = (number: number) => Number(fields[number - 3]);
   return {
     parent: field(4),

@@ -4,11 +4,11 @@ import { ZERO_TOTALS, type Statistics, type Totals } from './counters.ts';
 import type { ProcessSample, SeenProcess } from './cpu-account.ts';
 import { readProcessTimes } from './process-times.ts';
 
-/** What PostgreSQL does at one moment. */
+/** PostgreSQL's activity at one instant. */
 export interface ServerSample extends ProcessSample {
   /** Sessions over the network, by the database's oid. */
   direct: Map<string, number>;
-  /** Oids of databases in which somebody is in a transaction. */
+  /** Oids of databases with an open transaction. */
   inTransaction: Set<string>;
 }
 
@@ -22,7 +22,7 @@ interface ActivityRow {
   own: boolean;
 }
 
-/** Straight from the function below `pg_stat_activity`, which joins names to it that nobody needs here. */
+/** Reads the function below `pg_stat_activity`, because the view joins names that are not needed here. */
 const ACTIVITY = `
   SELECT pid, nullif(datid, 0)::text AS database, backend_type, client_addr IS NOT NULL AS over_network,
          xact_start IS NOT NULL AS in_transaction, pid = pg_backend_pid() AS own,
@@ -35,7 +35,7 @@ const KINDS: Record<string, SeenProcess['kind']> = {
   'parallel worker': 'parallel worker',
 };
 
-/** Looks at all processes of the server, and at what each has used of the processor. */
+/** Samples all processes of the server, and the CPU time that each has used. */
 export async function sampleServer(session: Session): Promise<ServerSample> {
   const { rows } = await session.query<ActivityRow>(ACTIVITY);
   const processes: SeenProcess[] = [];
@@ -54,9 +54,9 @@ export async function sampleServer(session: Session): Promise<ServerSample> {
     const key = `${pid} ${times.startedAt}`;
     processes.push({ key, database, kind, cpu: times.cpu, activeMs: own ? 0 : active_ms });
   }
-  // Last: whoever was alive above and is not any more is in this account, or will be in the next.
+  // Read last: a process that ended since the query is in this sum, or in the next one.
   const postmaster = readProcessTimes(postmasterPid);
-  if (!postmaster) throw new Error("PostgreSQL's processes can't be seen in /proc");
+  if (!postmaster) throw new Error("PostgreSQL's processes are not visible in /proc: mount it without hidepid");
   return {
     at: performance.now(),
     postmaster: `${postmasterPid} ${postmaster.startedAt}`,
@@ -67,7 +67,7 @@ export async function sampleServer(session: Session): Promise<ServerSample> {
   };
 }
 
-/** A branch whose use is measured: from its proof on. */
+/** A branch whose usage is measured, which begins with its proof. */
 export interface MeasuredBranch {
   project_id: string;
   branch_id: string;
@@ -82,7 +82,7 @@ export interface MeasuredDatabase {
   branch: MeasuredBranch | null;
 }
 
-/** As `Statistics` names them, times in milliseconds. */
+/** The columns of `Statistics`; times in milliseconds. */
 const STATISTICS = `
   stat.datid::text AS database, stat.stats_reset::text AS database_reset,
   server.started AS server_started, server.reset AS shared_reset,
@@ -97,7 +97,7 @@ const SERVER = `(
 
 type Row = Statistics & { name: string } & (MeasuredBranch | { [Field in keyof MeasuredBranch]: null });
 
-/** The statistics of every database, and what is known of its branch, in one statement. */
+/** The statistics of every database with its branch's stored usage, in one statement. */
 export async function readDatabaseStatistics(session: Session): Promise<MeasuredDatabase[]> {
   const { rows } = await session.query<Row>(
     `SELECT stat.datname AS name, ${STATISTICS},
@@ -115,11 +115,12 @@ export async function readDatabaseStatistics(session: Session): Promise<Measured
   }));
 }
 
-const STATEMENT_TOOK_TOO_LONG = '57014';
+/** `query_canceled`, here by `statement_timeout`. */
+const QUERY_CANCELED = '57014';
 
 /**
- * Sizes in bytes by oid. One that has just been dropped has none, nor has one with so many files that it takes too
- * long: a tenant who makes them must not keep the others from being measured.
+ * Sizes in bytes by oid. A database is missing when it was just dropped, or when its number of files makes sizing it
+ * exceed the statement timeout: a tenant that creates them must not prevent the measurement of others.
  */
 export async function readSizes(
   session: Queryable,
@@ -132,7 +133,7 @@ export async function readSizes(
     );
     return new Map(rows.flatMap(({ oid, bytes }) => (bytes === null ? [] : [[oid, Number(bytes)]])));
   } catch (error) {
-    if (sqlState(error) !== STATEMENT_TOOK_TOO_LONG) throw error;
+    if (sqlState(error) !== QUERY_CANCELED) throw error;
     const sizes: [string, number][] = [];
     if (databases.length > 1)
       for (const database of databases) sizes.push(...(await readSizes(session, [database])));
@@ -140,7 +141,7 @@ export async function readSizes(
   }
 }
 
-/** Takes what the database's statistics say now for zero, once: what made the branch is no use of it. */
+/** Stores the database's present statistics as the zero of its usage, once: the branch's creation is not usage. */
 export const setBaseline = (db: Queryable, branchId: string) =>
   db.query(
     `UPDATE branch_usage SET totals = $2, seen = to_jsonb(now)

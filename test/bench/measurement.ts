@@ -34,7 +34,7 @@ statistics within 120 measurements.`;
 /** @param signal ends it */
 export async function measureMeasurement(signal: AbortSignal): Promise<Report> {
   const servers = await startHost();
-  const meter = new Meter(servers.settings, { keeps: true });
+  const meter = new Meter(servers.settings, { stores: true });
   const session = await servers.connect();
   const missing = exporterHindrance();
   const exporter = missing ? null : new Exporter(await freePort());

@@ -309,7 +309,7 @@ describe('by hand', () => {
 });
 
 test("no session of a meter enters a tenant's database", async () => {
-  const by = new Meter(servers.settings, { keeps: false });
+  const by = new Meter(servers.settings, { stores: false });
   await by.measure();
   const rows = await servers.query<{ datname: string }>(
     "SELECT DISTINCT datname FROM pg_stat_activity WHERE application_name = 'branchgate-agent'",

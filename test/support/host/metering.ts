@@ -24,7 +24,7 @@ export class TestMeter {
   readonly meter: Meter;
 
   constructor({ settings }: TestHost) {
-    this.meter = new Meter(settings, { keeps: true });
+    this.meter = new Meter(settings, { stores: true });
   }
 
   async read(branch: Branch): Promise<BranchMeasurement> {
