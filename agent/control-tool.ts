@@ -27,7 +27,7 @@ export async function runControlTool(words: readonly string[]): Promise<number> 
     await program.parseAsync(words, { from: 'user' });
     return EXIT_CODES.ok.code;
   } catch (error) {
-    // Commander has printed its own errors, and what was asked for with --help.
+    // Commander has already printed its error or the help.
     if (error instanceof CommanderError)
       return error.exitCode === 0 ? EXIT_CODES.ok.code : EXIT_CODES.usage.code;
     const explanation = explain(error);
@@ -38,7 +38,7 @@ export async function runControlTool(words: readonly string[]): Promise<number> 
 
 function controlTool(): Command {
   const program = new Command(NAME)
-    .description('The agent of a database host, and every operation of it by hand.')
+    .description('The agent of a database host, and each of its operations as a command.')
     .version(manifest.version)
     .option('--json', 'print results as JSON')
     .configureHelp({ showGlobalOptions: true })
@@ -56,7 +56,7 @@ function controlTool(): Command {
   return program;
 }
 
-/** Every command throws instead of ending the process, and shows its help alike. */
+/** Makes every command throw instead of ending the process, and applies the help settings to all. */
 function inheritSettings(parent: Command) {
   parent.exitOverride();
   for (const command of parent.commands) {

@@ -1,35 +1,35 @@
 import { Argument, Command } from 'commander';
 
-/** What can follow a path of commands: subcommands and flags. */
-interface Place {
+/** The subcommands and flags that can follow a path of commands. */
+interface Position {
   path: string[];
   words: { word: string; description: string }[];
 }
 
-/** Prints a script that completes commands and flags: `source <(branchgate-agent completion bash)`. */
+/** Prints a script that completes commands and flags, for `source <(branchgate-agent completion bash)`. */
 export const completionCommand = (program: Command) =>
   new Command('completion')
-    .description('Print a completion script for a shell')
+    .description('Print a shell completion script')
     .addArgument(new Argument('<shell>').choices(Object.keys(SCRIPTS)))
     .action((shell: string) => {
-      process.stdout.write(SCRIPTS[shell]?.(program.name(), placesBelow(program, [])) ?? '');
+      process.stdout.write(SCRIPTS[shell]?.(program.name(), positionsBelow(program, [])) ?? '');
     });
 
-function placesBelow(command: Command, path: string[]): Place[] {
+function positionsBelow(command: Command, path: string[]): Position[] {
   const subcommands = command.commands.map((sub) => ({ word: sub.name(), description: sub.description() }));
   const flags = command.options.map(({ long, description }) => ({ word: long ?? '', description }));
-  const below = command.commands.flatMap((sub) => placesBelow(sub, [...path, sub.name()]));
+  const below = command.commands.flatMap((sub) => positionsBelow(sub, [...path, sub.name()]));
   return [{ path, words: [...subcommands, ...flags] }, ...below];
 }
 
-const SCRIPTS: Record<string, (name: string, places: Place[]) => string> = {
+const SCRIPTS: Record<string, (name: string, positions: Position[]) => string> = {
   bash: bashScript,
-  zsh: (name, places) => `autoload -U +X bashcompinit && bashcompinit\n${bashScript(name, places)}`,
+  zsh: (name, positions) => `autoload -U +X bashcompinit && bashcompinit\n${bashScript(name, positions)}`,
   fish: fishScript,
 };
 
-function bashScript(name: string, places: Place[]): string {
-  const cases = places
+function bashScript(name: string, positions: Position[]): string {
+  const cases = positions
     .map(
       ({ path, words }) => `    '${path.join(' ')}') words='${words.map(({ word }) => word).join(' ')}' ;;`,
     )
@@ -49,8 +49,8 @@ complete -o default -F ${completer} ${name}
 `;
 }
 
-function fishScript(name: string, places: Place[]): string {
-  return places
+function fishScript(name: string, positions: Position[]): string {
+  return positions
     .flatMap(({ path, words }) =>
       words.map(({ word, description }) => {
         const offer = word.startsWith('--') ? `-l ${word.slice(2)}` : `-a ${word}`;

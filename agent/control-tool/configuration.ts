@@ -25,14 +25,14 @@ interface Options {
   poolerUser?: string;
 }
 
-/** For setting up a real host: prints one server file, made from the agent's own settings. */
+/** Prints one configuration file for a new host, from the agent's own settings. */
 export const configurationCommand = () =>
   new Command('configuration')
-    .description('Print a configuration file of PostgreSQL or PgBouncer as the agent needs it')
+    .description('Print a configuration file of PostgreSQL or PgBouncer that the agent requires')
     .addArgument(new Argument('<file>').choices(Object.keys(FILES)))
-    .requiredOption('--tls-cert <path>', 'certificate that both servers show (PEM)')
-    .requiredOption('--tls-key <path>', 'its key (PEM)')
-    .option('--listen <addresses>', 'addresses both servers listen on', '*')
+    .requiredOption('--tls-cert <path>', 'TLS certificate of both servers (PEM)')
+    .requiredOption('--tls-key <path>', 'private key of the certificate (PEM)')
+    .option('--listen <addresses>', 'addresses that both servers listen on', '*')
     .option('--agent-user <user>', "the agent's and PostgreSQL's system user", userInfo().username)
     .option('--pooler-user <user>', "PgBouncer's system user (default: the agent's)")
     .action((file: string, options: Options) => {

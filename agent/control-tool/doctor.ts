@@ -9,19 +9,19 @@ import { readShellSettings } from './with-host.ts';
 
 const problem = (sentence: string): Finding => ({ severity: 'problem', sentence });
 
-/** Looks at everything, however much of it is broken, and says what to do. */
+/** Checks as much as possible, even when a server is down, and says what to do. */
 export const doctorCommand = () =>
   new Command('doctor')
-    .description('Check settings, enrolment and both servers, and say what to do')
+    .description('Check settings, enrolment and both servers, and suggest corrections')
     .action(async (_options, command: Command) => {
       const settings = readShellSettings();
       const [enrolment, servers] = await Promise.all([examineEnrolment(settings), examineServers(settings)]);
       const findings = [...enrolment, ...servers.findings];
       const lines = findings.map(({ severity, sentence }) => `${severity}: ${sentence}`);
-      const verdict = findings.length === 0 ? ['Everything is as it should be.'] : lines;
+      const report = findings.length === 0 ? ['No problems found.'] : lines;
       print(command, { ...servers.versions, findings }, [
         ...Object.entries(servers.versions).map(([name, version]) => `${name}: ${version}`),
-        ...verdict,
+        ...report,
       ]);
       if (findings.some(({ severity }) => severity === 'problem')) throw new ProblemsFound();
     });

@@ -15,17 +15,17 @@ interface Options {
 
 export const enrolCommand = () =>
   new Command('enrol')
-    .description('Make this host known to its gateway, once, with a one-time token')
-    .option('--gateway <url>', "the gateway's address (default: GATEWAY_URL)")
+    .description('Register this host with its gateway, once, with a one-time token')
+    .option('--gateway <url>', 'address of the gateway (default: GATEWAY_URL)')
     .requiredOption(
       '--token <token>',
       'the one-time token; `@file` reads it from a file, `-` from standard input',
     )
-    .option('--force', 'replace the identity of a host that is enrolled already')
+    .option('--force', 'replace the identity of a host that is already enrolled')
     .action(async (options: Options, command: Command) => {
       const settings = readShellSettings();
       const gatewayUrl = options.gateway ?? settings.GATEWAY_URL;
-      if (!gatewayUrl) throw new UsageError('which gateway? Give --gateway, or set GATEWAY_URL');
+      if (!gatewayUrl) throw new UsageError('the address of the gateway is missing: give --gateway, or set GATEWAY_URL');
       const token = String(await readValue('text', 'token', options.token));
       const { host_id } = await enrol({
         gatewayUrl,

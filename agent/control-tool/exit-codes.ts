@@ -2,46 +2,47 @@ import { HOST_FAILURES, type HostFailureCode } from '../../shared/protocol/host-
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
 
-/** What the control tool's exit code says; part of its help. */
+/** The control tool's exit codes; part of its help. */
 export const EXIT_CODES = {
   ok: { code: 0, meaning: 'done' },
   failed: { code: 1, meaning: 'failed, or `doctor` found a problem' },
-  usage: { code: 2, meaning: 'wrong usage: nothing was done' },
-  refused: { code: 3, meaning: 'refused as things are now: nothing was changed' },
-  unreachable: { code: 4, meaning: 'a server of this host, or the gateway, does not answer' },
+  usage: { code: 2, meaning: 'wrong usage; nothing was done' },
+  refused: { code: 3, meaning: 'refused in the present state; nothing was changed' },
+  unreachable: { code: 4, meaning: 'a server of this host, or the gateway, is unreachable' },
 } as const;
 
-/** What the person at the shell can do about it. */
+/** What the operator can do about a failure. */
 const ADVICE: Partial<Record<HostFailureCode, string>> = {
-  SOURCE_BUSY: 'wait for that session to end its transaction, or give --busy-wait more milliseconds',
-  SOURCE_MISSING: '`list` shows the databases there are',
-  DATABASE_NAME_HELD: '`list` shows whose it is; drop that branch first',
-  INVALID_CALL: '--help shows what is expected',
-  PROOF_FAILED: "check the password, and PgBouncer's log",
+  SOURCE_BUSY: 'wait until the session has ended its transaction, or give a longer --busy-wait',
+  SOURCE_MISSING: 'run `list` to see the databases',
+  DATABASE_NAME_HELD: 'run `list` to see its branch, and drop that branch first',
+  INVALID_CALL: 'run the command with --help to see its options',
+  PROOF_FAILED: "check the password and PgBouncer's log",
   POSTGRES_UNAVAILABLE:
-    'start PostgreSQL, check POSTGRES_SOCKET_DIR and POSTGRES_PORT, run this as its system user',
-  POOLER_UNAVAILABLE: 'start PgBouncer, check POOLER_SOCKET_DIR and POOLER_PORT, run this as its system user',
-  RULES_NOT_APPLIED: '`doctor` says what is wrong with the set-up',
-  HOST_BUSY: 'try again in a moment',
-  HOST_FULL: 'make room in the data directory',
+    'start PostgreSQL, check POSTGRES_SOCKET_DIR and POSTGRES_PORT, and run this command as its system user',
+  POOLER_UNAVAILABLE:
+    'start PgBouncer, check POOLER_SOCKET_DIR and POOLER_PORT, and run this command as its system user',
+  RULES_NOT_APPLIED: 'run `doctor` to check the configuration',
+  HOST_BUSY: 'try again shortly',
+  HOST_FULL: 'free disk space in the data directory',
 };
 
-/** The command line, or the environment, asks for something impossible. */
+/** The command line or the environment is invalid. */
 export class UsageError extends Error {
   override readonly name = 'UsageError';
 }
 
-/** The gateway, not a server of this host, does not do what was asked. */
+/** The gateway refused the request, or is unreachable. */
 export class GatewayError extends Error {
   override readonly name = 'GatewayError';
 }
 
-/** `doctor` has told what is wrong; there is nothing to add. */
+/** `doctor` has printed the problems; there is nothing to add. */
 export class ProblemsFound extends Error {
   override readonly name = 'ProblemsFound';
 }
 
-/** One line: what is wrong, then what to do. Empty when it was said already. */
+/** One line: what is wrong, then what to do. Empty when it was already printed. */
 export function explain(thrown: unknown): string {
   const error = asHostError(thrown);
   if (error instanceof ProblemsFound) return '';

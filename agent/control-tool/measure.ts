@@ -13,9 +13,9 @@ interface Options {
 export const measureCommand = () =>
   new Command('measure')
     .description('Measure all branches: size, connections, CPU, transactions, rows')
-    .option('--stream', 'go on until interrupted: one JSON object a line, one line a project')
-    .option('--interval <seconds>', 'how often (default: MEASURE_INTERVAL_SECONDS)', readSeconds)
-    .addHelpText('after', '\nTotals are those that the agent has written down, and what has come since.')
+    .option('--stream', 'repeat until interrupted; prints one JSON object per line and project')
+    .option('--interval <seconds>', 'interval of --stream (default: MEASURE_INTERVAL_SECONDS)', readSeconds)
+    .addHelpText('after', '\nTotals are those that the agent stored last, plus the usage since then.')
     .action(async ({ stream, interval }: Options, command: Command) => {
       const settings = readShellSettings();
       const meter = new Meter(settings, { stores: false });
@@ -31,7 +31,7 @@ export const measureCommand = () =>
 function readSeconds(text: string): number {
   const seconds = Number(text);
   if (Number.isInteger(seconds) && seconds >= 1 && seconds <= 3600) return seconds;
-  throw new InvalidArgumentError('a whole number from 1 to 3600');
+  throw new InvalidArgumentError('Give a whole number from 1 to 3600.');
 }
 
 async function streamMeasurements(meter: Meter, seconds: number): Promise<void> {

@@ -1,5 +1,6 @@
 import { Command, Option } from 'commander';
 import { z } from 'zod';
+import { ROWS_MAX } from '../../shared/limits.ts';
 import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import { runOperation } from '../operations/handlers.ts';
 import { print, progressLine } from './output.ts';
@@ -9,50 +10,50 @@ import { withHost } from './with-host.ts';
 type Parameter = { [M in Method]: keyof Params<M> }[Method];
 
 const PARAMETER_HELP: Record<Parameter, string> = {
-  job_id: 'job this is part of; the same id again finishes what it began',
-  project_id: 'project of the branch',
+  job_id: 'id of the job; repeat a failed command with the same id to finish it',
+  project_id: 'id of the project',
   branch_id: 'id of the branch',
-  database: "the branch's database name, db_…",
-  source: 'database to clone; an empty one when left out',
-  busy_wait: 'milliseconds to wait for sessions of the source that are in a transaction',
+  database: 'database name of the branch, db_…',
+  source: 'database to clone (default: creates an empty one)',
+  busy_wait: 'milliseconds to wait until sessions of the source have ended their transactions',
   verifiers: 'SCRAM-SHA-256 verifiers: {"owner": …, "read_write": …, "read_only": …}',
   access: '{"revision": 1, "rules": [{"branch_id": null, "cidr": "192.0.2.0/24"}]}',
-  password: "the read-write login's password",
-  schema: "the table's schema",
-  table: "the table's name",
-  after: 'go on after this table: {"schema": "public", "name": "author"}; from the first when left out',
-  limit: 'how many rows, 50 at most',
-  offset: 'how many rows to pass over',
+  password: 'password of the read-write login',
+  schema: 'schema of the table',
+  table: 'name of the table',
+  after: 'list tables after this one: {"schema": "public", "name": "author"} (default: from the first)',
+  limit: `maximum number of rows, up to ${ROWS_MAX}`,
+  offset: 'number of rows to skip',
   primary_key: 'columns of the key: ["id"]',
-  id: 'value of each of these columns in the row: [7]',
-  ids: 'the same of each row to delete: [[7], [8]]',
-  column: 'column of the cell',
-  value: 'what to write; null when left out',
-  expected: 'what the cell must hold now: {"value": "old"}; anything when left out',
+  id: 'values of the key columns: [7]',
+  ids: 'values of the key columns of each row to delete: [[7], [8]]',
+  column: 'name of the column to change',
+  value: 'new value (default: null)',
+  expected: 'required present value: {"value": "old"} (default: any)',
 };
 
 const GROUP_HELP: Record<string, string> = {
-  host: 'What this host is and holds',
-  branch: 'Make and drop a branch, step by step',
+  host: 'Describe this host and its contents',
+  branch: 'Create and drop a branch, step by step',
   project: 'Drop a project',
-  access: 'Network rules',
-  table: 'Tables of a branch',
-  row: "Rows of a branch's table, read and changed as its read-write login",
+  access: 'Apply network rules, closures and write blocks',
+  table: 'List the tables of a branch',
+  row: 'Read and change rows of a branch as its read-write login',
 };
 
-/** A parameter of an operation as its flag. */
+/** A parameter of an operation as a command-line flag. */
 interface Flag {
   parameter: Parameter;
   kind: ValueKind;
-  /** Left out means null. */
+  /** Whether the flag may be omitted, which means null. */
   nullable: boolean;
 }
 
 const VALUE_NAMES: Record<ValueKind, string> = { text: '<text>', number: '<number>', json: '<json>' };
 
-const VALUE_HELP = 'A value `@file` is read from that file, `-` from standard input: use it for passwords.';
+const VALUE_HELP = '`@file` reads a value from a file, `-` from standard input. Use either for passwords.';
 
-/** One command an operation of the protocol: `branch.clone` becomes `branch clone`, a flag each parameter. */
+/** One command per operation of the protocol, one flag per parameter: `branch.clone` becomes `branch clone`. */
 export function operationCommands(): Command[] {
   const groups = new Map<string, Command>();
   for (const method of Object.keys(OPERATIONS) as Method[]) {
@@ -98,7 +99,7 @@ interface Shape {
 
 const KINDS: Record<string, ValueKind> = { string: 'text', integer: 'number', number: 'number' };
 
-/** The flags follow from the schema, so that the control tool never lags behind the protocol. */
+/** Derives the flags from the schema, so that the control tool always matches the protocol. */
 function flagsOf(params: z.ZodType): Flag[] {
   const { properties = {} } = z.toJSONSchema(params, { io: 'input' }) as Shape;
   return Object.entries(properties).map(([parameter, shape]) => {

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 
-/** Prints a result on standard output: one JSON document with `--json`, else the lines that `plain` makes. */
+/** Prints a result on standard output: one JSON document with `--json`, otherwise the lines of `plain`. */
 export function print(command: Command, result: object, plain: string[] = describe(result)): void {
   const { json } = command.optsWithGlobals<{ json?: boolean }>();
   process.stdout.write(json ? `${JSON.stringify(result)}\n` : plain.map((line) => `${line}\n`).join(''));
@@ -16,7 +16,7 @@ function show(value: unknown): string {
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
 
-/** Columns as wide as their widest cell. */
+/** Aligns columns to the width of their widest cell. */
 export function table(rows: readonly (readonly string[])[]): string[] {
   const [head = []] = rows;
   const widths = head.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
@@ -28,7 +28,7 @@ export function table(rows: readonly (readonly string[])[]): string[] {
   );
 }
 
-/** A line on a terminal that keeps being rewritten; nothing when standard error goes elsewhere. */
+/** Progress in one line that is rewritten; prints nothing unless standard error is a terminal. */
 export function progressLine() {
   const { stderr } = process;
   if (!stderr.isTTY) return { update: undefined, clear: () => {} };

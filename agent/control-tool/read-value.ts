@@ -11,20 +11,20 @@ const PARSERS: Record<ValueKind, (value: string) => unknown> = {
 };
 
 /**
- * The value of a flag; null when it was left out. `@file` and `-` keep a secret out of the list of processes
- * and out of the shell's history.
+ * The value of a flag; null when it was omitted. `@file` and `-` hide a secret from the process list and the shell's
+ * history.
  * @throws UsageError that names the flag, never its value
  */
 export async function readValue(kind: ValueKind, name: string, given: string | undefined): Promise<unknown> {
   if (given === undefined) return null;
   const flag = `--${name.replaceAll('_', '-')}`;
   const value = await content(given).catch((error: Error) => {
-    throw new UsageError(`${flag}: ${error.message}`);
+    throw new UsageError(`${flag} cannot be read: ${error.message}`);
   });
   try {
     return PARSERS[kind](value);
   } catch {
-    throw new UsageError(`${flag}: not valid JSON`);
+    throw new UsageError(`${flag} is not valid JSON: run the command with --help to see an example`);
   }
 }
 

@@ -8,16 +8,16 @@ import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
 import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
-import { runOperation } from '../operations/handlers.ts';
+import { performOperation } from '../operations/handlers.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 
-/** Operations that still run when the agent is told to stop get this long. */
+/** Time for operations in progress when the agent is signalled to stop. */
 const FINISH_WITHIN_MS = 8_000;
 
 export const runCommand = () =>
   new Command('run')
-    .description('Run the agent: put the host in order, then serve the gateway until SIGTERM')
+    .description('Run the agent: recover the host, then serve the gateway until SIGTERM')
     .action(runAgent);
 
 async function runAgent(): Promise<void> {
@@ -38,7 +38,7 @@ async function runAgent(): Promise<void> {
   await watch.look();
   let link: AgentLink | null = null;
   const report = (measurement: ProjectMeasurement) => link?.notify('measurement', measurement);
-  const watching = Promise.all([
+  const loops = Promise.all([
     watch.keepLooking(signal),
     new AttemptWatch(host, log).run(signal),
     runMeasurementLoop({ settings, log, report, signal }),
@@ -52,20 +52,20 @@ async function runAgent(): Promise<void> {
       link = linked;
     },
     handle: (method, params) => {
-      const operation = runOperation(host, method, params);
+      const operation = performOperation(host, method, params);
       running.add(operation);
       const forget = () => running.delete(operation);
       operation.then(forget, forget);
       return operation;
     },
   });
-  await watching;
+  await loops;
   const finishing = Promise.allSettled([...running, host.rows.walks.close()]);
   await Promise.race([finishing, sleep(FINISH_WITHIN_MS)]);
   log('agent.stopped', { unfinished: running.size });
 }
 
-/** One JSON object a line, for the journal. */
+/** Writes one JSON object per line, for the journal. */
 function log(event: string, fields: Record<string, unknown> = {}) {
   process.stdout.write(`${JSON.stringify({ at: new Date().toISOString(), event, ...fields })}\n`);
 }

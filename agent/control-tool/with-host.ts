@@ -2,7 +2,7 @@ import { closeHost, type Host, openHost } from '../host.ts';
 import { type AgentSettings, readSettings } from '../settings.ts';
 import { UsageError } from './exit-codes.ts';
 
-/** @throws UsageError naming the variables that are wrong */
+/** The settings in the environment. @throws UsageError that names the invalid variables */
 export function readShellSettings(): AgentSettings {
   try {
     return readSettings(process.env);
@@ -11,7 +11,7 @@ export function readShellSettings(): AgentSettings {
   }
 }
 
-/** Runs `action` on this host, beside the agent if it runs. */
+/** Runs `action` on this host; the agent may run at the same time. */
 export async function withHost<T>(action: (host: Host) => Promise<T>): Promise<T> {
   const host = await openHost(readShellSettings());
   try {

@@ -5,14 +5,12 @@ import {
   type RequestFrame,
   RPC_ERRORS,
 } from '../../shared/protocol/frames.ts';
-import {
-  HOST_FAILURES,
-  type HostFailure,
-  type HostFailureCode,
-} from '../../shared/protocol/host-failures.ts';
-import { type Method, OPERATIONS } from '../../shared/protocol/operations.ts';
+import type { HostFailure } from '../../shared/protocol/host-failures.ts';
+import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
+import { HostError } from '../servers/host-error.ts';
 
-export type Handle = (method: Method, params: unknown) => Promise<unknown>;
+/** Runs one operation with parsed parameters. */
+export type Handle = <M extends Method>(method: M, params: Params<M>) => Promise<unknown>;
 export type Log = (event: string, fields?: Record<string, unknown>) => void;
 
 interface Run {
@@ -73,7 +71,7 @@ export class Dispatcher {
    * Joins an identical run. A different call about the same subject waits until the run ends. Concurrent operations
    * (`sideBySide`) do neither.
    */
-  #run(method: Method, params: object): Promise<unknown> {
+  #run(method: Method, params: Params<Method>): Promise<unknown> {
     if (OPERATIONS[method].sideBySide) return this.#handle(method, params);
     const subject = JSON.stringify([method, ...SUBJECT_FIELDS.map((field) => Reflect.get(params, field))]);
     const parameters = JSON.stringify(params);
@@ -87,9 +85,9 @@ export class Dispatcher {
     return run.result;
   }
 
-  /** A failure with a code is sent to the edge; the reason of any other goes to this host's log only. */
+  /** A HostError is sent to the edge; the reason of any other error goes to this host's log only. */
   #failureOf(method: Method, error: unknown): HostFailure {
-    if (isHostFailure(error)) return error;
+    if (error instanceof HostError) return error;
     this.#log('operation.failed', {
       method,
       reason: error instanceof Error ? (error.stack ?? error.message) : String(error),
@@ -113,9 +111,3 @@ export const errorFrame = (
 });
 
 const isMethod = (name: string): name is Method => Object.hasOwn(OPERATIONS, name);
-
-function isHostFailure(error: unknown): error is HostFailure {
-  if (typeof error !== 'object' || error === null) return false;
-  const { code, message } = error as { code?: HostFailureCode; message?: unknown };
-  return typeof code === 'string' && Object.hasOwn(HOST_FAILURES, code) && typeof message === 'string';
-}

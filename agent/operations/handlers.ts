@@ -38,9 +38,25 @@ const HANDLERS: Handlers = {
 };
 
 /**
- * Runs an operation on this host.
- * @param params from outside, checked here
- * @throws HostError for what the caller is to know; anything else is a fault of the agent
+ * Runs an operation with parameters that are already parsed, as the link's dispatcher does.
+ * @throws HostError for an expected failure; any other error is a fault of the agent
+ */
+export async function performOperation<M extends Method>(
+  host: Host,
+  method: M,
+  params: Params<M>,
+  onProgress?: OnProgress,
+): Promise<Result<M>> {
+  try {
+    return await HANDLERS[method](host, params, onProgress);
+  } catch (error) {
+    throw asHostError(error);
+  }
+}
+
+/**
+ * Parses the parameters, then runs the operation.
+ * @throws HostError INVALID_CALL for invalid parameters, else as `performOperation`
  */
 export async function runOperation<M extends Method>(
   host: Host,
@@ -50,13 +66,9 @@ export async function runOperation<M extends Method>(
 ): Promise<Result<M>> {
   const reading = OPERATIONS[method].params.safeParse(params);
   if (!reading.success) {
-    // Where it is wrong, not what was there: a value may be a secret.
-    const places = reading.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`);
-    throw new HostError('INVALID_CALL', places.join('; '));
+    // Names the fields but not their values, which may be secret.
+    const problems = reading.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`);
+    throw new HostError('INVALID_CALL', problems.join('; '));
   }
-  try {
-    return await HANDLERS[method](host, reading.data as Params<M>, onProgress);
-  } catch (error) {
-    throw asHostError(error);
-  }
+  return performOperation(host, method, reading.data as Params<M>, onProgress);
 }
