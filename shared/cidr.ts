@@ -2,12 +2,12 @@ import ipaddr from 'ipaddr.js';
 
 export type CidrReading = { ok: true; cidr: string } | { ok: false; message: string };
 
-/** Cloudflare's shared address for calls from other Workers: anybody's, so never a creator's own. */
+/** Cloudflare's shared address for requests from other Workers. It identifies no client, so no rule is made for it. */
 export const CLOUDFLARE_WORKERS_ADDRESS = '2a06:98c0:3600::103';
 
 /**
- * Reads an address or network and writes it in the one form that the rule files carry.
- * A bare address becomes /32 or /128; IPv4-mapped IPv6 becomes IPv4; host bits are refused.
+ * Parses an address or network into the canonical form of the rule files.
+ * A bare address becomes /32 or /128; IPv4-mapped IPv6 becomes IPv4; host bits are rejected.
  */
 export function readCidr(text: string): CidrReading {
   const [address, prefix, ...rest] = text.split('/');
@@ -28,7 +28,7 @@ export function readCidr(text: string): CidrReading {
   return networkOf(parsed, length);
 }
 
-/** No zone index, no octal, hexadecimal or short IPv4 forms: what one reader takes for 10.0.0.1 another may not. */
+/** Rejects zone indexes, and octal, hexadecimal and short IPv4 forms, which parsers interpret differently. */
 export function isPlainAddress(address: string): boolean {
   return (
     ipaddr.IPv4.isValidFourPartDecimal(address) || (ipaddr.IPv6.isValid(address) && !address.includes('%'))

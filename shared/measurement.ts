@@ -2,7 +2,7 @@ import { z } from 'zod';
 
 const Count = z.int().nonnegative();
 
-/** Compute metrics of a branch (spec 2.7): but for the connections of this moment, totals since it was made. */
+/** Compute metrics of a branch (specification 2.7): totals since its creation, except for the active connections. */
 const Compute = z.strictObject({
   cpu_seconds: z.number().nonnegative(),
   active_connections: Count,
@@ -15,16 +15,16 @@ const Compute = z.strictObject({
   rows_deleted: Count,
 });
 
-/** One branch at one moment. */
+/** Metrics of one branch at one instant. */
 export const BranchMeasurement = Compute.extend({
   branch_id: z.uuid(),
   database_size_bytes: Count,
-  /** Blocks found in memory out of those read since the measurement before; null when none was read. */
+  /** Share of blocks found in memory among those read since the last measurement; null when none was read. */
   cache_hit_ratio: z.number().min(0).max(1).nullable(),
 });
 export type BranchMeasurement = z.output<typeof BranchMeasurement>;
 
-/** All branches of one project on their host, measured together. */
+/** Metrics of all branches of one project on their host, measured together. */
 export const ProjectMeasurement = z.strictObject({
   project_id: z.uuid(),
   /** By the host's clock, ISO 8601 UTC. */

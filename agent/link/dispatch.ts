@@ -69,10 +69,10 @@ export class Dispatcher {
 
   /**
    * Joins an identical run. A different call about the same subject waits until the run ends. Concurrent operations
-   * (`sideBySide`) do neither.
+   * (`concurrent`) do neither.
    */
   #run(method: Method, params: Params<Method>): Promise<unknown> {
-    if (OPERATIONS[method].sideBySide) return this.#handle(method, params);
+    if (OPERATIONS[method].concurrent) return this.#handle(method, params);
     const subject = JSON.stringify([method, ...SUBJECT_FIELDS.map((field) => Reflect.get(params, field))]);
     const parameters = JSON.stringify(params);
     const running = this.#runs.get(subject);

@@ -1,8 +1,8 @@
-/** Status of a branch (spec 3.1; `creating` is named there by the count of active branches). */
+/** Status of a branch (specification 3.1, which mentions `creating` in its count of active branches). */
 export const BRANCH_STATUSES = ['creating', 'active', 'expired', 'deleting', 'deleted', 'failed'] as const;
 export type BranchStatus = (typeof BRANCH_STATUSES)[number];
 
-/** Statuses that count against the cap on branches (spec section 7). */
+/** Statuses that count towards the branch limit (specification 7). */
 export const COUNTED_STATUSES = ['creating', 'active', 'expired'] as const satisfies readonly BranchStatus[];
 
 interface Transition {
@@ -10,7 +10,7 @@ interface Transition {
   to: BranchStatus;
 }
 
-/** What each event makes of a branch, and of which; in any other status the event is refused. */
+/** The transition of each event. In a status that `from` does not list, the event is refused. */
 export const BRANCH_TRANSITIONS = {
   proved: { from: ['creating'], to: 'active' },
   gave_up: { from: ['creating'], to: 'failed' },
@@ -18,13 +18,13 @@ export const BRANCH_TRANSITIONS = {
   extend: { from: ['active', 'expired'], to: 'active' },
   delete: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleted' },
   delete_project: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleting' },
-  /** Its database is gone from the host. */
+  /** Its database is missing on the host. */
   lost: { from: ['active', 'expired'], to: 'failed' },
-  /** The lost database is back; past its time to live, `expire` follows at once. */
+  /** The lost database is back. After its expiry time, `expire` follows immediately. */
   found: { from: ['failed'], to: 'active' },
 } as const satisfies Record<string, Transition>;
 
 export type BranchEvent = keyof typeof BRANCH_TRANSITIONS;
 
-/** Statuses in which `event` is possible, for the condition of an SQL update. */
+/** Statuses in which `event` is allowed, for the condition of an SQL update. */
 export const statusesAllowing = (event: BranchEvent): BranchStatus[] => [...BRANCH_TRANSITIONS[event].from];

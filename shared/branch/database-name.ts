@@ -1,6 +1,6 @@
 import { BRANCH_NAME_LENGTH } from './branch-name.ts';
 
-/** PostgreSQL's limit on an identifier, in bytes (spec section 8); all our names are ASCII. */
+/** PostgreSQL's limit on an identifier, in bytes (specification 8); all names here are ASCII. */
 export const DATABASE_NAME_MAX = 63;
 
 const PREFIX = 'db_';
@@ -9,11 +9,11 @@ const BRANCH_INFIX = '_br_';
 /** Database of a project's `main` branch: `db_<app_key>_<env>`. */
 export const mainDatabaseName = (appKey: string, env: string) => `${PREFIX}${appKey}_${env}`;
 
-/** Database of any other branch: `db_<app_key>_<env>_br_<slug>` (spec 2.4). May be longer than PostgreSQL takes. */
+/** Database of any other branch: `db_<app_key>_<env>_br_<slug>` (specification 2.4). May exceed PostgreSQL's limit. */
 export const branchDatabaseName = (appKey: string, env: string, branchName: string) =>
   `${mainDatabaseName(appKey, env)}${BRANCH_INFIX}${branchName}`;
 
-/** Longest branch name whose database name still fits, in a project with this app key and environment. */
+/** Length of the longest branch name whose database name fits, in a project with this app key and environment. */
 export const maxSlugLength = (appKey: string, env: string) =>
   Math.max(
     0,
@@ -21,14 +21,14 @@ export const maxSlugLength = (appKey: string, env: string) =>
   );
 
 /**
- * Name part of the environment variables in the credentials record (spec 2.5): the database name
- * without its prefix, upper-cased, hyphens turned to underscores.
+ * Name part of the environment variables in the credentials record (specification 2.5): the database name
+ * without its prefix, in upper case, with underscores for hyphens.
  */
 export const environmentName = (database: string) =>
   database.slice(PREFIX.length).toUpperCase().replaceAll('-', '_');
 
-/** Database under construction: invisible to tenants until it is renamed. */
+/** Database under construction, which tenants cannot reach until it is renamed. */
 export const buildDatabaseName = (jobId: string) => `bgjob_${jobId.replaceAll('-', '')}`;
 
-/** A name this service may have given to a database; anything else never reaches SQL or a rules file. */
+/** The form of database names that this service creates. No other name reaches SQL or a rule file. */
 export const MANAGED_DATABASE = /^db_[a-z0-9_-]{1,60}$/;

@@ -2,7 +2,7 @@ import { z } from 'zod';
 
 const DAY_SECONDS = 86_400;
 
-/** Seconds a branch lives, by lifespan (spec 2.3); `null` never ends. */
+/** Seconds from creation to expiry, by lifespan (specification 2.3); `null`: never. */
 export const LIFESPAN_SECONDS = {
   '7d': 7 * DAY_SECONDS,
   '1m': 30 * DAY_SECONDS,
@@ -17,7 +17,7 @@ export const LIFESPANS = Object.keys(LIFESPAN_SECONDS) as [Lifespan, ...Lifespan
 
 export const DEFAULT_LIFESPAN: Lifespan = '7d';
 
-/** Every spelling of spec 2.3, aliases included. */
+/** Every spelling in specification 2.3, aliases included. */
 const SPELLINGS: Record<string, Lifespan> = {
   '7d': '7d',
   '7days': '7d',
@@ -37,7 +37,7 @@ const SPELLINGS: Record<string, Lifespan> = {
 
 const ONE_OF_SPELLINGS = `one of ${Object.keys(SPELLINGS).join(', ')}, in any case`;
 
-/** A lifespan as a request may spell it, in any case; parses to its canonical value. */
+/** A lifespan in a request, in any spelling and case; parses to its canonical value. */
 export const LifespanSpelling = z
   .string()
   .transform((text, context): Lifespan => {
@@ -46,9 +46,9 @@ export const LifespanSpelling = z
     context.addIssue({ code: 'custom', message: `must be ${ONE_OF_SPELLINGS}` });
     return z.NEVER;
   })
-  .meta({ description: `How long the branch lives: ${ONE_OF_SPELLINGS}.`, example: '7d' });
+  .meta({ description: `Time until the branch expires: ${ONE_OF_SPELLINGS}.`, example: '7d' });
 
-/** The moment a branch of this lifespan ends, counted from `from`; `null` for `forever`. */
+/** When a branch of this lifespan expires, counted from `from`; `null` for `forever`. */
 export function expiryOf(lifespan: Lifespan, from: Date): Date | null {
   const seconds = LIFESPAN_SECONDS[lifespan];
   return seconds === null ? null : new Date(from.getTime() + seconds * 1000);

@@ -1,4 +1,4 @@
-/** The three rights a login of a branch can have: owner (direct), read-write (pooled), read-only. */
+/** The roles of a branch's logins: owner (direct), read-write (pooled), read-only. */
 export const BRANCH_ROLES = ['owner', 'read_write', 'read_only'] as const;
 export type BranchRole = (typeof BRANCH_ROLES)[number];
 
@@ -9,5 +9,5 @@ const compact = (id: string) => id.replaceAll('-', '');
 /** LOGIN role of one branch, e.g. `u_0f…_rw`: 32 hexadecimal digits of the branch id. */
 export const loginName = (branchId: string, role: BranchRole) => `u_${compact(branchId)}_${SUFFIX[role]}`;
 
-/** NOLOGIN group role of one project, e.g. `g_0f…_owner`; owns the objects or holds the grants. */
+/** NOLOGIN group role of one project, e.g. `g_0f…_owner`; owns the objects or has the grants. */
 export const groupName = (projectId: string, role: BranchRole) => `g_${compact(projectId)}_${SUFFIX[role]}`;

@@ -6,7 +6,7 @@ export type JobStatus = (typeof JOB_STATUSES)[number];
 
 export const STEP_STATUSES = ['pending', 'running', 'succeeded', 'failed'] as const;
 
-/** One numbered step of a job, as `GET /api/v1/jobs/:job_id` shows it. Times are ISO 8601 UTC. */
+/** One step of a job in `GET /api/v1/jobs/:job_id`. Times are ISO 8601 UTC. */
 export interface JobStep {
   name: string;
   status: (typeof STEP_STATUSES)[number];
@@ -14,7 +14,7 @@ export interface JobStep {
   finished_at: string | null;
 }
 
-/** Why a job failed. `code` is one of the API's or the host's failure codes. */
+/** Why a job failed. `code` is a failure code of the API or of the host. */
 export interface JobError {
   code: string;
   message: string;

@@ -1,19 +1,19 @@
 import { z } from 'zod';
 
-/** What a person calls the project; shown, never used in SQL. */
+/** Display name of the project; never used in SQL. */
 export const ProjectName = z.string().trim().min(1).max(100).meta({ example: 'Shop' });
 
-/** A part named `br` would let `db_<app_key>_<env>` collide with the name of another project's branch. */
+/** With a part `br`, `db_<app_key>_<env>` could equal the database name of another project's branch. */
 const NO_BR_PART = (text: string) => !text.split('_').includes('br');
 
-/** Spec 2.4: first part of a project's database names; unique together with its environment. */
+/** First part of a project's database names (specification 2.4); unique together with its environment. */
 export const AppKey = z
   .string()
   .min(1)
   .max(48)
   .regex(/^[a-z0-9]+(_[a-z0-9]+)*$/, 'lowercase letters and digits in parts joined by single underscores')
   .refine(NO_BR_PART, 'no part may be "br"')
-  .meta({ description: 'Made from the name when left out.', example: 'shop' });
+  .meta({ description: 'Derived from the name when omitted.', example: 'shop' });
 
 export const Environment = z
   .string()
@@ -28,7 +28,7 @@ export const DEFAULT_ENVIRONMENT = 'prod';
 const DERIVED_KEY_LENGTH = 20;
 
 /**
- * An app key made from a project's name: at most 20 characters of it, then `_` and `suffix`.
+ * Derives an app key from a project's name: at most 20 characters of it, then `_` and `suffix`.
  * @param suffix four characters of `[a-z0-9]`, random
  */
 export function deriveAppKey(name: string, suffix: string): string {

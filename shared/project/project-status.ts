@@ -1,8 +1,8 @@
 export const PROJECT_STATUSES = ['creating', 'active', 'deleting', 'failed'] as const;
 
-/** Spec section 8: branches that count (creating, active, expired) a project, `main` included. */
+/** Counted branches (creating, active, expired) per project, `main` included (specification 8). */
 export const DEFAULT_BRANCH_LIMIT = 10;
-/** As far as the platform can raise it. */
+/** Maximum to which the platform can raise the limit. */
 export const RAISED_BRANCH_LIMIT = 20;
-/** Spec section 8: creations of one project that run at the same time; the rest wait. */
+/** Concurrent creations in one project (specification 8); further ones are queued. */
 export const CONCURRENT_CREATIONS = 3;

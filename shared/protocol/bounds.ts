@@ -1,25 +1,25 @@
 /**
- * What each side of the link holds the other one to. Times are in milliseconds.
- * Both sides apply all of them to what they receive: either may be broken, or not who it says it is.
+ * Bounds on the peer of a link; times in milliseconds.
+ * Both sides enforce all of them on received messages, because either peer may be faulty or an impostor.
  */
 export const BOUNDS = {
-  /** UTF-8 bytes of one message. The largest honest one is the inventory of a host with 4,000 databases. */
+  /** UTF-8 bytes of one message. The largest legitimate one is the inventory of a host with 4,000 databases. */
   messageBytes: 1_048_576,
-  /** Objects within arrays within objects; the deepest honest message has 6. Deeper ones are made to exhaust a stack. */
+  /** Levels of objects and arrays; the deepest legitimate message has 6. Deep nesting can exhaust a parser's stack. */
   nestingDepth: 16,
-  /** Calls without a reply. Keeps a stuck host from piling up work on both sides. */
+  /** Calls without a reply. Limits the work that accumulates on both sides when a host is stuck. */
   callsInFlight: 64,
-  /** Of one host. An honest one sends a measurement a project and minute; in tests, a second. */
+  /** Per host. A legitimate one sends a measurement per project and minute; in tests, per second. */
   notificationsPerMinute: 6_000,
-  /** From the socket's opening to its welcome: three messages. A socket that stays mute holds nothing for long. */
+  /** From the socket's opening to its welcome: three messages. Limits the resources of silent sockets. */
   handshakeTime: 10_000,
-  /** Sockets of one host in a handshake; the oldest gives way, so that strangers can't keep the agent out. */
+  /** Sockets of one host in a handshake. The oldest is closed, so that unauthorised clients cannot lock out the agent. */
   unfinishedHandshakes: 8,
-  /** Between two beats of the agent. */
+  /** Interval of the agent's heartbeats. */
   heartbeat: 15_000,
-  /** Two beats. A link that has been silent for so long is taken for lost, whatever the socket says. */
+  /** Two heartbeats. A link that was silent for this long counts as lost, whatever the state of the socket. */
   silence: 30_000,
 } as const;
 
-/** Tests pass their own, shorter ones. */
+/** Tests pass shorter times. */
 export type Bounds = Readonly<Record<keyof typeof BOUNDS, number>>;

@@ -2,16 +2,16 @@ import { z } from 'zod';
 import { HOST_FAILURES, type HostFailureCode } from './host-failures.ts';
 import { NOTIFICATIONS, type Notification } from './notifications.ts';
 
-/** The frames of a link once it is up: JSON-RPC 2.0, the edge asks, the agent replies and notifies. No batches. */
+/** The frames of an established link: JSON-RPC 2.0 without batches. The edge calls; the agent replies and notifies. */
 
-/** Chosen at random by the edge, so that a late reply never meets a call made after a restart. */
+/** Chosen at random by the edge, so that a late reply never matches a call made after a restart. */
 const CallId = z.uuid();
 
 export const RequestFrame = z.strictObject({
   jsonrpc: z.literal('2.0'),
   id: CallId,
   method: z.string().max(64),
-  /** By-name only; what is in it is for the method's own schema to judge. */
+  /** By name only. The method's own schema validates them. */
   params: z.record(z.string(), z.unknown()),
 });
 export type RequestFrame = z.output<typeof RequestFrame>;
@@ -22,7 +22,7 @@ const ResultFrame = z.strictObject({
   result: z.record(z.string(), z.unknown()),
 });
 
-/** Characters; longer messages are cut by the agent. */
+/** In characters; the agent cuts longer messages. */
 export const ERROR_MESSAGE_LENGTH = 4096;
 
 const ErrorFrame = z.strictObject({
@@ -44,7 +44,7 @@ const ErrorFrame = z.strictObject({
 export const ReplyFrame = z.union([ResultFrame, ErrorFrame]);
 export type ReplyFrame = z.output<typeof ReplyFrame>;
 
-/** From the agent alone. Which parameters are right is for the method's own schema to judge. */
+/** Sent by the agent only. The method's own schema validates the parameters. */
 export const NotificationFrame = z.strictObject({
   jsonrpc: z.literal('2.0'),
   method: z.enum(Object.keys(NOTIFICATIONS) as Notification[]),
@@ -52,8 +52,8 @@ export const NotificationFrame = z.strictObject({
 });
 export type NotificationFrame = z.output<typeof NotificationFrame>;
 
-/** Error codes of JSON-RPC 2.0 section 5.1. `data.code` says what happened; these are for generic tools. */
+/** Error codes of JSON-RPC 2.0 section 5.1, for generic tools. `data.code` has the specific failure. */
 export const RPC_ERRORS = { methodNotFound: -32601, invalidParams: -32602, operationFailed: -32000 } as const;
 
-/** What the agent sends as a beat and the edge's runtime answers without waking the object. Not JSON, so never a frame. */
+/** The agent's heartbeat, and the response that the edge's runtime sends without waking the object. Never a frame. */
 export const HEARTBEAT = { request: 'beat?', response: 'beat!' } as const;

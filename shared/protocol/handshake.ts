@@ -2,12 +2,12 @@ import { z } from 'zod';
 
 /**
  * The handshake that opens a link: challenge → answer → welcome or refusal.
- * Challenge and refusal let unknown fields pass: an agent must be able to read why a newer edge refuses it.
+ * Challenge and refusal allow unknown fields, so that an agent can read why a newer edge refuses it.
  */
 
 /** 32 random bytes; an answer to any other nonce is a replay. */
 const Nonce = z.string().regex(/^[A-Za-z0-9_-]{43}$/);
-/** Orders the links of one host: the newest is the live one. */
+/** Orders the links of one host: the one with the highest epoch is live. */
 const Epoch = z.int().nonnegative();
 const Protocol = z.int().positive();
 
@@ -15,7 +15,7 @@ export const Challenge = z.object({
   type: z.literal('challenge'),
   protocol: Protocol,
   nonce: Nonce,
-  /** Newest epoch the edge has seen of this host; the answer's must be above. */
+  /** Highest epoch that the edge has seen from this host; the answer's must be higher. */
   epoch: Epoch,
 });
 
@@ -25,16 +25,16 @@ export const Answer = z.strictObject({
   token: z.string().max(2048),
 });
 
-/** `typ` of the answer's header: no token made for another purpose passes for one. */
+/** `typ` of the answer's header, so that no token for another purpose is accepted (RFC 8725 section 3.11). */
 export const ANSWER_TYPE = 'branchgate-link+jwt';
 
-/** How long after its making an answer may be used, in seconds. */
+/** Validity of an answer in seconds. */
 export const ANSWER_LIFETIME = 60;
 
 export const AnswerClaims = z.strictObject({
   /** The host's id. */
   iss: z.uuid(),
-  /** Host and port the agent dialled: an answer that a false gateway took in is of no use at the true one. */
+  /** Host and port that the agent dialled, so that an impostor gateway cannot forward the answer to the real one. */
   aud: z.string(),
   nonce: Nonce,
   epoch: Epoch,
@@ -48,18 +48,18 @@ export const Welcome = z.strictObject({ type: z.literal('welcome'), epoch: Epoch
 
 export const Refusal = z.object({
   type: z.literal('refusal'),
-  /** A key of `REFUSALS`, or one that a newer edge has added. */
+  /** A key of `REFUSALS`, or one that a newer edge added. */
   reason: z.string().max(64),
 });
 
-/** Why an answer is refused, in words for the agent's log. */
+/** Why an answer was refused, for the agent's log. */
 export const REFUSALS = {
-  signature: 'the answer is not signed with the key this host was enrolled with',
-  audience: 'the agent dialled another name than the one the gateway was reached by',
-  clock: "the host's clock is off by minutes",
-  nonce: 'the answer belongs to another challenge',
-  protocol: 'agent and gateway speak different versions of the protocol',
-  stale_epoch: 'a newer link of this host has been seen',
+  signature: 'the signature does not match the key of this host: enrol the host again',
+  audience: 'the address that the agent dialled is not the one that reached the gateway: correct GATEWAY_URL',
+  clock: "the host's clock is off by minutes: synchronise it",
+  nonce: 'the answer is for another challenge',
+  protocol: 'agent and gateway use different protocol versions: upgrade the older one',
+  stale_epoch: 'a newer link of this host exists: stop the other agent with this identity',
 } as const;
 
 export type RefusalReason = keyof typeof REFUSALS;

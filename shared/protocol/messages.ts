@@ -2,12 +2,12 @@ import type { z } from 'zod';
 import type { Bounds } from './bounds.ts';
 import type { CloseReason } from './closes.ts';
 
-/** What can be wrong with a message; the socket it came on is closed with that reason. */
+/** Why a message is invalid; its socket is closed with this reason. */
 type MessageFault = Extract<CloseReason, 'not_text' | 'oversize' | 'not_json' | 'too_deep' | 'malformed'>;
 
 export type Reading<T> = { ok: true; message: T } | { ok: false; fault: MessageFault };
 
-/** Reads one message of the link, as the socket delivered it. Cheap checks come first. */
+/** Parses one message of the link. Cheap checks come first. */
 export function readMessage<S extends z.ZodType>(
   schema: S,
   data: unknown,
@@ -26,11 +26,11 @@ export function readMessage<S extends z.ZodType>(
   return reading.success ? { ok: true, message: reading.data } : { ok: false, fault: 'malformed' };
 }
 
-/** Whether the other side would take a message of this length. */
+/** Whether the peer would accept a message of this length. */
 export function fitsMessage(text: string, { messageBytes }: Pick<Bounds, 'messageBytes'>): boolean {
   if (text.length > messageBytes) return false;
-  const mostBytesPerUnit = 3;
-  return text.length * mostBytesPerUnit <= messageBytes || utf8Length(text) <= messageBytes;
+  const maxBytesPerUnit = 3;
+  return text.length * maxBytesPerUnit <= messageBytes || utf8Length(text) <= messageBytes;
 }
 
 function utf8Length(text: string): number {
@@ -42,7 +42,7 @@ function utf8Length(text: string): number {
   return bytes;
 }
 
-/** Level by level: a recursion would be what the depth is bounded against. */
+/** Iterates over levels, because recursion could exhaust the stack, which the bound prevents. */
 function isDeeperThan(limit: number, json: unknown): boolean {
   let level: object[] = [json].filter(isContainer);
   for (let depth = 0; level.length > 0; depth += 1) {

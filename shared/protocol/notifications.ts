@@ -1,8 +1,8 @@
 import { ProjectMeasurement } from '../measurement.ts';
 
 /**
- * What the agent tells the edge unasked: method → parameters. Nobody answers, and what is lost is not sent again:
- * the next one tells more.
+ * Notifications from the agent to the edge: method → parameters. They have no reply, and a lost one is not repeated,
+ * because the next one supersedes it.
  */
 export const NOTIFICATIONS = {
   /** All branches of one project, measured together. */

@@ -1,15 +1,15 @@
 import { CLOSES, type CloseReason } from './closes.ts';
 
-/** A socket as the logic of the link sees it. Tests script hostile peers behind it. */
+/** The part of a socket that the link uses. Tests implement hostile peers with it. */
 export interface Transport {
   send(text: string): void;
   close(code: number, reason: string): void;
 }
 
 export interface Clock {
-  /** Milliseconds: of the gateway Unix time, of the agent since it began. */
+  /** Milliseconds: Unix time at the gateway, monotonic at the agent. */
   now(): number;
-  /** Runs `task` once after `milliseconds`, unless the returned function is called before. */
+  /** Runs `task` once after `milliseconds`, unless it is cancelled with the returned function. */
   after(milliseconds: number, task: () => void): () => void;
 }
 

@@ -1,5 +1,5 @@
 /**
- * Version of everything that crosses the link. Edge and agent must agree on it, so raise it with any change
- * of a schema; `test/shared/protocol/version.test.ts` fails until that is done.
+ * Version of the schemas of the link. Edge and agent must use the same one, so raise it with any change of a schema;
+ * `test/shared/protocol/version.test.ts` fails until that is done.
  */
-export const PROTOCOL_VERSION = 3;
+export const PROTOCOL_VERSION = 4;

@@ -102,7 +102,7 @@ describe('the handshake', () => {
   });
 
   test.each([
-    ['stale_epoch', 'refused: a newer link of this host has been seen'],
+    ['stale_epoch', 'refused: a newer link of this host exists: stop the other agent with this identity'],
     ['a_reason_of_the_future', 'refused: a_reason_of_the_future'],
   ])('a refusal (%s) ends the link as unwelcome', async (reason, logged) => {
     await say(challenge);
