@@ -7,7 +7,7 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   process.on(signal, () => interrupted.abort(new Refusal('stopped')));
 }
 
-// Whoever read the lines may have gone (`npm start | head`); the stack goes on.
+// The reader of the output may exit (`npm start | head`) while the stack runs on.
 process.stdout.on('error', () => {});
 
 const say = (line: string) => console.log(line);

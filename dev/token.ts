@@ -2,7 +2,7 @@ import { Command, Option } from 'commander';
 import { readProviderSettings, runCommand, wholeSeconds } from './command-line.ts';
 import { accessToken, SCOPES, scopeNames } from './identity-provider/access-token.ts';
 
-/** `npm run --silent dev:token`: an access token without a browser, whether the stack runs or not. */
+/** `npm run --silent dev:token`: prints an access token without a browser. The stack need not run. */
 
 interface Options {
   email: string;
@@ -13,12 +13,15 @@ interface Options {
 }
 
 const command = new Command('dev:token')
-  .description('Print an access token that the local identity provider has signed')
-  .requiredOption('--email <address>', 'whose token; the same address is always the same user')
-  .requiredOption('--tenant <id>', 'ctx.tenant_id: the organization')
-  .requiredOption('--role <role>', 'owner, admin, operator, viewer, or as an identity provider would put it')
-  .addOption(new Option('--scope <scope>', 'one scope alone (default: both)').choices(SCOPES))
-  .option('--expires-in <seconds>', 'how long it holds', wholeSeconds, 3600)
+  .description('Print an access token signed by the local identity provider')
+  .requiredOption('--email <address>', 'address of the user; the same address is always the same user')
+  .requiredOption('--tenant <id>', 'id of the organization (ctx.tenant_id)')
+  .requiredOption(
+    '--role <role>',
+    'owner, admin, operator, viewer, or another role name of an identity provider',
+  )
+  .addOption(new Option('--scope <scope>', 'a single scope (default: both)').choices(SCOPES))
+  .option('--expires-in <seconds>', 'validity of the token', wholeSeconds, 3600)
   .addHelpText(
     'after',
     '\nExample:\n  npm run --silent dev:token -- --email ada@example.com --tenant acme --role owner',

@@ -58,7 +58,10 @@ export class AttemptWatch {
     await this.#enforcing;
   }
 
-  #follow({ name, locate, marks, read, includesRejected }: ConnectionLog, signal: AbortSignal): Promise<void> {
+  #follow(
+    { name, locate, marks, read, includesRejected }: ConnectionLog,
+    signal: AbortSignal,
+  ): Promise<void> {
     const { settings } = this.#host;
     const admission = new Admission(rulesFolder(settings));
     const follower = new LogFollower({

@@ -25,7 +25,8 @@ export const enrolCommand = () =>
     .action(async (options: Options, command: Command) => {
       const settings = readShellSettings();
       const gatewayUrl = options.gateway ?? settings.GATEWAY_URL;
-      if (!gatewayUrl) throw new UsageError('the address of the gateway is missing: give --gateway, or set GATEWAY_URL');
+      if (!gatewayUrl)
+        throw new UsageError('the address of the gateway is missing: give --gateway, or set GATEWAY_URL');
       const token = String(await readValue('text', 'token', options.token));
       const { host_id } = await enrol({
         gatewayUrl,

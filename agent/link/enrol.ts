@@ -51,7 +51,9 @@ export async function enrol({
     return null;
   });
   if (enrolled && !force) {
-    throw new EnrolmentError(`this host is already enrolled as ${enrolled.host_id}: give --force to replace that identity`);
+    throw new EnrolmentError(
+      `this host is already enrolled as ${enrolled.host_id}: give --force to replace that identity`,
+    );
   }
   const pendingFile = join(stateDir, 'host.pending.json');
   const privateKey =
@@ -78,11 +80,14 @@ async function requestEnrolment(address: URL, token: string, { kty, crv, x }: Pr
     redirect: 'error',
     signal: AbortSignal.timeout(REPLY_WITHIN_MS),
   }).catch((error: Error) => {
-    throw new EnrolmentError(`the gateway at ${address.origin} is unreachable (${error.message}): check its address and try again`);
+    throw new EnrolmentError(
+      `the gateway at ${address.origin} is unreachable (${error.message}): check its address and try again`,
+    );
   });
   if (!response.ok) {
     throw new EnrolmentError(
-      SENTENCES[response.status] ?? `the gateway responded with status ${response.status}: check its log and try again`,
+      SENTENCES[response.status] ??
+        `the gateway responded with status ${response.status}: check its log and try again`,
     );
   }
   const reading = EnrolmentReply.safeParse(await response.json().catch(() => null));

@@ -9,7 +9,8 @@ const LOOPBACK = new Set(['127.0.0.1', '[::1]', 'localhost']);
 export function gatewayAddress(gatewayUrl: string) {
   const base = URL.parse(gatewayUrl);
   const isSafe = base?.protocol === 'https:' || (base?.protocol === 'http:' && LOOPBACK.has(base.hostname));
-  if (!base || !isSafe) throw new Error('the address of the gateway is not an https: URL: set GATEWAY_URL to one');
+  if (!base || !isSafe)
+    throw new Error('the address of the gateway is not an https: URL: set GATEWAY_URL to one');
   return {
     /** Host and port that the agent dials; part of the handshake's signature. */
     audience: base.host,

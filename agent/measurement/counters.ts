@@ -77,7 +77,9 @@ const NO_CHANGE = Object.fromEntries(COUNTERS.map((name) => [name, 0])) as Chang
  */
 export function changeSince(seen: Statistics | null, now: Statistics): Change {
   const continues = seen !== null && !wasReset(seen, now);
-  return Object.fromEntries(COUNTERS.map((name) => [name, now[name] - (continues ? seen[name] : 0)])) as Change;
+  return Object.fromEntries(
+    COUNTERS.map((name) => [name, now[name] - (continues ? seen[name] : 0)]),
+  ) as Change;
 }
 
 const wasReset = (seen: Statistics, now: Statistics): boolean =>

@@ -101,7 +101,8 @@ export class CpuAccount {
       processes.map(({ key, database, cpu }) => [key, [database, cpu] satisfies [string | null, number]]),
     );
     const gone = Object.entries(before?.processes ?? {}).filter(([key]) => !(key in alive));
-    for (const [, [database]] of gone) if (database !== null) this.#observationsOf(database).endings += elapsed;
+    for (const [, [database]] of gone)
+      if (database !== null) this.#observationsOf(database).endings += elapsed;
     const sampledOfGone = gone.reduce((sum, [, [, cpu]]) => sum + cpu, 0);
     const unshared = before ? before.unshared + (ended - before.ended) - sampledOfGone : 0;
     this.#state = { postmaster, ended, unshared, processes: alive };

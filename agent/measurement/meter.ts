@@ -190,7 +190,10 @@ export class Meter {
       const timeout = sleep(POOLER_WITHIN_MS, undefined, { ref: false }).then(() => {
         throw new Error(`PgBouncer did not respond within ${POOLER_WITHIN_MS / 1000} s`);
       });
-      return { clients: await Promise.race([withConsole(this.#settings, showClients), timeout]), trouble: null };
+      return {
+        clients: await Promise.race([withConsole(this.#settings, showClients), timeout]),
+        trouble: null,
+      };
     } catch (trouble) {
       return { clients: null, trouble };
     }

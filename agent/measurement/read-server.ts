@@ -1,6 +1,6 @@
 import type { Queryable, Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { ZERO_TOTALS, type Statistics, type Totals } from './counters.ts';
+import { type Statistics, type Totals, ZERO_TOTALS } from './counters.ts';
 import type { ProcessSample, SeenProcess } from './cpu-account.ts';
 import { readProcessTimes } from './process-times.ts';
 
@@ -56,7 +56,8 @@ export async function sampleServer(session: Session): Promise<ServerSample> {
   }
   // Read last: a process that ended since the query is in this sum, or in the next one.
   const postmaster = readProcessTimes(postmasterPid);
-  if (!postmaster) throw new Error("PostgreSQL's processes are not visible in /proc: mount it without hidepid");
+  if (!postmaster)
+    throw new Error("PostgreSQL's processes are not visible in /proc: mount it without hidepid");
   return {
     at: performance.now(),
     postmaster: `${postmasterPid} ${postmaster.startedAt}`,

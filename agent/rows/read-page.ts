@@ -1,6 +1,6 @@
+import { CELL_BYTES_MAX } from '../../shared/limits.ts';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import type { Cell } from '../../shared/protocol/tables.ts';
-import { CELL_BYTES_MAX } from '../../shared/limits.ts';
 import type { Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import { cellOf } from './cells.ts';

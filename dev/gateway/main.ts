@@ -9,22 +9,22 @@ import { applyMigrations } from './migrations.ts';
 import { type WorkerConfiguration, workerConfiguration } from './worker-configuration.ts';
 
 /**
- * The gateway in workerd, with D1 and the Durable Objects on disk. Seen with the version that package.json
- * pins: alarms outlive a SIGKILL of workerd, and one that fell due meanwhile fires as soon as it is up again;
- * `CF-Connecting-IP` is the peer's address unless the client sends one.
+ * Runs the gateway in workerd, with D1 and the Durable Objects on disk. Observed with the version that package.json
+ * pins: alarms survive a SIGKILL of workerd, and an overdue one fires as soon as workerd runs again;
+ * `CF-Connecting-IP` is the peer's address unless the client sends that header.
  */
 
 const Settings = z.object({
   GATEWAY_PORT: z.coerce.number(),
   GATEWAY_STATE_DIR: z.string(),
-  /** For temporary files of this process and workerd alone. */
+  /** For temporary files of this process and workerd. */
   GATEWAY_SCRATCH_DIR: z.string(),
 });
 
-// What is kept here is for the user who started the stack.
+// Only the user who started the stack can read the stored files.
 process.umask(0o077);
 const settings = Settings.parse(process.env);
-// What a gateway that was killed has left there is of use to nobody.
+// Removes the temporary files of a gateway that was killed.
 rmSync(settings.GATEWAY_SCRATCH_DIR, { recursive: true, force: true });
 mkdirSync(settings.GATEWAY_SCRATCH_DIR, { recursive: true });
 process.env.TMPDIR = settings.GATEWAY_SCRATCH_DIR;
@@ -36,13 +36,13 @@ const miniflare = new Miniflare({
   host: LOOPBACK,
   port: settings.GATEWAY_PORT,
   resourcePersistencePath: settings.GATEWAY_STATE_DIR,
-  // Otherwise Miniflare asks the internet for a sample of Cloudflare's request properties.
+  // Otherwise Miniflare fetches a sample of Cloudflare's request properties from the internet.
   cf: false,
   telemetry: { enabled: false },
-  // Nor does it need other Workers of this machine, which are looked for in the user's home.
+  // Otherwise Miniflare searches the user's home for other Workers of this machine.
   enableDevRegistry: false,
   logRequests: false,
-  // Miniflare would go on with a new workerd; whoever watches this process should see that the old one died.
+  // Otherwise Miniflare starts another workerd, and the supervisor does not notice that the old one died.
   unsafeHandleRuntimeRestart: () => process.exit(1),
   workers: [worker(configuration, await bundle(configuration.main))],
 });
@@ -53,7 +53,7 @@ process.once('SIGTERM', async () => {
   await miniflare.dispose();
   process.exit(0);
 });
-// The stack's own process was killed.
+// The stack's process was killed.
 process.once('disconnect', () => process.exit(1));
 process.send?.('ready');
 
@@ -91,7 +91,7 @@ function worker({ name, vars, durable_objects, ...configuration }: WorkerConfigu
         ]),
       ),
       env: {
-        // A setting has its own name in the environment, as it has at Cloudflare; bindings can't be overridden.
+        // A setting has the same name in the environment as at Cloudflare. The bindings below cannot be overridden.
         ...textBindings({ ...vars, ...process.env }),
         [database.binding]: { type: 'd1' as const, id: database.database_name },
         ...Object.fromEntries(

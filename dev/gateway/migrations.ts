@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** Of D1's interface, what is needed here; the type of the Worker's own is not known to programs of Node. */
+/** The part of D1's interface that is used here. Its own type is not available to Node programs. */
 interface Database {
   prepare(query: string): Statement;
   batch(statements: Statement[]): Promise<unknown>;
@@ -11,17 +11,17 @@ interface Statement {
   run<Row>(): Promise<{ results: Row[] }>;
 }
 
-/** As drizzle-kit writes it between the statements of a migration. */
+/** drizzle-kit's separator between the statements of a migration. */
 const BREAKPOINT = '--> statement-breakpoint';
 
-/** wrangler's own bookkeeping, so that `wrangler d1 migrations` agrees about what has been applied. */
+/** wrangler's own table, so that `wrangler d1 migrations` knows the applied migrations. */
 const BOOKKEEPING = `CREATE TABLE IF NOT EXISTS d1_migrations (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   name TEXT UNIQUE,
   applied_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP NOT NULL
 )`;
 
-/** Applies, in the order of their names, the migrations that this database lacks: each whole or not at all. */
+/** Applies the missing migrations in the order of their names, each atomically. */
 export async function applyMigrations(database: Database, dir: string): Promise<void> {
   await database.prepare(BOOKKEEPING).run();
   const { results } = await database.prepare('SELECT name FROM d1_migrations').run<{ name: string }>();

@@ -4,7 +4,7 @@ import { parse } from 'smol-toml';
 import { z } from 'zod';
 import { ROOT } from '../stack/repository.ts';
 
-/** The part of wrangler's configuration that the local gateway goes by; the rest is for the real deployment. */
+/** The part of wrangler's configuration that the local gateway uses; the rest concerns deployment. */
 const WorkerConfiguration = z.object({
   name: z.string(),
   main: z.string(),
@@ -19,6 +19,6 @@ const WorkerConfiguration = z.object({
 
 export type WorkerConfiguration = z.output<typeof WorkerConfiguration>;
 
-/** `wrangler.toml`, so that what runs here is set up as what is deployed. */
+/** Reads `wrangler.toml`, so that the local gateway is configured like the deployed one. */
 export const workerConfiguration = () =>
   WorkerConfiguration.parse(parse(readFileSync(join(ROOT, 'wrangler.toml'), 'utf8')));

@@ -8,10 +8,10 @@ export interface OsUser {
   gid: number;
 }
 
-/** Neither server runs as root: both refuse to. */
+/** Users for the servers, both of which refuse to run as root. */
 const UNPRIVILEGED = ['postgres', 'nobody'];
 
-/** The user that PostgreSQL, PgBouncer and the agent run as: the invoking one, unless that is root. */
+/** The user that PostgreSQL, PgBouncer and the agent run as: the invoking user, unless that is root. */
 export function serverUser(): OsUser {
   const { username: name, uid, gid } = userInfo();
   if (uid !== 0) return { name, uid, gid };
@@ -19,7 +19,9 @@ export function serverUser(): OsUser {
     const found = lookUp(candidate);
     if (found) return found;
   }
-  throw new Refusal(`started by root, the stack needs one of these users: ${UNPRIVILEGED.join(', ')}`);
+  throw new Refusal(
+    `the servers cannot run as root: create one of the users ${UNPRIVILEGED.join(', ')}, or start the stack as another user`,
+  );
 }
 
 function lookUp(name: string): OsUser | null {
@@ -32,6 +34,6 @@ function lookUp(name: string): OsUser | null {
   }
 }
 
-/** Asked of the kernel as that user, since the answer depends on every folder above `path`. */
+/** Whether the user can access `path`, tested as that user, because access depends on every parent folder. */
 export const canReach = (user: OsUser, path: string) =>
   spawnSync('test', ['-x', path], { uid: user.uid, gid: user.gid, cwd: '/' }).status === 0;

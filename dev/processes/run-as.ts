@@ -7,7 +7,7 @@ import type { OsUser } from './os-user.ts';
 
 /**
  * Runs a program to its end.
- * @throws Refusal with the last thing it complained about
+ * @throws Refusal with the last line of its error output
  */
 export async function runAs(
   user: OsUser,

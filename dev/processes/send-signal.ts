@@ -1,4 +1,4 @@
-/** Signals a process, or the process group `-pid`; that it has ended by itself meanwhile is all right. */
+/** Signals a process, or the process group `-pid`. Does nothing when it has already ended. */
 export function sendSignal(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal);

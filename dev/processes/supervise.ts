@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { pollUntil } from '../../agent/poll-until.ts';
 import { Refusal } from '../stack/refusal.ts';
 import type { Environment } from '../stack/settings.ts';
 import type { OsUser } from './os-user.ts';
@@ -16,40 +17,39 @@ export interface Program {
   user?: OsUser;
   workFolder: string;
   logFile: string;
-  /** Sent one after the other until it ends; SIGKILL follows. */
+  /** Sent one after another until it ends; SIGKILL follows. */
   stopSignals: readonly [NodeJS.Signals, ...NodeJS.Signals[]];
-  /** Whether it serves; `message`: the process says so itself, by any message to its parent. */
+  /** Whether it is ready; `message`: the process reports it itself, by any message to its parent. */
   serves: 'message' | ((pid: number) => boolean | Promise<boolean>);
-  /** For a program that starts processes outside of its group: resolves once none is left after its end. */
+  /** For a program that starts processes outside its group: resolves when all of them have ended. */
   untilAllEnded?: () => Promise<void>;
 }
 
 export interface Part {
   readonly name: string;
-  /** Process id, which is its process group's too; null while it does not run. */
+  /** Process id, also of its process group; null while it is not running. */
   readonly pid: number | null;
-  /** @throws Refusal when it ends, or a time limit does, before it serves */
+  /** @throws Refusal when it ends or a time limit passes before it is ready */
   start(): Promise<void>;
-  /** In order, then by force; nothing is left of it afterwards. */
+  /** Sends the stop signals, then SIGKILL. Afterwards no process of it is left. */
   stop(): Promise<void>;
-  /** SIGKILL for it and what it has started, as if it had crashed. */
+  /** Sends SIGKILL to its process group, which simulates a crash. */
   kill(): Promise<void>;
 }
 
-const SERVES_WITHIN_MS = 30_000;
-const POLL_MS = 20;
+const READY = { within: 30_000, every: 20 };
 const NEXT_SIGNAL_AFTER_MS = 1_000;
 const FORCE_AFTER_MS = 10_000;
 const PAUSE_MS = { first: 100, longest: 5_000 };
-/** A process that lived this long is started again at once when it ends. */
+/** A process that ran this long is restarted without a longer pause when it ends. */
 const STEADY_AFTER_MS = 10_000;
 
 /**
- * Runs a program as the leader of a process group of its own: a Ctrl-C in the terminal does not reach it, so
- * that the stack stops its parts in their order, and what it leaves behind can be ended as a group.
- * @param options.restarts whether it is started again when it ends by itself
- * @param options.report told of each end that nobody asked for
- * @param options.onChange told when the process id has changed
+ * Runs a program as the leader of its own process group. Ctrl-C in the terminal does not reach it, so the stack can
+ * stop its parts in order, and the remaining processes of a part can be ended as a group.
+ * @param options.restarts whether it is restarted after an unexpected end
+ * @param options.report called with a line about each unexpected end
+ * @param options.onChange called when the process id has changed
  */
 export function supervise(
   program: Program,
@@ -69,26 +69,26 @@ export function supervise(
       current = null;
       options.onChange();
     });
-    const serving = Promise.race([ended, untilItServes(program, child)]).then(async (failure) => {
+    const serving = Promise.race([ended, waitUntilReady(program, child)]).then(async (failure) => {
       if (failure === null) {
         void ended.then((why) => {
-          if (wanted && options.restarts) return revive(why, Date.now() - startedAt, over);
+          if (wanted && options.restarts) return restart(why, Date.now() - startedAt, over);
         });
         return;
       }
       endGroup(child);
       await over;
-      throw new Refusal(`${program.name} did not start: ${failure}${lastWords(program.logFile)}`);
+      throw new Refusal(`${program.name} did not start: ${failure}${lastLine(program.logFile)}`);
     });
     current = { child, serving, over };
     options.onChange();
     return serving;
   }
 
-  async function revive(why: string, lived: number, over: Promise<void>): Promise<void> {
-    options.report(`${program.name} ended (${why}); starting it again`);
+  async function restart(why: string, ranFor: number, over: Promise<void>): Promise<void> {
+    options.report(`${program.name} ended (${why}); restarting it`);
     await over;
-    if (lived > STEADY_AFTER_MS) pause = PAUSE_MS.first;
+    if (ranFor > STEADY_AFTER_MS) pause = PAUSE_MS.first;
     for (;;) {
       await sleep(pause, undefined, { ref: false });
       pause = Math.min(pause * 2, PAUSE_MS.longest);
@@ -149,38 +149,33 @@ function spawnProgram({ command, args, environment, user, workFolder, logFile, s
   }
 }
 
-/** Resolves to how the process ended, or why it could not be started at all. */
+/** Resolves to how the process ended, or why it could not be started. */
 const endOf = (child: ChildProcess) =>
   new Promise<string>((resolve) => {
     child.once('error', (error) => resolve(error.message));
     child.once('exit', (code, signal) => resolve(signal ?? `exit code ${code}`));
   });
 
-/** Null once the process serves, otherwise why it is taken not to. */
-async function untilItServes({ serves }: Program, child: ChildProcess): Promise<string | null> {
-  const tooLate = `not ready within ${SERVES_WITHIN_MS / 1000} s`;
+/** Resolves to null when the process is ready, or to the reason why it is considered failed. */
+async function waitUntilReady({ serves }: Program, child: ChildProcess): Promise<string | null> {
+  const timeout = `not ready within ${READY.within / 1000} s`;
   if (serves === 'message') {
-    const said = once(child, 'message').then(() => null);
-    return Promise.race([said, sleep(SERVES_WITHIN_MS, tooLate, { ref: false })]);
+    const message = once(child, 'message').then(() => null);
+    return Promise.race([message, sleep(READY.within, timeout, { ref: false })]);
   }
-  const deadline = Date.now() + SERVES_WITHIN_MS;
-  while (
-    Date.now() < deadline &&
-    child.pid !== undefined &&
-    child.exitCode === null &&
-    child.signalCode === null
-  ) {
-    if (await serves(child.pid)) return null;
-    await sleep(POLL_MS);
-  }
-  return tooLate;
+  const { pid } = child;
+  if (pid === undefined) return timeout;
+  const ended = new AbortController();
+  child.once('exit', () => ended.abort());
+  const isReady = await pollUntil(async () => serves(pid), { ...READY, signal: ended.signal });
+  return isReady ? null : timeout;
 }
 
 function endGroup({ pid }: ChildProcess): void {
   if (pid !== undefined) sendSignal(-pid, 'SIGKILL');
 }
 
-function lastWords(logFile: string): string {
+function lastLine(logFile: string): string {
   const line = readFileSync(logFile, 'utf8').trimEnd().split('\n').at(-1);
   return `${line ? `: ${line}` : ''} (see ${logFile})`;
 }

@@ -12,7 +12,7 @@ import { readSettings, rulesFolder } from '../../agent/settings.ts';
 import { agentSettings, LOOPBACK, type Site } from '../stack/programs.ts';
 import { serverCertificate } from './certificate.ts';
 
-/** Writes the configuration of both servers anew: ports and folders may have changed since the last start. */
+/** Writes the configuration of both servers at each start, because ports and folders may have changed. */
 export async function configureServers(site: Site): Promise<void> {
   const { host, user, ports } = site;
   const settings = readSettings(agentSettings(site));
@@ -32,7 +32,7 @@ export async function configureServers(site: Site): Promise<void> {
     poolerUser: user.name,
   };
   const files = {
-    // What initdb found out about this machine comes first, what the agent needs overrides it.
+    // The agent's configuration overrides initdb's settings for this machine.
     'postgresql.conf': `include '${join(host.data, 'postgresql.conf')}'\n${postgresqlConf(layout)}`,
     'pg_hba.conf': pgHbaConf(layout),
     'pg_ident.conf': pgIdentConf(layout),

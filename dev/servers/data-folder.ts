@@ -16,44 +16,48 @@ import { Refusal } from '../stack/refusal.ts';
 
 const MAJOR_VERSION = '18';
 
-/** Where initdb works; its result is moved up, PG_VERSION last, so a first start that was cut off shows. */
+/**
+ * initdb's working folder. Its result is moved up with PG_VERSION last, so that an interrupted first start is detected.
+ */
 const UNFINISHED = '.initdb';
 
 /**
- * Whether there is a data folder to start PostgreSQL on; false when one is still to be made.
- * @throws Refusal when what is there is no data folder of this stack's user and version
+ * Whether PostgreSQL's data folder exists; false when it has yet to be created.
+ * @throws Refusal when the folder is not a data folder of this stack's user and version
  */
 export function checkDataFolder(dataDir: string, user: OsUser): boolean {
   if (!existsSync(dataDir)) return false;
-  const otherwise = 'move it away, or choose another PGDATA_DIR or DEV_DIR';
+  const advice = 'move it away, or set PGDATA_DIR or DEV_DIR to another folder';
   try {
     const entries = readdirSync(dataDir);
     if (entries.length === 0 || entries.includes(UNFINISHED)) return false;
     if (!entries.includes('PG_VERSION')) {
-      throw new Refusal(`${dataDir} is no PostgreSQL data folder: PG_VERSION is missing (${otherwise})`);
+      throw new Refusal(
+        `${dataDir} is not a PostgreSQL data folder, because PG_VERSION is missing: ${advice}`,
+      );
     }
     const version = readFileSync(join(dataDir, 'PG_VERSION'), 'utf8').trim();
     if (version !== MAJOR_VERSION) {
       throw new Refusal(
-        `${dataDir} is of PostgreSQL ${version}, this stack runs ${MAJOR_VERSION} (${otherwise})`,
+        `${dataDir} belongs to PostgreSQL ${version}, but this stack runs ${MAJOR_VERSION}: ${advice}`,
       );
     }
     const owner = statSync(dataDir).uid;
     if (owner !== user.uid) {
       throw new Refusal(
-        `${dataDir} belongs to user id ${owner}, PostgreSQL would run as ${user.name} (${otherwise})`,
+        `${dataDir} belongs to user id ${owner}, but PostgreSQL would run as ${user.name}: ${advice}`,
       );
     }
   } catch (error) {
     if (error instanceof Refusal) throw error;
     throw new Refusal(
-      `${dataDir} can't be read (${(error as NodeJS.ErrnoException).code}): start the stack as its owner`,
+      `${dataDir} cannot be read (${(error as NodeJS.ErrnoException).code}): start the stack as its owner`,
     );
   }
   return true;
 }
 
-/** @param dataDir an empty folder, or what an unfinished call left */
+/** Creates the data folder with initdb. @param dataDir an empty folder, or one that an interrupted call left */
 export async function initializeDataFolder(dataDir: string, binaries: string, user: OsUser): Promise<void> {
   for (const entry of readdirSync(dataDir)) rmSync(join(dataDir, entry), { recursive: true });
   chownSync(dataDir, user.uid, user.gid);
@@ -63,11 +67,11 @@ export async function initializeDataFolder(dataDir: string, binaries: string, us
     `--pgdata=${unfinished}`,
     `--username=${PLATFORM_ROLE}`,
     '--encoding=UTF8',
-    // One order of text on every machine, whatever locales it has.
+    // The same text order on every machine, independent of its locales.
     '--locale-provider=builtin',
     '--builtin-locale=C.UTF-8',
     '--locale=C',
-    // The stack's own rules are used instead of these.
+    // The stack's own rules replace these.
     '--auth-local=peer',
     '--auth-host=reject',
   ];

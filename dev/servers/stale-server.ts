@@ -1,13 +1,13 @@
 import { existsSync, readdirSync, readFileSync, readlinkSync, realpathSync, rmSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { pollUntil } from '../../agent/poll-until.ts';
 import { sendSignal } from '../processes/send-signal.ts';
 import { Refusal } from '../stack/refusal.ts';
 
 /**
- * Removes what a postmaster that is gone has left: its lock file, which PostgreSQL does not remove itself when
- * another process of the same user has got that process id since, and sessions that have not noticed yet.
- * @throws Refusal when a server that is not this stack's runs on the folder
+ * Removes the lock file of a dead postmaster after its sessions have ended. PostgreSQL does not remove the file itself
+ * when another process of the same user has the same process id.
+ * @throws Refusal when a server that does not belong to this stack runs on the folder
  */
 export async function removeStaleLock(dataDir: string): Promise<void> {
   const lockFile = join(dataDir, 'postmaster.pid');
@@ -21,22 +21,18 @@ export async function removeStaleLock(dataDir: string): Promise<void> {
   rmSync(lockFile, { force: true });
 }
 
-const DESERTED_WITHIN_MS = 5_000;
-const POLL_MS = 20;
+const ENDED = { within: 5_000, every: 20 };
 
 /**
- * Resolves once no process of a dead postmaster works in the folder; no other can be started before. Sessions
- * that are busy notice their postmaster's death late: they are left to finish, then ended.
+ * Resolves when no process of a dead postmaster uses the folder, which prevents a new start. Busy sessions notice the
+ * death of their postmaster late, so they are killed after a while.
  */
 export async function waitForServerProcesses(dataDir: string): Promise<void> {
-  const deadline = Date.now() + DESERTED_WITHIN_MS;
-  for (let left = serverProcesses(dataDir); left.length > 0; left = serverProcesses(dataDir)) {
-    if (Date.now() > deadline) for (const pid of left) sendSignal(pid, 'SIGKILL');
-    await sleep(POLL_MS);
-  }
+  while (!(await pollUntil(async () => serverProcesses(dataDir).length === 0, ENDED)))
+    for (const pid of serverProcesses(dataDir)) sendSignal(pid, 'SIGKILL');
 }
 
-/** PostgreSQL's processes that work in this data folder. They leave their postmaster's process group. */
+/** PostgreSQL's processes in this data folder. They are not in their postmaster's process group. */
 function serverProcesses(dataDir: string): number[] {
   const folder = existsSync(dataDir) ? realpathSync(dataDir) : dataDir;
   const isServer = (pid: string) =>

@@ -2,11 +2,11 @@ import { join } from 'node:path';
 import { build } from 'esbuild';
 import { ROOT } from './repository.ts';
 
-/** CommonJS parts of the bundle look for `require`, which an ES module lacks. */
+/** CommonJS parts of the bundle use `require`, which an ES module lacks. */
 const REQUIRE =
   "import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);";
 
-/** Bundles the agent into one file that any Node from version 20 runs. */
+/** Bundles the agent into one file for Node 22 or later. */
 export async function bundleAgent(file: string): Promise<void> {
   await build({
     entryPoints: [join(ROOT, 'agent/main.ts')],
@@ -16,7 +16,7 @@ export async function bundleAgent(file: string): Promise<void> {
     target: 'node22',
     format: 'esm',
     banner: { js: REQUIRE },
-    // An optional native client of `pg` that is not used.
+    // An optional native client of `pg`, which is not used.
     external: ['pg-native'],
     logLevel: 'warning',
   });

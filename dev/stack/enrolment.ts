@@ -15,8 +15,8 @@ const Enrolment = z.object({ enrolment_token: z.string() });
 export const isEnrolled = ({ host }: Pick<Site, 'host'>) => existsSync(join(host.state, 'host.json'));
 
 /**
- * Makes the database host known to the gateway, with its one-time token and a key of its own. The token is
- * kept until the host has its identity, so that a start that was cut off between the two can be repeated.
+ * Enrols the database host at the gateway with a one-time token. The token is stored until the host has its identity,
+ * so that an interrupted start can be repeated.
  * @throws Refusal
  */
 export async function enrolHost(site: Site): Promise<void> {
@@ -35,26 +35,26 @@ export async function enrolHost(site: Site): Promise<void> {
   try {
     await runAs(user, binaries.node, command, { cwd: host.dir, env: agentSettings(site) });
   } finally {
-    // When it failed, the token may be too old: the next start asks for another.
+    // After a failure the token may have expired, so the next start requests another.
     rmSync(enrolmentFile);
   }
 }
 
-const askPlatform = (site: Site, init: RequestInit = {}) =>
+const callPlatform = (site: Site, init: RequestInit = {}) =>
   fetch(`${gatewayUrl(site)}/platform/v1/hosts`, {
     ...init,
     headers: { authorization: `Bearer ${gatewaySettings(site).PLATFORM_SECRET}` },
   });
 
-/** Whether the agent is linked. Not asked of `/readyz`, which counts how often one address asks. */
+/** Whether the agent is linked. Does not use `/readyz`, which is rate-limited by address. */
 export async function isLinked(site: Site): Promise<boolean> {
-  const response = await askPlatform(site).catch(() => null);
+  const response = await callPlatform(site).catch(() => null);
   if (!response?.ok) return false;
   return Hosts.parse(await response.json()).hosts.some(({ linked }) => linked);
 }
 
 async function registerHost(site: Site) {
-  const response = await askPlatform(site, {
+  const response = await callPlatform(site, {
     method: 'POST',
     body: JSON.stringify({
       name: HOST_NAME,
@@ -65,9 +65,12 @@ async function registerHost(site: Site) {
   });
   if (response.status === 409) {
     throw new Refusal(
-      `the gateway knows a database host whose identity is gone from ${site.host.state}: set DEV_DIR to a new folder`,
+      `the identity of the enrolled database host is missing in ${site.host.state}: restore it, or set DEV_DIR to a new folder`,
     );
   }
-  if (!response.ok) throw new Refusal(`the gateway refused to register the host (status ${response.status})`);
+  if (!response.ok)
+    throw new Refusal(
+      `the gateway refused to register the database host (status ${response.status}): see ${site.folder.logs}`,
+    );
   return Enrolment.parse(await response.json());
 }

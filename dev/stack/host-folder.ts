@@ -4,21 +4,21 @@ import { join } from 'node:path';
 import { canReach, type OsUser } from '../processes/os-user.ts';
 import { Refusal } from './refusal.ts';
 
-/** Where the database host's files go when root keeps DEV_DIR where no other user can reach it. */
-const BESIDE = '/var/lib/branchgate-dev';
+/** Folder of the database host's files when only root can access DEV_DIR. */
+const SHARED_DIR = '/var/lib/branchgate-dev';
 
 /**
- * The folder of the database host: certificate, configuration, agent, and PostgreSQL's data unless
- * PGDATA_DIR says otherwise. It lies in DEV_DIR when the servers' user can reach that, as it can unless root
- * started the stack in a folder of its own; otherwise in a folder that stands for this DEV_DIR.
+ * The folder of the database host, with certificate, configuration, agent, and PostgreSQL's data unless PGDATA_DIR is
+ * set. It is in DEV_DIR if the servers' user can access that. It cannot when root started the stack in a private
+ * folder; then a folder named after DEV_DIR is used.
  */
 export function chooseHostFolder(devDir: string, inDevDir: string, user: OsUser): string {
-  return canReach(user, devDir) ? inDevDir : join(BESIDE, shortHash(devDir));
+  return canReach(user, devDir) ? inDevDir : join(SHARED_DIR, shortHash(devDir));
 }
 
 export const shortHash = (text: string) => createHash('sha256').update(text).digest('hex').slice(0, 12);
 
-/** Folders that the database host needs, owned by the user that needs them. */
+/** Folders of the database host. */
 export function hostFolder(dir: string, settings: { PGDATA_DIR?: string | undefined }) {
   return {
     dir,
@@ -34,7 +34,7 @@ export function hostFolder(dir: string, settings: { PGDATA_DIR?: string | undefi
 
 export type HostFolder = ReturnType<typeof hostFolder>;
 
-/** A unix socket's whole path has at most 107 bytes; the longest name in the folder is `.s.PGSQL.65535`. */
+/** A unix socket's path has at most 107 bytes (unix(7)); the longest name in the folder is `.s.PGSQL.65535`. */
 const LONGEST_SOCKET_FOLDER = 90;
 
 function socketFolder(dir: string): string {
@@ -44,7 +44,7 @@ function socketFolder(dir: string): string {
     : join('/tmp', `branchgate-${shortHash(dir)}`);
 }
 
-/** @throws Refusal when another user has made one of them: sockets may lie in a folder that all can write to */
+/** Creates the folders. @throws Refusal when another user owns one, since all users can write to the sockets' parent */
 export function makeHostFolder(folder: HostFolder, user: OsUser): void {
   mkdirSync(folder.dir, { recursive: true, mode: 0o755 });
   mkdirSync(folder.programs, { recursive: true });
@@ -54,9 +54,9 @@ export function makeHostFolder(folder: HostFolder, user: OsUser): void {
       chownSync(dir, user.uid, user.gid);
     }
     if (lstatSync(dir).uid !== user.uid)
-      throw new Refusal(`${dir} does not belong to ${user.name}: remove it`);
+      throw new Refusal(`${dir} does not belong to user ${user.name}: remove it`);
   }
-  // Its owner is judged with all else about it.
+  // `checkDataFolder` checks the owner of an existing one.
   if (!existsSync(folder.data)) {
     mkdirSync(folder.data, { recursive: true, mode: 0o700 });
     chownSync(folder.data, user.uid, user.gid);
@@ -64,18 +64,18 @@ export function makeHostFolder(folder: HostFolder, user: OsUser): void {
 }
 
 /**
- * `source` where `user` can reach it, otherwise a copy below the host's folder, made anew when the source
- * has changed.
- * @param proof the file inside `source` that must be executable, and whose time tells versions apart
+ * `source` if `user` can access it, otherwise a copy in the host's folder, which is replaced when the source has
+ * changed.
+ * @param proof the file in `source` that must be executable, and whose modification time identifies the version
  */
 export function withinReach(source: string, copy: string, user: OsUser, proof = ''): string {
   if (canReach(user, join(source, proof))) return source;
   if (!sameFile(join(source, proof), join(copy, proof))) {
-    const aside = `${copy}.new`;
-    rmSync(aside, { recursive: true, force: true });
-    cpSync(source, aside, { recursive: true, preserveTimestamps: true, verbatimSymlinks: true });
+    const temporary = `${copy}.new`;
+    rmSync(temporary, { recursive: true, force: true });
+    cpSync(source, temporary, { recursive: true, preserveTimestamps: true, verbatimSymlinks: true });
     rmSync(copy, { recursive: true, force: true });
-    renameSync(aside, copy);
+    renameSync(temporary, copy);
   }
   return copy;
 }

@@ -1,11 +1,11 @@
 import { readdirSync, readFileSync } from 'node:fs';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { pollUntil } from '../../agent/poll-until.ts';
 import { sendSignal } from '../processes/send-signal.ts';
 import type { Environment } from './settings.ts';
 
 /**
- * Every process of a stack carries these variables, and what it starts inherits them. So the processes of a
- * stack whose own process was killed can be told from all others for certain, whatever became of their parents.
+ * Every process of a stack has these variables in its environment, and its children inherit them. They identify the
+ * processes of a stack whose own process was killed, even when their parents are gone.
  */
 const STACK = 'BRANCHGATE_DEV_STACK';
 const STOP_SIGNAL = 'BRANCHGATE_DEV_STOP_SIGNAL';
@@ -20,7 +20,7 @@ interface Leftover {
   stopSignal: NodeJS.Signals;
 }
 
-/** Live processes of the stack of this DEV_DIR, except those of other users that can't be looked at. */
+/** Live processes of the stack of this DEV_DIR, except those of other users that this user cannot inspect. */
 export function stackProcesses(devDir: string): Leftover[] {
   const found: Leftover[] = [];
   for (const entry of readdirSync('/proc')) {
@@ -41,16 +41,13 @@ function environmentOf(pid: string): string[] {
   }
 }
 
-const ORDERLY_MS = 10_000;
+const ENDED = { within: 10_000, every: 50 };
 
-/** Ends them, by force when they take too long. @returns how many there were */
+/** Ends the processes of an earlier start, with SIGKILL after a while. @returns how many there were */
 export async function endLeftovers(devDir: string): Promise<number> {
   const leftovers = stackProcesses(devDir);
   for (const { pid, stopSignal } of leftovers) sendSignal(pid, stopSignal);
-  const deadline = Date.now() + ORDERLY_MS;
-  while (stackProcesses(devDir).length > 0) {
-    if (Date.now() > deadline) for (const { pid } of stackProcesses(devDir)) sendSignal(pid, 'SIGKILL');
-    await sleep(50);
-  }
+  while (!(await pollUntil(async () => stackProcesses(devDir).length === 0, ENDED)))
+    for (const { pid } of stackProcesses(devDir)) sendSignal(pid, 'SIGKILL');
   return leftovers.length;
 }

@@ -12,11 +12,11 @@ import { Refusal } from './refusal.ts';
 import { ROOT } from './repository.ts';
 import type { Environment, StackSettings } from './settings.ts';
 
-/** In the order in which they stop: whoever uses another part goes first. */
+/** In the order in which they stop: a part stops before the parts that it uses. */
 export const PART_NAMES = ['agent', 'gateway', 'idp', 'pgbouncer', 'postgres'] as const;
 export type PartName = (typeof PART_NAMES)[number];
 
-/** All that was chosen and found before anything is started. */
+/** Everything that is determined before a part is started. */
 export interface Site {
   settings: StackSettings;
   folder: DevFolder;
@@ -24,16 +24,16 @@ export interface Site {
   user: OsUser;
   ports: Ports;
   secrets: GatewaySecrets;
-  /** The database host's programs, each where its user can reach it. */
+  /** The database host's programs, at paths that its user can access. */
   binaries: { postgres: string; pgbouncer: string; node: string; agent: string };
 }
 
-/** Node's own options for the agent, as its unit for systemd has them; there is why. */
+/** Node's options for the agent, as in its systemd unit, which gives the reasons. */
 export const AGENT_NODE_OPTIONS = ['--max-semi-space-size=4', '--max-old-space-size=512'];
 
 export const LOOPBACK = '127.0.0.1';
 
-/** Where mail is taken, at the identity provider's port. Its key opens nothing else and leaves no machine. */
+/** Path of the mail receiver at the identity provider's port. Its key is used on this machine only. */
 export const MAIL_PATH = '/mail';
 const LOCAL_MAIL_KEY = 'local-mail';
 
@@ -42,7 +42,7 @@ export const gatewayUrl = ({ ports }: { ports: Pick<Ports, 'GATEWAY_PORT'> }) =>
 export const idpUrl = ({ ports }: { ports: Pick<Ports, 'IDP_PORT'> }) =>
   `http://${LOOPBACK}:${ports.IDP_PORT}`;
 
-/** Settings of the gateway: the stack's own, unless the environment has them. */
+/** Settings of the gateway: the environment overrides the stack's own. */
 export const gatewaySettings = (site: Site) => ({
   BASE_URL: gatewayUrl(site),
   IDP_URL: idpUrl(site),
@@ -53,7 +53,7 @@ export const gatewaySettings = (site: Site) => ({
   ...site.settings.environment,
 });
 
-/** Settings of the agent: where this stack put things. Where it dials can be set from outside. */
+/** Settings of the agent for this stack. The environment can override the gateway's address. */
 export const agentSettings = ({ settings, ports, host }: Site) => ({
   GATEWAY_URL: settings.environment.GATEWAY_URL ?? gatewayUrl({ ports }),
   STATE_DIR: host.state,
@@ -73,7 +73,7 @@ export const agentSettings = ({ settings, ports, host }: Site) => ({
 
 type Definition = Omit<Program, 'name' | 'logFile' | 'environment'> & { environment?: Environment };
 
-/** How each part is run. */
+/** The program of each part. */
 export function programs(site: Site): Record<PartName, Program> {
   const { settings, folder, host, user, ports, binaries } = site;
   const { CREDENTIAL_KEYS, PLATFORM_SECRET, JWT_KEYS, IDP_CLIENT_SECRET, MAIL_API_KEY, ...unsecret } =
@@ -86,7 +86,7 @@ export function programs(site: Site): Record<PartName, Program> {
       ...onHost,
       command: join(binaries.postgres, 'postgres'),
       args: ['-D', host.data, ...postgresFiles(host.config)],
-      // Fast shutdown: sessions are ended, nothing is left to recover.
+      // Fast shutdown: ends all sessions and needs no recovery at the next start.
       stopSignals: ['SIGINT'],
       serves: (pid) => postmasterIsReady(host.data, pid),
       untilAllEnded: () => waitForServerProcesses(host.data),
@@ -95,7 +95,7 @@ export function programs(site: Site): Record<PartName, Program> {
       ...onHost,
       command: binaries.pgbouncer,
       args: [join(host.config, 'pgbouncer.ini')],
-      // From 1.23 on, the first one waits for clients to go, and the second does not.
+      // Since 1.23, the first signal waits until clients have disconnected, and the second does not.
       stopSignals: ['SIGTERM', 'SIGTERM'],
       serves: () => accepts(join(host.sockets, `.s.PGSQL.${ports.POOLED_PORT}`)),
     },
@@ -105,7 +105,7 @@ export function programs(site: Site): Record<PartName, Program> {
       args: [...AGENT_NODE_OPTIONS, binaries.agent, 'run'],
       environment: agentSettings(site),
       stopSignals: ['SIGTERM'],
-      // It serves by being linked, which the gateway tells.
+      // The stack checks separately whether the agent is linked.
       serves: () => true,
     },
     gateway: {
@@ -147,7 +147,7 @@ export function programs(site: Site): Record<PartName, Program> {
   return Object.fromEntries(PART_NAMES.map((name) => [name, complete(name)])) as Record<PartName, Program>;
 }
 
-/** Names of the configuration files, as `servers/configure.ts` writes them. */
+/** Options with the configuration files that `servers/configure.ts` writes. */
 const postgresFiles = (config: string) =>
   Object.entries({
     config_file: 'postgresql.conf',
@@ -155,7 +155,7 @@ const postgresFiles = (config: string) =>
     ident_file: 'pg_ident.conf',
   }).flatMap(([setting, file]) => ['-c', `${setting}=${join(config, file)}`]);
 
-/** The postmaster writes its state into the eighth line of its lock file; `pg_ctl` waits for the same. */
+/** The postmaster writes its state to the eighth line of its lock file, which `pg_ctl` reads too. */
 function postmasterIsReady(dataDir: string, pid: number): boolean {
   const lockFile = join(dataDir, 'postmaster.pid');
   if (!existsSync(lockFile)) return false;
@@ -172,11 +172,11 @@ const accepts = (socketFile: string) =>
     socket.once('error', () => resolve(false));
   });
 
-/** @throws Refusal when it is nowhere; `dev/setup` looks in the same places */
+/** @throws Refusal when it is not found; `dev/setup` searches the same folders */
 export function findPgBouncer(environment: Environment): string {
-  const places = [...(environment.PATH ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin'];
-  const found = places.map((place) => join(place, 'pgbouncer')).find((path) => existsSync(path));
+  const folders = [...(environment.PATH ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin'];
+  const found = folders.map((folder) => join(folder, 'pgbouncer')).find((path) => existsSync(path));
   if (!found)
-    throw new Refusal('PgBouncer was not found: install it (1.18 or later), or run dev/setup as root');
+    throw new Refusal('PgBouncer was not found: install version 1.18 or later, or run dev/setup as root');
   return found;
 }

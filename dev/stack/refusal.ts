@@ -1,4 +1,4 @@
-/** The stack can't start or go on, and why, in one line for the person at the shell. */
+/** Why the stack cannot start or continue, and what to do, in one line for the user. */
 export class Refusal extends Error {
   override readonly name = 'Refusal';
 }

@@ -1,4 +1,4 @@
 import { resolve } from 'node:path';
 
-/** The checkout that this file is in. */
+/** The root of this checkout. */
 export const ROOT = resolve(import.meta.dirname, '../..');

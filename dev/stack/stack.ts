@@ -1,6 +1,6 @@
 import { rmSync } from 'node:fs';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { closeHost, openHost } from '../../agent/host.ts';
+import { pollUntil } from '../../agent/poll-until.ts';
 import { readSettings as readAgentSettings } from '../../agent/settings.ts';
 import { type Part, supervise } from '../processes/supervise.ts';
 import { configureServers } from '../servers/configure.ts';
@@ -23,67 +23,65 @@ import { lockDevFolder } from './single-start.ts';
 import { prepareSite } from './site.ts';
 import { writeStored } from './stored-file.ts';
 
-/** `stack.json`: what other programs may know of the running stack. */
+/** `stack.json`: the running stack's public state, for other programs. */
 export interface StackState {
   base_url: string;
   idp_url: string;
   db_host: string;
   direct_port: number;
   pooled_port: number;
-  /** Folder of the mails that the stack sent. */
+  /** Folder with the mails that the stack sent. */
   mail_dir: string;
   clone_method: 'reflink' | 'copy';
-  /** Folder of the database host's files, PostgreSQL's data folder, and the user that owns them. */
+  /** Folder of the database host's files, PostgreSQL's data folder, and their owner. */
   host_dir: string;
   data_dir: string;
   host_user: string;
-  /** Process ids; each leads a process group. Null while the part is being started again. */
+  /** Process ids, each of a process group's leader; null while the part is being restarted. */
   pids: Record<PartName, number | null>;
 }
 
 export interface Stack {
-  /** Kept up to date while the stack runs. */
+  /** Updated while the stack runs. */
   readonly state: StackState;
   site: Site;
   parts: Record<PartName, Part>;
-  /** Whether the gateway serves and the database host is linked to it. */
+  /** Whether the gateway is ready and the database host is linked to it. */
   isReady(): Promise<boolean>;
-  /** Ends every part; the data stays. */
+  /** Stops every part; the data stays. */
   stop(): Promise<void>;
 }
 
 export interface StartOptions {
-  /** Told one line for each part that is up, and for each that had to be started again. */
+  /** Called with a line for each part that is ready, and for each that had to be restarted. */
   report: (line: string) => void;
-  /** Whether parts that end by themselves are started again. */
+  /** Whether parts that end unexpectedly are restarted. */
   restarts: boolean;
-  /** Gives the start up, as soon as what is being started at the moment is up. */
+  /** Cancels the start, as soon as the parts that are starting are ready. */
   signal?: AbortSignal;
 }
 
-const READY_WITHIN_MS = 30_000;
-const POLL_MS = 50;
+const LINKED = { within: 30_000, every: 50 };
 
 /**
  * Starts the whole service on this machine.
- * @throws Refusal when something stands in the way; nothing is left running then
+ * @throws Refusal when it cannot start; every part that was started is stopped then
  */
 export async function startStack(settings: StackSettings, options: StartOptions): Promise<Stack> {
-  const letGo = await lockDevFolder(settings.DEV_DIR);
-  let stop = letGo;
+  const unlock = await lockDevFolder(settings.DEV_DIR);
+  let stop = unlock;
   try {
     const leftovers = await endLeftovers(settings.DEV_DIR);
-    if (leftovers > 0)
-      options.report(`ended what an earlier start had left running (${leftovers} processes)`);
+    if (leftovers > 0) options.report(`ended ${leftovers} processes that an earlier start had left running`);
     const site = await prepareSite(settings);
     let state: StackState | null = null;
-    const publish = () => {
+    const writeState = () => {
       if (!state) return;
       state.pids = pids();
       writeStored(site.folder.stackFile, state, 0o644);
     };
     const supervised = Object.values(programs(site)).map((program) =>
-      supervise(program, { ...options, onChange: () => publish() }),
+      supervise(program, { ...options, onChange: () => writeState() }),
     );
     const parts = Object.fromEntries(supervised.map((part) => [part.name, part])) as Stack['parts'];
     const pids = () =>
@@ -93,12 +91,12 @@ export async function startStack(settings: StackSettings, options: StartOptions)
       for (const name of PART_NAMES) await parts[name].stop();
       rmSync(site.host.sockets, { recursive: true, force: true });
       rmSync(site.folder.stackFile, { force: true });
-      await letGo();
+      await unlock();
     };
 
     await boot(site, parts, options);
     state = await describe(site, pids());
-    publish();
+    writeState();
     return { state, site, parts, isReady: () => isLinked(site), stop };
   } catch (error) {
     await stop();
@@ -120,7 +118,7 @@ async function boot(site: Site, parts: Stack['parts'], { report, signal }: Start
     await up('postgres', `${LOOPBACK}:${ports.DIRECT_PORT}, as user ${user.name}, data in ${host.data}`);
     await up('pgbouncer', `${LOOPBACK}:${ports.POOLED_PORT}`);
   }
-  // All are waited for, so that none comes up after the others have been stopped.
+  // Waits for all of them, so that none becomes ready after the others have been stopped.
   const attempts = await Promise.allSettled([
     servers(),
     up('gateway', gatewayUrl(site)),
@@ -131,13 +129,11 @@ async function boot(site: Site, parts: Stack['parts'], { report, signal }: Start
   signal?.throwIfAborted();
   if (!isEnrolled(site)) await enrolHost(site);
   await parts.agent.start();
-  for (const deadline = Date.now() + READY_WITHIN_MS; !(await isLinked(site)); await sleep(POLL_MS)) {
+  if (!(await pollUntil(() => isLinked(site), { ...LINKED, signal }))) {
     signal?.throwIfAborted();
-    if (Date.now() > deadline) {
-      throw new Refusal(
-        `the agent was not linked to the gateway within ${READY_WITHIN_MS / 1000} s (see ${site.folder.logs})`,
-      );
-    }
+    throw new Refusal(
+      `the agent did not link to the gateway within ${LINKED.within / 1000} s: see ${site.folder.logs}`,
+    );
   }
   report(`${'agent'.padEnd(10)}linked, as user ${user.name}`);
 }

@@ -4,8 +4,8 @@ import type { z } from 'zod';
 import { Refusal } from './refusal.ts';
 
 /**
- * JSON that the stack keeps from one start to the next; null when there is none yet.
- * @throws Refusal when it is there but can't be read: to go on with new values would orphan what the old ones name
+ * A JSON file that the stack stores between starts; null when it does not exist yet.
+ * @throws Refusal when the file is unreadable, because new values would not match the rest of the stored state
  */
 export function readStored<S extends z.ZodType>(path: string, schema: S): z.output<S> | null {
   let text: string;
@@ -14,20 +14,20 @@ export function readStored<S extends z.ZodType>(path: string, schema: S): z.outp
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === 'ENOENT') return null;
-    throw new Refusal(`${path} can't be read (${code})`);
+    throw new Refusal(`${path} cannot be read (${code}): start the stack as its owner`);
   }
   try {
     return schema.parse(JSON.parse(text));
   } catch {
-    // Neither the parser's message nor the schema's: the file may hold secrets.
+    // Quotes neither the parser's message nor the schema's, because the file may contain secrets.
     throw new Refusal(`${path} is damaged: restore it, or set DEV_DIR to a new folder`);
   }
 }
 
-/** Written aside and renamed, so that readers see the old file or the new one. */
+/** Replaces the file atomically, so that readers see the old file or the new one. */
 export function writeStored(path: string, value: unknown, mode = 0o600): void {
   mkdirSync(dirname(path), { recursive: true });
-  const aside = `${path}.${process.pid}.new`;
-  writeFileSync(aside, `${JSON.stringify(value, null, 2)}\n`, { mode, flush: true });
-  renameSync(aside, path);
+  const temporary = `${path}.${process.pid}.new`;
+  writeFileSync(temporary, `${JSON.stringify(value, null, 2)}\n`, { mode, flush: true });
+  renameSync(temporary, path);
 }

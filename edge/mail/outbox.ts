@@ -71,7 +71,11 @@ export class Outbox {
     } catch (error) {
       const givenUp = error instanceof MailRefused || now - since > GIVE_UP_AFTER_MS;
       if (givenUp) this.#remove(id, null);
-      else this.#tryAgainAt(id, now + backoff(attempts - 1, { first: RETRY_FIRST_MS, longest: RETRY_LONGEST_MS }));
+      else
+        this.#tryAgainAt(
+          id,
+          now + backoff(attempts - 1, { first: RETRY_FIRST_MS, longest: RETRY_LONGEST_MS }),
+        );
       const reason = error instanceof Error ? error.message : 'unknown error';
       logEvent(givenUp ? 'mail.given_up' : 'mail.not_sent', { mail_id: id, attempts, reason });
     }

@@ -1,6 +1,6 @@
 import { z } from 'zod';
-import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
 import { ROWS_MAX } from '../../shared/limits.ts';
+import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';

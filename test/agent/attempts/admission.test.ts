@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { withBlocked, ruleFiles } from '../../../agent/access/rule-files.ts';
+import { ruleFiles, withBlocked } from '../../../agent/access/rule-files.ts';
 import { Admission } from '../../../agent/attempts/admission.ts';
 import { RULE_FILES } from '../../../agent/servers/configuration.ts';
 import { loginName } from '../../../shared/branch/login.ts';

@@ -4,9 +4,9 @@ import {
   addChange,
   cacheHitRatio,
   changeSince,
-  ZERO_TOTALS,
   type Statistics,
   type Totals,
+  ZERO_TOTALS,
 } from '../../../agent/measurement/counters.ts';
 
 const NOTHING_COUNTED: Statistics = {

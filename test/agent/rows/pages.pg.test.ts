@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { CELL_BYTES_MAX } from '../../../shared/limits.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import type { Cell } from '../../../shared/protocol/tables.ts';
-import { CELL_BYTES_MAX } from '../../../shared/limits.ts';
 import { startHostWithProject } from '../../support/host/host-project.ts';
 import { Browser, type Page } from '../../support/host/host-rows.ts';
 
