@@ -1,11 +1,11 @@
 import { expect, test } from 'vitest';
 import { readSettings } from '../../agent/settings.ts';
 
-test('a host with the usual folders needs no setting; an empty one counts as missing', () => {
+test('every setting has a default or is optional; an empty variable counts as missing', () => {
   expect(readSettings({ POSTGRES_PORT: '' })).toMatchObject({ POSTGRES_PORT: 5432, POOLER_PORT: 6432 });
 });
 
-test('an error names the variables, not their values', () => {
+test('an error names the variables without their values', () => {
   const read = () =>
     readSettings({ POSTGRES_PORT: 'secret', STATE_DIR: 'relative', GATEWAY_URL: 'ftp://secret' });
   expect(read).toThrow(/^missing or invalid settings: GATEWAY_URL, STATE_DIR, POSTGRES_PORT$/);

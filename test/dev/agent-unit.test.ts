@@ -4,7 +4,7 @@ import { expect, test } from 'vitest';
 import { AGENT_NODE_OPTIONS } from '../../dev/stack/programs.ts';
 import { ROOT } from '../../dev/stack/repository.ts';
 
-test('the local stack gives Node the options that the unit for systemd gives it', () => {
+test('the local stack and the systemd unit run Node with the same options', () => {
   const unit = readFileSync(join(ROOT, 'agent/systemd/branchgate-agent.service'), 'utf8');
   const [, options] = /^ExecStart=.* node (.*) \S+\.mjs run$/m.exec(unit) ?? [];
   expect(options?.split(' ')).toEqual(AGENT_NODE_OPTIONS);

@@ -30,7 +30,7 @@ async function start(env: Record<string, string>, from?: { root: string; node: s
   return stack;
 }
 
-/** A checkout that only root can reach, as in root's own home; its node included. */
+/** A checkout with its own node that only root can access, as in root's home. */
 function checkoutOfRoot(): { root: string; node: string } {
   const root = mkdtempSync(join(tmpdir(), 'branchgate-root-'));
   folders.push(root);
@@ -44,7 +44,7 @@ function checkoutOfRoot(): { root: string; node: string } {
 }
 
 test.skipIf(!isRoot)(
-  'below a folder that only root can reach, the database host lies elsewhere',
+  'in a folder that only root can access, the database host is placed elsewhere',
   async () => {
     const checkout = checkoutOfRoot();
     const devDir = join(checkout.root, '.dev');
@@ -65,7 +65,7 @@ test.skipIf(!isRoot)(
     expect(readStackFile(devDir)).toEqual({ ...state, pids: expect.anything() });
     await interrupt(second);
 
-    // Whoever deletes .dev means all of it: nothing of the old data host is taken up again.
+    // Deleting .dev deletes everything: the next start does not reuse the old database host.
     rmSync(devDir, { recursive: true });
     await start(ports, checkout);
     expect(readStackFile(devDir).host_dir).toBe(state.host_dir);
@@ -76,7 +76,7 @@ test('a default port that is taken is replaced by a free one', async () => {
   const devDir = temporaryFolder();
   folders.push(devDir);
   const { GATEWAY_PORT: _left_out, ...ports } = await freePorts();
-  // Taken here, or by another program already.
+  // The port is taken by this test, or already by another program.
   const occupant = createServer().on('error', () => {});
   await new Promise((resolve) =>
     occupant.listen(8787, '127.0.0.1', () => resolve(null)).once('error', resolve),
@@ -89,7 +89,7 @@ test('a default port that is taken is replaced by a free one', async () => {
   }
 });
 
-test('PGDATA_DIR puts the data elsewhere, and a long DEV_DIR still has sockets', async () => {
+test('PGDATA_DIR moves the data, and sockets work with a long DEV_DIR', async () => {
   const folder = temporaryFolder();
   folders.push(folder);
   const devDir = join(folder, 'a-long-name'.repeat(10));

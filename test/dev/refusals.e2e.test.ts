@@ -11,7 +11,7 @@ import { interrupt, readStackFile, runStart, untilReady } from '../support/stack
 
 const isRoot = process.getuid?.() === 0;
 
-/** A stack that has run once; every test spoils something of it and puts it right again. */
+/** A stack that ran once. Every test damages a part of it and restores it. */
 let devDir: string;
 let env: Record<string, string>;
 let state: StackState;
@@ -33,59 +33,63 @@ afterEach(() => {
   restore = () => {};
 });
 
-/** Puts another file in the place of one, or takes it away. */
+/** Replaces a file, or removes it when `text` is null. */
 function replace(path: string, text: string | null) {
-  renameSync(path, `${path}.kept`);
+  renameSync(path, `${path}.original`);
   if (text !== null) writeFileSync(path, text);
   restore = () => {
     rmSync(path, { recursive: true, force: true });
-    renameSync(`${path}.kept`, path);
+    renameSync(`${path}.original`, path);
   };
 }
 
-/** Names and times of all there is; a start that changes nothing leaves it as it was. */
-const picture = () =>
+/** Names and modification times of all files; a start that changes nothing leaves them equal. */
+const snapshot = () =>
   readdirSync(devDir, { recursive: true, encoding: 'utf8' })
     .map((name) => ({ name, at: statSync(join(devDir, name)).mtimeMs }))
     .sort((a, b) => a.name.localeCompare(b.name));
 
 interface Broken {
   state: string;
-  spoil: () => void;
-  says: RegExp;
+  damage: () => void;
+  message: RegExp;
 }
 
 const BROKEN: Broken[] = [
   {
     state: 'PG_VERSION is missing',
-    spoil: () => replace(join(state.data_dir, 'PG_VERSION'), null),
-    says: /PG_VERSION is missing/,
+    damage: () => replace(join(state.data_dir, 'PG_VERSION'), null),
+    message: /PG_VERSION is missing/,
   },
   {
     state: 'another major version',
-    spoil: () => replace(join(state.data_dir, 'PG_VERSION'), '17\n'),
-    says: /is of PostgreSQL 17, this stack runs 18/,
-  },
-  { state: 'the data folder is gone', spoil: () => replace(state.data_dir, null), says: /data is gone/ },
-  {
-    state: "the gateway's data is gone",
-    spoil: () => replace(devFolder(devDir).gatewayState, null),
-    says: /gateway is gone/,
+    damage: () => replace(join(state.data_dir, 'PG_VERSION'), '17\n'),
+    message: /belongs to PostgreSQL 17, but this stack runs 18/,
   },
   {
-    state: 'the choices are gone',
-    spoil: () => replace(devFolder(devDir).choicesFile, null),
-    says: /choices\.json is gone/,
+    state: 'the data folder is missing',
+    damage: () => replace(state.data_dir, null),
+    message: /data is missing/,
+  },
+  {
+    state: "the gateway's data is missing",
+    damage: () => replace(devFolder(devDir).gatewayState, null),
+    message: /gateway is missing/,
+  },
+  {
+    state: 'the choices are missing',
+    damage: () => replace(devFolder(devDir).choicesFile, null),
+    message: /choices\.json is missing/,
   },
   {
     state: 'damaged choices',
-    spoil: () => replace(devFolder(devDir).choicesFile, '{"ports":'),
-    says: /choices\.json is damaged/,
+    damage: () => replace(devFolder(devDir).choicesFile, '{"ports":'),
+    message: /choices\.json is damaged/,
   },
   {
     state: 'damaged secrets',
-    spoil: () => replace(devFolder(devDir).secretsFile, '{"PLATFORM_SECRET":"hush"}'),
-    says: /secrets\.json is damaged/,
+    damage: () => replace(devFolder(devDir).secretsFile, '{"PLATFORM_SECRET":"hush"}'),
+    message: /secrets\.json is damaged/,
   },
 ];
 
@@ -97,11 +101,11 @@ async function refusal(settings: Record<string, string>): Promise<string> {
   return stderr;
 }
 
-test.each(BROKEN)('$state: refused in one line, nothing changed', async ({ spoil, says }) => {
-  spoil();
-  const before = picture();
-  expect(await refusal({ DEV_DIR: devDir })).toMatch(says);
-  expect(picture()).toEqual(before);
+test.each(BROKEN)('$state: refused in one line, and nothing is changed', async ({ damage, message }) => {
+  damage();
+  const before = snapshot();
+  expect(await refusal({ DEV_DIR: devDir })).toMatch(message);
+  expect(snapshot()).toEqual(before);
 });
 
 test.runIf(isRoot)('a data folder of another user is refused', async () => {
@@ -111,13 +115,13 @@ test.runIf(isRoot)('a data folder of another user is refused', async () => {
   expect(await refusal({ DEV_DIR: devDir })).toMatch(/belongs to user id 0/);
 });
 
-test('a folder that is no data folder is not taken for one', async () => {
+test('a folder that is not a data folder is refused', async () => {
   const dataDir = join(temporaryFolder(), 'mine');
   mkdirSync(dataDir);
   writeFileSync(join(dataDir, 'thesis.txt'), 'years of work');
   const fresh = join(dataDir, '../dev');
   expect(await refusal({ DEV_DIR: fresh, PGDATA_DIR: dataDir, ...(await freePorts()) })).toMatch(
-    /no PostgreSQL data folder/,
+    /is not a PostgreSQL data folder/,
   );
   expect(readdirSync(dataDir)).toEqual(['thesis.txt']);
   rmSync(join(dataDir, '..'), { recursive: true });
@@ -130,7 +134,7 @@ async function occupy(port: number): Promise<void> {
 }
 
 test.each(['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'])(
-  '%s asked for and taken: refused',
+  'a %s that is taken is refused',
   async (name) => {
     const port = await freePort();
     await occupy(port);
@@ -143,19 +147,19 @@ test.each(['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'])(
   },
 );
 
-test('a kept port that is taken by now is refused', async () => {
+test('a stored port that is taken now is refused', async () => {
   await occupy(state.pooled_port);
   expect(await refusal({ DEV_DIR: devDir })).toContain(`port ${state.pooled_port} (POOLED_PORT) is taken`);
 });
 
-test('a database port can not be changed once connection URLs name it', async () => {
+test('a database port cannot be changed when connection URLs contain it', async () => {
   const port = String(await freePort());
   expect(await refusal({ DEV_DIR: devDir, DIRECT_PORT: port })).toContain(
     `DIRECT_PORT can't change to ${port}`,
   );
 });
 
-test('a setting that is no port is named, not shown', async () => {
+test('an invalid setting is named without its value', async () => {
   const line = await refusal({ DEV_DIR: devDir, GATEWAY_PORT: 'eighty' });
   expect(line).toBe('branchgate: invalid settings: GATEWAY_PORT\n');
 });

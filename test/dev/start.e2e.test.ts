@@ -51,7 +51,7 @@ async function owner(): Promise<Api> {
   return new Api(readStackFile(devDir).base_url, token);
 }
 
-test('Ctrl-C leaves nothing running, and the next start finds everything again', async () => {
+test('Ctrl-C stops everything, and the next start reuses all data', async () => {
   const first = await start();
   expect(first.output().trimEnd().split('\n').at(-1)).toBe(
     `branchgate is ready: http://127.0.0.1:${env.GATEWAY_PORT}`,
@@ -80,25 +80,25 @@ test('Ctrl-C leaves nothing running, and the next start finds everything again',
   expect(existsSync(join(state.host_dir, 'sockets'))).toBe(false);
   expect(existsSync(devFolder(devDir).stackFile)).toBe(false);
 
-  // The ports that the first start was told are kept.
+  // The ports of the first start are stored.
   await start({ DEV_DIR: devDir });
   expect(readStackFile(devDir)).toEqual({ ...state, pids: expect.anything() });
   const listed = await (await owner()).get('/api/v1/projects');
   expect(listed.body).toMatchObject({ projects: [{ name: 'Shop', status: 'active' }] });
 });
 
-test('a second start is refused, and the first goes on', async () => {
+test('a second start is refused, and the first runs on', async () => {
   await start();
   const second = await runStart(env).ended;
   expect(second).toEqual({
     code: 1,
     stdout: '',
-    stderr: `branchgate: a stack is already running in ${devDir}\n`,
+    stderr: `branchgate: a stack is already running in ${devDir}: stop it, or set DEV_DIR to another folder\n`,
   });
   expect((await fetch(`${readStackFile(devDir).base_url}/readyz`)).status).toBe(200);
 });
 
-test('a part that dies is started again, and stack.json names its new process', async () => {
+test('a part that dies is restarted, and stack.json contains its new process id', async () => {
   const stack = await start();
   const before = readStackFile(devDir).pids;
   for (const pid of [before.gateway, before.postgres, before.agent]) process.kill(pid ?? 0, 'SIGKILL');
@@ -110,27 +110,27 @@ test('a part that dies is started again, and stack.json names its new process', 
     }
     expect((await fetch(`${base_url}/readyz`)).status).toBe(200);
   }, 30);
-  expect(stack.output()).toContain('gateway ended (SIGKILL); starting it again');
+  expect(stack.output()).toContain('gateway ended (SIGKILL); restarting it');
   expect((await (await owner()).post('/api/v1/projects', { name: 'Shop' })).status).toBe(201);
 });
 
-test('what a killed start has left running is ended by the next', async () => {
+test('processes that a killed start left running are ended by the next start', async () => {
   const killed = runStart(env);
   await untilReady(killed);
   const before = readStackFile(devDir).pids;
   killed.process.kill('SIGKILL');
   await killed.ended;
-  // Of all parts only this one is lost with its runner: workerd stays behind without a parent.
+  // workerd runs on without a parent when its runner is killed.
   process.kill(before.gateway ?? 0, 'SIGKILL');
   expect(stackProcesses(devDir)).not.toEqual([]);
 
   const next = await start();
-  expect(next.output()).toContain('ended what an earlier start had left running');
+  expect(next.output()).toMatch(/ended \d+ processes that an earlier start had left running/);
   const running = stackProcesses(devDir).map(({ pid }) => pid);
   for (const pid of Object.values(before)) expect(running).not.toContain(pid);
 });
 
-test('an interrupted start stops what it had started', async () => {
+test('an interrupted start stops the parts that it started', async () => {
   const stack = runStart(env);
   await eventually(async () => expect(stackProcesses(devDir)).not.toEqual([]));
   const ending = await interrupt(stack);
@@ -139,7 +139,7 @@ test('an interrupted start stops what it had started', async () => {
   await start();
 });
 
-test('logs hold no secret', async () => {
+test('logs contain no secret', async () => {
   await start();
   await (await owner()).post('/api/v1/projects', { name: 'Shop' });
   const { secretsFile, logs } = devFolder(devDir);

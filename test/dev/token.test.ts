@@ -24,7 +24,7 @@ const ADA = ['--email', 'ada@example.com', '--tenant', 'acme', '--role', 'owner'
 const verify = async (text: string) =>
   verifyPaseto(text, await keyDocument(devFolder(devDir).identityProvider, new Date()));
 
-test('the token has the claims of spec 2.8 and the key of the local provider', async () => {
+test('the token has the claims of specification 2.8 and the key of the local provider', async () => {
   const { claims, footer } = await verify(await token(...ADA, '--expires-in', '60'));
   expect(claims).toEqual({
     gid: expect.any(String),
@@ -40,7 +40,7 @@ test('the token has the claims of spec 2.8 and the key of the local provider', a
   expect(footer).toMatchObject({ alg: 'v4.public', typ: 'paseto' });
 });
 
-test('one scope, the same user for the same address, another for another', async () => {
+test('a token with one scope; the user depends on the address, not on its case', async () => {
   const { claims: read } = await verify(await token(...ADA, '--scope', 'read'));
   expect(read.scp).toEqual(['branchgate:read']);
   const { claims: again } = await verify(await token('--email', 'ADA@example.com', ...ADA.slice(2)));
@@ -58,17 +58,17 @@ test('after dev:rotate-key, tokens name the new key', async () => {
 });
 
 test.each([
-  { words: ADA.slice(0, 4), says: "required option '--role <role>' not specified" },
-  { words: [...ADA, '--scope', 'all'], says: 'Allowed choices are read, write' },
-  { words: [...ADA, '--expires-in', 'soon'], says: 'whole number of seconds' },
-])('$says', async ({ words, says }) => {
+  { words: ADA.slice(0, 4), message: "required option '--role <role>' not specified" },
+  { words: [...ADA, '--scope', 'all'], message: 'Allowed choices are read, write' },
+  { words: [...ADA, '--expires-in', 'soon'], message: 'whole number of seconds' },
+])('$message', async ({ words, message }) => {
   await expect(run('token.ts', words)).rejects.toMatchObject({
     code: 1,
     stdout: '',
-    stderr: expect.stringContaining(says),
+    stderr: expect.stringContaining(message),
   });
 });
 
-test('--help says what to give', async () => {
+test('--help lists the options', async () => {
   expect((await run('token.ts', ['--help'])).stdout).toContain('--tenant <id>');
 });

@@ -10,7 +10,7 @@ test.each([
   ['2001:DB8:0:0::/32', '2001:db8::/32'],
   ['::ffff:203.0.113.7', '203.0.113.7/32'],
   ['::ffff:203.0.113.0/120', '203.0.113.0/24'],
-])('%s is written %s', (text, cidr) => {
+])('%s becomes %s', (text, cidr) => {
   expect(readCidr(text)).toEqual({ ok: true, cidr });
 });
 
@@ -32,7 +32,7 @@ test.each([
   ['samenet', /not an IPv4/],
   ['', /not an IPv4/],
   ['203.0.113.7\nhost all all all trust', /not an IPv4/],
-])('%j is refused', (text, message) => {
+])('%j is rejected', (text, message) => {
   const reading = readCidr(text);
   expect(reading.ok).toBe(false);
   expect(!reading.ok && reading.message).toMatch(message);

@@ -12,7 +12,7 @@ beforeAll(async () => {
 });
 afterAll(() => servers.stop());
 
-test('a branch is made, proved, listed and dropped from a shell, its password never on the command line', async () => {
+test('a branch is created, proved, listed and dropped from a shell, without a password on the command line', async () => {
   const branch = new Project(servers.host).plan('db_shell_prod');
   const ids = toolOptions(identity(branch));
   const [owner, read_write, read_only] = await Promise.all(
@@ -38,7 +38,7 @@ test('a branch is made, proved, listed and dropped from a shell, its password ne
     '--json',
   );
   expect(JSON.parse(clone.stdout)).toMatchObject({ created: true, paused_ms: 0 });
-  expect((await servers.tool('branch', 'publish', ...ids)).exitCode).toBe(0);
+  expect((await servers.tool('branch', 'finalize', ...ids)).exitCode).toBe(0);
 
   const passwordFile = join(servers.settings.STATE_DIR, 'password');
   await writeFile(passwordFile, `${branch.passwords.read_write}\n`);
@@ -61,10 +61,10 @@ test('a branch is made, proved, listed and dropped from a shell, its password ne
   expect(drop.stdout).toBe('dropped_databases: 1\n');
 });
 
-describe('exit codes, and one line that says what to do', () => {
+describe('exit codes, and one line with the problem and its solution', () => {
   const ids = () => toolOptions(identity(new Project(servers.host).plan('db_shell_prod_br_one')));
 
-  test('3 when refused as things are', async () => {
+  test('3 when refused in the present state', async () => {
     const project = new Project(servers.host);
     const main = await project.create('db_busy_prod', null);
     const busy = await connect(servers.host, 'direct', main, 'owner');
@@ -90,9 +90,9 @@ describe('exit codes, and one line that says what to do', () => {
   test.each([
     ['a missing flag', ['branch', 'drop']],
     ['an unknown command', ['brunch']],
-    ['a value of the wrong form', ['project', 'drop', '--job-id', 'x', '--project-id', 'y']],
-    ['JSON that is none', ['access', 'apply', '--project-id', randomUUID(), '--access', '{']],
-    ['a file that is not there', ['access', 'apply', '--project-id', randomUUID(), '--access', '@/nowhere']],
+    ['an invalid value', ['project', 'drop', '--job-id', 'x', '--project-id', 'y']],
+    ['invalid JSON', ['access', 'apply', '--project-id', randomUUID(), '--access', '{']],
+    ['a missing file', ['access', 'apply', '--project-id', randomUUID(), '--access', '@/nowhere']],
     ['no gateway', ['enrol', '--token', 'x']],
     ['not enrolled', ['run']],
   ])('2 for %s', async (_, words) => {
@@ -101,7 +101,7 @@ describe('exit codes, and one line that says what to do', () => {
     expect(run.stderr.trimEnd()).not.toBe('');
   });
 
-  test('4 when a server is away', async () => {
+  test('4 when a server is unavailable', async () => {
     await servers.end('pooler', 'SIGKILL');
     expect(await servers.tool('host', 'describe')).toMatchObject({
       exitCode: 4,
@@ -111,7 +111,7 @@ describe('exit codes, and one line that says what to do', () => {
   });
 });
 
-test('doctor tells what is wrong, also when hardly anything is right', async () => {
+test('doctor reports all problems, even when PostgreSQL is down', async () => {
   const healthy = await servers.tool('doctor', '--json');
   const { findings } = JSON.parse(healthy.stdout) as { findings: { severity: string; sentence: string }[] };
   expect(findings.filter(({ severity }) => severity === 'problem').map(({ sentence }) => sentence)).toEqual([
@@ -120,9 +120,9 @@ test('doctor tells what is wrong, also when hardly anything is right', async () 
   ]);
   expect(healthy.exitCode).toBe(1);
   await servers.end('postgres', 'SIGKILL');
-  const sick = await servers.tool('doctor');
-  expect(sick.exitCode).toBe(1);
-  expect(sick.stdout).toContain('start PostgreSQL');
+  const broken = await servers.tool('doctor');
+  expect(broken.exitCode).toBe(1);
+  expect(broken.stdout).toContain('start PostgreSQL');
   await servers.start('postgres');
 });
 
@@ -135,10 +135,10 @@ test('tables and rows are read and changed from a shell', async () => {
     'owner',
     "create table book (id int primary key, title text); insert into book values (1, 'One'), (2, null)",
   );
-  const place = toolOptions({ branch_id: main.branch_id, database: main.database });
-  const book = [...place, '--schema', 'public', '--table', 'book'];
+  const branch = toolOptions({ branch_id: main.branch_id, database: main.database });
+  const book = [...branch, '--schema', 'public', '--table', 'book'];
   const json = async (...words: string[]) => JSON.parse((await servers.tool('--json', ...words)).stdout);
-  expect((await json('table', 'list', ...place)).tables).toMatchObject([
+  expect((await json('table', 'list', ...branch)).tables).toMatchObject([
     { name: 'book', primary_key: ['id'] },
   ]);
   expect((await json('row', 'list', ...book, '--limit', '2', '--offset', '0')).rows).toEqual([
@@ -158,7 +158,7 @@ test('tables and rows are read and changed from a shell', async () => {
   expect((await servers.tool('row', 'list', '--help')).stdout).toContain('--offset <number>');
 });
 
-test('every operation has its command, with help and completion', async () => {
+test('every operation has a command with help and completion', async () => {
   const help = await servers.tool('branch', 'clone', '--help');
   expect(help).toMatchObject({ exitCode: 0, stdout: expect.stringContaining('--busy-wait <number>') });
   for (const shell of ['bash', 'zsh', 'fish']) {
@@ -167,7 +167,7 @@ test('every operation has its command, with help and completion', async () => {
   }
 });
 
-test('configuration prints what the servers of this very host run with', async () => {
+test('configuration prints the files that the servers of this host use', async () => {
   const { tls, agentUser } = servers.layout;
   const options = toolOptions({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
   const hba = await servers.tool('configuration', 'pg_hba.conf', ...options);

@@ -84,18 +84,18 @@ describe('the handshake', () => {
     });
   });
 
-  test('the epoch is above what the edge has seen, though the clock was set back', async () => {
+  test('the epoch is above the last one of the edge, even if the clock was set back', async () => {
     const epoch = clock.now() + 1e9;
     await say({ ...challenge, epoch });
     expect(answeredEpoch()).toBe(epoch + 1);
   });
 
-  test('a challenge of a later protocol is answered all the same: the edge then says why it refuses', async () => {
+  test('a challenge of a later protocol is answered, so that the edge can send its refusal', async () => {
     await say({ ...challenge, protocol: PROTOCOL_VERSION + 1, hint: 'new' });
     expect(lastSent().type).toBe('answer');
   });
 
-  test('a welcome links', async () => {
+  test('a welcome establishes the link', async () => {
     await linkUp();
     expect(linkUps).toBe(1);
     expect(closedWith).toBeNull();
@@ -104,13 +104,13 @@ describe('the handshake', () => {
   test.each([
     ['stale_epoch', 'refused: a newer link of this host exists: stop the other agent with this identity'],
     ['a_reason_of_the_future', 'refused: a_reason_of_the_future'],
-  ])('a refusal (%s) ends the link as unwelcome', async (reason, logged) => {
+  ])('a refusal (%s) ends the link as refused', async (reason, logged) => {
     await say(challenge);
     await say({ type: 'refusal', reason });
     expect(await link.ended).toEqual<LinkEnd>({ reason: logged, linkedFor: 0, refused: true });
   });
 
-  test('an edge that stays mute is left when the handshake time is over', async () => {
+  test('the agent leaves a silent edge when the handshake time is over', async () => {
     clock.advance(BOUNDS.handshakeTime);
     expect(closedWith).toBe(CLOSES.handshake_late);
     expect(clock.waiting).toBe(0);
@@ -124,8 +124,8 @@ describe('a hostile edge', () => {
     ['two challenges', [challenge, challenge]],
     ['a call before the welcome', [challenge, request('host.inventory')]],
     ['a welcome to another epoch', [challenge, { type: 'welcome', epoch: 1 }]],
-    ['a challenge with an odd nonce', [{ ...challenge, nonce: 'short' }]],
-    ['a challenge with an epoch past all counting', [{ ...challenge, epoch: 2 ** 53 }]],
+    ['a challenge with a malformed nonce', [{ ...challenge, nonce: 'short' }]],
+    ['a challenge with an epoch beyond the safe integers', [{ ...challenge, epoch: 2 ** 53 }]],
   ])('%s ends the link', async (_name, messages) => {
     for (const message of messages) await say(message);
     expect(closedWith).toBe(CLOSES.malformed);
@@ -140,12 +140,12 @@ describe('a hostile edge', () => {
 
   test.each<[string, unknown, number]>([
     ['bytes', new Uint8Array(3), CLOSES.not_text],
-    ['too much', 'x'.repeat(BOUNDS.messageBytes + 1), CLOSES.oversize],
-    ['no JSON', 'hello', CLOSES.not_json],
-    ['too deep', '['.repeat(17) + ']'.repeat(17), CLOSES.too_deep],
+    ['an oversized message', 'x'.repeat(BOUNDS.messageBytes + 1), CLOSES.oversize],
+    ['invalid JSON', 'hello', CLOSES.not_json],
+    ['too deeply nested JSON', '['.repeat(17) + ']'.repeat(17), CLOSES.too_deep],
     ['a batch', '[]', CLOSES.malformed],
     ['a notification', '{"jsonrpc":"2.0","method":"host.describe","params":{}}', CLOSES.malformed],
-    ['parameters by place', JSON.stringify({ ...request('host.describe'), params: [1] }), CLOSES.malformed],
+    ['parameters by position', JSON.stringify({ ...request('host.describe'), params: [1] }), CLOSES.malformed],
   ])('on the live link: %s', async (_name, data, code) => {
     await linkUp();
     await link.receive(data);
@@ -161,7 +161,7 @@ describe('the live link', () => {
     expect(lastSent()).toEqual({ jsonrpc: '2.0', id: call.id, result: inventory });
   });
 
-  test("beats, and is lost after two beats without a sign, whatever the host's clock says", async () => {
+  test("sends heartbeats, and is lost after two without a response, independent of the host's clock", async () => {
     await linkUp();
     hostAhead = -3_600_000;
     sent = [];
@@ -175,7 +175,7 @@ describe('the live link', () => {
     expect(await link.ended).toEqual({ reason: 'silent', linkedFor: 3 * BOUNDS.heartbeat, unwelcome: false });
   });
 
-  test('a reply that is over the message size becomes an error', async () => {
+  test('a reply over the message size becomes an error', async () => {
     await linkUp();
     const branch = { project_id: hostId, branch_id: hostId, database: 'db_a_b', state: 'ready' };
     handle = async () => ({ ...inventory, branches: Array.from({ length: 10_000 }, () => branch) });
@@ -202,7 +202,7 @@ describe('the live link', () => {
     expect((await link.ended).refused).toBe(true);
   });
 
-  test('leaving stops the beats', async () => {
+  test('leaving stops the heartbeats', async () => {
     await linkUp();
     link.leave();
     expect(closedWith).toBe(CLOSES.leaving);
@@ -218,13 +218,13 @@ describe('notifications', () => {
     branches: [],
   };
 
-  test('go out over a link that is up', async () => {
+  test('are sent over an established link', async () => {
     await linkUp();
     link.notify('measurement', measurement);
     expect(lastSent()).toEqual({ jsonrpc: '2.0', method: 'measurement', params: measurement });
   });
 
-  test('are dropped while it is not up, and when it is gone', async () => {
+  test('are dropped before the link is established and after it ended', async () => {
     link.notify('measurement', measurement);
     await say(challenge);
     link.notify('measurement', measurement);

@@ -7,7 +7,7 @@ import { ERROR_MESSAGE_LENGTH, ReplyFrame, RPC_ERRORS } from '../../../shared/pr
 const ids = { job_id: crypto.randomUUID(), project_id: crypto.randomUUID() };
 const dropped = { dropped_databases: 1 };
 
-/** A dispatcher whose operations end when the test says so. */
+/** A dispatcher whose operations the test ends. */
 function scripted() {
   const runs: { method: string; params: unknown; end: PromiseWithResolvers<unknown> }[] = [];
   const logged: unknown[] = [];
@@ -26,7 +26,7 @@ function scripted() {
   return { runs, logged, call, settle };
 }
 
-test.each(['host.explode', 'constructor', '__proto__', ''])('%s is no method', async (method) => {
+test.each(['host.explode', 'constructor', '__proto__', ''])('%s is not a method', async (method) => {
   const { call, runs } = scripted();
   expect(await call(method, {})).toMatchObject({
     error: { code: RPC_ERRORS.methodNotFound, data: { code: 'INVALID_CALL' } },
@@ -34,7 +34,7 @@ test.each(['host.explode', 'constructor', '__proto__', ''])('%s is no method', a
   expect(runs).toEqual([]);
 });
 
-test('invalid parameters are named by place, and their values stay out of the reply', async () => {
+test('invalid parameters are named, and their values are not in the reply', async () => {
   const { call } = scripted();
   const reply = await call('branch.prove', {
     ...ids,
@@ -52,20 +52,19 @@ test('invalid parameters are named by place, and their values stay out of the re
 });
 
 test.each<[string, unknown, string, string]>([
-  ['a failure by code', { code: 'HOST_FULL', message: 'the disk is full' }, 'HOST_FULL', 'the disk is full'],
-  ['an error by code', Object.assign(new Error('busy'), { code: 'SOURCE_BUSY' }), 'SOURCE_BUSY', 'busy'],
+  ['a HostError', new HostError('HOST_FULL', 'the disk is full'), 'HOST_FULL', 'the disk is full'],
   [
-    'an error of the servers',
+    'an error of PostgreSQL',
     Object.assign(new Error('password authentication failed for s3cret'), { code: '28P01' }),
     'INTERNAL',
-    "project.drop failed; the agent's log says why",
+    "project.drop failed; the reason is in the agent's log",
   ],
-  ['a string', 's3cret', 'INTERNAL', "project.drop failed; the agent's log says why"],
+  ['a string', 's3cret', 'INTERNAL', "project.drop failed; the reason is in the agent's log"],
   [
-    'an inherited name',
-    { code: 'toString', message: 's3cret' },
+    'another object with the code of a failure',
+    { code: 'HOST_FULL', message: 's3cret' },
     'INTERNAL',
-    "project.drop failed; the agent's log says why",
+    "project.drop failed; the reason is in the agent's log",
   ],
 ])('%s thrown by an operation', async (_name, thrown, code, message) => {
   const { call, runs, settle } = scripted();
@@ -75,7 +74,7 @@ test.each<[string, unknown, string, string]>([
   expect(await reply).toMatchObject({ error: { message, data: { code } } });
 });
 
-test('calls about rows run side by side, each with its own result', async () => {
+test('calls about rows run concurrently, each with its own result', async () => {
   const { call, runs, settle } = scripted();
   const page = { branch_id: crypto.randomUUID(), database: 'db_shop_prod', schema: 'public', table: 'book' };
   const params = { ...page, limit: 1, offset: 0 };
@@ -87,13 +86,13 @@ test('calls about rows run side by side, each with its own result', async () => 
   await settle();
   expect(runs).toHaveLength(3);
   const result = { columns: [], rows: [], has_more: false, estimated_rows: null };
-  for (const [place, { end }] of runs.entries()) end.resolve({ ...result, estimated_rows: place });
+  for (const [index, { end }] of runs.entries()) end.resolve({ ...result, estimated_rows: index });
   expect(await Promise.all(replies)).toMatchObject(
     [0, 1, 2].map((estimated_rows) => ({ result: { estimated_rows } })),
   );
 });
 
-test("PostgreSQL's error code comes along", async () => {
+test("PostgreSQL's error code is part of the reply", async () => {
   const { call, runs, settle } = scripted();
   const reply = call('project.drop', ids);
   await settle();
@@ -103,15 +102,15 @@ test("PostgreSQL's error code comes along", async () => {
   expect(ReplyFrame.parse(frame)).toEqual(frame);
 });
 
-test('a long message is cut to what the edge takes', async () => {
+test('a long message is cut to the length that the edge accepts', async () => {
   const { call, runs, settle } = scripted();
   const reply = call('project.drop', ids);
   await settle();
-  runs[0]?.end.reject({ code: 'HOST_FULL', message: 'x'.repeat(ERROR_MESSAGE_LENGTH + 1) });
+  runs[0]?.end.reject(new HostError('HOST_FULL', 'x'.repeat(ERROR_MESSAGE_LENGTH + 1)));
   expect(ReplyFrame.safeParse(await reply).success).toBe(true);
 });
 
-test('a result of the wrong form stays here and is logged', async () => {
+test('an invalid result is logged and not sent', async () => {
   const { call, runs, settle, logged } = scripted();
   const reply = call('project.drop', ids);
   await settle();
@@ -120,7 +119,7 @@ test('a result of the wrong form stays here and is logged', async () => {
   expect(logged).toMatchObject([{ event: 'operation.failed', method: 'project.drop' }]);
 });
 
-test('the same call while the first still runs joins it', async () => {
+test('a call that is repeated during its run joins it', async () => {
   const { call, runs, settle } = scripted();
   const replies = [call('project.drop', ids), call('project.drop', { ...ids })];
   await settle();
@@ -132,7 +131,7 @@ test('the same call while the first still runs joins it', async () => {
   expect(runs).toHaveLength(2);
 });
 
-test('a different call about the same subject waits for the one that runs, whatever becomes of it', async () => {
+test('a different call about the same subject waits until the run ends, even if that fails', async () => {
   const { call, runs, settle } = scripted();
   const rules = (revision: number) => ({ project_id: ids.project_id, access: { revision, rules: [] } });
   const first = call('access.apply', rules(1));
@@ -140,7 +139,7 @@ test('a different call about the same subject waits for the one that runs, whate
   const other = call('access.apply', { ...rules(1), project_id: crypto.randomUUID() });
   await settle();
   expect(runs).toHaveLength(2);
-  runs[0]?.end.reject({ code: 'RULES_NOT_APPLIED', message: 'kept the old file' });
+  runs[0]?.end.reject(new HostError('RULES_NOT_APPLIED', 'still uses the old file'));
   expect(await first).toMatchObject({ error: { data: { code: 'RULES_NOT_APPLIED' } } });
   await settle();
   expect(runs).toHaveLength(3);
@@ -150,7 +149,7 @@ test('a different call about the same subject waits for the one that runs, whate
   expect(await other).toMatchObject({ result: { revision: 1 } });
 });
 
-test('as many calls as the bound and no more', async () => {
+test('calls over the bound are refused', async () => {
   const { call, runs, settle } = scripted();
   const calls = Array.from({ length: BOUNDS.callsInFlight }, () => call('project.drop', ids));
   expect(await call('project.drop', ids)).toMatchObject({ error: { data: { code: 'HOST_BUSY' } } });

@@ -13,18 +13,18 @@ const hostId = 'a4b5e2a4-3a8f-4f3e-9d6c-0a1b2c3d4e5f';
 let gateway: Server;
 let gatewayUrl: string;
 let stateDir: string;
-/** What the gateway says next; null: it hangs up, and the reply is lost. */
+/** The gateway's next reply; null: it closes the connection, and the reply is lost. */
 let reply: { status: number; body: unknown } | null;
-let keysAsked: string[];
+let enrolledKeys: string[];
 
 beforeEach(async () => {
   stateDir = await mkdtemp(join(tmpdir(), 'branchgate-enrol-'));
   reply = { status: 200, body: { host_id: hostId } };
-  keysAsked = [];
+  enrolledKeys = [];
   gateway = createServer(async (request, response) => {
     const body = JSON.parse(Buffer.concat(await request.toArray()).toString());
     expect(Object.keys(body.public_key)).toEqual(['kty', 'crv', 'x']);
-    keysAsked.push(body.public_key.x);
+    enrolledKeys.push(body.public_key.x);
     if (reply === null) request.socket.destroy();
     else response.writeHead(reply.status).end(JSON.stringify(reply.body));
   });
@@ -38,32 +38,32 @@ afterEach(async () => {
   await rm(stateDir, { recursive: true });
 });
 
-test('the key is made here, kept for its owner alone, and found again', async () => {
+test('the key is created here, stored for its owner only, and read again', async () => {
   const identity = await enrol({ gatewayUrl, stateDir, token });
   expect(identity.host_id).toBe(hostId);
   expect(await readdir(stateDir)).toEqual(['host.json']);
   expect((await stat(join(stateDir, 'host.json'))).mode & 0o777).toBe(0o600);
   expect(await readIdentity(stateDir)).toEqual(identity);
-  expect(keysAsked).toEqual([identity.private_key.x]);
+  expect(enrolledKeys).toEqual([identity.private_key.x]);
 });
 
-test('after a lost reply the same key asks again', async () => {
+test('after a lost reply the same key enrols again', async () => {
   reply = null;
   await expect(enrol({ gatewayUrl, stateDir, token })).rejects.toThrow(EnrolmentError);
   expect(await readIdentity(stateDir)).toBeNull();
   reply = { status: 200, body: { host_id: hostId } };
   await enrol({ gatewayUrl, stateDir, token });
-  expect(keysAsked[1]).toBe(keysAsked[0]);
+  expect(enrolledKeys[1]).toBe(enrolledKeys[0]);
 });
 
-test('an enrolled host is left as it is', async () => {
+test('an enrolled host is not changed', async () => {
   const identity = await enrol({ gatewayUrl, stateDir, token });
   await expect(enrol({ gatewayUrl, stateDir, token })).rejects.toThrow(hostId);
   expect(await readIdentity(stateDir)).toEqual(identity);
-  expect(keysAsked).toHaveLength(1);
+  expect(enrolledKeys).toHaveLength(1);
 });
 
-test('force replaces the identity, but only once the gateway has agreed', async () => {
+test('force replaces the identity only after the gateway accepted the new key', async () => {
   const before = await enrol({ gatewayUrl, stateDir, token });
   reply = { status: 401, body: {} };
   await expect(enrol({ gatewayUrl, stateDir, token, force: true })).rejects.toThrow('token');
@@ -74,11 +74,11 @@ test('force replaces the identity, but only once the gateway has agreed', async 
 });
 
 test.each([
-  [401, {}, 'wrong, used by another key, or older than an hour'],
+  [401, {}, 'invalid, already used by another key, or expired'],
   [503, {}, 'status 503'],
   [200, { host_id: 'x' }, 'not a branchgate gateway'],
   [200, { host_id: hostId, more: 1 }, 'not a branchgate gateway'],
-])('the gateway answers %i %j', async (status, body, message) => {
+])('the gateway responds %i %j', async (status, body, message) => {
   reply = { status, body };
   const failure = await enrol({ gatewayUrl, stateDir, token }).catch((error: Error) => error);
   expect(failure).toBeInstanceOf(EnrolmentError);
@@ -86,7 +86,7 @@ test.each([
   expect((failure as Error).message).not.toContain(token);
 });
 
-test('a damaged identity is said to be so, without a word of what it holds', async () => {
+test('a damaged identity is reported without its content', async () => {
   await writeFile(join(stateDir, 'host.json'), '{"private_key": s3cret');
   const failure = await readIdentity(stateDir).catch((error: Error) => error);
   expect(String(failure)).toContain('host.json is damaged');

@@ -23,6 +23,6 @@ test.each([
   'ftp://127.0.0.1',
   'gateway.example.com',
   '',
-])('%s is refused', (url) => {
+])('%s is rejected', (url) => {
   expect(() => gatewayAddress(url)).toThrow('https:');
 });

@@ -16,8 +16,8 @@ const identity = {
 
 afterEach(() => vi.restoreAllMocks());
 
-/** Lets every host in and says nothing after that. */
-async function startMuteGateway() {
+/** Welcomes every host and is silent after that. */
+async function startSilentGateway() {
   const server = new WebSocketServer({ port: 0, host: '127.0.0.1' });
   server.on('connection', (socket) => {
     const challenge = { type: 'challenge', protocol: PROTOCOL_VERSION, nonce: 'n'.repeat(43), epoch: 0 };
@@ -31,8 +31,8 @@ async function startMuteGateway() {
   return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` };
 }
 
-test("a link is taken for lost when it is silent, though the host's clock was set back meanwhile", async () => {
-  const { server, url } = await startMuteGateway();
+test("a silent link counts as lost, even if the host's clock was set back meanwhile", async () => {
+  const { server, url } = await startSilentGateway();
   const leaving = new AbortController();
   const lost = Promise.withResolvers<unknown>();
   const running = runLink({

@@ -8,7 +8,7 @@ import {
 } from '../../../shared/branch/database-name.ts';
 
 describe('branch name', () => {
-  test.each(['dev', 'pr-1', 'a_b', '---', 'x'.repeat(48), 'all', 'replication'])('%s is taken', (name) => {
+  test.each(['dev', 'pr-1', 'a_b', '---', 'x'.repeat(48), 'all', 'replication'])('%s is accepted', (name) => {
     expect(BranchName.parse(name)).toBe(name);
   });
 
@@ -26,7 +26,7 @@ describe('branch name', () => {
     'dév',
     '../x',
     '0f0e0d0c-0b0a-4908-8706-050403020100',
-  ])('%j is refused', (name) => {
+  ])('%j is rejected', (name) => {
     expect(BranchName.safeParse(name).success).toBe(false);
   });
 });
@@ -37,7 +37,7 @@ describe('database name', () => {
     expect(environmentName('db_shop_prod_br_pr-1')).toBe('SHOP_PROD_BR_PR_1');
   });
 
-  test('the longest slug it tells gives 63 characters, one more gives 64', () => {
+  test('the longest slug gives a name of 63 characters', () => {
     const longest = maxSlugLength('a'.repeat(30), 'prod');
     expect(branchDatabaseName('a'.repeat(30), 'prod', 'x'.repeat(longest))).toHaveLength(63);
     expect(maxSlugLength('a', 'p')).toBe(48);
@@ -54,7 +54,7 @@ describe('database name', () => {
     'db_a\nb',
     'db_A',
     `db_${'a'.repeat(61)}`,
-  ])('%j is none of ours', (name) => {
+  ])('%j is not a managed database', (name) => {
     expect(MANAGED_DATABASE.test(name)).toBe(false);
   });
 });

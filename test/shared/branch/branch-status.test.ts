@@ -5,7 +5,7 @@ import {
   statusesAllowing,
 } from '../../../shared/branch/branch-status.ts';
 
-/** Every cell of the table, written out once more: what each status becomes, `-` where the event is refused. */
+/** An independent copy of the table: the new status, or `-` where the event is refused. */
 const CELLS = `
            proved  gave_up expire  extend  delete  delete_project lost    found
   creating active  failed  -       -       deleted deleting       -       -
@@ -28,7 +28,7 @@ test.each(rows.flatMap(([from, ...to]) => events.map((event, i) => [from, event,
   },
 );
 
-test('has a row for every status and a column for every event, and lists where one is possible', () => {
+test('the table covers every status and every event', () => {
   expect(rows.map(([from]) => from)).toEqual([...BRANCH_STATUSES]);
   expect(events).toEqual(Object.keys(BRANCH_TRANSITIONS));
   expect(statusesAllowing('delete')).toEqual(['creating', 'active', 'expired', 'failed']);

@@ -10,15 +10,15 @@ test.each([
   ['6 months', '6m'],
   ['1year', '1y'],
   ['Permanent', 'forever'],
-])('%s reads as %s (spec 2.3)', (spelling, lifespan) => {
+])('%s is parsed as %s (specification 2.3)', (spelling, lifespan) => {
   expect(LifespanSpelling.parse(spelling)).toBe(lifespan);
 });
 
-test.each(['', '8d', '7', ' 7d', 'constructor', '__proto__'])('%j is refused', (spelling) => {
+test.each(['', '8d', '7', ' 7d', 'constructor', '__proto__'])('%j is rejected', (spelling) => {
   expect(LifespanSpelling.safeParse(spelling).success).toBe(false);
 });
 
-test('lasts as long as the specification says', () => {
+test('lifespans have the durations of specification 2.3', () => {
   expect(LIFESPAN_SECONDS).toEqual({
     '7d': 604_800,
     '1m': 2_592_000,

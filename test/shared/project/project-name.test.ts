@@ -2,12 +2,12 @@ import { describe, expect, test } from 'vitest';
 import { AppKey, deriveAppKey, Environment } from '../../../shared/project/project-name.ts';
 
 describe('app key', () => {
-  test.each(['shop', 'a', 'my_shop_2', 'a'.repeat(48), 'abr', 'br2'])('%s is taken', (key) => {
+  test.each(['shop', 'a', 'my_shop_2', 'a'.repeat(48), 'abr', 'br2'])('%s is accepted', (key) => {
     expect(AppKey.parse(key)).toBe(key);
   });
 
   test.each(['', 'br', 'my_br_shop', 'x_br', '_a', 'a_', 'a__b', 'A', 'a-b', 'a'.repeat(49), 'a\n', 'é'])(
-    '%j is refused',
+    '%j is rejected',
     (key) => {
       expect(AppKey.safeParse(key).success).toBe(false);
     },
@@ -20,7 +20,7 @@ describe('app key', () => {
     ['日本', 'project_x1y2'],
     ['abcdefghijklmnopq bright', 'abcdefghijklmnopq_x1y2'],
     ['a very long name for a project', 'a_very_long_name_for_x1y2'],
-  ])('made from %j is %s', (name, key) => {
+  ])('derived from %j is %s', (name, key) => {
     expect(deriveAppKey(name, 'x1y2')).toBe(key);
     expect(AppKey.safeParse(key).success).toBe(true);
   });

@@ -14,7 +14,7 @@ const bytes = fc.integer({ min: 0, max: 2 ** 43 });
 const quota = fc.integer({ min: 1, max: 2 ** 43 });
 const rank = (of: StorageState) => STORAGE_STATES.indexOf(of);
 
-describe('judgeStorage', () => {
+describe('evaluateStorage', () => {
   test.each<[used: number, normal: StorageState, warning: StorageState, writeBlocked: StorageState]>([
     [0, 'normal', 'normal', 'normal'],
     [799, 'normal', 'normal', 'normal'],
@@ -27,7 +27,7 @@ describe('judgeStorage', () => {
     expect(STORAGE_STATES.map((before) => evaluateStorage(before, used, QUOTA))).toEqual(expected);
   });
 
-  test('is settled after one judgement: the same usage never moves it again', () => {
+  test('is idempotent: the same usage never changes the state again', () => {
     fc.assert(
       fc.property(state, bytes, quota, (before, used, limit) => {
         const after = evaluateStorage(before, used, limit);
@@ -36,7 +36,7 @@ describe('judgeStorage', () => {
     );
   });
 
-  test('never falls when usage rises, nor rises when the quota does', () => {
+  test('never falls when usage rises, and never rises when the quota rises', () => {
     fc.assert(
       fc.property(state, bytes, bytes, quota, quota, (before, one, other, small, large) => {
         const [less, more] = [Math.min(one, other), Math.max(one, other)];
@@ -68,7 +68,7 @@ test('a quota is whole bytes and at least one', () => {
   expect(quotaBytes(1e-12)).toBe(1);
 });
 
-test('bytes are told in GiB', () => {
+test('bytes are converted to GiB', () => {
   expect(inGib(268_435_456)).toBe(0.25);
   expect(inGib(1024)).toBe(0.000001);
 });

@@ -16,11 +16,11 @@ test.each([
   ['one level too deep', nested(BOUNDS.nestingDepth + 1), 'too_deep'],
   ['half a million levels', nested(BOUNDS.messageBytes / 2), 'too_deep'],
   ['objects too deep', `${'{"a":'.repeat(17)}1${'}'.repeat(17)}`, 'too_deep'],
-])('%s is refused', (_name, data, fault) => {
+])('%s is rejected', (_name, data, fault) => {
   expect(readMessage(Anything, data, BOUNDS)).toEqual({ ok: false, fault });
 });
 
-test('JSON of the wrong form is malformed', () => {
+test('JSON that does not match the schema is malformed', () => {
   const schema = z.strictObject({ a: z.int() });
   for (const data of ['{"a":"1"}', '{"a":1,"b":2}', '{"a":1,"__proto__":{}}', '[]', 'null', '1']) {
     expect(readMessage(schema, data, BOUNDS)).toEqual({ ok: false, fault: 'malformed' });
@@ -28,7 +28,7 @@ test('JSON of the wrong form is malformed', () => {
   expect(readMessage(schema, '{"a":1}', BOUNDS)).toEqual({ ok: true, message: { a: 1 } });
 });
 
-test('messages of exactly the size and the depth pass', () => {
+test('messages of exactly the maximum size and depth are accepted', () => {
   expect(readMessage(Anything, `"${'x'.repeat(BOUNDS.messageBytes - 2)}"`, BOUNDS).ok).toBe(true);
   expect(readMessage(Anything, nested(BOUNDS.nestingDepth), BOUNDS).ok).toBe(true);
 });

@@ -9,9 +9,9 @@ import { OPERATIONS } from '../../../shared/protocol/operations.ts';
 import { PROTOCOL_VERSION } from '../../../shared/protocol/version.ts';
 
 /**
- * SHA-256 of everything that crosses the link, by version. A host's agent is upgraded on another day than the
- * gateway, so a changed schema under an old version is an outage. When this test fails: raise
- * `PROTOCOL_VERSION` and add a line. Lines of versions that were released are never touched.
+ * SHA-256 of all schemas of the link, by version. Agents and the gateway are upgraded on different days, so a changed
+ * schema under an old version is an outage. When this test fails, raise `PROTOCOL_VERSION` and add a line. Never edit
+ * the line of a released version.
  */
 const HASH_OF_VERSION: Record<number, string> = {
   1: '6fea937999c84b69621f05dfce2f98ed0a30f952adaef67868b3e33fef55d6aa',
@@ -32,13 +32,13 @@ const schemas = {
   ),
 };
 
-/** Keys in one order, so that moving a line of a schema is not a change. */
+/** Sorts keys, so that moving a line of a schema is not a change. */
 const canonical = (_key: string, value: unknown) =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
     ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
     : value;
 
-test('what crosses the link has not changed without a new protocol version', () => {
+test('the schemas of the link only change with a new protocol version', () => {
   const wire = Object.entries(schemas).map(([part, list]) => [
     part,
     list.map((schema) => JSON.stringify(z.toJSONSchema(schema, { io: 'input' }), canonical)).sort(),
