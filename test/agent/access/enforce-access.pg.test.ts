@@ -39,7 +39,7 @@ beforeEach(async () => {
   main = await project.create(`db_access${made}_prod`, null);
   branch = await project.create(`db_access${made}_prod_br_one`, main.database);
   const owner = await open('direct', 'owner');
-  await owner.query('create table note (id int primary key); insert into note values (1)');
+  await owner.query('create table item (id int primary key); insert into item values (1)');
   return async () => {
     await Promise.all(clients.map((client) => client.end()));
     clients = [];
@@ -63,17 +63,18 @@ const apply = (access: Partial<Access>) => {
   });
 };
 
-/** What the client says: `ok`, an SQLSTATE, or that its session is over. */
-const ask = (client: pg.Client, sql: string): Promise<string> =>
+/** The result of a statement: `ok`, an SQLSTATE, or `over` when the session has ended. */
+const run = (client: pg.Client, sql: string): Promise<string> =>
   client.query(sql).then(
     () => 'ok',
     (error: Error & { code?: string }) =>
       error.code && !/^(57P01|08)/.test(error.code) ? error.code : 'over',
   );
-const askAll = (asked: pg.Client[], sql = 'select 1') => Promise.all(asked.map((client) => ask(client, sql)));
+const runAll = (clients: pg.Client[], sql = 'select 1') =>
+  Promise.all(clients.map((client) => run(client, sql)));
 
-/** Who gets in anew. */
-const knock = () =>
+/** Which new connections are admitted. */
+const connectAll = () =>
   Promise.all(
     CONNECTIONS.map(([port, role]) =>
       open(port, role).then(
@@ -85,26 +86,26 @@ const knock = () =>
 
 const over = (...ended: boolean[]) => ended.map((is) => (is ? 'over' : 'ok'));
 
-test('a closed branch lets nobody in and nobody stay; opened again, its credentials work', async () => {
-  const inside = await openAll();
+test('a closed branch admits no client and disconnects all; opened again, its credentials work', async () => {
+  const sessions = await openAll();
   const neighbour = await open('pooled', 'read_write', main);
   await apply({ closed: [branch.branch_id] });
-  expect(await askAll(inside)).toEqual(Array(6).fill('over'));
-  expect(await knock()).toEqual(Array(6).fill('out'));
-  expect(await ask(neighbour, 'select 1')).toBe('ok');
+  expect(await runAll(sessions)).toEqual(Array(6).fill('over'));
+  expect(await connectAll()).toEqual(Array(6).fill('out'));
+  expect(await run(neighbour, 'select 1')).toBe('ok');
   await apply({});
-  expect(await knock()).toEqual(Array(6).fill('in'));
+  expect(await connectAll()).toEqual(Array(6).fill('in'));
 });
 
-test('a session in the middle of a transaction is ended too', async () => {
-  const inside = [await open('direct', 'owner'), await open('pooled', 'read_write')];
-  expect(await askAll(inside, 'begin; select * from note for share')).toEqual(['ok', 'ok']);
+test('a session in a transaction is ended too', async () => {
+  const sessions = [await open('direct', 'owner'), await open('pooled', 'read_write')];
+  expect(await runAll(sessions, 'begin; select * from item for share')).toEqual(['ok', 'ok']);
   await apply({ closed: [branch.branch_id] });
-  expect(await askAll(inside)).toEqual(['over', 'over']);
+  expect(await runAll(sessions)).toEqual(['over', 'over']);
 });
 
-test('new passwords: the old ones are refused and their sessions ended, the other login stays', async () => {
-  const inside = await openAll();
+test('new passwords: the old ones are rejected and their sessions ended; the other login is not affected', async () => {
+  const sessions = await openAll();
   const old = { ...branch.passwords };
   const fresh = { owner: makePassword(), read_write: makePassword() };
   const verifiers = {
@@ -112,31 +113,31 @@ test('new passwords: the old ones are refused and their sessions ended, the othe
     read_write: await scramVerifier(fresh.read_write),
   };
   await apply({ verifiers: { [branch.branch_id]: verifiers } });
-  const answers = await askAll(inside);
-  // The console ends a whole database's pooled clients, so the read-only one has to come again.
-  expect(answers).toEqual(over(true, true, false, true, true, true));
-  expect(await knock()).toEqual(['out', 'out', 'in', 'out', 'out', 'in']);
+  const results = await runAll(sessions);
+  // Pooled clients are disconnected by database, so the read-only one has to reconnect.
+  expect(results).toEqual(over(true, true, false, true, true, true));
+  expect(await connectAll()).toEqual(['out', 'out', 'in', 'out', 'out', 'in']);
   branch.passwords = { ...old, ...fresh };
-  expect(await knock()).toEqual(Array(6).fill('in'));
-  // The same revision again, as a retry brings it, ends nobody.
-  const anew = await openAll();
+  expect(await connectAll()).toEqual(Array(6).fill('in'));
+  // A retry with the same revision ends no session.
+  const reconnected = await openAll();
   await runOperation(servers.host, 'access.apply', {
     project_id: project.id,
     access: { revision: project.revision, rules: HERE, verifiers: { [branch.branch_id]: verifiers } },
   });
-  expect(await askAll(anew)).toEqual(Array(6).fill('ok'));
+  expect(await runAll(reconnected)).toEqual(Array(6).fill('ok'));
 });
 
-test('write block: owners write, the others read, on open sessions too, whatever they set', async () => {
-  const inside = await openAll();
-  const write = 'update note set id = id';
+test('write block: owners write and others read, on open sessions too, even if they change settings', async () => {
+  const sessions = await openAll();
+  const write = 'update item set id = id';
   await apply({ write_blocked: true });
-  expect(await askAll(inside, 'select count(*) from note')).toEqual(Array(6).fill('ok'));
-  await askAll(inside, 'set default_transaction_read_only = off; set transaction_read_only = off');
+  expect(await runAll(sessions, 'select count(*) from item')).toEqual(Array(6).fill('ok'));
+  await runAll(sessions, 'set default_transaction_read_only = off; set transaction_read_only = off');
   const blocked = ['ok', '42501', '42501', 'ok', '42501', '42501'];
-  expect(await askAll(inside, write)).toEqual(blocked);
+  expect(await runAll(sessions, write)).toEqual(blocked);
   const during = await openAll();
-  expect(await askAll(during, write)).toEqual([
+  expect(await runAll(during, write)).toEqual([
     'ok',
     '25006',
     '42501',
@@ -144,42 +145,42 @@ test('write block: owners write, the others read, on open sessions too, whatever
     expect.stringMatching(/25006|42501/),
     '42501',
   ]);
-  // A branch that is made now is blocked too.
+  // A branch created now is blocked too.
   project.restrictions = { write_blocked: true };
   const later = await project.create(`db_access${made}_prod_br_two`, main.database);
   const { rows } = await (await open('direct', 'read_write', later)).query('show transaction_read_only');
   expect(rows).toEqual([{ transaction_read_only: 'on' }]);
 
   await apply({});
-  const [, lasting] = inside;
-  expect(await ask(lasting as pg.Client, write)).toBe('ok');
-  expect(await askAll(await openAll(), write)).toEqual(['ok', 'ok', '42501', 'ok', 'ok', '42501']);
-  // Those that began in the block would only read for ever: they come again.
-  expect(await ask(during[1] as pg.Client, write)).toBe('over');
+  const [, lasting] = sessions;
+  expect(await run(lasting as pg.Client, write)).toBe('ok');
+  expect(await runAll(await openAll(), write)).toEqual(['ok', 'ok', '42501', 'ok', 'ok', '42501']);
+  // Sessions that began during the block would stay read-only, so they are ended.
+  expect(await run(during[1] as pg.Client, write)).toBe('over');
 });
 
-test('large objects are written by those who may write tables, in a clone as in main', async () => {
-  const inside = await openAll();
+test('logins that may write tables may write large objects, in clones too', async () => {
+  const sessions = await openAll();
   const write = "select lo_from_bytea(0, 'x'), lo_create(0)";
   const mayWrite = ['ok', 'ok', '42501', 'ok', 'ok', '42501'];
-  await askAll(inside, 'set default_transaction_read_only = off');
-  expect(await askAll(inside, write)).toEqual(mayWrite);
+  await runAll(sessions, 'set default_transaction_read_only = off');
+  expect(await runAll(sessions, write)).toEqual(mayWrite);
   await apply({ write_blocked: true });
-  expect(await askAll(inside, write)).toEqual(['ok', '42501', '42501', 'ok', '42501', '42501']);
+  expect(await runAll(sessions, write)).toEqual(['ok', '42501', '42501', 'ok', '42501', '42501']);
   await apply({});
-  expect(await askAll(inside, write)).toEqual(mayWrite);
+  expect(await runAll(sessions, write)).toEqual(mayWrite);
 });
 
-test('a removed rule ends the sessions from there', async () => {
-  const inside = await openAll();
+test('a removed rule ends the sessions from its network', async () => {
+  const sessions = await openAll();
   const neighbour = await open('direct', 'read_write', main);
   await apply({ rules: [{ branch_id: main.branch_id, cidr: '127.0.0.1/32' }] });
-  expect(await askAll(inside)).toEqual(Array(6).fill('over'));
-  expect(await ask(neighbour, 'select 1')).toBe('ok');
+  expect(await runAll(sessions)).toEqual(Array(6).fill('over'));
+  expect(await run(neighbour, 'select 1')).toBe('ok');
 });
 
-test('an agent that died before it ended the sessions does so at its start', async () => {
-  const inside = await openAll();
+test('an agent that died before it ended the sessions ends them at its next start', async () => {
+  const sessions = await openAll();
   const session = await servers.host.sessions.connect();
   await inTransaction(session, () =>
     storeAccess(session, project.id, {
@@ -191,42 +192,42 @@ test('an agent that died before it ended the sessions does so at its start', asy
     }),
   );
   session.release();
-  expect(await askAll(inside)).toEqual(Array(6).fill('ok'));
+  expect(await runAll(sessions)).toEqual(Array(6).fill('ok'));
   expect(await recover(servers.host)).toEqual([]);
-  await eventually(async () => expect(await askAll(inside)).toEqual(Array(6).fill('over')));
+  await eventually(async () => expect(await runAll(sessions)).toEqual(Array(6).fill('over')));
 });
 
-test('a name too long for the console: its pooled clients go all the same', async () => {
+test('pooled clients of a database with the longest name are disconnected', async () => {
   const name = `db_access${made}_prod_br_${'long-name-'.repeat(5)}`.slice(0, 63).replace(/-$/, 'x');
   const long = await project.create(name, main.database);
-  const inside = [await open('pooled', 'read_write', long), await open('direct', 'read_write', long)];
+  const sessions = [await open('pooled', 'read_write', long), await open('direct', 'read_write', long)];
   await apply({
     verifiers: { [long.branch_id]: { read_write: await scramVerifier(makePassword()) } },
   });
-  expect(await askAll(inside)).toEqual(['over', 'over']);
+  expect(await runAll(sessions)).toEqual(['over', 'over']);
   expect(name).toHaveLength(63);
 });
 
-test('clients of a neighbour are not disturbed', async () => {
+test('clients of another branch are not affected', async () => {
   const neighbour = await open('pooled', 'read_write', main);
-  const answers: string[] = [];
-  let going = true;
+  const results: string[] = [];
+  let running = true;
   const busy = (async () => {
-    while (going) answers.push(await ask(neighbour, 'select 1'));
+    while (running) results.push(await run(neighbour, 'select 1'));
   })();
   const verifiers = { [branch.branch_id]: { read_write: await scramVerifier(makePassword()) } };
   await apply({ verifiers });
   await apply({ closed: [branch.branch_id] });
-  going = false;
+  running = false;
   await busy;
-  expect(new Set(answers)).toEqual(new Set(['ok']));
+  expect(new Set(results)).toEqual(new Set(['ok']));
 });
 
-test('a login that changes its own password or rights to come back is put right', async () => {
+test('a login that changes its own settings is restored', async () => {
   const session = await open('direct', 'read_write');
   await apply({ write_blocked: true });
   const login = loginName(branch.branch_id, 'read_write');
-  expect(await ask(session, `alter role "${login}" set default_transaction_read_only = off`)).toBe('ok');
+  expect(await run(session, `alter role "${login}" set default_transaction_read_only = off`)).toBe('ok');
   await runOperation(servers.host, 'host.inventory', {});
   const [row] = await servers.query<{ rolconfig: string[] }>(
     'select rolconfig from pg_roles where rolname = $1',
@@ -235,7 +236,7 @@ test('a login that changes its own password or rights to come back is put right'
   expect(row?.rolconfig).toContain('default_transaction_read_only=on');
 });
 
-test('rules that come once more bring none of a branch that was dropped meanwhile', async () => {
+test('a repeated revision adds no rules of a branch that was dropped meanwhile', async () => {
   const access = {
     revision: project.revision + 1,
     rules: [...HERE, { ...HERE[0], branch_id: branch.branch_id }],
@@ -246,6 +247,8 @@ test('rules that come once more bring none of a branch that was dropped meanwhil
     project_id: project.id,
     access: { ...access, write_blocked: false, closed: [], verifiers: {} } as Access,
   });
-  const kept = await servers.query('SELECT branch_id FROM network_rule WHERE project_id = $1', [project.id]);
-  expect(kept).toEqual([{ branch_id: null }]);
+  const stored = await servers.query('SELECT branch_id FROM network_rule WHERE project_id = $1', [
+    project.id,
+  ]);
+  expect(stored).toEqual([{ branch_id: null }]);
 });

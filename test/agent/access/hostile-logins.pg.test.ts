@@ -14,7 +14,7 @@ import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
 
 const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
-/** Where a fault makes an operation wait for ever. */
+/** For tests in which a fault makes an operation wait forever. */
 const BOUNDED = { timeout: 30_000 };
 
 let servers: TestHost;
@@ -60,11 +60,11 @@ const isAlive = (client: pg.Client) =>
   );
 
 test.for(['password null', 'set default_transaction_read_only = off'])(
-  'a login that leaves a transaction open in which it did: alter role … %s',
+  'a login with an open transaction that contains: alter role … %s',
   BOUNDED,
   async (change) => {
     const holder = await connect(servers.host, 'direct', branch, 'read_write');
-    // Differs from what it ought to be, for every look at all logins.
+    // The login now differs from its stored state, so every check tries to restore it.
     await holder.query(`alter role "${self}" password 'mine'`);
     await holder.query(`begin; alter role "${self}" ${change}`);
     const other = new Project(servers.host, HERE);
@@ -81,58 +81,60 @@ test.for(['password null', 'set default_transaction_read_only = off'])(
   },
 );
 
-test('a transaction that names a login which is to be dropped holds up nobody', BOUNDED, async () => {
+test('an open transaction that names a dropped login blocks no other operation', BOUNDED, async () => {
   const other = new Project(servers.host, HERE);
   const neighbour = await other.create(`db_hostile${made}_other`, null);
-  const stranger = loginName(neighbour.branch_id, 'read_only');
+  const neighbourLogin = loginName(neighbour.branch_id, 'read_only');
   const holder = await connect(servers.host, 'direct', branch, 'owner');
-  await holder.query(`begin; create table note (); grant select on note to "${stranger}"`);
+  await holder.query(`begin; create table item (); grant select on item to "${neighbourLogin}"`);
   expect(await other.drop(neighbour)).toEqual({ dropped: true });
   await holder.query('rollback');
   await holder.end();
   const roles = 'SELECT rolname, rolcanlogin FROM pg_roles WHERE rolname = $1';
-  expect(await servers.query(roles, [stranger])).toEqual([{ rolname: stranger, rolcanlogin: false }]);
+  expect(await servers.query(roles, [neighbourLogin])).toEqual([
+    { rolname: neighbourLogin, rolcanlogin: false },
+  ]);
   await runOperation(servers.host, 'host.inventory', {});
-  expect(await servers.query(roles, [stranger])).toEqual([]);
+  expect(await servers.query(roles, [neighbourLogin])).toEqual([]);
 });
 
-test('a login that alters itself all the time is closed all the same', BOUNDED, async () => {
-  let going = true;
-  // All before the first of them changes the password.
+test('a login that constantly alters itself is closed nevertheless', BOUNDED, async () => {
+  let running = true;
+  // All sessions are opened before the first changes the password.
   const sessions = await Promise.all(
     Array.from({ length: 6 }, () => connect(servers.host, 'direct', branch, 'read_write')),
   );
   const lanes = sessions.map(async (client) => {
-    while (going && (await isAlive(client)))
+    while (running && (await isAlive(client)))
       await client.query(`alter role "${self}" password 'mine'`).catch(() => {});
     await client.end().catch(() => {});
   });
   await sleep(100);
   await apply({ closed: [branch.branch_id] });
-  going = false;
+  running = false;
   await Promise.all(lanes);
 });
 
-test('an old password that is tried all the time brings nobody past its rotation', async () => {
+test('clients that constantly try an old password are not connected after its rotation', async () => {
   const old = { ...branch, passwords: { ...branch.passwords } };
-  const inside: pg.Client[] = [];
-  let going = true;
+  const connected: pg.Client[] = [];
+  let running = true;
   const lanes = Array.from({ length: 4 }, async () => {
-    while (going) {
+    while (running) {
       const client = await connect(servers.host, 'pooled', old, 'read_write').catch(() => null);
-      if (client && inside.push(client) > 40) await inside.shift()?.end();
+      if (client && connected.push(client) > 40) await connected.shift()?.end();
     }
   });
   await sleep(100);
   await apply(await rotation());
-  going = false;
+  running = false;
   await Promise.all(lanes);
-  const alive = await Promise.all(inside.map(isAlive));
+  const alive = await Promise.all(connected.map(isAlive));
   expect(alive.length).toBeGreaterThan(0);
   expect(alive.filter(Boolean)).toEqual([]);
 });
 
-/** Stops in the middle of proving its password, until `goOn`. */
+/** Starts a login that pauses in the SCRAM exchange until `resume` is called. */
 async function logInSlowly(port: Port) {
   const { settings } = servers.host;
   const client = new pg.Client({
@@ -157,22 +159,22 @@ async function logInSlowly(port: Port) {
     () => false,
   );
   await reached.promise;
-  return { goOn: gate.resolve, outcome };
+  return { resume: gate.resolve, outcome };
 }
 
-test('nor one that is half proven on the direct port when it goes', async () => {
-  const { goOn, outcome } = await logInSlowly('direct');
+test('a login in progress on the direct port does not survive a rotation', async () => {
+  const { resume, outcome } = await logInSlowly('direct');
   await apply(await rotation());
-  goOn();
+  resume();
   expect(await outcome).toBe(false);
 });
 
 const CHANGES: Record<string, () => Promise<unknown>> = {
   'its password is rotated': async () => apply(await rotation()),
   'its branch is closed': () => apply({ closed: [branch.branch_id] }),
-  'the rule that let it in is removed': () => apply({ rules: [] }),
+  'the rule that admitted it is removed': () => apply({ rules: [] }),
   'its branch is dropped': () => project.drop(branch),
-  'the agent dies over a rotation and starts again': async () => {
+  'the agent dies during a rotation and starts again': async () => {
     const access = next(await rotation());
     await withLocks(servers.host.sessions, [], (session) =>
       inTransaction(session, () => storeAccess(session, project.id, access)),
@@ -181,22 +183,22 @@ const CHANGES: Record<string, () => Promise<unknown>> = {
   },
 };
 
-test.for(Object.keys(CHANGES))('nor into any database of the pooler: half proven when %s', async (change) => {
+test.for(Object.keys(CHANGES))('a login in progress on the pooled port fails when %s', async (change) => {
   const neighbour = await new Project(servers.host, HERE).create(`db_hostile${made}_other`, null);
-  // PgBouncer may throw the pool of the login away and give its place to the next that it makes.
-  const { goOn, outcome } = await logInSlowly('pooled');
+  // PgBouncer may free the login's pool and reuse its memory for the next pool.
+  const { resume, outcome } = await logInSlowly('pooled');
   await CHANGES[change]?.();
   const newcomers = [
     await connect(servers.host, 'pooled', neighbour, 'owner'),
     await connect(servers.host, 'pooled', neighbour, 'read_only'),
   ];
-  goOn();
+  resume();
   expect(await outcome).toBe(false);
   expect(await Promise.all(newcomers.map(isAlive))).toEqual([true, true]);
   for (const client of newcomers) await client.end();
 });
 
-test('the timeout that ended a login is not kept', async () => {
+test('the temporary login timeout is reset', async () => {
   const { outcome } = await logInSlowly('pooled');
   await apply(await rotation());
   expect(await outcome).toBe(false);
@@ -206,13 +208,13 @@ test('the timeout that ended a login is not kept', async () => {
   expect(rows.find(({ key }) => key === 'client_login_timeout')?.value).toBe('15');
 });
 
-test('what is noted while an older access is enforced is enforced too', async () => {
+test('access stored while older access is enforced is enforced too', async () => {
   const { host } = servers;
   const { rules } = host;
   const newer = next(await rotation());
   const older = { ...newer, revision: newer.revision, ...(await rotation()) };
   newer.revision += 1;
-  const publishAndNote = async () => {
+  const syncAndStore = async () => {
     await rules.sync();
     const session = await host.sessions.connect();
     await inTransaction(session, () => storeAccess(session, project.id, newer));
@@ -221,18 +223,18 @@ test('what is noted while an older access is enforced is enforced too', async ()
   const interrupted = {
     ...host,
     rules: Object.assign(Object.create(rules), {
-      publish: publishAndNote,
-      publishWithout: rules.disconnectClients.bind(rules),
+      sync: syncAndStore,
+      disconnectClients: rules.disconnectClients.bind(rules),
     }),
   };
   await runOperation(interrupted, 'access.apply', { project_id: project.id, access: older });
-  const noted = await servers.query<{ login: string; unenforced: boolean }>(
+  const pending = await servers.query<{ login: string; unenforced: boolean }>(
     'SELECT login, unenforced FROM login JOIN branch USING (branch_id) JOIN project USING (project_id) WHERE end_from IS NOT NULL',
   );
-  expect(noted).toEqual([{ login: self, unenforced: true }]);
+  expect(pending).toEqual([{ login: self, unenforced: true }]);
 });
 
-test('a branch that is closed while its pooled clients are thrown out stays closed', async () => {
+test('a branch that is closed while its pooled clients are disconnected stays closed', async () => {
   const name = `db_hostile${made}_prod_br_${'long-name-'.repeat(5)}`.slice(0, 63).replace(/-$/, 'x');
   const long = await project.create(name, branch.database);
   const { host } = servers;
@@ -244,12 +246,12 @@ test('a branch that is closed while its pooled clients are thrown out stays clos
   };
   closing.revision += 1;
   const { sync } = host.rules;
-  let published = 0;
+  let syncs = 0;
   host.rules.sync = async () => {
     await sync.call(host.rules);
-    published += 1;
-    // The first is of the rotation, the second takes the entry out, the third puts it in again.
-    if (published !== 2) return;
+    syncs += 1;
+    // The first sync is the rotation's, the second removes the pooler's entry, the third adds it again.
+    if (syncs !== 2) return;
     const session = await host.sessions.connect();
     await inTransaction(session, () => storeAccess(session, project.id, closing));
     session.release();
@@ -259,7 +261,7 @@ test('a branch that is closed while its pooled clients are thrown out stays clos
   } finally {
     host.rules.sync = sync;
   }
-  expect(published).toBe(3);
+  expect(syncs).toBe(3);
   expect(await servers.query('SELECT closed FROM branch WHERE branch_id = $1', [long.branch_id])).toEqual([
     { closed: true },
   ]);

@@ -15,7 +15,7 @@ const access = (changes: Partial<BranchAccess> = {}): BranchAccess => ({
   ...changes,
 });
 
-test('both ports name the exact pairs of database and logins, once a network', () => {
+test('the rules of both ports name exact pairs of database and logins, one line per network', () => {
   const lines = `hostssl "db_shop_prod_br_a-b" "${OWNER}","${READ_WRITE}" 10.0.0.0/8 scram-sha-256
 hostssl "db_shop_prod_br_a-b" "${OWNER}","${READ_WRITE}" 2001:db8::/32 scram-sha-256
 `;
@@ -24,7 +24,7 @@ hostssl "db_shop_prod_br_a-b" "${OWNER}","${READ_WRITE}" 2001:db8::/32 scram-sha
   expect(poolerHba).toBe(`local all all scram-sha-256\n${lines}`);
 });
 
-test('a branch without networks has its pooler entry and logins, and no line on either port', () => {
+test('a branch without networks has a pooler entry and logins, but no rule on either port', () => {
   const files = ruleFiles([access({ cidrs: [] })], POSTGRES);
   expect(files).toEqual({
     postgresHba: '',
@@ -44,8 +44,8 @@ test.each<[string, Partial<BranchAccess>]>([
   ['a login that names a group', { verifiers: { [`+${OWNER}`]: VERIFIER } }],
   ['a quote in the verifier', { verifiers: { [OWNER]: `${VERIFIER}"` } }],
   ['a password instead of a verifier', { verifiers: { [OWNER]: 'secret' } }],
-  ['a keyword as network', { cidrs: ['all'] }],
-  ['another method behind the network', { cidrs: ['10.0.0.0/8 trust'] }],
+  ['a keyword instead of a network', { cidrs: ['all'] }],
+  ['an authentication method after the network', { cidrs: ['10.0.0.0/8 trust'] }],
   ['a network with host bits', { cidrs: ['10.0.0.1/8'] }],
 ])('%s is not written', (_, changes) => {
   expect(() => ruleFiles([access(changes)], POSTGRES)).toThrow('cannot be written');

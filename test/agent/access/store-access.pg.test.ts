@@ -21,10 +21,10 @@ let project: Project;
 let branch: Branch;
 beforeAll(async () => {
   project = new Project(servers.host, [HERE]);
-  branch = await project.create('db_kept_prod', null);
+  branch = await project.create('db_stored_prod', null);
 });
 
-async function keep(access: Partial<Access>) {
+async function store(access: Partial<Access>) {
   const session = await servers.host.sessions.connect();
   project.revision += 1;
   const whole = {
@@ -46,17 +46,17 @@ async function isUnenforced() {
   return row?.unenforced;
 }
 
-/** What comes, after what, and whether there can be sessions that have to go. */
+/** Access before and after a change, and whether sessions may have to be ended. */
 const CHANGES: Record<string, [before: () => Partial<Access>, after: () => Partial<Access>, boolean]> = {
-  'the same again': [() => ({}), () => ({}), false],
+  'no change': [() => ({}), () => ({}), false],
   'one more network': [() => ({}), () => ({ rules: [HERE, THERE] }), false],
   'a network of the branch': [
     () => ({}),
     () => ({ rules: [HERE, { ...HERE, branch_id: branch.branch_id }] }),
     false,
   ],
-  'a network less': [() => ({ rules: [HERE, THERE] }), () => ({}), true],
-  'a network for the branch alone': [
+  'a network removed': [() => ({ rules: [HERE, THERE] }), () => ({}), true],
+  'a network restricted to the branch': [
     () => ({}),
     () => ({ rules: [{ ...HERE, branch_id: branch.branch_id }] }),
     true,
@@ -68,18 +68,18 @@ const CHANGES: Record<string, [before: () => Partial<Access>, after: () => Parti
 };
 
 test.each(Object.entries(CHANGES))('%s', async (_, [before, after, leavesSessions]) => {
-  await keep(before());
+  await store(before());
   await servers.query('UPDATE project SET unenforced = false');
   await servers.query('UPDATE login SET end_from = NULL');
-  await keep(after());
+  await store(after());
   expect(await isUnenforced()).toBe(leavesSessions);
   expect(await rules()).toEqual(after().rules ?? [HERE]);
 });
 
-test('a new password, and whatever comes before its sessions are ended', async () => {
+test('a new password stays unenforced through later changes until its sessions are ended', async () => {
   const verifiers = { [branch.branch_id]: { read_only: await scramVerifier(makePassword()) } };
-  await keep({ verifiers });
+  await store({ verifiers });
   expect(await isUnenforced()).toBe(true);
-  await keep({});
+  await store({});
   expect(await isUnenforced()).toBe(true);
 });

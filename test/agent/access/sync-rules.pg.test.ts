@@ -25,12 +25,12 @@ afterAll(() => servers.stop());
 const apply = (revision: number, rules: Rule[], project_id = project.id) =>
   runOperation(servers.host, 'access.apply', { project_id, access: { revision, rules } });
 
-/** Who gets in from here, as `<port> <database>`. */
+/** The connections admitted from this machine, as `<port> <database>`. */
 async function admitted(): Promise<string[]> {
   const pairs = (['direct', 'pooled'] satisfies Port[]).flatMap((port) =>
     [main, branch].map((of) => ({ port, of })),
   );
-  const came = await Promise.all(
+  const connected = await Promise.all(
     pairs.map(({ port, of }) =>
       connect(servers.host, port, of, 'read_write').then(
         async (client) => {
@@ -41,37 +41,37 @@ async function admitted(): Promise<string[]> {
       ),
     ),
   );
-  return came.flat();
+  return connected.flat();
 }
 
-const EVERYBODY = [
+const ALL_ADMITTED = [
   'direct db_rules_prod',
   'direct db_rules_prod_br_one',
   'pooled db_rules_prod',
   'pooled db_rules_prod_br_one',
 ];
 
-test('when a change of rules answers, both ports obey it', async () => {
+test('when a change of rules resolves, it is in effect on both ports', async () => {
   expect(await admitted()).toEqual([]);
   await apply(2, [{ branch_id: null, cidr: HERE }]);
-  expect(await admitted()).toEqual(EVERYBODY);
+  expect(await admitted()).toEqual(ALL_ADMITTED);
   await apply(3, [{ branch_id: branch.branch_id, cidr: HERE }]);
   expect(await admitted()).toEqual(['direct db_rules_prod_br_one', 'pooled db_rules_prod_br_one']);
   await apply(4, [{ branch_id: null, cidr: ELSEWHERE }]);
   expect(await admitted()).toEqual([]);
 });
 
-test('an older revision never overwrites a newer one; the same one may come again', async () => {
+test('an older revision never overwrites a newer one; the same one may be repeated', async () => {
   await apply(6, [{ branch_id: null, cidr: HERE }]);
   await apply(5, []);
-  expect(await admitted()).toEqual(EVERYBODY);
+  expect(await admitted()).toEqual(ALL_ADMITTED);
   await apply(6, [{ branch_id: null, cidr: HERE }]);
-  expect(await admitted()).toEqual(EVERYBODY);
+  expect(await admitted()).toEqual(ALL_ADMITTED);
   await project.prepare(branch);
-  expect(await admitted()).toEqual(EVERYBODY);
+  expect(await admitted()).toEqual(ALL_ADMITTED);
 });
 
-test('rules of a project that is not here leave no trace', async () => {
+test('rules of an unknown project are not stored', async () => {
   expect(await apply(1, [{ branch_id: null, cidr: HERE }], randomUUID())).toEqual({ revision: 1 });
   expect((await runOperation(servers.host, 'host.inventory', {})).projects).toHaveLength(1);
 });
@@ -83,11 +83,11 @@ test.each([
   '127.0.0.1',
   'samenet',
   '10.0.0.0/8\nlocal all all trust',
-])('the network %j is refused before anything is written', async (cidr) => {
+])('the network %j is rejected before a file is written', async (cidr) => {
   await expect(apply(100, [{ branch_id: null, cidr }])).rejects.toMatchObject({ code: 'INVALID_CALL' });
 });
 
-test('many changes at once share reloads, and all of them hold afterwards', async () => {
+test('concurrent changes share reloads, and all are in effect afterwards', async () => {
   const loadTime = async () =>
     (await servers.query<{ at: Date }>('SELECT pg_conf_load_time() AS at'))[0]?.at.getTime() ?? 0;
   await Promise.all(
@@ -95,20 +95,20 @@ test('many changes at once share reloads, and all of them hold afterwards', asyn
       apply(10 + n, [{ branch_id: null, cidr: n === 19 ? HERE : ELSEWHERE }]),
     ),
   );
-  expect(await admitted()).toEqual(EVERYBODY);
+  expect(await admitted()).toEqual(ALL_ADMITTED);
   const before = await loadTime();
   await apply(29, [{ branch_id: null, cidr: HERE }]);
-  expect(await loadTime(), 'nothing changed, so nothing is reloaded').toBe(before);
+  expect(await loadTime(), 'without a change there is no reload').toBe(before);
 });
 
-test('a rule file changed by another hand is put right by the next change', async () => {
+test('a rule file that someone else edited is corrected by the next change', async () => {
   const path = join(servers.layout.rulesDir, 'pg_hba.conf');
   await appendFile(path, `hostssl all all ${HERE} trust\n`);
   await apply(40, [{ branch_id: null, cidr: HERE }]);
   expect(await readFile(path, 'utf8')).not.toContain('trust');
 });
 
-test('a line PostgreSQL does not take is never left for its next start', async () => {
+test('a line that PostgreSQL rejects is removed, because it would prevent the next start', async () => {
   const mainFile = join(servers.settings.PGDATA_DIR, 'pg_hba.conf');
   const generated = join(servers.layout.rulesDir, 'pg_hba.conf');
   const [hba, rules] = await Promise.all([readFile(mainFile, 'utf8'), readFile(generated, 'utf8')]);
@@ -123,12 +123,12 @@ test('a line PostgreSQL does not take is never left for its next start', async (
   expect(await admitted()).toEqual([]);
 });
 
-test('the pooler away: the change is refused, kept, and holds once the pooler is back', async () => {
+test('without the pooler a change fails, is stored, and takes effect when the pooler is back', async () => {
   await servers.end('pooler', 'SIGKILL');
   await expect(apply(60, [{ branch_id: null, cidr: HERE }])).rejects.toMatchObject({
     code: 'POOLER_UNAVAILABLE',
   });
   await servers.start('pooler');
   await apply(60, [{ branch_id: null, cidr: HERE }]);
-  expect(await admitted()).toEqual(EVERYBODY);
+  expect(await admitted()).toEqual(ALL_ADMITTED);
 });

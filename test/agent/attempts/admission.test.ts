@@ -39,14 +39,14 @@ test.each([
   ['192.0.2.7', false],
   ['2001:db8::7', true],
   ['2001:db9::7', false],
-])('%s is let in to db_shop: %s', (address, admitted) => {
+])('%s is admitted to db_shop: %s', (address, admitted) => {
   write(FILES.poolerHba);
   const admission = new Admission(folder);
   admission.refresh();
   expect(admission.admits({ database: 'db_shop', login, address })).toBe(admitted);
 });
 
-test("neither another branch's login, nor one that is not named, nor anybody in an unknown database", () => {
+test("rejects another branch's login, a login without a rule and an unknown database", () => {
   write(FILES.poolerHba);
   const admission = new Admission(folder);
   admission.refresh();
@@ -58,7 +58,7 @@ test("neither another branch's login, nor one that is not named, nor anybody in 
   expect(admission.admits({ database: 'db_none', login, address })).toBe(false);
 });
 
-test('a file that was written since is read again; a branch that is refused admits nobody', () => {
+test('a changed file is read again; a blocked branch admits no client', () => {
   write(FILES.poolerHba);
   const admission = new Admission(folder);
   admission.refresh();

@@ -21,17 +21,17 @@ beforeAll(async () => {
 });
 afterAll(() => servers.stop());
 
-test('200 clients through the pooler, of all branches together; the next gets PgBouncer’s error', async () => {
+test('the pooler accepts 200 clients of all branches together; the next gets PgBouncer’s error', async () => {
   const clients = [];
   while (clients.length < CLIENTS) {
     const target = targetOf(servers, 'pooled', clients.length % 2 === 0 ? main : branch);
     clients.push(await connectFrom(HERE, target));
   }
-  const answers = await Promise.all(clients.map((client) => client.query('SELECT 1 AS one')));
-  expect(answers.every(({ rows }) => rows[0].one === 1)).toBe(true);
+  const results = await Promise.all(clients.map((client) => client.query('SELECT 1 AS one')));
+  expect(results.every(({ rows }) => rows[0].one === 1)).toBe(true);
   for (const each of [main, branch]) expect(await attempt(targetOf(servers, 'pooled', each))).toBe('full');
-  expect(await attempt(targetOf(servers, 'direct', main)), 'the direct port is another matter').toBe('in');
-  // Whatever the agent does, it needs none of the 200 places.
+  expect(await attempt(targetOf(servers, 'direct', main)), 'the direct port has its own limit').toBe('in');
+  // The agent's own operations need none of the 200 slots.
   const made = await project.create('db_clients_prod_br_two', main.database);
   expect(await attempt(targetOf(servers, 'pooled', made))).toBe('full');
   await expectUnproved(made);
@@ -41,7 +41,7 @@ test('200 clients through the pooler, of all branches together; the next gets Pg
   await Promise.all(clients.map((client) => client.end()));
 });
 
-/** While the pooler is full, a proof fails when either server does not know the branch. */
+/** While the pooler is full, a proof fails if either server does not know the branch. */
 async function expectUnproved(made: Branch) {
   const unmade = project.plan('db_clients_prod_br_unmade');
   await project.prepare(unmade);
@@ -56,7 +56,7 @@ async function expectUnproved(made: Branch) {
   ]);
 }
 
-test('the limit is a setting up to 500, and the configuration that is printed carries it', async () => {
+test('the limit can be set up to 500, and the printed configuration contains it', async () => {
   const { tls, agentUser } = servers.layout;
   const options = toolOptions({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
   const printed = async (file: string) => (await servers.tool('configuration', file, ...options)).stdout;

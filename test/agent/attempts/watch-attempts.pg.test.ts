@@ -49,12 +49,12 @@ afterAll(async () => {
   await servers.stop();
 });
 
-// Whatever a test does to one branch is nothing to another.
+// The tests of one branch must not affect another.
 afterEach(async () => {
   for (const port of PORTS) expect(await attempt(targetOf(servers, port, other))).toBe('in');
 });
 
-/** Watches as an agent does. @returns ends it */
+/** Watches as an agent does. @returns a function that stops it */
 async function watch(host: Host): Promise<() => Promise<void>> {
   const ending = new AbortController();
   const watching = new AttemptWatch(
@@ -72,9 +72,9 @@ const LIMIT = 50;
 const count = vi.spyOn(AttemptWindows.prototype, 'count');
 
 /**
- * Has each attempt wait until the agent has counted the one before, and after the last allowed one until both servers
- * obey: on a busy machine either takes its time. How far a client gets that does not wait is for `npm run bench`.
- * @param before how many were made already
+ * Makes each attempt wait until the agent has counted the previous one, and after the last allowed one until the branch
+ * is blocked, because both can take long on a busy machine. `npm run bench` measures clients that do not wait.
+ * @param before attempts already made
  */
 function inStep(branch: Branch, before = 0) {
   const counted = () => count.mock.calls.filter(([id]) => id === branch.branch_id).length;
@@ -91,9 +91,9 @@ const newBranch = () => project.create(`db_limits_prod_br_n${made++}`, main.data
 
 const HERE_RULE = { branch_id: null, cidr: '127.0.0.1/32' };
 const wrong = (target: Target): Target => ({ ...target, password: 'a guess' });
-/** Branches that earlier tests have left shut. */
-const shutOut: Branch[] = [];
-const untilShut = (target: Target) =>
+/** Branches that earlier tests left blocked. */
+const leftBlocked: Branch[] = [];
+const untilBlocked = (target: Target) =>
   eventually(async () => expect(await attempt(target)).toBe('refused'), WINDOW_SECONDS);
 const untilOpen = (target: Target) =>
   eventually(async () => expect(await attempt(target)).toBe('in'), 3 * WINDOW_SECONDS);
@@ -104,7 +104,7 @@ test.each(
     { port, password: 'right' },
     { port, password: 'wrong' },
   ]),
-)('70 attempts one after another, $port, $password passwords', async ({ port, password }) => {
+)('70 sequential attempts, $port, $password passwords', async ({ port, password }) => {
   const branch = await newBranch();
   const target = targetOf(servers, port, branch);
   const outcomes = await attempts(70, password === 'right' ? target : wrong(target), {
@@ -117,16 +117,16 @@ test.each(
       { event: 'attempts.limited', branch_id: branch.branch_id, count: expect.any(Number) },
     ]),
   );
-  shutOut.push(branch);
+  leftBlocked.push(branch);
 });
 
-test('both ports count together', async () => {
+test('attempts on both ports are counted together', async () => {
   const branch = await newBranch();
-  const pace = inStep(branch);
+  const wait = inStep(branch);
   const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
-  expect(await attempts(25, direct, { pace })).toEqual(Array(25).fill('in'));
-  expect(await attempts(24, pooled, { pace })).toEqual(Array(24).fill('in'));
-  expect(tried(await attempts(20, wrong(pooled), { pace }))).toBe(1);
+  expect(await attempts(25, direct, { pace: wait })).toEqual(Array(25).fill('in'));
+  expect(await attempts(24, pooled, { pace: wait })).toEqual(Array(24).fill('in'));
+  expect(tried(await attempts(20, wrong(pooled), { pace: wait }))).toBe(1);
   expect(await attempt(direct)).toBe('refused');
 });
 
@@ -136,19 +136,19 @@ test.each(
     { port, password: 'wrong' },
   ]),
 )(
-  '200 at once, $port, $password passwords: the crowd is through, then the branch is shut',
+  '200 concurrent attempts, $port, $password passwords: the branch is blocked afterwards',
   async ({ port, password }) => {
     const branch = await newBranch();
     const target = targetOf(servers, port, branch);
     const guess = password === 'right' ? target : wrong(target);
     await Promise.all(Array.from({ length: 200 }, () => attempt(guess)));
-    await untilShut(target);
+    await untilBlocked(target);
     await eventually(async () => expect(eventsOf(branch)[0]?.event).toBe('attempts.limited'));
-    shutOut.push(branch);
+    leftBlocked.push(branch);
   },
 );
 
-test.each(PORTS)('an outsider can do what he likes: nobody is shut out on the %s port', async (port) => {
+test.each(PORTS)('attempts of unauthorised clients do not block the branch on the %s port', async (port) => {
   const branch = await newBranch();
   const target = targetOf(servers, port, branch);
   const outcomes = [
@@ -156,12 +156,12 @@ test.each(PORTS)('an outsider can do what he likes: nobody is shut out on the %s
     ...(await Promise.all(Array.from({ length: 100 }, () => attempt(wrong(target), OUTSIDE)))),
   ];
   expect(new Set(outcomes)).toEqual(new Set(['refused']));
-  // Counted behind them in the log: these would be the last that are allowed, or one too many.
+  // These follow in the log: if the others counted, they would exceed the limit.
   expect(await attempts(49, target)).toEqual(Array(49).fill('in'));
   expect(eventsOf(branch)).toEqual([]);
 });
 
-test('sessions of the pooler and the agent over unix sockets are no attempts', async () => {
+test('sessions of the pooler and the agent over unix sockets are not attempts', async () => {
   const branch = await newBranch();
   for (let proofs = 0; proofs < 30; proofs++) await project.prove(branch);
   await Promise.all(Array.from({ length: 30 }, () => project.prove(branch)));
@@ -169,7 +169,7 @@ test('sessions of the pooler and the agent over unix sockets are no attempts', a
   expect(eventsOf(branch)).toEqual([]);
 });
 
-test('logs that are rotated in between: nothing is missed', async () => {
+test('no attempt is missed when the logs are rotated', async () => {
   const branch = await newBranch();
   const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
   await attempts(12, direct);
@@ -178,13 +178,13 @@ test('logs that are rotated in between: nothing is missed', async () => {
   await withConsole(servers.settings, (console) => console.query('RELOAD'));
   await servers.query(`ALTER SYSTEM SET log_filename = 'after-${made}-%a.log'`);
   await servers.query('SELECT pg_reload_conf()');
-  const pace = inStep(branch, 24);
-  await attempts(12, direct, { pace });
-  await attempts(12, pooled, { pace });
-  expect(tried(await attempts(20, direct, { pace }))).toBe(2);
+  const wait = inStep(branch, 24);
+  await attempts(12, direct, { pace: wait });
+  await attempts(12, pooled, { pace: wait });
+  expect(tried(await attempts(20, direct, { pace: wait }))).toBe(2);
 });
 
-test('a control tool beside the agent lists what is shut, and leaves it shut', async () => {
+test('a control tool lists blocked branches and leaves them blocked', async () => {
   const branch = await newBranch();
   const target = targetOf(servers, 'pooled', branch);
   await attempts(60, target);
@@ -201,23 +201,23 @@ test('a control tool beside the agent lists what is shut, and leaves it shut', a
   expect(apply.exitCode).toBe(0);
   expect(await attempt(target)).toBe('refused');
   const list = await servers.tool('list');
-  expect(list.stdout).toMatch(new RegExp(`^${branch.database} is shut until \\S+Z: `, 'm'));
-  expect(list.stdout).not.toMatch(new RegExp(`^${other.database} is shut`, 'm'));
+  expect(list.stdout).toMatch(new RegExp(`^${branch.database} is blocked until \\S+Z: `, 'm'));
+  expect(list.stdout).not.toMatch(new RegExp(`^${other.database} is blocked`, 'm'));
 });
 
-test('a branch is open again on both ports when its window ends', async () => {
-  expect(shutOut).toHaveLength(8);
-  for (const branch of shutOut) {
+test('a branch opens on both ports when its window ends', async () => {
+  expect(leftBlocked).toHaveLength(8);
+  for (const branch of leftBlocked) {
     for (const port of PORTS) await untilOpen(targetOf(servers, port, branch));
     await eventually(async () => expect(eventsOf(branch).at(-1)?.event).toBe('attempts.open_again'));
   }
   await eventually(
-    async () => expect((await servers.tool('list')).stdout).not.toContain('is shut'),
+    async () => expect((await servers.tool('list')).stdout).not.toContain('is blocked'),
     2 * WINDOW_SECONDS,
   );
 });
 
-test('an agent that starts again keeps a branch shut for the rest of its window, and opens it then', async () => {
+test('a restarted agent blocks a branch for the rest of its window, and then opens it', async () => {
   const branch = await newBranch();
   const target = targetOf(servers, 'direct', branch);
   await attempts(60, target);
@@ -231,13 +231,13 @@ test('an agent that starts again keeps a branch shut for the rest of its window,
   await eventually(async () => expect(eventsOf(branch).at(-1)?.event).toBe('attempts.open_again'));
   await stopNext();
 
-  // The agent is away when the window ends: the branch opens when the agent is back.
+  // No agent is running when the window ends: the branch opens when one starts.
   stop = await watch(servers.host);
   await attempts(60, target);
   await eventually(async () => expect(eventsOf(branch)).toHaveLength(3));
   await stop();
   await eventually(
-    async () => expect((await servers.tool('list')).stdout).not.toContain('is shut'),
+    async () => expect((await servers.tool('list')).stdout).not.toContain('is blocked'),
     2 * WINDOW_SECONDS,
   );
   expect(await attempt(target)).toBe('refused');
@@ -247,7 +247,7 @@ test('an agent that starts again keeps a branch shut for the rest of its window,
   stop = await watch(servers.host);
 });
 
-test('doctor says when attempts can’t be counted', async () => {
+test('doctor reports when attempts cannot be counted', async () => {
   expect((await servers.tool('doctor')).stdout).not.toContain('attempts are not limited');
   await servers.query("ALTER SYSTEM SET log_connections = 'authorization'");
   await servers.query('SELECT pg_reload_conf()');

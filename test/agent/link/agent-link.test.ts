@@ -145,7 +145,11 @@ describe('a hostile edge', () => {
     ['too deeply nested JSON', '['.repeat(17) + ']'.repeat(17), CLOSES.too_deep],
     ['a batch', '[]', CLOSES.malformed],
     ['a notification', '{"jsonrpc":"2.0","method":"host.describe","params":{}}', CLOSES.malformed],
-    ['parameters by position', JSON.stringify({ ...request('host.describe'), params: [1] }), CLOSES.malformed],
+    [
+      'parameters by position',
+      JSON.stringify({ ...request('host.describe'), params: [1] }),
+      CLOSES.malformed,
+    ],
   ])('on the live link: %s', async (_name, data, code) => {
     await linkUp();
     await link.receive(data);
@@ -188,15 +192,15 @@ describe('the live link', () => {
     await linkUp();
     const work = Promise.withResolvers<unknown>();
     handle = () => work.promise;
-    const answered = say(request('host.inventory'));
+    const call = say(request('host.inventory'));
     link.closed(1006, 'gone');
     const before = sent.length;
     work.resolve(inventory);
-    await answered;
+    await call;
     expect(sent).toHaveLength(before);
   });
 
-  test('being displaced is unwelcome, any other close is not', async () => {
+  test('a displaced link ends as refused', async () => {
     await linkUp();
     link.closed(CLOSES.displaced, 'displaced');
     expect((await link.ended).refused).toBe(true);

@@ -7,7 +7,7 @@ import { eventually } from '../../support/eventually.ts';
 
 let folder: string;
 let path: string;
-let place: string | null | Error;
+let location: string | null | Error;
 let onLocate: () => void;
 let lines: string[];
 let follower: LogFollower;
@@ -15,14 +15,14 @@ let follower: LogFollower;
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'branchgate-log-'));
   path = join(folder, 'server.log');
-  place = path;
+  location = path;
   onLocate = () => {};
   lines = [];
   follower = new LogFollower({
     locate: () => {
       onLocate();
-      if (place instanceof Error) throw place;
-      return place;
+      if (location instanceof Error) throw location;
+      return location;
     },
     marks: ['hit', 'strike'],
     onLines: (found) => {
@@ -37,14 +37,14 @@ afterEach(() => {
 
 const write = (text: string) => appendFileSync(path, text);
 
-/** What the next look finds. */
+/** The lines that the next poll finds. */
 async function found(): Promise<string[]> {
   lines = [];
   await follower.poll();
   return lines;
 }
 
-test('what was there before is not read, what comes is; lines without a mark are passed over', async () => {
+test('new lines are read, existing lines and lines without a mark are not', async () => {
   write('old hit\n');
   expect(await found()).toEqual([]);
   write('hit one\nnothing\na strike\nhit hit\n');
@@ -52,7 +52,7 @@ test('what was there before is not read, what comes is; lines without a mark are
   expect(await found()).toEqual([]);
 });
 
-test('a line counts once, when it is whole', async () => {
+test('a line is read once, when it is complete', async () => {
   write('');
   await found();
   write('hit in tw');
@@ -63,22 +63,22 @@ test('a line counts once, when it is whole', async () => {
   expect(await found()).toEqual(['hit next']);
 });
 
-test('a log that comes into being later is read from its beginning', async () => {
-  place = null;
+test('a log that is created later is read from its beginning', async () => {
+  location = null;
   expect(await found()).toEqual([]);
-  place = path;
+  location = path;
   expect(await found()).toEqual([]);
   write('hit\n');
   expect(await found()).toEqual(['hit']);
 });
 
-test('a log that is renamed: both are read to their ends, nothing twice', async () => {
+test('after a rename both logs are read to their ends, each line once', async () => {
   write('hit 0\n');
   await found();
   renameSync(path, `${path}.1`);
   appendFileSync(`${path}.1`, 'hit 1\n');
   expect(await found()).toEqual(['hit 1']);
-  // As logrotate does: the new file is there before the writer has moved on.
+  // As with logrotate, the new file exists before the writer switches to it.
   write('');
   appendFileSync(`${path}.1`, 'hit 2\n');
   expect(await found()).toEqual(['hit 2']);
@@ -89,7 +89,7 @@ test('a log that is renamed: both are read to their ends, nothing twice', async 
   expect(await found()).toEqual(['hit 5']);
 });
 
-test('what is still written to the old log while the new one is found', async () => {
+test('lines written to the old log while the new one is opened are read', async () => {
   write('hit 0\n');
   await found();
   renameSync(path, `${path}.1`);
@@ -98,16 +98,16 @@ test('what is still written to the old log while the new one is found', async ()
   expect(await found()).toEqual(['hit 1', 'hit 2']);
 });
 
-test('a log that goes on under another name', async () => {
+test('a log that continues under another name is followed', async () => {
   write('hit 0\n');
   await found();
   write('hit 1\n');
-  place = join(folder, 'sunday.log');
-  writeFileSync(place, 'hit 2\n');
+  location = join(folder, 'sunday.log');
+  writeFileSync(location, 'hit 2\n');
   expect(await found()).toEqual(['hit 1', 'hit 2']);
 });
 
-test('a log that is truncated is read from its new beginning, an unfinished line before is forgotten', async () => {
+test('a truncated log is read from its beginning, without the unfinished line before', async () => {
   write('a line that is long enough\nhi');
   await found();
   truncateSync(path);
@@ -115,7 +115,7 @@ test('a log that is truncated is read from its new beginning, an unfinished line
   expect(await found()).toEqual(['t hit']);
 });
 
-test('a line too long to be one of interest is passed over, whatever is in it', async () => {
+test('a line that is too long is skipped, even with a mark', async () => {
   write('');
   await found();
   write(`hit ${'x'.repeat(600_000)}`);
@@ -124,7 +124,7 @@ test('a line too long to be one of interest is passed over, whatever is in it', 
   expect(await found()).toEqual(['hit after']);
 });
 
-test('long and short lines across many chunks are all found', async () => {
+test('long and short lines across many chunks are found', async () => {
   write('');
   await found();
   const wanted = Array.from({ length: 2_000 }, (_, n) => `hit ${n} ${'y'.repeat((n * 37) % 900)}`);
@@ -132,14 +132,14 @@ test('long and short lines across many chunks are all found', async () => {
   expect(await found()).toEqual(wanted);
 });
 
-test('following tells of new lines by itself until it is ended, and of what is in its way', async () => {
+test('following reports new lines and errors until it is stopped', async () => {
   const stop = new AbortController();
   const troubles: unknown[] = [];
-  place = new Error('no right to look');
+  location = new Error('permission denied');
   const following = follower.follow(stop.signal, (trouble) => troubles.push(trouble));
   write('');
-  await eventually(async () => expect(troubles.at(-1)).toBe(place));
-  place = path;
+  await eventually(async () => expect(troubles.at(-1)).toBe(location));
+  location = path;
   await eventually(async () => expect(troubles.at(-1)).toBe(null));
   write('hit\n');
   await eventually(async () => expect(lines).toEqual(['hit']));

@@ -28,27 +28,27 @@ const NOTHING_COUNTED: Statistics = {
   parallel_workers: 0,
 };
 const statistics = (given: Partial<Statistics>): Statistics => ({ ...NOTHING_COUNTED, ...given });
-const untold = { cpu_seconds: 0, connections: 0 };
+const nothingElse = { cpu_seconds: 0, connections: 0 };
 
-/** One reading after the other. */
+/** The totals after each reading. */
 function totalsOver(readings: readonly Statistics[]): Totals[] {
   let seen: Statistics | null = null;
   let totals = ZERO_TOTALS;
   return readings.map((now) => {
-    totals = addChange(totals, changeSince(seen, now), untold);
+    totals = addChange(totals, changeSince(seen, now), nothingElse);
     seen = now;
     return totals;
   });
 }
 
 const Work = fc.record({ inserted: fc.nat(1000), deleted: fc.nat(1000), session_ms: fc.nat(1000) });
-/** What happens before a reading: clients work, and before that the statistics may begin anew. */
+/** Events before a reading: clients work, possibly after a reset of the statistics. */
 const Event = fc.record({
   work: Work,
   loss: fc.constantFrom(null, 'crash', 'reset', 'restart', 'operator resets shared'),
 });
 
-/** Readings as PostgreSQL would give them, and what its clients really did. */
+/** Readings as PostgreSQL would report them, and the true work of its clients. */
 function play(
   events: { work: Pick<Statistics, 'inserted' | 'deleted' | 'session_ms'>; loss: string | null }[],
 ) {
@@ -78,7 +78,7 @@ function play(
 }
 
 describe('totals', () => {
-  test('are what clients did, whatever begins anew and however often', () => {
+  test('equal the work of clients after any sequence of resets', () => {
     fc.assert(
       fc.property(fc.array(Event), (events) => {
         const { readings, inserted } = play(events);
@@ -96,19 +96,19 @@ describe('totals', () => {
     );
   });
 
-  test('begin anew with another database of the same name', () => {
+  test('continue with another database of the same name', () => {
     const first = statistics({ inserted: 5, session_ms: 1 });
     const second = statistics({ database: '16999', inserted: 7, session_ms: 2 });
     expect(totalsOver([first, second]).at(-1)?.inserted).toBe(12);
   });
 
-  test('leave out what autovacuum did while no client was there', () => {
+  test('exclude the work of autovacuum while no client was connected', () => {
     const client = statistics({ committed: 5, updated: 1, session_ms: 10 });
     const autovacuum = { ...client, committed: 7, updated: 3, blocks_hit: 73 };
     expect(totalsOver([client, autovacuum]).at(-1)).toMatchObject({ committed: 5, updated: 1 });
   });
 
-  test("leave out logins' own transactions", () => {
+  test('exclude the transactions of logins', () => {
     const now = statistics({ committed: 12, sessions: 4, session_ms: 9 });
     expect(totalsOver([now]).at(-1)?.committed).toBe(8);
   });
@@ -117,7 +117,7 @@ describe('totals', () => {
 describe('the cache hit ratio', () => {
   const ratioOf = (given: Partial<Statistics>) => cacheHitRatio(changeSince(null, statistics(given)));
 
-  test('is of what clients read', () => {
+  test('covers the blocks that clients read', () => {
     expect(ratioOf({ blocks_hit: 3, blocks_read: 1, session_ms: 1 })).toBe(0.75);
     expect(ratioOf({ blocks_hit: 3, blocks_read: 1 })).toBeNull();
     expect(ratioOf({ session_ms: 1 })).toBeNull();

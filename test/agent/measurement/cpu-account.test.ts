@@ -18,43 +18,43 @@ const sample = (second: number, ended: number, processes: SeenProcess[] = []): P
   processes,
 });
 
-/** Looks, then settles with this work. */
-function charge(samples: ProcessSample[], work: Record<string, Partial<typeof NO_WORK>>) {
+/** Adds the samples, then settles with this work. */
+function bill(samples: ProcessSample[], work: Record<string, Partial<typeof NO_WORK>>) {
   const account = new CpuAccount(null);
   for (const one of samples) account.addSample(one);
   const whole = Object.entries(work).map(([database, some]) => [database, { ...NO_WORK, ...some }] as const);
   return Object.fromEntries(account.settle(new Map(whole)));
 }
 
-describe('a session that lasts', () => {
-  test('is charged with what it used, from the first look on', () => {
-    const looks = [sample(0, 0, [client('s', 'a', 5)]), sample(1, 0, [client('s', 'a', 5.4, 50)])];
-    expect(charge(looks, { a: {} }).a).toBeCloseTo(0.4);
+describe('a long session', () => {
+  test('is billed for its CPU time since the first sample', () => {
+    const samples = [sample(0, 0, [client('s', 'a', 5)]), sample(1, 0, [client('s', 'a', 5.4, 50)])];
+    expect(bill(samples, { a: {} }).a).toBeCloseTo(0.4);
   });
 
-  test('that came after the first look is charged with all it used', () => {
-    expect(charge([sample(0, 0), sample(1, 0, [client('s', 'a', 0.7)])], { a: { sessions: 1 } }).a).toBe(0.7);
+  test('that started after the first sample is billed for all its CPU time', () => {
+    expect(bill([sample(0, 0), sample(1, 0, [client('s', 'a', 0.7)])], { a: { sessions: 1 } }).a).toBe(0.7);
   });
 
-  test('and ends is charged with its last bit', () => {
-    const looks = [
+  test('that ended is billed for the time after its last sample too', () => {
+    const samples = [
       sample(0, 0, [client('s', 'a', 0)]),
       sample(1, 0, [client('s', 'a', 1, 900)]),
       sample(2, 1.5),
     ];
-    expect(charge(looks, { a: { active_ms: 1500 } }).a).toBeCloseTo(1.5);
+    expect(bill(samples, { a: { active_ms: 1500 } }).a).toBeCloseTo(1.5);
   });
 
-  test('that waits attracts nothing of what others used', () => {
+  test('that waits is not billed for the CPU time of others', () => {
     const waiting = (second: number) => client('s', 'waits', 0.01, second * 1000);
-    const looks = [0, 1, 2, 3].map((second) => sample(second, second * 0.5, [waiting(second)]));
-    const charged = charge(looks, { waits: { active_ms: 3000 }, works: { active_ms: 1400, sessions: 30 } });
-    expect(charged.waits).toBeCloseTo(0);
-    expect(charged.works).toBeCloseTo(1.5);
+    const samples = [0, 1, 2, 3].map((second) => sample(second, second * 0.5, [waiting(second)]));
+    const billed = bill(samples, { waits: { active_ms: 3000 }, works: { active_ms: 1400, sessions: 30 } });
+    expect(billed.waits).toBeCloseTo(0);
+    expect(billed.works).toBeCloseTo(1.5);
   });
 });
 
-test('a statement that waits through settlements attracts nothing when its time is reported, at its end', () => {
+test('a statement that waited during several settlements is not billed when its time is reported at its end', () => {
   const account = new CpuAccount(null);
   const waiting = (second: number) => client('s', 'waits', 0.01, second * 1000);
   account.addSample(sample(0, 0, [waiting(0)]));
@@ -73,28 +73,28 @@ test('a statement that waits through settlements attracts nothing when its time 
   expect(settled.get('works')).toBeGreaterThan(0.99);
 });
 
-describe('sessions that come and go', () => {
-  test('share what ended processes used by their work', () => {
-    const looks = [sample(0, 10), sample(1, 13)];
-    const charged = charge(looks, {
+describe('short sessions', () => {
+  test('share the CPU time of ended processes in proportion to their work', () => {
+    const samples = [sample(0, 10), sample(1, 13)];
+    const billed = bill(samples, {
       a: { active_ms: 1920, sessions: 20 },
       b: { active_ms: 960, sessions: 10 },
     });
-    expect(charged.a).toBeCloseTo(2);
-    expect(charged.b).toBeCloseTo(1);
+    expect(billed.a).toBeCloseTo(2);
+    expect(billed.b).toBeCloseTo(1);
   });
 
-  test('on a busy machine pay for their logins first: only statements take longer there', () => {
+  test('are billed for their logins first, because only statements take longer on a busy machine', () => {
     // 4 ms a login; statements of 300 and 100 ms of CPU, active for 1,200 and 400.
-    const charged = charge([sample(0, 0), sample(1, 0.84)], {
+    const billed = bill([sample(0, 0), sample(1, 0.84)], {
       large: { active_ms: 1200, sessions: 10 },
       small: { active_ms: 400, sessions: 100 },
     });
-    expect(charged.large).toBeCloseTo(0.34);
-    expect(charged.small).toBeCloseTo(0.5);
+    expect(billed.large).toBeCloseTo(0.34);
+    expect(billed.small).toBeCloseTo(0.5);
   });
 
-  test('show what a login takes on this machine', () => {
+  test('reveal the cost of a login on this machine', () => {
     const account = new CpuAccount(null);
     const large = { active_ms: 3000, sessions: 100, parallel_workers: 0 };
     const small = { ...NO_WORK, sessions: 1000 };
@@ -108,7 +108,7 @@ describe('sessions that come and go', () => {
     expect(settled.get('small')).toBeCloseTo(2);
   });
 
-  test('before the server was started anew show nothing of it', () => {
+  test('do not reveal it when the server was restarted', () => {
     const account = new CpuAccount(null);
     const work = { active_ms: 920, sessions: 100, parallel_workers: 0 };
     account.addSample(sample(0, 0));
@@ -120,36 +120,36 @@ describe('sessions that come and go', () => {
     expect(account.settle(new Map(Object.entries(both))).get('b')).toBeCloseTo(0.36);
   });
 
-  test('are not charged with far more than their work: what is left over was not theirs', () => {
-    expect(charge([sample(0, 0), sample(1, 60)], { a: { active_ms: 96, sessions: 1 } }).a).toBeCloseTo(0.2);
+  test('are not billed for far more than their work', () => {
+    expect(bill([sample(0, 0), sample(1, 60)], { a: { active_ms: 96, sessions: 1 } }).a).toBeCloseTo(0.2);
   });
 
-  test('without any, nobody is charged with what ended', () => {
-    expect(charge([sample(0, 0), sample(1, 60)], { a: { active_ms: 500 } })).toEqual({});
+  test('without any, the CPU time of ended processes is not billed', () => {
+    expect(bill([sample(0, 0), sample(1, 60)], { a: { active_ms: 500 } })).toEqual({});
   });
 });
 
-test('an agent that starts anew goes on from what it wrote down', () => {
+test('a restarted agent continues from its stored state', () => {
   const first = new CpuAccount(null);
   first.addSample(sample(0, 0, [client('s', 'a', 1)]));
   first.settle(new Map());
   const second = new CpuAccount(structuredClone(first.state));
   second.addSample(sample(600, 0.5, [client('s', 'a', 3)]));
-  const charged = second.settle(new Map([['b', { ...NO_WORK, active_ms: 496, sessions: 1 }]]));
-  expect(charged.get('a')).toBe(2);
-  expect(charged.get('b')).toBeCloseTo(0.5);
+  const billed = second.settle(new Map([['b', { ...NO_WORK, active_ms: 496, sessions: 1 }]]));
+  expect(billed.get('a')).toBe(2);
+  expect(billed.get('b')).toBeCloseTo(0.5);
 });
 
-test('a server that was started anew has all its processes anew', () => {
+test('a restarted server has only new processes', () => {
   const account = new CpuAccount(null);
   account.addSample(sample(0, 100, [client('s', 'a', 50)]));
   account.addSample({ ...sample(1, 0.3, [client('s', 'a', 0.2)]), postmaster: '2' });
-  const charged = account.settle(new Map([['b', { ...NO_WORK, active_ms: 296, sessions: 1 }]]));
-  expect(charged.get('a')).toBe(0.2);
-  expect(charged.get('b')).toBeCloseTo(0.3);
+  const billed = account.settle(new Map([['b', { ...NO_WORK, active_ms: 296, sessions: 1 }]]));
+  expect(billed.get('a')).toBe(0.2);
+  expect(billed.get('b')).toBeCloseTo(0.3);
 });
 
-/** Processes of which each burns for a while, as a kernel and a server would tell of them at every look. */
+/** Processes that use CPU time for a while. */
 const Life = fc.record({
   database: fc.constantFrom('a', 'b', 'c'),
   from: fc.integer({ min: 0, max: 20 }),
@@ -157,7 +157,7 @@ const Life = fc.record({
   cpuPerSecond: fc.double({ min: 0, max: 1, noNaN: true }),
 });
 
-test('never is more charged than was used, and never less than nothing', () => {
+test('bills never exceed the CPU time used, and are never negative', () => {
   fc.assert(
     fc.property(
       fc.array(Life, { maxLength: 40 }),
@@ -166,7 +166,7 @@ test('never is more charged than was used, and never less than nothing', () => {
         const account = new CpuAccount(null);
         account.addSample(sample(0, 0));
         let second = 0.5;
-        let charged = 0;
+        let billed = 0;
         for (const step of [...steps, 40]) {
           second += step;
           const used = (life: (typeof lives)[number]) =>
@@ -184,11 +184,11 @@ test('never is more charged than was used, and never less than nothing', () => {
           const settled = account.settle(new Map(['a', 'b', 'c'].map((database) => [database, work])));
           for (const seconds of settled.values()) {
             expect(seconds).toBeGreaterThanOrEqual(0);
-            charged += seconds;
+            billed += seconds;
           }
         }
         const all = lives.reduce((sum, { lasts, cpuPerSecond }) => sum + lasts * cpuPerSecond, 0);
-        expect(charged).toBeLessThanOrEqual(all + 1e-6);
+        expect(billed).toBeLessThanOrEqual(all + 1e-6);
       },
     ),
   );

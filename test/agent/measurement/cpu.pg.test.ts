@@ -11,7 +11,7 @@ import {
 } from '../../support/host/host-project.ts';
 import { branchIn, TestMeter } from '../../support/host/metering.ts';
 
-/** Of the times the same is measured, the middle one counts: others are at work on this machine. */
+/** The median of several rounds counts, because other programs use this machine too. */
 const ROUNDS = 3;
 const LASTING_WITHIN = 0.1;
 const CONNECT_PER_QUERY_WITHIN = 0.25;
@@ -43,7 +43,7 @@ afterAll(async () => {
 });
 
 const cpuOf = (pid: number) => readProcessTimes(pid)?.cpu ?? Number.NaN;
-/** CPU of the server's processes that have ended. */
+/** CPU seconds of the server's ended processes. */
 const ended = () => readProcessTimes(postmaster)?.childrenCpu ?? Number.NaN;
 const burn = (rows: number) =>
   `SELECT count(*) FROM generate_series(1, ${rows}) AS n WHERE md5(n::text) = 'x'`;
@@ -62,7 +62,7 @@ async function burnBySession(queries: number): Promise<void> {
     await asClient(servers.host, 'direct', fleeting, 'read_write', burn(50_000));
 }
 
-/** CPU seconds that the measurement gives the branches for `action`, with looks in between as the agent does. */
+/** CPU seconds that the measurement attributes to the branches for `action`, with the agent's samples in between. */
 async function measured<T>(action: () => Promise<T>) {
   const before = await meter.meter.measure();
   const result = await meter.lookDuring(action);
@@ -71,11 +71,11 @@ async function measured<T>(action: () => Promise<T>) {
   return { result, lasting: cpu(lasting), fleeting: cpu(fleeting), idle: cpu(idle) };
 }
 
-/** The middle one of the deviations of what was measured from the truth, as a part of the truth. */
+/** The median of the relative deviations from the truth. */
 const deviation = (pairs: { measured: number; truth: number }[]) =>
   median(pairs.map((pair) => Math.abs(pair.measured / pair.truth - 1)));
 
-test('two tenants at once, one in a session that lasts, one in a session a query', async () => {
+test('two concurrent tenants, one with a long session, one with a session per query', async () => {
   const forLasting: { measured: number; truth: number }[] = [];
   const forFleeting: { measured: number; truth: number }[] = [];
   for (let round = 0; round < ROUNDS; round++) {
@@ -94,7 +94,7 @@ test('two tenants at once, one in a session that lasts, one in a session a query
   await meter.meter.close();
 });
 
-test('what was used while no agent was there is known afterwards', async () => {
+test('CPU time used while no agent was running is measured afterwards', async () => {
   const deviations: { measured: number; truth: number }[] = [];
   for (let round = 0; round < ROUNDS; round++) {
     const session = await connect(servers.host, 'direct', lasting, 'read_write');

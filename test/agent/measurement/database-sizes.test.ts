@@ -10,10 +10,10 @@ const quiet = Array.from({ length: 200 }, (_, index) => ({
   session_ms: 0,
   committed: 0,
 })) as Statistics[];
-const nobody: ReadonlySet<string> = new Set();
+const none: ReadonlySet<string> = new Set();
 
-/** One measurement, in which every database has one byte. @returns what was sized */
-function size(sizes: DatabaseSizes, statistics: Statistics[], inTransaction = nobody): string[] {
+/** One round, in which every database has one byte. @returns the databases that were sized */
+function size(sizes: DatabaseSizes, statistics: Statistics[], inTransaction = none): string[] {
   const due = sizes.due(statistics, inTransaction);
   sizes.record(statistics, new Map(due.map((database) => [database, 1])));
   return due;
@@ -22,7 +22,7 @@ function size(sizes: DatabaseSizes, statistics: Statistics[], inTransaction = no
 const withFirst = (change: Partial<Statistics>) =>
   quiet.map((one, index) => (index === 7 ? { ...one, ...change } : one));
 
-test('all at first, then few, each of them by and by', () => {
+test('all are sized first, then a few per round, in turn', () => {
   const sizes = new DatabaseSizes();
   expect(size(sizes, quiet)).toHaveLength(200);
   const later = Array.from({ length: 100 }, () => size(sizes, quiet));
@@ -31,7 +31,7 @@ test('all at first, then few, each of them by and by', () => {
 });
 
 test.each([{ inserted: 1 }, { updated: 1 }, { deleted: 1 }, { session_ms: 0.5 }])(
-  '%o has it sized at once',
+  'a database with %o is sized immediately',
   (change) => {
     const sizes = new DatabaseSizes();
     size(sizes, quiet);
@@ -39,19 +39,19 @@ test.each([{ inserted: 1 }, { updated: 1 }, { deleted: 1 }, { session_ms: 0.5 }]
   },
 );
 
-test('a visit of autovacuum that changed nothing does not', () => {
+test('a visit of autovacuum without changes causes no sizing', () => {
   const sizes = new DatabaseSizes();
   size(sizes, quiet);
   expect(size(sizes, withFirst({ committed: 2 }))).not.toContain('7');
 });
 
-test('an open transaction has it sized every time', () => {
+test('a database with an open transaction is sized in every round', () => {
   const sizes = new DatabaseSizes();
   size(sizes, quiet);
   for (const _ of [1, 2, 3]) expect(size(sizes, quiet, new Set(['7']))).toContain('7');
 });
 
-test('a database that is gone is forgotten', () => {
+test('a dropped database is forgotten', () => {
   const sizes = new DatabaseSizes();
   size(sizes, quiet);
   expect(sizes.bytesOf('7')).toBe(1);

@@ -22,7 +22,7 @@ beforeEach(async () => {
   await writeFile(poolerLog, left(1));
   await writeFile(postgresLog, '');
   logins = new Logins(readSettings({ POOLER_LOG: poolerLog, PGDATA_DIR: folder }), []);
-  // What was there before is not news.
+  // Existing lines are not counted.
   await logins.poll();
 });
 
@@ -55,20 +55,20 @@ async function postgresLogs(...lines: object[]) {
 
 const newPooled = (...ports: number[]) => logins.newPooled(ports.map(listed)).get(DATABASE) ?? 0;
 
-test('a pooled client that came and went is counted by the log', async () => {
+test('a short pooled client is counted from the log', async () => {
   await poolerLogs(left(2), left(3, { name: `${DATABASE}/${USER}@[2001:db8::1]` }));
   expect(newPooled()).toBe(2);
   expect(newPooled()).toBe(0);
 });
 
-test('one that lasts is counted when it is listed, and not again when it leaves', async () => {
+test('a listed client is counted once, and not again when it disconnects', async () => {
   expect(newPooled(2)).toBe(1);
   expect(newPooled(2)).toBe(0);
   await poolerLogs(left(2));
   expect(newPooled()).toBe(0);
 });
 
-test('nor when its line comes after it is gone from the list', async () => {
+test('a listed client is not counted again when its log line is late', async () => {
   expect(newPooled(2)).toBe(1);
   expect(newPooled()).toBe(0);
   await poolerLogs(left(2));
@@ -76,16 +76,19 @@ test('nor when its line comes after it is gone from the list', async () => {
 });
 
 test.each([
-  ['who was refused', left(2, { reason: 'SASL authentication failed' })],
-  ["this host's own", left(2, { name: `${DATABASE}/${USER}@unix` })],
-  ['who made up a name', left(2, { name: `(nodb)/x closing because: client close request (age=0s)` })],
+  ['a client that was rejected', left(2, { reason: 'SASL authentication failed' })],
+  ['a client of this host', left(2, { name: `${DATABASE}/${USER}@unix` })],
+  [
+    'a client with a forged name',
+    left(2, { name: `(nodb)/x closing because: client close request (age=0s)` }),
+  ],
   ['another user', left(2, { name: `${DATABASE}/pgbouncer@192.0.2.7` })],
-])('%s is not counted', async (_who, line) => {
+])('%s is not counted', async (_case, line) => {
   await poolerLogs(line);
   expect(newPooled()).toBe(0);
 });
 
-test('sessions over the socket are taken off, whichever comes first, line or statistics', async () => {
+test('sessions over the unix socket are subtracted, even if the log line precedes the statistics', async () => {
   const authorized = { message: 'connection authorized: user=x', dbname: DATABASE };
   await postgresLogs(
     { ...authorized, remote_host: '[local]' },
@@ -97,7 +100,7 @@ test('sessions over the socket are taken off, whichever comes first, line or sta
   expect(logins.direct(DATABASE, 2)).toBe(2);
 });
 
-test('sessions from before a database was taken for zero are forgotten, those of the others are not', async () => {
+test('only the sessions of databases without a baseline are forgotten', async () => {
   const authorized = { message: 'connection authorized: user=x', remote_host: '[local]' };
   await postgresLogs({ ...authorized, dbname: DATABASE }, { ...authorized, dbname: 'db_other_prod' });
   logins.forgetLocalExcept(new Set(['db_other_prod']));

@@ -33,7 +33,7 @@ afterAll(async () => {
   await servers?.stop();
 });
 
-/** Another report comes, from now on. */
+/** Waits for the next report. */
 async function nextReport(): Promise<ProjectMeasurement> {
   const { length } = reports;
   return eventually(async () => {
@@ -42,10 +42,10 @@ async function nextReport(): Promise<ProjectMeasurement> {
   });
 }
 
-const told = (event: string, server: string) =>
+const logged = (event: string, server: string) =>
   eventually(async () => expect(events).toContainEqual(expect.objectContaining({ event, server })));
 
-test('every interval one message a project, of the form that crosses the link', async () => {
+test('sends one valid notification per project and interval', async () => {
   const other = await project.create('db_tick_prod_br_other', main.database);
   await nextReport();
   const report = await nextReport();
@@ -54,30 +54,30 @@ test('every interval one message a project, of the form that crosses the link', 
   expect(report.branches.map(({ branch_id }) => branch_id).toSorted()).toEqual(
     [main.branch_id, other.branch_id].toSorted(),
   );
-  const moments = reports.map(({ observed_at }) => observed_at);
-  expect(new Set(moments).size).toBe(moments.length);
+  const times = reports.map(({ observed_at }) => observed_at);
+  expect(new Set(times).size).toBe(times.length);
 });
 
-test('without the pooler all but its clients is measured', async () => {
+test('without the pooler everything but its clients is measured', async () => {
   await servers.end('pooler', 'SIGINT');
-  await told('measurement.failed', 'PgBouncer');
+  await logged('measurement.failed', 'PgBouncer');
   expect((await nextReport()).branches[0]?.database_size_bytes).toBeGreaterThan(1_000_000);
   await servers.start('pooler');
-  await told('measurement.resumed', 'PgBouncer');
+  await logged('measurement.resumed', 'PgBouncer');
 });
 
-test('without PostgreSQL nothing is, which is told once, and it goes on by itself', async () => {
+test('an outage of PostgreSQL is logged once, and the measurements resume afterwards', async () => {
   await servers.end('postgres', 'SIGKILL');
-  await told('measurement.failed', 'PostgreSQL');
+  await logged('measurement.failed', 'PostgreSQL');
   await servers.start('postgres');
-  await told('measurement.resumed', 'PostgreSQL');
+  await logged('measurement.resumed', 'PostgreSQL');
   await nextReport();
   expect(
     events.filter(({ event, server }) => event === 'measurement.failed' && server === 'PostgreSQL').length,
   ).toBeLessThan(4);
 });
 
-test('a statement that hangs ends, and the next measurement is made', async () => {
+test('a hanging statement times out, and the next measurement succeeds', async () => {
   const locker = await servers.connect();
   await locker.query('BEGIN; LOCK TABLE branch_usage');
   await eventually(async () =>
@@ -91,13 +91,13 @@ test('a statement that hangs ends, and the next measurement is made', async () =
   await nextReport();
 });
 
-test('a measurement that fails again and again, while its looks do not, is told once', async () => {
+test('a measurement that fails repeatedly while its samples succeed is logged once', async () => {
   await servers.query('ALTER TABLE branch_usage RENAME TO elsewhere');
-  const told: string[] = [];
+  const events: string[] = [];
   const stopping = new AbortController();
   const failing = runMeasurementLoop({
     settings: { ...servers.settings, MEASURE_INTERVAL_SECONDS: 2 },
-    log: (event) => told.push(event),
+    log: (event) => events.push(event),
     report: () => {},
     signal: stopping.signal,
   });
@@ -105,5 +105,5 @@ test('a measurement that fails again and again, while its looks do not, is told 
   stopping.abort();
   await failing;
   await servers.query('ALTER TABLE elsewhere RENAME TO branch_usage');
-  expect(told).toEqual(['measurement.failed']);
+  expect(events).toEqual(['measurement.failed']);
 });

@@ -25,7 +25,7 @@ beforeAll(async () => {
     `CREATE TABLE item (id integer PRIMARY KEY, name text) WITH (autovacuum_enabled = off);
      INSERT INTO item SELECT n, 'item ' || n FROM generate_series(1, 1000) AS n`,
   ));
-  // Its visits are counted like a client's when they meet one.
+  // A visit of autovacuum that coincides with a client's session would be counted.
   await servers.query('ALTER SYSTEM SET autovacuum_naptime = 3600');
   await servers.query('SELECT pg_reload_conf()');
   meter = new TestMeter(servers);
@@ -40,14 +40,14 @@ const client = (port: Port, branch = main) => connect(servers.host, port, branch
 const run = (port: Port, sql: string, branch = main) =>
   asClient(servers.host, port, branch, 'read_write', sql);
 
-/** A meter that begins where the last one wrote down what it had counted, as a new agent's does. */
+/** Replaces the meter by one that continues from the stored state, as a new agent does. */
 async function restartAgent() {
   await meter.meter.close();
   meter = new TestMeter(servers);
 }
 
-describe('against truth', () => {
-  test('a branch has used nothing of what made and proved it', async () => {
+describe('compared with the true values', () => {
+  test('the creation and the proof of a branch are not its usage', async () => {
     const branch = await project.create('db_shop_prod_br_fresh', main.database);
     expect(await meter.read(branch)).toMatchObject(NOTHING_COUNTED);
     expect(await meter.read(branch)).toMatchObject({ ...NOTHING_COUNTED, active_connections: 0 });
@@ -69,7 +69,7 @@ describe('against truth', () => {
       for (let id = 2001; id <= 2040; id++) await session.query('DELETE FROM item WHERE id = $1', [id]);
       await flush(session);
     };
-    // Once before, so that the session knows the catalogs: reading those is fetching rows, too.
+    // A first run fills the session's catalog cache, because reading catalogs fetches rows too.
     await workload();
     const gain = await meter.gainBy(main, workload);
     await session.end();
@@ -83,7 +83,7 @@ describe('against truth', () => {
     expect(gain.total_connections).toBe(0);
   });
 
-  test('connections on both ports, that last or not, wrong passwords left out', async () => {
+  test('long and short connections on both ports, without those with wrong passwords', async () => {
     const lasting = [await client('direct'), await client('pooled'), await client('pooled')];
     const before = await meter.read(main);
     const wrong = { ...main, passwords: { ...main.passwords, read_write: 'wrong' } };
@@ -94,7 +94,7 @@ describe('against truth', () => {
       for (const port of ['direct', 'pooled'] as const) {
         await expect(run(port, 'SELECT', wrong)).rejects.toThrow();
       }
-      // The pooler tells its log of who left.
+      // The pooler logs disconnected clients with a delay.
       await eventually(async () => {
         await meter.meter.sample();
         expect((await meter.read(main)).total_connections - before.total_connections).toBe(6 + 9 + 2);
@@ -107,7 +107,7 @@ describe('against truth', () => {
     expect((await meter.read(main)).total_connections - before.total_connections).toBe(6 + 9 + 2);
   });
 
-  test("what autovacuum does where no client is, is nobody's", async () => {
+  test('the work of autovacuum without clients is not counted', async () => {
     await eventually(async () => expect((await meter.read(main)).active_connections).toBe(0));
     const visits = async () =>
       Number(
@@ -128,7 +128,7 @@ describe('against truth', () => {
     expect(gain).toMatchObject({ ...NOTHING_COUNTED, cache_hit_ratio: null });
   });
 
-  test('the cache hit ratio is of the blocks read since the measurement before', async () => {
+  test('the cache hit ratio covers the blocks read since the last measurement', async () => {
     await run('direct', 'SELECT count(*) FROM item');
     expect((await meter.read(main)).cache_hit_ratio).toBeGreaterThan(0.5);
     expect((await meter.read(main)).cache_hit_ratio).toBeNull();
@@ -142,7 +142,7 @@ describe('sizes', () => {
         ?.bytes,
     );
 
-  test('what an open transaction writes counts before it is committed', async () => {
+  test('the writes of an open transaction are included in the size', async () => {
     const session = await client('direct');
     await session.query('BEGIN');
     await session.query(
@@ -155,12 +155,12 @@ describe('sizes', () => {
     await session.end();
   });
 
-  test('only what moved is sized again', async () => {
+  test('only changed databases are sized again', async () => {
     const others = [
       await project.create('db_shop_prod_br_a', main.database),
       await project.create('db_shop_prod_br_b', main.database),
     ];
-    // Sessions that made them report up to ten seconds later; and one a round is sized in any case.
+    // The sessions that created them report with up to ten seconds delay. One database per round is always sized.
     await eventually(async () => expect((await meter.meter.measure()).sized).toBe(1), 15_000);
     const moved = others[0] as Branch;
     await run(
@@ -179,8 +179,8 @@ describe('sizes', () => {
   });
 });
 
-describe('what was counted outlives', () => {
-  /** Ten rows more, reported. */
+describe('totals survive', () => {
+  /** Inserts ten rows and reports the statistics. */
   async function insertTen() {
     const session = await client('direct');
     await session.query(
@@ -203,11 +203,11 @@ describe('what was counted outlives', () => {
     return after.rows_inserted - before.rows_inserted;
   }
 
-  test('a new agent', async () => {
+  test('a restart of the agent', async () => {
     expect(await gainOver(restartAgent)).toBe(10);
   });
 
-  test('an agent that was away while clients worked, and who stayed is not counted twice', async () => {
+  test('an absence of the agent, and a client that stayed connected is counted once', async () => {
     const stays = await client('pooled');
     const before = await meter.read(main);
     await meter.meter.close();
@@ -225,7 +225,7 @@ describe('what was counted outlives', () => {
     expect(await gainOver(reset)).toBe(10);
   });
 
-  test('an operator who resets the statistics that databases share', async () => {
+  test("an operator's reset of the shared statistics", async () => {
     expect(await gainOver(() => servers.query("SELECT pg_stat_reset_shared('archiver')"))).toBe(10);
   });
 
@@ -238,17 +238,17 @@ describe('what was counted outlives', () => {
     ).toBe(10);
   });
 
-  test('a crash of PostgreSQL, even when more was counted after it than before', async () => {
+  test('a crash of PostgreSQL, even when the counts afterwards are higher than before', async () => {
     const crash = async () => {
       await servers.end('postgres', 'SIGKILL');
       await servers.start('postgres');
     };
     expect(await gainOver(crash)).toBe(10);
-    // The statistics of the second ten now read exactly as those of the first.
+    // The statistics after the second crash equal those after the first.
     expect(await gainOver(crash)).toBe(10);
   });
 
-  test('a backend that is killed, for which the postmaster throws all statistics away', async () => {
+  test('a killed backend, after which the postmaster resets all statistics', async () => {
     const victim = await client('direct');
     const { rows } = await victim.query('SELECT pg_backend_pid() AS pid');
     const witness = await servers.connect();
@@ -262,7 +262,7 @@ describe('what was counted outlives', () => {
     ).toBe(10);
   });
 
-  test('is removed with the branch', async () => {
+  test('until the branch is dropped', async () => {
     const branch = await project.create('db_shop_prod_br_gone', main.database);
     await meter.read(branch);
     await project.drop(branch);
@@ -274,21 +274,21 @@ describe('what was counted outlives', () => {
   });
 });
 
-describe('by hand', () => {
-  test('the control tool tells what the agent would, and writes nothing down', async () => {
-    const written = () => servers.query('SELECT * FROM branch_usage');
+describe('the control tool', () => {
+  test('reports the same values as the agent, and stores nothing', async () => {
+    const stored = () => servers.query('SELECT * FROM branch_usage');
     await eventually(async () => expect((await meter.read(main)).cache_hit_ratio).toBeNull());
     const expected = await meter.read(main);
-    const before = await written();
+    const before = await stored();
     const run = await servers.tool('measure', '--json');
     expect(run.exitCode).toBe(0);
     const round = { ...JSON.parse(run.stdout), poolerTrouble: null, sized: 0 };
     expect(branchIn(round, main)).toMatchObject({ ...expected, cpu_seconds: expect.any(Number) });
-    expect(await written()).toEqual(before);
+    expect(await stored()).toEqual(before);
     expect((await servers.tool('measure')).stdout).toContain(main.branch_id);
   });
 
-  test('a stream is one JSON object a line', async () => {
+  test('streams one JSON object per line', async () => {
     const child = await servers.spawnTool('measure', '--stream', '--interval', '1');
     let text = '';
     child.stdout?.on('data', (chunk) => {
@@ -303,7 +303,7 @@ describe('by hand', () => {
     for (const line of lines) expect(JSON.parse(line).project_id).toBe(project.id);
   });
 
-  test.each(['0', '1.5', 'soon'])('an interval of %s is wrong usage', async (seconds) => {
+  test.each(['0', '1.5', 'soon'])('rejects an interval of %s', async (seconds) => {
     expect((await servers.tool('measure', '--stream', '--interval', seconds)).exitCode).toBe(2);
   });
 });

@@ -1,12 +1,12 @@
 import { expect, test } from 'vitest';
 import { parseProcessTimes, readProcessTimes } from '../../../agent/measurement/process-times.ts';
 
-test('reads the fields of proc(5), whatever the program is called', () => {
+test('parses the fields of proc(5) with any program name', () => {
   const stat = '42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 150 50 1000 500 20 0 1 0 987 1 1';
   expect(parseProcessTimes(stat)).toEqual({ parent: 7, cpu: 2, childrenCpu: 15, startedAt: 987 });
 });
 
-test('reads what the kernel says of this process', () => {
+test('reads the times of this process', () => {
   const times = readProcessTimes(process.pid);
   expect(times?.parent).toBe(process.ppid);
   const { user, system } = process.cpuUsage();
@@ -14,6 +14,6 @@ test('reads what the kernel says of this process', () => {
   expect(times?.cpu).toBeLessThanOrEqual((user + system) / 1e6);
 });
 
-test('a process that is gone has no times', () => {
+test('returns null for a process that has ended', () => {
   expect(readProcessTimes(2 ** 22 + 1)).toBeNull();
 });

@@ -2,9 +2,9 @@ import { expect, test } from 'vitest';
 import { readSizes } from '../../../agent/measurement/read-server.ts';
 import type { Queryable } from '../../../agent/postgres/connect.ts';
 
-const took = (code: string) => Object.assign(new Error('canceling statement'), { code });
+const failure = (code: string) => Object.assign(new Error('canceling statement'), { code });
 
-/** A server on which to size database 2 brings this error. */
+/** A server on which sizing database 2 fails with this error. */
 const session = (error: Error) =>
   ({
     query: async (_sql: string, [databases]: [string[]]) => {
@@ -13,8 +13,8 @@ const session = (error: Error) =>
     },
   }) as unknown as Queryable;
 
-test('a database that takes too long to size keeps no other from being sized', async () => {
-  expect(await readSizes(session(took('57014')), ['1', '2', '3'])).toEqual(
+test('a database that exceeds the timeout does not prevent sizing the others', async () => {
+  expect(await readSizes(session(failure('57014')), ['1', '2', '3'])).toEqual(
     new Map([
       ['1', 8192],
       ['3', 8192],
@@ -22,6 +22,6 @@ test('a database that takes too long to size keeps no other from being sized', a
   );
 });
 
-test('a server that is away is told', async () => {
-  await expect(readSizes(session(took('57P01')), ['1', '2'])).rejects.toMatchObject({ code: '57P01' });
+test('other errors are thrown', async () => {
+  await expect(readSizes(session(failure('57P01')), ['1', '2'])).rejects.toMatchObject({ code: '57P01' });
 });
