@@ -176,7 +176,7 @@ describe('the live link', () => {
     expect(closedWith).toBeNull();
     clock.advance(BOUNDS.heartbeat);
     expect(closedWith).toBe(CLOSES.silent);
-    expect(await link.ended).toEqual({ reason: 'silent', linkedFor: 3 * BOUNDS.heartbeat, unwelcome: false });
+    expect(await link.ended).toEqual({ reason: 'silent', linkedFor: 3 * BOUNDS.heartbeat, refused: false });
   });
 
   test('a reply over the message size becomes an error', async () => {
