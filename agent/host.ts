@@ -5,30 +5,29 @@ import { RuleSync } from './access/sync-rules.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
-import { Walks } from './rows/walks.ts';
 import type { AgentSettings } from './settings.ts';
 
-/** How a clone is made: sharing the source's blocks, or copying every one. */
+/** How a clone is made: by sharing the source's blocks (reflink), or by copying each of them. */
 export type CloneMethod = 'reflink' | 'copy';
 
-/** What every operation works on. */
+/** The database host, as every operation gets it. */
 export interface Host {
   settings: AgentSettings;
-  /** For short statements: none of these sessions waits for an operation. */
+  /** For short statements. No operation holds one of these sessions while it waits. */
   postgres: Pool;
-  /** For operations, which hold their locks in one of these sessions each. */
+  /** For operations: each holds its locks in one of these sessions. */
   sessions: Pool;
   rules: RuleSync;
-  /** What the table browser keeps between two operations. */
-  rows: { places: Slots; marks: PageMarks; walks: Walks };
+  /** State of the table browser that outlives an operation. */
+  rows: { slots: Slots; marks: PageMarks };
   cloneMethod: CloneMethod;
 }
 
-/** Together within the sessions that the configuration reserves for the agent. */
+/** The sum is within the connections that the configuration reserves for the agent. */
 const SHORT_SESSIONS = 4;
 const OPERATION_SESSIONS = 14;
 
-/** Opens no session yet: a server that is away is told by the operation that needs it. */
+/** Opens no session yet. When a server is away, the first operation that needs it fails. */
 export async function openHost(settings: AgentSettings): Promise<Host> {
   const postgres = openPool(settings, SHORT_SESSIONS);
   return {
@@ -36,17 +35,16 @@ export async function openHost(settings: AgentSettings): Promise<Host> {
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
-    rows: { places: new Slots(), marks: new PageMarks(), walks: new Walks() },
+    rows: { slots: new Slots(), marks: new PageMarks() },
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }
 
-export async function closeHost({ postgres, sessions, rows }: Host): Promise<void> {
-  await rows.walks.close();
+export async function closeHost({ postgres, sessions }: Host): Promise<void> {
   await Promise.all([postgres.end(), sessions.end()]);
 }
 
-/** Whether the data directory's file system lets two files share their blocks, found by trying. */
+/** Tries whether two files in the data directory can share their blocks. */
 async function probeCloneMethod(dataDir: string): Promise<CloneMethod> {
   const original = join(dataDir, `branchgate-probe-${randomUUID()}`);
   const clone = `${original}-clone`;

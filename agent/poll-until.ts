@@ -1,29 +1,29 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
 interface Polling {
-  /** Milliseconds after which polling stops. */
+  /** Milliseconds after which no further check begins; `Infinity` for no limit. */
   within: number;
   /** Milliseconds between two checks. */
   every: number;
-  /** Stops polling early. */
+  /** Ends the polling before its time. */
   signal?: AbortSignal | undefined;
 }
 
 /**
- * Runs `check` immediately and then repeatedly, until it resolves to a truthy value.
- * @returns that value, or null when time ran out or `signal` aborted
- * @throws what `check` throws
+ * Runs `check` repeatedly, the first time immediately, until it returns a truthy value. A check that throws ends
+ * the polling with its error.
+ * @returns that value, or null when the time is over or `signal` is aborted
  */
 export async function pollUntil<T>(
   check: () => Promise<T | null | undefined | false>,
   { within, every, signal }: Polling,
 ): Promise<T | null> {
   const deadline = performance.now() + within;
-  while (!signal?.aborted) {
-    const found = await check();
-    if (found) return found;
-    if (performance.now() >= deadline) return null;
-    await sleep(every, undefined, { ...(signal && { signal }) }).catch(() => {});
+  for (;;) {
+    const result = await check();
+    if (result) return result;
+    if (signal?.aborted || performance.now() >= deadline) return null;
+    await sleep(every, undefined, { signal }).catch(() => {});
+    if (signal?.aborted) return null;
   }
-  return null;
 }

@@ -13,7 +13,7 @@ export interface BlockedBranch {
 export async function readBlockedBranches(db: Queryable): Promise<BlockedBranch[]> {
   const { rows } = await db.query<BlockedBranch>(
     `SELECT branch_id, database, until, (extract(epoch FROM until - clock_timestamp()) * 1000)::float8 AS ends_in
-     FROM shut_branch JOIN branch USING (branch_id)
+     FROM blocked_branch JOIN branch USING (branch_id)
      WHERE until > clock_timestamp() ORDER BY until`,
   );
   return rows;
@@ -25,8 +25,8 @@ export async function writeBlockedBranches(
   blocked: ReadonlyMap<string, { endsIn: number }>,
 ): Promise<void> {
   await db.query(
-    `WITH open_again AS (DELETE FROM shut_branch WHERE branch_id <> ALL ($1::uuid[]))
-     INSERT INTO shut_branch (branch_id, until)
+    `WITH open_again AS (DELETE FROM blocked_branch WHERE branch_id <> ALL ($1::uuid[]))
+     INSERT INTO blocked_branch (branch_id, until)
      SELECT branch_id, clock_timestamp() + ends_in * interval '1 millisecond'
      FROM unnest($1::uuid[], $2::float8[]) AS wanted (branch_id, ends_in) JOIN branch USING (branch_id)
      ON CONFLICT (branch_id) DO UPDATE SET until = excluded.until`,

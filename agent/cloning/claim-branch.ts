@@ -11,12 +11,12 @@ export interface BranchIdentity {
 }
 
 /**
- * Notes on the host what the branch will be, before anything of it is made: whatever a crash leaves behind
- * then has a name. Preparing and cloning both begin with it, at the same time.
+ * Stores the branch's identity on the host before anything of it is made, so that whatever a crash leaves behind can
+ * be named. `branch.prepare` and `branch.clone` both begin with it, concurrently.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export async function claimBranch(db: Queryable, branch: BranchIdentity): Promise<void> {
-  // First, so that a refusal leaves no note. A branch that takes the name from here on has noted it.
+  // Checked before the insert, so that a refusal stores nothing. A branch that takes the name later has a row already.
   const [found] = await readDatabases(db, [branch.database]);
   if (found && found.mark?.branch_id !== branch.branch_id) throw nameHeld(branch.database);
   await db.query(
@@ -42,4 +42,7 @@ export async function claimBranch(db: Queryable, branch: BranchIdentity): Promis
 }
 
 export const nameHeld = (database: string) =>
-  new HostError('DATABASE_NAME_HELD', `the database name ${database} still belongs to something else`);
+  new HostError(
+    'DATABASE_NAME_HELD',
+    `the database name ${database} still belongs to another database or branch`,
+  );

@@ -1,16 +1,16 @@
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 
-/** Bytes copied so far, and how many it will be. */
+/** Bytes copied so far, and in total. */
 export type OnProgress = (copied: number, total: number) => void;
 
-const LOOK_EVERY_MS = 500;
+const POLL_EVERY_MS = 500;
 
 /**
- * Reports the size of the directory that appears below `base/` while a database is copied.
- * PostgreSQL tells nobody the new database's number before it is finished; with two copies at once the
- * figure may be the other's, which is good enough for a line on a terminal.
- * @returns what stops the reports
+ * Reports the size of the directory that appears below `base/` while a database is copied. PostgreSQL does not show
+ * the new database's oid before it is complete. With two concurrent copies the size may be the other one's, which is
+ * good enough for a progress line.
+ * @returns a function that stops the reports
  */
 export async function watchCopy(
   dataDir: string,
@@ -23,7 +23,7 @@ export async function watchCopy(
   const timer = setInterval(async () => {
     const fresh = (await readdir(base).catch(() => [])).filter((name) => !before.has(name)).at(-1);
     if (fresh) onProgress(await sizeOf(join(base, fresh)), total);
-  }, LOOK_EVERY_MS);
+  }, POLL_EVERY_MS);
   return () => clearInterval(timer);
 }
 

@@ -13,7 +13,7 @@ const CANCELLED = '57014';
 
 interface LiveClone {
   source: string;
-  /** Whether to have the pooler hold its clients at once, or only if somebody turns out to be there. */
+  /** Whether the pooler holds the clients from the start, or only if there turn out to be sessions. */
   hold: boolean;
   /** Milliseconds to wait for sessions that are in a transaction. */
   busyWait: number;
@@ -22,11 +22,11 @@ interface LiveClone {
 }
 
 /**
- * Clones a database while its clients go on: PostgreSQL copies only a database without sessions, so the
- * pooler holds them for that moment and idle direct sessions are ended. The clients are let go whatever
- * happens here; should this process die, the next look at the pooler does it.
+ * Clones a database that clients use. PostgreSQL copies only a database without sessions, so the pooler holds its
+ * clients during the copy and idle direct sessions are ended. The clients are released in every case; if this
+ * process dies, the next agent's recovery releases them.
  * @param session runs `create`, and holds the source's lock
- * @returns milliseconds the pooled clients were held
+ * @returns milliseconds for which the pooled clients were held
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
  */
 export async function cloneLive(host: Host, session: Session, clone: LiveClone): Promise<number> {
@@ -45,9 +45,9 @@ export async function cloneLive(host: Host, session: Session, clone: LiveClone):
 }
 
 /**
- * Clones a database that nobody is in, without the pooler's help: who logs in meanwhile waits for the clone's
- * lock, and no longer than the clone takes.
- * @returns whether it went so; not if somebody was there first
+ * Clones a database without sessions and without the pooler's help. A login that begins meanwhile waits for the
+ * clone's lock, no longer than the clone takes.
+ * @returns false if there was a session after all, and nothing was made
  */
 async function cloneUnused(host: Host, session: Session, clone: LiveClone): Promise<boolean> {
   try {
@@ -59,7 +59,7 @@ async function cloneUnused(host: Host, session: Session, clone: LiveClone): Prom
   }
 }
 
-/** Lets the database's clients go on, unless a clone that is under way holds them: it lets them go itself. */
+/** Releases the database's pooled clients, unless a clone that is under way holds them and will release them. */
 export async function resumeUnlessCloning(
   settings: AgentSettings,
   session: Session,
@@ -69,8 +69,8 @@ export async function resumeUnlessCloning(
 }
 
 /**
- * For the few names that the pooler's console can't take: the clone takes the database's lock, and the
- * pooler's sessions, closed one by one as they come free, are opened again only after it.
+ * Clones a database whose name the pooler's console does not accept, which few names are. The clone takes the
+ * database's lock; then the pooler closes its sessions as they become free and reopens them only after the clone.
  */
 async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Promise<number> {
   let started = performance.now();
@@ -82,8 +82,8 @@ async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Pr
 }
 
 /**
- * Runs the creation and keeps the source empty beside it, for direct sessions that logged in just before.
- * PostgreSQL itself waits five seconds for them; a busy one ends the creation sooner.
+ * Runs the creation and concurrently ends direct sessions that logged in to the source just before. PostgreSQL
+ * waits five seconds for such sessions; one that stays busy for longer than `busyWait` cancels the creation sooner.
  */
 async function createAlone(
   host: Host,

@@ -39,7 +39,7 @@ async function runAgent(): Promise<void> {
   let link: AgentLink | null = null;
   const report = (measurement: ProjectMeasurement) => link?.notify('measurement', measurement);
   const loops = Promise.all([
-    watch.keepLooking(signal),
+    watch.runLoop(signal),
     new AttemptWatch(host, log).run(signal),
     runMeasurementLoop({ settings, log, report, signal }),
   ]);
@@ -60,7 +60,7 @@ async function runAgent(): Promise<void> {
     },
   });
   await loops;
-  const finishing = Promise.allSettled([...running, host.rows.walks.close()]);
+  const finishing = Promise.allSettled(running);
   await Promise.race([finishing, sleep(FINISH_WITHIN_MS)]);
   log('agent.stopped', { unfinished: running.size });
 }

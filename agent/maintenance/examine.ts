@@ -11,10 +11,10 @@ import {
 } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
 
-/** Something about the set-up: a `problem` keeps branches from working or from being safe. */
+/** A fault of the set-up. With a `problem`, branches do not work or are not safe. */
 export interface Finding {
   severity: 'problem' | 'advice';
-  /** What is wrong and what to do. */
+  /** What is wrong, and what to do about it. */
   sentence: string;
 }
 
@@ -37,11 +37,11 @@ const advice = (fine: Check['fine'], sentence: string): Check => ({ severity: 'a
 const ruleFile = ({ settings }: Facts, file: keyof typeof RULE_FILES) =>
   join(rulesFolder(settings), RULE_FILES[file]);
 
-/** `branchgate-agent configuration` prints what all of these ask for. */
+/** `branchgate-agent configuration` prints a set-up that passes all of these. */
 const CHECKS: readonly Check[] = [
   problem(
     ({ postgres }) => Number(postgres.server_version_num) >= 180_000,
-    'PostgreSQL is older than 18: upgrade it, older ones can neither share blocks nor name who may connect.',
+    'PostgreSQL is older than 18, which can neither share blocks nor log authenticated users: upgrade it.',
   ),
   problem(
     ({ sameDataDirectory }) => sameDataDirectory,
@@ -57,7 +57,7 @@ const CHECKS: readonly Check[] = [
   ),
   problem(
     ({ poolerVersion }) => atLeast(poolerVersion, [1, 18, 0]),
-    'PgBouncer is older than 1.18: upgrade it, the agent is not tested with it.',
+    'PgBouncer is older than 1.18, with which the agent is not tested: upgrade it.',
   ),
   problem(
     ({ pooler }) => pooler.pool_mode === 'transaction',
@@ -65,7 +65,7 @@ const CHECKS: readonly Check[] = [
   ),
   problem(
     ({ pooler }) => /^(require|verify-)/.test(pooler.client_tls_sslmode ?? ''),
-    'PgBouncer takes clients without TLS: set client_tls_sslmode = require.',
+    'PgBouncer accepts clients without TLS: set client_tls_sslmode = require.',
   ),
   problem(
     (facts) =>
@@ -79,31 +79,31 @@ const CHECKS: readonly Check[] = [
       postgres.logging_collector === 'on' &&
       /\bjsonlog\b/.test(postgres.log_destination ?? '') &&
       /\b(authentication|all|on)\b/.test(postgres.log_connections ?? ''),
-    'PostgreSQL does not log who connects, so attempts are not limited: set logging_collector, log_destination and log_connections as `configuration` prints them.',
+    'PostgreSQL does not log connections, so attempts are not limited: set logging_collector, log_destination and log_connections as `configuration` prints them.',
   ),
   problem(
     ({ settings, pooler }) => pooler.logfile === settings.POOLER_LOG && pooler.log_connections === '1',
-    'PgBouncer does not log who connects into POOLER_LOG, so attempts are not limited: set logfile and log_connections as `configuration` prints them.',
+    'PgBouncer does not log connections to POOLER_LOG, so attempts are not limited: set logfile and log_connections as `configuration` prints them.',
   ),
   problem(
     ({ readsLogs }) => readsLogs,
-    "The agent can't read both servers' logs, so attempts are not limited: let its user read them.",
+    "The agent cannot read both servers' logs, so attempts are not limited: grant its user read access.",
   ),
   advice(
     ({ settings, pooler }) => Number(pooler.max_client_conn) === settings.POOLER_MAX_CLIENTS,
-    'PgBouncer takes another number of clients than POOLER_MAX_CLIENTS says: set max_client_conn as `configuration` prints it.',
+    'PgBouncer accepts another number of clients than POOLER_MAX_CLIENTS: set max_client_conn as `configuration` prints it.',
   ),
   advice(
     ({ poolerVersion }) => atLeast(poolerVersion, [1, 25, 2]),
-    'PgBouncer is older than 1.25.2 and has known holes: upgrade it before strangers can reach it.',
+    'PgBouncer is older than 1.25.2 and has known vulnerabilities: upgrade it before exposing it to a network.',
   ),
   advice(
     ({ pooler }) => Number(pooler.server_login_retry) <= LOGIN_RETRY_SECONDS,
-    `A clone can hold up its source's clients: set PgBouncer's server_login_retry = ${LOGIN_RETRY_SECONDS}.`,
+    `A clone can delay its source's clients: set PgBouncer's server_login_retry = ${LOGIN_RETRY_SECONDS}.`,
   ),
   advice(
     ({ pooler }) => Number(pooler.server_idle_timeout) <= SERVER_IDLE_SECONDS,
-    `Branches that nobody uses any more can keep every connection: set PgBouncer's server_idle_timeout = ${SERVER_IDLE_SECONDS}.`,
+    `Unused branches can occupy every connection: set PgBouncer's server_idle_timeout = ${SERVER_IDLE_SECONDS}.`,
   ),
   advice(
     ({ postgres }) => postgres.max_prepared_transactions === '0',
@@ -115,11 +115,11 @@ const CHECKS: readonly Check[] = [
   ),
   advice(
     ({ cloneMethod }) => cloneMethod === 'reflink',
-    'The data directory is on a file system without reflinks, so every clone copies all bytes: use XFS or Btrfs.',
+    'The file system of the data directory has no reflinks, so every clone copies all bytes: use XFS or Btrfs.',
   ),
 ];
 
-/** What this host is and what is wrong with it. @throws HostError POOLER_UNAVAILABLE */
+/** Versions and settings of this host's servers, and the faults among them. @throws HostError POOLER_UNAVAILABLE */
 export async function examine({ settings, postgres, cloneMethod }: Host) {
   const [{ rows }, { config, version }] = await Promise.all([
     postgres.query<{ name: string; setting: string }>('SELECT name, setting FROM pg_settings'),
@@ -161,9 +161,9 @@ async function canRead({ locate }: ConnectionLog, settings: AgentSettings): Prom
   }
 }
 
-/** Whether a version such as `1.25.2` is this one or a later one. */
+/** Whether a version such as `1.25.2` is `wanted` or later. */
 function atLeast(version: string, wanted: readonly number[]): boolean {
   const parts = version.split('.').map((part) => Number.parseInt(part, 10));
-  const place = wanted.findIndex((number, index) => (parts[index] ?? 0) !== number);
-  return place === -1 || (parts[place] ?? 0) > (wanted[place] ?? 0);
+  const differing = wanted.findIndex((number, index) => (parts[index] ?? 0) !== number);
+  return differing === -1 || (parts[differing] ?? 0) > (wanted[differing] ?? 0);
 }

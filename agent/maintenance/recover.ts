@@ -13,18 +13,18 @@ import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
 export type RecoveryStep = (host: Host) => Promise<void>;
 
 /**
- * What puts the host in order after a crash of the agent or of a server, in this order. Each can be done at
- * any time and any number of times, also while another agent process or a control tool is at work.
+ * The steps that repair the host after a crash of the agent or of a server, in this order. Each is idempotent and may
+ * run at any time, also concurrently with another agent process or a control tool.
  */
 export const RECOVERY_STEPS: readonly RecoveryStep[] = [
-  makeTables,
+  migrateTables,
   resumeAbandoned,
   dropInterrupted,
   removeLeakedDirectories,
   retryUnusedRoles,
   resetChangedLogins,
-  publishRules,
-  enforceNotedAccess,
+  syncRules,
+  enforceStoredAccess,
 ];
 
 /** @returns the steps that failed */
@@ -43,7 +43,7 @@ export async function recover(
   return failed;
 }
 
-function makeTables({ settings }: Host): Promise<void> {
+function migrateTables({ settings }: Host): Promise<void> {
   return makeAgentTables(settings);
 }
 
@@ -55,17 +55,17 @@ function resetChangedLogins({ sessions }: Host): Promise<void> {
   return withLocks(sessions, [], (session) => inTransaction(session, () => restoreLogins(session)));
 }
 
-/** Ends the sessions that an agent which died had still to end. */
-async function enforceNotedAccess(host: Host): Promise<void> {
+/** Ends the sessions that a previous agent process did not end before it died. */
+async function enforceStoredAccess(host: Host): Promise<void> {
   for (const projectId of await unenforcedProjects(host.postgres))
     await withLocks(host.sessions, [], (session) => enforceAccess(host, session, projectId));
 }
 
-function publishRules({ rules }: Host): Promise<void> {
+function syncRules({ rules }: Host): Promise<void> {
   return rules.sync();
 }
 
-/** Lets the clients of every paused database go on, unless a clone that is under way holds them. */
+/** Resumes every paused database, unless a clone that is under way holds its clients. */
 export async function resumeAbandoned(host: Host): Promise<void> {
   const paused = (await withConsole(host.settings, showDatabases)).filter((entry) => entry.paused);
   for (const { name } of paused)
@@ -79,9 +79,9 @@ async function dropInterrupted({ postgres }: Host): Promise<void> {
 }
 
 /**
- * Removes directories below `base/` that belong to no database: PostgreSQL forgets the one it was filling
- * when it crashed. The lock keeps anybody from creating or dropping a database meanwhile; it is not waited
- * for, since a waiting lock would hold up every clone behind it.
+ * Removes directories below `base/` that belong to no database: PostgreSQL does not remove the one it was filling
+ * when it crashed. The lock prevents databases from being created or dropped meanwhile. It is taken with NOWAIT,
+ * because a waiting lock request would block every clone behind it.
  */
 async function removeLeakedDirectories({ settings, sessions }: Host): Promise<void> {
   const base = join(settings.PGDATA_DIR, 'base');
@@ -91,9 +91,11 @@ async function removeLeakedDirectories({ settings, sessions }: Host): Promise<vo
       const { rows } = await session.query<{ oid: string; data_directory: string }>(
         "SELECT oid::text, current_setting('data_directory') AS data_directory FROM pg_database",
       );
-      // Another cluster's folder is full of directories that this server knows nothing of.
+      // In another cluster's data directory every database would look like a leak.
       if ((await realpath(rows[0]?.data_directory ?? '')) !== (await realpath(settings.PGDATA_DIR))) {
-        throw new Error('PGDATA_DIR is not the data folder of the PostgreSQL that POSTGRES_PORT leads to');
+        throw new Error(
+          'PGDATA_DIR is not the data directory of the PostgreSQL that listens on POSTGRES_PORT',
+        );
       }
       const known = new Set(rows.map(({ oid }) => oid));
       const leaked = (await readdir(base)).filter((name) => /^\d+$/.test(name) && !known.has(name));

@@ -1,56 +1,49 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Host } from '../host.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
+import { type Log, TroubleLog } from '../trouble-log.ts';
 import { RECOVERY_STEPS, type RecoveryStep, recover, resumeAbandoned } from './recover.ts';
 
-type Log = (event: string, fields?: Record<string, unknown>) => void;
-
-const LOOK_EVERY_MS = 1_000;
+const POLL_EVERY_MS = 1_000;
 
 /**
- * Keeps the host in order: recovers at the first look, and again whenever PostgreSQL was away. A session that
- * does nothing tells: it is lost when the server stops, is killed or restarts after a crash.
+ * Recovers the host at the first poll, and again whenever PostgreSQL was away. An idle session detects that: it is
+ * lost when the server stops, is killed or restarts after a crash.
  */
 export class ServerWatch {
   readonly #host: Host;
   readonly #log: Log;
+  readonly #troubles: TroubleLog;
   #session: OwnSession | null = null;
   #due: readonly RecoveryStep[] = RECOVERY_STEPS;
-  /** What the log was told last of each step that fails. */
-  readonly #failures = new Map<string, string>();
 
   constructor(host: Host, log: Log) {
     this.#host = host;
     this.#log = log;
+    this.#troubles = new TroubleLog(log);
   }
 
-  /** Looks until `signal`. */
-  async keepLooking(signal: AbortSignal): Promise<void> {
+  /** Polls until `signal`. Never throws. */
+  async runLoop(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => {});
-      await this.look();
+      await sleep(POLL_EVERY_MS, undefined, { signal }).catch(() => {});
+      await this.poll();
     }
     await this.#session?.end();
   }
 
-  /** Tries each step of recovery that is due; clients that nobody holds any more are let go at every look. Never throws. */
-  async look(): Promise<void> {
+  /** Tries each recovery step that is due. Paused databases are resumed at every poll. Never throws. */
+  async poll(): Promise<void> {
     if (!this.#session) {
       this.#due = RECOVERY_STEPS;
       this.#session = await openPlatformSession(this.#host.settings, () => {
         this.#session = null;
       }).catch(() => null);
     }
-    const failed = await recover(this.#host, this.#due, (step, error) => this.#note(step.name, error));
+    const failed = await recover(this.#host, this.#due, ({ name: step }, error) =>
+      this.#troubles.report('recovery.failed', step, error, { step }),
+    );
     this.#due = [...new Set([resumeAbandoned, ...failed])];
-    if (failed.length > 0 || this.#failures.size === 0) return;
-    this.#failures.clear();
-    this.#log('recovery.done');
-  }
-
-  #note(step: string, error: unknown) {
-    const reason = error instanceof Error ? error.message : String(error);
-    if (this.#failures.get(step) !== reason) this.#log('recovery.failed', { step, reason });
-    this.#failures.set(step, reason);
+    if (failed.length === 0 && this.#troubles.clearAll()) this.#log('recovery.done');
   }
 }

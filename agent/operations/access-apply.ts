@@ -5,7 +5,7 @@ import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 
-/** Answers when both ports and the sessions that are open obey this access, or a newer one. */
+/** Returns when this access, or a newer one, is in effect on both ports and for all open sessions. */
 export async function applyAccess(
   host: Host,
   { project_id, access }: Params<'access.apply'>,

@@ -8,8 +8,8 @@ import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 
 /**
- * Removes the branch, however much of it there is: first nobody can come in any more, then the database goes,
- * then the logins. Waits for a preparation or clone of it that still runs.
+ * Removes whatever exists of the branch: first access to it, then the database, then the logins. Waits for a
+ * preparation or clone of the branch that still runs.
  */
 export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<Result<'branch.drop'>> {
   const { branch_id } = params;
@@ -26,8 +26,8 @@ export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<R
 }
 
 /**
- * The branch's databases, finished or not. A finished one counts by its mark alone, because the name may be
- * another branch's by now; a clone that has no final name yet bears the id of the job that made it.
+ * The branch's databases, finalized or not. A finalized one is found by its mark alone, because another branch may
+ * have taken the name since. A clone without its final name carries the id of the job that made it.
  */
 async function databasesOf(session: Session, params: BranchIdentity): Promise<string[]> {
   const { rows } = await session.query<{ job_id: string }>('SELECT job_id FROM branch WHERE branch_id = $1', [

@@ -9,8 +9,8 @@ import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 
 /**
- * Gives the clone its name and opens it to its own logins. A clone comes without its source's rights, and
- * PUBLIC may connect by default, so all of it is one transaction, which statements that are sent together are.
+ * Gives the clone its final name and opens it to the branch's logins. A clone does not inherit the privileges on
+ * its source, and PUBLIC may connect by default. The statements are sent together, which makes them one transaction.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export function finalizeBranch(
@@ -21,10 +21,11 @@ export function finalizeBranch(
   return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
     const build = buildDatabaseName(job_id);
     const found = await readDatabases(session, [build, database]);
-    const published = found.find(({ name }) => name === database);
-    if (published?.mark?.branch_id === branch_id) return {};
-    if (published) throw nameHeld(database);
-    if (found.length === 0) throw new HostError('INVALID_CALL', `job ${job_id} has made no clone to publish`);
+    const finalized = found.find(({ name }) => name === database);
+    if (finalized?.mark?.branch_id === branch_id) return {};
+    if (finalized) throw nameHeld(database);
+    if (found.length === 0)
+      throw new HostError('INVALID_CALL', `job ${job_id} has made no clone to finalize`);
 
     const name = identifier(database);
     const logins = BRANCH_ROLES.map((role) => identifier(loginName(branch_id, role))).join(', ');

@@ -7,19 +7,19 @@ import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
 
-/** Makes the branch's logins, rules and pooler entry, side by side with its clone. */
+/** Makes the branch's logins, rules and pooler entry. It runs concurrently with the branch's clone. */
 export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Promise<Record<string, never>> {
   return withLocks(host.sessions, [`prepare:${params.branch_id}`], async (session) => {
-    // First and by itself: the clone beside it waits until this is decided.
+    // In a transaction of its own: the concurrent clone waits until the claim is committed.
     await claimBranch(session, params);
     await inTransaction(session, async () => {
       await ensureGroups(session, params.project_id);
       await ensureLogins(session, params, params.verifiers);
       await introduceProject(session, params.project_id, params.access);
-      // Its project may be write-blocked.
+      // The project may be write-blocked.
       await restoreLogins(session, params.project_id);
     });
-    // The access that came with it can be newer than what was applied; mostly it is not.
+    // Usually the access in this call is no newer than the one in effect, and syncing the rules is enough.
     const unenforced = await unenforcedProjects(session);
     if (unenforced.includes(params.project_id)) await enforceAccess(host, session, params.project_id);
     else await host.rules.sync();

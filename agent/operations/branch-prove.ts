@@ -1,30 +1,32 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { loginName } from '../../shared/branch/login.ts';
 import type { Params, Result } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { setBaseline } from '../measurement/read-server.ts';
+import { pollUntil } from '../poll-until.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { inSession } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
 
-/** Longer than the pooler refuses a database after a failed login of its own (`server_login_retry`). */
+/** Longer than the pooler refuses a database after one of its own logins failed (`server_login_retry`). */
 const TRY_FOR_MS = 4_000;
 const TRY_EVERY_MS = 100;
-/** It reads a table, and reports at once what it did: its session stays open, and would report to the first measurement. */
+/**
+ * Reads a table. The statistics are flushed because the session stays open in the pooler, and would otherwise report
+ * this transaction to the branch's first measurement.
+ */
 const PROOF = `
   SELECT current_user AS login, datname AS database, pg_catalog.pg_stat_force_next_flush()
   FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()`;
 const POOLER_AWAY = new Set(['ENOENT', 'ECONNREFUSED']);
-/** PgBouncer's words, with one SQLSTATE for all its refusals. It says so before it looks at a password. */
+/** PgBouncer's message before it checks a password. Its SQLSTATE is the same for all its refusals. */
 const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
 
 /**
- * Does what the branch's first client will do, with the same password and through the pooler; only over its
- * unix socket, because the network may be closed to everybody. When clients have taken all the pooler's places, it is
- * proved in two halves: the pooler serves the database, and PostgreSQL lets the login in there. That leaves out
- * the password.
+ * Connects as the branch's first client will, with the same password and through the pooler. It uses the unix
+ * socket, because no network may be admitted yet. When clients have taken all the pooler's slots, two separate
+ * checks replace it: the pooler serves the database, and PostgreSQL admits the login there. They skip the password.
  * @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE
  */
 export async function proveBranch(
@@ -32,27 +34,33 @@ export async function proveBranch(
   params: Params<'branch.prove'>,
 ): Promise<Result<'branch.prove'>> {
   const { branch_id, database } = params;
-  for (const deadline = performance.now() + TRY_FOR_MS; ; await sleep(TRY_EVERY_MS)) {
-    const started = performance.now();
-    try {
-      await logIn(settings, params).catch((error) => {
-        if (!(error instanceof Error && POOLER_FULL.test(error.message))) throw error;
-        return logInByHalves(settings, params);
-      });
-      const login_ms = performance.now() - started;
-      await setBaseline(postgres, branch_id);
-      return { login_ms };
-    } catch (error) {
-      if (performance.now() < deadline) continue;
-      if (error instanceof HostError) throw error;
-      const reason = error instanceof Error ? error.message : String(error);
-      const code = POOLER_AWAY.has(sqlState(error) ?? '') ? 'POOLER_UNAVAILABLE' : 'PROOF_FAILED';
-      throw new HostError(code, `logging in to ${database} through the pooler failed: ${reason}`);
-    }
-  }
+  let failure: unknown;
+  const proof = await pollUntil(
+    async () => {
+      const started = performance.now();
+      try {
+        await logIn(settings, params).catch((error) => {
+          if (!(error instanceof Error && POOLER_FULL.test(error.message))) throw error;
+          return logInAroundFullPooler(settings, params);
+        });
+        const login_ms = performance.now() - started;
+        await setBaseline(postgres, branch_id);
+        return { login_ms };
+      } catch (error) {
+        failure = error;
+        return null;
+      }
+    },
+    { within: TRY_FOR_MS, every: TRY_EVERY_MS },
+  );
+  if (proof) return proof;
+  if (failure instanceof HostError) throw failure;
+  const reason = failure instanceof Error ? failure.message : String(failure);
+  const code = POOLER_AWAY.has(sqlState(failure) ?? '') ? 'POOLER_UNAVAILABLE' : 'PROOF_FAILED';
+  throw new HostError(code, `logging in to ${database} through the pooler failed: ${reason}`);
 }
 
-/** @param socket of one of the two servers; the pooler's, unless given */
+/** @param socket of one of the two servers; by default the pooler's */
 async function logIn(
   settings: AgentSettings,
   { branch_id, database, password }: Params<'branch.prove'>,
@@ -62,17 +70,17 @@ async function logIn(
   const { rows } = await inSession({ ...socket, user, database, password }, (session) =>
     session.query<{ login: string; database: string }>(PROOF),
   );
-  const [place] = rows;
-  if (place?.login === user && place.database === database) return;
+  const [reached] = rows;
+  if (reached?.login === user && reached.database === database) return;
   throw new HostError(
     'PROOF_FAILED',
-    `the login to ${database} ended up as ${place?.login} in ${place?.database}`,
+    `the login to ${database} ended up as ${reached?.login} in ${reached?.database}`,
   );
 }
 
-async function logInByHalves(settings: AgentSettings, params: Params<'branch.prove'>): Promise<void> {
+async function logInAroundFullPooler(settings: AgentSettings, params: Params<'branch.prove'>): Promise<void> {
   const { database } = params;
-  // Its console has a place for the agent even then.
+  // PgBouncer admits its console user even when it is full.
   const served = await withConsole(settings, showDatabases);
   if (!served.some(({ name, paused }) => name === database && !paused)) {
     throw new HostError('PROOF_FAILED', `the pooler is full, and does not serve ${database}`);

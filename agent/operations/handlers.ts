@@ -2,7 +2,6 @@ import { type Method, OPERATIONS, type Params, type Result } from '../../shared/
 import type { OnProgress } from '../cloning/clone-progress.ts';
 import type { Host } from '../host.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
-import { deleteRows, updateRow } from '../rows/change-rows.ts';
 import { HostError } from '../servers/host-error.ts';
 import { applyAccess } from './access-apply.ts';
 import { cloneBranch } from './branch-clone.ts';
@@ -13,14 +12,16 @@ import { proveBranch } from './branch-prove.ts';
 import { describeHost } from './host-describe.ts';
 import { takeInventory } from './host-inventory.ts';
 import { dropProject } from './project-drop.ts';
+import { deleteRows } from './row-delete.ts';
 import { listRows } from './row-list.ts';
+import { updateRow } from './row-update.ts';
 import { listTables } from './table-list.ts';
 
 type Handlers = {
   [M in Method]: (host: Host, params: Params<M>, onProgress?: OnProgress) => Promise<Result<M>>;
 };
 
-/** One function an operation of the protocol; the link and the control tool call the same. */
+/** One function per operation of the protocol. The link and the control tool call the same ones. */
 const HANDLERS: Handlers = {
   'host.describe': describeHost,
   'host.inventory': takeInventory,
@@ -38,8 +39,8 @@ const HANDLERS: Handlers = {
 };
 
 /**
- * Runs an operation with parameters that are already parsed, as the link's dispatcher does.
- * @throws HostError for an expected failure; any other error is a fault of the agent
+ * Runs an operation with parameters that the caller has parsed, as the link's dispatcher does.
+ * @throws HostError for failures that the caller is to know; any other error is a fault of the agent
  */
 export async function performOperation<M extends Method>(
   host: Host,
@@ -55,8 +56,8 @@ export async function performOperation<M extends Method>(
 }
 
 /**
- * Parses the parameters, then runs the operation.
- * @throws HostError INVALID_CALL for invalid parameters, else as `performOperation`
+ * Parses the parameters, as they come from a shell, and runs the operation.
+ * @throws HostError INVALID_CALL, and as `performOperation`
  */
 export async function runOperation<M extends Method>(
   host: Host,
@@ -64,11 +65,11 @@ export async function runOperation<M extends Method>(
   params: unknown,
   onProgress?: OnProgress,
 ): Promise<Result<M>> {
-  const reading = OPERATIONS[method].params.safeParse(params);
-  if (!reading.success) {
-    // Names the fields but not their values, which may be secret.
-    const problems = reading.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`);
+  const parsed = OPERATIONS[method].params.safeParse(params);
+  if (!parsed.success) {
+    // Names the fields without their values: a value may be a secret.
+    const problems = parsed.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`);
     throw new HostError('INVALID_CALL', problems.join('; '));
   }
-  return performOperation(host, method, reading.data as Params<M>, onProgress);
+  return performOperation(host, method, parsed.data as Params<M>, onProgress);
 }

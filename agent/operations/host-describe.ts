@@ -3,7 +3,7 @@ import type { Result } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { examine } from '../maintenance/examine.ts';
 
-/** Versions of agent and servers, and in sentences what is wrong with their set-up. */
+/** Versions of the agent and both servers, and a sentence for each fault of their set-up. */
 export async function describeHost(host: Host): Promise<Result<'host.describe'>> {
   const { findings, postgresVersion, poolerVersion } = await examine(host);
   return {

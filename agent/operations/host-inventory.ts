@@ -6,8 +6,8 @@ import { readBranches } from '../postgres/read-branches.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
 
 /**
- * Also tries once more the roles that could not be dropped earlier, and puts back passwords that logins changed:
- * the reconciler asks often enough.
+ * Lists what the host holds. It also retries roles that could not be dropped earlier and restores passwords that
+ * logins changed, because the reconciler calls it regularly.
  */
 export async function takeInventory(host: Host): Promise<Result<'host.inventory'>> {
   await withLocks(host.sessions, [], async (session) => {

@@ -5,7 +5,7 @@ import { readBranches } from '../postgres/read-branches.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 import { dropBranch } from './branch-drop.ts';
 
-/** Drops the project's branches side by side, so that they share the servers' reloads; then what was common to them. */
+/** Drops the project's branches concurrently, so that they share the servers' reloads, and then its record and groups. */
 export async function dropProject(
   host: Host,
   { project_id, job_id }: Params<'project.drop'>,

@@ -6,7 +6,7 @@ import { inBranch } from '../rows/branch-session.ts';
 import { columnsOf, ESTIMATE, READABLE } from '../rows/describe-table.ts';
 import { HostError } from '../servers/host-error.ts';
 
-/** Tables read at a time: even if each has as many columns as it may, they are no burden. */
+/** Tables read at a time. They fit into memory even if each has as many columns as PostgreSQL allows. */
 const BATCH = 20;
 const BUDGET_BYTES = BOUNDS.messageBytes * 0.9;
 
@@ -14,11 +14,11 @@ const KIND = `CASE relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'partitioned_tabl
   WHEN 'm' THEN 'materialized_view' ELSE 'foreign_table' END`;
 
 const PRIMARY_KEY_NAMES = `
-  (SELECT coalesce(json_agg(attname ORDER BY place), '[]')
-   FROM unnest(pk) WITH ORDINALITY AS key (number, place)
+  (SELECT coalesce(json_agg(attname ORDER BY position), '[]')
+   FROM unnest(pk) WITH ORDINALITY AS key (number, position)
    JOIN pg_attribute ON attrelid = c.oid AND attnum = number)`;
 
-/** A table that a session has for itself can't be measured without waiting for that session, perhaps for ever. */
+/** Null for a table that a session holds in ACCESS EXCLUSIVE mode: measuring it would wait for that session. */
 const SIZE =
   'CASE WHEN NOT EXISTS (SELECT FROM taken WHERE relation = c.oid) THEN pg_total_relation_size(c.oid) END';
 
@@ -28,7 +28,7 @@ const TAKEN = `
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`;
 
 /**
- * Tables and views by schema and name, as many as one message holds.
+ * Tables and views in the order of schema and name, as many as fit into one message of the link.
  * @throws HostError STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
  */
 export function listTables(host: Host, params: Params<'table.list'>): Promise<Result<'table.list'>> {

@@ -2,7 +2,7 @@ import { openSession, type Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
 
-/** PgBouncer's own name for its console and for the user it lets in there over the unix socket. */
+/** PgBouncer's name for its console, and for the user that it admits there over the unix socket. */
 const CONSOLE = 'pgbouncer';
 
 export interface PoolerEntry {
@@ -10,7 +10,7 @@ export interface PoolerEntry {
   paused: boolean;
 }
 
-/** A console session that its caller closes. @throws HostError POOLER_UNAVAILABLE */
+/** A console session, which the caller closes. @throws HostError POOLER_UNAVAILABLE */
 export const openConsole = (settings: AgentSettings) =>
   openSession({
     host: settings.POOLER_SOCKET_DIR,
@@ -19,7 +19,7 @@ export const openConsole = (settings: AgentSettings) =>
     database: CONSOLE,
   }).catch(unavailable);
 
-/** Runs `action` in a console session of its own. @throws HostError POOLER_UNAVAILABLE */
+/** Runs `action` in a new console session. @throws HostError POOLER_UNAVAILABLE */
 export async function withConsole<T>(
   settings: AgentSettings,
   action: (console: Session) => Promise<T>,
@@ -42,7 +42,7 @@ function unavailable(error: unknown): never {
 /** A client of the pooler over the network. */
 export interface PooledClient {
   database: string;
-  /** The three tell it from every other one. */
+  /** Pointer, address and port together identify a client. */
   pointer: string;
   address: string;
   port: number;
@@ -63,7 +63,7 @@ export const showClients = (console: Session) => readClients(console, 'SHOW CLIE
 /** Clients that are logged in, and those that are logging in. */
 export const showClientsAndLogins = (console: Session) => readClients(console, 'SHOW SOCKETS');
 
-/** The databases that somebody is logging in to. */
+/** The databases that clients are logging in to. */
 export async function showLogins(console: Session): Promise<string[]> {
   const { rows } = await console.query<SocketRow>('SHOW SOCKETS');
   return rows.filter(({ state }) => state === 'cl_login').map(({ database }) => database);
@@ -81,7 +81,7 @@ async function readClients(console: Session, statement: string): Promise<PooledC
     }));
 }
 
-/** Of one database: clients that wait for a server connection, and server connections that are logging in. */
+/** Numbers of one database: clients that wait for a server connection, and server connections that are logging in. */
 export async function showDemand(
   console: Session,
   database: string,
@@ -96,7 +96,7 @@ export async function showDemand(
   };
 }
 
-/** Databases the pooler serves, its console left out. */
+/** The databases that the pooler serves, except its console. */
 export async function showDatabases(console: Session): Promise<PoolerEntry[]> {
   const { rows } = await console.query<{ name: string; paused: number }>('SHOW DATABASES');
   return rows

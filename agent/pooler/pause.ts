@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { DATABASE_NAME_MAX } from '../../shared/branch/database-name.ts';
+import { pollUntil } from '../poll-until.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
@@ -7,8 +7,8 @@ import { openConsole, showDatabases, showDemand, withConsole } from './console.t
 
 const PAUSE_WITHIN_MS = 2_000;
 const RESUME_WITHIN_MS = 5_000;
-const LOOK_EVERY_MS = 2;
-/** How long a login may take at most, and how long those may wait who could begin one. */
+const POLL_EVERY_MS = 2;
+/** Longest wait for a login under way, and for waiting clients that could begin one. */
 const LOGGED_IN_WITHIN_MS = 500;
 const SERVED_WITHIN_MS = 100;
 
@@ -19,67 +19,70 @@ export const canPause = (database: string) => argument(database).length <= DATAB
 
 /**
  * Makes the pooler hold the database's clients: those in a transaction finish it, the others wait.
- * The reply to PAUSE is never waited for: another database's PAUSE can hold it back, a RESUME elsewhere loses
- * it. The flag is what counts, and it survives this session, this process and a RELOAD.
+ * The reply to PAUSE is not awaited: another database's PAUSE can delay it, and a RESUME elsewhere loses it. The
+ * database's flag counts instead, which survives this session, this process and a RELOAD.
  * @throws HostError POOLER_UNAVAILABLE
  */
 export const pause = (settings: AgentSettings, database: string): Promise<void> =>
-  withConsole(settings, async (looking) => {
-    const asking = await openConsole(settings);
+  withConsole(settings, async (console) => {
+    const pausing = await openConsole(settings);
     try {
-      await untilLoggedIn(looking, database);
-      const refusal = asking.query(`PAUSE ${argument(database)}`).then(
+      await waitForLogins(console, database);
+      const refusal = pausing.query(`PAUSE ${argument(database)}`).then(
         () => null,
         (error: Error) => error,
       );
-      if (await seen(looking, database, true, PAUSE_WITHIN_MS)) return;
+      if (await becomes(console, database, { paused: true, within: PAUSE_WITHIN_MS })) return;
       const error = await Promise.race([refusal, null]);
       throw new HostError(
         'POOLER_UNAVAILABLE',
         `PgBouncer did not pause ${database}: ${error?.message ?? 'no reply'}`,
       );
     } finally {
-      // Not awaited: a console that waits for PAUSE says goodbye late.
-      asking.end().catch(() => {});
+      // Not awaited: a console that waits for PAUSE closes late.
+      pausing.end().catch(() => {});
     }
   });
 
 /**
- * PAUSE cuts off a login to PostgreSQL, which then counts as failed: whoever is the first to ask for a server connection
- * after RESUME would be thrown out for it. Where nobody waits, none is about to begin either.
+ * Waits for the pooler's logins to PostgreSQL. PAUSE cuts them off, which counts as a failed login and would
+ * disconnect the first client that needs a server connection after RESUME. Where no client waits, no login begins.
  */
-async function untilLoggedIn(console: Session, database: string): Promise<void> {
+async function waitForLogins(console: Session, database: string): Promise<void> {
   const start = performance.now();
-  for (; ; await sleep(LOOK_EVERY_MS)) {
+  const isQuiet = async () => {
     const { waiting, loggingIn } = await showDemand(console, database);
-    const elapsed = performance.now() - start;
-    if (loggingIn === 0 && (waiting === 0 || elapsed > SERVED_WITHIN_MS)) return;
-    if (elapsed > LOGGED_IN_WITHIN_MS) return;
-  }
+    return loggingIn === 0 && (waiting === 0 || performance.now() - start > SERVED_WITHIN_MS);
+  };
+  await pollUntil(isQuiet, { within: LOGGED_IN_WITHIN_MS, every: POLL_EVERY_MS });
 }
 
 /**
- * Lets the clients go on. No error when they were not held, or the database is gone from the pooler.
+ * Releases the database's clients. It is no error if they were not held, or if the pooler does not have the database.
  * @throws HostError POOLER_UNAVAILABLE
  */
 export const resume = (settings: AgentSettings, database: string): Promise<void> =>
   withConsole(settings, async (console) => {
     await console.query(`RESUME ${argument(database)}`).catch(() => {});
-    if (await seen(console, database, false, RESUME_WITHIN_MS)) return;
+    if (await becomes(console, database, { paused: false, within: RESUME_WITHIN_MS })) return;
     throw new HostError('POOLER_UNAVAILABLE', `PgBouncer did not resume ${database}`);
   });
 
-/** Whether the database's flag comes to be `paused` in time. One the pooler does not serve has no clients to hold. */
-async function seen(console: Session, database: string, paused: boolean, within: number): Promise<boolean> {
-  for (const deadline = performance.now() + within; ; await sleep(LOOK_EVERY_MS)) {
+/** Whether the database's flag becomes `paused` in time. A database that the pooler does not serve has no clients. */
+async function becomes(
+  console: Session,
+  database: string,
+  { paused, within }: { paused: boolean; within: number },
+): Promise<boolean> {
+  const hasFlag = async () => {
     const entry = (await showDatabases(console)).find(({ name }) => name === database);
-    if ((entry?.paused ?? paused) === paused) return true;
-    if (performance.now() > deadline) return false;
-  }
+    return (entry?.paused ?? paused) === paused;
+  };
+  return (await pollUntil(hasFlag, { within, every: POLL_EVERY_MS })) === true;
 }
 
 /**
- * Closes server connections as soon as each is free: of one database, or of all. Clients keep theirs.
+ * Closes server connections as each becomes free, of one database or of all. Clients stay connected.
  * @throws HostError POOLER_UNAVAILABLE
  */
 export const reconnectServers = (settings: AgentSettings, database?: string) =>

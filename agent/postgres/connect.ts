@@ -4,18 +4,18 @@ import type { AgentSettings } from '../settings.ts';
 
 /** One session with PostgreSQL. */
 export type Session = pg.ClientBase;
-/** A session that its holder closes. */
+/** A session that belongs to one module, which closes it. */
 export type OwnSession = pg.Client;
 export type Pool = pg.Pool;
-/** Whatever runs one statement: a pool, or a session. */
+/** Runs single statements: a pool or a session. */
 export type Queryable = Pick<pg.ClientBase, 'query'>;
 
-/** A server that accepts no session within this time counts as away. */
+/** A server that accepts no session within this time is treated as away. */
 const CONNECT_WITHIN_MS = 10_000;
 
 /**
  * The platform superuser over PostgreSQL's unix socket (`peer`, no password).
- * A statement that fails is not logged by the server: it may hold a SCRAM verifier.
+ * The server does not log statements that fail, because they may contain a SCRAM verifier.
  */
 const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig => ({
   host: settings.POSTGRES_SOCKET_DIR,
@@ -27,23 +27,23 @@ const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig 
   connectionTimeoutMillis: CONNECT_WITHIN_MS,
 });
 
-/** Up to `max` sessions in the agent's own database. One is kept: to refuse who guesses passwords can't wait for it. */
+/** Up to `max` sessions in the agent's own database. One stays open, so that blocking password guesses never waits for a login. */
 export function openPool(settings: AgentSettings, max: number): Pool {
   const pool = new pg.Pool({ ...asPlatform(settings, PLATFORM_ROLE), max, min: 1 });
-  // A lost session fails the statement that needs it; without listeners it would end the process as well.
+  // A lost session fails the statement that uses it. Without listeners the error would also end the process.
   pool.on('error', () => {});
   pool.on('connect', (client) => client.on('error', () => {}));
   return pool;
 }
 
-/** Runs `action` in a session of its own in `database`. */
+/** Runs `action` in a new session in `database`. */
 export const inDatabase = <T>(
   settings: AgentSettings,
   database: string,
   action: (session: Session) => Promise<T>,
 ): Promise<T> => inSession(asPlatform(settings, database), action);
 
-/** Runs `action` in a session of its own, which is closed whatever happens. */
+/** Runs `action` in a new session, which is closed in every case. */
 export async function inSession<T>(
   config: pg.ClientConfig,
   action: (session: Session) => Promise<T>,
@@ -56,7 +56,7 @@ export async function inSession<T>(
   }
 }
 
-/** A session that its caller closes. `onLost` is called when the server ends it. */
+/** A session that the caller closes. `onLost` is called when it ends, also by the server. */
 export async function openSession(config: pg.ClientConfig, onLost = () => {}): Promise<OwnSession> {
   const session = new pg.Client({ connectionTimeoutMillis: CONNECT_WITHIN_MS, ...config });
   session.on('error', () => {});
@@ -68,7 +68,7 @@ export async function openSession(config: pg.ClientConfig, onLost = () => {}): P
 export const openPlatformSession = (settings: AgentSettings, onLost: () => void) =>
   openSession(asPlatform(settings, PLATFORM_ROLE), onLost);
 
-/** A transaction in a session that the caller holds. */
+/** Runs `action` as one transaction of the session. */
 export async function inTransaction<T>(session: Session, action: () => Promise<T>): Promise<T> {
   await session.query('BEGIN');
   try {

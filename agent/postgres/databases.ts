@@ -3,20 +3,20 @@ import { buildDatabaseName, MANAGED_DATABASE } from '../../shared/branch/databas
 import { identifier, type Queryable } from './connect.ts';
 import { sqlState } from './postgres-failure.ts';
 
-/** Whose a database is: the JSON of its COMMENT, which no tenant can write. */
+/** The owner of a database: the JSON of its COMMENT, which no tenant can write. */
 const Mark = z.strictObject({ branch_id: z.uuid(), project_id: z.uuid(), job_id: z.uuid() });
 export type Mark = z.output<typeof Mark>;
 
 export interface FoundDatabase {
   name: string;
   mark: Mark | null;
-  /** Left half-dropped by a crash; it can only be dropped again. */
+  /** A crash left it half-dropped. It can only be dropped again. */
   interrupted: boolean;
 }
 
 const BUILD_DATABASE = new RegExp(`^${buildDatabaseName('')}[0-9a-f]{32}$`);
 
-/** Databases of tenants, finished or not. */
+/** Databases of tenants, finalized or not. */
 export async function readDatabases(db: Queryable, names?: readonly string[]): Promise<FoundDatabase[]> {
   const { rows } = await db.query<{ name: string; comment: string | null; interrupted: boolean }>(
     `SELECT datname AS name, shobj_description(oid, 'pg_database') AS comment, datconnlimit = -2 AS interrupted
@@ -39,9 +39,9 @@ function readMark(comment: string | null): Mark | null {
 export const markText = ({ branch_id, project_id, job_id }: Mark) =>
   JSON.stringify({ branch_id, project_id, job_id } satisfies Mark);
 
-/** Ends its sessions and drops it; one that is gone already is no error. */
+/** Ends the database's sessions and drops it. It is no error if it does not exist. */
 export async function dropDatabase(db: Queryable, name: string): Promise<void> {
-  // A drop that another session was just doing makes ours fail although it is IF EXISTS.
+  // A concurrent drop by another session makes this one fail in spite of IF EXISTS.
   await db.query(`DROP DATABASE IF EXISTS ${identifier(name)} WITH (FORCE)`).catch((error) => {
     if (sqlState(error) !== '3D000') throw error;
   });

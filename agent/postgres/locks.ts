@@ -1,23 +1,25 @@
 import type { Pool, Session } from './connect.ts';
 
 /**
- * Advisory locks in the agent's own database, held by a session. So they outlive an agent that is killed for
- * as long as its statement goes on: the next agent process, or a control tool beside it, waits for a
- * `CREATE DATABASE` that nobody reads the end of. Taken in the order of this list, so that none waits in a ring.
+ * Advisory locks in the agent's own database, held by a session. They outlive a killed agent for as long as its
+ * statement runs, so the next agent process, or a control tool, waits for a `CREATE DATABASE` that was abandoned.
+ * They are taken in the order of this list, so that there is no deadlock.
  */
 export type Lock =
   /** The branch's logins, rules and pooler entry. */
   | `prepare:${string}`
   /** The branch's database, under either of its names. */
   | `clone:${string}`
-  /** A database that is being cloned, by name: clones of one source go one after another. */
+  /** A database that is being cloned, by name: one source is cloned once at a time. */
   | `source:${string}`
-  /** What the project's access makes of logins, ports and sessions. */
+  /** Logins, ports and sessions of a project, while its access is enforced. */
   | `access:${string}`
-  /** Roles that nothing uses any more. */
+  /** Roles without a branch or project. */
   | 'roles'
   /** The rule files. */
-  | 'rules';
+  | 'rules'
+  /** Creation of the agent's own database; held in the database `postgres`. */
+  | 'agent-database';
 
 const KEY = 'hashtextextended($1, 0)';
 
@@ -31,7 +33,7 @@ export async function tryLock(session: Session, lock: Lock): Promise<boolean> {
   return rows[0]?.taken === true;
 }
 
-/** Runs `action` in a session of the pool that holds `locks`, and more if the action takes more. */
+/** Runs `action` in a session of the pool that holds `locks` and may take more. */
 export async function withLocks<T>(
   pool: Pool,
   locks: readonly Lock[],
@@ -46,7 +48,7 @@ export async function withLocks<T>(
     intact = true;
     return result;
   } finally {
-    // After a failure nobody knows what the session still holds or does: closing it lets go of everything.
+    // After a failure the session's state is unknown. Closing it releases every lock.
     session.release(!intact);
   }
 }

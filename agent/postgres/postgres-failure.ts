@@ -1,7 +1,7 @@
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { HostError } from '../servers/host-error.ts';
 
-/** SQLSTATEs (PostgreSQL appendix A) that say how the host is. */
+/** SQLSTATEs (PostgreSQL documentation, appendix A) that describe the state of the host. */
 const STATES: Record<string, HostFailureCode> = {
   '57P01': 'POSTGRES_UNAVAILABLE',
   '57P02': 'POSTGRES_UNAVAILABLE',
@@ -19,14 +19,14 @@ const STATES: Record<string, HostFailureCode> = {
 const MESSAGES: [RegExp, HostFailureCode][] = [
   [/^(connect|read|write) E/, 'POSTGRES_UNAVAILABLE'],
   [/^(Connection terminated|timeout expired|Client (was closed|has encountered))/, 'POSTGRES_UNAVAILABLE'],
-  // Every session for operations is taken.
+  // Every session for operations is in use.
   [/^timeout exceeded/, 'HOST_BUSY'],
 ];
 
 export const sqlState = (error: unknown): string | undefined =>
   error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined;
 
-/** What an operation's error means to the edge; one that says nothing about the host comes back as it is. */
+/** Maps an operation's error to a failure of the host. An error that says nothing about the host is returned as it is. */
 export function asHostError(error: unknown): unknown {
   if (!(error instanceof Error) || error instanceof HostError) return error;
   const { message } = error;

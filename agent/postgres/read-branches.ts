@@ -6,21 +6,21 @@ import { readDatabases } from './databases.ts';
 
 export type HostBranch = Result<'host.inventory'>['branches'][number];
 
-/** Every branch the host holds: those in the agent's tables, and databases that only their mark tells of. */
+/** Every branch of the host: those in the agent's tables, and databases that only their mark identifies. */
 export async function readBranches(db: Queryable): Promise<HostBranch[]> {
-  const { rows: noted } = await db.query<BranchIdentity>(
+  const { rows: stored } = await db.query<BranchIdentity>(
     'SELECT branch_id, project_id, job_id, database FROM branch ORDER BY database',
   );
   const databases = await readDatabases(db);
   const marks = databases.flatMap(({ name, mark }) => (mark ? [{ ...mark, database: name }] : []));
-  const published = new Set(marks.map(({ branch_id }) => branch_id));
+  const finalized = new Set(marks.map(({ branch_id }) => branch_id));
   const names = new Set(databases.map(({ name }) => name));
-  const notedIds = new Set(noted.map(({ branch_id }) => branch_id));
+  const storedIds = new Set(stored.map(({ branch_id }) => branch_id));
   const state = ({ branch_id, job_id }: BranchIdentity): HostBranch['state'] => {
-    if (published.has(branch_id)) return 'ready';
+    if (finalized.has(branch_id)) return 'ready';
     return names.has(buildDatabaseName(job_id)) ? 'building' : 'prepared';
   };
-  return [...noted, ...marks.filter(({ branch_id }) => !notedIds.has(branch_id))].map((branch) => ({
+  return [...stored, ...marks.filter(({ branch_id }) => !storedIds.has(branch_id))].map((branch) => ({
     project_id: branch.project_id,
     branch_id: branch.branch_id,
     database: branch.database,

@@ -4,8 +4,8 @@ import { takeLock } from './locks.ts';
 import { sqlState } from './postgres-failure.ts';
 
 /**
- * How a login belongs to its project's group. The owner login acts only as the group (by its setting `role`),
- * never as itself: what it made would be in the way of every later clone's drop.
+ * How a login is a member of its project's group. The owner login acts only as the group (by its setting `role`),
+ * never as itself: objects that it owned would prevent the login's drop as long as any clone contains them.
  */
 const MEMBERSHIP: Record<BranchRole, string> = {
   owner: 'INHERIT FALSE, SET TRUE',
@@ -15,7 +15,7 @@ const MEMBERSHIP: Record<BranchRole, string> = {
 
 const DEPENDENT_OBJECTS = '2BP01';
 
-/** What altering a role brings when another session has it locked for longer than this, or was there first. */
+/** Errors of ALTER ROLE when another session locks the role for longer than this, or altered it first. */
 const LOCKED_FOR_MS = 500;
 const LOCKED = '55P03';
 const CHANGED_MEANWHILE = 'XX000';
@@ -29,23 +29,23 @@ async function existing(db: Queryable, names: string[]): Promise<Set<string>> {
   return new Set(rows.map(({ rolname }) => rolname));
 }
 
-/** The project's groups, which own its objects and hold the grants. To be called in a transaction. */
+/** Makes the project's groups, which own its objects and hold the grants. To be called in a transaction. */
 export async function ensureGroups(session: Session, projectId: string): Promise<void> {
   await session.query('SELECT pg_advisory_xact_lock(hashtextextended($1, 0))', [`groups:${projectId}`]);
   const names = BRANCH_ROLES.map((role) => groupName(projectId, role));
-  const there = await existing(session, names);
-  for (const name of names.filter((name) => !there.has(name))) {
+  const present = await existing(session, names);
+  for (const name of names.filter((name) => !present.has(name))) {
     await session.query(`CREATE ROLE ${identifier(name)} NOLOGIN`);
   }
 }
 
-/** The branch's logins with these SCRAM verifiers. To be called in a transaction, after `ensureGroups`. */
+/** Makes the branch's logins with these SCRAM verifiers. To be called in a transaction, after `ensureGroups`. */
 export async function ensureLogins(
   session: Session,
   { project_id, branch_id }: { project_id: string; branch_id: string },
   verifiers: Record<BranchRole, string>,
 ): Promise<void> {
-  const there = await existing(
+  const present = await existing(
     session,
     BRANCH_ROLES.map((role) => loginName(branch_id, role)),
   );
@@ -53,7 +53,7 @@ export async function ensureLogins(
     const login = loginName(branch_id, role);
     const name = identifier(login);
     await session.query(
-      `${there.has(login) ? 'ALTER' : 'CREATE'} ROLE ${name} LOGIN PASSWORD ${literal(verifiers[role])};
+      `${present.has(login) ? 'ALTER' : 'CREATE'} ROLE ${name} LOGIN PASSWORD ${literal(verifiers[role])};
        GRANT ${identifier(groupName(project_id, role))} TO ${name} WITH ${MEMBERSHIP[role]}`,
     );
     await session.query(
@@ -65,8 +65,8 @@ export async function ensureLogins(
 }
 
 /**
- * Drops every login and group whose branch or project is gone. One that a clone still refers to can't go yet, nor one
- * that a tenant names in a transaction that is open: it is shut, and tried again at the next call.
+ * Drops every login and group whose branch or project is gone. A role that a clone still refers to, or a tenant's open
+ * transaction names, cannot be dropped yet: a login is disabled, and the next call tries again.
  */
 export async function dropUnusedRoles(session: Session): Promise<void> {
   await takeLock(session, 'roles');
@@ -80,7 +80,7 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
        AND NOT EXISTS (SELECT FROM branch WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))
        AND NOT EXISTS (SELECT FROM project WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))`,
   );
-  // Statements that are sent together are one transaction.
+  // Statements that are sent together are one transaction, to which SET LOCAL applies.
   const inTime = (statement: string) =>
     session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; ${statement}`);
   for (const { rolname, rolcanlogin } of rows) {
@@ -102,9 +102,9 @@ interface LoginState {
 }
 
 /**
- * Makes logins what the agent's tables say: password, whether they may log in at all, and whether a read-write
- * login may write. A login can change its own password; it is put back. To be called in a transaction.
- * @param projectId left out: those of all projects
+ * Restores logins to the state in the agent's tables: the password, which a login can change itself, whether it may
+ * log in, and whether a read-write login may write. To be called in a transaction.
+ * @param projectId limits it to one project
  */
 export async function restoreLogins(session: Session, projectId?: string): Promise<void> {
   await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
@@ -141,7 +141,7 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
       const setting = state.write_blocked
         ? 'SET default_transaction_read_only = on'
         : 'RESET default_transaction_read_only';
-      // The membership acts at once, on open sessions too; the setting tells new ones plainly what is wrong.
+      // The membership acts immediately, also on open sessions. The setting gives new ones a clear error.
       await alter(
         session,
         state.login,
@@ -154,9 +154,8 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
 }
 
 /**
- * Runs a statement that alters a login. A login can alter itself too, in a transaction that it leaves open or again
- * and again, and so hold ours up for ever: its sessions that wrote something are ended then, and if that does not help,
- * all of them.
+ * Runs a statement that alters a login. The login can block it by altering itself, repeatedly or in a transaction
+ * that it leaves open. Its sessions that have written are ended then, and if that does not help, all of them.
  */
 async function alter(session: Session, login: string, statement: string): Promise<void> {
   await session.query('SAVEPOINT altering');
@@ -168,7 +167,7 @@ async function alter(session: Session, login: string, statement: string): Promis
       const state = sqlState(error) ?? '';
       if (![LOCKED, CHANGED_MEANWHILE].includes(state) || tries === TRIES) throw error;
       await session.query('ROLLBACK TO altering');
-      // Once it may have been another operation.
+      // The first time it may have been another operation.
       if (state === CHANGED_MEANWHILE && tries === 1) continue;
       await session.query(
         `SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity

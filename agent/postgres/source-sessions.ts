@@ -1,21 +1,17 @@
-import { setTimeout as sleep } from 'node:timers/promises';
+import { pollUntil } from '../poll-until.ts';
 import type { Queryable } from './connect.ts';
 
-const LOOK_EVERY_MS = 5;
+const POLL_EVERY_MS = 5;
 
-/** `application_name` of sessions whose work can be left: a clone ends them at once. */
-export const GIVES_WAY = 'branchgate-background';
-
-/** Direct sessions are ended when idle for so long, and after that time without more ado. Milliseconds. */
+/** A direct session is ended after it was idle for this time, and without that once the patience is over. Milliseconds. */
 const IDLE_FOR = 100;
 const PATIENCE = 300;
 
 /**
- * Resolves once no session is left in the database. Ends autovacuum workers, idle direct sessions and
- * those that give way on the way. The pooler's are its own business: one that looks idle may just have been sent a transaction's first
- * statement.
- * @param wait milliseconds to wait for sessions that can't be ended
- * @returns whether the database became empty in time
+ * Resolves when the database has no session left. Ends autovacuum workers and idle direct sessions. The pooler's
+ * sessions are left to the pooler: one that looks idle may just have been sent the first statement of a transaction.
+ * @param wait milliseconds to wait for sessions that cannot be ended
+ * @returns whether the database became empty in time, or `signal` was aborted
  */
 export async function emptyDatabase(
   db: Queryable,
@@ -23,36 +19,36 @@ export async function emptyDatabase(
   { wait, signal }: { wait: number; signal?: AbortSignal },
 ): Promise<boolean> {
   const started = performance.now();
-  for (;;) {
-    const elapsed = performance.now() - started;
+  const isEmpty = async () => {
+    const isPatient = performance.now() - started < PATIENCE;
     const { rows } = await db.query(
-      `SELECT CASE WHEN backend_type = 'autovacuum worker' OR application_name = '${GIVES_WAY}'
+      `SELECT CASE WHEN backend_type = 'autovacuum worker'
                      OR (state = 'idle' AND client_addr IS NOT NULL
                          AND clock_timestamp() - state_change >= $2 * interval '1 millisecond')
               THEN pg_terminate_backend(pid) END
        FROM pg_stat_activity WHERE datname = $1`,
-      [database, elapsed < PATIENCE ? IDLE_FOR : 0],
+      [database, isPatient ? IDLE_FOR : 0],
     );
-    if (rows.length === 0 || signal?.aborted) return true;
-    if (elapsed > wait) return false;
-    await sleep(LOOK_EVERY_MS);
-  }
+    return rows.length === 0;
+  };
+  const emptied = await pollUntil(isEmpty, { within: wait, every: POLL_EVERY_MS, signal });
+  return emptied === true || signal?.aborted === true;
 }
 
-/** Resolves once the session has the database's lock, so that nobody else can log in any more. */
+/** Resolves when the session has locked the database against new logins, or when `signal` is aborted. */
 export async function lockedBy(
   db: Queryable,
   pid: number,
   database: string,
   signal: AbortSignal,
 ): Promise<void> {
-  for (;;) {
+  const isLocked = async () => {
     const { rows } = await db.query(
       `SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = objid
        WHERE pid = $1 AND locktype = 'object' AND classid = 'pg_database'::regclass AND granted AND datname = $2`,
       [pid, database],
     );
-    if (rows.length > 0 || signal.aborted) return;
-    await sleep(LOOK_EVERY_MS);
-  }
+    return rows.length > 0;
+  };
+  await pollUntil(isLocked, { within: Number.POSITIVE_INFINITY, every: POLL_EVERY_MS, signal });
 }

@@ -5,8 +5,8 @@ import { HostError } from '../servers/host-error.ts';
 import type { TableColumn } from './describe-table.ts';
 
 /**
- * How values of a type look to clients, by the type's id in the catalog, which is fixed. Every other type is
- * PostgreSQL's own text: of an array or a range, of JSON too, whose numbers may have more digits than a client keeps.
+ * How values of a type are represented in JSON, by the type's fixed oid. Every other type is PostgreSQL's own text,
+ * JSON included, because its numbers may have more digits than a client's parser preserves.
  */
 const FORMS: Record<string, 'number' | 'boolean' | 'base64' | 'plain'> = {
   '16': 'boolean',
@@ -22,8 +22,8 @@ const FORMS: Record<string, 'number' | 'boolean' | 'base64' | 'plain'> = {
 const formOf = ({ base_oid }: TableColumn) => FORMS[base_oid] ?? 'text';
 
 /**
- * SQL for a value as text. `format` calls the type's output function; a cast could be one that the tenant made.
- * @param length characters that are enough; left out: all
+ * SQL for a value as text. `format` calls the type's output function, where a cast could be the tenant's own.
+ * @param length number of characters after which the text may be cut
  */
 export function textOf(column: TableColumn, value: string, length?: number): string {
   const cutTo = (text: string) => (length === undefined ? text : `pg_catalog.left(${text}, ${length})`);
@@ -41,28 +41,28 @@ export function textOf(column: TableColumn, value: string, length?: number): str
   }
 }
 
-/** SQL for a parameter that a client gave, as a value of the column's type; it is read by the type's input function. */
-export const parameterOf = (column: TableColumn, place: number, type = ''): string =>
+/** SQL for a client's parameter as a value of the column's type, which the type's input function reads. */
+export const parameterOf = (column: TableColumn, number: number, type = ''): string =>
   formOf(column) === 'base64'
-    ? `pg_catalog.decode($${place}::pg_catalog.text, 'base64')`
-    : `$${place}${type && `::${type}`}`;
+    ? `pg_catalog.decode($${number}::pg_catalog.text, 'base64')`
+    : `$${number}${type && `::${type}`}`;
 
-/** What is sent for it. @throws HostError INVALID_CALL for a number that has lost digits on its way through JSON */
+/** The text sent for such a parameter. @throws HostError INVALID_CALL for a number that has lost digits in JSON */
 export function inputOf(column: TableColumn, value: Scalar | null): string | null {
   if (value === null) return null;
   if (typeof value === 'number' && formOf(column) !== 'number' && !Number.isSafeInteger(value)) {
-    throw new HostError('INVALID_CALL', 'a number like this loses digits in JSON: send it as a string');
+    throw new HostError('INVALID_CALL', 'this number loses digits in JSON: send it as a string');
   }
   return String(value);
 }
 
-/** SQL for the row of a page: its cells as text, hardly longer than they will be shown. */
+/** SQL for one row of a page: its cells as text, one character longer than their limit so that the cut is noticed. */
 export const cellsOf = (columns: readonly TableColumn[], alias: string) =>
   `ARRAY[${columns
     .map((column) => textOf(column, `${alias}.${identifier(column.name)}`, CELL_BYTES_MAX + 1))
     .join(', ')}]::pg_catalog.text[]`;
 
-/** The cell as it goes over the link. @param read its text as `readPage` brings it, `cut` or whole */
+/** The cell as it is sent over the link. @param read its text as `readPage` reads it, `cut` or whole */
 export function cellOf(column: TableColumn, read: string | null | { cut: string }): Cell {
   if (read === null) return null;
   const text = typeof read === 'string' ? read : read.cut;
@@ -82,7 +82,7 @@ export function cellOf(column: TableColumn, read: string | null | { cut: string 
 const wholeCharacters = (bytes: Uint8Array) =>
   new TextDecoder('utf-8', { fatal: false, ignoreBOM: true }).decode(bytes, { stream: true });
 
-/** JSON knows neither NaN nor infinities, and JavaScript writes -0 as 0. */
+/** JSON has neither NaN nor infinities, and JavaScript writes -0 as 0: these stay text. */
 function numberOf(text: string): Cell {
   const number = Number(text);
   return Number.isFinite(number) && !Object.is(number, -0) ? number : text;

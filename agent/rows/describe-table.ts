@@ -10,13 +10,13 @@ export type TableColumn = z.output<typeof Column> & {
   base_type: string;
 };
 
-/** One column of a key, with the operators by which its index orders: not to be found by name, where a tenant's may stand. */
+/** One column of a key, with its index's operators. By name, a tenant's own operator could be found instead. */
 interface KeyColumn {
   name: string;
   operators: { equal: string; at_least: string };
 }
 
-/** Columns by which a row can be told from the others. */
+/** Columns that identify a row. */
 export interface Key {
   is_primary: boolean;
   columns: KeyColumn[];
@@ -27,15 +27,13 @@ export interface TableDescription {
   /** `pg_class.relkind` */
   kind: string;
   estimated_rows: number | null;
-  /** The estimate, or what the statistics count: these tell of rows at once, but nothing in a clone. */
+  /** The larger of estimate and statistics: these count rows immediately, but start at zero in a clone. */
   likely_rows: number;
-  /** Neither partitioned nor with policies. */
-  is_plain: boolean;
-  /** Those the login may read. */
+  /** The columns that the login may read. */
   columns: TableColumn[];
   /** The primary key, and every other column that is unique and not null. */
   keys: Key[];
-  /** Differs when rows came, went, or got another key, as soon as the statistics tell. */
+  /** Changes when rows are inserted, deleted or get another key, as soon as the statistics are flushed. */
   state: string;
 }
 
@@ -46,17 +44,17 @@ export const wireColumn = ({ name, type, nullable, is_primary_key }: TableColumn
   is_primary_key,
 });
 
-/** Id of the access method in the catalog: a key that another one keeps (WITHOUT OVERLAPS) names no row. */
+/** Oid of the B-tree access method. A key of another one (WITHOUT OVERLAPS) does not identify a row. */
 const BTREE = 403;
 
-/** Numbers of the primary key's columns; `NULL` for what has none. */
+/** Attribute numbers of the primary key; `NULL` without one. */
 const PRIMARY_KEY = `
   (SELECT (indkey::int[])[:indnkeyatts - 1] FROM pg_index JOIN pg_class AS index ON index.oid = indexrelid
    WHERE indrelid = c.oid AND indisprimary AND index.relam = ${BTREE})`;
 
 /**
- * What the login may read: `pg_class c` with its schema, the numbers of its primary key's columns (`pk`), and
- * whether all columns may be read. `OFFSET 0` has both found once a table.
+ * Tables that the login may read: `pg_class c` with its schema `n`, the attribute numbers of its primary key (`pk`),
+ * and whether all columns may be read. `OFFSET 0` makes PostgreSQL compute both once per table.
  */
 export const READABLE = `
   pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace,
@@ -66,8 +64,8 @@ export const READABLE = `
 
 /**
  * Columns of a `READABLE`, as JSON.
- * @param more further pairs of name and value for each
- * @param join what these need
+ * @param more further pairs of name and value for each column
+ * @param join tables that these pairs need
  */
 export const columnsOf = (more = '', join = '') => `
   (SELECT coalesce(json_agg(json_build_object(
@@ -82,7 +80,7 @@ export const columnsOf = (more = '', join = '') => `
 
 export const ESTIMATE = "CASE WHEN relkind IN ('r', 'p', 'm') AND reltuples >= 0 THEN reltuples::bigint END";
 
-/** The type of a column's values: a domain can stand on another one. */
+/** The type of a column's values. A domain can be based on another domain. */
 const BASE_TYPE = `
   LATERAL (SELECT CASE WHEN typtype <> 'd' THEN atttypid ELSE
     (WITH RECURSIVE base (oid, kind, next) AS (
@@ -92,7 +90,7 @@ const BASE_TYPE = `
        FROM base JOIN pg_type AS of_base ON of_base.oid = next WHERE kind = 'd'
      ) SELECT oid FROM base WHERE kind <> 'd') END OFFSET 0) AS of_values (base)`;
 
-/** Never the short names of SQL: a bare `bit` is one bit. */
+/** The type's catalog name, never SQL's short form: a bare `bit` is one bit. */
 const TYPE_NAME = `
   (SELECT format('%I.%I', nspname, typname) FROM pg_type JOIN pg_namespace ON pg_namespace.oid = typnamespace
    WHERE pg_type.oid = base)`;
@@ -100,7 +98,7 @@ const TYPE_NAME = `
 /** Strategies of a B-tree's operators. */
 const STRATEGY = { equal: 3, at_least: 4 };
 
-/** Both in one subquery: in a new session, planning takes longer than finding. */
+/** One subquery for both operators, because planning takes longer than execution in a new session. */
 const OPERATORS = `
   (SELECT json_object_agg(CASE amopstrategy WHEN ${STRATEGY.equal} THEN 'equal' ELSE 'at_least' END,
      format('OPERATOR(%I.%s)', nspname, oprname))
@@ -111,10 +109,10 @@ const OPERATORS = `
 
 const KEYS = `
   (SELECT coalesce(json_agg(json_build_object('is_primary', indisprimary, 'columns', (
-     SELECT json_agg(json_build_object('name', attname, 'operators', ${OPERATORS}) ORDER BY place)
-     FROM unnest(indkey::int[], indclass::oid[]) WITH ORDINALITY AS part (attnum, opclass, place)
+     SELECT json_agg(json_build_object('name', attname, 'operators', ${OPERATORS}) ORDER BY position)
+     FROM unnest(indkey::int[], indclass::oid[]) WITH ORDINALITY AS part (attnum, opclass, position)
      JOIN pg_attribute AS a ON attrelid = c.oid AND a.attnum = part.attnum
-     WHERE place <= indnkeyatts)) ORDER BY indisprimary DESC, indexrelid), '[]')
+     WHERE position <= indnkeyatts)) ORDER BY indisprimary DESC, indexrelid), '[]')
    FROM pg_index JOIN pg_class AS index ON index.oid = indexrelid
    WHERE indrelid = c.oid AND c.relkind IN ('r', 'p') AND index.relam = ${BTREE}
      AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
@@ -123,7 +121,7 @@ const KEYS = `
 
 const LIKELY_ROWS = 'greatest(reltuples, pg_stat_get_live_tuples(c.oid), 0)::bigint';
 
-/** A row's key lies in an index, so changing it is never a HOT update. */
+/** A key is indexed, so changing it is never a HOT update. */
 const STATE = `
   (SELECT format('%s/%s/%s/%s', c.relfilenode, sum(pg_stat_get_tuples_inserted(part)),
      sum(pg_stat_get_tuples_deleted(part)),
@@ -131,9 +129,9 @@ const STATE = `
    FROM (SELECT c.oid AS part UNION SELECT relid FROM pg_partition_tree(c.oid)) AS parts)`;
 
 /**
- * What the catalog says of a table. To be called before any code of the tenant ran in the session: it is the
- * session's search path by which no name in here is the tenant's.
- * @throws HostError TABLE_NOT_FOUND also for one that the login may not read
+ * Describes a table from the catalog. To be called before any code of the tenant runs in the session: only the
+ * session's initial search path ensures that no name in the query is resolved to an object of the tenant.
+ * @throws HostError TABLE_NOT_FOUND also for a table that the login may not read
  */
 export async function describeTable(
   session: Session,
@@ -142,8 +140,7 @@ export async function describeTable(
   const columns = columnsOf(`, 'base_oid', base::text, 'base_type', ${TYPE_NAME}`, `CROSS JOIN ${BASE_TYPE}`);
   const { rows } = await session.query<{ description: string }>(
     `SELECT json_build_object('oid', c.oid::text, 'kind', relkind, 'estimated_rows', ${ESTIMATE},
-       'likely_rows', ${LIKELY_ROWS}, 'is_plain', relkind = 'r' AND NOT relrowsecurity,
-       'columns', ${columns}, 'keys', ${KEYS}, 'state', ${STATE}) AS description
+       'likely_rows', ${LIKELY_ROWS}, 'columns', ${columns}, 'keys', ${KEYS}, 'state', ${STATE}) AS description
      FROM ${READABLE} AND nspname = $1::text AND relname = $2::text`,
     [schema, table],
   );
@@ -154,11 +151,11 @@ export async function describeTable(
   return { ...found, keys };
 }
 
-/** The table in a FROM clause. A parent's key says nothing of the tables that inherit from it. */
-export const fromTable = ({ kind }: TableDescription, place: { schema: string; table: string }) =>
-  `${kind === 'r' ? 'ONLY ' : ''}${identifier(place.schema)}.${identifier(place.table)}`;
+/** The table in a FROM clause. ONLY: a parent's key does not cover the tables that inherit from it. */
+export const fromTable = ({ kind }: TableDescription, { schema, table }: { schema: string; table: string }) =>
+  `${kind === 'r' ? 'ONLY ' : ''}${identifier(schema)}.${identifier(table)}`;
 
-/** @throws HostError INVALID_CALL */
+/** @throws HostError INVALID_CALL when the table has no such column */
 export function columnOf({ columns }: TableDescription, name: string): TableColumn {
   const column = columns.find((candidate) => candidate.name === name);
   if (!column) throw new HostError('INVALID_CALL', 'the table has no such column');

@@ -6,23 +6,23 @@ import { HostError } from '../servers/host-error.ts';
 import { cellOf } from './cells.ts';
 import { type TableColumn, wireColumn } from './describe-table.ts';
 
-/** Characters that cells can be cut to. A base64 text that is cut so can still be read. */
+/** Lengths to which cells are cut, in characters. A base64 text cut to one of them can still be decoded. */
 const CUTS = [CELL_BYTES_MAX, 16_384, 4_096, 1_024, 256, 64, 16];
-/** What surrounds a cell in JSON at most: `{"cut":},` */
+/** Bytes around a cell in JSON at most: `{"cut":},` */
 const AROUND_CELL = 12;
-/** Of the message, for everything but cells and columns. */
+/** Bytes of the message for everything but cells and columns. */
 const REST_BYTES = 8_192;
-/** PostgreSQL's code for too many columns. */
+/** SQLSTATE `too_many_columns`. */
 const TOO_MANY_COLUMNS = '54011';
 
 const START = 'pg_catalog.left(cell, cut)';
 const SIZE = `coalesce(pg_catalog.octet_length(pg_catalog.to_json(${START})::pg_catalog.text), 4) + ${AROUND_CELL}`;
 
 /**
- * SQL that takes rows of `n bigint, cells text[]` and gives those of the first `limit` that fit into so many bytes
- * of JSON, a `line` each. All cells are cut to the first of the lengths with which the whole page fits. It is done
- * by the server, so that a page of huge cells never travels, and in one statement, so that a view which gives other
- * rows at every look can't go past it.
+ * SQL that reads rows of `n bigint, cells text[]` and returns those of the first `limit` that fit into `bytes` of
+ * JSON, as one `line` each. All cells are cut to the longest length with which the whole page fits. The server does
+ * it, so that a page of huge cells is never transferred. It is one statement, because a view could return other rows
+ * when it is read again.
  */
 const fitting = (source: string, limit: number, bytes: number) => `
   WITH page (n, cells) AS MATERIALIZED (${source}),
@@ -37,8 +37,8 @@ const fitting = (source: string, limit: number, bytes: number) => `
     SELECT n, (
       SELECT pg_catalog.json_agg(
         CASE WHEN pg_catalog.length(cell) > cut THEN pg_catalog.json_build_object('cut', ${START})
-             ELSE pg_catalog.to_json(cell) END ORDER BY place)::pg_catalog.text
-      FROM pg_catalog.unnest(cells) WITH ORDINALITY AS cell (cell, place))
+             ELSE pg_catalog.to_json(cell) END ORDER BY position)::pg_catalog.text
+      FROM pg_catalog.unnest(cells) WITH ORDINALITY AS cell (cell, position))
     FROM page, fitting WHERE n <= ${limit}
   ),
   measured (n, line, size) AS (
@@ -48,7 +48,7 @@ const fitting = (source: string, limit: number, bytes: number) => `
   WHERE size <= ${bytes} OR n = 1 ORDER BY n`;
 
 /**
- * Runs `source`, which gives rows of `n bigint, cells text[]`, and brings as many of the first `limit` as fit into
+ * Runs `source`, which returns rows of `n bigint, cells text[]`, and reads as many of the first `limit` as fit into
  * one message of the link.
  * @throws HostError STATEMENT_REFUSED
  */
@@ -69,7 +69,7 @@ export async function readPage(
   return {
     rows: rows.map(({ line }) => {
       const cells = JSON.parse(line) as Parameters<typeof cellOf>[1][];
-      return columns.map((column, place) => cellOf(column, cells[place] ?? null));
+      return columns.map((column, index) => cellOf(column, cells[index] ?? null));
     }),
     hasMore: Number(rows[0]?.found ?? 0) > rows.length,
   };

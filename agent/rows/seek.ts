@@ -4,24 +4,24 @@ import { type KeyValues, type PageMarks, stepFor } from './page-marks.ts';
 
 /** A table whose rows are found by their key. */
 export interface OrderedTable {
-  /** What the marks know it by. */
+  /** Its name in the marks. */
   name: string;
   description: TableDescription;
   from: string;
   key: Key;
 }
 
-/** @returns null for what has no primary key */
+/** @returns null for a table without a primary key */
 export function orderedTable(
   description: TableDescription,
-  place: { branch_id: string; schema: string; table: string },
+  reference: { branch_id: string; schema: string; table: string },
 ): OrderedTable | null {
   const key = description.keys.find(({ is_primary }) => is_primary);
   if (!key) return null;
   return {
-    name: `${place.branch_id}/${description.oid}`,
+    name: `${reference.branch_id}/${description.oid}`,
     description,
-    from: fromTable(description, place),
+    from: fromTable(description, reference),
     key,
   };
 }
@@ -30,15 +30,15 @@ const namesOf = ({ key }: OrderedTable) => key.columns.map(({ name }) => identif
 
 export const orderOf = (table: OrderedTable) => `ORDER BY ${namesOf(table)}`;
 
-/** Rows are compared by one operator; the indexes of a key of several types can order by several. */
+/** Rows are compared by one operator, but a key over several types can have one for each. */
 export const isSeekable = ({ key }: OrderedTable) =>
   new Set(key.columns.map(({ operators }) => operators.at_least)).size === 1;
 
-/** Condition of the rows at or after a mark, whose values are the parameters from $1 on. */
+/** SQL condition of the rows at or after a mark, whose values are the parameters from $1 on. */
 export function fromMark({ key, description }: OrderedTable): string {
-  const values = key.columns.map(({ name }, place) => {
+  const values = key.columns.map(({ name }, index) => {
     const column = description.columns.find((candidate) => candidate.name === name);
-    return `$${place + 1}::${column?.base_type}`;
+    return `$${index + 1}::${column?.base_type}`;
   });
   const names = key.columns.map(({ name }) => identifier(name));
   const [operator] = key.columns.map(({ operators }) => operators.at_least);
@@ -47,16 +47,15 @@ export function fromMark({ key, description }: OrderedTable): string {
 }
 
 /**
- * Finds the key of the row at `offset` in the index, from the nearest mark on, and leaves marks on the way.
- * @param isOver asked before each mark
- * @returns its values; `beyond` when there are not so many rows, or it was over before
+ * Finds the key of the row at `offset` by reading the index from the nearest mark on, and records marks on the way.
+ * The first jump deep into a table therefore reads the index from its start; later ones begin near their page.
+ * @returns the key's values; `beyond` when the table has fewer rows
  */
 export async function seek(
   marks: PageMarks,
   session: Session,
   table: OrderedTable,
   offset: number,
-  isOver = () => false,
 ): Promise<KeyValues | 'beyond'> {
   const { state, likely_rows } = table.description;
   const mark = marks.before(table.name, state, offset);
@@ -69,17 +68,16 @@ export async function seek(
   const step = stepFor(likely_rows);
   // The cursor stands before its first row.
   let at = (mark?.offset ?? 0) - 1;
-  while (!isOver()) {
+  for (;;) {
     const next = Math.min((Math.floor(at / step) + 1) * step, offset);
     const { rows } = await session.query<KeyValues>({
       text: `FETCH RELATIVE ${next - at} FROM seek`,
       rowMode: 'array',
     });
     const [key] = rows;
-    if (!key) break;
-    if (next > 0 && next % step === 0) marks.note(table.name, state, next, key);
+    if (!key) return 'beyond';
+    if (next > 0 && next % step === 0) marks.record(table.name, state, next, key);
     if (next === offset) return key;
     at = next;
   }
-  return 'beyond';
 }

@@ -1,10 +1,10 @@
 import { HostError } from '../servers/host-error.ts';
 
 /**
- * How many row operations run, and how many more may wait for them to end. What a tenant's own view or trigger
- * holds up is held up for that branch alone, and never takes the whole link, which carries 64 calls.
+ * How many row operations run, and how many are admitted, running or waiting. A tenant's slow view or trigger delays
+ * that branch alone, and never uses up the link, which carries 64 calls.
  */
-const LIMITS = { runningOfBranch: 4, heldOfBranch: 8, running: 16, held: 32 };
+const LIMITS = { runningOfBranch: 4, admittedOfBranch: 8, running: 16, admitted: 32 };
 const WAIT_MS = 2_000;
 
 interface Waiter {
@@ -12,39 +12,40 @@ interface Waiter {
   start: () => void;
 }
 
-/** Places for row operations, which are given back with the function that `enter` returns. */
+/** Limits concurrent row operations. */
 export class Slots {
-  /** Operations by branch that run; and all that run or wait. */
+  /** Branch ids of the operations that run, and of all that run or wait. */
   readonly #running: string[] = [];
-  readonly #held: string[] = [];
+  readonly #admitted: string[] = [];
   readonly #waiters: Waiter[] = [];
 
   /**
-   * @param waits whether to wait when no place is free
-   * @throws HostError HOST_BUSY at once when too many wait already, otherwise after a wait
+   * Waits for a slot.
+   * @returns a function that frees the slot
+   * @throws HostError HOST_BUSY, immediately when too many operations wait already, otherwise after the wait
    */
-  async enter(branchId: string, waits = true): Promise<() => void> {
-    if (this.#held.length >= LIMITS.held || count(this.#held, branchId) >= LIMITS.heldOfBranch) throw busy();
-    if (!waits && !this.#hasPlace(branchId)) throw busy();
-    this.#held.push(branchId);
-    if (!this.#hasPlace(branchId)) await this.#wait(branchId);
+  async enter(branchId: string): Promise<() => void> {
+    const ofBranch = count(this.#admitted, branchId);
+    if (this.#admitted.length >= LIMITS.admitted || ofBranch >= LIMITS.admittedOfBranch) throw busy();
+    this.#admitted.push(branchId);
+    if (!this.#hasSlot(branchId)) await this.#wait(branchId);
     else this.#running.push(branchId);
     return () => this.#leave(branchId);
   }
 
-  #hasPlace(branchId: string): boolean {
+  #hasSlot(branchId: string): boolean {
     return this.#running.length < LIMITS.running && count(this.#running, branchId) < LIMITS.runningOfBranch;
   }
 
   #wait(branchId: string): Promise<void> {
     return new Promise((resolve, reject) => {
-      const giveUp = setTimeout(() => {
+      const timeout = setTimeout(() => {
         remove(this.#waiters, waiter);
-        remove(this.#held, branchId);
+        remove(this.#admitted, branchId);
         reject(busy());
       }, WAIT_MS);
       const start = () => {
-        clearTimeout(giveUp);
+        clearTimeout(timeout);
         remove(this.#waiters, waiter);
         this.#running.push(branchId);
         resolve();
@@ -56,8 +57,8 @@ export class Slots {
 
   #leave(branchId: string): void {
     remove(this.#running, branchId);
-    remove(this.#held, branchId);
-    this.#waiters.find((waiter) => this.#hasPlace(waiter.branchId))?.start();
+    remove(this.#admitted, branchId);
+    this.#waiters.find((waiter) => this.#hasSlot(waiter.branchId))?.start();
   }
 }
 
@@ -66,6 +67,6 @@ const busy = () => new HostError('HOST_BUSY', 'too many row operations are under
 const count = (list: readonly string[], wanted: string) => list.filter((item) => item === wanted).length;
 
 function remove<T>(list: T[], item: T): void {
-  const place = list.indexOf(item);
-  if (place !== -1) list.splice(place, 1);
+  const index = list.indexOf(item);
+  if (index !== -1) list.splice(index, 1);
 }

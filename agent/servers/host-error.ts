@@ -1,13 +1,13 @@
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 
-/** An operation that did not succeed, as the edge and the person at the shell are told it. */
+/** An operation's failure, as it is reported to the edge and to a shell. */
 export class HostError extends Error {
   override readonly name = 'HostError';
   readonly code: HostFailureCode;
   readonly sqlstate: string | undefined;
 
   /**
-   * @param message what is wrong, for operators; never a password
+   * @param message what is wrong, for operators; never contains a password
    * @param sqlstate of a `STATEMENT_REFUSED`
    */
   constructor(code: HostFailureCode, message: string, sqlstate?: string) {

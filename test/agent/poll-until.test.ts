@@ -1,34 +1,39 @@
-import { expect, test } from 'vitest';
+import { afterEach, expect, test, vi } from 'vitest';
 import { pollUntil } from '../../agent/poll-until.ts';
 
-test('returns the first truthy value', async () => {
-  const values = [null, undefined, false, 'found', 'too late'] as const;
-  let checks = 0;
-  const check = async () => values[checks++];
-  expect(await pollUntil(check, { within: 10_000, every: 1 })).toBe('found');
-  expect(checks).toBe(4);
+afterEach(() => vi.restoreAllMocks());
+
+test('the first truthy value is returned, and the first check comes immediately', async () => {
+  const check = vi.fn(async () => check.mock.calls.length === 3 && 'third');
+  expect(await pollUntil<string>(check, { within: 1_000, every: 1 })).toBe('third');
+  expect(check).toHaveBeenCalledTimes(3);
+  expect(await pollUntil(async () => 'first', { within: 0, every: 1e9 })).toBe('first');
 });
 
-test('checks at least once, and returns null when time runs out', async () => {
-  let checks = 0;
-  const check = async () => {
-    checks += 1;
-    return false as const;
-  };
-  expect(await pollUntil(check, { within: 0, every: 1 })).toBeNull();
-  expect(checks).toBe(1);
-});
-
-test('stops when the signal aborts, during a wait too', async () => {
-  const stop = new AbortController();
-  const check = async () => {
-    setImmediate(() => stop.abort());
+test('null is returned when the time is over', async () => {
+  let now = 0;
+  vi.spyOn(performance, 'now').mockImplementation(() => now);
+  const check = vi.fn(async () => {
+    now += 30;
     return null;
-  };
-  expect(await pollUntil(check, { within: 60_000, every: 60_000, signal: stop.signal })).toBeNull();
+  });
+  expect(await pollUntil(check, { within: 100, every: 1 })).toBeNull();
+  expect(check).toHaveBeenCalledTimes(4);
 });
 
-test('throws what the check throws', async () => {
-  const check = () => Promise.reject(new Error('broken'));
-  await expect(pollUntil(check, { within: 10_000, every: 1 })).rejects.toThrow('broken');
+test('an aborted signal ends the polling, also between two checks', async () => {
+  const ending = new AbortController();
+  const check = vi.fn(async () => {
+    setTimeout(() => ending.abort(), 1);
+    return undefined;
+  });
+  const limits = { within: Number.POSITIVE_INFINITY, every: 1e6, signal: ending.signal };
+  expect(await pollUntil(check, limits)).toBeNull();
+  expect(await pollUntil(check, limits)).toBeNull();
+  expect(check).toHaveBeenCalledTimes(2);
+});
+
+test('an error of the check is thrown', async () => {
+  const check = () => Promise.reject(new Error('away'));
+  await expect(pollUntil(check, { within: 100, every: 1 })).rejects.toThrow('away');
 });

@@ -1,47 +1,37 @@
-import { beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test, vi } from 'vitest';
 import { TroubleLog } from '../../agent/trouble-log.ts';
 
-let now: number;
-let lines: unknown[];
+const log = vi.fn();
+let now = 0;
 let troubles: TroubleLog;
 
 beforeEach(() => {
+  log.mockClear();
   now = 0;
-  lines = [];
-  troubles = new TroubleLog((event, fields) => lines.push({ event, ...fields }), {
-    every: 60_000,
-    now: () => now,
-  });
+  troubles = new TroubleLog(log, () => now);
 });
 
-test('the same reason is logged once a minute', () => {
-  for (now = 0; now <= 60_000; now += 1_000) troubles.report('link.down', 'refused', { at: now });
-  expect(lines).toEqual([
-    { event: 'link.down', reason: 'refused', at: 0 },
-    { event: 'link.down', reason: 'refused', at: 60_000 },
-  ]);
+const report = (reason: unknown, subject = 'server') =>
+  troubles.report('failed', subject, reason, { subject });
+const logged = () => log.mock.calls.map(([, { reason }]) => reason);
+
+test('a reason is logged when it appears and then once a minute', () => {
+  for (; now < 120_000; now += 1_000) report(new Error('away'));
+  expect(logged()).toEqual(['away', 'away']);
+  expect(log).toHaveBeenCalledWith('failed', { subject: 'server', reason: 'away' });
 });
 
-test('another reason is logged immediately', () => {
-  for (const reason of ['refused', 'refused', 'timeout']) troubles.report('link.down', reason);
-  expect(lines).toEqual([
-    { event: 'link.down', reason: 'refused' },
-    { event: 'link.down', reason: 'timeout' },
-  ]);
+test('another reason, or the same with another subject, is logged as well', () => {
+  for (const reason of ['away', 'full', 'away', 'full']) report(reason);
+  report('away', 'other');
+  expect(logged()).toEqual(['away', 'full', 'away']);
 });
 
-test('events do not affect each other', () => {
-  for (const event of ['a', 'b', 'a', 'b']) troubles.report(event, 'broken');
-  expect(lines).toHaveLength(2);
-});
-
-test('a cleared trouble is logged again when it returns', () => {
-  troubles.report('a', 'broken');
-  troubles.report('b', 'broken');
-  expect(troubles.clear('a')).toBe(true);
-  expect(troubles.clear('a')).toBe(false);
-  troubles.report('a', 'broken');
-  expect(lines).toHaveLength(3);
-  expect(troubles.clear()).toBe(true);
-  expect(troubles.clear()).toBe(false);
+test('a trouble that returns after it was cleared is logged again', () => {
+  report('away');
+  expect([troubles.clear('server'), troubles.clear('server')]).toEqual([true, false]);
+  report('away');
+  report('away', 'other');
+  expect([troubles.clearAll(), troubles.clearAll()]).toEqual([true, false]);
+  expect(logged()).toEqual(['away', 'away', 'away']);
 });

@@ -111,7 +111,7 @@ async function compare(servers: TestHost, branches: readonly [Branch, Branch], t
   );
   const before = await meter.meter.measure();
   const endedBefore = ended();
-  const seen = await meter.lookDuring(async () => {
+  const seen = await meter.pollDuring(async () => {
     const until = performance.now() + WORK_MS;
     const all = await Promise.all(clients.map(({ work }) => work(until)));
     await sleep(SETTLE_MS);

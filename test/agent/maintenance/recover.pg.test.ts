@@ -88,7 +88,7 @@ test('an agent killed in mid-clone: the retry adopts its clone and never makes a
   expect(await project.clone(branch, main.database)).toMatchObject({ created: false });
   expect(await branchDatabases(servers)).toEqual([buildDatabaseName(branch.job_id), main.database]);
   await project.prepare(branch);
-  await project.publish(branch);
+  await project.finalize(branch);
   expect(await recover(servers.host)).toEqual([]);
   await project.prove(branch);
   await project.drop(branch);
@@ -116,7 +116,7 @@ test('an agent killed between PAUSE and RESUME: clients go on once another looks
 
 test('PostgreSQL crashing in mid-clone: what it leaves in its folder goes, and the retry makes the branch', async () => {
   const watch = new ServerWatch(servers.host, () => {});
-  await watch.look();
+  await watch.poll();
   const branch = project.plan('db_crash_prod_br_retried');
   const clones = await holdClones();
   const cloning = Promise.allSettled([project.clone(branch, main.database)]);
@@ -132,13 +132,13 @@ test('PostgreSQL crashing in mid-clone: what it leaves in its folder goes, and t
   // Idle sessions hear of the crash when they are next used.
   expect(await eventually(leaked)).toHaveLength(1);
   await eventually(async () => {
-    await watch.look();
+    await watch.poll();
     expect(await leaked()).toEqual([]);
     await query(main);
   });
   expect(await eventually(() => project.clone(branch, main.database))).toMatchObject({ created: true });
   await project.prepare(branch);
-  await project.publish(branch);
+  await project.finalize(branch);
   await project.prove(branch);
   await project.drop(branch);
 });

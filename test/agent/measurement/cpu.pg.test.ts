@@ -65,7 +65,7 @@ async function burnBySession(queries: number): Promise<void> {
 /** CPU seconds that the measurement attributes to the branches for `action`, with the agent's samples in between. */
 async function measured<T>(action: () => Promise<T>) {
   const before = await meter.meter.measure();
-  const result = await meter.lookDuring(action);
+  const result = await meter.pollDuring(action);
   const after = await meter.meter.measure();
   const cpu = (branch: Branch) => branchIn(after, branch).cpu_seconds - branchIn(before, branch).cpu_seconds;
   return { result, lasting: cpu(lasting), fleeting: cpu(fleeting), idle: cpu(idle) };

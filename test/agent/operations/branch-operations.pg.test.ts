@@ -57,8 +57,8 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     expect(await project.clone(branch, 'db_steps_prod')).toMatchObject({ created: false, strategy: null });
     await project.prepare(branch);
     await project.prepare(branch);
-    await project.publish(branch);
-    await project.publish(branch);
+    await project.finalize(branch);
+    await project.finalize(branch);
     expect(await project.clone(branch, 'db_steps_prod')).toMatchObject({ created: false });
     expect((await project.prove(branch)).login_ms).toBeGreaterThan(0);
     await asClient(servers.host, 'pooled', branch, 'read_write', "INSERT INTO item VALUES (3, 'three')");
@@ -127,7 +127,7 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     const branch = await project.create('db_steps_prod_br_mine', 'db_steps_prod');
     const otherJob = { ...branch, job_id: randomUUID() };
     await expect(project.prepare(otherJob)).rejects.toMatchObject({ code: 'INVALID_CALL' });
-    await expect(project.publish(project.plan('db_steps_prod_br_unmade'))).rejects.toMatchObject({
+    await expect(project.finalize(project.plan('db_steps_prod_br_unmade'))).rejects.toMatchObject({
       code: 'INVALID_CALL',
     });
     await servers.query('CREATE DATABASE db_nobodys');

@@ -62,7 +62,7 @@ export class Project {
   clone = (branch: Branch, source: string | null, busyWait = BUSY_WAIT_MS) =>
     runOperation(this.#host, 'branch.clone', { ...identity(branch), source, busy_wait: busyWait });
 
-  publish = (branch: Branch) => runOperation(this.#host, 'branch.finalize', identity(branch));
+  finalize = (branch: Branch) => runOperation(this.#host, 'branch.finalize', identity(branch));
 
   prove = (branch: Branch) =>
     runOperation(this.#host, 'branch.prove', { ...identity(branch), password: branch.passwords.read_write });
@@ -77,7 +77,7 @@ export class Project {
   ): Promise<Branch & { clone: Awaited<ReturnType<Project['clone']>> }> {
     const branch = this.plan(database);
     const [, clone] = await Promise.all([this.prepare(branch), this.clone(branch, source)]);
-    await this.publish(branch);
+    await this.finalize(branch);
     await this.prove(branch);
     return { ...branch, clone };
   }

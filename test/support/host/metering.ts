@@ -32,7 +32,7 @@ export class TestMeter {
   }
 
   /** Looks around while `action` runs, as often as the agent does. */
-  async lookDuring<T>(action: () => Promise<T>): Promise<T> {
+  async pollDuring<T>(action: () => Promise<T>): Promise<T> {
     const done = new AbortController();
     const looking = (async () => {
       while (!done.signal.aborted) {

@@ -1,0 +1,79 @@
+import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { CloneMethod, Host } from '../host.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import { type OnProgress, watchCopy } from './clone-progress.ts';
+import { cloneLive } from './live-source.ts';
+
+type CloneResult = Result<'branch.clone'>;
+type Strategy = NonNullable<CloneResult['strategy']>;
+
+/** How `CREATE DATABASE` runs, by the strategy's name in the result. */
+const STRATEGIES: Record<Strategy, { strategy: string; fileCopyMethod: string }> = {
+  reflink: { strategy: 'FILE_COPY', fileCopyMethod: 'clone' },
+  file_copy: { strategy: 'FILE_COPY', fileCopyMethod: 'copy' },
+  wal_log: { strategy: 'WAL_LOG', fileCopyMethod: 'copy' },
+};
+
+/** Up to this size the two checkpoints of a file copy cost other tenants more than logging every block does. */
+const WAL_LOG_UP_TO_BYTES = 48 * 1024 * 1024;
+
+const EMPTY_TEMPLATE = 'template0';
+
+function strategyFor(method: CloneMethod, sourceBytes: number): Strategy {
+  if (method === 'reflink') return 'reflink';
+  return sourceBytes <= WAL_LOG_UP_TO_BYTES ? 'wal_log' : 'file_copy';
+}
+
+/**
+ * Creates the job's database from the source, or an empty one for `main`. No client can connect to it yet.
+ * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
+ */
+export async function createClone(
+  host: Host,
+  session: Session,
+  { job_id, source, busy_wait: busyWait }: Params<'branch.clone'>,
+  onProgress?: OnProgress,
+): Promise<CloneResult> {
+  const template = source ?? EMPTY_TEMPLATE;
+  const { sourceBytes, inUse } = await inspectSource(session, template);
+  const strategy = strategyFor(host.cloneMethod, sourceBytes);
+  const how = STRATEGIES[strategy];
+  await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
+  let cloneMs = 0;
+  const create = async () => {
+    const stopWatching = await watchCopy(host.settings.PGDATA_DIR, sourceBytes, onProgress);
+    const started = performance.now();
+    await session
+      .query(
+        `CREATE DATABASE ${identifier(buildDatabaseName(job_id))} TEMPLATE ${identifier(template)}
+         STRATEGY ${how.strategy} CONNECTION LIMIT 0`,
+      )
+      .finally(stopWatching);
+    cloneMs = performance.now() - started;
+  };
+  let pausedMs = 0;
+  if (source === null) {
+    await create();
+  } else {
+    // Leaves less to write for the checkpoint inside CREATE DATABASE, during which clients are held.
+    if (inUse && strategy !== 'wal_log') await session.query('CHECKPOINT');
+    // The pooler waits only seconds for a login to PostgreSQL, so a long copy holds the clients from its start.
+    const hold = inUse || strategy === 'file_copy';
+    pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
+  }
+  return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
+}
+
+/** Size of a database, and whether it has client sessions. @throws HostError SOURCE_MISSING */
+async function inspectSource(session: Session, database: string) {
+  const { rows } = await session.query<{ bytes: string; in_use: boolean }>(
+    `SELECT pg_database_size(oid) AS bytes,
+            EXISTS (SELECT FROM pg_stat_activity WHERE datid = oid AND backend_type = 'client backend') AS in_use
+     FROM pg_database WHERE datname = $1`,
+    [database],
+  );
+  if (!rows[0]) throw new HostError('SOURCE_MISSING', `there is no database ${database}`);
+  return { sourceBytes: Number(rows[0].bytes), inUse: rows[0].in_use };
+}

@@ -1,0 +1,42 @@
+import { groupName } from '../../shared/branch/login.ts';
+import { identifier, inDatabase } from '../postgres/connect.ts';
+import type { AgentSettings } from '../settings.ts';
+
+/** Functions that write large objects. PUBLIC may run them by default, so read-only and write-blocked logins could. */
+const LARGE_OBJECT_WRITERS = [
+  'lo_creat(integer)',
+  'lo_create(oid)',
+  'lo_from_bytea(oid, bytea)',
+  'lo_put(oid, bigint, bytea)',
+  'lowrite(integer, bytea)',
+  'lo_truncate(integer, integer)',
+  'lo_truncate64(integer, bigint)',
+]
+  .map((name) => `pg_catalog.${name}`)
+  .join(', ');
+
+/**
+ * Grants a new `main` to its project's groups. Default privileges open what the owner creates to the other groups,
+ * and every clone inherits them without a statement per object. No tenant has run code in this database yet; the
+ * superuser runs nothing in any other.
+ */
+export const grantGroups = (settings: AgentSettings, database: string, projectId: string) => {
+  const owner = identifier(groupName(projectId, 'owner'));
+  const readWrite = identifier(groupName(projectId, 'read_write'));
+  const readOnly = identifier(groupName(projectId, 'read_only'));
+  const byDefault = `ALTER DEFAULT PRIVILEGES FOR ROLE ${owner}`;
+  return inDatabase(settings, database, (session) =>
+    session.query(
+      `ALTER SCHEMA public OWNER TO ${owner};
+       REVOKE ALL ON SCHEMA public FROM PUBLIC;
+       GRANT USAGE ON SCHEMA public TO ${readWrite}, ${readOnly};
+       REVOKE EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} FROM PUBLIC;
+       GRANT EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} TO ${owner}, ${readWrite};
+       ${byDefault} GRANT USAGE ON SCHEMAS TO ${readWrite}, ${readOnly};
+       ${byDefault} GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO ${readWrite};
+       ${byDefault} GRANT SELECT ON TABLES TO ${readOnly};
+       ${byDefault} GRANT SELECT, USAGE, UPDATE ON SEQUENCES TO ${readWrite};
+       ${byDefault} GRANT SELECT ON SEQUENCES TO ${readOnly}`,
+    ),
+  );
+};

@@ -1,0 +1,124 @@
+import { inTransaction, type Session } from './connect.ts';
+
+/** A migration fails instead of waiting longer for another session's lock. The next recovery retries it. */
+const LOCK_WITHIN_MS = 5_000;
+
+/**
+ * The tables as the releases before numbered migrations made them, and what these releases altered later. Every
+ * statement is idempotent, because such a host has the tables already.
+ */
+const INITIAL = `
+  CREATE TABLE IF NOT EXISTS project (
+    project_id uuid PRIMARY KEY,
+    access_revision integer NOT NULL,
+    write_blocked_since timestamptz, -- null: not blocked
+    unenforced boolean NOT NULL DEFAULT false -- sessions that the access excludes may still be open
+  );
+  CREATE TABLE IF NOT EXISTS network_rule (
+    project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
+    branch_id uuid, -- null: every branch of the project
+    cidr cidr NOT NULL
+  );
+  CREATE TABLE IF NOT EXISTS branch (
+    branch_id uuid PRIMARY KEY,
+    project_id uuid NOT NULL,
+    job_id uuid NOT NULL, -- the job that makes or made it
+    database text NOT NULL UNIQUE,
+    closed boolean NOT NULL DEFAULT false
+  );
+  -- A branch without rows here has no open ports: it is not prepared yet, or being dropped.
+  CREATE TABLE IF NOT EXISTS login (
+    login text PRIMARY KEY,
+    branch_id uuid NOT NULL REFERENCES branch ON DELETE CASCADE,
+    verifier text NOT NULL,
+    end_from timestamptz -- sessions that began at or after it have to be ended; null: none
+  );
+  -- What a branch has used, and the statistics up to which this was counted. No totals until it is proven.
+  CREATE TABLE IF NOT EXISTS branch_usage (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    seen jsonb,
+    totals jsonb
+  );
+  -- Branches that existed before their usage was counted.
+  INSERT INTO branch_usage (branch_id, totals)
+    SELECT branch_id, '{"cpu_seconds":0,"connections":0,"committed":0,"rolled_back":0,"fetched":0,"inserted":0,'
+                      '"updated":0,"deleted":0}'
+    FROM branch JOIN pg_database ON datname = database
+    ON CONFLICT DO NOTHING;
+  -- One row: the state from which the measurement of all branches together continues.
+  CREATE TABLE IF NOT EXISTS meter (
+    id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+    state jsonb NOT NULL
+  );
+  -- Too many connection attempts: refused at both ports until then.
+  CREATE TABLE IF NOT EXISTS shut_branch (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    until timestamptz NOT NULL
+  );
+  CREATE INDEX IF NOT EXISTS network_rule_by_project ON network_rule (project_id);
+  CREATE INDEX IF NOT EXISTS login_by_branch ON login (branch_id);
+  ALTER TABLE project ADD COLUMN IF NOT EXISTS write_blocked_since timestamptz,
+                      ADD COLUMN IF NOT EXISTS unenforced boolean NOT NULL DEFAULT false;
+  ALTER TABLE branch ADD COLUMN IF NOT EXISTS closed boolean NOT NULL DEFAULT false;
+  ALTER TABLE login ADD COLUMN IF NOT EXISTS end_from timestamptz;
+`;
+
+const BLOCKED_BRANCH = `
+  ALTER TABLE shut_branch RENAME TO blocked_branch;
+  ALTER TABLE blocked_branch RENAME CONSTRAINT shut_branch_pkey TO blocked_branch_pkey;
+  ALTER TABLE blocked_branch RENAME CONSTRAINT shut_branch_branch_id_fkey TO blocked_branch_branch_id_fkey;
+`;
+
+/**
+ * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
+ * is never changed, removed or moved; a change of the tables is a new entry at the end.
+ */
+export const MIGRATIONS: readonly string[] = [INITIAL, BLOCKED_BRANCH];
+
+/**
+ * Runs the migrations that the session's database does not have yet, each in a transaction with the record of its
+ * number in `schema_version`. Concurrent calls wait for each other. A failed or interrupted migration leaves the
+ * database at the version before it.
+ * @throws Error when the database has migrations of a newer release
+ */
+export async function migrate(session: Session, migrations: readonly string[] = MIGRATIONS): Promise<void> {
+  // Checked without the lock first: usually nothing is to be done, and no other session can delay the start.
+  while ((await readVersion(session)) < migrations.length) {
+    await inTransaction(session, () => migrateOnce(session, migrations));
+  }
+  const version = await readVersion(session);
+  if (version > migrations.length)
+    throw new Error(
+      `the agent's tables have version ${version}, but this agent knows ${migrations.length} only: install the newer release`,
+    );
+}
+
+async function migrateOnce(session: Session, migrations: readonly string[]): Promise<void> {
+  await session.query(`SET LOCAL lock_timeout = ${LOCK_WITHIN_MS}`);
+  await session.query("SELECT pg_advisory_xact_lock(hashtextextended('migrations', 0))");
+  const version = await readVersion(session);
+  const migration = migrations[version];
+  // Another session has run it while this one waited for the lock.
+  if (migration === undefined) return;
+  await session.query(
+    `CREATE TABLE IF NOT EXISTS schema_version (
+       version integer PRIMARY KEY,
+       migrated_at timestamptz NOT NULL DEFAULT now()
+     )`,
+  );
+  await session.query(migration);
+  await session.query('INSERT INTO schema_version (version) VALUES ($1)', [version + 1]);
+}
+
+/** Number of the last migration that the database has; 0 for a database of a release before numbered migrations. */
+async function readVersion(session: Session): Promise<number> {
+  // Not to_regclass, which may not see yet what another session has just committed.
+  const { rows } = await session.query(
+    "SELECT FROM pg_tables WHERE schemaname = 'public' AND tablename = 'schema_version'",
+  );
+  if (rows.length === 0) return 0;
+  const found = await session.query<{ version: number }>(
+    'SELECT coalesce(max(version), 0) AS version FROM schema_version',
+  );
+  return found.rows[0]?.version ?? 0;
+}

@@ -1,0 +1,31 @@
+import type { RowId, Scalar } from '../../shared/protocol/tables.ts';
+import { identifier } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import { inputOf, parameterOf } from './cells.ts';
+import { columnOf, type TableDescription } from './describe-table.ts';
+
+/**
+ * SQL condition that is true for one row of the table `t`, with the values of its key as parameters from $1 on.
+ * @param named columns of the key
+ * @throws HostError KEY_NOT_UNIQUE
+ */
+export function rowCondition(table: TableDescription, named: readonly string[]) {
+  const key = table.keys.find(
+    ({ columns }) => columns.length === named.length && columns.every(({ name }) => named.includes(name)),
+  );
+  if (!key) throw new HostError('KEY_NOT_UNIQUE', "these columns are not the table's key");
+  const columns = named.map((name) => columnOf(table, name));
+  const conditions = columns.map((column, index) => {
+    const equal = key.columns.find(({ name }) => name === column.name)?.operators.equal;
+    return `t.${identifier(column.name)} ${equal} ${parameterOf(column, index + 1, column.base_type)}`;
+  });
+  return {
+    isRow: conditions.join(' AND '),
+    /** @throws HostError INVALID_CALL */
+    parameters(id: RowId): (string | null)[] {
+      if (id.length !== columns.length)
+        throw new HostError('INVALID_CALL', 'an id has one value for each column of the key');
+      return columns.map((column, index) => inputOf(column, id[index] as Scalar));
+    },
+  };
+}
