@@ -142,9 +142,8 @@ export class AttemptWatch {
     const troubles = new TroubleLog(this.#log);
     return (trouble) => {
       if (trouble !== null) {
-        const reason = trouble instanceof Error ? trouble.message : String(trouble);
-        troubles.report('attempts.unwatched', reason, { what });
-      } else if (troubles.clear()) {
+        troubles.report('attempts.unwatched', what, trouble, { what });
+      } else if (troubles.clear(what)) {
         this.#log('attempts.watched_again', { what });
       }
     };

@@ -35,7 +35,7 @@ async function runAgent(): Promise<void> {
   log('agent.started', { host_id: identity.host_id, clone_method: host.cloneMethod });
 
   const watch = new ServerWatch(host, log);
-  await watch.look();
+  await watch.poll();
   let link: AgentLink | null = null;
   const report = (measurement: ProjectMeasurement) => link?.notify('measurement', measurement);
   const loops = Promise.all([

@@ -54,7 +54,7 @@ export async function runLink(options: RunLinkOptions): Promise<void> {
     const end = await dial(link(identity.host_id), linkOptions, signal);
     if (signal.aborted) return;
     const wait = Math.round(redial.next(end, Math.random()));
-    troubles.report('link.down', end.reason, {
+    troubles.report('link.down', 'link', end.reason, {
       linked_for_ms: Math.round(end.linkedFor),
       dial_again_in_ms: wait,
     });

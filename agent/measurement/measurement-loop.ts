@@ -48,9 +48,8 @@ function troubleOf(server: string, log: Log): (trouble: unknown) => void {
   const troubles = new TroubleLog(log);
   return (trouble) => {
     if (trouble !== null) {
-      const reason = trouble instanceof Error ? trouble.message : String(trouble);
-      troubles.report('measurement.failed', reason, { server });
-    } else if (troubles.clear()) {
+      troubles.report('measurement.failed', server, trouble, { server });
+    } else if (troubles.clear(server)) {
       log('measurement.resumed', { server });
     }
   };

@@ -220,10 +220,10 @@ describe.each(OF_USERS)('$id', (operation) => {
   });
 
   test.each(callersWith(operation, 'role', 'scope'))(
-    '$user as $role with scope $scope → 403 and says which $verdict is required',
-    async ({ verdict, ...caller }) => {
+    '$user as $role with scope $scope → 403 and says which $decision is required',
+    async ({ decision, ...caller }) => {
       const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
-      const required = verdict === 'role' ? roles : `scope branchgate:${operation.scope}`;
+      const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
       await writingNothing(async () => {
         const answer = await callOperation(apiFor(caller), operation, things.ada);
         expect(answer).toMatchObject({ status: 403, body: { error: 'FORBIDDEN', required } });

@@ -22,7 +22,7 @@ async function targets(branch: string): Promise<[direct: Target, pooled: Target]
 }
 
 /** A busy machine may not let the agent run for a tenth of a second, and a client next to it would get on meanwhile. */
-const pace = () => sleep(150);
+const delay = () => sleep(150);
 
 test('50 attempts a minute and branch, over both ports, from allowed addresses: then shut', async () => {
   await api.branch(project.id, 'guessed');
@@ -33,10 +33,10 @@ test('50 attempts a minute and branch, over both ports, from allowed addresses: 
 
   const begun = performance.now();
   const outcomes = [
-    ...(await attempts(10, direct, { pace })),
-    ...(await attempts(10, { ...direct, password: 'a guess' }, { pace })),
-    ...(await attempts(10, pooled, { pace })),
-    ...(await attempts(40, guess, { pace })),
+    ...(await attempts(10, direct, { delay })),
+    ...(await attempts(10, { ...direct, password: 'a guess' }, { delay })),
+    ...(await attempts(10, pooled, { delay })),
+    ...(await attempts(40, guess, { delay })),
   ];
   expect(tried(outcomes)).toBeGreaterThanOrEqual(50);
   expect(tried(outcomes)).toBeLessThanOrEqual(52);

@@ -108,7 +108,7 @@ test.each(
   const branch = await newBranch();
   const target = targetOf(servers, port, branch);
   const outcomes = await attempts(70, password === 'right' ? target : wrong(target), {
-    pace: inStep(branch),
+    delay: inStep(branch),
   });
   expect(tried(outcomes)).toBe(LIMIT);
   for (const each of PORTS) expect(await attempt(targetOf(servers, each, branch))).toBe('refused');
@@ -122,11 +122,11 @@ test.each(
 
 test('attempts on both ports are counted together', async () => {
   const branch = await newBranch();
-  const wait = inStep(branch);
+  const delay = inStep(branch);
   const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
-  expect(await attempts(25, direct, { pace: wait })).toEqual(Array(25).fill('in'));
-  expect(await attempts(24, pooled, { pace: wait })).toEqual(Array(24).fill('in'));
-  expect(tried(await attempts(20, wrong(pooled), { pace: wait }))).toBe(1);
+  expect(await attempts(25, direct, { delay })).toEqual(Array(25).fill('in'));
+  expect(await attempts(24, pooled, { delay })).toEqual(Array(24).fill('in'));
+  expect(tried(await attempts(20, wrong(pooled), { delay }))).toBe(1);
   expect(await attempt(direct)).toBe('refused');
 });
 
@@ -178,10 +178,10 @@ test('no attempt is missed when the logs are rotated', async () => {
   await withConsole(servers.settings, (console) => console.query('RELOAD'));
   await servers.query(`ALTER SYSTEM SET log_filename = 'after-${made}-%a.log'`);
   await servers.query('SELECT pg_reload_conf()');
-  const wait = inStep(branch, 24);
-  await attempts(12, direct, { pace: wait });
-  await attempts(12, pooled, { pace: wait });
-  expect(tried(await attempts(20, direct, { pace: wait }))).toBe(2);
+  const delay = inStep(branch, 24);
+  await attempts(12, direct, { delay });
+  await attempts(12, pooled, { delay });
+  expect(tried(await attempts(20, direct, { delay }))).toBe(2);
 });
 
 test('a control tool lists blocked branches and leaves them blocked', async () => {

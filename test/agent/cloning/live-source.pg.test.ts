@@ -11,7 +11,7 @@ import {
   startHostWithProject,
 } from '../../support/host/host-project.ts';
 
-/** 62 and 63 characters with hyphens: what the pooler's console can't take. */
+/** 62 and 63 characters with hyphens, which the pooler's console does not accept. */
 const LONGEST_UNPAUSABLE = ['db_live_prod_br_'.padEnd(61, '-x'), 'db_live_prod_br_'.padEnd(62, '-x')].map(
   (s) => `${s}z`,
 );
@@ -34,7 +34,7 @@ const paused = async () =>
     .filter((entry) => entry.paused)
     .map(({ name }) => name);
 
-/** Pooled clients that move money without pause until told to stop. */
+/** Pooled clients that move money without pause until `stop` is called. */
 async function load(branch: Branch, clients: number) {
   const stop = new AbortController();
   const seen = { done: 0, failed: [] as string[], worst: 0 };
@@ -82,7 +82,7 @@ const balance = async (branch: Branch) =>
     )
   )[0]?.sum;
 
-test('ten branches of a busy main: no transaction fails, every clone is of one moment', async () => {
+test('ten branches of a busy main: no transaction fails, and every clone is consistent', async () => {
   const running = await load(main, 8);
   const made: Branch[] = [];
   for (let n = 0; n < 10; n += 1) {
@@ -92,7 +92,7 @@ test('ten branches of a busy main: no transaction fails, every clone is of one m
   await running.stop();
   expect(running.seen.failed).toEqual([]);
   expect(running.seen.done).toBeGreaterThan(100);
-  // One second is what the pooler waits after a login that a PAUSE cut off, unless told otherwise.
+  // By default the pooler waits for one second after a login that a PAUSE cut off.
   expect(running.seen.worst).toBeLessThan(900);
   for (const branch of made) expect(await balance(branch)).toBe(0);
   expect(await paused()).toEqual([]);
@@ -130,7 +130,7 @@ describe('direct sessions of the source', () => {
     await project.drop(branch);
   });
 
-  test('one in a transaction for longer than the wait makes SOURCE_BUSY and lives on', async () => {
+  test('one in a transaction for longer than the wait leads to SOURCE_BUSY and is not ended', async () => {
     const busy = await connect(servers.host, 'direct', main, 'owner');
     await busy.query('BEGIN; UPDATE account SET balance = 7 WHERE id = 1');
     const running = await load({ ...main }, 2);
@@ -158,7 +158,7 @@ describe('direct sessions of the source', () => {
 });
 
 test.each(LONGEST_UNPAUSABLE)(
-  '%s is cloned live although it can’t be paused',
+  '%s is cloned live although it cannot be paused',
   async (name) => {
     const source = await project.create(name, 'db_live_prod');
     const running = await load(source, 4);
@@ -179,7 +179,7 @@ test.each(LONGEST_UNPAUSABLE)(
   30_000,
 );
 
-test('the source’s drop and its clone at the same time end in one order or the other', async () => {
+test('a concurrent drop and clone of a source run in one order or the other', async () => {
   const source = await project.create('db_live_prod_br_brief', 'db_live_prod');
   const clone = project.plan('db_live_prod_br_of-brief');
   const [cloned] = await Promise.allSettled([project.clone(clone, source.database), project.drop(source)]);

@@ -29,7 +29,7 @@ let project: Project;
 let main: Branch;
 
 beforeAll(async () => {
-  // Enough for a clone to last until it is struck.
+  // Enough data for a clone to run until it is interrupted.
   const filler = "CREATE TABLE filler AS SELECT repeat('x', 1000) AS x FROM generate_series(1, 25000)";
   ({ servers, project, main } = await startHostWithProject('db_crash_prod', filler));
 });
@@ -41,12 +41,12 @@ const cloneArguments = (branch: Branch) => [
   ...toolOptions({ ...identity(branch), source: main.database, busy_wait: BUSY_WAIT_MS }),
 ];
 
-/** Lets no `CREATE DATABASE` go on from now until `letGo`. */
+/** Blocks every `CREATE DATABASE` until `release`. */
 async function holdClones() {
   const holder = await servers.connect();
   await holder.query('BEGIN; LOCK TABLE pg_database IN SHARE MODE');
   return {
-    /** Process id of the session that has come as far as that. */
+    /** Process id of the session that waits for it. */
     held: () =>
       eventually(async () => {
         const rows = await servers.query<{ pid: number }>(
@@ -55,12 +55,12 @@ async function holdClones() {
         expect(rows).toHaveLength(1);
         return rows[0]?.pid ?? 0;
       }),
-    /** The crash that a test lets follow can come before the answer. */
-    letGo: () => Promise.allSettled([holder.query('COMMIT'), holder.end()]),
+    /** The crash that follows in a test can come before the reply. */
+    release: () => Promise.allSettled([holder.query('COMMIT'), holder.end()]),
   };
 }
 
-/** Begins a clone in an agent process of its own, which is killed. PostgreSQL goes on by itself. */
+/** Begins a clone in a separate agent process and kills that. PostgreSQL completes the clone. */
 async function cloneByKilledAgent(branch: Branch) {
   const clones = await holdClones();
   const tool = await servers.spawnTool(...cloneArguments(branch));
@@ -68,7 +68,7 @@ async function cloneByKilledAgent(branch: Branch) {
   await clones.held();
   tool.kill('SIGKILL');
   await ended;
-  await clones.letGo();
+  await clones.release();
 }
 
 /** Directories below `base/` that belong to no database. */
@@ -82,7 +82,7 @@ async function leaked(): Promise<string[]> {
 
 const query = (branch: Branch) => asClient(servers.host, 'pooled', branch, 'read_write', 'SELECT 1 AS one');
 
-test('an agent killed in mid-clone: the retry adopts its clone and never makes a second', async () => {
+test('an agent killed during a clone: the retry adopts its clone and makes no second one', async () => {
   const branch = project.plan('db_crash_prod_br_adopted');
   await cloneByKilledAgent(branch);
   expect(await project.clone(branch, main.database)).toMatchObject({ created: false });
@@ -94,7 +94,7 @@ test('an agent killed in mid-clone: the retry adopts its clone and never makes a
   await project.drop(branch);
 }, 60_000);
 
-test('an agent killed in mid-clone: a drop waits for what it left and takes it', async () => {
+test('an agent killed during a clone: a drop waits for the clone and removes it', async () => {
   const branch = project.plan('db_crash_prod_br_dropped');
   await cloneByKilledAgent(branch);
   expect(await project.drop(branch)).toEqual({ dropped: true });
@@ -102,19 +102,19 @@ test('an agent killed in mid-clone: a drop waits for what it left and takes it',
   expect(await leaked()).toEqual([]);
 }, 60_000);
 
-test('an agent killed between PAUSE and RESUME: clients go on once another looks', async () => {
+test('an agent killed between PAUSE and RESUME: recovery resumes the clients', async () => {
   await pause(servers.settings, main.database);
-  let answered = false;
+  let hasReply = false;
   const waiting = query(main).then(() => {
-    answered = true;
+    hasReply = true;
   });
   await sleep(200);
-  expect(answered).toBe(false);
+  expect(hasReply).toBe(false);
   await recover(servers.host);
   await waiting;
 });
 
-test('PostgreSQL crashing in mid-clone: what it leaves in its folder goes, and the retry makes the branch', async () => {
+test('PostgreSQL crashing during a clone: its leftover directory is removed, and the retry makes the branch', async () => {
   const watch = new ServerWatch(servers.host, () => {});
   await watch.poll();
   const branch = project.plan('db_crash_prod_br_retried');
@@ -124,12 +124,12 @@ test('PostgreSQL crashing in mid-clone: what it leaves in its folder goes, and t
   const base = watchFolder(join(servers.settings.PGDATA_DIR, 'base'));
   // The first change to the folder is the new database's directory.
   const killed = once(base, 'change').then(() => process.kill(creating, 'SIGKILL'));
-  await clones.letGo();
+  await clones.release();
   await killed;
   base.close();
   const [outcome] = await cloning;
   expect(outcome).toMatchObject({ status: 'rejected', reason: { code: 'POSTGRES_UNAVAILABLE' } });
-  // Idle sessions hear of the crash when they are next used.
+  // Idle sessions notice the crash when they are next used.
   expect(await eventually(leaked)).toHaveLength(1);
   await eventually(async () => {
     await watch.poll();
@@ -143,13 +143,13 @@ test('PostgreSQL crashing in mid-clone: what it leaves in its folder goes, and t
   await project.drop(branch);
 });
 
-test('PostgreSQL killed in mid-clone: the clone is there or it is not, and the retry makes the branch', async () => {
+test('PostgreSQL killed during a clone: the clone is complete or absent, and the retry makes the branch', async () => {
   const branch = project.plan('db_crash_prod_br_again');
   const cloning = Promise.allSettled([project.clone(branch, main.database)]);
   await sleep(30);
   await servers.end('postgres', 'SIGKILL');
   await cloning;
-  // Sessions outlive their postmaster for a moment.
+  // Sessions outlive their postmaster for a short time.
   await eventually(() =>
     expect(project.clone(branch, main.database)).rejects.toMatchObject({ code: 'POSTGRES_UNAVAILABLE' }),
   );
@@ -161,7 +161,7 @@ test('PostgreSQL killed in mid-clone: the clone is there or it is not, and the r
   await project.drop(branch);
 });
 
-test('both servers killed at once: rules, entries and logins are as before', async () => {
+test('both servers killed together: rules, entries and logins are as before', async () => {
   await servers.end('postgres', 'SIGKILL');
   await servers.end('pooler', 'SIGKILL');
   expect((await recover(servers.host)).length).toBeGreaterThan(0);
@@ -171,7 +171,7 @@ test('both servers killed at once: rules, entries and logins are as before', asy
   await query(main);
 });
 
-test('a directory of nobody’s is removed, also while databases come and go; anything else stays', async () => {
+test('a directory without a database is removed, also while databases are created; other files stay', async () => {
   const base = join(servers.settings.PGDATA_DIR, 'base');
   await mkdir(join(base, '4000000000'));
   await writeFile(join(base, '4000000000', 'PG_VERSION'), '18\n');
@@ -186,7 +186,7 @@ test('a directory of nobody’s is removed, also while databases come and go; an
   await Promise.all((await branches).map((branch) => project.drop(branch)));
 }, 60_000);
 
-test('a drop that was cut off is finished', async () => {
+test('an interrupted drop is completed', async () => {
   const branch = await project.create('db_crash_prod_br_half', main.database);
   await servers.query('UPDATE pg_database SET datconnlimit = -2 WHERE datname = $1', [branch.database]);
   expect(await recover(servers.host)).toEqual([]);
@@ -194,7 +194,7 @@ test('a drop that was cut off is finished', async () => {
   expect(await project.drop(branch)).toEqual({ dropped: false });
 });
 
-test('a password that a login changed is put back', async () => {
+test('a password that a login changed is restored', async () => {
   await asClient(
     servers.host,
     'direct',
@@ -207,7 +207,7 @@ test('a password that a login changed is put back', async () => {
   await (await connect(servers.host, 'direct', main, 'read_write')).end();
 });
 
-test('a control tool beside the agent works on the same tables and rules', async () => {
+test('the control tool works on the same tables and rules as the agent', async () => {
   const branch = await project.create('db_crash_prod_br_shared', main.database);
   const list = await servers.tool('list', '--json');
   expect(JSON.parse(list.stdout).branches).toEqual(

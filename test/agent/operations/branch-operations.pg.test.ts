@@ -31,8 +31,8 @@ afterAll(() => servers.stop());
 const roles = () => servers.query("SELECT rolname FROM pg_roles WHERE rolname ~ '^[ug]_' ORDER BY 1");
 const inventory = () => runOperation(servers.host, 'host.inventory', {});
 
-describe('a branch from its preparation to its drop, every step twice', () => {
-  test('main is made from nothing, and its owner’s tables are open to the other logins', async () => {
+describe('a branch from its preparation to its drop, with every step twice', () => {
+  test('main is made empty, and its owner’s tables are open to the other logins', async () => {
     const { host } = servers;
     await asClient(host, 'pooled', main, 'read_write', "INSERT INTO item VALUES (2, 'two')");
     expect(await asClient(host, 'pooled', main, 'read_only', 'SELECT count(*)::int FROM item')).toEqual([
@@ -46,7 +46,7 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     );
   });
 
-  test('a clone carries data and rights; repeated steps change nothing', async () => {
+  test('a clone has the data and privileges of its source; repeated steps change nothing', async () => {
     const branch = project.plan('db_steps_prod_br_twice');
     const first = await project.clone(branch, 'db_steps_prod');
     expect(first).toMatchObject({
@@ -75,7 +75,7 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     await expect(connect(servers.host, 'pooled', branch, 'read_write')).rejects.toThrow();
   });
 
-  test('the inventory tells a prepared branch from one being built and a ready one', async () => {
+  test('the inventory distinguishes prepared, building and ready branches', async () => {
     const prepared = project.plan('db_steps_prod_br_prepared');
     const building = project.plan('db_steps_prod_br_building');
     await project.prepare(prepared);
@@ -94,8 +94,8 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     expect(await project.drop(building)).toEqual({ dropped: true });
   });
 
-  test('an inventory finds a database whose note was lost by its own mark, and a drop takes it', async () => {
-    const branch = await project.create('db_steps_prod_br_unnoted', 'db_steps_prod');
+  test('a database without a record is found by its mark and can be dropped', async () => {
+    const branch = await project.create('db_steps_prod_br_unrecorded', 'db_steps_prod');
     await servers.query('DELETE FROM branch WHERE branch_id = $1', [branch.branch_id]);
     expect((await inventory()).branches).toContainEqual({
       project_id: project.id,
@@ -106,7 +106,7 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     expect(await project.drop(branch)).toEqual({ dropped: true });
   });
 
-  test('a name that another branch holds is refused until that is dropped, then free at once', async () => {
+  test('a name that another branch has is refused until that branch is dropped, and then available immediately', async () => {
     const first = await project.create('db_steps_prod_br_name', 'db_steps_prod');
     const second = project.plan('db_steps_prod_br_name');
     await expect(project.prepare(second)).rejects.toMatchObject({ code: 'DATABASE_NAME_HELD' });
@@ -123,24 +123,24 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     await project.drop(again);
   });
 
-  test('another job, or a database of nobody’s, is not taken for the branch', async () => {
+  test('another job’s branch, or an unmanaged database, is not treated as the branch', async () => {
     const branch = await project.create('db_steps_prod_br_mine', 'db_steps_prod');
     const otherJob = { ...branch, job_id: randomUUID() };
     await expect(project.prepare(otherJob)).rejects.toMatchObject({ code: 'INVALID_CALL' });
     await expect(project.finalize(project.plan('db_steps_prod_br_unmade'))).rejects.toMatchObject({
       code: 'INVALID_CALL',
     });
-    await servers.query('CREATE DATABASE db_nobodys');
-    await expect(project.prepare(project.plan('db_nobodys'))).rejects.toMatchObject({
+    await servers.query('CREATE DATABASE db_unmanaged');
+    await expect(project.prepare(project.plan('db_unmanaged'))).rejects.toMatchObject({
       code: 'DATABASE_NAME_HELD',
     });
-    expect(await project.drop(project.plan('db_nobodys'))).toEqual({ dropped: false });
-    expect(await branchDatabases(servers)).toContain('db_nobodys');
-    await servers.query('DROP DATABASE db_nobodys');
+    expect(await project.drop(project.plan('db_unmanaged'))).toEqual({ dropped: false });
+    expect(await branchDatabases(servers)).toContain('db_unmanaged');
+    await servers.query('DROP DATABASE db_unmanaged');
     await project.drop(branch);
   });
 
-  test('a missing source, and a proof with a wrong password', async () => {
+  test('a missing source and a proof with a wrong password are refused', async () => {
     const orphan = project.plan('db_steps_prod_br_orphan');
     await expect(project.clone(orphan, 'db_steps_gone')).rejects.toMatchObject({ code: 'SOURCE_MISSING' });
     await project.drop(orphan);
@@ -148,21 +148,21 @@ describe('a branch from its preparation to its drop, every step twice', () => {
     await expect(project.prove(forged)).rejects.toMatchObject({ code: 'PROOF_FAILED' });
   });
 
-  test('a login that a clone still refers to is shut, and goes when the clone has gone', async () => {
+  test('a login that a clone still refers to is disabled, and dropped after the clone', async () => {
     const parent = await project.create('db_steps_prod_br_parent', 'db_steps_prod');
     const login = loginName(parent.branch_id, 'read_write');
     await asClient(servers.host, 'direct', parent, 'read_write', 'SELECT lo_create(0)');
     const child = await project.create('db_steps_prod_br_child', parent.database);
     await project.drop(parent);
-    const shut = () =>
+    const stored = () =>
       servers.query('SELECT rolcanlogin, rolpassword FROM pg_authid WHERE rolname = $1', [login]);
-    expect(await shut()).toEqual([{ rolcanlogin: false, rolpassword: null }]);
+    expect(await stored()).toEqual([{ rolcanlogin: false, rolpassword: null }]);
     await project.drop(child);
     await inventory();
-    expect(await shut()).toEqual([]);
+    expect(await stored()).toEqual([]);
   });
 
-  test('a project’s drop leaves nothing of it: databases, roles, notes, rule files', async () => {
+  test('a project’s drop removes its databases, roles, records and rules', async () => {
     await Promise.all(
       ['a', 'b', 'c'].map((name) => project.create(`db_steps_prod_br_${name}`, 'db_steps_prod')),
     );
@@ -179,7 +179,7 @@ describe('a branch from its preparation to its drop, every step twice', () => {
   });
 });
 
-test('branches of one source made at the same time all come into being', async () => {
+test('branches of one source can be made concurrently', async () => {
   const project = new Project(servers.host);
   await project.create('db_parallel_prod', null);
   const names = ['one', 'two', 'three', 'four', 'five', 'six'].map((name) => `db_parallel_prod_br_${name}`);
@@ -198,7 +198,7 @@ test.each([
   'DB_A',
   `db_${'a'.repeat(61)}`,
   '',
-])('the name %j never comes as far as a server', async (name) => {
+])('the name %j never reaches a server', async (name) => {
   const branch = { ...new Project(servers.host).plan('db_fine'), database: name };
   const calls = [
     runOperation(servers.host, 'branch.finalize', identity(branch)),
@@ -212,7 +212,7 @@ test.each([
   for (const call of calls) await expect(call).rejects.toMatchObject({ code: 'INVALID_CALL' });
 });
 
-test('a failure of the call’s form does not repeat its values', async () => {
+test('a refusal of invalid parameters does not repeat their values', async () => {
   const branch = new Project(servers.host).plan('db_fine');
   const call = runOperation(servers.host, 'branch.prove', { ...identity(branch), password: 'hunter2' });
   await expect(call).rejects.toMatchObject({ message: expect.not.stringContaining('hunter2') });

@@ -20,7 +20,7 @@ afterAll(() => servers.stop());
 
 const PORTS: Port[] = ['direct', 'pooled'];
 
-test('of all logins, databases and ports only a branch’s own pairs connect', async () => {
+test('a login connects to its own branch’s database only, on both ports', async () => {
   const databases = [
     ...branches.map(({ database }) => database),
     'branchgate',
@@ -33,7 +33,7 @@ test('of all logins, databases and ports only a branch’s own pairs connect', a
     for (const branch of branches) {
       for (const role of BRANCH_ROLES) {
         for (const database of databases) {
-          const came = await connect(servers.host, port, branch, role, database).then(
+          const isInside = await connect(servers.host, port, branch, role, database).then(
             async (client) => {
               const { rows } = await client.query('SELECT current_database() AS at, session_user AS as');
               await client.end();
@@ -41,7 +41,7 @@ test('of all logins, databases and ports only a branch’s own pairs connect', a
             },
             () => false,
           );
-          if (came !== (database === branch.database))
+          if (isInside !== (database === branch.database))
             wrong.push(`${role} of ${branch.database} to ${database}, ${port}`);
         }
       }
@@ -74,7 +74,7 @@ describe('the owner of a branch', () => {
     await project.drop(clone);
   });
 
-  test('owns what it makes through its group, so that no login is in the way of a clone’s drop', async () => {
+  test('owns its objects through its group, so that no login prevents the drop of a clone', async () => {
     const [, one] = branches;
     expect(await asOwner('SELECT current_user::text AS acts_as')).toEqual([
       { acts_as: groupName(one?.project_id ?? '', 'owner') },

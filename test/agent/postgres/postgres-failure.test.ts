@@ -16,7 +16,7 @@ test.each([
   expect(asHostError(thrown)).toMatchObject({ code, message: expect.stringContaining(thrown.message) });
 });
 
-test('what says nothing about the host comes back as it is', () => {
+test('an error that says nothing about the host is returned as it is', () => {
   for (const thrown of [
     error('ENOENT: no such file or directory', 'ENOENT'),
     error('syntax error', '42601'),

@@ -29,7 +29,7 @@ beforeAll(async () => {
 });
 afterAll(() => world.servers.stop());
 
-/** What the tenant's code wrote down. */
+/** Rows that the tenant's code has written. */
 const seen = async () => (await browser.owner('select what from seen')).map(({ what }) => what as string);
 
 const sessions = () =>
@@ -49,7 +49,7 @@ const inTime = async (work: Promise<unknown>) => {
   expect(performance.now() - started).toBeLessThan(OPERATIONS['row.list'].deadline);
 };
 
-/** A table `name` of three rows whose trigger runs `body` at each change. */
+/** A table `name` with three rows and a trigger that runs `body` at each change. */
 const withTrigger = (name: string, body: string) =>
   browser.owner(
     `create table ${name} (id int primary key, note text);
@@ -69,7 +69,7 @@ describe('rights', () => {
     ['become superuser', () => 'alter role current_user superuser'],
     ['read the verifiers', () => 'perform rolpassword from pg_authid'],
     ['read files', () => "perform pg_read_file('PG_VERSION')"],
-  ])('a trigger that tries to %s gains none', async (about, attempt) => {
+  ])('a trigger that tries to %s gains no right', async (about, attempt) => {
     const table = about.replaceAll(' ', '_');
     await withTrigger(
       table,
@@ -83,7 +83,7 @@ describe('rights', () => {
     for (const refusal of refusals) expect(refusal).toMatch(/^42501$|^42704$|^0LP01$/);
   });
 
-  test('reading changes nothing, whatever a view calls', async () => {
+  test('reading changes nothing, whatever function a view calls', async () => {
     await browser.owner(
       `create function leaves_a_trace() returns int language plpgsql as
          $$ begin insert into seen values ('read'); return 1; end $$;
@@ -99,7 +99,7 @@ describe('rights', () => {
     expect(await seen()).toEqual([]);
   });
 
-  test('a policy hides rows from changes as from reading', async () => {
+  test('a policy hides rows from changes as well as from reading', async () => {
     await browser.owner(
       `create table guarded (id int primary key, note text); insert into guarded values (1, 'mine'), (2, 'hidden');
        alter table guarded enable row level security;
@@ -122,7 +122,7 @@ describe('rights', () => {
 });
 
 describe('names', () => {
-  test("a tenant's functions, operators and casts never stand in for PostgreSQL's", async () => {
+  test("a tenant's functions, operators and casts never replace PostgreSQL's", async () => {
     const functions = [
       'left(text, int)',
       'format(text, text)',
@@ -172,7 +172,7 @@ describe('names', () => {
     expect((await browser.page('shadowed')).rows.map(({ id }) => id)).toEqual([1, 2]);
   });
 
-  test('a trigger that moves the search path and the limits reaches nothing beyond its own row', async () => {
+  test('a trigger that changes the search path and settings affects its own row only', async () => {
     await browser.owner(
       `create schema evil; create function evil.never(int, int) returns bool language sql as 'select true';
        create operator evil.= (leftarg = int, rightarg = int, function = evil.never)`,
@@ -186,7 +186,7 @@ describe('names', () => {
     expect((await browser.page('mover')).rows).toEqual([{ id: 3, note: 'old' }]);
   });
 
-  test('names that look like SQL are names', async () => {
+  test('names that look like SQL are treated as names', async () => {
     const table = '"; drop table seen; -- Ünï.cödé';
     const column = `x" = 'y', "id`;
     const quote = (name: string) => `"${name.replaceAll('"', '""')}"`;
@@ -222,7 +222,7 @@ describe('names', () => {
     expect(await seen()).toEqual([]);
   });
 
-  test('settings that the login gave itself change nothing of what is shown', async () => {
+  test('settings of the login do not change how values are shown', async () => {
     await asClient(
       world.servers.host,
       'direct',
@@ -246,7 +246,7 @@ describe('names', () => {
 });
 
 describe('time', () => {
-  test('a lock that another session holds for ever', async () => {
+  test('a lock that another session never releases', async () => {
     await browser.owner('create table locked (id int primary key, note text); insert into locked values (1)');
     const holder = await connect(world.servers.host, 'direct', world.main, 'owner');
     await holder.query('begin; lock table locked in access exclusive mode');
@@ -262,7 +262,7 @@ describe('time', () => {
     expect((await browser.page('locked')).rows).toHaveLength(1);
   });
 
-  test('a view that sleeps, a domain that sleeps', async () => {
+  test('a view that sleeps, and a domain that sleeps', async () => {
     await browser.owner(
       `create view asleep as select pg_sleep(600)::text as slept;
        create function slow(int) returns bool language plpgsql as $$ begin perform pg_sleep(600); return true; end $$;
@@ -277,7 +277,7 @@ describe('time', () => {
     );
   });
 
-  test('a trigger that lifts the limits and catches their errors is ended, and its locks with it', async () => {
+  test('a trigger that lifts the limits and catches their errors is ended, and its locks are released', async () => {
     await withTrigger(
       'stubborn',
       `perform set_config(name, '0', false) from pg_settings where name in
@@ -291,7 +291,7 @@ describe('time', () => {
     await browser.owner('drop table stubborn');
   });
 
-  test('what hangs in one branch leaves the others their place, and has a bound', async () => {
+  test('operations that hang in one branch are limited and leave slots to the others', async () => {
     const hanging = Array.from({ length: 12 }, () =>
       browser.page('asleep').catch(({ code }) => code as string),
     );
@@ -306,21 +306,21 @@ describe('time', () => {
 
 describe('errors', () => {
   test.each(['57P01', '53100', '55006', '08006', '28000', '3D000', 'XX000'])(
-    'a trigger that raises %s says nothing about the host',
+    'a trigger that raises %s is no failure of the host',
     async (state) => {
       await withTrigger(
         `raises_${state}`,
-        `raise exception 'told by the tenant' using errcode = '${state}';`,
+        `raise exception 'raised by the tenant' using errcode = '${state}';`,
       );
       await expect(browser.update(`raises_${state.toLowerCase()}`, change)).rejects.toMatchObject({
         code: 'STATEMENT_REFUSED',
         sqlstate: state,
-        message: 'told by the tenant',
+        message: 'raised by the tenant',
       });
     },
   );
 
-  test('a trigger that ends its own session, or floods it, harms nobody', async () => {
+  test('a trigger that ends its own session, or floods it, affects no other branch', async () => {
     await withTrigger(
       'suicidal',
       'perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(1); return new;',
@@ -347,7 +347,7 @@ describe('errors', () => {
     expect((await neighbour.page('calm')).rows).toEqual([{ id: 1 }]);
   });
 
-  test('a trigger that keeps the row as it is, is told so', async () => {
+  test('a change that a trigger suppresses is reported as refused', async () => {
     await withTrigger('keeper', 'return null;');
     await expect(browser.update('keeper', change)).rejects.toMatchObject({
       code: 'STATEMENT_REFUSED',
@@ -374,7 +374,7 @@ describe('errors', () => {
   });
 });
 
-test('a clone finds no session of the browser in its way', async () => {
+test('the table browser leaves no session that would delay a clone', async () => {
   await browser.page('late');
   const { clone } = await (world.project as Project).create('db_hostile_prod_br_copy', world.main.database);
   expect(clone.created).toBe(true);

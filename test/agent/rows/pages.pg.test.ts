@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { CELL_BYTES_MAX } from '../../../shared/limits.ts';
 import { BOUNDS } from '../../../shared/protocol/bounds.ts';
 import type { Cell } from '../../../shared/protocol/tables.ts';
@@ -17,10 +17,10 @@ beforeAll(async () => {
 });
 afterAll(() => world.servers.stop());
 
-/** Enough for several marks. */
+/** Enough rows for several marks. */
 const ROWS = 2_200;
 
-/** Keys of one, two and three columns, by what the table is made of. */
+/** Tables with keys of one, two and three columns. */
 const KEYED: Record<string, { columns: string; key: string; row: string }> = {
   number: { columns: 'k int', key: 'k', row: 'n * 3' },
   text: { columns: 'k text', key: 'k', row: "md5(n::text) || case when n % 3 = 0 then 'É' else 'e' end" },
@@ -34,7 +34,7 @@ const KEYED: Record<string, { columns: string; key: string; row: string }> = {
   uuid: { columns: 'k uuid', key: 'k', row: 'md5(n::text)::uuid' },
   domain: { columns: 'k amount', key: 'k', row: 'n / 7.0' },
   double: { columns: 'k float8', key: 'k', row: 'sqrt(n)' },
-  moment: { columns: 'k timestamptz', key: 'k', row: "timestamptz '2026-01-01' + n * interval '1 hour'" },
+  timestamp: { columns: 'k timestamptz', key: 'k', row: "timestamptz '2026-01-01' + n * interval '1 hour'" },
   array: { columns: 'k int[]', key: 'k', row: 'array[n % 10, n]' },
   composite: { columns: 'k other, m int', key: 'k, m', row: 'row(n % 7, n)::other, n' },
   two: { columns: 'm text, k int', key: 'k, m', row: "'m' || n % 9, n / 9" },
@@ -65,11 +65,11 @@ describe.each(Object.entries(KEYED))('in the order of a key: %s', (about, { colu
     );
   });
 
-  test('any page is where it belongs, at first and when marks lead there', async () => {
+  test('every page is correct, with and without marks', async () => {
     for (const offset of [2_195, 1_500, 1_499, 1_000, 0, 1, 2_198, 1_001, 999]) await expectTruth(offset);
   });
 
-  test('marks are forgotten when rows came or went', async () => {
+  test('marks are forgotten when rows are inserted or deleted', async () => {
     await browser.owner(
       `delete from "${name}" where v in (select v from "${name}" order by ${order} limit 120)`,
     );
@@ -78,7 +78,7 @@ describe.each(Object.entries(KEYED))('in the order of a key: %s', (about, { colu
   });
 });
 
-test('pages have every row once, whichever way a reader goes', async () => {
+test('pages contain every row once, read forwards or backwards', async () => {
   const reach = async (offset: number) => (await browser.page('by two', offset)).rows.map(({ v }) => v);
   const offsets = Array.from({ length: Math.ceil((ROWS - 120) / 50) }, (_, n) => n * 50);
   const forwards: unknown[] = [];
@@ -90,7 +90,7 @@ test('pages have every row once, whichever way a reader goes', async () => {
   expect(backwards).toEqual(forwards);
 });
 
-test('marks are forgotten when a key changed', async () => {
+test('marks are forgotten when a key changes', async () => {
   await browser.owner(
     `create table moved (id int primary key, note text) with (fillfactor = 50);
      insert into moved select n, '' from generate_series(1, 2500) n`,
@@ -103,11 +103,28 @@ test('marks are forgotten when a key changed', async () => {
   expect(await first(2_002)).toBe(2_002);
 });
 
+test('a jump records marks, from which the next one begins', async () => {
+  await browser.owner(
+    'create table jumped (id int primary key); insert into jumped select generate_series(1, 5500)',
+  );
+  const { marks } = world.servers.host.rows;
+  const record = vi.spyOn(marks, 'record');
+  const jump = async (offset: number) => {
+    record.mockClear();
+    expect((await browser.page('jumped', offset, 1)).rows).toEqual([{ id: offset + 1 }]);
+    return record.mock.calls.map(([, , at]) => at);
+  };
+  expect(await jump(5_250)).toEqual([1_000, 2_000, 3_000, 4_000, 5_000]);
+  expect(await jump(5_200)).toEqual([]);
+  expect(await jump(3_999)).toEqual([]);
+  record.mockRestore();
+});
+
 test('a key is compared as its own type compares', async () => {
   expect(await browser.delete('by citext', ['a2000', 'A2000'], ['k'])).toEqual({ deleted: 1, missing: [1] });
 });
 
-test('where pages end', async () => {
+test('the last page, and pages beyond it', async () => {
   await browser.owner(
     'create table few (id int primary key); insert into few select generate_series(1, 100)',
   );
@@ -124,7 +141,7 @@ test('where pages end', async () => {
   expect(await about(Number.MAX_SAFE_INTEGER, 50)).toEqual([0, false]);
 });
 
-test('an estimate is told once PostgreSQL has one', async () => {
+test('the estimate is reported as soon as PostgreSQL has one', async () => {
   await browser.owner(
     'create table guessed (id int primary key); insert into guessed select generate_series(1, 9)',
   );
@@ -144,7 +161,7 @@ describe('without a primary key', () => {
     ),
   );
 
-  test('pages have every row once', async () => {
+  test('pages contain every row once', async () => {
     const pages: Page[] = [];
     for (let offset = 0; offset < 600; offset += 50) pages.push(await browser.page('keyless', offset));
     const seen = pages.flatMap(({ rows }) => rows.map(({ a }) => a));
@@ -153,7 +170,7 @@ describe('without a primary key', () => {
   });
 
   test.each([[['a']], [['a', 'b']], [['ctid']], [['nothing']], [['a', 'a']]])(
-    'nothing is changed by %j',
+    'no row can be changed by %j',
     async (primary_key) => {
       const id = primary_key.map(() => 1);
       await expect(
@@ -167,14 +184,14 @@ describe('without a primary key', () => {
     },
   );
 
-  test('a key over ranges names no single row', async () => {
+  test('a key over ranges does not identify a row', async () => {
     const key = ['room', 'during'];
     await expect(browser.delete('booked', [[1, 'empty']], key)).rejects.toMatchObject({
       code: 'KEY_NOT_UNIQUE',
     });
   });
 
-  test('one column that is unique and not null is a key, one that is not so is none', async () => {
+  test('one column is a key only if it is unique and not null', async () => {
     const change = { column: 'n', value: 7 };
     expect(await browser.update('by_name', { ...change, primary_key: ['name'], id: 'two' })).toMatchObject({
       n: 7,
@@ -189,7 +206,7 @@ describe('without a primary key', () => {
   });
 });
 
-describe('what is no plain table', () => {
+describe('partitioned tables, inheritance and views', () => {
   beforeAll(() =>
     browser.owner(
       `create table split (id int, part int, note text, primary key (id, part)) partition by list (part);
@@ -202,7 +219,7 @@ describe('what is no plain table', () => {
     ),
   );
 
-  test('a partitioned table is read and changed as one', async () => {
+  test('a partitioned table is read and changed as one table', async () => {
     const { rows } = await browser.page('split', 1_234, 2);
     expect(rows.map(({ id }) => id)).toEqual([1235, 1236]);
     const key = { primary_key: ['part', 'id'], id: [2, 1235] };
@@ -216,21 +233,21 @@ describe('what is no plain table', () => {
     expect((await browser.page('split', 1_234, 1)).rows).toEqual([{ id: 1236, part: 1, note: 'n1236' }]);
   });
 
-  test("a parent's key names none of the rows that its children hold", async () => {
+  test("a parent's key does not identify rows of its children", async () => {
     expect((await browser.page('parent')).rows).toEqual([{ id: 1, note: 'of the parent' }]);
     await browser.update('parent', { id: 1, column: 'note', value: 'new' });
     expect(await browser.delete('parent', [1])).toEqual({ deleted: 1, missing: [] });
     expect((await browser.page('child')).rows).toEqual([{ id: 1, note: 'of the child' }]);
   });
 
-  test.each(['seen', 'kept'])('%s is read, not changed', async (name) => {
+  test.each(['seen', 'kept'])('%s can be read, but not changed', async (name) => {
     expect((await browser.page(name, 0, 3)).rows).toHaveLength(3);
     await expect(browser.delete(name, [1])).rejects.toMatchObject({ code: 'KEY_NOT_UNIQUE' });
   });
 });
 
 describe('deleting', () => {
-  test('says which ids named no row, and takes one named twice for one', async () => {
+  test('reports ids that name no row, and counts an id that is given twice once', async () => {
     await browser.owner(
       'create table gone (id int primary key); insert into gone select generate_series(1, 9)',
     );
@@ -273,7 +290,7 @@ describe('large cells', () => {
     ),
   );
 
-  test('are cut at 64 KiB, between characters; bytes so that what is left is base64', async () => {
+  test('are cut at 64 KiB, between characters, and bytes to valid base64', async () => {
     const { rows } = await browser.page('large', 0, 1);
     expect(cut(rows[0]?.plain)).toBe('x'.repeat(CELL_BYTES_MAX));
     expect(Buffer.from(cut(rows[0]?.bytes), 'base64')).toEqual(Buffer.alloc(49_152, 0xab));
@@ -286,7 +303,7 @@ describe('large cells', () => {
     expect((await browser.page('edges', 4, 1)).rows[0]?.cell).toBe('🐘'.repeat(16_384));
   });
 
-  test('are compared in full, so that a cut value is never written back by mistake', async () => {
+  test('are compared in full, so that a cut value cannot be written back by mistake', async () => {
     const [row] = (await browser.page('large', 0, 1)).rows;
     await expect(
       browser.update('large', { column: 'plain', id: 1, value: 'new', expected: cut(row?.plain) }),
@@ -297,7 +314,7 @@ describe('large cells', () => {
     ).toMatchObject({ plain: 'new' });
   });
 
-  test('a page of them fits into one message, all of its rows', async () => {
+  test('are cut further until all rows of a page fit into one message', async () => {
     const page = await browser.page('heavy');
     expect(page.rows).toHaveLength(50);
     expect(page.has_more).toBe(true);
@@ -306,7 +323,7 @@ describe('large cells', () => {
     expect(sizeOf(await browser.page('edges'))).toBeLessThan(BOUNDS.messageBytes);
   });
 
-  test('rows of 1,600 columns come as many as fit', async () => {
+  test('as many rows of 1,600 columns are returned as fit into one message', async () => {
     const names = Array.from({ length: 1_599 }, (_, n) => `"a column with a rather long name, number ${n}"`);
     await browser.owner(
       `create table wide (id int primary key, ${names.map((name) => `${name} int default 1234567890`).join(', ')});
@@ -315,7 +332,7 @@ describe('large cells', () => {
     const seen: Cell[] = [];
     for (let more = true; more; ) {
       const page = await browser.page('wide', seen.length);
-      // As the link carries it: values alone.
+      // As it is sent over the link: values without names.
       const sent = { ...page, rows: page.rows.map((row) => Object.values(row)) };
       expect(sizeOf(sent)).toBeLessThan(BOUNDS.messageBytes);
       expect(page.rows.length).toBeGreaterThan(0);

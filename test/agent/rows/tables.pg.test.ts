@@ -23,7 +23,7 @@ afterAll(() => world.servers.stop());
 const namesOf = async (schema: string | null = null) =>
   (await browser.tables(schema)).tables.map((table) => `${table.schema}.${table.name}`);
 
-test('tables and views are told with their columns and keys', async () => {
+test('tables and views are listed with their columns and keys', async () => {
   const { tables, has_more } = await browser.tables('public');
   expect(has_more).toBe(false);
   expect(tables.map(({ name, kind }) => [name, kind])).toEqual([
@@ -49,7 +49,7 @@ test('tables and views are told with their columns and keys', async () => {
   expect(tables[2]?.columns.map(({ type }) => type)).toEqual(['integer', 'integer', 'character varying(20)']);
 });
 
-test("without a schema all are listed but the system's, whatever their names", async () => {
+test('without a schema, the tables of all schemas but the system’s are listed', async () => {
   expect(await namesOf()).toEqual([
     'Größe. "x" --.select; drop table author',
     'public.author',
@@ -62,13 +62,13 @@ test("without a schema all are listed but the system's, whatever their names", a
   expect(await namesOf("public' or true --")).toEqual([]);
 });
 
-test('what the login may not read is as if it were not there', async () => {
+test('a table or column that the login may not read is treated as absent', async () => {
   const login = loginName(world.main.branch_id, 'read_write');
   await browser.owner(
     `create table secret (id int primary key); revoke all on secret from public;
-     create table partly (id int primary key, open text, shut text);
+     create table partly (id int primary key, open text, hidden text);
      create schema closed; create table closed.inside (id int);
-     insert into partly values (1, 'open', 'shut')`,
+     insert into partly values (1, 'open', 'hidden')`,
   );
   const [found] = await world.servers.query<{ rolname: string }>(
     "select rolname from pg_roles where rolname ~ '^g_.*_rw$' and pg_has_role($1, oid, 'member')",
@@ -91,7 +91,7 @@ test('what the login may not read is as if it were not there', async () => {
   }
 });
 
-test('a table that a session has for itself keeps nobody from the list', async () => {
+test('a table that a session has locked exclusively does not block the list', async () => {
   const owner = await connect(world.servers.host, 'direct', world.main, 'owner');
   await owner.query('begin; lock table author in access exclusive mode');
   const { tables } = await browser.tables('public');
@@ -103,7 +103,7 @@ test('a table that a session has for itself keeps nobody from the list', async (
   await owner.end();
 });
 
-test('thousands of tables come in parts that fit into a message each', async () => {
+test('thousands of tables are listed in parts, each of which fits into a message', async () => {
   await browser.owner(
     `create schema many;
      do $$ begin for n in 1..1500 loop

@@ -3,7 +3,7 @@ import type { Scalar } from '../../../shared/protocol/tables.ts';
 import { startHostWithProject } from '../../support/host/host-project.ts';
 import { Browser } from '../../support/host/host-rows.ts';
 
-/** Values of every type that PostgreSQL brings along and that a column can be given; strange ones where there are. */
+/** Values of every built-in type that a column can have, unusual ones included. */
 const BUILT_IN: Record<string, string[]> = {
   bool: ['true', 'false'],
   bytea: ["'\\x00ff10'", "''", String.raw`'\xe4f6fc'`],
@@ -82,7 +82,7 @@ const BUILT_IN: Record<string, string[]> = {
   int8multirange: ["'{[1,2),[5,)}'"],
 };
 
-/** Of a tenant's own making, and arrays. */
+/** Types that a tenant made, and arrays. */
 const OWN: Record<string, string[]> = {
   'int[]': ["'{1,NULL,3}'", "'{}'", "'[2:3]={7,8}'"],
   'text[]': [`'{"a,b","c\\"d",NULL,"NULL",""}'`],
@@ -115,7 +115,7 @@ const SETUP = `
   create type strange.floats as range (subtype = float8);
 `;
 
-/** Types that no column can be given a value of. */
+/** Types of which a column cannot be given a value. */
 const WITHOUT_INPUT = [
   'gtsvector',
   'pg_brin_bloom_summary',
@@ -154,7 +154,7 @@ beforeAll(async () => {
 });
 afterAll(() => world.servers.stop());
 
-test('these are all types there are', async () => {
+test('the lists above contain every built-in type', async () => {
   const rows = await browser.owner(
     `select typname from pg_type where typnamespace = 'pg_catalog'::regnamespace and typtype in ('b', 'r', 'm')
        and typcategory <> 'A' and typname not like '\\_%' order by 1`,
@@ -163,24 +163,27 @@ test('these are all types there are', async () => {
   expect(rows.map(({ typname }) => typname).filter((name) => !known.includes(name))).toEqual([]);
 });
 
-test.each(COLUMNS)('$type: what was read is written back and is the same', async ({ table, values }) => {
-  const content = () => browser.owner(`select t::text from ${table} t order by id`);
-  const before = await content();
-  const { rows } = await browser.page(table);
-  expect(rows).toHaveLength(values.length);
-  for (const row of rows) {
-    // Through JSON, as a client gets and sends it.
-    const { id, value } = JSON.parse(JSON.stringify(row)) as { id: number; value: Scalar };
-    expect(value).not.toBeNull();
-    const change = { column: 'value', id };
-    expect(await browser.update(table, { ...change, value: null, expected: value })).toEqual({
-      id,
-      value: null,
-    });
-    expect(await browser.update(table, { ...change, value, expected: null })).toStrictEqual(row);
-  }
-  expect(await content()).toEqual(before);
-});
+test.each(COLUMNS)(
+  '$type: a value that was read can be written back and is the same',
+  async ({ table, values }) => {
+    const content = () => browser.owner(`select t::text from ${table} t order by id`);
+    const before = await content();
+    const { rows } = await browser.page(table);
+    expect(rows).toHaveLength(values.length);
+    for (const row of rows) {
+      // Through JSON, as a client receives and sends it.
+      const { id, value } = JSON.parse(JSON.stringify(row)) as { id: number; value: Scalar };
+      expect(value).not.toBeNull();
+      const change = { column: 'value', id };
+      expect(await browser.update(table, { ...change, value: null, expected: value })).toEqual({
+        id,
+        value: null,
+      });
+      expect(await browser.update(table, { ...change, value, expected: null })).toStrictEqual(row);
+    }
+    expect(await content()).toEqual(before);
+  },
+);
 
 test.each<[string, unknown]>([
   ['int4', 2147483647],
@@ -196,12 +199,12 @@ test.each<[string, unknown]>([
   ['timestamptz', '2026-02-28 07:04:56.789+00'],
   ['regclass', 'strange."Kunden Ü"'],
   ['strange.mood[]', '{good,"so \\"so\\""}'],
-])('%s has the form %j', async (wanted, form) => {
+])('a value of %s is represented as %j', async (wanted, form) => {
   const { rows } = await browser.page(COLUMNS.find(({ type }) => type === wanted)?.table ?? '');
   expect(rows.map(({ value }) => value)).toContainEqual(form);
 });
 
-test('columns tell their types, with the schema of those that are the tenant’s', async () => {
+test('columns have the names of their types, with the schema of a tenant’s type', async () => {
   const { columns } = await browser.page('made');
   expect(columns).toContainEqual({
     name: 'mood',
@@ -218,19 +221,19 @@ test('columns tell their types, with the schema of those that are the tenant’s
   });
 });
 
-describe('what PostgreSQL refuses comes in its words', () => {
+describe('a value that PostgreSQL refuses is refused with its message', () => {
   test.each<[string, string, Scalar | null, string, RegExp]>([
     ['a generated column', 'double', 3, '428C9', /DEFAULT/],
     ['a virtual column', 'virtual', 3, '428C9', /DEFAULT/],
     ['an identity column', 'id', 7, '428C9', /DEFAULT/],
-    ['null where there must be a value', 'price', null, '23502', /null value/],
+    ['null in a column that is not null', 'price', null, '23502', /null value/],
     ['a text that is too long', 'small', 'abcd', '22001', /too long/],
     ['a value its domain refuses', 'even', 3, '23514', /check constraint/],
-    ['a word that is none of the enum', 'mood', 'bad', '22P02', /enum/],
+    ['a text that is not in the enum', 'mood', 'bad', '22P02', /enum/],
     ['a number that is too large', 'price_exact', '12345.67', '22003', /overflow/],
-    ['a text that is no number', 'price', 'ten', '22P02', /integer/],
-    ['what is not base64', 'data', '%%', '22023', /base64/],
-    ['a character that PostgreSQL can’t keep', 'small', '\0', '22021', /0x00/],
+    ['a text that is not a number', 'price', 'ten', '22P02', /integer/],
+    ['a text that is not base64', 'data', '%%', '22023', /base64/],
+    ['a character that PostgreSQL cannot store', 'small', '\0', '22021', /0x00/],
   ])('%s', async (_, column, value, sqlstate, message) => {
     const before = await browser.page('made');
     await expect(browser.update('made', { column, id: 1, value })).rejects.toMatchObject({
@@ -241,7 +244,7 @@ describe('what PostgreSQL refuses comes in its words', () => {
     expect((await browser.page('made')).rows).toEqual(before.rows);
   });
 
-  test('numbers that JSON has damaged are not taken for others', async () => {
+  test('a number that lost digits in JSON is refused', async () => {
     for (const [column, value] of [
       ['n', 2 ** 60],
       ['price_exact', 0.1],
@@ -258,14 +261,14 @@ describe('what PostgreSQL refuses comes in its words', () => {
     });
   });
 
-  test('a column that is not there', async () => {
+  test('a column that does not exist is refused', async () => {
     await expect(browser.update('made', { column: 'nothing', id: 1, value: 1 })).rejects.toMatchObject({
       code: 'INVALID_CALL',
     });
   });
 });
 
-test('a changed row comes back whole, with what the change made of it', async () => {
+test('the whole changed row is returned, with its generated columns', async () => {
   expect(await browser.update('made', { column: 'price', id: 2, value: 21, expected: 20 })).toMatchObject({
     id: 2,
     price: 21,
@@ -274,7 +277,7 @@ test('a changed row comes back whole, with what the change made of it', async ()
   });
 });
 
-test('expected is compared as a value, null too, and what differs changes nothing', async () => {
+test('`expected` is compared as a value, also null, and a difference changes nothing', async () => {
   const flag = (value: Scalar | null, expected: Scalar | null) =>
     browser.update('made', { column: 'flag', id: 2, value, expected });
   await expect(flag(true, false)).rejects.toMatchObject({ code: 'ROW_CHANGED' });

@@ -13,7 +13,7 @@ afterAll(() => servers.stop());
 const sessions = () =>
   servers.query("SELECT datname FROM pg_stat_activity WHERE datname ~ '^db_' AND state IS NOT NULL");
 
-test('a branch that nobody uses keeps no connection from the others', async () => {
+test('an unused branch does not occupy connections', async () => {
   await new Project(servers.host).create('db_idle_prod', null);
   expect(await sessions()).toHaveLength(1);
   await eventually(async () => expect(await sessions()).toEqual([]), 30);

@@ -1,7 +1,7 @@
 import { ROLES, type Role } from '../../../edge/authentication/role.ts';
 import type { Operation } from '../operations.ts';
 
-/** One user each, who comes with every role in turn. Ada made what the others try to reach. */
+/** One user of each kind, who is given every role in turn. Ada made the resources that the others try to access. */
 export const USERS = {
   ada: { tenant: 'acme', email: 'ada@acme.example' },
   colleague: { tenant: 'acme', email: 'bob@acme.example' },
@@ -22,22 +22,22 @@ export const CALLERS: readonly Caller[] = (Object.keys(USERS) as User[]).flatMap
   ROLES.flatMap((role) => SCOPES.map((scope) => ({ user, role, scope }))),
 );
 
-/** `unknown`: the thing looks as if there were none. */
-type Verdict = 'allowed' | 'role' | 'scope' | 'unknown';
+/** `unknown`: the resource is reported as absent. */
+type Decision = 'allowed' | 'role' | 'scope' | 'unknown';
 
-/** Whether a role reaches what Ada made, given that it may do such a thing at all. */
+/** Whether the caller may access what Ada made, provided that its role permits the operation. */
 export const reachesAdas = ({ reaches }: Operation, { user, role }: Caller): boolean =>
   user === 'ada' || (user === 'colleague' && reaches[role] === 'all');
 
-/** What the operation's row says of this caller and Ada's things. */
-function verdictOn(operation: Operation, caller: Caller): Verdict {
+/** The decision that the operation's row implies for this caller and Ada's resources. */
+function decisionOn(operation: Operation, caller: Caller): Decision {
   if (!operation.reaches[caller.role]) return 'role';
   if (operation.scope === 'write' && caller.scope === 'read') return 'scope';
   return operation.ids.length === 0 || reachesAdas(operation, caller) ? 'allowed' : 'unknown';
 }
 
-/** The callers with one of these verdicts. */
-export const callersWith = (operation: Operation, ...verdicts: Verdict[]) =>
-  CALLERS.map((caller) => ({ ...caller, verdict: verdictOn(operation, caller) })).filter(({ verdict }) =>
-    verdicts.includes(verdict),
+/** The callers with one of these decisions. */
+export const callersWith = (operation: Operation, ...decisions: Decision[]) =>
+  CALLERS.map((caller) => ({ ...caller, decision: decisionOn(operation, caller) })).filter(({ decision }) =>
+    decisions.includes(decision),
   );

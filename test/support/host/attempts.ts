@@ -5,12 +5,12 @@ import type { TestHost } from './host.ts';
 import type { Branch, Port } from './host-project.ts';
 
 export const HERE = '127.0.0.1';
-/** The loopback network is a /8: this address is ours too, and no rule of a test admits it. */
+/** Another address of the loopback network, which no rule of a test admits. */
 export const OUTSIDE = '127.0.0.2';
 
 export type Outcome = 'in' | 'wrong password' | 'refused' | 'full';
 
-/** What both servers say, in their own words. */
+/** Messages of both servers. */
 const OUTCOMES: [RegExp, Outcome][] = [
   [/^(password|SASL) authentication failed/, 'wrong password'],
   [/^(pg_hba\.conf rejects connection|no pg_hba\.conf entry|login rejected)/, 'refused'],
@@ -36,7 +36,7 @@ export const targetOf = (
   database: branch.database,
 });
 
-/** What a branch's URL says. */
+/** The target of a branch's connection URL. */
 export function targetOfUrl(url: string): Target {
   const { port, username, password, pathname } = new URL(url);
   return {
@@ -47,7 +47,7 @@ export function targetOfUrl(url: string): Target {
   };
 }
 
-/** A client that connects from one of this machine's addresses; the caller ends it. */
+/** A client that connects from one of this machine's addresses. The caller ends it. */
 export async function connectFrom(address: string, target: Target): Promise<pg.Client> {
   const client = new pg.Client({
     ...target,
@@ -61,7 +61,7 @@ export async function connectFrom(address: string, target: Target): Promise<pg.C
   return client;
 }
 
-/** One attempt to connect, and how it ended. @throws what neither server says in such a case */
+/** Tries to connect once. @returns the outcome @throws an error that is none of the expected ones */
 export async function attempt(target: Target, address = HERE): Promise<Outcome> {
   try {
     const client = await connectFrom(address, target);
@@ -77,26 +77,26 @@ export async function attempt(target: Target, address = HERE): Promise<Outcome> 
 
 interface Course {
   address?: string;
-  /** Waits after each attempt until the next may be made. Left out: as fast as the servers answer. */
-  pace?: (outcome: Outcome) => Promise<unknown>;
+  /** Delays the next attempt. By default there is no delay. */
+  delay?: (outcome: Outcome) => Promise<unknown>;
 }
 
-/** That many, one after another. */
+/** Makes `count` attempts, one after another. */
 export async function attempts(
   count: number,
   target: Target,
-  { address, pace }: Course = {},
+  { address, delay }: Course = {},
 ): Promise<Outcome[]> {
   const outcomes: Outcome[] = [];
   while (outcomes.length < count) {
     const outcome = await attempt(target, address);
     outcomes.push(outcome);
-    await pace?.(outcome);
+    await delay?.(outcome);
   }
   return outcomes;
 }
 
-/** How many were not refused: their password was looked at. */
+/** Number of attempts that were not refused, so that their password was checked. */
 export const tried = (outcomes: readonly Outcome[]) =>
   outcomes.filter((outcome) => outcome === 'in' || outcome === 'wrong password').length;
 

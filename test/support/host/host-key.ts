@@ -23,7 +23,7 @@ export interface AnswerInput {
   [claim: string]: unknown;
 }
 
-/** An answer to the handshake's challenge; tests bend the claims and the header. */
+/** An answer to the handshake's challenge. Tests vary its claims and header. */
 export const signAnswer = (
   key: CryptoKey | Uint8Array,
   claims: AnswerInput,

@@ -13,18 +13,18 @@ export type Rule = Access['rules'][number];
 
 export const BUSY_WAIT_MS = 3_000;
 
-/** A branch as its client knows it. */
+/** A branch with the passwords that its client has. */
 export interface Branch extends Identity {
   passwords: Record<BranchRole, string>;
 }
 
-/** A project of the edge, played by a test: it makes the calls that the saga makes. */
+/** Makes the calls of the edge for one project, as its jobs do. */
 export class Project {
   readonly id: string;
   readonly #host: Host;
   readonly #rules: Rule[];
   revision = 1;
-  /** What its access says beside the rules. */
+  /** The project's access apart from its rules. */
   restrictions: Pick<Partial<Access>, 'write_blocked' | 'closed'> = {};
 
   constructor(
@@ -70,7 +70,7 @@ export class Project {
   drop = (branch: Branch) =>
     runOperation(this.#host, 'branch.drop', { ...identity(branch), job_id: randomUUID() });
 
-  /** All steps of a creation; the first two side by side, as the edge does it. */
+  /** All steps of a creation. The first two run concurrently, as the edge runs them. */
   async create(
     database: string,
     source: string | null,
@@ -90,11 +90,11 @@ export const identity = ({ job_id, project_id, branch_id, database }: Identity):
   database,
 });
 
-/** An operation's parameters as words for the control tool. */
+/** An operation's parameters as arguments of the control tool. */
 export const toolOptions = (params: Record<string, unknown>): string[] =>
   Object.entries(params).flatMap(([name, value]) => [`--${name.replaceAll('_', '-')}`, String(value)]);
 
-/** A host with one project, in whose `main` its owner has run `sql`. */
+/** A host with one project. Its owner has run `sql` in `main`. */
 export async function startHostWithProject(database: string, sql: string) {
   const servers = await startHost();
   const project = new Project(servers.host);
@@ -103,7 +103,7 @@ export async function startHostWithProject(database: string, sql: string) {
   return { servers, project, main };
 }
 
-/** Names of the databases that branches and clones have, finished or not. */
+/** Names of the databases of branches and clones, finalized or not. */
 export async function branchDatabases({ query }: TestHost): Promise<string[]> {
   const rows = await query<{ datname: string }>(
     "SELECT datname FROM pg_database WHERE datname ~ '^(db|bgjob)_' ORDER BY 1",
@@ -111,10 +111,10 @@ export async function branchDatabases({ query }: TestHost): Promise<string[]> {
   return rows.map(({ datname }) => datname);
 }
 
-/** How a client reaches a branch from outside. */
+/** The port through which a client connects to a branch. */
 export type Port = 'direct' | 'pooled';
 
-/** A client of the branch over TLS, as its connection URL says. The caller ends it. */
+/** A client that connects to the branch over TLS. The caller ends it. */
 export async function connect(
   { settings }: Host,
   port: Port,

@@ -4,7 +4,7 @@ import type { Method, Params, Result } from '../../../shared/protocol/operations
 import type { Cell, RowId, Scalar } from '../../../shared/protocol/tables.ts';
 import { asClient, type Branch } from './host-project.ts';
 
-/** A page as its reader sees it. */
+/** A page whose cells have the names of their columns. */
 export interface Page extends Omit<Result<'row.list'>, 'rows'> {
   rows: Record<string, Cell>[];
 }
@@ -17,7 +17,7 @@ interface Change {
   expected?: Scalar | null;
 }
 
-/** The table browser over one branch, as the edge asks for it. */
+/** Calls the row operations of one branch, as the edge does. */
 export class Browser {
   readonly #host: Host;
   readonly #branch: Branch;
@@ -64,4 +64,4 @@ export class Browser {
 }
 
 const named = (columns: Result<'row.list'>['columns'], row: Cell[]) =>
-  Object.fromEntries(columns.map(({ name }, place) => [name, row[place] ?? null]));
+  Object.fromEntries(columns.map(({ name }, index) => [name, row[index] ?? null]));

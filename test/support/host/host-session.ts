@@ -30,7 +30,7 @@ export async function connectOnHost(
   return client;
 }
 
-/** The kernel notes who connects when `connect` is called, which pg does before it returns. */
+/** The kernel records the user at the system call `connect`, which pg makes before it returns. */
 function asServerUser<T>(connect: () => T): T {
   if (process.getuid?.() !== 0) return connect();
   process.seteuid?.(serverUser().uid);

@@ -3,11 +3,11 @@ import { once } from 'node:events';
 import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { makeRulesFolder } from '../../../agent/access/rules-folder.ts';
 import { closeHost, type Host, openHost } from '../../../agent/host.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
+import { pollUntil } from '../../../agent/poll-until.ts';
 import {
   PLATFORM_ROLE,
   pgbouncerIni,
@@ -31,14 +31,14 @@ const START_WITHIN_MS = 10_000;
 type Part = 'postgres' | 'pooler';
 type ServerSocket = ServerLayout['postgres'];
 
-/** What one run of the control tool left. */
+/** Result of one run of the control tool. */
 export interface ToolRun {
   exitCode: number;
   stdout: string;
   stderr: string;
 }
 
-/** A throw-away database host: both servers, and the agent's functions over them. */
+/** A temporary database host: both servers, and the agent's functions over them. */
 export interface TestHost {
   host: Host;
   settings: AgentSettings;
@@ -46,19 +46,19 @@ export interface TestHost {
   /** Ends a server with `signal` and waits for its end. */
   end: (part: Part, signal: NodeJS.Signals) => Promise<void>;
   start: (part: Part) => Promise<void>;
-  /** Runs the control tool beside the agent, as the servers' user, to its end. */
+  /** Runs the control tool as the servers' user and waits for its end. */
   tool: (...args: string[]) => Promise<ToolRun>;
-  /** Starts the control tool; the caller waits for its end. */
+  /** Starts the control tool. The caller waits for its end. */
   spawnTool: (...args: string[]) => Promise<ChildProcess>;
-  /** A session of PostgreSQL's superuser in the agent's own database; the caller ends it. */
+  /** A session of PostgreSQL's superuser in the agent's own database. The caller ends it. */
   connect: () => Promise<pg.Client>;
-  /** What such a session reads. */
+  /** Runs one statement in such a session. */
   query: <Row extends pg.QueryResultRow>(sql: string, values?: unknown[]) => Promise<Row[]>;
   /** Stops everything and removes every file. */
   stop: () => Promise<void>;
 }
 
-/** Does `action` as root when this process began as root, for what the servers' user may not. */
+/** Runs `action` as root if this process was started by root. */
 function asRoot<T>(action: () => T): T {
   if (process.getuid?.() !== 0) return action();
   const user = process.geteuid?.() ?? 0;
@@ -71,8 +71,8 @@ function asRoot<T>(action: () => T): T {
 }
 
 /**
- * Starts PostgreSQL and PgBouncer with the product's own configuration. Started by root, this process goes on
- * as the servers' user until `stop`, so that both take it for the agent. Whatever fails, nothing is left running.
+ * Starts PostgreSQL and PgBouncer with the product's own configuration. A process started by root runs as the servers'
+ * user until `stop`, so that both servers treat it as the agent. After a failure nothing is left running.
  */
 export async function startHost(): Promise<TestHost> {
   const started = new AsyncDisposableStack();
@@ -84,7 +84,7 @@ export async function startHost(): Promise<TestHost> {
   }
 }
 
-/** @param started takes what has to end, in the order in which it was begun */
+/** @param started collects the clean-up, in the order of the start */
 async function startParts(started: AsyncDisposableStack): Promise<TestHost> {
   const user = serverUser();
   const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
@@ -122,7 +122,7 @@ async function startParts(started: AsyncDisposableStack): Promise<TestHost> {
     started.defer(() => process.seteuid?.(0));
   }
   await makeRulesFolder(layout.rulesDir);
-  // What is tested is the order of things after a killed process, not after a power cut.
+  // The tests kill processes; they do not simulate a loss of power.
   const forTests = 'fsync = off\nshared_buffers = 32MB\n';
   writeFileSync(join(dataDir, 'postgresql.auto.conf'), postgresqlConf(layout) + forTests);
   writeFileSync(join(dataDir, 'pg_hba.conf'), pgHbaConf(layout));
@@ -152,11 +152,11 @@ async function startParts(started: AsyncDisposableStack): Promise<TestHost> {
   };
   const running = new Map<Part, ChildProcess>();
 
-  /** Tried again while processes of a killed server still hold what the next one needs. */
+  /** Retries while processes of a killed server still occupy its port or files. */
   async function start(part: Part) {
     const { command, args, logIn } = commands[part];
     let complaint = '';
-    for (const deadline = Date.now() + START_WITHIN_MS; Date.now() < deadline; await sleep(10)) {
+    const isStarted = async () => {
       const child = running.get(part);
       if (!child || child.exitCode !== null) {
         const next = asRoot(() =>
@@ -169,9 +169,10 @@ async function startParts(started: AsyncDisposableStack): Promise<TestHost> {
       }
       const session = await logIn().catch(() => null);
       await session?.end();
-      if (session) return;
-    }
-    throw new Error(`${part} does not start: ${complaint}`);
+      return session !== null;
+    };
+    if (!(await pollUntil(isStarted, { within: START_WITHIN_MS, every: 10 })))
+      throw new Error(`${part} does not start: ${complaint}`);
   }
 
   async function end(part: Part, signal: NodeJS.Signals) {

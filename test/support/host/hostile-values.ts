@@ -3,7 +3,7 @@ import fc from 'fast-check';
 const seldom = <T>(arbitrary: fc.Arbitrary<T>) => ({ weight: 1, arbitrary });
 const often = <T>(arbitrary: fc.Arbitrary<T>) => ({ weight: 4, arbitrary });
 
-/** Fragments of every language that what clients send could end up in. */
+/** Fragments of every language into which a client's text could be inserted. */
 const FRAGMENTS = [
   '',
   ' ',
@@ -52,7 +52,7 @@ const FRAGMENTS = [
   'null',
   'undefined',
   '[object Object]',
-  // numbers that are not quite
+  // texts that resemble numbers
   'NaN',
   'Infinity',
   '-0',
@@ -63,7 +63,7 @@ const FRAGMENTS = [
   '99999999999999999999999999',
   '-1',
   '0.5',
-  // characters that something stumbles over
+  // characters that parsers handle badly
   '\0',
   'a\0b',
   '\r\nX-Injected: 1',
@@ -76,12 +76,12 @@ const FRAGMENTS = [
   '\u{1f468}\u200d\u{1f469}\u200d\u{1f467}',
 ] as const;
 
-/** As a cursor is spelled, but of moments and ids that no record has. */
+/** Well-formed cursors with timestamps and ids that no record has. */
 const cursors = fc
   .tuple(fc.oneof(fc.maxSafeInteger(), fc.double(), fc.string()), fc.oneof(fc.uuid(), fc.string()))
   .map((parts) => Buffer.from(JSON.stringify(parts)).toString('base64'));
 
-/** Text that nobody means well with. */
+/** Text as an attacker would send it. */
 export const hostileText: fc.Arbitrary<string> = fc.oneof(
   often(fc.constantFrom(...FRAGMENTS)),
   often(fc.string({ unit: 'binary' })),
@@ -102,7 +102,7 @@ const hostileValue: fc.Arbitrary<unknown> = fc.oneof(
   seldom(fc.jsonValue({ maxDepth: 4 })),
 );
 
-/** Fields that an object could be given on top. */
+/** Unexpected fields of an object. */
 const hostileField: fc.Arbitrary<readonly [string, unknown]> = fc.tuple(
   fc.oneof(
     fc.constantFrom('__proto__', 'constructor', 'prototype', 'id', 'tenant_id', 'status', 'role', 'limit'),
@@ -114,7 +114,7 @@ const hostileField: fc.Arbitrary<readonly [string, unknown]> = fc.tuple(
 const bytesOf = (text: string) => Buffer.from(text, 'utf8').toString('latin1');
 const nested = (open: string, close: string, depth: number) => open.repeat(depth) + close.repeat(depth);
 
-/** Bodies that are no JSON of an ordinary kind. Each character is a byte. */
+/** Unusual and invalid JSON bodies. Each character is a byte. */
 const RAW_BODIES = [
   '',
   ' ',
@@ -164,20 +164,20 @@ export const rawBody: fc.Arbitrary<string> = fc.oneof(
   seldom(fc.string({ unit: 'binary-ascii' })),
 );
 
-/** @returns the value as JSON, each character a byte */
+/** The value as JSON. Each character is a byte. */
 export const jsonOf = (value: unknown) => bytesOf(JSON.stringify(value));
 
-/** A valid object with one thing wrong. */
+/** A valid object with one error. */
 export const spoiled = (values: fc.Arbitrary<Record<string, unknown>>): fc.Arbitrary<unknown> =>
-  fc.tuple(values, hostileField, fc.nat(), fc.nat(3)).map(([value, [name, hostile], place, way]) => {
+  fc.tuple(values, hostileField, fc.nat(), fc.nat(3)).map(([value, [name, hostile], position, way]) => {
     const fields = Object.entries(value);
-    const at = fields.length > 0 ? place % fields.length : 0;
+    const at = fields.length > 0 ? position % fields.length : 0;
     const ways = [
       () => [...fields, [name, hostile]],
       () => fields.toSpliced(at, 1),
-      // What is wrong with a value is tried more often than what is wrong with names.
-      () => fields.map(([field, kept], n) => [field, n === at ? hostile : kept]),
-      () => fields.map(([field, kept], n) => [field, n === at ? hostile : kept]),
+      // Invalid values are tried more often than invalid names.
+      () => fields.map(([field, valid], n) => [field, n === at ? hostile : valid]),
+      () => fields.map(([field, valid], n) => [field, n === at ? hostile : valid]),
     ];
     return Object.fromEntries((ways[way] ?? ways[0])?.() ?? []);
   });

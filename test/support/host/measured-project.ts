@@ -9,14 +9,14 @@ import type { MonitorGateway } from '../worker/monitor-gateway.ts';
 const NOW = new Date();
 export const MIB = 1024 * 1024;
 
-/** A project on record with a quota of 1000 MiB, to be measured by the test. */
+/** A project in the database with a quota of 1000 MiB, which the test measures. */
 export async function measuredProject(
   gateway: MonitorGateway,
   more: Partial<typeof projects.$inferInsert> = {},
 ) {
   const db = openDatabase(gateway.database);
   const [id, userId, hostId] = [crypto.randomUUID(), crypto.randomUUID(), crypto.randomUUID()];
-  const moments = { createdAt: NOW, updatedAt: NOW };
+  const timestamps = { createdAt: NOW, updatedAt: NOW };
   await db.batch([
     db.insert(users).values({
       id: userId,
@@ -26,7 +26,7 @@ export async function measuredProject(
       role: 'owner',
       tenantId: 'acme',
       tenantSeenAt: NOW,
-      ...moments,
+      ...timestamps,
     }),
     db.insert(hosts).values({
       id: hostId,
@@ -46,7 +46,7 @@ export async function measuredProject(
       hostId,
       createdBy: userId,
       tenantId: 'acme',
-      ...moments,
+      ...timestamps,
       ...more,
     }),
   ]);
@@ -70,7 +70,7 @@ export async function measuredProject(
         lifespan: '7d',
         createdBy: userId,
         tenantId: 'acme',
-        ...moments,
+        ...timestamps,
       });
       return branchId;
     },

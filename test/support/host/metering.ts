@@ -5,9 +5,9 @@ import type { BranchMeasurement } from '../../../shared/measurement.ts';
 import type { TestHost } from './host.ts';
 import type { Branch } from './host-project.ts';
 
-const LOOK_EVERY_MS = 1_000;
+const POLL_EVERY_MS = 1_000;
 
-/** A session of the branch that has reported all it did. It is one more transaction. */
+/** Makes the session report its statistics immediately. It is one more transaction. */
 export const flush = (client: pg.Client) =>
   client.query('SELECT pg_stat_force_next_flush() FROM pg_database LIMIT 1');
 
@@ -19,7 +19,7 @@ export function branchIn({ measurements }: Round, { branch_id }: Branch): Branch
   return found;
 }
 
-/** A meter as the agent has it, of which a test reads one branch. */
+/** A meter like the agent's, of which a test reads one branch. */
 export class TestMeter {
   readonly meter: Meter;
 
@@ -31,24 +31,24 @@ export class TestMeter {
     return branchIn(await this.meter.measure(), branch);
   }
 
-  /** Looks around while `action` runs, as often as the agent does. */
+  /** Polls while `action` runs, as often as the agent does. */
   async pollDuring<T>(action: () => Promise<T>): Promise<T> {
     const done = new AbortController();
-    const looking = (async () => {
+    const polling = (async () => {
       while (!done.signal.aborted) {
         await this.meter.sample();
-        await sleep(LOOK_EVERY_MS);
+        await sleep(POLL_EVERY_MS);
       }
     })();
     try {
       return await action();
     } finally {
       done.abort();
-      await looking;
+      await polling;
     }
   }
 
-  /** What `action` adds to the branch's numbers. */
+  /** The change of the branch's numbers by `action`. */
   async gainBy(branch: Branch, action: () => Promise<unknown>): Promise<BranchMeasurement> {
     const before = await this.read(branch);
     await action();
