@@ -11,8 +11,8 @@ export interface BranchIdentity {
 }
 
 /**
- * Stores the branch's identity on the host before anything of it is made, so that whatever a crash leaves behind can
- * be named. `branch.prepare` and `branch.clone` both begin with it, concurrently.
+ * Stores the branch's identity on the host before anything of it is made, so that leftovers of a crash can be
+ * attributed to it. `branch.prepare` and `branch.clone` both begin with it, concurrently.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export async function claimBranch(db: Queryable, branch: BranchIdentity): Promise<void> {

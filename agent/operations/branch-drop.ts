@@ -8,7 +8,7 @@ import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 
 /**
- * Removes whatever exists of the branch: first access to it, then the database, then the logins. Waits for a
+ * Removes the branch as far as it exists: first access to it, then the database, then the logins. Waits for a
  * preparation or clone of the branch that still runs.
  */
 export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<Result<'branch.drop'>> {

@@ -10,7 +10,7 @@ import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts'
 /** Makes the branch's logins, rules and pooler entry. It runs concurrently with the branch's clone. */
 export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Promise<Record<string, never>> {
   return withLocks(host.sessions, [`prepare:${params.branch_id}`], async (session) => {
-    // In a transaction of its own: the concurrent clone waits until the claim is committed.
+    // Committed separately, because the concurrent clone waits for the claim.
     await claimBranch(session, params);
     await inTransaction(session, async () => {
       await ensureGroups(session, params.project_id);

@@ -253,6 +253,6 @@ test('doctor reports when attempts cannot be counted', async () => {
   await servers.query('SELECT pg_reload_conf()');
   renameSync(servers.settings.POOLER_LOG, `${servers.settings.POOLER_LOG}.away`);
   const { stdout } = await servers.tool('doctor');
-  expect(stdout).toContain('PostgreSQL does not log who connects');
-  expect(stdout).toContain("can't read both servers' logs");
+  expect(stdout).toContain('PostgreSQL does not log connections');
+  expect(stdout).toContain("cannot read both servers' logs");
 });
