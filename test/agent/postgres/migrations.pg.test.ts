@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { readBlockedBranches } from '../../../agent/attempts/blocked-branches.ts';
-import { NOTHING_USED } from '../../../agent/measurement/counters.ts';
+import { ZERO_TOTALS } from '../../../agent/measurement/counters.ts';
 import { makeAgentTables } from '../../../agent/postgres/agent-tables.ts';
 import { inDatabase } from '../../../agent/postgres/connect.ts';
 import { MIGRATIONS, migrate } from '../../../agent/postgres/migrations.ts';
@@ -195,7 +195,7 @@ describe('a database of the release before numbered migrations', () => {
       project: [{ write_blocked_since: null, unenforced: false }],
       branch: [{ closed: false }],
       login: [{ end_from: null }],
-      branch_usage: [{ branch_id: BRANCH, seen: null, totals: NOTHING_USED }],
+      branch_usage: [{ branch_id: BRANCH, seen: null, totals: ZERO_TOTALS }],
     });
   });
 
