@@ -5,20 +5,29 @@ import { z } from 'zod';
 const PAGE_DEFAULT = 50;
 const PAGE_MAX = 100;
 
-/** Opaque to clients: moment and id of the last record of a page. */
-const Cursor = z.string().transform((text, context) => {
-  try {
-    const [moment, id] = z.tuple([z.int(), z.uuid()]).parse(JSON.parse(atob(text)));
-    return { createdAt: new Date(moment), id };
-  } catch {
-    context.addIssue({ code: 'custom', message: 'not a cursor of this list' });
-    return z.NEVER;
-  }
-});
+/** Opaque to clients: creation time and id of the last record of a page. */
+const Cursor = z
+  .string()
+  .transform((text, context) => {
+    try {
+      const [createdAt, id] = z.tuple([z.int(), z.uuid()]).parse(JSON.parse(atob(text)));
+      return { createdAt: new Date(createdAt), id };
+    } catch {
+      context.addIssue({ code: 'custom', message: 'Invalid cursor: use next_cursor of this list.' });
+      return z.NEVER;
+    }
+  })
+  .meta({ description: 'The `next_cursor` of the previous page; omit it for the first page.' });
 
 /** Query parameters of every list. */
 export const PageQuery = z.strictObject({
-  limit: z.coerce.number().int().min(1).max(PAGE_MAX).default(PAGE_DEFAULT),
+  limit: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(PAGE_MAX)
+    .default(PAGE_DEFAULT)
+    .meta({ description: 'Number of records per page.' }),
   cursor: Cursor.optional(),
 });
 export type PageQuery = z.output<typeof PageQuery>;
@@ -33,7 +42,7 @@ const DIRECTIONS = {
   newest_first: { order: desc, beyond: lt },
 } as const;
 
-/** Order of a list, and the condition that leaves out what the pages before had. */
+/** The order of a list, and the condition that skips the records of earlier pages. */
 export function keyset(table: Keyset, direction: keyof typeof DIRECTIONS, { cursor }: PageQuery) {
   const { order, beyond } = DIRECTIONS[direction];
   return {
@@ -47,14 +56,17 @@ export function keyset(table: Keyset, direction: keyof typeof DIRECTIONS, { curs
   };
 }
 
-/** The answer of a list. */
+/** The response schema of a list. */
 export const pageOf = <N extends string, R extends z.ZodType>(name: N, record: R) =>
   z.strictObject({
     [name]: z.array(record),
-    next_cursor: z.string().nullable().meta({ description: 'For the next page; null on the last one.' }),
+    next_cursor: z
+      .string()
+      .nullable()
+      .meta({ description: 'The `cursor` of the next page; null on the last page.' }),
   } as { [K in N]: z.ZodArray<R> } & { next_cursor: z.ZodNullable<z.ZodString> });
 
-/** Cuts the page off one row more than its limit, and names where the next one starts. */
+/** Cuts rows to one page and derives the next cursor. @param rows one more than the limit, if there are that many */
 export function cutPage<R extends { createdAt: Date; id: string }>(rows: R[], { limit }: PageQuery) {
   const page = rows.slice(0, limit);
   const last = page.at(-1);

@@ -5,22 +5,36 @@ import type { AppEnv } from '../app-env.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
 const Count = z.int().min(0);
-const Details = z.array(z.strictObject({ path: z.string(), message: z.string() }));
+const Details = z
+  .array(
+    z.strictObject({
+      path: z.string().meta({ description: 'The field or query parameter, with dots between nested names.' }),
+      message: z.string(),
+    }),
+  )
+  .meta({ description: 'One entry per invalid value.' });
 
 interface Fields {
   shape: z.ZodRawShape;
   example: Record<string, unknown>;
 }
 
-/** A failure of long work, told to whoever waits for its end, names the job. */
+/** The failure of a job, as reported to the client that waits for the job. */
 const OF_A_JOB: Fields = {
-  shape: { job_id: z.uuid().optional().meta({ description: 'The job that failed, if it was one.' }) },
+  shape: {
+    job_id: z.uuid().optional().meta({ description: 'The job that failed, if a job caused this error.' }),
+  },
   example: {},
 };
 
-/** Fields that an error adds to the envelope, with an example of each. */
+/** Fields that an error adds to the envelope, each with an example. */
 const FIELDS: Partial<Record<FailureCode, Fields>> = {
-  FORBIDDEN: { shape: { required: z.string() }, example: { required: 'role owner, admin, operator' } },
+  FORBIDDEN: {
+    shape: {
+      required: z.string().meta({ description: 'The missing scope, or the roles that are allowed.' }),
+    },
+    example: { required: 'role owner, admin, operator' },
+  },
   VALIDATION_FAILED: {
     shape: { details: Details },
     example: {
@@ -28,15 +42,24 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     },
   },
   STATEMENT_REFUSED: {
-    shape: { sqlstate: z.string().meta({ description: 'Code of the error (PostgreSQL, appendix A).' }) },
+    shape: {
+      sqlstate: z.string().meta({ description: 'The SQLSTATE error code (PostgreSQL manual, appendix A).' }),
+    },
     example: { sqlstate: '23505', message: 'duplicate key value violates unique constraint "author_pkey"' },
   },
   DATABASE_NAME_TOO_LONG: {
-    shape: { length: Count, max_slug_length: Count },
+    shape: {
+      length: Count.meta({ description: 'Length of the database name that would result.' }),
+      max_slug_length: Count.meta({ description: 'Longest branch name that this project allows.' }),
+    },
     example: { length: 71, max_slug_length: 40 },
   },
   BRANCH_LIMIT_REACHED: {
-    shape: { limit: Count, current: Count, retry_after: z.null() },
+    shape: {
+      limit: Count,
+      current: Count,
+      retry_after: z.null().meta({ description: 'Always null: waiting does not help, delete a branch.' }),
+    },
     example: { limit: 10, current: 10, retry_after: null },
   },
   STORAGE_QUOTA_EXCEEDED: {
@@ -45,27 +68,33 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   },
   RULE_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 2000 } },
   STREAM_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
-  QUOTA_ABOVE_SELF_SERVICE_CAP: { shape: { limit: z.number() }, example: { limit: 5 } },
-  RATE_LIMITED: { shape: { retry_after: Count }, example: { retry_after: 12 } },
+  QUOTA_ABOVE_SELF_SERVICE_CAP: {
+    shape: { limit: z.number().meta({ description: 'The highest quota that users may set, in GiB.' }) },
+    example: { limit: 5 },
+  },
+  RATE_LIMITED: {
+    shape: { retry_after: Count.meta({ description: 'Seconds to wait before the next request.' }) },
+    example: { retry_after: 12 },
+  },
   NOT_FOUND: OF_A_JOB,
   SOURCE_BUSY: OF_A_JOB,
   SOURCE_NOT_ACTIVE: OF_A_JOB,
   HOST_UNAVAILABLE: OF_A_JOB,
   HOST_TIMEOUT: OF_A_JOB,
   IDEMPOTENCY_IN_FLIGHT: {
-    shape: { job_id: z.uuid().optional().meta({ description: 'The job of the first request.' }) },
+    shape: { job_id: z.uuid().optional().meta({ description: 'The job that the first request started.' }) },
     example: { job_id: '4c0e2f0a-4f7b-4e0e-9f0a-9a3c1d2e5b60' },
   },
 };
 
-/** Headers that the answers of a status add to those of every answer. */
+/** Headers that the responses of a status have in addition to those of every response. */
 const HEADERS_OF_STATUS: Partial<Record<number, HeaderName[]>> = {
   401: ['WWW-Authenticate'],
   429: ['Retry-After'],
   503: ['Retry-After'],
 };
 
-/** The envelope of an error (api.md, Conventions). */
+/** The error envelope: code, message, request id and the fields of that error. */
 function envelopeOf(code: FailureCode) {
   const { message } = FAILURES[code];
   const { shape, example } = FIELDS[code] ?? { shape: {}, example: {} };
@@ -78,7 +107,7 @@ function envelopeOf(code: FailureCode) {
 const RESPONSES = '#/components/responses/';
 const SEPARATOR = '.';
 
-/** The answer that these failures give, which have one status. */
+/** The response that describes these failures, which share one HTTP status. */
 function responseOf([code, ...others]: [FailureCode, ...FailureCode[]]) {
   const codes = [code, ...others];
   const envelopes = codes.map((name) => ({ $ref: `#/components/schemas/${name}` }));
@@ -91,7 +120,7 @@ function responseOf([code, ...others]: [FailureCode, ...FailureCode[]]) {
   };
 }
 
-/** By HTTP status, references to what `describeFailures` says of these failures. */
+/** References, by HTTP status, to the response components that `describeFailures` registers. */
 export function failureResponses(codes: readonly FailureCode[]) {
   const byStatus = Map.groupBy(new Set(codes), (code) => FAILURES[code].status);
   return Object.fromEntries(
@@ -99,7 +128,7 @@ export function failureResponses(codes: readonly FailureCode[]) {
   );
 }
 
-/** Adds all failures, and the answers that operations refer to. Operations repeat them too often to hold them. */
+/** Registers all error schemas and the failure responses that operations share as components. */
 export function describeFailures({ openAPIRegistry }: OpenAPIHono<AppEnv>): void {
   for (const code of Object.keys(FAILURES) as FailureCode[]) {
     openAPIRegistry.register(code, envelopeOf(code));

@@ -9,8 +9,8 @@ import { failureResponses } from './failure-responses.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
 /**
- * Whom an operation is for: users, as a row of the permission table says; everybody with an access token; whoever has
- * passed a first factor; whoever runs the platform; anybody.
+ * Who may call an operation: users that the named row of the permission table allows; every user with an access
+ * token (`signed_in`); a client that passed a first factor (`pre_auth`); the platform operator; everyone.
  */
 type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'public';
 
@@ -19,7 +19,7 @@ interface Operation extends RouteConfig {
   operationId: string;
   summary: string;
   tags: string[];
-  /** Beside those that come with the access and with what the request has. */
+  /** In addition to those that `operation` derives from the access and the request. */
   failures?: readonly FailureCode[];
 }
 
@@ -30,7 +30,7 @@ const ALWAYS: readonly FailureCode[] = [
   'LIMITER_UNAVAILABLE',
 ];
 
-const COME_WITH_ACCESS: Record<'user' | Exclude<Access, Action>, readonly FailureCode[]> = {
+const FAILURES_OF_ACCESS: Record<'user' | Exclude<Access, Action>, readonly FailureCode[]> = {
   user: ['UNAUTHENTICATED', 'FORBIDDEN', 'TENANT_REQUIRED', 'KEYS_UNAVAILABLE'],
   signed_in: ['UNAUTHENTICATED', 'KEYS_UNAVAILABLE'],
   pre_auth: ['UNAUTHENTICATED'],
@@ -38,13 +38,12 @@ const COME_WITH_ACCESS: Record<'user' | Exclude<Access, Action>, readonly Failur
   public: [],
 };
 
-/** The pipeline checks the secret by the path; an operation that stands elsewhere stays closed. */
+/** The pipeline checks the secret by path prefix, so an operation under another path is rejected here. */
 const requirePlatform: MiddlewareHandler<AppEnv> = async (c, next) => {
   if (!c.var.isPlatform) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of the platform');
   await next();
 };
 
-/** The same for those who are half signed in, and for those whose token is enough. */
 const requirePreAuth: MiddlewareHandler<AppEnv> = async (c, next) => {
   if (!c.var.preAuth) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of the second factor');
   await next();
@@ -62,32 +61,32 @@ const permit =
     await next();
   };
 
-/** Every body is taken for JSON; one that is left out, where it may be, is none. */
+/** `boundBody` marks every body as JSON, so an absent optional body has to be unmarked before it is parsed. */
 const allowNoBody: MiddlewareHandler<AppEnv> = async (c, next) => {
   if ((await c.req.text()) === '') c.req.raw.headers.delete('Content-Type');
   await next();
 };
 
-/** What the gateway checks before the handler, and says of it in its description. */
+/** The check that runs before the handler, and how the OpenAPI document describes it. */
 function guard(access: Access) {
-  if (access === 'public') return { failures: COME_WITH_ACCESS.public, middleware: null, security: [] };
+  if (access === 'public') return { failures: FAILURES_OF_ACCESS.public, middleware: null, security: [] };
   if (access === 'platform') {
     return {
-      failures: COME_WITH_ACCESS.platform,
+      failures: FAILURES_OF_ACCESS.platform,
       middleware: requirePlatform,
       security: [{ platform_secret: [] }],
     };
   }
   if (access === 'pre_auth') {
     return {
-      failures: COME_WITH_ACCESS.pre_auth,
+      failures: FAILURES_OF_ACCESS.pre_auth,
       middleware: requirePreAuth,
       security: [{ pre_auth_token: [] }],
     };
   }
   if (access === 'signed_in') {
     return {
-      failures: COME_WITH_ACCESS.signed_in,
+      failures: FAILURES_OF_ACCESS.signed_in,
       middleware: requireIdentity,
       security: [{ access_token: [] }],
       'x-action': 'signed_in',
@@ -95,7 +94,7 @@ function guard(access: Access) {
   }
   const { roles, scope } = requirement(access);
   return {
-    failures: COME_WITH_ACCESS.user,
+    failures: FAILURES_OF_ACCESS.user,
     middleware: permit(access),
     security: [{ access_token: [] }],
     'x-action': access,
@@ -105,8 +104,8 @@ function guard(access: Access) {
 }
 
 /**
- * One operation of the API: what is checked before its handler runs, and how the description tells of it.
- * The same schemas do both. What is not declared (a query parameter, a field) is refused.
+ * One operation of the API. The same schemas validate its requests and describe it in the OpenAPI document.
+ * Undeclared query parameters and fields are rejected.
  */
 export function operation<const O extends Operation>({ access, failures = [], ...route }: O) {
   const { failures: ofAccess, middleware: check, ...guarded } = guard(access);
@@ -115,7 +114,7 @@ export function operation<const O extends Operation>({ access, failures = [], ..
     ...ALWAYS,
     ...ofAccess,
     ...(params ? (['NOT_FOUND'] as const) : []),
-    // What is sent is read, also where nothing is to be sent.
+    // `boundBody` reads the body of every such request, even where the operation takes none.
     ...(method === 'get' ? [] : (['BAD_REQUEST', 'PAYLOAD_TOO_LARGE'] as const)),
     ...failures,
   ];
@@ -128,46 +127,46 @@ export function operation<const O extends Operation>({ access, failures = [], ..
   >;
 }
 
-/** A JSON body that a request must have. */
+/** A required JSON body. */
 export const jsonBody = <S extends z.ZodType>(schema: S) => ({
   required: true as const,
   content: { 'application/json': { schema } },
 });
 
-/** A JSON body that can be left out. */
+/** An optional JSON body. */
 export const optionalJsonBody = <S extends z.ZodType>(schema: S) => ({
   ...jsonBody(schema),
   required: false as const,
 });
 
-/** An answer with a JSON body. @param headers beside those of every answer */
+/** A response with a JSON body. @param headers in addition to those of every response */
 export const response = <S extends z.ZodType>(description: string, schema: S, ...headers: HeaderName[]) => ({
   description,
   headers: responseHeaders(...headers),
   content: { 'application/json': { schema } },
 });
 
-/** An answer without a body. */
+/** A response without a body. */
 export const emptyResponse = (description: string) => ({ description, headers: responseHeaders() });
 
 const detailsOf = (issue: z.core.$ZodIssue) => {
-  const named = (...more: string[]) => [...issue.path, ...more].join('.');
-  if (issue.code !== 'unrecognized_keys') return [{ path: named(), message: issue.message }];
-  return issue.keys.map((key) => ({ path: named(key), message: 'Unknown here' }));
+  const pathTo = (...keys: string[]) => [...issue.path, ...keys].join('.');
+  if (issue.code !== 'unrecognized_keys') return [{ path: pathTo(), message: issue.message }];
+  return issue.keys.map((key) => ({ path: pathTo(key), message: 'Unrecognized field.' }));
 };
 
-interface Reading {
+interface Validation {
   target: string;
   success: boolean;
   error?: schemas.ZodError;
 }
 
-/** Refuses what a schema refused: an id that is none names nothing, all else is told in detail. */
-function refuseInvalid({ target, success, error }: Reading): void {
+/** Maps a failed validation: a malformed id in the path is reported as not found, everything else in detail. */
+function rejectInvalid({ target, success, error }: Validation): void {
   if (success) return;
   if (target === 'param') throw new ApiError('NOT_FOUND');
   throw new ApiError('VALIDATION_FAILED', { details: error?.issues.flatMap(detailsOf) });
 }
 
-/** A set of operations, to be joined to the app. */
-export const operations = () => new OpenAPIHono<AppEnv>({ defaultHook: refuseInvalid });
+/** A router for a group of operations; `app.ts` mounts it. */
+export const operations = () => new OpenAPIHono<AppEnv>({ defaultHook: rejectInvalid });

@@ -4,54 +4,55 @@ import { REQUEST_ID_FORM } from './request-log.ts';
 
 const Count = { type: 'integer', minimum: 0 } as const;
 
-const ON_EVERY_ANSWER = {
+const ON_EVERY_RESPONSE = {
   'X-Request-Id': {
     required: true,
     schema: { type: 'string', pattern: REQUEST_ID_FORM.source },
-    description: 'Names the request in our log; a well-formed one of yours is kept.',
+    description:
+      'Identifies the request in the log of the gateway. A well-formed `X-Request-Id` of the request is reused.',
   },
   'X-RateLimit-Limit': {
     required: true,
     schema: Count,
-    description: 'Requests that the window allows.',
+    description: 'Requests allowed per window.',
   },
   'X-RateLimit-Remaining': {
     required: true,
     schema: Count,
-    description: 'Requests left in the window.',
+    description: 'Requests remaining in the current window.',
   },
   'X-RateLimit-Reset': {
     required: true,
     schema: Count,
-    description: 'When the window ends, in Unix seconds.',
+    description: 'End of the current window, in Unix seconds.',
   },
 } as const;
 
 const HEADERS = {
-  ...ON_EVERY_ANSWER,
+  ...ON_EVERY_RESPONSE,
   'WWW-Authenticate': {
     required: true,
     schema: { type: 'string' },
-    description: 'Asks for a bearer token (RFC 6750).',
+    description: 'Bearer authentication is required (RFC 6750).',
   },
   'Retry-After': {
     required: false,
     schema: Count,
-    description: 'Seconds after which to try again; left out where waiting does not help.',
+    description: 'Seconds to wait before the next attempt; absent when waiting does not help.',
   },
   'Idempotency-Replayed': {
     required: false,
     schema: { type: 'string', const: 'true' },
-    description: 'There when this is the answer that the key got before.',
+    description: 'Present when the response is the stored response of an earlier request with the same key.',
   },
 } as const;
 
 export type HeaderName = keyof typeof HEADERS;
 
-/** Headers of every answer, errors too, and `more`, as references to the document's components. */
+/** Headers of every response, including errors, and `more`, as references to the document's components. */
 export const responseHeaders = (...more: HeaderName[]) =>
   Object.fromEntries(
-    [...Object.keys(ON_EVERY_ANSWER), ...more].map((name) => [
+    [...Object.keys(ON_EVERY_RESPONSE), ...more].map((name) => [
       name,
       { $ref: `#/components/headers/${name}` },
     ]),

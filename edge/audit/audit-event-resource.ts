@@ -1,20 +1,31 @@
 import { z } from 'zod';
 import type { auditEvents } from '../database/schema.ts';
 
-/** What was done, by whom and from where. The service itself acts without an actor. */
+/** The public form of an audit event. Actions of the service itself have no actor. */
 export const AuditEvent = z
   .strictObject({
     id: z.uuid(),
-    name: z.string().meta({ example: 'branch.lifespan.changed' }),
-    actor_id: z.uuid().nullable(),
+    name: z.string().meta({ description: 'What was done.', example: 'branch.lifespan.changed' }),
+    actor_id: z
+      .uuid()
+      .nullable()
+      .meta({ description: 'The user; null for an action of the service itself.' }),
     actor_email: z.string().nullable().meta({ example: 'ada@example.com' }),
     tenant_id: z.string().meta({ example: 'acme' }),
     project_id: z.uuid().nullable(),
     branch_id: z.uuid().nullable(),
-    ip: z.string().nullable().meta({ example: '203.0.113.7' }),
+    ip: z.string().nullable().meta({ description: 'Client address of the request.', example: '203.0.113.7' }),
     user_agent: z.string().nullable().meta({ example: 'curl/8.9.1' }),
-    request_id: z.string().nullable().meta({ example: '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11' }),
-    metadata: z.record(z.string(), z.unknown()).meta({ example: { from: '7d', to: '1m' } }),
+    request_id: z
+      .string()
+      .nullable()
+      .meta({
+        description: '`X-Request-Id` of the request.',
+        example: '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11',
+      }),
+    metadata: z
+      .record(z.string(), z.unknown())
+      .meta({ description: 'Details that depend on `name`.', example: { from: '7d', to: '1m' } }),
     created_at: z.iso.datetime(),
   })
   .meta({ id: 'AuditEvent' });

@@ -13,33 +13,56 @@ const INFO = {
   license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
   description: `Managed PostgreSQL databases with copy-on-write branches.
 
-Authentication: send an access token as \`Authorization: Bearer <token>\`. Reading takes the scope \`branchgate:read\` or \`branchgate:write\`, everything else \`branchgate:write\`. Owners and admins reach all projects of their tenant, operators and viewers those they created. What you may not see looks like what does not exist.
+Authentication: send an access token as \`Authorization: Bearer <token>\`. Read operations require the scope \`branchgate:read\` or \`branchgate:write\`; all other operations require \`branchgate:write\`. Owners and admins can access every project of their tenant; operators and viewers can access the projects they created. A resource that you are not allowed to see is reported as not found.
 
-Signing in: in a browser, begin at \`/api/v1/auth/idp/login\`; a command line begins with \`/api/v1/auth/cli/start\`. Both end with the identity provider's tokens (PASETO v4.public). With a password or a code by mail, \`/api/v1/auth/login\` and \`/api/v1/auth/magic-link/verify\` answer with tokens (for an account of this gateway, its own JWTs), or with a \`pre_auth_token\`: send that as the bearer token to \`/api/v1/auth/2fa/…\`, which ends with tokens. It is good nowhere else. Keep the refresh token secret; \`/api/v1/auth/refresh\` gives new tokens for it. \`/api/v1/me\` says whose token it is.
+Signing in: a browser starts at \`/api/v1/auth/idp/login\`, a command line tool at \`/api/v1/auth/cli/start\`. Both return tokens of the identity provider (PASETO v4.public). To sign in with a password or an e-mail code, call \`/api/v1/auth/login\` or \`/api/v1/auth/magic-link/verify\`. They return either tokens (the gateway's own JWTs for accounts of this gateway) or a \`pre_auth_token\`. Send a \`pre_auth_token\` as the bearer token to \`/api/v1/auth/2fa/…\` to complete the second factor and get the tokens; no other operation accepts it. Keep the refresh token secret, and exchange it for new tokens at \`/api/v1/auth/refresh\`. \`/api/v1/me\` returns the user that a token belongs to.
 
-Errors: \`{ "error": "CODE", "message": "…", "request_id": "…" }\` and the fields of that error. Unknown fields and unknown query parameters are refused.
+Errors: the body is \`{ "error": "CODE", "message": "…", "request_id": "…" }\`, plus fields that depend on the error. Unrecognized fields and query parameters are rejected.
 
-Limits: 1000 reads and 200 writes a minute and project. Every answer says how many are left and when the window ends. After a 429 or 503 wait as many seconds as \`Retry-After\` says.
+Rate limits: 1000 reads and 200 writes per minute and project. Every response reports the remaining requests and the end of the current window. After a 429 or 503 response, wait the number of seconds in \`Retry-After\`.
 
-Repeating safely: send an \`Idempotency-Key\` with a request that makes something. The same key within 24 hours gets the first answer again, marked \`Idempotency-Replayed: true\`.
+Idempotency: send an \`Idempotency-Key\` with a request that creates something. Repeating the request with the same key within 24 hours returns the first response again, marked \`Idempotency-Replayed: true\`.
 
-Lists: \`limit\` (50, at most 100) and \`cursor\`; \`next_cursor\` leads to the next page and is null on the last one.`,
+Pagination: lists accept \`limit\` (default 50, maximum 100) and \`cursor\`. Pass \`next_cursor\` as \`cursor\` to get the next page; it is null on the last page.`,
 };
 
-/** What a bearer can be; operations say which they take. */
+/** The bearer tokens; each operation states which one it requires. */
 const BEARERS = {
-  access_token: "The identity provider's PASETO v4.public, or this gateway's JWT for an account of its own.",
-  pre_auth_token: 'Of a sign-in whose second step is due: 5 minutes, for a set-up 60.',
-  platform_secret: 'Of whoever runs the service.',
+  access_token:
+    'An access token of the identity provider (PASETO v4.public), or a JWT of this gateway for one of its own accounts.',
+  pre_auth_token:
+    'Returned by a sign-in that requires a second factor. Valid for 5 minutes, or for 60 minutes when the second factor must be set up first.',
+  platform_secret: 'The secret of the platform operator.',
+};
+
+/** The chapters of the reference. */
+const TAGS = {
+  Health: 'Liveness and readiness checks for load balancers and monitoring.',
+  Projects: 'A project holds one main database and its branches, on one database host.',
+  Branches: 'A branch is a copy-on-write clone of another branch, with its own database and logins.',
+  'Tables and rows': 'Reading and editing the rows of a branch without a database connection.',
+  'Network rules': 'The networks that may connect to the databases of a project.',
+  Metrics: 'Current values, history and live measurements of branches and projects.',
+  Jobs: 'The progress and outcome of long-running operations.',
+  Audit: 'A record of who did what in a tenant, and from where.',
+  'Sign-in': 'Sign-up, sign-in with a provider, a password or an e-mail code, second factors and sessions.',
+  Platform: 'Operations for the operator of the platform, authenticated by the platform secret.',
+  Agents: 'Operations used by the agent on a database host.',
+  Description: 'The description of this API.',
 };
 
 const tags = ['Description'];
 
-/** The description of all operations of `app`. */
+/** The OpenAPI document of all operations of `app`. */
 export const descriptionOf = (app: OpenAPIHono<AppEnv>): Document =>
-  app.getOpenAPI31Document({ openapi: '3.1.0', info: INFO, servers: [{ url: '/' }] });
+  app.getOpenAPI31Document({
+    openapi: '3.1.0',
+    info: INFO,
+    servers: [{ url: '/' }],
+    tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
+  });
 
-/** Adds the API's own description, as data and as a page, to the operations it describes. */
+/** Adds the operations that serve the API's own description, as a document and as a page. */
 export function describe(app: OpenAPIHono<AppEnv>): void {
   const { openAPIRegistry } = app;
   for (const [name, description] of Object.entries(BEARERS)) {
@@ -64,9 +87,9 @@ export function describe(app: OpenAPIHono<AppEnv>): void {
       operationId: 'getDescription',
       method: 'get',
       path: '/api/v1/openapi.json',
-      summary: 'This description, as OpenAPI 3.1',
+      summary: 'Get this description as an OpenAPI 3.1 document',
       tags,
-      responses: { 200: response('The document.', z.looseObject({ openapi: z.string() })) },
+      responses: { 200: response('The OpenAPI document.', z.looseObject({ openapi: z.string() })) },
     }),
     (c) => c.json(description() as { openapi: string }, 200),
   );
@@ -77,11 +100,11 @@ export function describe(app: OpenAPIHono<AppEnv>): void {
       operationId: 'readDescription',
       method: 'get',
       path: '/docs',
-      summary: 'This description, as a page',
+      summary: 'Get this description as an HTML page',
       tags,
       responses: {
         200: {
-          description: 'A page that loads nothing else.',
+          description: 'A self-contained page without scripts.',
           headers: responseHeaders(),
           content: { 'text/html': { schema: z.string() } },
         },
@@ -95,6 +118,6 @@ export function describe(app: OpenAPIHono<AppEnv>): void {
     },
   );
 
-  // Last, because it looks what the operations refer to.
+  // Runs last, because it collects the failures that the operations refer to.
   describeFailures(app);
 }

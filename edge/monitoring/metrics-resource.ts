@@ -10,19 +10,19 @@ import { type BranchValues, METRIC_NAMES, METRICS, type MetricName, type Point }
 const Count = z.int().nonnegative();
 const Ratio = z.number().min(0).max(1);
 const ObservedAt = z.iso.datetime().nullable().meta({
-  description: 'When the values were measured; null before the first measurement, all are 0 then.',
+  description: 'When the values were measured; null before the first measurement, when all values are 0.',
 });
 const Stale = z
   .boolean()
-  .meta({ description: 'The host is away, or measurements have not come.', example: false });
+  .meta({ description: 'The host is not connected, or measurements are overdue.', example: false });
 
 const Alert = z.strictObject({
   name: z.enum(ALERT_NAMES),
-  value: z.number().meta({ example: 0.93 }),
-  threshold: z.number().meta({ example: 0.9 }),
+  value: z.number().meta({ description: 'The current value.', example: 0.93 }),
+  threshold: z.number().meta({ description: 'The recommended threshold that it crossed.', example: 0.9 }),
 });
 
-/** Spec 2.6, and how fresh it is. */
+/** The summary of specification 2.6, and how recent it is. */
 export const MetricsSummary = z
   .strictObject({
     project_id: z.uuid(),
@@ -32,18 +32,24 @@ export const MetricsSummary = z
     metrics: z.strictObject({
       database_size_bytes: Count.meta({ example: 8_388_608 }),
       active_connections: Count.meta({ example: 4 }),
-      cache_hit_ratio: Ratio.meta({ example: 0.998 }),
+      cache_hit_ratio: Ratio.meta({
+        description: 'Share of block reads served from the buffer cache, from 0 to 1.',
+        example: 0.998,
+      }),
     }),
     usage: z.strictObject({
-      storageUsedBytes: Count.meta({ description: 'Of the whole project.', example: 25_165_824 }),
-      storageLimitBytes: Count.meta({ example: 268_435_456 }),
+      storageUsedBytes: Count.meta({
+        description: 'Total size of the active branches of the project.',
+        example: 25_165_824,
+      }),
+      storageLimitBytes: Count.meta({ description: 'Storage quota of the project.', example: 268_435_456 }),
     }),
     observed_at: ObservedAt,
     stale: Stale,
     alerts: z
       .array(Alert)
       .optional()
-      .meta({ description: 'With `include=alerts`: recommended thresholds that are passed.' }),
+      .meta({ description: 'Crossed alert thresholds; only with `include=alerts`.' }),
   })
   .meta({ id: 'MetricsSummary' });
 
@@ -51,7 +57,7 @@ export const MetricsSeries = z
   .strictObject({
     start: z.iso.datetime(),
     end: z.iso.datetime(),
-    step_seconds: z.int().meta({ example: 60 }),
+    step_seconds: z.int().meta({ description: 'Seconds between points.', example: 60 }),
     observed_at: ObservedAt,
     stale: Stale,
     series: z.array(
@@ -67,10 +73,13 @@ export const MetricsSeries = z
 export const ProjectUsage = z
   .strictObject({
     project_id: z.uuid(),
-    storage_used_bytes: Count.meta({ description: 'Active branches together.', example: 25_165_824 }),
-    storage_limit_bytes: Count.meta({ example: 268_435_456 }),
-    storage_quota_gib: z.number().meta({ example: 0.25 }),
-    usage_percent: z.number().meta({ example: 9.38 }),
+    storage_used_bytes: Count.meta({
+      description: 'Total size of the active branches.',
+      example: 25_165_824,
+    }),
+    storage_limit_bytes: Count.meta({ description: 'The quota in bytes.', example: 268_435_456 }),
+    storage_quota_gib: z.number().meta({ description: 'The quota in GiB.', example: 0.25 }),
+    usage_percent: z.number().meta({ description: 'Used share of the quota, in percent.', example: 9.38 }),
     storage_state: z.enum(STORAGE_STATES),
     observed_at: ObservedAt,
     stale: Stale,
@@ -87,13 +96,13 @@ export const ProjectUsage = z
 
 type Branch = Pick<BranchRow, 'id' | 'branchName' | 'databaseName'>;
 
-/** What is told of measurements; `stale` when the host is away or they have not come. */
+/** The last measurement; `stale` when the host is not connected or measurements are overdue. */
 export interface Measured {
   last: LastMeasurement | null;
   stale: boolean;
 }
 
-/** Nothing was read yet, so nothing was missed. */
+/** The cache hit ratio before the first read. */
 const NO_MISS = 1;
 
 const freshness = ({ last, stale }: Measured) => ({
@@ -101,7 +110,7 @@ const freshness = ({ last, stale }: Measured) => ({
   stale,
 });
 
-/** @param active the branches that count */
+/** @param active the active branches of the project, which count against its quota */
 export function metricsSummary(
   project: ProjectView,
   branch: BranchRow,
@@ -129,7 +138,7 @@ export function metricsSummary(
   };
 }
 
-/** The points as one series a metric; a value that was not measured is left out. */
+/** The points as one series per metric; values that were not measured are omitted. */
 export const metricsSeries = (
   { start, end, step }: Range,
   metrics: readonly MetricName[],
@@ -152,11 +161,11 @@ export const metricsSeries = (
 const sizeOf = (last: LastMeasurement | null, branchId: string) =>
   last?.branches[branchId]?.database_size_bytes ?? 0;
 
-/** Bytes of these branches together. */
+/** The total size of these branches, in bytes. */
 const usedBytes = (last: LastMeasurement | null, branches: readonly Branch[]): number =>
   branches.reduce((sum, { id }) => sum + sizeOf(last, id), 0);
 
-/** @param branches the ones that count */
+/** @param branches the active branches of the project, which count against its quota */
 export function projectUsage(
   project: ProjectView,
   branches: readonly Branch[],

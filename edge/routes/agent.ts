@@ -32,8 +32,9 @@ router.openapi(
     operationId: 'enrolHost',
     method: 'post',
     path: ENROLMENT_PATH,
-    summary: 'Give a host its key',
-    description: 'For agents. The one-time token that the platform gave out opens it.',
+    summary: 'Enrol a database host',
+    description:
+      'Used by agents. Registers the public key of the host, authenticated by the one-time enrolment token of `registerHost`.',
     tags,
     request: { body: jsonBody(Enrolment) },
     responses: { 200: response('The host is enrolled.', EnrolmentReply) },
@@ -49,7 +50,8 @@ router.openapi(
     method: 'get',
     path: LINK_PATH,
     summary: 'Open the link of a host',
-    description: "For agents: the upgrade to a WebSocket, in which a handshake with the host's key follows.",
+    description:
+      'Used by agents. Upgrades the connection to a WebSocket, in which the host authenticates with its key.',
     tags,
     request: { query: LinkQuery },
     responses: { 101: emptyResponse('The link is open.') },

@@ -8,8 +8,11 @@ import { auditEvents } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 
 const AuditQuery = PageQuery.extend({
-  project_id: z.uuid().toLowerCase().optional(),
-  name: z.union([z.enum(AUDIT_NAMES), z.string().regex(/^[a-z][a-z0-9_-]*\.cli\.login$/)]).optional(),
+  project_id: z.uuid().toLowerCase().optional().meta({ description: 'Only events of this project.' }),
+  name: z
+    .union([z.enum(AUDIT_NAMES), z.string().regex(/^[a-z][a-z0-9_-]*\.cli\.login$/)])
+    .optional()
+    .meta({ description: 'Only events of this name.' }),
 });
 
 export const auditRoutes = operations().openapi(
@@ -21,7 +24,7 @@ export const auditRoutes = operations().openapi(
     summary: "List the tenant's audit events, newest first",
     tags: ['Audit'],
     request: { query: AuditQuery },
-    responses: { 200: response('A page of events.', pageOf('audit_events', AuditEvent)) },
+    responses: { 200: response('A page of audit events.', pageOf('audit_events', AuditEvent)) },
   }),
   async (c) => {
     const query = c.req.valid('query');

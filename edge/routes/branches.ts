@@ -26,7 +26,7 @@ const NewBranch = z
       .toLowerCase()
       .nullable()
       .default(null)
-      .meta({ description: 'The branch to clone; null or left out: `main`.' }),
+      .meta({ description: 'The branch to clone. Default: `main`.' }),
     lifespan: LifespanSpelling.default(DEFAULT_LIFESPAN),
   })
   .meta({ example: { branch_name: 'checkout-redesign', lifespan: '7d' } });
@@ -35,14 +35,17 @@ const BranchChange = z.strictObject({ lifespan: LifespanSpelling }).meta({ examp
 
 const Lookup = z
   .strictObject({ name: z.string().max(100).optional(), id: z.uuid().toLowerCase().optional() })
-  .refine(({ name, id }) => (name === undefined) !== (id === undefined), 'give either name or id (a UUID)');
+  .refine(
+    ({ name, id }) => (name === undefined) !== (id === undefined),
+    'Provide exactly one of name and id.',
+  );
 
 const Deletion = z
   .strictObject({
     id: z.uuid(),
     status: z.literal('deleted'),
     deleted_at: z.iso.datetime(),
-    job_id: z.uuid().meta({ description: 'The job that drops the database.' }),
+    job_id: z.uuid().meta({ description: 'The job that drops the database of the branch.' }),
   })
   .meta({ id: 'BranchDeletion' });
 
@@ -54,12 +57,12 @@ router.openapi(
     operationId: 'createBranch',
     method: 'post',
     path: '/api/v1/projects/{project_id}/branches',
-    summary: 'Create a branch: a copy-on-write clone of a live branch',
+    summary: 'Create a branch',
     description:
-      'When the answer comes, the new credentials work on both ports. The address of the caller may connect to it at once.',
+      'Clones an active branch with copy-on-write. After a 201 response the credentials of the new branch work on both ports, and a network rule lets the address of the caller connect.',
     tags,
     request: { params: ProjectParams, headers: CreationHeaders, body: jsonBody(NewBranch) },
-    responses: { 201: response('The branch.', CreatedBranch, 'Idempotency-Replayed'), 202: PENDING },
+    responses: { 201: response('The new branch.', CreatedBranch, 'Idempotency-Replayed'), 202: PENDING },
     failures: [
       ...KEY_FAILURES,
       'DATABASE_NAME_TOO_LONG',
@@ -120,11 +123,11 @@ router.openapi(
     operationId: 'listBranches',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches',
-    summary: 'List branches, `main` first, then oldest first',
+    summary: 'List branches, `main` first, then the oldest first',
     tags,
     request: { params: ProjectParams },
     responses: {
-      200: response('Branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
+      200: response('All branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
     },
   }),
   async (c) => {
@@ -151,8 +154,11 @@ router.openapi(
     request: { params: ProjectParams, query: Lookup },
     responses: {
       200: response(
-        'Branches of that name or id; `is_duplicate` when there is one.',
-        z.strictObject({ matches: z.array(Branch), is_duplicate: z.boolean() }),
+        'The matching branches.',
+        z.strictObject({
+          matches: z.array(Branch),
+          is_duplicate: z.boolean().meta({ description: 'A branch with that name or id exists.' }),
+        }),
       ),
     },
   }),
@@ -176,10 +182,11 @@ router.openapi(
     operationId: 'updateBranch',
     method: 'patch',
     path: '/api/v1/projects/{project_id}/branches/{branch_id}',
-    summary: "Change a branch's lifespan, counted from now",
+    summary: 'Change the lifespan of a branch',
+    description: 'The new lifespan starts at the time of the request.',
     tags,
     request: { params: BranchParams, body: jsonBody(BranchChange) },
-    responses: { 200: response('The branch as it is now.', Branch) },
+    responses: { 200: response('The updated branch.', Branch) },
     failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED'],
   }),
   async (c) => {
@@ -204,7 +211,7 @@ router.openapi(
     method: 'delete',
     path: '/api/v1/projects/{project_id}/branches/{branch_id}',
     summary: 'Delete a branch',
-    description: 'Its name is free at once; its database is dropped by the job.',
+    description: 'Its name can be reused immediately. The job of the response drops its database.',
     tags,
     request: { params: BranchParams },
     responses: { 202: response('The branch is deleted.', Deletion) },

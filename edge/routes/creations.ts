@@ -13,7 +13,7 @@ import { found } from '../projects/project-access.ts';
 /** How long a client waits for a creation at most; then it gets 202 and the job. */
 const WAIT_MAX_SECONDS = 60;
 
-/** RFC 7240: a preference is never refused, and what is not understood of it is passed over. */
+/** Per RFC 7240, preferences are never rejected and unknown ones are ignored. */
 const Prefer = z
   .string()
   .default('')
@@ -22,14 +22,14 @@ const Prefer = z
     return Math.min(Number(asked ?? WAIT_MAX_SECONDS), WAIT_MAX_SECONDS) * 1000;
   })
   .meta({
-    description: `\`wait=N\`: how many seconds to wait for the end, 0 to ${WAIT_MAX_SECONDS}. What takes longer is answered with 202 and its job.`,
+    description: `\`wait=N\`: the number of seconds to wait for completion, 0 to ${WAIT_MAX_SECONDS}. A request that takes longer returns 202 with its job.`,
     example: 'wait=10',
   });
 
 /** Headers of a creation. */
 export const CreationHeaders = IdempotencyHeader.extend({ prefer: Prefer });
 
-export const PENDING = response('It takes longer than the client waits: the job that goes on with it.', Job);
+export const PENDING = response('Still in progress; poll this job.', Job);
 
 /** @throws ApiError the failure, if it is one */
 export function succeeded<T extends object>(outcome: T | { failure: Failure }): T {

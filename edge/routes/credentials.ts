@@ -26,7 +26,8 @@ const tags = ['Branches'];
 
 const CredentialsQuery = z.strictObject({
   role: z.enum(['read_only']).optional().meta({
-    description: 'The read-only login on both ports, instead of read-write (pooled) and owner (direct).',
+    description:
+      'Return the read-only login for both URLs. Default: the read-write login for the pooled URL, the owner for the direct URL.',
   }),
 });
 
@@ -63,9 +64,9 @@ router.openapi(
     operationId: 'getCredentials',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials',
-    summary: "A branch's connection URLs, with their passwords",
+    summary: 'Get the connection URLs of a branch',
     description:
-      'Each call is audited. Passwords open the database for writing, so this takes the scope for writing.',
+      'The URLs contain passwords. Because these allow writing to the database, the write scope is required, and each call is recorded in the audit log.',
     tags,
     request: { params: BranchRefParams, query: CredentialsQuery },
     responses: { 200: response('The connection URLs.', Credentials) },
@@ -90,9 +91,9 @@ router.openapi(
     operationId: 'rotateCredentials',
     method: 'post',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials/rotate',
-    summary: 'Give the owner and the read-write login new passwords',
+    summary: 'Replace the passwords of a branch',
     description:
-      'The old ones are refused at once and their sessions end. Five times an hour and branch. The read-only login keeps its password.',
+      'Sets new passwords for the owner and the read-write login. The old passwords stop working immediately and their database sessions end. The password of the read-only login does not change. Limited to five rotations per hour and branch.',
     tags,
     request: { params: BranchRefParams, headers: IdempotencyHeader },
     responses: {

@@ -32,23 +32,23 @@ const tags = ['Metrics'];
 
 const SummaryQuery = z.strictObject({
   include: z.enum(['alerts']).optional().meta({
-    description: 'Recommended alert thresholds that are passed: advice, computed as it is asked for.',
+    description: 'Adds the recommended alert thresholds that the current values cross.',
   }),
 });
 
 const SeriesQuery = z.strictObject({
-  metric: z.enum(METRIC_NAMES).optional().meta({ description: 'Left out: all metrics.' }),
+  metric: z.enum(METRIC_NAMES).optional().meta({ description: 'Only this metric. Default: all metrics.' }),
   ...SeriesRange,
 });
 
 const StreamQuery = z.strictObject({
   seconds: z.coerce.number().int().min(0).max(STREAM_SECONDS_MAX).default(STREAM_SECONDS_MAX).meta({
     description:
-      'How long the stream lasts. A client of server-sent events then asks for the next by itself.',
+      'Duration of the stream in seconds. Clients of server-sent events reconnect automatically when it ends.',
   }),
 });
 
-/** As browsers send it. What is no id of ours is passed over, and the stream begins with the last measurement. */
+/** As browsers send it. A malformed id is ignored, so that the stream begins with the last measurement. */
 const StreamHeaders = z.object({
   'last-event-id': z
     .string()
@@ -56,14 +56,14 @@ const StreamHeaders = z.object({
     .transform((text) => Date.parse(text) || null)
     .meta({
       description:
-        'Id of the last event that was heard: what came since is told first, as far as minutes are kept, at most the last 60.',
+        'The id of the last event that the client received. Missed measurements are replayed first, one per minute, up to 60.',
       example: '2026-01-31T12:00:00.000Z',
     }),
 });
 
 const EVENTS = {
   description:
-    'Events `measurement`: `id` is the moment, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement comes at once. Comments keep the connection open.',
+    'A stream of `measurement` events. `id` is the time of the measurement, `data` is `{ "project_id", "observed_at", "branches": [{ "branch_id", …metrics }] }`. The last measurement is sent immediately. Comments keep the connection open.',
   headers: responseHeaders(),
   content: { 'text/event-stream': { schema: z.string() } },
 };
@@ -134,10 +134,11 @@ router.openapi(
     operationId: 'getMetricsSummary',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/summary',
-    summary: "A branch's size, connections and cache hit ratio, and the project's usage",
+    summary: 'Get the current metrics of a branch',
+    description: 'Size, connections and cache hit ratio of the branch, and the storage usage of its project.',
     tags,
     request: { params: BranchRefParams, query: SummaryQuery },
-    responses: { 200: response('Spec 2.6, and when it was measured.', MetricsSummary) },
+    responses: { 200: response('The current metrics.', MetricsSummary) },
   }),
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
@@ -158,12 +159,12 @@ router.openapi(
     operationId: 'getMetrics',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics',
-    summary: 'Metrics of a branch over time',
+    summary: 'Get the metrics of a branch over time',
     description:
-      'Each value is that of the last measurement of its step, at its own moment; of connections it is the peak, of the cache hit ratio the mean of what is kept of the step. What is counted is counted since the branch was made.',
+      'Each point has the value and the timestamp of the last measurement within its step. `active_connections` is the maximum and `cache_hit_ratio` the mean of the step. Counters start at 0 when the branch is created and never decrease.',
     tags,
     request: { params: BranchRefParams, query: SeriesQuery },
-    responses: { 200: response('One series a metric, oldest value first.', MetricsSeries) },
+    responses: { 200: response('One series per metric, oldest value first.', MetricsSeries) },
   }),
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
@@ -187,10 +188,11 @@ router.openapi(
     operationId: 'getUsage',
     method: 'get',
     path: '/api/v1/projects/{project_id}/usage',
-    summary: "A project's storage: used, limit, state, and what each branch takes",
+    summary: 'Get the storage usage of a project',
+    description: 'Only active branches count against the storage quota.',
     tags,
     request: { params: ProjectParams },
-    responses: { 200: response('Active branches count.', ProjectUsage) },
+    responses: { 200: response('The usage of the project and of each active branch.', ProjectUsage) },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
@@ -206,7 +208,7 @@ router.openapi(
     ...stream,
     operationId: 'streamProjectMetrics',
     path: '/api/v1/projects/{project_id}/metrics/stream',
-    summary: 'Measurements of a project as they arrive, as server-sent events',
+    summary: 'Stream the measurements of a project as server-sent events',
     request: { params: ProjectParams, query: StreamQuery, headers: StreamHeaders },
   }),
   async (c) => {
@@ -221,7 +223,7 @@ router.openapi(
     ...stream,
     operationId: 'streamBranchMetrics',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/metrics/stream',
-    summary: 'Measurements of a branch as they arrive, as server-sent events',
+    summary: 'Stream the measurements of a branch as server-sent events',
     request: { params: BranchRefParams, query: StreamQuery, headers: StreamHeaders },
   }),
   async (c) => {

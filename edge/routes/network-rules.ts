@@ -23,7 +23,10 @@ const Cidr = z
     context.addIssue({ code: 'custom', message: reading.message });
     return z.NEVER;
   })
-  .meta({ description: 'A network or an address, IPv4 or IPv6.', example: '203.0.113.0/24' });
+  .meta({
+    description: 'An IPv4 or IPv6 network in CIDR notation, or a single address.',
+    example: '203.0.113.0/24',
+  });
 
 const BranchId = z.uuid().toLowerCase();
 
@@ -33,11 +36,13 @@ const NewRule = z
     description: z.string().max(200).nullable().default(null),
     branch_id: BranchId.nullable()
       .default(null)
-      .meta({ description: 'The one branch it is for; null: all branches of the project.' }),
+      .meta({ description: 'The branch that the rule applies to; null for all branches of the project.' }),
   })
   .meta({ example: { cidr: '203.0.113.0/24', description: 'Office' } });
 
-const RuleQuery = PageQuery.extend({ branch_id: BranchId.optional() });
+const RuleQuery = PageQuery.extend({
+  branch_id: BranchId.optional().meta({ description: 'Only rules of this branch.' }),
+});
 
 const Removal = z
   .strictObject({ id: z.uuid(), status: z.literal('pending') })
@@ -51,12 +56,13 @@ router.openapi(
     operationId: 'createNetworkRule',
     method: 'post',
     path: '/api/v1/projects/{project_id}/network-rules',
-    summary: 'Let a network connect',
+    summary: 'Create a network rule',
+    description: 'Allows a network to connect to the databases of a project, or of one branch.',
     tags,
     request: { params: ProjectParams, headers: IdempotencyHeader, body: jsonBody(NewRule) },
     responses: {
       201: response(
-        'Both ports obey it already, unless `status` is `pending`: the host is away.',
+        'The new rule. It is already in effect on both ports, unless its `status` is `pending` because the host is not connected.',
         NetworkRule,
         'Idempotency-Replayed',
       ),
@@ -124,15 +130,12 @@ router.openapi(
     operationId: 'deleteNetworkRule',
     method: 'delete',
     path: '/api/v1/projects/{project_id}/network-rules/{rule_id}',
-    summary: 'Remove a network rule',
+    summary: 'Delete a network rule',
     tags,
     request: { params: RuleParams },
     responses: {
-      202: response(
-        'The rule is gone from the record, but the host is away: its ports still obey it.',
-        Removal,
-      ),
-      204: emptyResponse('Both ports obey already.'),
+      202: response('The rule is deleted, but stays in effect until the host is connected again.', Removal),
+      204: emptyResponse('The rule is deleted and no longer in effect.'),
     },
   }),
   async (c) => {

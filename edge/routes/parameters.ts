@@ -1,14 +1,18 @@
 import { z } from 'zod';
 
-/** Path parameters. What is no UUID where one must stand names nothing: 404, not 422. */
+/** Path parameters. A malformed UUID is reported as 404, like an unknown one. */
 const Id = z.uuid().toLowerCase();
 
 export const ProjectParams = z.strictObject({ project_id: Id });
 export const BranchParams = z.strictObject({ project_id: Id, branch_id: Id });
-/** `branch_ref`: a branch's UUID or its name (spec 4.3). */
-export const BranchRefParams = z.strictObject({ project_id: Id, branch_ref: z.string() });
-/** `table`: a table's name, without its schema. */
-export const TableParams = BranchRefParams.extend({ table: z.string() });
+export const BranchRefParams = z.strictObject({
+  project_id: Id,
+  // Specification 4.3.
+  branch_ref: z.string().meta({ description: 'The id or the name of the branch.' }),
+});
+export const TableParams = BranchRefParams.extend({
+  table: z.string().meta({ description: 'The name of the table, without its schema.' }),
+});
 export const RuleParams = z.strictObject({ project_id: Id, rule_id: Id });
 export const JobParams = z.strictObject({ job_id: Id });
 export const HostParams = z.strictObject({ host_id: Id });

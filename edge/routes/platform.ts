@@ -10,12 +10,14 @@ import { CapsChange, changeCaps, ProjectCaps } from '../projects/change-caps.ts'
 import { found } from '../projects/project-access.ts';
 import { HostParams, ProjectParams } from './parameters.ts';
 
-/** Routes for whoever runs the platform, not for tenants. */
+/** Operations for the operator of the platform, not for tenants. */
 const tags = ['Platform'];
 
 const HostChange = z
   .strictObject({
-    draining: z.boolean().meta({ description: 'A draining host takes no new project; its projects go on.' }),
+    draining: z
+      .boolean()
+      .meta({ description: 'A draining host gets no new projects; its existing projects are not affected.' }),
   })
   .meta({ example: { draining: true } });
 
@@ -27,11 +29,14 @@ router.openapi(
     operationId: 'registerHost',
     method: 'post',
     path: '/platform/v1/hosts',
-    summary: 'Register a database host and get its one-time enrolment token',
-    description: 'Until the host is enrolled, the same name replaces what was said of it, and the token.',
+    summary: 'Register a database host',
+    description:
+      'Returns the one-time token with which the agent enrols the host. Registering the same name again before the enrolment replaces the earlier registration and its token.',
     tags,
     request: { body: jsonBody(NewHost) },
-    responses: { 201: response('The token is shown once and lasts an hour.', Registration) },
+    responses: {
+      201: response('The registration. The token is shown only here and expires in one hour.', Registration),
+    },
     failures: ['HOST_EXISTS'],
   }),
   async (c) => {
@@ -72,10 +77,10 @@ router.openapi(
     operationId: 'updateHost',
     method: 'patch',
     path: '/platform/v1/hosts/{host_id}',
-    summary: 'Drain a database host, or let it take projects again',
+    summary: 'Start or stop draining a database host',
     tags,
     request: { params: HostParams, body: jsonBody(HostChange) },
-    responses: { 200: response('The host as it is now.', Host) },
+    responses: { 200: response('The updated host.', Host) },
   }),
   async (c) => {
     const rows = await databaseOf(c)
@@ -93,11 +98,11 @@ router.openapi(
     operationId: 'updateProjectCaps',
     method: 'patch',
     path: '/platform/v1/projects/{project_id}',
-    summary: "Raise a project's caps on branches and storage",
-    description: 'Audited in the tenant of the project.',
+    summary: 'Change the branch and storage caps of a project',
+    description: 'The change is recorded in the audit log of the tenant that owns the project.',
     tags,
     request: { params: ProjectParams, body: jsonBody(CapsChange) },
-    responses: { 200: response('The caps as they are now.', ProjectCaps) },
+    responses: { 200: response('The updated caps.', ProjectCaps) },
   }),
   async (c) => c.json(await changeCaps(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
 );

@@ -42,7 +42,7 @@ const NewProject = z
 
 const ProjectChange = z
   .strictObject({ name: ProjectName.optional(), storage_quota_gib: StorageQuotaGib.optional() })
-  .refine((change) => Object.keys(change).length > 0, 'change at least one field')
+  .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { storage_quota_gib: 1 } });
 
 const KEY_SUFFIX_LENGTH = 4;
@@ -72,7 +72,7 @@ const change = {
   summary: 'Rename a project or change its storage quota',
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
-  responses: { 200: response('The project as it is now.', Project) },
+  responses: { 200: response('The updated project.', Project) },
   failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP'],
 } as const;
 
@@ -85,12 +85,11 @@ router.openapi(
     method: 'post',
     path: '/api/v1/projects',
     summary: 'Create a project and its main database',
-    description:
-      'The project starts in restricted mode: nobody connects from outside until a network rule is added.',
+    description: 'The databases of a new project accept no connections until a network rule is created.',
     tags,
     request: { headers: CreationHeaders, body: jsonBody(NewProject) },
     responses: {
-      201: response('The project, with its branch `main`.', CreatedProject, 'Idempotency-Replayed'),
+      201: response('The new project and its branch `main`.', CreatedProject, 'Idempotency-Replayed'),
       202: PENDING,
     },
     failures: [
@@ -141,7 +140,7 @@ router.openapi(
     method: 'get',
     path: '/api/v1/projects',
     summary: 'List projects, oldest first',
-    description: 'Owners and admins see all projects of the tenant, others those they created.',
+    description: 'Owners and admins see all projects of the tenant, other users the projects they created.',
     tags,
     request: { query: PageQuery },
     responses: { 200: response('A page of projects.', pageOf('projects', Project)) },
@@ -180,13 +179,14 @@ router.openapi(
   async (c) => c.json(await changeProject(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
 );
 
-// Spec 4.4 and section 9: the quota has a route of its own, without `/api`.
+// Specification 4.4 and 9 define a separate path for the quota, without `/api`.
 router.openapi(
   operation({
     ...change,
     operationId: 'updateProjectQuota',
     path: '/v1/projects/{project_id}',
-    summary: 'The same at the path of the storage quota',
+    summary: 'Rename a project or change its storage quota (alternative path)',
+    description: 'The same operation as `updateProject`.',
   }),
   async (c) => c.json(await changeProject(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
 );
@@ -197,10 +197,10 @@ router.openapi(
     operationId: 'deleteProject',
     method: 'delete',
     path: '/api/v1/projects/{project_id}',
-    summary: 'Delete a project with all its databases',
+    summary: 'Delete a project and all its databases',
     tags,
     request: { params: ProjectParams },
-    responses: { 202: response('The job that drops its databases and logins.', Job) },
+    responses: { 202: response('The job that drops the databases and logins of the project.', Job) },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');

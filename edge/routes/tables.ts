@@ -13,7 +13,7 @@ const tags = ['Tables and rows'];
 const TABLES_PATH = '/api/v1/projects/{project_id}/branches/{branch_ref}/tables';
 const ROWS_PATH = `${TABLES_PATH}/{table}/rows` as const;
 
-/** Parts of a list of tables, each as long as a message of the link: about 10,000 tables. */
+/** Messages of the link that one list of tables may take; together they hold about 10,000 tables. */
 const PARTS_MAX = 8;
 
 const OneTable = Table.meta({ id: 'Table' });
@@ -21,14 +21,23 @@ const Value = Scalar.nullable();
 const Values = z.record(z.string(), Value);
 
 const TablesQuery = z.strictObject({
-  schema: z.string().optional().meta({ description: "One schema; left out: all but the system's." }),
+  schema: z
+    .string()
+    .optional()
+    .meta({ description: 'Only tables of this schema. Default: all schemas except system schemas.' }),
 });
 const RowsQuery = z.strictObject({
-  schema: z.string().default('public').meta({ description: "The table's schema." }),
+  schema: z.string().default('public').meta({ description: 'The schema of the table.' }),
 });
 const PageQuery = RowsQuery.extend({
-  limit: z.coerce.number().int().min(1).max(ROWS_MAX).default(ROWS_MAX),
-  offset: z.coerce.number().int().min(0).default(0),
+  limit: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(ROWS_MAX)
+    .default(ROWS_MAX)
+    .meta({ description: 'Number of rows per page.' }),
+  offset: z.coerce.number().int().min(0).default(0).meta({ description: 'Number of rows to skip.' }),
 });
 
 const RowPage = z
@@ -36,22 +45,27 @@ const RowPage = z
     table: z.string(),
     schema: z.string(),
     columns: z.array(Column),
-    rows: z.array(Values).meta({ description: 'One object a row, its columns by name.' }),
+    rows: z.array(Values).meta({ description: 'One object per row, with values by column name.' }),
     limit: z.int(),
     offset: z.int(),
-    has_more: z.boolean(),
-    estimated_rows: z.int().nullable(),
+    has_more: z.boolean().meta({ description: 'There are rows after this page.' }),
+    estimated_rows: z
+      .int()
+      .nullable()
+      .meta({ description: 'Estimate of all rows of the table; null when there is none.' }),
     truncated: z
       .array(z.strictObject({ row: z.int(), column: z.string() }))
-      .meta({ description: 'Cells of which only the beginning is here. `row` is a place in `rows`.' }),
+      .meta({ description: 'Cells whose value was cut. `row` is an index in `rows`.' }),
   })
   .meta({ id: 'RowPage' });
 
 const KeyNames = z
   .union([z.string(), z.array(z.string()).min(1).max(32)])
-  .meta({ description: "The table's primary key, or one column that is unique and not null." });
+  .meta({
+    description: 'The column or columns of the primary key, or one column that is unique and not null.',
+  });
 const Id = z.union([Scalar, z.array(Scalar).min(1).max(32)]).meta({
-  description: 'The value of that column; of a composite key an array, in the order of `primary_key`.',
+  description: 'The key value of the row; for a composite key an array in the order of `primary_key`.',
 });
 
 const CellChange = z
@@ -61,7 +75,8 @@ const CellChange = z
     column: z.string(),
     value: Value,
     expected: Value.optional().meta({
-      description: 'The value last read: if the cell holds another one, nothing is changed.',
+      description:
+        'The value that the cell must currently have; otherwise the request fails and changes nothing.',
     }),
   })
   .meta({ example: { primary_key: 'id', id: 7, column: 'title', value: 'New title' } });
@@ -69,9 +84,7 @@ const CellChange = z
 const ChangedRow = z
   .strictObject({
     row: Values,
-    truncated: z
-      .array(z.string())
-      .meta({ description: 'Columns of which only the beginning of the value is here.' }),
+    truncated: z.array(z.string()).meta({ description: 'Columns whose value was cut.' }),
   })
   .meta({ id: 'ChangedRow' });
 
@@ -82,7 +95,7 @@ const RowDeletion = z
 const DeletedRows = z
   .strictObject({
     deleted: z.int(),
-    missing: z.array(Id).meta({ description: 'Those of `ids` that name no row.' }),
+    missing: z.array(Id).meta({ description: 'The entries of `ids` for which no row exists.' }),
   })
   .meta({ id: 'DeletedRows' });
 
@@ -94,7 +107,7 @@ const HOST_FAILURES = [
   'HOST_TIMEOUT',
 ] as const;
 
-const VALUES_EXPLAINED = `Integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are booleans, \`bytea\` is base64. Everything else is a string in PostgreSQL's own form: \`bigint\` and \`numeric\`, \`json\` and \`jsonb\`, dates, arrays, ranges. What was read can be written back as it is.`;
+const VALUES_EXPLAINED = `Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and \`bytea\` is base64. All other types are strings in PostgreSQL's text format, including \`bigint\`, \`numeric\`, \`json\`, \`jsonb\`, dates, arrays and ranges. A value that was read can be written back unchanged.`;
 
 /** The active branch of that reference, and what asks its host. @throws ApiError */
 async function branchOf(c: AppContext, projectId: string, reference: string, use: 'read' | 'change') {
@@ -128,12 +141,12 @@ router.openapi(
     operationId: 'listTables',
     method: 'get',
     path: TABLES_PATH,
-    summary: 'List tables and views, by schema and name',
+    summary: 'List tables and views, ordered by schema and name',
     tags,
     request: { params: BranchRefParams, query: TablesQuery },
     responses: {
       200: response(
-        'What the read-write login of the branch may read.',
+        'The tables and views that the read-write login of the branch can read.',
         z.strictObject({ tables: z.array(OneTable) }),
       ),
     },
@@ -162,11 +175,11 @@ router.openapi(
     operationId: 'listRows',
     method: 'get',
     path: ROWS_PATH,
-    summary: 'A page of rows, in the order of the primary key',
-    description: `${VALUES_EXPLAINED}\n\nA cell over 64 KiB is cut and listed in \`truncated\`; shorter ones are cut, too, when the page would be over 1 MiB. Without a primary key the rows come in no certain order.`,
+    summary: 'List rows, ordered by primary key',
+    description: `${VALUES_EXPLAINED}\n\nA cell over 64 KiB is cut and listed in \`truncated\`; shorter cells are also cut when the page would exceed 1 MiB. The order of the rows is undefined if the table has no primary key.`,
     tags,
     request: { params: TableParams, query: PageQuery },
-    responses: { 200: response('The page.', RowPage) },
+    responses: { 200: response('A page of rows.', RowPage) },
     failures: HOST_FAILURES,
   }),
   async (c) => {
@@ -204,7 +217,7 @@ router.openapi(
     description: VALUES_EXPLAINED,
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(CellChange) },
-    responses: { 200: response('The row as it is now.', ChangedRow) },
+    responses: { 200: response('The updated row.', ChangedRow) },
     failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
   }),
   async (c) => {
@@ -232,10 +245,11 @@ router.openapi(
     operationId: 'deleteRows',
     method: 'delete',
     path: ROWS_PATH,
-    summary: 'Delete rows, in one transaction',
+    summary: 'Delete rows',
+    description: 'Deletes all given rows in one transaction.',
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(RowDeletion) },
-    responses: { 200: response('How many are gone.', DeletedRows) },
+    responses: { 200: response('The number of deleted rows.', DeletedRows) },
     failures: [...HOST_FAILURES, 'WRITE_BLOCKED'],
   }),
   async (c) => {
