@@ -8,23 +8,23 @@ import { type Database, openDatabase } from './database/database.ts';
 import type { Env } from './env.ts';
 import type { LimitDecision } from './rate-limits/consume.ts';
 
-/** What the pipeline hands to routes. */
+/** The Hono context of routes and middleware. */
 export interface AppEnv {
   Bindings: Env;
   Variables: {
     requestId: string;
-    /** Of everybody with a valid access token; the principal, only with a tenant. */
+    /** Set for every valid access token; `principal` only if the token names a tenant. */
     identity: Identity;
     principal: Principal;
-    /** Whoever has passed a first factor and not yet the second. */
+    /** Set for a client that passed the first factor but not yet the second. */
     preAuth: PreAuth;
-    /** The caller has the platform's secret. */
+    /** The request has the platform's secret. */
     isPlatform: boolean;
-    /** How far the bearer may go with the route's action. */
+    /** The projects that the route's action may access: all of the tenant, or the user's own. */
     reach: Reach;
-    /** What the log says of a request that failed. */
+    /** Details of a failed request, for the log. */
     failed: { code: FailureCode; reason: string; stack?: string | undefined };
-    /** Whether the request is within its limit; being found out beside what it reads. */
+    /** Whether the request is within its limit; determined concurrently with what the request reads. */
     limitDecision: Promise<LimitDecision>;
   };
 }
@@ -33,7 +33,7 @@ export type AppContext = Context<AppEnv>;
 
 export const databaseOf = (context: AppContext): Database => openDatabase(context.env.DB);
 
-/** The address Cloudflare saw. Any other header with an address is the client's own word. */
+/** The client address as seen by Cloudflare. Clients can forge any other address header. */
 export const connectingIp = (context: AppContext): string | null =>
   context.req.header('cf-connecting-ip') ?? null;
 

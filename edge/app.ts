@@ -38,7 +38,7 @@ import { tableRoutes } from './routes/tables.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/materialize.ts';
 
-/** Paths that need no bearer token. Every other path does, whether a route stands there or not. */
+/** Paths that need no bearer token. Every other path does, whether it has a route or not. */
 const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/healthz$/,
   /^\/readyz$/,
@@ -46,15 +46,15 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/api\/v1\/openapi\.json$/,
   /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|login|signup|magic-link\/(?:start|verify)|cli\/(?:start|exchange)|refresh)$/,
 ];
-/** Agents prove who they are in the handshake of their link. */
+/** Agents authenticate in the handshake of their link. */
 const AGENT_PATHS = /^\/agent\/v1\//;
 const PLATFORM_PATHS = /^\/platform\/v1\//;
-/** Their bearer is half signed in: the pre-auth token is good here, and here alone. */
+/** The only paths that accept a pre-auth token. */
 const SECOND_FACTOR_PATHS = /^\/api\/v1\/auth\/2fa\//;
-/** For everybody with an access token, whether it names a tenant or not. */
+/** Paths that accept an access token without a tenant. */
 const OWN_PATHS = /^\/api\/v1\/(?:me|auth\/logout)$/;
 
-/** Answers are data, never a page that does something; the page at `/docs` says what it needs itself. */
+/** Responses are data, never an active page; the page at `/docs` sets its own policy. */
 const NO_PAGE = "default-src 'none'; frame-ancestors 'none'";
 
 const secure: MiddlewareHandler<AppEnv> = async (c, next) => {
@@ -90,12 +90,12 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
   return share(c, next);
 };
 
-/** Who asks decides what is checked, and what the request is counted against. */
+/** Authenticates the request by its path prefix, and counts it against the bucket of its caller. */
 const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   const { path } = c.req;
   const settings = readSettings(c.env);
   const authorization = c.req.header('authorization') ?? null;
-  if (PUBLIC_PATHS.some((form) => form.test(path))) {
+  if (PUBLIC_PATHS.some((pattern) => pattern.test(path))) {
     await enforceRequestLimit(c, bucketOf.public(connectingIp(c)));
   } else if (AGENT_PATHS.test(path)) {
     await enforceRequestLimit(c, bucketOf.agent(connectingIp(c)));
@@ -124,7 +124,7 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
 };
 
-/** The pipeline: name the request, know its caller and count it, route. */
+/** The middleware runs in this order: request id, log, headers, rate limit, CORS; then caller, writes, body. */
 const pipeline = operations();
 pipeline.use(assignRequestId, logRequest, secureHeaders(), secure, limitRequests, shareWithOrigins);
 pipeline.use(identifyCaller, enforceBeforeWrites, boundBody);

@@ -1,4 +1,4 @@
-/** A map that forgets what was longest unused when it would hold more than `limit` entries. */
+/** A map of at most `limit` entries that evicts the least recently used one. */
 export class BoundedMap<K, V> {
   readonly #entries = new Map<K, V>();
   readonly #limit: number;
@@ -13,12 +13,12 @@ export class BoundedMap<K, V> {
 
   get(key: K): V | undefined {
     const value = this.#entries.get(key);
-    if (value !== undefined) this.#putLast(key, value);
+    if (value !== undefined) this.#moveToEnd(key, value);
     return value;
   }
 
   set(key: K, value: V): void {
-    this.#putLast(key, value);
+    this.#moveToEnd(key, value);
     if (this.#entries.size <= this.#limit) return;
     for (const oldest of this.#entries.keys()) {
       this.#entries.delete(oldest);
@@ -26,8 +26,8 @@ export class BoundedMap<K, V> {
     }
   }
 
-  /** A `Map` keeps the order of insertion, so the first entry is the one longest unused. */
-  #putLast(key: K, value: V): void {
+  /** A `Map` iterates in insertion order, so the first entry is the least recently used one. */
+  #moveToEnd(key: K, value: V): void {
     this.#entries.delete(key);
     this.#entries.set(key, value);
   }

@@ -1,4 +1,4 @@
-/** One JSON object a line. Callers pass no token, password or request body. */
+/** Logs one JSON object per line. Callers must not pass tokens, passwords or request bodies. */
 export function logEvent(event: string, fields: Record<string, unknown> = {}): void {
   console.log(JSON.stringify({ event, ...fields }));
 }

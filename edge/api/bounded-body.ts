@@ -2,7 +2,7 @@ import type { MiddlewareHandler } from 'hono';
 import { ApiError } from '../errors.ts';
 
 const BODY_LIMIT = 1024 * 1024;
-/** How much of a body over the limit is read and thrown away: who is still sending does not hear the answer. */
+/** Bytes that are read of a body over the limit: a client does not see the response while it is still sending. */
 const DISCARD_LIMIT = 16 * BODY_LIMIT;
 
 async function readBounded(body: ReadableStream<Uint8Array>): Promise<Uint8Array> {
@@ -18,8 +18,8 @@ async function readBounded(body: ReadableStream<Uint8Array>): Promise<Uint8Array
 }
 
 /**
- * Reads the request's body as far as the limit. Every body is taken for JSON, whatever its type is said to be.
- * @throws ApiError PAYLOAD_TOO_LARGE, BAD_REQUEST for what is not UTF-8
+ * Reads the request body up to the limit. Every body is treated as JSON, whatever its `Content-Type`.
+ * @throws ApiError PAYLOAD_TOO_LARGE; BAD_REQUEST if the body is not UTF-8
  */
 export const boundBody: MiddlewareHandler = async (c, next) => {
   if (!['GET', 'HEAD', 'OPTIONS'].includes(c.req.method)) {

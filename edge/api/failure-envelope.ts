@@ -5,10 +5,10 @@ import type { AppContext, AppEnv } from '../app-env.ts';
 import { withoutValues } from '../database/query-error.ts';
 import { ApiError } from '../errors.ts';
 
-/** Seconds a client should wait before it tries again what failed with 503. */
+/** `Retry-After` of 503 responses. */
 const RETRY_AFTER_SECONDS = 5;
 
-/** The error envelope. What really happened goes to the log under the request id, never to the client. */
+/** Renders the error envelope. The underlying cause goes only to the log, under the request id. */
 export function renderFailure(c: AppContext, { code, fields }: Failure): Response {
   const { status, message } = FAILURES[code];
   if (status === 401) c.header('WWW-Authenticate', 'Bearer error="invalid_token"');
@@ -19,12 +19,12 @@ export function renderFailure(c: AppContext, { code, fields }: Failure): Respons
 
 function failureOf(error: Error): Failure {
   if (error instanceof ApiError) return error.failure;
-  // Hono's own word for JSON that does not parse.
+  // Thrown by Hono for JSON that does not parse.
   if (error instanceof HTTPException && error.status === 400) return { code: 'BAD_REQUEST' };
   return { code: 'INTERNAL' };
 }
 
-/** The client hears what failed, the log of the request also why. */
+/** Reports the failure to the client, and its reason to the log. */
 export const onError: ErrorHandler<AppEnv> = (error, c) => {
   const failure = failureOf(error);
   const { code } = failure;

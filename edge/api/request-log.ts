@@ -9,11 +9,11 @@ export const assignRequestId: MiddlewareHandler<AppEnv> = async (c, next) => {
   const given = c.req.header('x-request-id') ?? '';
   c.set('requestId', REQUEST_ID_FORM.test(given) ? given : crypto.randomUUID());
   await next();
-  // `c.header` would copy the whole answer each time, and make a stream of its body.
+  // `c.header` would copy the whole response and turn its body into a stream.
   c.res.headers.set('X-Request-Id', c.var.requestId);
 };
 
-/** One line a request. The route stands for its path: a path can hold what a client typed by mistake. */
+/** Logs one line per request, with the route instead of the path, which may contain a mistyped secret. */
 export const logRequest: MiddlewareHandler<AppEnv> = async (c, next) => {
   const start = Date.now();
   await next();

@@ -1,4 +1,4 @@
-/** Who does something, and from where; stands in the audit row of what they did. */
+/** The user and the origin of a request, as recorded in audit events. */
 export interface Actor {
   userId: string;
   email: string;
@@ -8,7 +8,7 @@ export interface Actor {
   requestId: string;
 }
 
-/** Who an audit row names: of what the service does by itself, the tenant alone. */
+/** The actor of an audit event; actions of the service itself have only a tenant. */
 export type AuditActor = Pick<Actor, 'tenantId'> & {
   [F in Exclude<keyof Actor, 'tenantId'>]: Actor[F] | null;
 };

@@ -16,13 +16,10 @@ export const AuditEvent = z
     branch_id: z.uuid().nullable(),
     ip: z.string().nullable().meta({ description: 'Client address of the request.', example: '203.0.113.7' }),
     user_agent: z.string().nullable().meta({ example: 'curl/8.9.1' }),
-    request_id: z
-      .string()
-      .nullable()
-      .meta({
-        description: '`X-Request-Id` of the request.',
-        example: '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11',
-      }),
+    request_id: z.string().nullable().meta({
+      description: '`X-Request-Id` of the request.',
+      example: '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11',
+    }),
     metadata: z
       .record(z.string(), z.unknown())
       .meta({ description: 'Details that depend on `name`.', example: { from: '7d', to: '1m' } }),

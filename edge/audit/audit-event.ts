@@ -1,7 +1,7 @@
 import type { auditEvents } from '../database/schema.ts';
 import type { AuditActor } from './actor.ts';
 
-/** Names of `audit_events` rows (spec section 6, and api.md under Monitoring and jobs). */
+/** Names of audit events: those of specification 6, and the gateway's own. */
 export const AUDIT_NAMES = [
   'branch.created',
   'branch.deleted',
@@ -27,14 +27,14 @@ export const AUDIT_NAMES = [
   'session.ended',
   'session.stolen',
 ] as const;
-/** The specification names the sign-in of a command line after the service: `<service>.cli.login`. */
+/** The specification includes the service name in the sign-in event of a command line: `<service>.cli.login`. */
 export type AuditName = (typeof AUDIT_NAMES)[number] | `${string}.cli.login`;
 
 type AuditRow = typeof auditEvents.$inferInsert;
 
 /**
- * The row that records an action; it is written in the same batch as what it records.
- * @param about `id`: fixed for events of a job, so that a repeated step can't double them
+ * The row of an audit event; it is written in the same batch as the action itself.
+ * @param about `id` is fixed for events of a job, so that a repeated step does not duplicate them
  */
 export function auditEvent(
   name: AuditName,

@@ -1,7 +1,7 @@
 import { bearerToken } from './bearer.ts';
 import { type Claims, checkTimes, readClaims } from './claims.ts';
 import { keyIdOf } from './footer.ts';
-import { KeyCache, type RequestMoment } from './key-cache.ts';
+import { KeyCache, type RequestTiming } from './key-cache.ts';
 import { type OwnTokenSettings, verifyOwnToken } from './own-tokens.ts';
 import { PASETO_HEADER, splitPaseto } from './paseto-form.ts';
 import type { Identity } from './principal.ts';
@@ -9,7 +9,7 @@ import { rejected } from './rejection.ts';
 import { mapRole } from './role.ts';
 import { isSignedBy } from './signature.ts';
 
-/** What of `settings.ts` matters here. The same object each time: the keys are remembered with it. */
+/** The settings used here. Callers pass the same object each time, because the keys are cached per object. */
 export interface AuthenticationSettings extends OwnTokenSettings {
   IDP_URL: string;
   BASE_IDP_KEY_ENDPOINT: string;
@@ -24,27 +24,27 @@ function keyCacheOf(settings: AuthenticationSettings): KeyCache {
 }
 
 /**
- * Who the bearer of this `Authorization` header is.
+ * The identity of the bearer of this `Authorization` header.
  * @throws ApiError UNAUTHENTICATED, its message the `RejectionReason`; KEYS_UNAVAILABLE
  */
 export async function authenticate(
   authorization: string | null,
-  context: { settings: AuthenticationSettings } & RequestMoment,
+  context: { settings: AuthenticationSettings } & RequestTiming,
 ): Promise<Identity> {
   return identityOf(bearerToken(authorization), context);
 }
 
 /**
- * Who the bearer of this access token is. The start of the token alone says who issued it and how it is checked; no
- * second way is ever tried.
+ * The identity of the bearer of this access token. The token's prefix alone selects its issuer and how it is
+ * verified; no other method is tried when that fails.
  * @throws as `authenticate`
  */
 export async function identityOf(
   token: string,
-  { settings, ...moment }: { settings: AuthenticationSettings } & RequestMoment,
+  { settings, ...timing }: { settings: AuthenticationSettings } & RequestTiming,
 ): Promise<Identity> {
-  if (!token.startsWith(PASETO_HEADER)) return ownIdentity(token, settings, moment.now);
-  const claims = await pasetoClaims(token, keyCacheOf(settings), moment);
+  if (!token.startsWith(PASETO_HEADER)) return ownIdentity(token, settings, timing.now);
+  const claims = await pasetoClaims(token, keyCacheOf(settings), timing);
   return {
     issuer: settings.IDP_URL,
     gid: claims.gid,
@@ -72,24 +72,24 @@ async function ownIdentity(token: string, settings: AuthenticationSettings, now:
   };
 }
 
-/** The claims of a PASETO; of one that was verified before, after a look at the clock alone. */
-async function pasetoClaims(token: string, keyCache: KeyCache, moment: RequestMoment): Promise<Claims> {
-  const ring = await keyCache.current(moment);
-  const remembered = ring?.verified.get(token);
-  if (!remembered) return verifyPaseto(token, keyCache, moment);
-  checkTimes(remembered, moment.now);
-  return remembered;
+/** The claims of a PASETO. A token that was verified before is checked only against the clock. */
+async function pasetoClaims(token: string, keyCache: KeyCache, timing: RequestTiming): Promise<Claims> {
+  const ring = await keyCache.current(timing);
+  const verified = ring?.verified.get(token);
+  if (!verified) return verifyPaseto(token, keyCache, timing);
+  checkTimes(verified, timing.now);
+  return verified;
 }
 
-async function verifyPaseto(token: string, keyCache: KeyCache, moment: RequestMoment): Promise<Claims> {
+async function verifyPaseto(token: string, keyCache: KeyCache, timing: RequestTiming): Promise<Claims> {
   const parts = splitPaseto(token);
   const kid = keyIdOf(parts.footer);
-  const { keys, verified } = await keyCache.ringFor(kid, moment);
+  const { keys, verified } = await keyCache.ringFor(kid, timing);
   const publicKey = keys.get(kid);
   if (!publicKey) throw rejected('key_unknown');
   if (!(await isSignedBy(publicKey, parts))) throw rejected('signature_wrong');
   const claims = readClaims(parts.message);
-  checkTimes(claims, moment.now);
+  checkTimes(claims, timing.now);
   verified.set(token, claims);
   return claims;
 }

@@ -1,10 +1,10 @@
 /**
- * RFC 4648 section 5 without padding. The bits that the last character leaves over must be zero, or one
- * signed token could be written in several ways.
+ * RFC 4648 section 5 without padding. The unused bits of the last character must be zero, so that a signed
+ * token has only one encoding.
  */
 const STRICT = /^(?:[\w-]{4})*(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?$/;
 
-/** The bytes, or null for anything but the one canonical spelling. */
+/** The decoded bytes, or null unless the text is the canonical encoding. */
 export function decodeBase64url(text: string): Uint8Array<ArrayBuffer> | null {
   if (!STRICT.test(text)) return null;
   const binary = atob(text.replaceAll('-', '+').replaceAll('_', '/'));

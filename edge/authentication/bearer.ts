@@ -1,6 +1,6 @@
 import { rejected } from './rejection.ts';
 
-/** Longest token that is looked at, in characters. Most have some hundreds; a pre-auth token can hold two others. */
+/** Longest accepted token, in characters. Most have a few hundred; a pre-auth token can contain two others. */
 const TOKEN_MAX = 8192;
 
 /** The token of an `Authorization` header (RFC 6750 section 2.1). @throws ApiError UNAUTHENTICATED */

@@ -2,31 +2,31 @@ import { z } from 'zod';
 import { parseJson } from './json.ts';
 import { rejected } from './rejection.ts';
 
-/** How far ahead of our clock the provider's may be (spec 2.8). It holds for `nbf` alone. */
+/** Tolerated lead of the provider's clock (specification 2.8). It applies to `nbf` only. */
 const SKEW_MS = 30_000;
 
-/** RFC 3339, as PASETO writes moments, or Unix seconds, as JWT does. */
-const Moment = z
+/** An RFC 3339 timestamp, as in PASETO, or Unix seconds, as in JWT. */
+const Timestamp = z
   .union([z.iso.datetime({ offset: true }), z.number().transform((seconds) => seconds * 1000)])
   .pipe(z.coerce.date());
 
 const Text = z.string().min(1).max(320);
 
-/** Spec 2.8. Other claims are left alone. */
+/** The claims of specification 2.8. Other claims are ignored. */
 const Claims = z.object({
   gid: Text,
   email: Text,
   role: Text,
   scp: z.array(z.string()).default([]),
-  exp: Moment,
-  nbf: Moment.optional(),
-  iat: Moment.optional(),
+  exp: Timestamp,
+  nbf: Timestamp.optional(),
+  iat: Timestamp.optional(),
   ctx: z.object({ tenant_id: Text.nullish() }).nullish(),
 });
 
 export type Claims = z.output<typeof Claims>;
 
-/** The claims of a message whose signature holds. @throws ApiError UNAUTHENTICATED */
+/** The claims of a message whose signature was verified. @throws ApiError UNAUTHENTICATED */
 export function readClaims(message: Uint8Array): Claims {
   const reading = Claims.safeParse(parseJson(message));
   if (!reading.success) throw rejected('claims_wrong');

@@ -1,13 +1,13 @@
 import { parseJson } from './json.ts';
 import { type PublicKeys, readKeyDocument } from './public-key.ts';
 
-/** Longest that the provider may take for the whole document. */
+/** Timeout for the whole key document. */
 export const KEY_FETCH_MS = 5_000;
 const DOCUMENT_MAX_BYTES = 64 * 1024;
 
 const LOOPBACK = new Set(['localhost', '127.0.0.1', '[::1]']);
 
-/** Who can change this answer on its way can sign in as anybody, so plain HTTP goes to this machine only. */
+/** An attacker who can modify this response can sign in as any user, so plain HTTP is limited to loopback. */
 function secureAddress(endpoint: string): URL {
   const address = new URL(endpoint);
   const secure =
@@ -17,19 +17,19 @@ function secureAddress(endpoint: string): URL {
 }
 
 /**
- * The provider's keys as they are now.
- * @throws Error when they can't be had in time, in the allowed size, or can't be read
+ * Fetches the current keys of the provider.
+ * @throws Error when the document is unavailable, too slow, too large or malformed
  */
 export async function fetchKeys(endpoint: string): Promise<PublicKeys> {
   const response = await fetch(secureAddress(endpoint), {
     headers: { accept: 'application/json' },
-    // A redirect could lead to another host, or to plain HTTP: it counts as a failure.
+    // A redirect could lead to another host or to plain HTTP, so it counts as a failure.
     redirect: 'manual',
     signal: AbortSignal.timeout(KEY_FETCH_MS),
   });
   if (response.status !== 200) {
     await response.body?.cancel();
-    throw new Error(`the key endpoint answered ${response.status}`);
+    throw new Error(`the key endpoint responded with status ${response.status}`);
   }
   return readKeyDocument(parseJson(await readBounded(response)));
 }

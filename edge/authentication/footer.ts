@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { parseJson } from './json.ts';
 import { rejected } from './rejection.ts';
 
-/** The footer is read before the signature is checked, so it is kept small. */
+/** The footer is parsed before the signature is checked, so its size is limited. */
 const FOOTER_MAX_BYTES = 1024;
 
 const Footer = z.object({
@@ -11,7 +11,7 @@ const Footer = z.object({
   typ: z.literal('paseto').optional(),
 });
 
-/** Id of the key that the token says it is signed with (spec 5.1). @throws ApiError UNAUTHENTICATED */
+/** The id of the signing key, as claimed by the token (specification 5.1). @throws ApiError UNAUTHENTICATED */
 export function keyIdOf(footer: Uint8Array): string {
   if (footer.length === 0) throw rejected('footer_missing');
   if (footer.length > FOOTER_MAX_BYTES) throw rejected('footer_too_long');

@@ -5,27 +5,27 @@ import type { Claims } from './claims.ts';
 import { fetchKeys, KEY_FETCH_MS } from './fetch-keys.ts';
 import { type PublicKeys, sameKeys } from './public-key.ts';
 
-/** Keys of this age are fetched anew in the background. */
+/** Keys of this age are fetched again in the background. */
 const REFRESH_AFTER_MS = 3_600_000;
-/** An isolate that slept past its fetch by this much may hold withdrawn keys: it fetches before it uses them. */
+/** An isolate whose fetch is overdue by this much may have withdrawn keys, so it waits for new ones. */
 const OVERDUE_AFTER_MS = 3_600_000;
-/** An unknown `kid` is free to invent, so it may cause one fetch in this time. */
+/** Clients can invent unknown `kid` values, so these cause at most one fetch per this interval. */
 const UNKNOWN_KEY_PAUSE_MS = 30_000;
-/** Pause after a failed fetch; short when there is no key to go on with. */
+/** Delay after a failed fetch; short while there are no keys at all. */
 const RETRY_WITH_KEYS_MS = 30_000;
 const RETRY_WITHOUT_KEYS_MS = 1_000;
-/** Verified tokens an isolate remembers; at most 8 KiB each (`bearer.ts`). */
+/** Verified tokens that an isolate caches; at most 8 KiB each (`bearer.ts`). */
 const VERIFIED_TOKENS = 2_000;
 
-/** When a request came, and how to keep work alive beyond it. */
-export interface RequestMoment {
+/** The time of a request, and how to keep work alive beyond it. */
+export interface RequestTiming {
   now: Date;
   waitUntil: (work: Promise<unknown>) => void;
 }
 
 /**
- * One set of keys, and the claims of the tokens verified with it, by the whole token. They end together:
- * a token that was verified with a withdrawn key can't be found in the ring of the keys that followed.
+ * A set of keys, and the claims of the tokens verified with it, by the whole token. They are replaced together,
+ * so that a token verified with a withdrawn key is not found in the next ring.
  */
 interface KeyRing {
   readonly keys: PublicKeys;
@@ -33,8 +33,8 @@ interface KeyRing {
 }
 
 /**
- * The provider's keys as this isolate knows them. While the provider is down the known keys go on serving.
- * A fetch under way is shared by everyone who needs it.
+ * The provider's keys, cached per isolate. While the provider is unavailable the cached keys remain in use.
+ * Concurrent requests share one fetch.
  */
 export class KeyCache {
   readonly #endpoint: string;
@@ -47,8 +47,8 @@ export class KeyCache {
     this.#endpoint = endpoint;
   }
 
-  /** The ring as it is, or null before the first keys have come. */
-  async current({ now, waitUntil }: RequestMoment): Promise<KeyRing | null> {
+  /** The current ring, or null before the first successful fetch. */
+  async current({ now, waitUntil }: RequestTiming): Promise<KeyRing | null> {
     const overdue = now.getTime() - this.#nextFetchAt;
     if (this.#ring && overdue >= 0) {
       const fetched = this.#fetch(now, waitUntil);
@@ -58,12 +58,12 @@ export class KeyCache {
   }
 
   /**
-   * The ring that holds this key, fetched when it must be; a ring without it when the provider has no such key.
-   * @throws ApiError KEYS_UNAVAILABLE when there is no key at all
+   * The ring with this key, fetched if necessary; a ring without it if the provider does not know the key.
+   * @throws ApiError KEYS_UNAVAILABLE when there are no keys at all
    */
-  async ringFor(kid: string, moment: RequestMoment): Promise<KeyRing> {
-    const { now, waitUntil } = moment;
-    const ring = await this.current(moment);
+  async ringFor(kid: string, timing: RequestTiming): Promise<KeyRing> {
+    const { now, waitUntil } = timing;
+    const ring = await this.current(timing);
     if (ring?.keys.has(kid)) return ring;
     const dueAt = ring ? this.#nextUnknownKeyAt : this.#nextFetchAt;
     if (this.#fetching || now.getTime() >= dueAt) {
@@ -74,15 +74,15 @@ export class KeyCache {
     return this.#ring;
   }
 
-  /** Never rejects. A fetch that outlived its time limit belonged to a request that was ended: it is not joined. */
-  #fetch(now: Date, waitUntil: RequestMoment['waitUntil']): Promise<void> {
+  /** Never rejects. A fetch past its timeout belonged to a cancelled request, so it is not awaited again. */
+  #fetch(now: Date, waitUntil: RequestTiming['waitUntil']): Promise<void> {
     const since = now.getTime();
     if (this.#fetching && since <= this.#fetching.since + KEY_FETCH_MS) return this.#fetching.done;
     const done = this.#replaceKeys(since).finally(() => {
       this.#fetching = null;
     });
     this.#fetching = { since, done };
-    // Others wait for this fetch too: it must not end with the request that began it.
+    // Other requests wait for this fetch too, so it must outlive the request that started it.
     waitUntil(done);
     return done;
   }

@@ -4,7 +4,7 @@ import type { SecretKey } from '../credentials/seal.ts';
 import { decodeBase64url } from './base64url.ts';
 import { rejected } from './rejection.ts';
 
-/** What of `settings.ts` matters here. */
+/** The settings used here. */
 export interface OwnTokenSettings {
   SERVICE_NAME: string;
   BASE_URL: string;
@@ -13,7 +13,7 @@ export interface OwnTokenSettings {
 
 const Text = z.string().min(1);
 
-/** Good on every route of the API, for `JWT_ACCESS_TTL_SECONDS`. */
+/** Valid on every route of the API, for `JWT_ACCESS_TTL_SECONDS`. */
 const AccessClaims = z.object({
   /** Id of the account. */
   sub: Text,
@@ -21,46 +21,45 @@ const AccessClaims = z.object({
   role: Text,
   scp: z.array(z.string()),
   tenant_id: Text,
-  /** The refresh family it came with. */
+  /** The refresh family that it was issued with. */
   sid: z.uuid(),
   iat: z.number(),
   exp: z.number(),
 });
 
-/** Good for one new pair of tokens, for `JWT_REFRESH_TTL_SECONDS`. */
+/** Valid for one refresh, for `JWT_REFRESH_TTL_SECONDS`. */
 const RefreshClaims = z.object({
   sub: Text,
   sid: z.uuid(),
   jti: z.uuid(),
 });
 
-/** Good for the second step of one sign-in (spec section 5). */
+/** Valid for the second step of one sign-in (specification 5). */
 const PreAuthClaims = z.object({
-  /** The user, known by issuer and `gid`. */
+  /** The user, identified by issuer and `gid`. */
   user: z.object({ issuer: Text, gid: Text, email: Text }),
-  /** A code of the factor that is enrolled; or its enrolment. */
+  /** `verify`: a code of the enrolled factor is required; `setup`: a factor has to be enrolled. */
   step: z.enum(['verify', 'setup']),
   first_factor: z.enum(['password', 'email']),
-  /** Tokens of the identity provider, sealed until a second factor has passed; null for an account of ours. */
+  /** The identity provider's tokens, sealed until the second factor has passed; null for a gateway account. */
   sealed: z.object({ keyId: z.string(), sealed: z.string() }).nullable(),
   jti: z.uuid(),
 });
 
-/** Each kind has an audience of its own, so that none is taken for another. */
+/** Each kind has its own audience, so that no token is accepted as another kind (RFC 8725 section 3.9). */
 const KINDS = { access: AccessClaims, refresh: RefreshClaims, pre_auth: PreAuthClaims };
 
 type Kind = keyof typeof KINDS;
 export type OwnClaims<K extends Kind> = z.output<(typeof KINDS)[K]>;
 export type PreAuth = OwnClaims<'pre_auth'>;
 
-/** RFC 9068 has a type for access tokens; this one is ours alone. */
 const ALGORITHM = 'HS256';
 
 const audienceOf = (kind: Kind, { SERVICE_NAME }: OwnTokenSettings) => `${SERVICE_NAME}:${kind}`;
 
-const seconds = (moment: Date) => Math.floor(moment.getTime() / 1000);
+const seconds = (timestamp: Date) => Math.floor(timestamp.getTime() / 1000);
 
-/** A token of the gateway's own (RFC 7519), signed with the first key. @param expiresAt whole seconds */
+/** Signs a JWT of the gateway (RFC 7519) with the first key. @param expiresAt whole seconds */
 export async function signOwnToken<K extends Kind>(
   settings: OwnTokenSettings,
   kind: K,
@@ -78,15 +77,15 @@ export async function signOwnToken<K extends Kind>(
     .sign(key.bytes);
 }
 
-const FORM = /^[\w-]+\.[\w-]+\.[\w-]+$/;
+const COMPACT_FORM = /^[\w-]+\.[\w-]+\.[\w-]+$/;
 
-/** Whether the text could be a token of ours: three parts, each in its one canonical spelling. */
-const hasOwnForm = (token: string): boolean =>
-  FORM.test(token) && token.split('.').every((part) => decodeBase64url(part) !== null);
+/** Whether the text has three parts in canonical base64url, so that a signed token has only one encoding. */
+const isCanonicalJwt = (token: string): boolean =>
+  COMPACT_FORM.test(token) && token.split('.').every((part) => decodeBase64url(part) !== null);
 
 /**
- * The claims of a token of this kind. The algorithm is fixed: what the token says of itself chooses only among our
- * keys, so neither `none` nor a public key used as a secret gets anywhere (RFC 8725 section 3.1).
+ * The claims of a token of this kind. The algorithm is fixed and the token's header only selects one of our keys,
+ * which rules out `none` and a public key used as a secret (RFC 8725 section 3.1).
  * @throws ApiError UNAUTHENTICATED
  */
 export async function verifyOwnToken<K extends Kind>(
@@ -95,7 +94,7 @@ export async function verifyOwnToken<K extends Kind>(
   token: string,
   now: Date,
 ): Promise<OwnClaims<K>> {
-  if (!hasOwnForm(token)) throw rejected('token_kind_unknown');
+  if (!isCanonicalJwt(token)) throw rejected('token_kind_unknown');
   try {
     const { kid } = decodeProtectedHeader(token);
     const key = settings.JWT_KEYS.find(({ id }) => id === kid);

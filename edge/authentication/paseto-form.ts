@@ -1,12 +1,12 @@
 import { decodeBase64url } from './base64url.ts';
 import { rejected } from './rejection.ts';
 
-/** What every PASETO version 4 public token starts with. */
+/** The prefix of PASETO version 4 public tokens. */
 export const PASETO_HEADER = 'v4.public.';
 
 const SIGNATURE_BYTES = 64;
 
-/** The parts of a `v4.public` token, decoded; none of them is to be believed before the signature is. */
+/** The decoded parts of a `v4.public` token; not trustworthy before the signature is verified. */
 export interface PasetoParts {
   message: Uint8Array;
   signature: Uint8Array;
@@ -14,11 +14,11 @@ export interface PasetoParts {
   footer: Uint8Array;
 }
 
-/** Takes `v4.public.<message and signature>[.<footer>]` apart (spec 5.1). @throws ApiError UNAUTHENTICATED */
+/** Splits `v4.public.<message and signature>[.<footer>]` (specification 5.1). @throws ApiError UNAUTHENTICATED */
 export function splitPaseto(token: string): PasetoParts {
   if (!token.startsWith(PASETO_HEADER)) throw rejected('token_form_wrong');
   const [body, footer, ...more] = token.slice(PASETO_HEADER.length).split('.').map(decodeBase64url);
-  // A dot with nothing after it would be a second spelling of the token without a footer.
+  // A trailing dot would be a second encoding of a token without a footer.
   if (!body || footer === null || footer?.length === 0 || more.length > 0) throw rejected('token_form_wrong');
   if (body.length <= SIGNATURE_BYTES) throw rejected('token_form_wrong');
   return {

@@ -3,10 +3,10 @@ import { rejected } from './rejection.ts';
 const digest = (text: string) => crypto.subtle.digest('SHA-256', new TextEncoder().encode(text));
 
 /**
- * Digests have one length, and comparing them in constant time tells nothing of how much of a guess was right.
+ * Compares digests of equal length in constant time, so that timing does not reveal a matching prefix.
  * @throws ApiError UNAUTHENTICATED
  */
 export async function checkPlatformSecret(authorization: string | null, secret: string): Promise<void> {
-  const [given, wanted] = await Promise.all([digest(authorization ?? ''), digest(`Bearer ${secret}`)]);
-  if (!crypto.subtle.timingSafeEqual(given, wanted)) throw rejected('platform_secret_wrong');
+  const [given, expected] = await Promise.all([digest(authorization ?? ''), digest(`Bearer ${secret}`)]);
+  if (!crypto.subtle.timingSafeEqual(given, expected)) throw rejected('platform_secret_wrong');
 }

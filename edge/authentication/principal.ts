@@ -1,23 +1,23 @@
-/** What a verified token says about its bearer. */
+/** The bearer, as described by a verified token. */
 export interface Identity {
-  /** Address of the identity provider; a user is known by issuer and `gid`, never by e-mail. */
+  /** URL of the identity provider. A user is identified by issuer and `gid`, never by e-mail. */
   issuer: string;
   gid: string;
   email: string;
-  /** Already mapped (spec 5.7): one of `ROLES`, or the provider's own word, which may do nothing. */
+  /** After mapping (specification 5.7): one of `ROLES`, or an unknown role of the provider without permissions. */
   role: string;
-  /** As in the token; only `<service>:read` and `<service>:write` mean anything here. */
+  /** As in the token; only `<service>:read` and `<service>:write` have an effect. */
   scopes: readonly string[];
   /** The `<service>` whose scopes count. */
   service: string;
   tenantId: string | null;
-  /** `iat`, else `nbf`, else the epoch: tells an older token from a newer one when the tenant changes. */
+  /** `iat`, else `nbf`, else the epoch. Orders tokens when the tenant changes. */
   issuedAt: Date;
-  /** The refresh family that the token came with; only tokens of the gateway's own have one. */
+  /** The refresh family of the token; only the gateway's own tokens have one. */
   sessionId?: string;
 }
 
-/** A bearer whose user, organization and membership exist (spec 5.9). */
+/** A bearer whose user, organization and membership exist (specification 5.9). */
 export interface Principal extends Identity {
   tenantId: string;
   userId: string;

@@ -36,23 +36,22 @@ const KeyDocument = z.object({ keys: z.array(z.unknown()) });
 export type PublicKeys = ReadonlyMap<string, Uint8Array>;
 
 /**
- * The provider's key document: PASERK entries, or a JWK set. Keys of other kinds are passed over. An empty
- * list is believed (all keys are withdrawn), a list in which nothing can be read is not.
- * @throws Error when it is not such a document
+ * Parses the provider's key document: PASERK entries, or a JWK set. Keys of other kinds are skipped. An empty list
+ * is accepted and withdraws all keys; a list without any usable key is not.
+ * @throws Error when the document is malformed
  */
 export function readKeyDocument(document: unknown): PublicKeys {
   const { keys } = KeyDocument.parse(document);
   const readable = keys.flatMap((entry) => Entry.safeParse(entry).data ?? []);
-  if (keys.length > 0 && readable.length === 0)
-    throw new Error('the key document holds no key that can be read');
+  if (keys.length > 0 && readable.length === 0) throw new Error('the key document contains no usable key');
   return new Map(readable.map(({ kid, publicKey }) => [kid, publicKey]));
 }
 
-/** Whether both hold the same keys under the same ids. */
-export function sameKeys(some: PublicKeys, others: PublicKeys): boolean {
-  if (some.size !== others.size) return false;
-  return [...some].every(([kid, key]) => {
-    const other = others.get(kid);
-    return other !== undefined && key.every((byte, at) => byte === other[at]);
+/** Whether both contain the same keys under the same ids. */
+export function sameKeys(one: PublicKeys, other: PublicKeys): boolean {
+  if (one.size !== other.size) return false;
+  return [...one].every(([kid, key]) => {
+    const otherKey = other.get(kid);
+    return otherKey !== undefined && key.every((byte, at) => byte === otherKey[at]);
   });
 }

@@ -1,6 +1,6 @@
 import { ApiError } from '../errors.ts';
 
-/** Why a token was refused. The log gets the reason; the client gets one 401 for all of them. */
+/** Why a token was rejected. Only the log contains the reason; clients get the same 401 for all of them. */
 export type RejectionReason =
   | 'token_missing'
   | 'token_scheme_not_bearer'
@@ -19,6 +19,6 @@ export type RejectionReason =
   | 'own_token_wrong'
   | 'platform_secret_wrong';
 
-/** The one public answer to every refused token: which check failed would help only a forger. */
+/** The response to every rejected token. Naming the failed check would help an attacker. */
 export const rejected = (reason: RejectionReason): ApiError =>
   new ApiError('UNAUTHENTICATED', undefined, reason);

@@ -5,8 +5,8 @@ const utf8 = new TextEncoder();
 const LENGTH_BYTES = 8;
 
 /**
- * PASETO's pre-authentication encoding: the number of pieces, then each piece after its length, all counts
- * as unsigned 64-bit little-endian. So no byte can move from one piece to its neighbour.
+ * PASETO's pre-authentication encoding: the number of pieces, then each piece after its length, all counts as
+ * unsigned 64-bit little-endian. It makes the boundaries between pieces unambiguous.
  */
 export function preAuthEncode(pieces: readonly Uint8Array[]): Uint8Array {
   const total = pieces.reduce((sum, piece) => sum + LENGTH_BYTES + piece.length, LENGTH_BYTES);
@@ -23,9 +23,9 @@ export function preAuthEncode(pieces: readonly Uint8Array[]): Uint8Array {
 }
 
 /**
- * Whether the key signed these parts (PASETO version 4, Ed25519). RFC 8032 to the letter: the laxer ZIP 215
- * takes encodings of points, and keys of small order, that let one signature hold for more than one message.
- * @param implicitAssertion what the signer bound the token to beside its text; our provider binds nothing
+ * Whether the key signed these parts (PASETO version 4, Ed25519). Verification follows RFC 8032 strictly: ZIP 215
+ * accepts point encodings and small-order keys with which one signature is valid for several messages.
+ * @param implicitAssertion data that the signature covers but the token does not contain; our provider uses none
  */
 export const isSignedBy = (
   publicKey: Uint8Array,

@@ -8,14 +8,14 @@ export type Statement = BatchItem<'sqlite'>;
 
 export const openDatabase = (binding: D1Database): Database => drizzle(binding);
 
-/** Runs the statements as one transaction; the answers come in their order. */
+/** Runs the statements as one transaction; the results are in the same order. */
 export const inOneBatch = (db: Database, statements: Statement[]): Promise<unknown[]> =>
   db.batch(statements as [Statement, ...Statement[]]);
 
 /**
- * Inserts the row when `condition` holds; what the row leaves out is null.
- * D1 has no interactive transactions: in one batch such inserts come first and the update of the state
- * that their condition reads comes last, so all of them happen or none does.
+ * Inserts the row if `condition` is true; missing columns are null. D1 has no interactive transactions: in a batch,
+ * such inserts come first and the update of the state that their condition reads comes last, so that either all of
+ * them take effect or none does.
  */
 export function insertIf<T extends SQLiteTable>(
   db: Database,
@@ -27,15 +27,15 @@ export function insertIf<T extends SQLiteTable>(
     const value = (row as Record<string, unknown>)[key] ?? null;
     return sql`${value === null ? null : column.mapToDriverValue(value)}`;
   });
-  // Not `db.run(sql)`: drizzle's batch on D1 can't bind the parameters of a raw statement.
+  // `db.run(sql)` does not work here: drizzle's batch on D1 cannot bind the parameters of a raw statement.
   return db.insert(table).select(sql`select ${sql.join(values, sql`, `)} where ${condition}`);
 }
 
-/** How many rows a statement of a batch changed, read from its answer. */
-export const changesOf = (answer: unknown): number => (answer as D1Result).meta.changes;
+/** The number of rows that a statement of a batch changed, from its result. */
+export const changesOf = (result: unknown): number => (result as D1Result).meta.changes;
 
 /**
- * The name of the unique index or the columns that a refused insert ran into, e.g.
+ * The name of the unique index or the columns that an insert violated, e.g.
  * `project_branches.project_id, project_branches.branch_name`; null for any other error.
  */
 export function uniqueConflict(error: unknown): string | null {

@@ -20,15 +20,15 @@ import {
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
 import type { Actor } from '../audit/actor.ts';
-import { created, moment, updated } from './columns.ts';
+import { created, timestamp, updated } from './columns.ts';
 
 /**
- * The system of record (D1); accounts are in `account-schema.ts`. Moments are Unix milliseconds; ids are UUIDs; `docs/storage.md` says what is
- * kept for how long. Statuses that free a name are left out of the unique indexes, so that a deleted or
- * failed record never makes a name unusable.
+ * The system of record (D1); accounts are in `account-schema.ts`. Timestamps are Unix milliseconds and ids are UUIDs.
+ * `docs/storage.md` lists what is stored and for how long. The unique indexes exclude statuses that free a name, so
+ * that deleted and failed records do not reserve it.
  */
 
-/** Local copy of a provider's user, known by issuer and `gid`, never by e-mail (spec 2.1, 5.9). */
+/** Local copy of a provider's user, identified by issuer and `gid`, never by e-mail (specification 2.1, 5.9). */
 export const users = sqliteTable(
   'users',
   {
@@ -38,8 +38,8 @@ export const users = sqliteTable(
     email: text('email').notNull(),
     role: text('role').notNull(),
     tenantId: text('tenant_id').notNull(),
-    /** Issue time of the newest token seen: only a newer one may move the user to another tenant. */
-    tenantSeenAt: moment('tenant_seen_at').notNull(),
+    /** Issue time of the newest token seen; only a newer token can move the user to another tenant. */
+    tenantSeenAt: timestamp('tenant_seen_at').notNull(),
     createdAt: created(),
     updatedAt: updated(),
   },
@@ -67,23 +67,23 @@ export const organizationMembers = sqliteTable(
   (t) => [primaryKey({ columns: [t.organizationId, t.userId] })],
 );
 
-/** A database host: enrolled once with a one-time token, then known by its public key. */
+/** A database host: enrolled once with a one-time token, then authenticated by its public key. */
 export const hosts = sqliteTable('hosts', {
   id: text('id').primaryKey(),
   name: text('name').notNull().unique(),
-  /** Public name and ports that stand in connection URLs. */
+  /** Public name and ports, as in connection URLs. */
   dbHost: text('db_host').notNull(),
   directPort: integer('direct_port').notNull(),
   pooledPort: integer('pooled_port').notNull(),
   /** Ed25519 public JWK (JSON); null until the host is enrolled. */
   publicKey: text('public_key'),
-  /** SHA-256 of the one-time token, hexadecimal; the token itself is shown once and kept nowhere. */
+  /** SHA-256 of the one-time token, hexadecimal; the token itself is shown once and not stored. */
   enrolmentTokenHash: text('enrolment_token_hash').unique(),
-  enrolmentExpiresAt: moment('enrolment_expires_at'),
-  enrolledAt: moment('enrolled_at'),
-  /** A host that is being emptied takes no new project; the ones it has go on. */
+  enrolmentExpiresAt: timestamp('enrolment_expires_at'),
+  enrolledAt: timestamp('enrolled_at'),
+  /** A draining host gets no new projects; its existing projects are not affected. */
   draining: integer('draining', { mode: 'boolean' }).notNull().default(false),
-  /** PostgreSQL's `system_identifier` of the cluster that was seen first; null until then. */
+  /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
   systemIdentifier: text('system_identifier'),
   createdAt: created(),
 });
@@ -96,18 +96,18 @@ export const projects = sqliteTable(
     appKey: text('app_key').notNull(),
     env: text('env').notNull(),
     status: text('status', { enum: PROJECT_STATUSES }).notNull(),
-    /** The caps on branches and on the quota that its users may choose; the platform can raise both. */
+    /** Upper bounds of the branch count and of the quota that users may choose; the platform operator can raise them. */
     branchLimit: integer('branch_limit').notNull().default(DEFAULT_BRANCH_LIMIT),
     storageQuotaCapGib: real('storage_quota_cap_gib').notNull().default(SELF_SERVICE_QUOTA_CAP_GIB),
     storageQuotaGib: real('storage_quota_gib').notNull().default(DEFAULT_STORAGE_QUOTA_GIB),
-    /** By the last measurement: sizes of its active branches together, and what follows from them (spec 3.2). */
+    /** From the last measurement: total size of the active branches, and the resulting state (specification 3.2). */
     storageUsedBytes: integer('storage_used_bytes').notNull().default(0),
     storageState: text('storage_state', { enum: STORAGE_STATES }).notNull().default('normal'),
-    storageMeasuredAt: moment('storage_measured_at'),
+    storageMeasuredAt: timestamp('storage_measured_at'),
     hostId: text('host_id')
       .notNull()
       .references(() => hosts.id),
-    /** Revision of the network rules as wanted, and the one both ports are known to obey. */
+    /** The wanted revision of the access rules, and the one known to be in effect on both ports. */
     accessRevision: integer('access_revision').notNull().default(0),
     accessApplied: integer('access_applied').notNull().default(0),
     createdBy: text('created_by')
@@ -125,7 +125,7 @@ export const projects = sqliteTable(
   ],
 );
 
-/** Spec 2.2. */
+/** Specification 2.2. */
 export const projectBranches = sqliteTable(
   'project_branches',
   {
@@ -141,7 +141,7 @@ export const projectBranches = sqliteTable(
     sourceDatabase: text('source_database').notNull(),
     status: text('status', { enum: BRANCH_STATUSES }).notNull(),
     lifespan: text('lifespan', { enum: LIFESPANS }).notNull(),
-    expiresAt: moment('expires_at'),
+    expiresAt: timestamp('expires_at'),
     ttlSeconds: integer('ttl_seconds'),
     isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),
     protected: integer('protected', { mode: 'boolean' }).notNull().default(false),
@@ -149,7 +149,7 @@ export const projectBranches = sqliteTable(
       .notNull()
       .references(() => users.id),
     tenantId: text('tenant_id').notNull(),
-    deletedAt: moment('deleted_at'),
+    deletedAt: timestamp('deleted_at'),
     createdAt: created(),
     updatedAt: updated(),
   },
@@ -162,7 +162,7 @@ export const projectBranches = sqliteTable(
   ],
 );
 
-/** Passwords, sealed with AES-256-GCM; associated data: branch id, role, key id. */
+/** Passwords, sealed with AES-256-GCM. Associated data: branch id, role, key id. */
 export const branchCredentials = sqliteTable(
   'branch_credentials',
   {
@@ -172,7 +172,7 @@ export const branchCredentials = sqliteTable(
     role: text('role', { enum: BRANCH_ROLES }).notNull(),
     keyId: text('key_id').notNull(),
     sealedPassword: text('sealed_password').notNull(),
-    /** The project's access revision the password came with; 0: with the branch. */
+    /** The access revision of the project that set the password; 0 if it was set with the branch. */
     revision: integer('revision').notNull().default(0),
     updatedAt: updated(),
   },
@@ -190,7 +190,7 @@ export const networkRules = sqliteTable(
     cidr: text('cidr').notNull(),
     description: text('description'),
     source: text('source', { enum: ['manual', 'creator_ip'] }).notNull(),
-    /** The project's access revision this rule came with; applied when `access_applied` has reached it. */
+    /** The access revision of the project that added this rule; in effect once `access_applied` reaches it. */
     revision: integer('revision').notNull(),
     createdBy: text('created_by')
       .notNull()
@@ -205,7 +205,7 @@ export const networkRules = sqliteTable(
   ],
 );
 
-/** Progress and outcome of long work; stays after the project is gone. */
+/** Progress and outcome of long-running operations; rows outlive their project. */
 export const jobs = sqliteTable(
   'jobs',
   {
@@ -213,11 +213,11 @@ export const jobs = sqliteTable(
     projectId: text('project_id').notNull(),
     branchId: text('branch_id'),
     kind: text('kind', { enum: JOB_KINDS }).notNull(),
-    /** Who asked and with what; never shown, holds no secret. */
+    /** The actor and the parameters; never shown, contains no secrets. */
     input: text('input', { mode: 'json' }).$type<{ actor: Actor }>().notNull(),
     status: text('status', { enum: JOB_STATUSES }).notNull(),
     steps: text('steps', { mode: 'json' }).$type<JobStep[]>().notNull(),
-    /** Set while the job is still running: what it made is being removed. */
+    /** Set while the job is still running if it is being rolled back. */
     error: text('error', { mode: 'json' }).$type<JobError>(),
     attempts: integer('attempts').notNull().default(0),
     hostId: text('host_id').notNull(),
@@ -255,7 +255,7 @@ export const auditEvents = sqliteTable(
   ],
 );
 
-/** One row a used `Idempotency-Key`; it names the job, so that a repetition joins it down to the host. */
+/** One row per used `Idempotency-Key`, with its job: a repeated request waits for the same job. */
 export const idempotencyKeys = sqliteTable(
   'idempotency_keys',
   {
@@ -267,7 +267,7 @@ export const idempotencyKeys = sqliteTable(
     jobId: text('job_id').notNull(),
     status: integer('status'),
     body: text('body', { mode: 'json' }).$type<Record<string, unknown>>(),
-    expiresAt: moment('expires_at').notNull(),
+    expiresAt: timestamp('expires_at').notNull(),
   },
   (t) => [
     primaryKey({ columns: [t.tenantId, t.userId, t.path, t.key] }),

@@ -59,11 +59,9 @@ const RowPage = z
   })
   .meta({ id: 'RowPage' });
 
-const KeyNames = z
-  .union([z.string(), z.array(z.string()).min(1).max(32)])
-  .meta({
-    description: 'The column or columns of the primary key, or one column that is unique and not null.',
-  });
+const KeyNames = z.union([z.string(), z.array(z.string()).min(1).max(32)]).meta({
+  description: 'The column or columns of the primary key, or one column that is unique and not null.',
+});
 const Id = z.union([Scalar, z.array(Scalar).min(1).max(32)]).meta({
   description: 'The key value of the row; for a composite key an array in the order of `primary_key`.',
 });

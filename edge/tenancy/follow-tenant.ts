@@ -13,16 +13,16 @@ import {
 import { settledUserId, type TenantIdentity } from './upsert-user.ts';
 
 /**
- * Takes what is the user's from the former tenant to that of this token (spec 5.9): projects, with all that
- * belongs to them whoever made it, and audit events. What the user did in projects of others stays there.
- * Runs in the batch that changes the user's tenant, after that change, and does nothing when that did nothing.
+ * Moves the user's projects, everything that belongs to them, and the user's audit events from the former tenant to
+ * the tenant of this token (specification 5.9). The user's audit events in projects of others are not moved.
+ * Runs in the batch that changes the user's tenant, after that change, and has no effect if that had none.
  */
 export function followTenant(db: Database, token: TenantIdentity, formerTenantId: string): Statement[] {
   const { tenantId } = token;
   const user = settledUserId(db, token);
   const projectsOfUser = () =>
     db.select({ id: projects.id }).from(projects).where(inArray(projects.createdBy, user));
-  // Jobs and audit events outlive their project; then its `project.created` still says whose it was.
+  // Jobs and audit events outlive their project; its `project.created` event identifies the former creator.
   const projectsEverOfUser = union(
     projectsOfUser(),
     db
@@ -56,7 +56,7 @@ export function followTenant(db: Database, token: TenantIdentity, formerTenantId
       .where(
         or(
           inArray(auditEvents.projectId, projectsEverOfUser),
-          // The plus keeps SQLite from going through all events without a project, by the index on it.
+          // The unary plus stops SQLite from using the project index, which would scan all events without a project.
           and(inArray(auditEvents.actorId, user), sql`+${auditEvents.projectId} is null`),
         ),
       ),

@@ -5,26 +5,26 @@ import { type Database, inOneBatch, openDatabase } from '../database/database.ts
 import { followTenant } from './follow-tenant.ts';
 import { type TenantIdentity, type UserRow, upsertUser, userOf } from './upsert-user.ts';
 
-/** How long an isolate trusts what it read of a user; a token of a former tenant dies within this time. */
-const REMEMBERED_MS = 30_000;
-const REMEMBERED_USERS = 10_000;
+/** How long an isolate caches a user; a token of a former tenant is rejected within this time. */
+const CACHED_MS = 30_000;
+const CACHED_USERS = 10_000;
 
-interface RememberedUser {
+interface CachedUser {
   user: UserRow;
   until: number;
 }
 
-const memories = new WeakMap<D1Database, BoundedMap<string, RememberedUser>>();
+const caches = new WeakMap<D1Database, BoundedMap<string, CachedUser>>();
 
-function memoryOf(binding: D1Database): BoundedMap<string, RememberedUser> {
-  const memory = memories.get(binding) ?? new BoundedMap(REMEMBERED_USERS);
-  memories.set(binding, memory);
-  return memory;
+function cacheOf(binding: D1Database): BoundedMap<string, CachedUser> {
+  const cache = caches.get(binding) ?? new BoundedMap(CACHED_USERS);
+  caches.set(binding, cache);
+  return cache;
 }
 
 /**
- * The bearer as a user of its tenant's organization, made or brought up to date when this token is the newest
- * seen of the user (spec 5.9). A user who is known as the token says costs no write, and one read in 30 s.
+ * The bearer as a user of its tenant's organization, created or updated when this token is the newest seen of the
+ * user (specification 5.9). A user whose record matches the token costs no write, and one read per 30 s.
  * @throws ApiError UNAUTHENTICATED for a token of a tenant that the user has left
  */
 export async function materialize(
@@ -32,37 +32,37 @@ export async function materialize(
   identity: Identity & { tenantId: string },
   now: Date,
 ): Promise<Principal> {
-  const memory = memoryOf(binding);
+  const cache = cacheOf(binding);
   const key = JSON.stringify([identity.issuer, identity.gid]);
-  const remembered = memory.get(key);
-  if (remembered && now.getTime() < remembered.until && agrees(remembered.user, identity)) {
-    return { ...identity, userId: remembered.user.id };
+  const cached = cache.get(key);
+  if (cached && now.getTime() < cached.until && isCurrent(cached.user, identity)) {
+    return { ...identity, userId: cached.user.id };
   }
-  const user = await settle(openDatabase(binding), identity, now);
-  memory.set(key, { user, until: now.getTime() + REMEMBERED_MS });
+  const user = await bringUpToDate(openDatabase(binding), identity, now);
+  cache.set(key, { user, until: now.getTime() + CACHED_MS });
   return { ...identity, userId: user.id };
 }
 
-/** Whether the record already says what the token says, or something newer. */
-const agrees = (user: UserRow, token: TenantIdentity) =>
+/** Whether the record has the tenant of the token, from this token or a newer one. */
+const isCurrent = (user: UserRow, token: TenantIdentity) =>
   user.tenantId === token.tenantId && token.issuedAt <= user.tenantSeenAt;
 
 /**
- * Reads, judges and writes until the record agrees with the token. Every statement of the batch holds only
- * as long as the record is the one that was judged, so of two requests that race one writes nothing and
- * judges again; as the newest token seen only gets newer, this ends.
+ * Reads and updates the record until it is current. Each statement of the batch applies only if the record has not
+ * changed since it was read, so of two racing requests one writes nothing and retries. The loop ends because
+ * `tenantSeenAt` only increases.
  */
-async function settle(db: Database, token: TenantIdentity, now: Date): Promise<UserRow> {
+async function bringUpToDate(db: Database, token: TenantIdentity, now: Date): Promise<UserRow> {
   let [user] = await userOf(db, token);
-  while (!user || !agrees(user, token)) {
+  while (!user || !isCurrent(user, token)) {
     if (user && token.issuedAt <= user.tenantSeenAt) throw rejected('token_of_former_tenant');
     const tenantAsRead = user?.tenantId ?? token.tenantId;
-    const answers = await inOneBatch(db, [
+    const results = await inOneBatch(db, [
       ...upsertUser(db, token, tenantAsRead, now),
       ...(tenantAsRead === token.tenantId ? [] : followTenant(db, token, tenantAsRead)),
       userOf(db, token),
     ]);
-    [user] = answers.at(-1) as UserRow[];
+    [user] = results.at(-1) as UserRow[];
   }
   return user;
 }

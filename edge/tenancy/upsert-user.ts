@@ -11,7 +11,7 @@ const isUserOf = ({ issuer, gid }: Identity): SQL | undefined =>
 
 export const userOf = (db: Database, token: Identity) => db.select().from(users).where(isUserOf(token));
 
-/** Id of the user, as long as the record stands as this very token left it; nothing otherwise. */
+/** The id of the user if the record is as this token wrote it, otherwise no row. */
 export const settledUserId = (db: Database, token: TenantIdentity) =>
   db
     .select({ id: users.id })
@@ -19,8 +19,8 @@ export const settledUserId = (db: Database, token: TenantIdentity) =>
     .where(and(isUserOf(token), eq(users.tenantId, token.tenantId), eq(users.tenantSeenAt, token.issuedAt)));
 
 /**
- * The three upserts of spec 5.9: user, organization, membership. The second and third do nothing when the
- * first did not: the user's tenant is no longer `tenantAsRead`, or a token as new as this one was seen.
+ * The three upserts of specification 5.9: user, organization, membership. The first has no effect if the user's tenant
+ * is no longer `tenantAsRead` or an equally new token was seen; then the others have none either.
  */
 export function upsertUser(
   db: Database,
@@ -28,7 +28,7 @@ export function upsertUser(
   tenantAsRead: string,
   now: Date,
 ): Statement[] {
-  const said = {
+  const claimed = {
     email: token.email,
     role: token.role,
     tenantId: token.tenantId,
@@ -39,10 +39,10 @@ export function upsertUser(
   return [
     db
       .insert(users)
-      .values({ id: crypto.randomUUID(), issuer, gid, ...said, createdAt: now, updatedAt: now })
+      .values({ id: crypto.randomUUID(), issuer, gid, ...claimed, createdAt: now, updatedAt: now })
       .onConflictDoUpdate({
         target: [users.issuer, users.gid],
-        set: { ...said, updatedAt: now },
+        set: { ...claimed, updatedAt: now },
         setWhere: sql`${eq(users.tenantId, tenantAsRead)} and ${lt(users.tenantSeenAt, token.issuedAt)}`,
       }),
     db
