@@ -18,16 +18,16 @@ const STRINGS: Record<string, string> = {
   ipv6: '2001:db8::7',
 };
 
-/** A value of the schema: its author's, otherwise one made up. Undefined where a schema comes back to itself. */
-export function exampleOf(document: Document, schema: Schema, passed: readonly string[] = []): unknown {
+/** An example of the schema: the declared one, otherwise a generated one. Undefined for a recursive reference. */
+export function exampleOf(document: Document, schema: Schema, visited: readonly string[] = []): unknown {
   const reference = referenceOf(schema);
-  if (reference !== null && passed.includes(reference)) return undefined;
-  const within = reference === null ? passed : [...passed, reference];
+  if (reference !== null && visited.includes(reference)) return undefined;
+  const within = reference === null ? visited : [...visited, reference];
   const example = (part: Schema) => exampleOf(document, part, within);
 
   const found = resolve(document, schema);
-  const given = [found.example, found.examples?.[0], found.const, found.default, found.enum?.[0]];
-  const first = given.find((value) => value !== undefined);
+  const declared = [found.example, found.examples?.[0], found.const, found.default, found.enum?.[0]];
+  const first = declared.find((value) => value !== undefined);
   if (first !== undefined) return first;
 
   const variants = found.anyOf ?? found.oneOf;
@@ -64,7 +64,7 @@ export function exampleOf(document: Document, schema: Schema, passed: readonly s
   }
 }
 
-/** The example of a body of one media type, or of a parameter. */
+/** An example of a body of one media type, or of a parameter. */
 export function exampleFor(
   document: Document,
   { example, examples, schema }: Content[string] | Parameter,
@@ -75,24 +75,24 @@ export function exampleFor(
 
 const quoted = (text: string) => `'${text.replaceAll("'", String.raw`'\''`)}'`;
 
-/** A command that calls the operation, its required parameters filled in. */
+/** A curl command that calls the operation, with its required parameters. */
 export function curlOf(document: Document, operation: ReadableOperation): string {
   const { method, path, parameters, body, isPublic } = operation;
-  const given = (place: Parameter['in']) =>
+  const required = (location: Parameter['in']) =>
     parameters
-      .filter((parameter) => parameter.in === place && parameter.required)
+      .filter((parameter) => parameter.in === location && parameter.required)
       .map(({ name, ...rest }) => [name, String(exampleFor(document, { name, ...rest }) ?? name)] as const);
 
-  const address = given('path').reduce(
+  const address = required('path').reduce(
     (text, [name, value]) => text.replaceAll(`{${name}}`, encodeURIComponent(value)),
     path,
   );
-  const query = new URLSearchParams(given('query').map(([name, value]) => [name, value])).toString();
+  const query = new URLSearchParams(required('query').map(([name, value]) => [name, value])).toString();
   const [[type, content] = []] = Object.entries(body?.content ?? {});
   return [
     `curl${method === 'get' ? '' : ` -X ${method.toUpperCase()}`} "$BASE_URL${address}${query && `?${query}`}"`,
     !isPublic && '-H "Authorization: Bearer $TOKEN"',
-    ...given('header').map(([name, value]) => `-H ${quoted(`${name}: ${value}`)}`),
+    ...required('header').map(([name, value]) => `-H ${quoted(`${name}: ${value}`)}`),
     type && `-H 'Content-Type: ${type}'`,
     content && `-d ${quoted(JSON.stringify(exampleFor(document, content)) ?? '')}`,
   ]

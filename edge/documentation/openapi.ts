@@ -23,25 +23,25 @@ export function referenceOf(value: object): string | null {
   return '$ref' in value && typeof value.$ref === 'string' ? value.$ref : null;
 }
 
-/** What a reference names: the last part of its path. */
+/** The name in a reference: the last part of its path. */
 export const nameOf = (reference: string) => reference.slice(reference.lastIndexOf('/') + 1);
 
-/** The thing itself, or what it refers to in `components`. A reference that leads nowhere, or round, is `{}`. */
+/** Resolves a reference into `components`; other values are returned as they are. Unresolvable references give `{}`. */
 export function resolve<T extends object>(document: Document, value: T): Exclude<T, Reference> {
   const components = document.components as Record<string, Record<string, object>> | undefined;
-  const passed = new Set<string>();
+  const visited = new Set<string>();
   let found: object = value;
   for (let reference = referenceOf(found); reference !== null; reference = referenceOf(found)) {
     const kind = reference.split('/').at(-2) ?? '';
-    found = passed.has(reference) ? {} : (components?.[kind]?.[nameOf(reference)] ?? {});
-    passed.add(reference);
+    found = visited.has(reference) ? {} : (components?.[kind]?.[nameOf(reference)] ?? {});
+    visited.add(reference);
   }
   return found as Exclude<T, Reference>;
 }
 
 const METHODS = ['get', 'put', 'post', 'patch', 'delete', 'head', 'options'] as const;
 
-/** An operation with everything that the page tells of it found. */
+/** An operation with all references resolved that the page needs. */
 export interface ReadableOperation {
   /** Its anchor in the page. */
   id: string;
@@ -51,11 +51,11 @@ export interface ReadableOperation {
   summary: string;
   description: string | undefined;
   deprecated: boolean;
-  /** True when it needs no token. */
+  /** True if it needs no token. */
   isPublic: boolean;
-  /** The first security scheme that it takes. */
+  /** The first security scheme that it accepts. */
   bearer: string | null;
-  /** From the extension `x-roles`: a list of roles, or a record of what each role reaches. */
+  /** From the extension `x-roles`: a list of roles, or a record of the projects that each role can access. */
   roles: string[];
   /** From the extension `x-scope`. */
   scopes: string[];

@@ -15,7 +15,7 @@ import { line, type Markup, paragraphs, sample, schemaLink } from './text.ts';
 const listed = (parts: readonly (string | Markup)[]) =>
   html`${parts.map((part, n) => [n > 0 && ', ', html`<code>${part}</code>`])}`;
 
-/** A parameter or a header as a row. */
+/** A parameter or a header as a table row. */
 export function rowOf(
   name: string,
   { schema = {}, required = false, description }: Partial<Parameter>,
@@ -30,23 +30,23 @@ function contentSection(document: Document, content: Content): Markup {
   )}`;
 }
 
-function whoMay({ isPublic, bearer, roles, scopes }: ReadableOperation): Markup {
-  if (isPublic) return html`<p class="facts">Public: no token is needed.</p>`;
+function accessSection({ isPublic, bearer, roles, scopes }: ReadableOperation): Markup {
+  if (isPublic) return html`<p class="facts">Public: no token required.</p>`;
   const who =
-    roles.length > 0 ? html`Roles: ${roles.join(', ')}.` : html`Needs a token: <code>${bearer}</code>.`;
+    roles.length > 0 ? html`Roles: ${roles.join(', ')}.` : html`Requires a token: <code>${bearer}</code>.`;
   return html`<p class="facts">${who}${scopes.length > 0 && html` Scope: ${listed(scopes)}.`}</p>`;
 }
 
-/** A success in full; a failure as one line with links, unless its body is a schema without a name. */
+/** A success in full; a failure as one line with links, unless its body is an unnamed schema. */
 function responseSection(document: Document, [status, response]: [string, Response]): Markup {
   const { description, content = {}, headers = {} } = response;
   const isSuccess = status.startsWith('2');
   const schemas = Object.values(content).flatMap(({ schema }) => schema ?? []);
   const names = schemas.flatMap(schemaNames);
   const codes = isSuccess ? [] : schemas.flatMap((schema) => codesOf(document, schema));
-  const untold = [...new Set(codes)].filter((code) => !description.includes(`\`${code}\``));
+  const undescribed = [...new Set(codes)].filter((code) => !description.includes(`\`${code}\``));
   const head = html`<b class="status ${isSuccess ? 'ok' : ''}">${status}</b> ${line(description, names)}
-${untold.length > 0 && listed(untold.map((code) => (names.includes(code) ? schemaLink(code) : code)))}`;
+${undescribed.length > 0 && listed(undescribed.map((code) => (names.includes(code) ? schemaLink(code) : code)))}`;
   if (schemas.length === 0 || (!isSuccess && schemas.every((schema) => schemaNames(schema).length > 0)))
     return html`<p class="response">${head}</p>`;
 
@@ -61,14 +61,17 @@ ${fieldTable(
 )}${contentSection(document, content)}</details>`;
 }
 
-/** One operation: what it does, who may, what it takes, how to call it, what it answers. */
+/** One operation: description, access, parameters, body, an example call and responses. */
 export function operationSection(document: Document, operation: ReadableOperation): Markup {
   const { id, method, path, summary, description, deprecated, parameters, body, responses } = operation;
-  const rows = parameters.map((parameter) => ({ ...rowOf(parameter.name, parameter), place: parameter.in }));
+  const rows = parameters.map((parameter) => ({
+    ...rowOf(parameter.name, parameter),
+    location: parameter.in,
+  }));
   return html`<section class="part" id="${id}">
 <h3><span class="method ${method}">${method.toUpperCase()}</span> <a href="#${id}">${path}</a></h3>
 <p class="summary">${line(summary)}${deprecated && html` <strong>Deprecated.</strong>`}</p>
-${paragraphs(description)}${whoMay(operation)}
+${paragraphs(description)}${accessSection(operation)}
 ${rows.length > 0 && html`<h4>Parameters</h4>${fieldTable('Parameter', rows)}`}
 ${
   body &&

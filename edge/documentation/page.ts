@@ -6,7 +6,7 @@ import { codesOf, fieldTable, schemaTable } from './schema.ts';
 import { STYLE } from './style.ts';
 import { line, type Markup, paragraphs, sample } from './text.ts';
 
-/** A page, and the header that lets nothing but its own style into it: no script, no load, no frame, no form. */
+/** The page, and the policy that allows only its own style: no scripts, resources, frames or forms. */
 interface DocumentationPage {
   html: string;
   contentSecurityPolicy: string;
@@ -25,7 +25,7 @@ async function policyFor(style: string): Promise<string> {
   return `default-src 'none'; style-src 'sha256-${hash}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`;
 }
 
-/** A chapter for each tag, then what the operations share and link to. */
+/** One chapter per tag, then the components that operations link to. */
 function chaptersOf(document: Document): Chapter[] {
   const { tags = [], components = {} } = document;
   const operations = operationsOf(document);
@@ -66,7 +66,7 @@ ${
 const body = (chapter: Chapter) => html`<h2 id="${anchor(chapter)}">${chapter.title}</h2>
 ${paragraphs(chapter.description)}${chapter.sections}`;
 
-/** The API's document as a page for readers. Every text of the document is escaped. */
+/** Renders an OpenAPI document as an HTML page. All texts of the document are escaped. */
 export async function documentationPage(document: Document): Promise<DocumentationPage> {
   const { title, version, description } = document.info;
   const chapters = chaptersOf(document);
@@ -86,7 +86,7 @@ export async function documentationPage(document: Document): Promise<Documentati
 <h1>${title}</h1>
 <p class="version">Version ${version}</p>
 ${paragraphs(description)}
-<p>${line('In the examples `$BASE_URL` is the address of this service, and `$TOKEN` is your token.')}</p>
+<p>${line('In the examples, `$BASE_URL` is the address of this service and `$TOKEN` is your token.')}</p>
 ${chapters.map(body)}
 </main>
 </div>

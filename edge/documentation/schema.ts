@@ -4,19 +4,19 @@ import { line, type Markup, paragraphs, schemaLink } from './text.ts';
 
 /** One row of a table: a field of a body, or a parameter. */
 export interface Field {
-  /** A dot leads into an object, `[]` into an array: `series[].metric`. */
+  /** With a dot for nested objects and `[]` for arrays: `series[].metric`. */
   name: string;
   schema: Schema;
   required: boolean;
   description?: string | undefined;
-  /** Where a parameter stands: `path`, `query`, `header`. */
-  place?: string;
+  /** Of a parameter: `path`, `query` or `header`. */
+  location?: string;
 }
 
 const json = (value: unknown) => JSON.stringify(value);
 const counted = (count: number, noun: string) => `${count} ${noun}${count === 1 ? '' : 's'}`;
 
-/** What the words of JSON Schema mean to a reader, in the order in which they are told. */
+/** The text of each JSON Schema keyword, in the order of their display. */
 const CONSTRAINTS = {
   const: (value: unknown) => `always ${json(value)}`,
   enum: (values: unknown[]) => `${values.length === 1 ? 'always' : 'one of'} ${values.map(json).join(', ')}`,
@@ -39,7 +39,7 @@ function partsOf(schema: Schema): Schema[] {
   return [...allOf, ...anyOf, ...oneOf];
 }
 
-/** The names of the schemas that a schema is made of: none unless all its parts have one. */
+/** The names of the schemas that a schema consists of; empty unless all its parts are named. */
 export function schemaNames(schema: Schema): string[] {
   const reference = referenceOf(schema);
   const parts = reference === null ? partsOf(schema).map(schemaNames) : [[nameOf(reference)]];
@@ -49,9 +49,9 @@ export function schemaNames(schema: Schema): string[] {
 function constraintsOf(schema: Schema): string[] {
   if (referenceOf(schema) !== null) return [];
   const found = schema as ResolvedSchema;
-  const own = Object.entries(CONSTRAINTS).map(([word, tell]) => {
-    const value: unknown = found[word as keyof ResolvedSchema];
-    return value === undefined ? '' : tell(value as never);
+  const own = Object.entries(CONSTRAINTS).map(([keyword, describe]) => {
+    const value: unknown = found[keyword as keyof ResolvedSchema];
+    return value === undefined ? '' : describe(value as never);
   });
   const items = found.items ? constraintsOf(found.items).map((constraint) => `each ${constraint}`) : [];
   return [...own, ...partsOf(found).flatMap(constraintsOf), ...items].filter(
@@ -79,23 +79,23 @@ function typeOf(schema: Schema): Markup {
 }
 
 /**
- * The fields of a schema, those of unnamed schemas inside it too. A named schema inside it is a link to its own
- * section: this also ends cycles, together with `passed` for schemas that are made of themselves.
+ * The fields of a schema, including those of nested unnamed schemas. A nested named schema links to its own section,
+ * which also ends cycles; `visited` ends those of schemas that refer to themselves directly.
  */
-function fieldsOf(document: Document, schema: Schema, path = '', passed: string[] = []): Field[] {
+function fieldsOf(document: Document, schema: Schema, path = '', visited: string[] = []): Field[] {
   const reference = referenceOf(schema);
   if (reference !== null) {
-    if (path !== '' || passed.includes(reference)) return [];
-    return fieldsOf(document, resolve(document, schema), path, [...passed, reference]);
+    if (path !== '' || visited.includes(reference)) return [];
+    return fieldsOf(document, resolve(document, schema), path, [...visited, reference]);
   }
   const { properties = {}, required = [], items, ...rest } = schema as ResolvedSchema;
   return [
     ...Object.entries(properties).flatMap(([name, field]) => [
       { name: path + name, schema: field, required: required.includes(name) },
-      ...fieldsOf(document, field, `${path}${name}.`, passed),
+      ...fieldsOf(document, field, `${path}${name}.`, visited),
     ]),
-    ...(items ? fieldsOf(document, items, `${path.replace(/\.$/, '')}[].`, passed) : []),
-    ...partsOf(rest).flatMap((part) => fieldsOf(document, part, path, passed)),
+    ...(items ? fieldsOf(document, items, `${path.replace(/\.$/, '')}[].`, visited) : []),
+    ...partsOf(rest).flatMap((part) => fieldsOf(document, part, path, visited)),
   ];
 }
 
@@ -108,23 +108,23 @@ export function codesOf(document: Document, schema: Schema): string[] {
   });
 }
 
-function row({ name, place, schema, required, description }: Field): Markup {
-  const facts = [place, required ? 'required' : 'optional', ...constraintsOf(schema)].filter(Boolean);
-  const told = description ?? [schema, ...partsOf(schema)].find((part) => part.description)?.description;
+function row({ name, location, schema, required, description }: Field): Markup {
+  const facts = [location, required ? 'required' : 'optional', ...constraintsOf(schema)].filter(Boolean);
+  const text = description ?? [schema, ...partsOf(schema)].find((part) => part.description)?.description;
   return html`<tr><th scope="row"><code>${name}</code></th>
 <td><span class="type">${typeOf(schema)}</span> <span class="facts">${line(facts.join(', '))}</span>
-${paragraphs(told)}</td></tr>`;
+${paragraphs(text)}</td></tr>`;
 }
 
-/** A table of fields or parameters; nothing where there are none. */
+/** A table of fields or parameters; nothing if there are none. */
 export function fieldTable(kind: string, fields: Field[]): Markup {
-  const different = new Map(fields.map((field) => [json(field), field]));
-  if (different.size === 0) return html``;
+  const distinct = new Map(fields.map((field) => [json(field), field]));
+  if (distinct.size === 0) return html``;
   return html`<table><thead><tr><th scope="col">${kind}</th><th scope="col">Meaning</th></tr></thead>
-<tbody>${[...different.values()].map(row)}</tbody></table>`;
+<tbody>${[...distinct.values()].map(row)}</tbody></table>`;
 }
 
-/** A whole schema after a label: its type, its constraints, its fields. A named one's are in its own section. */
+/** A labelled schema: type, constraints and fields. The fields of a named schema are in its own section. */
 export function schemaTable(document: Document, schema: Schema, label: string): Markup {
   const constraints = constraintsOf(schema).join(', ');
   return html`<p class="facts">${label}: <span class="type">${typeOf(schema)}</span>${constraints && ', '}${line(constraints)}</p>

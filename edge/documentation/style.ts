@@ -1,4 +1,4 @@
-/** The page's only style. Its hash is in the page's Content-Security-Policy. */
+/** The style of the page. Its hash is part of the Content-Security-Policy. */
 export const STYLE = `
 :root { color-scheme: light dark; --page: #fff; --raised: #f4f6f9; --text: #1b2430; --quiet: #566273; --line: #d8dee6; --link: #0b57a4; --ok: #146c43; --fault: #a4262c; }
 @media (prefers-color-scheme: dark) { :root { --page: #10151c; --raised: #19212b; --text: #e4e9ef; --quiet: #a4b0be; --line: #303b48; --link: #82bbf6; --ok: #6fce9b; --fault: #ff9a9a; } }

@@ -11,23 +11,22 @@ import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } 
 import { MeasurementFilter, projectsOn } from './measurement-filter.ts';
 import { type CallOutcome, failed } from './pending-calls.ts';
 
-/** What may be asked of a host that is shut out. */
-const READING: readonly Method[] = ['host.describe', 'host.inventory'];
+/** The calls that are allowed while a host is blocked. */
+const ALLOWED_WHILE_BLOCKED: readonly Method[] = ['host.describe', 'host.inventory'];
 const RECONCILE_EVERY = 5 * 60_000;
-/** After one that failed, for instance because PostgreSQL was still starting, or that met another cluster. */
-const RECONCILE_AGAIN = 5_000;
+/** Delay after a failed reconciliation, for instance while PostgreSQL is starting, or while the host is blocked. */
+const RECONCILE_RETRY = 5_000;
 
 /**
- * Holds the WebSocket of one database host's agent; named by the host's id. An idle link costs nothing: the
- * runtime answers the beats and the object sleeps. All it needs to wake up is kept with its sockets, save the
- * newest epoch, the host's id and whether it may be given work, which are in its storage (`epoch`, `host_id`,
- * `shut_out`).
+ * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing: the
+ * runtime responds to heartbeats while the object hibernates. The state of a link is attached to its socket; the
+ * storage holds the newest epoch, the host id and whether the host is blocked (`epoch`, `host_id`, `shut_out`).
  */
 export class HostLink extends DurableObject<Env> {
   readonly #links: Links;
   readonly #measurements: MeasurementFilter;
 
-  /** @param bounds given by tests alone */
+  /** @param bounds set only by tests */
   constructor(ctx: DurableObjectState, env: Env, bounds: Bounds = BOUNDS) {
     super(ctx, env);
     ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair(HEARTBEAT.request, HEARTBEAT.response));
@@ -39,8 +38,8 @@ export class HostLink extends DurableObject<Env> {
       },
       onLinked: () => ctx.waitUntil(ctx.storage.setAlarm(Date.now())),
       onNotification: (notification) => {
-        // The databases of another cluster are not those on record.
-        if (!this.#isShutOut()) ctx.waitUntil(this.#measurements.receive(notification));
+        // A blocked host runs another cluster, whose databases are not the recorded ones.
+        if (!this.#isBlocked()) ctx.waitUntil(this.#measurements.receive(notification));
       },
       log: logEvent,
       clock: { now: Date.now, after },
@@ -56,14 +55,14 @@ export class HostLink extends DurableObject<Env> {
     });
   }
 
-  /** Whether an agent is linked, has been heard within two beats, and the host may be given work. */
+  /** Whether an agent is linked and alive (a heartbeat within the last two intervals), and the host is not blocked. */
   async linked(): Promise<boolean> {
-    return this.#links.linked() && !this.#isShutOut();
+    return this.#links.linked() && !this.#isBlocked();
   }
 
-  /** Asks the agent for an operation; use `callHost`, which keeps the types and survives the loss of this object. */
+  /** Calls an operation of the agent; use `callHost`, which is typed and retries if this object is reset. */
   async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
-    if (this.#isShutOut() && !READING.includes(method))
+    if (this.#isBlocked() && !ALLOWED_WHILE_BLOCKED.includes(method))
       return failed('HOST_UNAVAILABLE', 'the host runs another PostgreSQL cluster than the one on record');
     return this.#links.call(method, params);
   }
@@ -83,7 +82,7 @@ export class HostLink extends DurableObject<Env> {
 
   override async webSocketClose(socket: WebSocket): Promise<void> {
     this.#links.lost(this.#wrap(socket));
-    // workerd leaves the closing handshake of a socket that may sleep to us.
+    // workerd does not complete the closing handshake of a hibernatable socket.
     socket.close();
   }
 
@@ -92,36 +91,36 @@ export class HostLink extends DurableObject<Env> {
   }
 
   /**
-   * Reconciles the host after every handshake and then regularly while it is linked. It runs as an alarm so that
-   * no socket waits for it, and so that its calls, which come back to this object, meet nothing that waits for them.
+   * Reconciles the host after every handshake, and then regularly while it is linked. It runs as an alarm because its
+   * calls return to this object, which would deadlock inside a socket event.
    */
   override async alarm(): Promise<void> {
     const { storage } = this.ctx;
     const hostId = this.#hostId();
     if (hostId === undefined || !this.#links.linked()) return;
-    // Before the work: a handshake during it asks for an earlier alarm, which has to stand.
+    // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(Date.now() + RECONCILE_EVERY);
     try {
       await reconcileHost(this.env, hostId, (admitted) => this.#admit(admitted));
-      if (!this.#isShutOut()) return;
+      if (!this.#isBlocked()) return;
     } catch (error) {
       logEvent('reconciliation.failed', { host_id: hostId, reason: String(error) });
     }
     const next = (await storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
-    await storage.setAlarm(Math.min(next, Date.now() + RECONCILE_AGAIN));
+    await storage.setAlarm(Math.min(next, Date.now() + RECONCILE_RETRY));
   }
 
   #hostId(): string | undefined {
     return this.ctx.storage.kv.get<string>('host_id');
   }
 
-  #isShutOut(): boolean {
+  #isBlocked(): boolean {
     return this.ctx.storage.kv.get<boolean>('shut_out') ?? false;
   }
 
-  /** @returns whether that is news */
+  /** @returns whether this changes anything */
   #admit(admitted: boolean): boolean {
-    if (admitted === !this.#isShutOut()) return false;
+    if (admitted === !this.#isBlocked()) return false;
     this.ctx.storage.kv.put('shut_out', !admitted);
     return true;
   }
@@ -131,8 +130,8 @@ export class HostLink extends DurableObject<Env> {
       send: (text) => socket.send(text),
       close: (code, reason) => socket.close(code, reason),
       state: () => (socket.deserializeAttachment() as SocketState | null) ?? { phase: 'closed' },
-      keep: (state) => socket.serializeAttachment(state),
-      lastBeat: () => this.ctx.getWebSocketAutoResponseTimestamp(socket)?.getTime() ?? 0,
+      setState: (state) => socket.serializeAttachment(state),
+      lastHeartbeat: () => this.ctx.getWebSocketAutoResponseTimestamp(socket)?.getTime() ?? 0,
     };
   }
 }

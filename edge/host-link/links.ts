@@ -17,7 +17,7 @@ import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 import { type CallOutcome, failed, PendingCalls } from './pending-calls.ts';
 import { type Expected, verifyHandshake } from './verify-handshake.ts';
 
-/** Where a socket stands. Kept with the socket, because the object that reads it may be a new one. */
+/** The state of a socket. It is attached to the socket, so that it survives hibernation of the object. */
 export type SocketState =
   | ({ phase: 'challenged'; since: number } & Expected)
   | { phase: 'answered' }
@@ -28,24 +28,24 @@ type InPhase<P extends SocketState['phase']> = Extract<SocketState, { phase: P }
 
 export interface LinkSocket extends Transport {
   state(): SocketState;
-  keep(state: SocketState): void;
-  /** Unix milliseconds of the last beat that came in; 0 when there was none. */
-  lastBeat(): number;
+  setState(state: SocketState): void;
+  /** Unix milliseconds of the last heartbeat received; 0 if there was none. */
+  lastHeartbeat(): number;
 }
 
-/** The Worker's word on who dials, as a header of the upgrade. The object can be reached through the Worker alone. */
+/** Header of the upgrade with the `Caller`. It can be trusted, because only the Worker can reach the object. */
 export const CALLER_HEADER = 'Link-Caller';
 
-/** Who the Worker says is dialling: the host it looked up, and the name it was dialled by. */
+/** The connecting host, as looked up by the Worker, and the address that its request was made to. */
 export type Caller = Omit<Expected, 'nonce'>;
 
 interface LinksOptions {
   /** Every open socket of this host. */
   sockets: () => LinkSocket[];
-  /** The newest epoch a link of this host has had. Outlives everything else. */
+  /** The newest epoch of all links of this host, in durable storage. */
   epoch: { newest: () => number; remember: (epoch: number) => void };
   onLinked: () => void;
-  /** Told what the live link's agent tells unasked. Its parameters are not checked yet. */
+  /** Called for each notification on the live link. Its parameters are not validated yet. */
   onNotification: (notification: NotificationFrame) => void;
   log: (event: string, fields: Record<string, unknown>) => void;
   clock: Clock;
@@ -60,7 +60,7 @@ const FromAgent = z.union([ReplyFrame, NotificationFrame]);
 export class Links {
   readonly #options: LinksOptions;
   readonly #calls: PendingCalls;
-  /** Nonce of an open challenge → stops its timer. A timer left running would keep the object from sleeping. */
+  /** Cancels the timer of an open challenge, by nonce. A running timer would prevent hibernation. */
   readonly #handshakeTimers = new Map<string, () => void>();
 
   constructor(options: LinksOptions) {
@@ -78,7 +78,7 @@ export class Links {
     return this.#calls.make(live.socket, live.state.epoch, method, params);
   }
 
-  /** A new socket: it gets its challenge and a while to answer. */
+  /** Sends a challenge on a new socket, and limits the time for the response. */
   accept(socket: LinkSocket, caller: Caller): void {
     const { bounds, clock, epoch } = this.#options;
     const unfinished = this.#inPhase('challenged').sort((a, b) => b.state.since - a.state.since);
@@ -86,7 +86,7 @@ export class Links {
       this.#drop(oldest.socket, 'crowded');
     }
     const nonce = makeNonce();
-    socket.keep({ phase: 'challenged', since: clock.now(), nonce, ...caller });
+    socket.setState({ phase: 'challenged', since: clock.now(), nonce, ...caller });
     send<typeof Challenge>(socket, {
       type: 'challenge',
       protocol: PROTOCOL_VERSION,
@@ -103,42 +103,42 @@ export class Links {
     const state = socket.state();
     switch (state.phase) {
       case 'challenged':
-        return this.#judge(socket, state, data);
+        return this.#finishHandshake(socket, state, data);
       case 'answered':
-        // Nothing may be said between answer and welcome; a second answer least of all.
+        // The agent must not send anything between its answer and the welcome.
         return this.#drop(socket, 'malformed');
       case 'linked':
-        return this.#hear(socket, state, data);
+        return this.#handleFrame(socket, state, data);
       case 'closed':
-        // What a displaced link still has to say is of no interest.
+        // Messages of a displaced link are ignored.
         return;
     }
   }
 
-  /** The socket has closed, from whichever side. */
+  /** Handles a socket that was closed by either side. */
   lost(socket: LinkSocket): void {
     const state = socket.state();
-    socket.keep({ phase: 'closed' });
+    socket.setState({ phase: 'closed' });
     if (state.phase === 'challenged') this.#stopTimer(state.nonce);
     if (state.phase === 'linked') this.#calls.abandon(state.epoch);
   }
 
-  async #judge(socket: LinkSocket, state: InPhase<'challenged'>, data: unknown): Promise<void> {
+  async #finishHandshake(socket: LinkSocket, state: InPhase<'challenged'>, data: unknown): Promise<void> {
     const { bounds, clock, epoch, log, onLinked } = this.#options;
     const reading = readMessage(Answer, data, bounds);
     if (!reading.ok) return this.#drop(socket, reading.fault);
     this.#stopTimer(state.nonce);
-    socket.keep({ phase: 'answered' });
-    const verdict = await verifyHandshake(reading.message.token, state, clock.now());
+    socket.setState({ phase: 'answered' });
+    const verified = await verifyHandshake(reading.message.token, state, clock.now());
     if (socket.state().phase !== 'answered') return;
-    if (!verdict.ok) return this.#refuse(socket, state.hostId, verdict.reason);
-    // Nothing is awaited from here on, so of two answers judged at the same time only the newer can stay.
-    if (verdict.epoch <= epoch.newest()) return this.#refuse(socket, state.hostId, 'stale_epoch');
-    epoch.remember(verdict.epoch);
+    if (!verified.ok) return this.#refuse(socket, state.hostId, verified.reason);
+    // Nothing is awaited from here on, so that of two concurrent handshakes only the newer one succeeds.
+    if (verified.epoch <= epoch.newest()) return this.#refuse(socket, state.hostId, 'stale_epoch');
+    epoch.remember(verified.epoch);
     for (const older of this.#inPhase('linked')) this.#drop(older.socket, 'displaced');
-    socket.keep({ phase: 'linked', since: clock.now(), epoch: verdict.epoch });
-    send<typeof Welcome>(socket, { type: 'welcome', epoch: verdict.epoch });
-    log('link.up', { host_id: state.hostId, epoch: verdict.epoch });
+    socket.setState({ phase: 'linked', since: clock.now(), epoch: verified.epoch });
+    send<typeof Welcome>(socket, { type: 'welcome', epoch: verified.epoch });
+    log('link.up', { host_id: state.hostId, epoch: verified.epoch });
     onLinked();
   }
 
@@ -148,7 +148,7 @@ export class Links {
     this.#drop(socket, 'refused');
   }
 
-  #hear(socket: LinkSocket, { epoch }: InPhase<'linked'>, data: unknown): void {
+  #handleFrame(socket: LinkSocket, { epoch }: InPhase<'linked'>, data: unknown): void {
     const reading = readMessage(FromAgent, data, this.#options.bounds);
     if (!reading.ok) this.#drop(socket, reading.fault);
     else if ('id' in reading.message) this.#calls.settle(epoch, reading.message);
@@ -160,12 +160,12 @@ export class Links {
     this.#handshakeTimers.delete(nonce);
   }
 
-  /** The live link, once those that have been silent for two beats are dropped. */
+  /** The live link, after dropping links without a heartbeat for two intervals. */
   #live() {
     const { clock, bounds } = this.#options;
     const linked = this.#inPhase('linked');
     const isSilent = ({ socket, state }: (typeof linked)[number]) =>
-      clock.now() - Math.max(state.since, socket.lastBeat()) > bounds.silence;
+      clock.now() - Math.max(state.since, socket.lastHeartbeat()) > bounds.silence;
     for (const { socket } of linked.filter(isSilent)) this.#drop(socket, 'silent');
     return this.#inPhase('linked').at(0) ?? null;
   }

@@ -7,13 +7,13 @@ import type { Database } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 
 const MINUTE_MS = 60_000;
-/** Two measurements of a project are at least so far apart: a host that is out of its mind must not keep it busy. */
+/** Minimum time between two measurements of a project, so that a faulty host cannot overload it. */
 const APART_MS = 500;
-/** A project that is not known to be on the host is looked for no sooner than this after the last look. */
-const LOOK_AGAIN_MS = 1_000;
+/** Minimum time between two lookups of the host's projects. */
+const LOOKUP_APART_MS = 1_000;
 
 interface MeasurementsOptions {
-  /** Ids of the projects that are placed on the host. */
+  /** Looks up the ids of the projects on the host. */
   placed: () => Promise<Iterable<string>>;
   record: (measurement: ProjectMeasurement) => Promise<void>;
   log: (event: string, fields: Record<string, unknown>) => void;
@@ -22,16 +22,16 @@ interface MeasurementsOptions {
 }
 
 /**
- * Passes on what a host says of its projects: no more than it may say, nothing of wrong form, and nothing of
- * projects that are not its own. What it says too much is dropped; the next measurement tells the same and more.
+ * Passes on the measurements of a host that are well-formed, within the rate limit and about its own projects. The
+ * others are dropped; the next measurement supersedes them.
  */
 export class MeasurementFilter {
   readonly #options: MeasurementsOptions;
   #window = { end: 0, count: 0 };
-  /** When each project's last measurement that was passed on came, and how many were not since. */
+  /** When the last measurement of each project was passed on, in Unix milliseconds. */
   #passed = new Map<string, number>();
   #placed: { ids: ReadonlySet<string>; at: number } | null = null;
-  #looking: Promise<ReadonlySet<string>> | null = null;
+  #lookup: Promise<ReadonlySet<string>> | null = null;
 
   constructor(options: MeasurementsOptions) {
     this.#options = options;
@@ -68,7 +68,7 @@ export class MeasurementFilter {
     return this.#window.count <= bounds.notificationsPerMinute;
   }
 
-  /** Only placed projects come here, so the map does not grow with what a host makes up. */
+  /** Called only for projects on the host, so that invented ids do not grow the map. */
   #isApart(projectId: string): boolean {
     const now = this.#options.now();
     if (now - (this.#passed.get(projectId) ?? Number.NEGATIVE_INFINITY) < APART_MS) return false;
@@ -79,14 +79,14 @@ export class MeasurementFilter {
   async #isPlaced(projectId: string): Promise<boolean> {
     const { now } = this.#options;
     if (this.#placed?.ids.has(projectId)) return true;
-    if (this.#placed && now() - this.#placed.at < LOOK_AGAIN_MS) return false;
-    this.#looking ??= this.#look().finally(() => {
-      this.#looking = null;
+    if (this.#placed && now() - this.#placed.at < LOOKUP_APART_MS) return false;
+    this.#lookup ??= this.#lookUpPlaced().finally(() => {
+      this.#lookup = null;
     });
-    return (await this.#looking).has(projectId);
+    return (await this.#lookup).has(projectId);
   }
 
-  async #look(): Promise<ReadonlySet<string>> {
+  async #lookUpPlaced(): Promise<ReadonlySet<string>> {
     const { now, placed } = this.#options;
     const ids = new Set(await placed());
     this.#placed = { ids, at: now() };
@@ -95,7 +95,7 @@ export class MeasurementFilter {
   }
 }
 
-/** A project stays on the host that it was placed on. */
+/** The ids of the projects on this host. */
 export async function projectsOn(db: Database, hostId: string): Promise<string[]> {
   const rows = await db.select({ id: projects.id }).from(projects).where(eq(projects.hostId, hostId));
   return rows.map(({ id }) => id);

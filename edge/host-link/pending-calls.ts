@@ -14,7 +14,7 @@ export const failed = (code: HostFailureCode, message: string, sqlstate?: string
 
 interface PendingCall {
   method: Method;
-  /** The link it went out on: a reply from any other does not count. */
+  /** The link that carried the call; replies on other links are ignored. */
   epoch: number;
   end: (outcome: CallOutcome<Method>) => void;
 }
@@ -22,11 +22,11 @@ interface PendingCall {
 interface PendingCallsOptions {
   clock: Clock;
   bounds: Bounds;
-  /** Ends the calls of links that have fallen silent; asked once a beat while calls are waiting. */
+  /** Ends the calls of silent links; called once per heartbeat interval while calls are pending. */
   dropSilentLinks: () => void;
 }
 
-/** Calls that went out to the host and have no reply yet. Each one ends: by its reply, its deadline or its link's loss. */
+/** Calls to the host without a reply yet. Each ends with its reply, at its deadline, or when its link is lost. */
 export class PendingCalls {
   readonly #options: PendingCallsOptions;
   readonly #calls = new Map<string, PendingCall>();
@@ -43,7 +43,7 @@ export class PendingCalls {
   ): Promise<CallOutcome<Method>> | CallOutcome<Method> {
     const { bounds } = this.#options;
     if (this.#calls.size >= bounds.callsInFlight) {
-      return failed('HOST_BUSY', `${bounds.callsInFlight} calls are waiting for this host`);
+      return failed('HOST_BUSY', `${bounds.callsInFlight} calls to this host are pending`);
     }
     const reading = OPERATIONS[method].params.safeParse(params);
     if (!reading.success) return failed('INVALID_CALL', `invalid parameters of ${method}`);
@@ -51,7 +51,7 @@ export class PendingCalls {
     const frame: RequestFrame = { jsonrpc: '2.0', id, method, params: reading.data };
     const text = JSON.stringify(frame);
     if (!fitsMessage(text, bounds))
-      return failed('INVALID_CALL', `the call of ${method} is over the message size`);
+      return failed('INVALID_CALL', `the call of ${method} exceeds the message size`);
 
     const { promise, resolve } = Promise.withResolvers<CallOutcome<Method>>();
     const stopWaiting = this.#endAtDeadline(id, method);
@@ -69,14 +69,14 @@ export class PendingCalls {
     return promise;
   }
 
-  /** Ends the call the reply belongs to. A reply that comes too late, or over another link than its call, is dropped. */
+  /** Ends the call of this reply. A late reply, or one on another link than its call, is ignored. */
   settle(epoch: number, reply: ReplyFrame): void {
     const call = this.#calls.get(reply.id);
     if (call?.epoch !== epoch) return;
     call.end(outcomeOf(call.method, reply));
   }
 
-  /** The link is gone: nothing that went out on it will be answered. */
+  /** Ends all calls of a lost link. */
   abandon(epoch: number): void {
     for (const call of [...this.#calls.values()].filter((pending) => pending.epoch === epoch)) {
       call.end(failed('HOST_UNAVAILABLE', `the link was lost during ${call.method}`));

@@ -8,12 +8,12 @@ import {
 } from '../../shared/protocol/handshake.ts';
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 
-/** Seconds a host's clock may be off. That an answer is fresh shows in its nonce; the times are a second fence. */
+/** Tolerated clock difference of a host, in seconds. The nonce proves freshness; the times are a second check. */
 const CLOCK_TOLERANCE = 300;
 
 export interface Expected {
   hostId: string;
-  /** Host and port the agent's request was made to. */
+  /** Host and port of the URL that the agent connected to. */
   audience: string;
   nonce: string;
   publicKey: PublicKey;
@@ -21,11 +21,11 @@ export interface Expected {
 
 export type HandshakeResult = { ok: true; epoch: number } | { ok: false; reason: RefusalReason };
 
-/** What a claim that jose refuses says about the sender. */
+/** The refusal reason of each claim that jose can reject. */
 const REASON_OF_CLAIM: Record<string, RefusalReason> = { aud: 'audience', iat: 'clock', exp: 'clock' };
 
 /**
- * Judges an answer to the handshake's challenge. Whether its epoch is new enough is for the caller to say.
+ * Verifies the `answer` to a challenge. The caller checks whether its epoch is new enough.
  * @param now Unix milliseconds
  */
 export async function verifyHandshake(

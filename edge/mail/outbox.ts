@@ -71,7 +71,8 @@ export class Outbox {
     } catch (error) {
       const abandoned = error instanceof MailRefused || now - since > ABANDON_AFTER_MS;
       if (abandoned) this.#remove(id, null);
-      else this.#retryAt(id, now + backoff(attempts - 1, { first: RETRY_FIRST_MS, longest: RETRY_LONGEST_MS }));
+      else
+        this.#retryAt(id, now + backoff(attempts - 1, { first: RETRY_FIRST_MS, longest: RETRY_LONGEST_MS }));
       const reason = error instanceof Error ? error.message : 'unknown error';
       logEvent(abandoned ? 'mail.given_up' : 'mail.not_sent', { mail_id: id, attempts, reason });
     }

@@ -1,21 +1,21 @@
 import type { BranchValues } from './metrics.ts';
 
-/** What advice is given by: the branch, and its project. */
+/** The inputs of the alert thresholds: a branch, and its project. */
 export interface Advised {
   values: BranchValues;
-  /** Share of the quota that is used. */
+  /** The used share of the quota. */
   storage: number;
   branchCount: number;
 }
 
 interface Advice {
-  /** Null when it can't be told. */
+  /** Null if it is unknown. */
   value: (advised: Advised) => number | null;
   threshold: number;
   alarming: 'at_least' | 'above' | 'below';
 }
 
-/** Spec section 8, recommended alert thresholds: those that what is measured tells of. */
+/** The recommended alert thresholds of specification 8, as far as they follow from measurements. */
 export const ADVICE = {
   storage: { value: ({ storage }) => storage, threshold: 0.9, alarming: 'at_least' },
   active_connections: {
@@ -42,7 +42,7 @@ const IS_ALARMING: Record<Advice['alarming'], (value: number, threshold: number)
   below: (value, threshold) => value < threshold,
 };
 
-/** The thresholds that are passed, each with the value that passes it. */
+/** The crossed thresholds, each with its current value. */
 export const alertsOf = (advised: Advised): { name: AlertName; value: number; threshold: number }[] =>
   ALERT_NAMES.flatMap((name) => {
     const { threshold, alarming, ...advice } = ADVICE[name];

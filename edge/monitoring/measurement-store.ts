@@ -3,28 +3,29 @@ import type { MeasurementEvent } from './measurement-streams.ts';
 import { MetricHistory, type Range } from './metric-history.ts';
 import type { BranchValues, Point } from './metrics.ts';
 
-/** What is known of a project's branches by its last measurement. Moments are Unix milliseconds. */
+/** The last known values of a project's branches. Timestamps are Unix milliseconds. */
 export interface LastMeasurement {
-  /** When it was made; see `momentOf`. */
+  /** When it was made; see `timestampOf`. */
   at: number;
-  /** As the host's clock says, and when it came by ours. */
+  /** When it was made by the host's clock. */
   observedAt: number;
+  /** When it was received by our clock. */
   receivedAt: number;
-  /** By branch id. A branch that this measurement left out has the values of the one before. */
+  /** By branch id. A branch missing from this measurement has the values of an earlier one. */
   branches: Record<string, BranchValues>;
-  /** Ids of the branches that were on record, by name. */
+  /** Ids of the recorded branches, by name. */
   ids: Record<string, string>;
 }
 
 const LAST = 'last_measurement';
 
-/** Who has not been heard for this many intervals has missed two measurements. */
+/** After this many intervals without a measurement, two are missing. */
 const MISSED_AFTER_INTERVALS = 2.5;
-/** A measurement comes at once. What is said to be older comes from a clock that is slow. */
+/** Measurements arrive immediately, so an older timestamp means that the host's clock is slow. */
 const LATE_MS = 60_000;
 
-/** When it was made by the host's clock, which can put it neither into the future nor far into the past. */
-const momentOf = (observedAt: number, now: number): number =>
+/** The timestamp of a measurement: the host's, limited to the last minute by our clock. */
+const timestampOf = (observedAt: number, now: number): number =>
   Math.min(Math.max(observedAt, now - LATE_MS), now);
 
 /**
@@ -46,17 +47,17 @@ export class MeasurementStore {
     return this.#storage.kv.get<LastMeasurement>(LAST) ?? null;
   }
 
-  /** Whether more than one measurement in a row has not come. @param now Unix milliseconds */
+  /** Whether at least two measurements in a row are missing. @param now Unix milliseconds */
   isOverdue(now: number): boolean {
     const last = this.last();
     return last === null || now - last.receivedAt > this.#missedAfterMs;
   }
 
   /**
-   * Keeps a measurement; of two that come in the wrong order, or of one that comes twice, the later changes nothing.
-   * The host's clock is believed in that until a measurement would be overdue: then it has been set back.
-   * @param branches those on record; what is said of others is dropped
-   * @returns when it was made and what it says of those branches; null when it is no news
+   * Stores a measurement. A repeated measurement, or one older than the last by the host's clock, is ignored. Once
+   * measurements are overdue, an older timestamp is accepted, because the host's clock was set back.
+   * @param branches the recorded ones; values of other branches are dropped
+   * @returns the timestamp and the values of those branches; null if it was ignored
    */
   record(
     measurement: ProjectMeasurement,
@@ -65,29 +66,29 @@ export class MeasurementStore {
   ): MeasurementEvent | null {
     const observedAt = Date.parse(measurement.observed_at);
     const last = this.last();
-    const at = momentOf(observedAt, now);
+    const at = timestampOf(observedAt, now);
     if (last && (observedAt <= last.observedAt || at <= last.at) && !this.isOverdue(now)) return null;
     const onRecord = new Set(branches.map(({ id }) => id));
     const known = measurement.branches.filter(({ branch_id }) => onRecord.has(branch_id));
     const measured = new Map(known.map(({ branch_id, ...values }) => [branch_id, values]));
-    // Whatever the clocks do, no point is written before one that is there.
-    const moment = Math.max(at, (last?.at ?? 0) + 1);
+    // Points are written in ascending order, even if a clock was set back.
+    const timestamp = Math.max(at, (last?.at ?? 0) + 1);
     this.#storage.transactionSync(() => {
-      this.#history.add(moment, measured, { lastAt: last?.at ?? null, onRecord });
+      this.#history.add(timestamp, measured, { lastAt: last?.at ?? null, onRecord });
       const before = Object.entries(last?.branches ?? {}).filter(([branchId]) => onRecord.has(branchId));
       const after = [...measured].map(([branchId, values]) => {
         const cache_hit_ratio = values.cache_hit_ratio ?? last?.branches[branchId]?.cache_hit_ratio ?? null;
         return [branchId, { ...values, cache_hit_ratio }] as const;
       });
       this.#storage.kv.put(LAST, {
-        at: moment,
+        at: timestamp,
         observedAt,
         receivedAt: now,
         branches: Object.fromEntries([...before, ...after]),
         ids: Object.fromEntries(branches.map(({ id, branchName }) => [branchName, id])),
       } satisfies LastMeasurement);
     });
-    return { at: moment, branches: known };
+    return { at: timestamp, branches: known };
   }
 
   /** Points of one branch, oldest first. @param range its step is at least `finestStep` of its start */
@@ -95,8 +96,8 @@ export class MeasurementStore {
     return this.#history.read(branchId, range, this.last()?.at ?? null);
   }
 
-  /** Measurements after the moment, as far as the last minute points tell, at most `limit`; oldest first. */
-  after(moment: number, limit: number): ReturnType<MetricHistory['after']> {
-    return this.#history.after(moment, this.last()?.at ?? null, limit);
+  /** The measurements after `since` (Unix milliseconds), one per minute, at most `limit`; oldest first. */
+  after(since: number, limit: number): ReturnType<MetricHistory['after']> {
+    return this.#history.after(since, this.last()?.at ?? null, limit);
   }
 }

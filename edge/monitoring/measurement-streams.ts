@@ -1,28 +1,28 @@
 import type { BranchMeasurement } from '../../shared/measurement.ts';
 
-/** One measurement of a project, as a stream tells it. */
+/** One measurement of a project, as sent on a stream. */
 export interface MeasurementEvent {
   /** Unix milliseconds. */
   at: number;
   branches: BranchMeasurement[];
 }
 
-/** Streams of one project at the same time. Each keeps its object in memory. */
+/** Concurrent streams of one project. Each keeps its object in memory. */
 export const STREAMS_MAX = 20;
-/** After that a stream ends, and its client asks for the next (HTML Standard 9.2). */
+/** Longest duration of a stream. The client then reconnects (HTML Standard 9.2). */
 export const STREAM_SECONDS_MAX = 600;
 const RECONNECT_AFTER_MS = 2_000;
-const BEAT = ': still here\n\n';
-const BEAT_MS = 15_000;
+const HEARTBEAT = ': still here\n\n';
+const HEARTBEAT_MS = 15_000;
 /**
- * A client's going is noticed by writing to it alone: TCP answers the first write, and the next one fails (workerd
- * 1.20261117). So a newcomer who finds no place has this many beats written, as long as it takes.
+ * A disconnected client is detected only by writing to it: the first write causes a TCP reset and a later write fails
+ * (workerd 1.20261117). When all slots are taken, a new client therefore waits for this many heartbeats.
  */
 const PROBES_MAX = 10;
 const PROBE_MS = 100;
 /**
- * A client that does not read has its stream ended when this much waits for it. Who comes again is told up to an hour
- * at once: 400 KB for 20 branches.
+ * A stream is closed when this much is buffered because its client does not read. A client that reconnects gets up to
+ * one hour of measurements immediately: 400 KB for 20 branches.
  */
 const WAITING_MAX_BYTES = 1024 * 1024;
 
@@ -35,23 +35,23 @@ interface OpenStream {
 
 const encoder = new TextEncoder();
 
-/** One event of `text/event-stream`. Its id is the moment, so that `Last-Event-ID` says what came last. */
+/** One event of `text/event-stream`. Its id is the timestamp, which clients return as `Last-Event-ID`. */
 function eventOf({ at, branches }: MeasurementEvent, projectId: string): string {
   const observed_at = new Date(at).toISOString();
   const data = JSON.stringify({ project_id: projectId, observed_at, branches });
   return `id: ${observed_at}\nevent: measurement\ndata: ${data}\n\n`;
 }
 
-/** The server-sent events of one project: who listens, and what is sent to them. */
+/** The open streams of server-sent events of one project. */
 export class MeasurementStreams {
   readonly #streams = new Set<OpenStream>();
-  #beat: ReturnType<typeof setInterval> | undefined;
+  #heartbeat: ReturnType<typeof setInterval> | undefined;
   #probe: Promise<void> | null = null;
 
   /**
-   * @param branchId of the one branch to tell of; null for all
-   * @param missed what to tell at once, oldest first
-   * @returns null when there is no place, not even after whoever is gone was looked for
+   * @param branchId the branch to report; null for all
+   * @param missed the events to send first, oldest first
+   * @returns null if all slots are taken by connected clients
    */
   async open(
     projectId: string,
@@ -71,30 +71,30 @@ export class MeasurementStreams {
       timer: setTimeout(() => this.#close(stream), seconds * 1000),
     };
     this.#streams.add(stream);
-    this.#beat ??= setInterval(() => this.#beatAll(), BEAT_MS);
-    // Fails when the client goes.
+    this.#heartbeat ??= setInterval(() => this.#sendHeartbeats(), HEARTBEAT_MS);
+    // Rejects when the client disconnects.
     stream.writer.closed.catch(() => {}).finally(() => this.#forget(stream));
     this.#write(stream, `retry: ${RECONNECT_AFTER_MS}\n\n`);
-    for (const event of missed()) this.#tell(stream, projectId, event);
+    for (const event of missed()) this.#sendEvent(stream, projectId, event);
     return readable;
   }
 
   send(projectId: string, event: MeasurementEvent): void {
-    for (const stream of this.#streams) this.#tell(stream, projectId, event);
+    for (const stream of this.#streams) this.#sendEvent(stream, projectId, event);
   }
 
-  #tell(stream: OpenStream, projectId: string, { at, branches }: MeasurementEvent): void {
-    const told = branches.filter(({ branch_id }) => (stream.branchId ?? branch_id) === branch_id);
-    if (told.length > 0) this.#write(stream, eventOf({ at, branches: told }, projectId));
+  #sendEvent(stream: OpenStream, projectId: string, { at, branches }: MeasurementEvent): void {
+    const selected = branches.filter(({ branch_id }) => (stream.branchId ?? branch_id) === branch_id);
+    if (selected.length > 0) this.#write(stream, eventOf({ at, branches: selected }, projectId));
   }
 
-  #beatAll(): void {
-    for (const stream of this.#streams) this.#write(stream, BEAT);
+  #sendHeartbeats(): void {
+    for (const stream of this.#streams) this.#write(stream, HEARTBEAT);
   }
 
-  /** Of all newcomers together. */
+  /** Shared by all clients that wait for a slot. */
   async #probeAll(): Promise<void> {
-    this.#beatAll();
+    this.#sendHeartbeats();
     await new Promise((resolve) => setTimeout(resolve, PROBE_MS));
     this.#probe = null;
   }
@@ -110,7 +110,7 @@ export class MeasurementStreams {
     const written = stream.writer.write(bytes).then(() => {
       stream.waitingBytes -= bytes.length;
     });
-    // `closed` tells of it.
+    // `closed` rejects too, and is handled in `open`.
     written.catch(() => {});
   }
 
@@ -119,12 +119,12 @@ export class MeasurementStreams {
     stream.writer.close().catch(() => {});
   }
 
-  /** With nobody left nothing ticks, so that the object can leave memory. */
+  /** Stops the heartbeat with the last stream, so that the object can hibernate. */
   #forget(stream: OpenStream): void {
     clearTimeout(stream.timer);
     this.#streams.delete(stream);
     if (this.#streams.size > 0) return;
-    if (this.#beat !== undefined) clearInterval(this.#beat);
-    this.#beat = undefined;
+    if (this.#heartbeat !== undefined) clearInterval(this.#heartbeat);
+    this.#heartbeat = undefined;
   }
 }

@@ -1,17 +1,17 @@
-import { type BranchValues, gather, type Point, startOfStep } from './metrics.ts';
+import { aggregate, type BranchValues, type Point, startOfStep } from './metrics.ts';
 
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** How long points of which step are kept, in milliseconds; the finest first. */
+/** The time between stored points and their retention, in milliseconds; the finest first. */
 const RESOLUTIONS = [
-  { step: MINUTE, kept: DAY },
-  { step: HOUR, kept: 30 * DAY },
-  { step: DAY, kept: 365 * DAY },
+  { step: MINUTE, retention: DAY },
+  { step: HOUR, retention: 30 * DAY },
+  { step: DAY, retention: 365 * DAY },
 ] as const;
 
-/** Which points are wanted: moments in Unix milliseconds, both included, and the time between points. */
+/** A range of points; `start` and `end` are inclusive, in Unix milliseconds. */
 export interface Range {
   start: number;
   end: number;
@@ -19,9 +19,9 @@ export interface Range {
   step: number;
 }
 
-/** The shortest step of which points are kept from `start` on. */
+/** The shortest step of which points are stored since `start`. */
 export const finestStep = (start: number, now: number): number =>
-  RESOLUTIONS.find(({ kept }) => start >= now - kept)?.step ?? DAY;
+  RESOLUTIONS.find(({ retention }) => start >= now - retention)?.step ?? DAY;
 
 const TABLE = `create table if not exists points (
   branch_id text not null,
@@ -38,10 +38,10 @@ interface Row extends Record<string, SqlStorageValue> {
 }
 
 /**
- * What a project's branches measured, in the SQLite of its object: table `points`, one row a branch, step and slot
- * (start of the step). The slot of a longer step is written when a measurement after its end comes, from the points of
- * the shorter one; until then its shorter points stand for it. That, and the deletion of what is too old, is done as
- * an hour turns, for each branch at most what one hour leaves, or all it has after a long silence.
+ * The metric history of a project's branches, in the SQLite database of its object: table `points`, one row per branch,
+ * step and slot (the start of the step). Points of a longer step are aggregated from the shorter one by the first
+ * measurement after the step; until then the shorter points are read instead. Aggregation and the deletion of
+ * expired points run with the first measurement of each hour.
  */
 export class MetricHistory {
   readonly #sql: SqlStorage;
@@ -51,10 +51,9 @@ export class MetricHistory {
   }
 
   /**
-   * Adds what was measured; the last measurement of a minute stands for it. All or nothing, when the caller does it
-   * in one transaction.
-   * @param at Unix milliseconds, after `lastAt`, which is that of the measurement before
-   * @param onRecord branches that exist; the history of others goes
+   * Adds a measurement; the last one of a minute replaces the others. Must be called in a transaction.
+   * @param at Unix milliseconds, after `lastAt`, the timestamp of the previous measurement
+   * @param onRecord branches that exist; the history of others is deleted
    */
   add(
     at: number,
@@ -72,9 +71,9 @@ export class MetricHistory {
   }
 
   /**
-   * Points of one branch, oldest first: at most one a step.
+   * The points of one branch, oldest first, at most one per step.
    * @param range its step is at least `finestStep` of its start
-   * @param lastAt moment of the last measurement; null when there was none
+   * @param lastAt timestamp of the last measurement; null if there was none
    */
   read(branchId: string, { start, end, step }: Range, lastAt: number | null): Point[] {
     if (lastAt === null) return [];
@@ -83,13 +82,13 @@ export class MetricHistory {
     let from = start;
     for (const resolution of RESOLUTIONS.slice(0, finest + 1).reverse()) {
       points.push(...this.#points(branchId, resolution.step, from, end));
-      // The slot that the last measurement is in is not written yet.
+      // The slot of the last measurement is not aggregated yet.
       from = Math.max(start, startOfStep(lastAt, resolution.step));
     }
-    return gather(points, step);
+    return aggregate(points, step);
   }
 
-  /** Moments after `since` that minutes are kept of, oldest first, with what each branch had. */
+  /** The stored minutes after `since`, oldest first, with the values of each branch. */
   after(
     since: number,
     lastAt: number | null,
@@ -111,18 +110,18 @@ export class MetricHistory {
     return rows.map(({ branch_id }) => branch_id);
   }
 
-  /** Writes the longer steps that have ended since the last measurement, then deletes what is kept no longer. */
+  /** Aggregates the longer steps that ended since the last measurement, then deletes expired points. */
   #rollUp(branchId: string, lastAt: number, at: number): void {
     for (const [index, { step }] of RESOLUTIONS.entries()) {
       const finer = RESOLUTIONS[index - 1];
       const slot = startOfStep(lastAt, step);
       if (!finer || slot === startOfStep(at, step)) continue;
       const points = this.#points(branchId, finer.step, slot, slot + step - 1);
-      for (const point of gather(points, step)) this.#write(branchId, step, point);
+      for (const point of aggregate(points, step)) this.#write(branchId, step, point);
     }
-    for (const { step, kept } of RESOLUTIONS) {
-      const ofStep = 'delete from points where branch_id = ? and step = ? and slot < ?';
-      this.#sql.exec(ofStep, branchId, step, startOfStep(at - kept, step));
+    for (const { step, retention } of RESOLUTIONS) {
+      const deletion = 'delete from points where branch_id = ? and step = ? and slot < ?';
+      this.#sql.exec(deletion, branchId, step, startOfStep(at - retention, step));
     }
   }
 

@@ -2,20 +2,20 @@ import ipaddr from 'ipaddr.js';
 import { isPlainAddress } from '../../shared/cidr.ts';
 import type { LimitName } from './limits.ts';
 
-/** What a request is counted against. */
+/** The counter that a request is counted against. */
 export interface Bucket {
-  /** Name of the counting object: a JSON array, so that no free text in it can pass for another bucket. */
+  /** Name of the `RateLimiter` object: a JSON array, so that free text in it cannot name another bucket. */
   bucket: string;
   limit: LimitName;
 }
 
-/** `path` as Hono's `req.path` gives it: percent-decoded, so that no second spelling of an id has its own count. */
-interface Asked {
+/** `path` is Hono's percent-decoded `req.path`, so that differently encoded ids share one count. */
+interface RequestLine {
   method: string;
   path: string;
 }
 
-/** How a user is known (spec 5.9; never by e-mail). */
+/** The identity of a user (specification 5.9); never the e-mail address. */
 export interface UserKey {
   issuer: string;
   gid: string;
@@ -26,28 +26,28 @@ const PROJECT_PATH =
 
 const READING_METHODS: readonly string[] = ['GET', 'HEAD'];
 
-/** One customer has at least a /64 of IPv6 and can use each of its addresses. */
+/** A customer usually has at least a /64 of IPv6 and can use all of its addresses. */
 const IPV6_CUSTOMER_PREFIX = 64;
 
-/** What a request is charged to, by who makes it. An address is that of `CF-Connecting-IP`, null without one. */
+/** The bucket of each kind of request. Addresses are those of `CF-Connecting-IP`; null if it is missing. */
 export const bucketOf = {
-  tenant: (tenantId: string, asked: Asked): Bucket => ({
-    bucket: tenantBucket(tenantId, asked.path),
-    limit: readsOrWrites(asked),
+  tenant: (tenantId: string, request: RequestLine): Bucket => ({
+    bucket: tenantBucket(tenantId, request.path),
+    limit: readsOrWrites(request),
   }),
-  platform: (asked: Asked): Bucket => ({ bucket: named('platform'), limit: readsOrWrites(asked) }),
+  platform: (request: RequestLine): Bucket => ({ bucket: named('platform'), limit: readsOrWrites(request) }),
   public: (address: string | null): Bucket => ({ bucket: addressBucket(address), limit: 'public' }),
-  /** Apart from clients of the same address, so that they can't keep a host from coming back. */
+  /** Separate from clients of the same address, so that they cannot block the reconnection of a host. */
   agent: (address: string | null): Bucket => ({ bucket: addressBucket(address), limit: 'agents' }),
   failedAuthentication: (address: string | null): Bucket => ({
     bucket: addressBucket(address),
     limit: 'failed_authentication',
   }),
   rotation: (branchId: string): Bucket => ({ bucket: named('branch', branchId), limit: 'rotations' }),
-  /** A bearer who belongs to no tenant. */
-  user: ({ issuer, gid }: UserKey, asked: Asked): Bucket => ({
+  /** For a bearer without a tenant. */
+  user: ({ issuer, gid }: UserKey, request: RequestLine): Bucket => ({
     bucket: named('user', issuer, gid),
-    limit: readsOrWrites(asked),
+    limit: readsOrWrites(request),
   }),
   wrongPassword: (email: string): Bucket => ({ bucket: named('email', email), limit: 'wrong_passwords' }),
   wrongPasswordFrom: (address: string | null): Bucket => ({
@@ -70,7 +70,7 @@ export const bucketOf = {
     bucket: named('user', issuer, gid),
     limit: 'wrong_second_factors',
   }),
-  /** @param hash of what is used, if it is a secret: the names of objects are kept */
+  /** @param hash of the value; a hash because the names of objects are stored, and the value can be a secret */
   use: (of: 'state' | 'code' | 'pre_auth', hash: string): Bucket => ({
     bucket: named(of, hash),
     limit: 'single_use',
@@ -81,9 +81,9 @@ const named = (...parts: string[]): string => JSON.stringify(parts);
 
 export const isReading = (method: string): boolean => READING_METHODS.includes(method);
 
-const readsOrWrites = ({ method }: Asked): LimitName => (isReading(method) ? 'reads' : 'writes');
+const readsOrWrites = ({ method }: RequestLine): LimitName => (isReading(method) ? 'reads' : 'writes');
 
-/** The tenant is part of a project's bucket: another tenant that knows the project's id can't use it up. */
+/** A project's bucket includes the tenant, so that another tenant that knows the project id cannot exhaust it. */
 function tenantBucket(tenantId: string, path: string): string {
   const projectId = PROJECT_PATH.exec(path)?.[1];
   return projectId ? named('project', tenantId, projectId.toLowerCase()) : named('tenant', tenantId);

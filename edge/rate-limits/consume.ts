@@ -4,56 +4,53 @@ import { Denials } from './denials.ts';
 import { LIMITS, type LimitTable } from './limits.ts';
 import type { WindowState } from './rate-limiter.ts';
 
-const REMEMBERED_DENIALS = 10_000;
+const CACHED_DENIALS = 10_000;
 
 export interface LimitDecision {
   admitted: boolean;
-  /** How many requests one window lets through. */
+  /** Requests allowed per window. */
   limit: number;
-  /** How many more this window lets through: exact at the moment of counting. */
+  /** Requests remaining in the window at the time of counting. */
   remaining: number;
-  /** When the window ends by the clock of its object: Unix seconds, rounded up. */
+  /** End of the window by the clock of its object: Unix seconds, rounded up. */
   resetAt: number;
-  /** Whole seconds until then, at least 1; by no clock but the object's, so right also where clocks differ. */
+  /** Whole seconds until the end of the window, at least 1. Not affected by the clock of this isolate. */
   retryAfter: number;
 }
 
-const denials = new Denials<WindowState>(REMEMBERED_DENIALS);
+const denials = new Denials<WindowState>(CACHED_DENIALS);
 
-/**
- * Counts a request. A refusal is remembered until the window ends, so that a client that goes on asking costs
- * no call of the object.
- */
+/** Counts a request. A denial is cached until the window ends, so that repeated requests cost no further call. */
 export async function consume(env: Env, { bucket, limit }: Bucket): Promise<LimitDecision> {
   const key = JSON.stringify([limit, bucket]);
-  const askedAt = Date.now();
-  const denial = denials.get(key, askedAt);
-  if (denial) return verdictOf(denial.value, denial.until - askedAt);
-  const reading = await askObject(env, { bucket, limit });
-  const { admitted, restMs } = reading;
+  const calledAt = Date.now();
+  const denial = denials.get(key, calledAt);
+  if (denial) return decisionOf(denial.value, denial.until - calledAt);
+  const window = await callLimiter(env, { bucket, limit });
+  const { admitted, restMs } = window;
   if (!admitted && !(LIMITS as LimitTable)[limit].refundable)
-    denials.remember(key, reading, { askedAt, restMs });
-  return verdictOf(reading, restMs);
+    denials.remember(key, window, { calledAt, restMs });
+  return decisionOf(window, restMs);
 }
 
-/** Takes back what `take` counted. A call that is lost leaves the count as it is: too strict for an hour. */
+/** Undoes one `consume`. If the call fails, the count stays one too high until the window ends. */
 export const refund = ({ RATE_LIMITER }: Env, { bucket, limit }: Bucket): Promise<void> =>
   RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket))
     .refund(limit)
     .catch(() => {});
 
-/** An object that was reset under the call (new code, another machine) is asked again; at worst it counts twice. */
-async function askObject({ RATE_LIMITER }: Env, { bucket, limit }: Bucket): Promise<WindowState> {
-  const ask = () => RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket)).consume(limit);
+/** Retries once if the object was reset during the call (a deployment, a move); the request may be counted twice. */
+async function callLimiter({ RATE_LIMITER }: Env, { bucket, limit }: Bucket): Promise<WindowState> {
+  const call = () => RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket)).consume(limit);
   try {
-    return await ask();
+    return await call();
   } catch (error) {
     if ((error as { overloaded?: boolean }).overloaded) throw error;
-    return ask();
+    return call();
   }
 }
 
-const verdictOf = ({ admitted, limit, remaining, endsAt }: WindowState, restMs: number): LimitDecision => ({
+const decisionOf = ({ admitted, limit, remaining, endsAt }: WindowState, restMs: number): LimitDecision => ({
   admitted,
   limit,
   remaining,

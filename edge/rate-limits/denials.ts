@@ -7,8 +7,8 @@ interface Denial<T> {
 }
 
 /**
- * What an isolate remembers of refusals, each for the time that its object said the window still lasts. The two
- * clocks are never compared: this one measures the time that passes and nothing else.
+ * A cache of denials, each until the end of its window. The clocks of the isolate and of the object are never
+ * compared: the isolate's clock only measures how much of the remaining time has passed.
  */
 export class Denials<T> {
   readonly #limit: number;
@@ -20,7 +20,7 @@ export class Denials<T> {
     this.#denials = new BoundedMap(limit);
   }
 
-  /** @param now Unix milliseconds; if it is less than ever before, the clock went back and measures nothing */
+  /** @param now Unix milliseconds; if the clock was set back, all denials are discarded */
   get(key: string, now: number): Denial<T> | undefined {
     if (now < this.#latest) this.#denials = new BoundedMap(this.#limit);
     this.#latest = now;
@@ -28,8 +28,8 @@ export class Denials<T> {
     return denial && now < denial.until ? denial : undefined;
   }
 
-  /** @param askedAt when the object was asked, not when it answered: the trip is not added to the window */
-  remember(key: string, value: T, { askedAt, restMs }: { askedAt: number; restMs: number }): void {
-    this.#denials.set(key, { value, until: askedAt + restMs });
+  /** @param calledAt when the call was sent; the time of its response would extend the window by the round trip */
+  remember(key: string, value: T, { calledAt, restMs }: { calledAt: number; restMs: number }): void {
+    this.#denials.set(key, { value, until: calledAt + restMs });
   }
 }

@@ -2,27 +2,31 @@ import type { MiddlewareHandler } from 'hono';
 import { renderFailure } from '../api/failure-envelope.ts';
 import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
 import { type Bucket, bucketOf, isReading } from './buckets.ts';
+
 import { admit, consumeOrFail, rateLimited } from './enforce-limit.ts';
 
-/** Begins to count the request; `admission` waits for the verdict. */
-export function countRequest(c: AppContext, charge: Bucket): void {
-  const verdict = consumeOrFail(c.env, charge);
-  // Who waits for it hears of a failure; when nobody gets that far, it is no unhandled one.
-  verdict.catch(() => {});
-  c.set('limitDecision', verdict);
+/** Starts to count the request; `requireAdmission` waits for the decision. */
+export function countRequest(c: AppContext, bucket: Bucket): void {
+  const decision = consumeOrFail(c.env, bucket);
+  // Code that awaits the decision sees a failure; if none does, it must not be an unhandled rejection.
+  decision.catch(() => {});
+  c.set('limitDecision', decision);
 }
 
 /** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
 export const requireAdmission = async (c: AppContext): Promise<void> => admit(await c.var.limitDecision);
 
-/** Charges what the request does beside being a request. @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
-export async function enforceRequestLimit(c: AppContext, charge: Bucket): Promise<void> {
-  countRequest(c, charge);
+/**
+ * Counts the request against this bucket, which the rate limit headers then report, and waits for the decision.
+ * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function enforceRequestLimit(c: AppContext, bucket: Bucket): Promise<void> {
+  countRequest(c, bucket);
   await requireAdmission(c);
 }
 
 /**
- * Ids that name no project would each have a count of its own: they are charged to the tenant instead.
+ * Counts a request with an unknown project id against the tenant, because invented ids would each have their own count.
  * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
  */
 export async function countUnknownProject(c: AppContext): Promise<void> {
@@ -30,28 +34,28 @@ export async function countUnknownProject(c: AppContext): Promise<void> {
 }
 
 /**
- * What changes something waits until it is admitted. What reads goes on beside the count, because both are trips
- * at the edge; it calls `admission` before anything with an effect (`inProject` does).
+ * Writes wait for admission. Reads run concurrently with the count, to save a round trip; they call
+ * `requireAdmission` before anything with an effect (`inProject` does).
  */
 export const enforceBeforeWrites: MiddlewareHandler<AppEnv> = async (c, next) => {
   if (!isReading(c.req.method)) await requireAdmission(c);
   await next();
 };
 
-/** Puts the count on every answer, errors too, and sees that nobody gets one who is over the limit. */
+/** Sets the rate limit headers on every response, including errors, and replaces responses over the limit with 429. */
 export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
-  // Who could not be told apart is counted by address.
+  // Unauthenticated requests are counted by address.
   if (c.res.status === 401) countRequest(c, bucketOf.failedAuthentication(connectingIp(c)));
   else if (!c.var.limitDecision) countRequest(c, bucketOf.public(connectingIp(c)));
-  const verdict = await c.var.limitDecision;
-  if (!verdict.admitted && c.res.status !== 429) {
-    // Hono keeps the headers of the answer that is replaced; this one is a 401's alone.
+  const decision = await c.var.limitDecision;
+  if (!decision.admitted && c.res.status !== 429) {
+    // Hono copies the headers of the replaced response, but this one belongs to a 401 only.
     c.res.headers.delete('WWW-Authenticate');
-    c.res = renderFailure(c, rateLimited(verdict));
+    c.res = renderFailure(c, rateLimited(decision));
   }
   const { headers } = c.res;
-  headers.set('X-RateLimit-Limit', String(verdict.limit));
-  headers.set('X-RateLimit-Remaining', String(verdict.remaining));
-  headers.set('X-RateLimit-Reset', String(verdict.resetAt));
+  headers.set('X-RateLimit-Limit', String(decision.limit));
+  headers.set('X-RateLimit-Remaining', String(decision.remaining));
+  headers.set('X-RateLimit-Reset', String(decision.resetAt));
 };

@@ -1,27 +1,27 @@
 import type { Settings } from '../settings.ts';
 
 export interface Limit {
-  /** How many requests one window lets through. */
+  /** Requests allowed per window. */
   max: (settings: Settings) => number;
   windowSeconds: number;
   /**
-   * When a count reaches storage. A count that keeps an attacker off is there before its request is answered, so
-   * that no crash gives new tries; the others may lose what their last second counted.
+   * When a count is written to storage. Counts that limit guessing are written before the response, so that a crash
+   * does not grant new attempts; the others can lose the counts of the last second.
    */
-  written: 'within_a_second' | 'before_the_answer';
-  /** Counts of it can be given back, so that who was refused may be let in before the window ends. */
+  written: 'within_a_second' | 'before_the_response';
+  /** Counts can be refunded, so a denied client may be admitted before the window ends; denials are not cached. */
   refundable?: true;
 }
 
-/** What guards a secret that can be guessed: wrong tries count, right ones are given back. */
-const wrongTries = (most: number): Limit => ({
-  max: () => most,
+/** A limit on guessing a secret: each attempt is counted, and a correct one is refunded. */
+const wrongTries = (max: number): Limit => ({
+  max: () => max,
   windowSeconds: 3600,
-  written: 'before_the_answer',
+  written: 'before_the_response',
   refundable: true,
 });
 
-/** Spec section 8. */
+/** Specification 8, and the limits of sign-in. */
 export const LIMITS = {
   reads: {
     max: ({ LIMIT_READS_PER_MINUTE }) => LIMIT_READS_PER_MINUTE,
@@ -38,26 +38,26 @@ export const LIMITS = {
     windowSeconds: 60,
     written: 'within_a_second',
   },
-  // Links and enrolments of the hosts behind one address. An agent dials at most some times a minute.
+  // Links and enrolments of the hosts behind one address. An agent connects at most a few times a minute.
   agents: { max: () => 60, windowSeconds: 60, written: 'within_a_second' },
   failed_authentication: {
     max: ({ LIMIT_PUBLIC_PER_MINUTE }) => LIMIT_PUBLIC_PER_MINUTE,
     windowSeconds: 60,
-    written: 'before_the_answer',
+    written: 'before_the_response',
   },
-  rotations: { max: () => 5, windowSeconds: 3600, written: 'before_the_answer' },
-  // Below: api.md under Sign-in. Passwords that were wrong: of one e-mail address, and from one client address.
+  rotations: { max: () => 5, windowSeconds: 3600, written: 'before_the_response' },
+  // Wrong passwords, per e-mail address and per client address.
   wrong_passwords: wrongTries(30),
   wrong_passwords_of_address: wrongTries(100),
-  // Codes by mail that were wrong, from one client address: with many accounts there is always another one to try.
+  // Wrong e-mail codes per client address, because an attacker can try the codes of many accounts.
   wrong_codes_of_address: wrongTries(100),
-  // Sign-ups and magic links that one client address asks for.
-  mails_of_address: { max: () => 200, windowSeconds: 3600, written: 'before_the_answer' },
-  // Codes of a second factor that were wrong: with one pre-auth token, and of one user.
-  second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_answer' },
+  // Sign-ups and magic links per client address.
+  mails_of_address: { max: () => 200, windowSeconds: 3600, written: 'before_the_response' },
+  // Second-factor attempts per pre-auth token, and wrong ones per user.
+  second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_response' },
   wrong_second_factors: wrongTries(30),
-  // What holds once and is over within the hour: a state, a code, the last step of a sign-in.
-  single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_answer', refundable: true },
+  // Values that are valid once and expire within the hour: a state, a code, the last step of a sign-in.
+  single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_response', refundable: true },
 } satisfies Record<string, Limit>;
 
 export type LimitName = keyof typeof LIMITS;

@@ -9,19 +9,19 @@ const WRITE_AFTER_MS = 1000;
 
 export interface WindowState {
   admitted: boolean;
-  /** How many requests one window lets through. */
+  /** Requests allowed per window. */
   limit: number;
-  /** How many more this window lets through. */
+  /** Requests remaining in the window. */
   remaining: number;
-  /** When the window ends by this object's clock: Unix milliseconds. */
+  /** End of the window by this object's clock: Unix milliseconds. */
   endsAt: number;
-  /** How long it still lasts. */
+  /** Milliseconds until the end of the window. */
   restMs: number;
 }
 
 /**
- * One object per bucket (`idFromName(bucket)`): a counter for each limit. Its storage holds the open windows
- * (`windows`) and an alarm at the end of the last one, which empties it.
+ * One object per bucket (`idFromName(bucket)`), with a counter for each limit. Its storage holds the open windows
+ * (key `windows`); an alarm at the end of the last window clears it.
  */
 export class RateLimiter extends DurableObject<Env> {
   readonly #limits: LimitTable;
@@ -29,14 +29,14 @@ export class RateLimiter extends DurableObject<Env> {
   #writeTimer: ReturnType<typeof setTimeout> | null = null;
   #alarmAt: number | undefined;
 
-  /** @param limits given by tests alone */
+  /** @param limits set only by tests */
   constructor(ctx: DurableObjectState, env: Env, limits: LimitTable = LIMITS) {
     super(ctx, env);
     this.#limits = limits;
     this.#windows = ctx.storage.kv.get<Map<LimitName, RateWindow>>(WINDOWS) ?? new Map();
   }
 
-  /** Counts a request; use `take`. Nothing is awaited between looking and counting, so no two take one place. */
+  /** Counts a request; called by `consume` of this folder. Atomic, because nothing is awaited between read and write. */
   async consume(name: LimitName): Promise<WindowState> {
     const { max, windowSeconds, written } = this.#limits[name];
     const limit = max(readSettings(this.env));
@@ -48,13 +48,13 @@ export class RateLimiter extends DurableObject<Env> {
     });
     this.#windows.set(name, window);
     if (admitted || window.endsAt !== before?.endsAt) {
-      if (written === 'before_the_answer') this.#write();
+      if (written === 'before_the_response') this.#write();
       else this.#writeTimer ??= setTimeout(() => this.#write({ allowUnconfirmed: true }), WRITE_AFTER_MS);
     }
     return { admitted, limit, remaining, endsAt: window.endsAt, restMs: window.endsAt - now };
   }
 
-  /** Takes one count back, of what turned out not to be meant: a limit on wrong passwords lets right ones be. */
+  /** Undoes one count, for instance of a correct password, because only wrong ones are limited. */
   async refund(name: LimitName): Promise<void> {
     const window = this.#windows.get(name);
     if (!window || window.count === 0) return;
@@ -67,7 +67,7 @@ export class RateLimiter extends DurableObject<Env> {
     this.#write();
   }
 
-  /** Writes all windows that are open; with none, leaves nothing. No answer goes out before it is confirmed. */
+  /** Writes all open windows, or clears the storage. The runtime holds back responses until the write is confirmed. */
   #write(options: DurableObjectPutOptions = {}): void {
     if (this.#writeTimer !== null) clearTimeout(this.#writeTimer);
     this.#writeTimer = null;

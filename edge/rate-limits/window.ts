@@ -1,26 +1,25 @@
-/** A fixed window that its first request opened. */
+/** A fixed window, which starts with its first request. */
 export interface RateWindow {
-  /** Unix milliseconds; from then on the next request opens a new window. */
+  /** Unix milliseconds; a request at or after this time starts a new window. */
   endsAt: number;
-  /** Requests let through so far. */
+  /** Requests admitted so far. */
   count: number;
 }
 
 export interface Counted {
   window: RateWindow;
   admitted: boolean;
-  /** How many more the window lets through. */
+  /** Requests remaining in the window. */
   remaining: number;
 }
 
 export const isOver = ({ endsAt }: RateWindow, now: number): boolean => endsAt <= now;
 
 /**
- * Counts a request against a window. Refused ones are not counted: a client that goes on asking changes nothing.
- * A clock that went back forgets no count and opens no window early, and whatever it showed before, a window ends
- * at most one length from now.
+ * Counts a request against a window. Denied requests are not counted. If the clock was set back, the count is kept
+ * and the window ends at most one window length from now.
  * @param now Unix milliseconds
- * @param max may be smaller than it was when the window opened
+ * @param max may be smaller than it was when the window started
  */
 export function countIn(
   window: RateWindow | undefined,

@@ -15,36 +15,36 @@ export interface RecordedBranch {
   status: BranchStatus;
 }
 
-/** What the records say of one host. */
+/** The records of one host. */
 export interface HostRecords {
   branches: RecordedBranch[];
-  /** `stale`: the host is not known to obey the access as it should be by now: another revision, or a branch's end. */
+  /** `stale`: the wanted access is not known to be in effect, because of a newer revision or an expired branch. */
   projects: { id: string; accessRevision: number; stale: boolean }[];
-  /** What open jobs are about: theirs to resolve. */
+  /** The subjects of open jobs, whose differences the jobs resolve. */
   inWork: { projectId: string; branchId: string | null }[];
 }
 
-/** Where host and records differ. */
+/** The differences between a host and its records. */
 export interface Differences {
-  /** On the host, known to no record and no job. */
+  /** On the host, without a record or an open job. */
   orphans: HostedBranch[];
   orphanedProjects: string[];
-  /** On record, though not on the host. */
+  /** Recorded as existing, but not on the host. */
   missing: RecordedBranch[];
-  /** On record as failed, and whole on the host. */
+  /** Recorded as failed, but complete on the host. */
   foundAgain: RecordedBranch[];
-  /** Projects whose access the host has in an older revision than it once obeyed. */
+  /** Projects for which the host has an older access revision than was once in effect. */
   outdatedAccess: string[];
-  /** Projects whose access the host has in a newer revision than was ever wanted: the records have gone back. */
+  /** Projects for which the host has a newer access revision than recorded: the records were restored from a backup. */
   overtakenAccess: { id: string; hostRevision: number }[];
-  /** Projects that have work left. */
+  /** Projects with remaining work. */
   toWake: string[];
 }
 
-/** Statuses in which a record may have something on the host. A project under deletion has a job that drops it. */
+/** Statuses in which a branch can have a database. A project under deletion has a job that drops them. */
 const CLAIMING = ['creating', 'active', 'expired', 'deleting', 'failed'] as const;
 
-/** Access revision of each of the host's projects that it is known to have obeyed, by project id. */
+/** The access revision known to be in effect on the host, by project id. */
 export async function readAppliedRevisions(db: Database, hostId: string): Promise<Map<string, number>> {
   const rows = await db
     .select({ id: projects.id, applied: projects.accessApplied })
@@ -87,12 +87,12 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
 }
 
 /**
- * @param obeyed as read before the inventory was taken: a revision that came since is no loss
- * @param records as read after it
+ * @param applied `readAppliedRevisions`, read before the inventory; a revision applied since then counts as no loss
+ * @param records read after the inventory
  */
 export function differencesBetween(
   inventory: Inventory,
-  obeyed: ReadonlyMap<string, number>,
+  applied: ReadonlyMap<string, number>,
   records: HostRecords,
 ): Differences {
   const onRecord = new Set(records.projects.map(({ id }) => id));
@@ -100,17 +100,17 @@ export function differencesBetween(
   const projectsInWork = new Set(records.inWork.map(({ projectId }) => projectId));
   const ready = readyBranches(inventory);
 
-  // A failed creation has dropped what it made, so a whole database of a failed record was missing for a while:
-  // its disk was not mounted, or the agent looked at another server. It is somebody's data.
+  // A failed creation drops its database, so a complete database of a failed record was only missing temporarily
+  // (an unmounted disk, another server) and contains user data.
   const known = new Set(
     records.branches.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
   );
-  const isNobodys = ({ branch_id }: HostedBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
+  const isOrphan = ({ branch_id }: HostedBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
   const held = [...inventory.projects, ...inventory.branches].map(({ project_id }) => project_id);
-  // The host may have lost its rules (restored from an older backup): it gets all again, passwords too, and these
-  // end every session. So a revision that is only waiting for it doesn't count.
+  // A host restored from an older backup gets all rules and passwords again, which ends every session. A revision
+  // that is merely pending is therefore not counted here.
   const outdatedAccess = inventory.projects
-    .filter(({ project_id, access_revision }) => access_revision < (obeyed.get(project_id) ?? 0))
+    .filter(({ project_id, access_revision }) => access_revision < (applied.get(project_id) ?? 0))
     .map(({ project_id }) => project_id);
   const wanted = new Map(records.projects.map(({ id, accessRevision }) => [id, accessRevision]));
   const overtakenAccess = inventory.projects
@@ -119,7 +119,7 @@ export function differencesBetween(
   const stale = records.projects.filter((project) => project.stale).map(({ id }) => id);
 
   return {
-    orphans: inventory.branches.filter((branch) => onRecord.has(branch.project_id) && isNobodys(branch)),
+    orphans: inventory.branches.filter((branch) => onRecord.has(branch.project_id) && isOrphan(branch)),
     orphanedProjects: [...new Set(held)].filter((id) => !onRecord.has(id) && !projectsInWork.has(id)),
     missing: records.branches.filter(
       ({ id, status }) => (status === 'active' || status === 'expired') && !ready.has(id),
@@ -135,6 +135,6 @@ export function differencesBetween(
   };
 }
 
-/** Ids of the branches whose databases are whole. */
+/** The ids of the branches whose databases are complete. */
 export const readyBranches = ({ branches }: Inventory): Set<string> =>
   new Set(branches.filter(({ state }) => state === 'ready').map(({ branch_id }) => branch_id));

@@ -3,8 +3,8 @@ import type { Database } from '../database/database.ts';
 import { hosts } from '../database/schema.ts';
 
 /**
- * The `system_identifier` of the cluster that the host's records are about. The first one seen is it, until an
- * operator says otherwise (`docs/decisions/0015-another-cluster.md`).
+ * The `system_identifier` of the cluster that the host's records describe: the first one seen, until an operator
+ * accepts another (`docs/decisions/0015-another-cluster.md`).
  */
 export async function clusterOnRecord(db: Database, hostId: string, seen: string): Promise<string | null> {
   const [host] = await db

@@ -5,34 +5,34 @@ import { logEvent } from '../log.ts';
 import type { Differences, HostedBranch } from './differences.ts';
 
 const ADVICE =
-  'No job was ever about it, so it is left alone: the records may have been restored from an older backup. ' +
-  'docs/decisions/0023-records-that-went-back.md says what to do.';
+  'No job refers to it, so it is not dropped: the records may have been restored from an older backup. ' +
+  'See docs/decisions/0023-records-that-went-back.md.';
 
 /**
- * What may be dropped of what no record claims: a job has made it, and jobs are kept for ever. The rest is
- * somebody's data that the records have forgotten, or never knew; it is logged at every look.
+ * The orphans that can be dropped, because a job created them; jobs are never deleted. The others may be user data
+ * that is missing from the records, so they are only logged, at each reconciliation.
  */
 export async function leftoversAmong(
   db: Database,
   hostId: string,
   { orphans, orphanedProjects }: Pick<Differences, 'orphans' | 'orphanedProjects'>,
 ): Promise<{ branches: HostedBranch[]; projectIds: string[] }> {
-  const asked = [...orphanedProjects, ...orphans.map(({ project_id }) => project_id)];
-  if (asked.length === 0) return { branches: [], projectIds: [] };
+  const projectIds = [...orphanedProjects, ...orphans.map(({ project_id }) => project_id)];
+  if (projectIds.length === 0) return { branches: [], projectIds: [] };
   const traces = await db
     .selectDistinct({ projectId: jobs.projectId, branchId: jobs.branchId })
     .from(jobs)
-    .where(sql`${jobs.projectId} in (select value from json_each(${JSON.stringify(asked)}))`);
+    .where(sql`${jobs.projectId} in (select value from json_each(${JSON.stringify(projectIds)}))`);
   const traced = new Set(traces.flatMap(({ projectId, branchId }) => [projectId, branchId]));
 
-  const strangers = [
+  const untraced = [
     ...orphans
       .filter(({ branch_id }) => !traced.has(branch_id))
       .map(({ project_id, branch_id, database }) => ({ project_id, branch_id, database })),
     ...orphanedProjects.filter((id) => !traced.has(id)).map((project_id) => ({ project_id })),
   ];
-  for (const stranger of strangers)
-    logEvent('reconcile.stranger', { host_id: hostId, ...stranger, advice: ADVICE });
+  for (const orphan of untraced)
+    logEvent('reconcile.stranger', { host_id: hostId, ...orphan, advice: ADVICE });
   return {
     branches: orphans.filter(({ branch_id }) => traced.has(branch_id)),
     projectIds: orphanedProjects.filter((id) => traced.has(id)),

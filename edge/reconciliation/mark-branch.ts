@@ -7,7 +7,7 @@ import { auditEvents, projectBranches } from '../database/schema.ts';
 import { logEvent } from '../log.ts';
 import type { RecordedBranch } from './differences.ts';
 
-/** A record without a database: its data is gone, and it says so. */
+/** Records that the database of a branch is missing. */
 export async function markLost(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
   const thisBranch = eq(projectBranches.id, branch.id);
   await inOneBatch(db, [
@@ -17,7 +17,7 @@ export async function markLost(db: Database, branch: RecordedBranch, now: Date):
   logEvent('reconcile.branch_lost', { branch_id: branch.id });
 }
 
-/** The database of a lost branch is back. */
+/** Records that the database of a lost branch is available again. */
 export async function markFound(db: Database, branch: RecordedBranch, now: Date): Promise<void> {
   const thisBranch = eq(projectBranches.id, branch.id);
   await inOneBatch(db, [

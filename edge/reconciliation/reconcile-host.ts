@@ -20,10 +20,10 @@ import { leftoversAmong } from './leftovers.ts';
 import { markFound, markLost } from './mark-branch.ts';
 
 /**
- * Compares what a host holds with what is on record and resolves every difference; runs when the host has
- * linked up and every few minutes. What a job is still working on is the job's to resolve: it is woken.
- * @param admit told whether the host may be given work: not while it runs another cluster than the one on
- *   record, whose databases would all seem gone. Returns whether that is news.
+ * Compares the databases on a host with its records and resolves every difference. Runs after each handshake and every
+ * few minutes. Differences in the scope of an open job are left to the job, which is woken.
+ * @param admit called with false, which blocks the host, while it runs another cluster than the recorded one, because
+ *   all recorded databases would seem lost. Returns whether this changes anything.
  */
 export async function reconcileHost(
   env: Env,
@@ -32,12 +32,12 @@ export async function reconcileHost(
 ): Promise<void> {
   const db = openDatabase(env.DB);
   const callHost = hostCaller(env, hostId);
-  const obeyed = await readAppliedRevisions(db, hostId);
-  // Before the records: a record is written before the host is asked for anything, so what the host holds and
-  // the later look at the records does not know is nobody's.
+  const applied = await readAppliedRevisions(db, hostId);
+  // The inventory is read before the records. A record is written before the host creates anything, so a database
+  // that is missing from the later records is an orphan.
   const inventory = await callHost('host.inventory', {});
   if (!(await isKnownCluster(db, hostId, inventory, admit))) return;
-  const found = differencesBetween(inventory, obeyed, await readRecords(db, hostId, new Date()));
+  const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
   const leftovers = await leftoversAmong(db, hostId, found);
 
   await forgetAppliedAccess(db, found.outdatedAccess);
@@ -45,9 +45,9 @@ export async function reconcileHost(
   const outcomes = await Promise.allSettled([
     ...leftovers.branches.map((held) => dropOrphan(callHost, held)),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
-    ...found.foundAgain.map((branch) => takeBack(env, db, branch)),
+    ...found.foundAgain.map((branch) => restoreBranch(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
-    markLostAfterSecondLook(db, callHost, inventory, found.missing),
+    markLostIfStillMissing(db, callHost, inventory, found.missing),
   ]);
   for (const outcome of outcomes) {
     if (outcome.status === 'rejected')
@@ -75,8 +75,8 @@ async function isKnownCluster(
 }
 
 const ANOTHER_CLUSTER =
-  'This host runs another PostgreSQL cluster than the one on record. Nothing on it is touched and it gets no work. ' +
-  'Start the cluster on record, or accept this one: docs/decisions/0015-another-cluster.md says how.';
+  'This host runs another PostgreSQL cluster than the recorded one. It gets no work, and nothing on it is changed. ' +
+  'Start the recorded cluster, or accept this one as described in docs/decisions/0015-another-cluster.md.';
 
 async function dropOrphan(callHost: CallHost, held: HostedBranch): Promise<void> {
   logEvent('reconcile.drop_orphan', { branch_id: held.branch_id, database: held.database });
@@ -89,8 +89,8 @@ async function dropProject(callHost: CallHost, projectId: string): Promise<void>
   await callHost('project.drop', { job_id: crypto.randomUUID(), project_id: projectId });
 }
 
-/** The coordinator then sees to its end, be it past or to come. */
-async function takeBack(env: Env, db: Database, branch: RecordedBranch): Promise<void> {
+/** Wakes the coordinator afterwards, because the branch can expire again. */
+async function restoreBranch(env: Env, db: Database, branch: RecordedBranch): Promise<void> {
   await markFound(db, branch, new Date());
   await coordinatorOf(env, branch.projectId).wake(branch.projectId);
 }
@@ -100,7 +100,7 @@ async function forgetAppliedAccess(db: Database, projectIds: string[]): Promise<
     await db.update(projects).set({ accessApplied: -1 }).where(eq(projects.id, id));
 }
 
-/** The next revision is newer than the host's, which takes no other. */
+/** Raises the recorded revision above the host's, because the host accepts only newer revisions. */
 async function overtakeAccess(db: Database, ahead: Differences['overtakenAccess']): Promise<void> {
   for (const { id, hostRevision } of ahead) {
     await db
@@ -110,8 +110,8 @@ async function overtakeAccess(db: Database, ahead: Differences['overtakenAccess'
   }
 }
 
-/** A second look rules out a fresh branch; it counts only if the same cluster answers. */
-async function markLostAfterSecondLook(
+/** Takes a second inventory, which includes branches created since the first one; only of the same cluster. */
+async function markLostIfStillMissing(
   db: Database,
   callHost: CallHost,
   first: Inventory,

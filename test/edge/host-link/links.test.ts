@@ -20,7 +20,7 @@ const inventory = { system_identifier: '1', branches: [], projects: [] };
 class ScriptedSocket implements LinkSocket {
   sent: Record<string, unknown>[] = [];
   closedWith: number | null = null;
-  beatAt = 0;
+  heartbeatAt = 0;
   #state: SocketState = { phase: 'closed' };
 
   send(text: string) {
@@ -31,10 +31,10 @@ class ScriptedSocket implements LinkSocket {
     this.closedWith ??= code;
   }
   state = () => this.#state;
-  keep(state: SocketState) {
+  setState(state: SocketState) {
     this.#state = structuredClone(state);
   }
-  lastBeat = () => this.beatAt;
+  lastHeartbeat = () => this.heartbeatAt;
 }
 
 let clock: FakeClock;
@@ -305,7 +305,7 @@ describe('calls', () => {
     const outcome = links.call('host.inventory', {});
     const { deadline } = OPERATIONS['host.inventory'];
     for (let waited = 0; waited < deadline; waited += 1_000) {
-      socket.beatAt = clock.now();
+      socket.heartbeatAt = clock.now();
       clock.advance(1_000);
     }
     expect(await outcome).toMatchObject({ failure: { code: 'HOST_TIMEOUT' } });
@@ -367,7 +367,7 @@ describe('calls', () => {
     const socket = await dialAndAnswer();
     for (let beat = 0; beat < 10; beat += 1) {
       clock.advance(BOUNDS.heartbeat);
-      socket.beatAt = clock.now();
+      socket.heartbeatAt = clock.now();
     }
     expect(links.linked()).toBe(true);
   });

@@ -3,7 +3,7 @@ import { Denials } from '../../../edge/rate-limits/denials.ts';
 
 const remembering = () => {
   const denials = new Denials<string>(2);
-  denials.remember('a', 'refused', { askedAt: 1000, restMs: 60 });
+  denials.remember('a', 'refused', { calledAt: 1000, restMs: 60 });
   return denials;
 };
 
@@ -23,6 +23,6 @@ test('after the clock went back nothing is remembered: the object is asked', () 
 
 test('the most recent refusals alone are kept', () => {
   const denials = remembering();
-  for (const key of ['b', 'c']) denials.remember(key, 'refused', { askedAt: 1000, restMs: 60 });
+  for (const key of ['b', 'c']) denials.remember(key, 'refused', { calledAt: 1000, restMs: 60 });
   expect(['a', 'b', 'c'].map((key) => denials.get(key, 1000) !== undefined)).toEqual([false, true, true]);
 });
