@@ -20,7 +20,7 @@ import { type LinkGateway, startLinkGateway } from '../support/worker/link-gatew
 
 vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
-/** The agent's real link against the real object in workerd. Only the operations are played. */
+/** The agent's real link against the real object in workerd. Only the operations are simulated. */
 
 const quick = { heartbeat: 500, silence: 1_000, handshakeTime: 2_000 };
 const bounds = { ...BOUNDS, ...quick };
@@ -31,7 +31,7 @@ let stateDir: string;
 let gateway: LinkGateway;
 let identity: HostIdentity;
 let agents: AbortController[];
-/** Methods the agents were asked for, in order. */
+/** The methods that were called on the agents, in order. */
 let asked: string[];
 const never = new Promise<never>(() => {});
 
@@ -55,13 +55,13 @@ afterEach(async () => {
 });
 
 interface Agent {
-  /** How often the link has come up. */
+  /** How often the link was established. */
   ups: number;
   events: { event: string; [field: string]: unknown }[];
   leave: () => void;
 }
 
-/** An agent that is linked when this returns. */
+/** Starts an agent and waits until it is linked. */
 async function startAgent(
   options: { handle?: Handle; gatewayUrl?: string; holds?: () => typeof inventory } = {},
 ): Promise<Agent> {
@@ -90,7 +90,7 @@ async function startAgent(
 const takeInventory = () => gateway.call(identity.host_id, 'host.inventory', {});
 const dropProject = () => gateway.call(identity.host_id, 'project.drop', ids);
 
-/** A socket that speaks the protocol by hand. */
+/** A socket on which a test sends the messages of the protocol itself. */
 async function dialByHand() {
   const socket = new WebSocket(
     `${gateway.url.replace('http', 'ws')}/agent/v1/link?host_id=${identity.host_id}`,
@@ -119,19 +119,19 @@ async function dialByHand() {
   return { socket, messages, closed, hear, answer };
 }
 
-test('a call goes there and back, and every link-up reconciles the host', async () => {
+test('a call returns its result, and every new link reconciles the host', async () => {
   await startAgent();
   await eventually(async () => expect(asked).toEqual(['host.inventory']));
   expect(await takeInventory()).toEqual({ ok: true, result: inventory });
 });
 
-describe('a host that comes up with another cluster', () => {
+describe('a host that starts with another cluster', () => {
   const other = { ...inventory, system_identifier: '2' };
   const isLinked = () => gateway.isLinked(identity.host_id);
   const onRecord = async () =>
     gateway.database.prepare('select system_identifier from hosts').first('system_identifier');
 
-  /** An agent has linked, told its cluster, and left. */
+  /** An agent links, reports its cluster and disconnects. */
   async function firstCluster() {
     const agent = await startAgent();
     await eventually(async () => expect(await onRecord()).toBe(inventory.system_identifier));
@@ -139,7 +139,7 @@ describe('a host that comes up with another cluster', () => {
     agent.leave();
   }
 
-  test('is left alone and gets no work until it has the first one again', async () => {
+  test('is not changed and gets no work until it runs the first cluster again', async () => {
     const projects = [{ project_id: ids.project_id, access_revision: 0 }];
     await insertDeletion(openDatabase(gateway.database), identity.host_id, ids.project_id);
     await firstCluster();
@@ -155,7 +155,7 @@ describe('a host that comes up with another cluster', () => {
     expect(await isLinked()).toBe(true);
   });
 
-  test('goes on with that one when an operator has accepted it', async () => {
+  test('gets work on the new cluster once an operator has accepted it', async () => {
     await firstCluster();
     await startAgent({ holds: () => other });
     await eventually(async () => expect(await isLinked()).toBe(false));
@@ -164,35 +164,35 @@ describe('a host that comes up with another cluster', () => {
     expect(await onRecord()).toBe(other.system_identifier);
   });
 
-  test('between two looks at what it lacks loses nothing', async () => {
+  test('that changes its cluster between two inventories loses no branch', async () => {
     const db = openDatabase(gateway.database);
     await insertProject(db, identity.host_id);
     const branch = await insertBranch(db, 'active');
-    let looks = 0;
+    let inventories = 0;
     await startAgent({
       holds: () => {
-        looks += 1;
-        return looks === 1 ? inventory : other;
+        inventories += 1;
+        return inventories === 1 ? inventory : other;
       },
     });
-    await eventually(async () => expect(looks).toBe(2));
-    // Replies come in order: the second has been heard.
+    await eventually(async () => expect(inventories).toBe(2));
+    // Replies arrive in order, so the second was processed.
     await takeInventory();
-    // Its alarm runs when the first reconciliation is over.
+    // Its alarm runs after the first reconciliation.
     await startAgent({ holds: () => other });
     await eventually(async () => expect(await isLinked()).toBe(false));
     expect(await readBranch(db, branch)).toEqual({ status: 'active', events: [] });
   });
 });
 
-test('an idle link outlives many beats', async () => {
+test('an idle link survives many heartbeats', async () => {
   const agent = await startAgent();
   await new Promise((resolve) => setTimeout(resolve, 2.5 * quick.silence));
   expect(await gateway.isLinked(identity.host_id)).toBe(true);
   expect(agent.ups).toBe(1);
 });
 
-test('an object that was put to sleep serves the same socket on', async () => {
+test('a hibernated object continues to serve its socket', async () => {
   const agent = await startAgent();
   await takeInventory();
   await gateway.hibernate(identity.host_id);
@@ -200,11 +200,11 @@ test('an object that was put to sleep serves the same socket on', async () => {
   expect(agent.ups).toBe(1);
 });
 
-test('nobody linked: the call fails at once', async () => {
+test('without a link a call fails immediately', async () => {
   expect(await takeInventory()).toMatchObject({ failure: { code: 'HOST_UNAVAILABLE' } });
 });
 
-test('an agent that leaves during a call ends it at once', async () => {
+test('a call ends immediately when its agent disconnects', async () => {
   const agent = await startAgent({ handle: () => never });
   const outcome = dropProject();
   await eventually(async () => expect(asked).toContain('project.drop'));
@@ -214,7 +214,7 @@ test('an agent that leaves during a call ends it at once', async () => {
   expect(performance.now() - left).toBeLessThan(1_000);
 });
 
-test('a socket that breaks during a call ends it at once', async () => {
+test('a call ends immediately when its socket breaks', async () => {
   const { socket, hear, answer } = await dialByHand();
   socket.send(await answer(1));
   await hear(2);
@@ -226,7 +226,7 @@ test('a socket that breaks during a call ends it at once', async () => {
   expect(performance.now() - broke).toBeLessThan(1_000);
 });
 
-test('a network that swallows everything: both sides notice, the agent dials again', async () => {
+test('when the network drops all packets, both sides notice and the agent reconnects', async () => {
   const proxy = await startFreezingProxy(gateway.port);
   try {
     const agent = await startAgent({ gatewayUrl: proxy.url, handle: () => never });
@@ -242,7 +242,7 @@ test('a network that swallows everything: both sides notice, the agent dials aga
   }
 });
 
-test('the gateway dies and comes back: the agent links up again by itself, and old epochs stay used', async () => {
+test('after a crash of the gateway the agent reconnects, and old epochs remain invalid', async () => {
   const agent = await startAgent();
   const { port } = gateway;
   await gateway.stop();
@@ -256,13 +256,13 @@ test('the gateway dies and comes back: the agent links up again by itself, and o
   expect(late.messages[1]).toEqual({ type: 'refusal', reason: 'stale_epoch' });
 });
 
-test('an answer that was overheard does not displace the live link', async () => {
+test('a replayed answer does not displace the live link', async () => {
   const live = await dialByHand();
-  const overheard = await live.answer(1);
-  live.socket.send(overheard);
+  const recorded = await live.answer(1);
+  live.socket.send(recorded);
   expect(await live.hear(2)).toEqual({ type: 'welcome', epoch: 1 });
   const thief = await dialByHand();
-  thief.socket.send(overheard);
+  thief.socket.send(recorded);
   expect(await thief.closed).toBe(CLOSES.refused);
   expect(thief.messages[1]).toEqual({ type: 'refusal', reason: 'nonce' });
   expect(await gateway.isLinked(identity.host_id)).toBe(true);
@@ -270,7 +270,7 @@ test('an answer that was overheard does not displace the live link', async () =>
   await live.closed;
 });
 
-test('a second agent of the same host takes over; the first one waits and does not fight', async () => {
+test('a second agent of the same host takes over, and the first one waits', async () => {
   const first = await startAgent();
   const second = await startAgent();
   await eventually(async () => {
@@ -281,15 +281,15 @@ test('a second agent of the same host takes over; the first one waits and does n
   expect(second.ups).toBe(1);
 });
 
-test('a mute socket is closed', async () => {
+test('a silent socket is closed', async () => {
   const { socket, closed } = await dialByHand();
-  // workerd says goodbye to a socket that never spoke, but leaves it to the other side to hang up.
+  // workerd sends a close frame on such a socket, but leaves closing the connection to the peer.
   await eventually(async () => expect(socket.readyState).toBe(WebSocket.CLOSING));
   socket.terminate();
   expect(await closed).toBe(CLOSES.handshake_late);
 });
 
-test('what is over the message size closes the link', async () => {
+test('a message over the size limit closes the link', async () => {
   const { socket, closed, hear, answer } = await dialByHand();
   socket.send(await answer(1));
   await hear(2);
@@ -297,7 +297,7 @@ test('what is over the message size closes the link', async () => {
   expect(await closed).toBe(CLOSES.oversize);
 });
 
-test('too many calls: the one over the bound is refused, the others go on', async () => {
+test('a call over the limit is rejected, and the others continue', async () => {
   const work = Promise.withResolvers<unknown>();
   await startAgent({ handle: () => work.promise });
   const calls = Array.from({ length: BOUNDS.callsInFlight }, () =>

@@ -15,7 +15,7 @@ import { type LinkGateway, startLinkGateway } from '../support/worker/link-gatew
 
 vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
-/** What the agent tells of projects, from its real link to the real objects in workerd. */
+/** Measurements of projects, from the agent's real link to the real objects in workerd. */
 
 const projectId = crypto.randomUUID();
 let stateDir: string;
@@ -36,7 +36,7 @@ afterEach(async () => {
   await rm(stateDir, { recursive: true });
 });
 
-/** An enrolled host whose agent is linked and has been asked what it holds. */
+/** An enrolled host whose agent is linked and has returned its inventory. */
 async function startHost(name: string) {
   const { host_id, enrolment_token } = await gateway.registerHost(name);
   const identity = await enrol({
@@ -70,7 +70,7 @@ async function startAgent(identity: HostIdentity) {
   return { link, downs, leave: () => controller.abort() };
 }
 
-/** The project, placed on that host. */
+/** Inserts the project, placed on that host. */
 async function placeProject(hostId: string) {
   const db = gateway.database;
   await insertProject(openDatabase(db), hostId);
@@ -102,46 +102,46 @@ const onRecord = async () =>
   gateway.database.prepare('select system_identifier from hosts').first('system_identifier');
 const recorded = () => gateway.measurements(projectId);
 
-test("a measurement reaches its project's coordinator, also when the link's object has slept", async () => {
+test("a measurement reaches its project's coordinator, also after the link's object has hibernated", async () => {
   const host = await startHost('a');
   await placeProject(host.host_id);
-  const told = measurement();
-  host.link.notify('measurement', told);
-  await eventually(async () => expect(await recorded()).toEqual([told]));
+  const sent = measurement();
+  host.link.notify('measurement', sent);
+  await eventually(async () => expect(await recorded()).toEqual([sent]));
   await gateway.hibernate(host.host_id);
   const later = measurement();
   host.link.notify('measurement', later);
-  await eventually(async () => expect(await recorded()).toEqual([told, later]));
+  await eventually(async () => expect(await recorded()).toEqual([sent, later]));
 });
 
-test("a host can't tell anything of another host's project", async () => {
+test("measurements of another host's project are dropped", async () => {
   const [owner, liar] = [await startHost('a'), await startHost('b')];
   await placeProject(owner.host_id);
   liar.link.notify('measurement', measurement());
-  // Answered after what came before it.
+  // Its reply follows the processing of the earlier messages.
   await gateway.call(liar.host_id, 'host.inventory', {});
-  const told = measurement();
-  owner.link.notify('measurement', told);
-  await eventually(async () => expect(await recorded()).toEqual([told]));
+  const sent = measurement();
+  owner.link.notify('measurement', sent);
+  await eventually(async () => expect(await recorded()).toEqual([sent]));
 });
 
-test('what has a wrong form is dropped, and the link stays up', async () => {
+test('a malformed measurement is dropped, and the link stays up', async () => {
   const host = await startHost('a');
   await placeProject(host.host_id);
   host.link.notify('measurement', { ...measurement(), branches: [{} as never] });
-  const told = measurement();
-  host.link.notify('measurement', told);
-  await eventually(async () => expect(await recorded()).toEqual([told]));
+  const sent = measurement();
+  host.link.notify('measurement', sent);
+  await eventually(async () => expect(await recorded()).toEqual([sent]));
   expect(host.downs).toEqual([]);
 });
 
-test('a notification that is not known ends the link', async () => {
+test('an unknown notification ends the link', async () => {
   const host = await startHost('a');
   host.link.notify('reboot' as never, {} as never);
   await eventually(async () => expect(host.downs).toEqual(['malformed']));
 });
 
-test('a host that runs another cluster than the one on record is not listened to', async () => {
+test('measurements of a host with another cluster than the recorded one are dropped', async () => {
   const host = await startHost('a');
   await placeProject(host.host_id);
   await eventually(async () => expect(await onRecord()).toBe(cluster));
@@ -150,11 +150,11 @@ test('a host that runs another cluster than the one on record is not listened to
   const { link } = await startAgent(host.identity);
   await eventually(async () => expect(await gateway.isLinked(host.host_id)).toBe(false));
   link.notify('measurement', measurement());
-  // Answered after what came before it.
+  // Its reply follows the processing of the earlier messages.
   await gateway.call(host.host_id, 'host.inventory', {});
   await gateway.database.exec('update hosts set system_identifier = null');
   await eventually(async () => expect(await gateway.isLinked(host.host_id)).toBe(true));
-  const told = measurement();
-  link.notify('measurement', told);
-  await eventually(async () => expect(await recorded()).toEqual([told]));
+  const sent = measurement();
+  link.notify('measurement', sent);
+  await eventually(async () => expect(await recorded()).toEqual([sent]));
 });

@@ -13,7 +13,7 @@ const page = readFileSync(join(import.meta.dirname, '../../docs/protocol.md'), '
 const rows = page.split('\n').filter((line) => line.startsWith('|'));
 const rowWith = (...cells: string[]) => rows.find((row) => cells.every((cell) => row.includes(cell)));
 
-describe('docs/protocol.md tells of', () => {
+describe('docs/protocol.md documents', () => {
   test('the version', () => {
     expect(page).toContain(`**Version ${PROTOCOL_VERSION}.**`);
   });

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { BoundedMap } from '../../edge/bounded-map.ts';
 
-test('what was longest unused goes first', () => {
+test('the least recently used entry is evicted first', () => {
   const map = new BoundedMap<string, number>(3);
   for (const [key, value] of [
     ['a', 1],
@@ -15,7 +15,7 @@ test('what was longest unused goes first', () => {
   expect(['a', 'c', 'd'].map((key) => map.get(key))).toEqual([1, 3, 4]);
 });
 
-test('it never holds more than its limit, and replaces a known key in place', () => {
+test('the limit is never exceeded, and setting a known key evicts nothing', () => {
   const map = new BoundedMap<number, number>(10);
   for (let n = 0; n < 1000; n += 1) map.set(n, n);
   map.set(999, 0);

@@ -9,7 +9,7 @@ import { descriptionOf } from '../../../edge/documentation/describe.ts';
 import { nameOf, referenceOf, resolve } from '../../../edge/documentation/openapi.ts';
 import { FAILURES, type FailureCode } from '../../../shared/failures.ts';
 
-/** Whoever opens an operation to everybody does it here too. */
+/** The public operations. A new one has to be added here too. */
 const PUBLIC = [
   ...['isAlive', 'isReady', 'enrolHost', 'openLink', 'getDescription', 'readDescription'],
   ...[
@@ -36,7 +36,7 @@ function operationsOf(api: OpenAPIHono<AppEnv>) {
 
 const OPERATIONS = operationsOf(app);
 
-/** Operations that are not public, yet name neither an action of the permission table nor the platform. */
+/** Operations that are not public but have no access rule either. */
 const unguarded = (api: OpenAPIHono<AppEnv>) =>
   operationsOf(api)
     .filter(({ described: { operationId = '', security, 'x-action': action } }) => {
@@ -47,7 +47,7 @@ const unguarded = (api: OpenAPIHono<AppEnv>) =>
     })
     .map(({ route }) => route);
 
-/** Routes that the description does not know. Middleware stands at every path. */
+/** Routes that are missing in the document, except middleware, which has every path. */
 function undescribed(api: OpenAPIHono<AppEnv>): string[] {
   const described = new Set(operationsOf(api).map(({ route }) => route));
   const registered = api.routes
@@ -56,10 +56,10 @@ function undescribed(api: OpenAPIHono<AppEnv>): string[] {
   return [...new Set(registered)].filter((route) => !described.has(route));
 }
 
-test('the document passes the linter, its warnings too', async () => {
+test('the linter reports no errors and no warnings for the document', async () => {
   const config = await createConfig({
     extends: ['recommended'],
-    // Who opens a link is answered 101, which is no 2XX.
+    // Opening a link responds with 101, which is not 2XX.
     rules: { 'operation-2xx-response': 'off' },
   });
   const problems = await lintFromString({ source: JSON.stringify(DESCRIPTION), config });
@@ -78,7 +78,7 @@ describe('every route', () => {
     expect(undescribed(planted)).toEqual(['GET /planted/{id}', 'ALL /planted']);
   });
 
-  test('says who may call it', () => {
+  test('declares who may call it', () => {
     expect(unguarded(app)).toEqual([]);
     const route = { method: 'get', responses: { 204: emptyResponse('') } } as const;
     const opened = { access: 'public' as const, operationId: 'opened', summary: '', tags: [] };
@@ -104,7 +104,7 @@ const BODIES = app.openAPIRegistry.definitions.flatMap((definition) => {
   return Object.values(request?.body?.content ?? {}).map((content) => ({ operationId, content }));
 });
 
-test.each(BODIES)('$operationId has an example of its body, which it takes', ({ content }) => {
+test.each(BODIES)('$operationId has a valid example of its body', ({ content }) => {
   const schema = content && 'schema' in content && content.schema;
   if (!(schema instanceof z.ZodType)) throw new Error('the body has no schema of zod');
   expect(schema.safeParse(schema.meta()?.example)).toMatchObject({ success: true });
@@ -114,7 +114,7 @@ describe('failures', () => {
   const { responses = {} } = DESCRIPTION.components ?? {};
   const codesOf = (name: string) => name.split('.') as FailureCode[];
 
-  test('are described apart from the operations, which refer to them', () => {
+  test('are described once, and operations refer to them', () => {
     const given = OPERATIONS.flatMap(({ described }) => Object.entries(described.responses ?? {}));
     const failing = given.filter(([status]) => status >= '400');
     for (const [status, response] of failing) {
@@ -125,14 +125,14 @@ describe('failures', () => {
     expect(failing.length).toBeGreaterThan(100);
   });
 
-  test.each(Object.entries(responses))('%s tells of each code', (name, response) => {
+  test.each(Object.entries(responses))('%s describes each code', (name, response) => {
     const { description } = resolve(DESCRIPTION, response);
     for (const code of codesOf(name)) {
       expect(description).toContain(`\`${code}\`: ${FAILURES[code].message}`);
     }
   });
 
-  test('each is an answer of some operation', () => {
+  test('each is a response of some operation', () => {
     const codes = new Set(Object.keys(responses).flatMap(codesOf));
     expect([...codes].sort()).toEqual(Object.keys(FAILURES).sort());
   });

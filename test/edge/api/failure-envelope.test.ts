@@ -5,7 +5,7 @@ import { onError } from '../../../edge/api/failure-envelope.ts';
 import { assignRequestId, logRequest } from '../../../edge/api/request-log.ts';
 import type { AppEnv } from '../../../edge/app-env.ts';
 
-test('the log says why a query failed, and none of its values', async () => {
+test('the log has the reason of a failed query, but not its values', async () => {
   const log = vi.spyOn(console, 'log').mockImplementation(() => {});
   const app = new Hono<AppEnv>().use(assignRequestId, logRequest);
   app.onError(onError);

@@ -3,24 +3,24 @@ import { app } from '../../../edge/app.ts';
 import type { WindowState } from '../../../edge/rate-limits/rate-limiter.ts';
 import { SETTINGS } from '../../support/worker/worker.ts';
 
-const reading: WindowState = {
+const window: WindowState = {
   admitted: true,
   limit: 60,
   remaining: 59,
   endsAt: Date.now() + 1000,
   restMs: 1000,
 };
-const RATE_LIMITER = { idFromName: (name: string) => name, get: () => ({ consume: async () => reading }) };
+const RATE_LIMITER = { idFromName: (name: string) => name, get: () => ({ consume: async () => window }) };
 
-/** Hono's `c.header` copies an answer that is there already: a stream of its body, for each header. */
-test('the headers of every answer join it without a copy of it', async () => {
-  const made = vi.fn();
+/** Hono's `c.header` copies an existing response, and turns its body into a stream, for each header. */
+test('the common headers are set without a copy of the response', async () => {
+  const constructed = vi.fn();
   vi.stubGlobal(
     'Response',
     class extends Response {
       constructor(...given: ConstructorParameters<typeof Response>) {
         super(...given);
-        made();
+        constructed();
       }
     },
   );
@@ -29,5 +29,5 @@ test('the headers of every answer join it without a copy of it', async () => {
   expect(status).toBe(200);
   const names = ['x-request-id', 'x-ratelimit-remaining', 'content-security-policy', 'x-frame-options'];
   expect(names.filter((name) => !headers.has(name))).toEqual([]);
-  expect(made).toHaveBeenCalledTimes(1);
+  expect(constructed).toHaveBeenCalledTimes(1);
 });

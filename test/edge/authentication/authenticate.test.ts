@@ -7,7 +7,7 @@ const NOW = new Date('2026-11-21T12:00:00Z');
 const later = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
 
 const signer = newSigner('key-1');
-const stranger = newSigner('key-1');
+const attacker = newSigner('key-1');
 let provider: Provider;
 let settings: AuthenticationSettings;
 
@@ -20,7 +20,7 @@ afterAll(() => provider.stop());
 const authenticateAt = (now: Date, authorization: string | null) =>
   authenticate(authorization, { settings, now, waitUntil: () => {} });
 
-/** The internal reason of the refusal, after a check that the public code is the one for all. */
+/** The internal reason of a rejection; also checks that its public code is the same for all. */
 async function refusal(authorization: string | null, now = NOW): Promise<string> {
   const error = await authenticateAt(now, authorization).catch((thrown: unknown) => thrown);
   if (!(error instanceof ApiError)) throw new Error(`not refused: ${JSON.stringify(error)}`);
@@ -42,8 +42,8 @@ const FOOTER = { kid: 'key-1', alg: 'v4.public', typ: 'paseto' };
 const raw = (claims: unknown, footer: unknown = FOOTER) =>
   signer.rawToken(JSON.stringify(claims), footer === null ? null : JSON.stringify(footer));
 
-describe('a token that another implementation signed', () => {
-  test('says who its bearer is', async () => {
+describe('a token signed by another implementation', () => {
+  test('identifies its bearer', async () => {
     expect(await authenticateAt(NOW, `Bearer ${await signer.token(CLAIMS)}`)).toEqual({
       issuer: provider.url,
       gid: 'g-1',
@@ -62,7 +62,7 @@ describe('a token that another implementation signed', () => {
     expect(identity).toMatchObject({ tenantId: null, scopes: [], issuedAt: later(-30) });
   });
 
-  test('of unknown age is as old as can be', async () => {
+  test('without iat and nbf counts as issued at the epoch', async () => {
     const { iat, nbf, ...claims } = CLAIMS;
     expect((await authenticateAt(NOW, `Bearer ${raw(claims)}`)).issuedAt).toEqual(new Date(0));
   });
@@ -79,12 +79,12 @@ const flipped = (text: string, at: number) => {
   bytes.writeUInt8(bytes.readUInt8(at) ^ 1, at);
   return bytes.toString('base64url');
 };
-/** The last character of a text whose length leaves bits over, with one of those bits set. */
+/** Sets one of the unused bits in the last character of the text. */
 const secondSpelling = (text: string) => {
   const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
   return text.slice(0, -1) + alphabet.charAt(alphabet.indexOf(text.slice(-1)) + 1);
 };
-/** Of the same message and signature, but with a footer that is not a multiple of three bytes long. */
+/** The same message and signature with a footer whose length is not a multiple of three bytes. */
 const looseFooter = [0, 1, 2].map((more) => raw(CLAIMS, { kid: 'key-1', pad: 'x'.repeat(more) }));
 const jwt = `${Buffer.from('{"alg":"none"}').toString('base64url')}.e30.`;
 
@@ -113,7 +113,7 @@ describe('a bad token', () => {
       'footer_too_long',
     ],
     [
-      'a footer that is no JSON',
+      'a footer that is not JSON',
       `Bearer ${signer.rawToken(JSON.stringify(CLAIMS), 'key-1')}`,
       'footer_wrong',
     ],
@@ -129,7 +129,7 @@ describe('a bad token', () => {
     ],
     [
       'another key under the same kid',
-      `Bearer ${stranger.rawToken(JSON.stringify(CLAIMS), JSON.stringify(FOOTER))}`,
+      `Bearer ${attacker.rawToken(JSON.stringify(CLAIMS), JSON.stringify(FOOTER))}`,
       'signature_wrong',
     ],
     ['one bit of the message', `Bearer ${head}${flipped(body, 3)}.${foot}`, 'signature_wrong'],
@@ -156,7 +156,7 @@ describe('a bad token', () => {
     expect(await refusal(authorization)).toBe(reason);
   });
 
-  test('a second spelling of a good one', async () => {
+  test('a second encoding of a valid one', async () => {
     const loose = looseFooter.filter((token) => (token.split('.').at(-1)?.length ?? 0) % 4 !== 0);
     expect(loose.length).toBeGreaterThan(0);
     for (const token of loose) {
@@ -166,7 +166,7 @@ describe('a bad token', () => {
   });
 });
 
-/** Keys of order 1, 2, 4 and 8: with ZIP 215 they verify signatures that nobody had to make. */
+/** Keys of order 1, 2, 4 and 8: with ZIP 215 they verify forged signatures. */
 const SMALL_ORDER_KEYS = [
   '0100000000000000000000000000000000000000000000000000000000000000',
   'ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f',
@@ -192,13 +192,13 @@ test.each(SMALL_ORDER_KEYS)('the small-order key %s verifies nothing', async (ke
   await weak.stop();
 });
 
-test('a malformed token needs no key: it is refused as such while there is none', async () => {
+test('a malformed token is rejected as such even while there are no keys', async () => {
   const nowhere = { settings: settingsFor({ url: 'http://127.0.0.1:1' }), now: NOW, waitUntil: () => {} };
   await expect(authenticate('Bearer v4.public.AAAA', nowhere)).rejects.toThrow('token_form_wrong');
 });
 
 describe('a token seen before', () => {
-  test('is held against the clock each time', async () => {
+  test('is checked against the clock each time', async () => {
     const token = `Bearer ${await signer.token({ ...CLAIMS, exp: later(100).toISOString() })}`;
     expect((await authenticateAt(NOW, token)).gid).toBe('g-1');
     expect((await authenticateAt(later(99), token)).gid).toBe('g-1');
@@ -206,13 +206,13 @@ describe('a token seen before', () => {
     expect(await refusal(token, later(-61))).toBe('token_not_yet_valid');
   });
 
-  test('does not lend its verification to a token that differs in one character', async () => {
+  test('does not make a token valid that differs in one character', async () => {
     await authenticateAt(NOW, `Bearer ${good}`);
     expect(await refusal(`Bearer ${head}${flipped(body, 9)}.${foot}`)).toBe('signature_wrong');
   });
 
-  test('when it was refused, is refused again', async () => {
-    const forged = `Bearer ${stranger.rawToken(JSON.stringify(CLAIMS), JSON.stringify(FOOTER))}`;
+  test('is rejected again if it was rejected', async () => {
+    const forged = `Bearer ${attacker.rawToken(JSON.stringify(CLAIMS), JSON.stringify(FOOTER))}`;
     expect(await refusal(forged)).toBe('signature_wrong');
     expect(await refusal(forged)).toBe('signature_wrong');
   });

@@ -32,24 +32,24 @@ async function ask(token: string, signal: AbortSignal | null = null) {
 }
 
 describe('in workerd', () => {
-  test('100 first requests at once share one fetch of the keys', async () => {
+  test('100 concurrent first requests share one fetch of the keys', async () => {
     const tokens = await Promise.all(Array.from({ length: 100 }, (_, n) => signer.token(claims(`g-${n}`))));
-    const answers = await Promise.all(tokens.map((token) => ask(token)));
-    expect(answers.map(({ gid }) => gid)).toEqual(tokens.map((_, n) => `g-${n}`));
+    const results = await Promise.all(tokens.map((token) => ask(token)));
+    expect(results.map(({ gid }) => gid)).toEqual(tokens.map((_, n) => `g-${n}`));
     expect(provider.requests).toBe(1);
   });
 
-  test('100 tokens with unknown keys at once cause one fetch', async () => {
+  test('100 concurrent tokens with unknown keys cause one fetch', async () => {
     await ask(await signer.token(claims('g')));
     const storm = Array.from({ length: 100 }, (_, n) =>
       signer.rawToken(JSON.stringify(claims('g')), JSON.stringify({ kid: `invented-${n}` })),
     );
-    const answers = await Promise.all(storm.map((token) => ask(token)));
-    expect(new Set(answers.map(({ reason }) => reason))).toEqual(new Set(['key_unknown']));
+    const results = await Promise.all(storm.map((token) => ask(token)));
+    expect(new Set(results.map(({ reason }) => reason))).toEqual(new Set(['key_unknown']));
     expect(provider.requests).toBe(2);
   });
 
-  test('a fetch outlives the client that caused it, so those who share it are served', async () => {
+  test('a fetch outlives the client that caused it, and serves the others', async () => {
     const token = await signer.token(claims('g'));
     provider.fault = (response) => {
       setTimeout(() => response.end(JSON.stringify(provider.document)), 500);

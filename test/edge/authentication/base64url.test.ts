@@ -17,11 +17,11 @@ test.each([
   ['a length that nothing encodes to', 'YWJjY'],
   ['bits left over after one byte', 'YR'],
   ['bits left over after two bytes', 'YWK'],
-])('refuses %s', (_what, text) => {
+])('rejects %s', (_what, text) => {
   expect(decodeBase64url(text)).toBeNull();
 });
 
-test('takes exactly one spelling of the same bytes', () => {
+test('accepts exactly one encoding of the same bytes', () => {
   const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
   const taken = [...alphabet].filter((last) => decodeBase64url(`Y${last}`) !== null);
   expect(taken).toHaveLength(4);

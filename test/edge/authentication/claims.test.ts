@@ -8,7 +8,7 @@ const rfc3339 = (offset: number) => new Date(NOW.getTime() + offset * 1000).toIS
 const USER = { gid: 'g-1', email: 'ada@example.com', role: 'owner' };
 const read = (claims: unknown) => readClaims(new TextEncoder().encode(JSON.stringify(claims)));
 
-describe('moments', () => {
+describe('timestamps', () => {
   test.each([
     ['Unix seconds', seconds(60)],
     ['RFC 3339 in UTC', rfc3339(60)],
@@ -25,7 +25,7 @@ describe('moments', () => {
     [1e17],
     [null],
     [true],
-  ])('%s is none', (exp) => {
+  ])('%s is rejected', (exp) => {
     expect(() => read({ ...USER, exp })).toThrow('claims_wrong');
   });
 });
@@ -48,7 +48,7 @@ describe('validity', () => {
 describe('claims', () => {
   const valid = { ...USER, exp: seconds(60) };
 
-  test('no scope and no tenant is the default; other claims are left alone', () => {
+  test('scopes and tenant default to none, and other claims are ignored', () => {
     expect(read({ ...valid, jti: 'x', aud: ['y'] })).toMatchObject({ ...USER, scp: [] });
     expect(read({ ...valid, ctx: {} }).ctx?.tenant_id).toBeUndefined();
     expect(read({ ...valid, ctx: { tenant_id: null } }).ctx?.tenant_id).toBeNull();
@@ -69,11 +69,11 @@ describe('claims', () => {
     ['a tenant that is no text', { ...valid, ctx: { tenant_id: { $ne: null } } }],
     ['an array', [valid]],
     ['null', null],
-  ])('%s is refused', (_what, claims) => {
+  ])('%s is rejected', (_what, claims) => {
     expect(() => read(claims)).toThrow('claims_wrong');
   });
 
-  test('a message that is no JSON, or no UTF-8, is refused', () => {
+  test('a message that is not JSON or not UTF-8 is rejected', () => {
     expect(() => readClaims(new TextEncoder().encode('{"gid":'))).toThrow('claims_wrong');
     expect(() => readClaims(new Uint8Array([0x22, 0xff, 0x22]))).toThrow('claims_wrong');
   });

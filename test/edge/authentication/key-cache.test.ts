@@ -35,17 +35,17 @@ const publish = (...signers: Signer[]) => {
 };
 const knows = async (kid: string, seconds: number) => (await cache.ringFor(kid, at(seconds))).keys.has(kid);
 
-test('keys are fetched once and shared by all who wait for them', async () => {
+test('concurrent requests share one fetch of the keys', async () => {
   await begin(first);
-  const answers = await Promise.all(Array.from({ length: 100 }, () => knows('first', 0)));
-  expect(answers.every(Boolean)).toBe(true);
+  const results = await Promise.all(Array.from({ length: 100 }, () => knows('first', 0)));
+  expect(results.every(Boolean)).toBe(true);
   expect(await knows('first', 10)).toBe(true);
   expect(provider.requests).toBe(1);
   expect(background).toHaveLength(1);
 });
 
 describe('rotation', () => {
-  test('a new key is found at once, and tokens of the old set are forgotten', async () => {
+  test('a new key is found immediately, and cached tokens of the old set are dropped', async () => {
     await begin(first);
     const before = await cache.ringFor('first', at(0));
     publish(first, second);
@@ -55,7 +55,7 @@ describe('rotation', () => {
     expect(after.verified.size).toBe(0);
   });
 
-  test('a storm of unknown keys causes one fetch in 30 s', async () => {
+  test('any number of unknown keys causes one fetch in 30 s', async () => {
     await begin(first);
     await knows('first', 0);
     const storm = (seconds: number) =>
@@ -68,7 +68,7 @@ describe('rotation', () => {
     expect(provider.requests).toBe(3);
   });
 
-  test('after an hour the keys are fetched in the background; a withdrawn one then stops', async () => {
+  test('after an hour the keys are fetched in the background, and a withdrawn key becomes invalid', async () => {
     await begin(first, second);
     await knows('first', 0);
     publish(second);
@@ -81,7 +81,7 @@ describe('rotation', () => {
     expect(await knows('second', HOUR + 1)).toBe(true);
   });
 
-  test('the same keys again change nothing: verified tokens stay known', async () => {
+  test('fetching the same keys again keeps the cached tokens', async () => {
     await begin(first);
     const before = await cache.ringFor('first', at(0));
     await cache.current(at(HOUR));
@@ -90,14 +90,14 @@ describe('rotation', () => {
     expect(await cache.current(at(HOUR + 1))).toBe(before);
   });
 
-  test('an isolate that slept for hours asks first', async () => {
+  test('an isolate that was idle for hours fetches first', async () => {
     await begin(first, second);
     await knows('first', 0);
     publish(second);
     expect(await knows('first', 5 * HOUR)).toBe(false);
   });
 
-  test('when all keys are withdrawn there is none to go on with', async () => {
+  test('when all keys are withdrawn, no key remains in use', async () => {
     await begin(first);
     await knows('first', 0);
     publish();
@@ -108,7 +108,7 @@ describe('rotation', () => {
 });
 
 describe('while the provider is down', () => {
-  test('known keys go on serving, without a wait, and it is asked again every 30 s', async () => {
+  test('known keys remain in use without delay, and a fetch is attempted every 30 s', async () => {
     await begin(first);
     await knows('first', 0);
     provider.fault = (response) => response.writeHead(503).end();
@@ -124,7 +124,7 @@ describe('while the provider is down', () => {
     expect(log.join()).toContain('keys.unavailable');
   });
 
-  test('no key at all is KEYS_UNAVAILABLE, and one fetch a second', async () => {
+  test('without any key the result is KEYS_UNAVAILABLE, with one fetch per second', async () => {
     await begin(first);
     provider.fault = (response) => response.writeHead(503).end();
     const attempt = (seconds: number) => expect(knows('first', seconds)).rejects.toThrow();
@@ -142,10 +142,10 @@ describe('while the provider is down', () => {
     ['another document', (response) => response.end('{"error":"maintenance"}')],
     ['too much', (response) => response.end(JSON.stringify({ keys: [], padding: 'x'.repeat(64 * 1024) }))],
     [
-      'half a document',
+      'a truncated document',
       (response) => response.writeHead(200, { 'content-length': 100 }).write('{', () => response.destroy()),
     ],
-  ])('%s instead of the keys counts as down', async (_what, fault) => {
+  ])('%s counts as unavailable', async (_what, fault) => {
     await begin(first);
     await knows('first', 0);
     provider.fault = fault;
@@ -154,7 +154,7 @@ describe('while the provider is down', () => {
     expect(await knows('first', 2)).toBe(true);
   });
 
-  test('silence ends after 5 s', async () => {
+  test('a fetch without a response times out after 5 s', async () => {
     await begin(first);
     provider.fault = (response) => response.writeHead(200).write('{"keys":');
     const began = Date.now();
@@ -163,7 +163,7 @@ describe('while the provider is down', () => {
   }, 10_000);
 });
 
-test('plain HTTP to another machine is not even tried', async () => {
+test('plain HTTP to another machine is not attempted', async () => {
   await begin();
   cache = new KeyCache('http://192.0.2.1/keys');
   await expect(knows('first', 0)).rejects.toMatchObject({ failure: { code: 'KEYS_UNAVAILABLE' } });

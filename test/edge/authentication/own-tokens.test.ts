@@ -46,7 +46,7 @@ beforeAll(async () => {
   tokens.pre_auth = await signOwnToken(settings, 'pre_auth', PRE_AUTH, LIFE);
 });
 
-test('an access token says who its bearer is', async () => {
+test('an access token identifies its bearer', async () => {
   const context = { settings, now: NOW, waitUntil: () => {} };
   expect(await authenticate(`Bearer ${tokens.access}`, context)).toEqual({
     issuer: settings.BASE_URL,
@@ -66,13 +66,13 @@ const CONFUSIONS = KINDS.flatMap((given) =>
   KINDS.filter((wanted) => wanted !== given).map((wanted) => ({ given, wanted })),
 );
 
-test.each(CONFUSIONS)('a token of kind $given is none of kind $wanted', async ({ given, wanted }) => {
+test.each(CONFUSIONS)('a token of kind $given is rejected as kind $wanted', async ({ given, wanted }) => {
   expect(await reasonOf(verifyOwnToken(settings, wanted, tokens[given], NOW))).toBe('own_token_wrong');
   await verifyOwnToken(settings, given, tokens[given], NOW);
 });
 
-describe('refused', () => {
-  /** A token as another would make it. */
+describe('rejected', () => {
+  /** A forged token. */
   const forged = (header: { alg: string; kid?: string }, bytes: Uint8Array, more = {}) =>
     new SignJWT({ ...ACCESS, ...more })
       .setProtectedHeader(header)
@@ -82,7 +82,7 @@ describe('refused', () => {
       .setExpirationTime(later(900))
       .sign(bytes);
 
-  test('but not the forgery with the right key', async () => {
+  test('but not the same token with the right key', async () => {
     await verifyOwnToken(settings, 'access', await forged({ alg: 'HS256', kid: key.id }, key.bytes), NOW);
   });
 
@@ -110,7 +110,7 @@ describe('refused', () => {
     expect(await reasonOf(verifyOwnToken(keyed, 'access', token, NOW))).toBe('own_token_wrong');
   });
 
-  test('a key that we do not have, or none named', async () => {
+  test('an unknown key id, or none', async () => {
     expect(await refusal(await forged({ alg: 'HS256', kid: 'other' }, key.bytes))).toBe('key_unknown');
     expect(await refusal(await forged({ alg: 'HS256' }, key.bytes))).toBe('key_unknown');
   });
@@ -120,12 +120,12 @@ describe('refused', () => {
     expect(await refusal(await signOwnToken(elsewhere, 'access', ACCESS, LIFE))).toBe('own_token_wrong');
   });
 
-  test('from the second of its expiry on', async () => {
+  test('at the second of its expiry and later', async () => {
     await verifyOwnToken(settings, 'access', tokens.access, later(899));
     expect(await refusal(tokens.access, later(900))).toBe('token_expired');
   });
 
-  test('another spelling of the same token', async () => {
+  test('another encoding of the same token', async () => {
     const last = tokens.access.at(-1) ?? '';
     const twin = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
     const same = twin[twin.indexOf(last) ^ 1] ?? '';
@@ -133,13 +133,13 @@ describe('refused', () => {
     expect(await refusal(`${tokens.access}=`)).toBe('token_kind_unknown');
   });
 
-  test('claims that lack something', async () => {
+  test('incomplete claims', async () => {
     const token = await forged({ alg: 'HS256', kid: key.id }, key.bytes, { tenant_id: undefined });
     expect(await refusal(token)).toBe('claims_wrong');
   });
 });
 
-test('a PASETO is never tried as a token of ours, nor the other way round', async () => {
+test('a PASETO is never verified as a JWT, nor the reverse', async () => {
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);
   try {

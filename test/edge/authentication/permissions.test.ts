@@ -27,7 +27,7 @@ const READ = ['branchgate:read'];
 const WRITE = ['branchgate:write'];
 const MAKERS = 'needs role owner, admin, operator';
 
-/** The table of the API design, cell by cell, for a token with the writing scope. */
+/** The permission table, cell by cell, for a token with the write scope. */
 const CELLS: Record<Action, readonly [owner: string, admin: string, operator: string, viewer: string]> = {
   'project.create': ['all', 'all', 'all', MAKERS],
   'project.read': ['all', 'all', 'own', 'own'],
@@ -45,7 +45,7 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'audit.read': ['all', 'all', 'needs role owner, admin', 'needs role owner, admin'],
 };
 
-/** Actions that a token with the reading scope alone may do, if its role allows. */
+/** Actions that the read scope is sufficient for, if the role allows them. */
 const READS: readonly Action[] = [
   'project.read',
   'branch.read',

@@ -7,14 +7,14 @@ const second = newSigner('second');
 const kids = (document: unknown) => [...readKeyDocument(document).keys()];
 
 describe('key document', () => {
-  test('PASERK entries and JWKs name the same key', () => {
+  test('PASERK entries and JWKs give the same key', () => {
     const paserk = readKeyDocument({ keys: [first.entry] });
     const jwk = readKeyDocument({ keys: [first.jwk] });
     expect(paserk.get('first')).toHaveLength(32);
     expect(sameKeys(paserk, jwk)).toBe(true);
   });
 
-  test('keys of other kinds, and broken ones, are passed over', () => {
+  test('keys of other kinds and malformed keys are skipped', () => {
     const others = [
       { kid: 'rsa', kty: 'RSA', n: 'AQAB', e: 'AQAB' },
       { ...first.jwk, kid: 'x', crv: 'X25519' },
@@ -28,7 +28,7 @@ describe('key document', () => {
     expect(kids({ keys: [...others, second.entry] })).toEqual(['second']);
   });
 
-  test('an empty list is a list of keys', () => {
+  test('an empty list is accepted', () => {
     expect(kids({ keys: [] })).toEqual([]);
   });
 
@@ -37,12 +37,12 @@ describe('key document', () => {
     ['no list', { keys: { first: first.entry } }],
     ['a bare array', [first.entry]],
     ['no document', undefined],
-  ])('%s: refused', (_what, document) => {
+  ])('%s is rejected', (_what, document) => {
     expect(() => readKeyDocument(document)).toThrow();
   });
 });
 
-test('sets of keys are the same when ids and bytes are', () => {
+test('key sets are equal if their ids and bytes are', () => {
   const read = (...entries: unknown[]) => readKeyDocument({ keys: entries });
   expect(sameKeys(read(first.entry, second.entry), read(second.entry, first.entry))).toBe(true);
   expect(sameKeys(read(first.entry), read(first.entry, second.entry))).toBe(false);

@@ -24,13 +24,13 @@ const vectors = z.array(Vector).parse(pasetoVectors.tests);
 const SOME_KEY = vectors.find((vector) => vector['public-key'])?.['public-key'] ?? '';
 
 describe('the official v4.public vectors', () => {
-  test.each(vectors.filter((vector) => !vector['expect-fail']))('$name holds', async (vector) => {
+  test.each(vectors.filter((vector) => !vector['expect-fail']))('$name is valid', async (vector) => {
     const parts = splitPaseto(vector.token);
     expect(text(parts.message)).toBe(vector.payload);
     expect(text(parts.footer)).toBe(vector.footer);
     const key = hex(vector['public-key'] ?? '');
     expect(await isSignedBy(key, parts, bytes(vector['implicit-assertion']))).toBe(true);
-    // The gateway asserts nothing beside the token, so a token bound to something is refused.
+    // The gateway uses no implicit assertion, so a token with one is rejected.
     expect(await isSignedBy(key, parts)).toBe(vector['implicit-assertion'] === '');
   });
 

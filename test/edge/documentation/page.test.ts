@@ -107,13 +107,13 @@ const DOCUMENT: Document = {
 
 const { html, contentSecurityPolicy } = await documentationPage(DOCUMENT);
 
-/** What a reader sees of the element with this id, up to the end of its section. */
+/** The visible text of the section with this id. */
 function textOf(id: string): string {
   const [, section = ''] = new RegExp(`<section [^>]*id="${id}">(.*?)</section>`, 's').exec(html) ?? [];
   return section.replaceAll(/<[^>]+>/g, ' ').replaceAll(/\s+/g, ' ');
 }
 
-test('the policy lets in the style that is sent, and nothing else', () => {
+test('the policy allows the style of the page and nothing else', () => {
   const [, style = ''] = /<style>(.*?)<\/style>/s.exec(html) ?? [];
   const hash = createHash('sha256').update(style).digest('base64');
   expect(contentSecurityPolicy).toBe(
@@ -122,7 +122,7 @@ test('the policy lets in the style that is sent, and nothing else', () => {
   expect(html).not.toMatch(/ style=/);
 });
 
-test('the page loads nothing and runs nothing, whatever the document says', () => {
+test('the page loads and runs nothing, even for a hostile document', () => {
   expect(html).not.toMatch(/<(script|link|img|iframe|object|base|form|meta http)/i);
   expect(html).not.toMatch(/<[^>]*\s(src|srcset|on\w+)=/i);
   expect(html).not.toMatch(/@import|url\(/);
@@ -131,13 +131,13 @@ test('the page loads nothing and runs nothing, whatever the document says', () =
   expect(html.match(/<\/style>/g)).toHaveLength(1);
 });
 
-test('every link leads to one place of the page', () => {
+test('every link has exactly one target in the page', () => {
   const ids = [...html.matchAll(/ id="([^"]*)"/g)].map(([, id]) => id);
   expect(new Set(ids).size).toBe(ids.length);
   for (const [, target] of html.matchAll(/href="#([^"]*)"/g)) expect(ids).toContain(target);
 });
 
-test('headings step down one level at a time', () => {
+test('headings skip no level', () => {
   const levels = [...html.matchAll(/<h([1-6])[ >]/g)].map(([, level]) => Number(level));
   expect(levels[0]).toBe(1);
   levels.forEach((level, n) => {
@@ -145,23 +145,23 @@ test('headings step down one level at a time', () => {
   });
 });
 
-test('the introduction has paragraphs, tags have chapters, what has no tag has one too', () => {
+test('the introduction has paragraphs, and each tag has a chapter, as do untagged operations', () => {
   expect(html).toContain('<p>First paragraph.</p><p>Second with <code>code</code>.</p>');
   expect(html).toMatch(/<h2 [^>]*>Leaves<\/h2>\s*<p>Green ones.<\/p>/);
   expect(html).toMatch(/<h2 [^>]*>Other<\/h2>/);
 });
 
-test('an operation says who may, and what it takes', () => {
+test('an operation shows its access and its parameters', () => {
   const text = textOf('addLeaf');
   expect(text).toContain('POST /trees/{tree_id}/leaves');
   expect(text).toContain('Roles: owner (all), operator (own). Scope: write .');
   expect(text).toContain('tree_id string (uuid) path, required');
   expect(text).toContain('colour string query, required, one of &quot;gr&#39;een&quot;, &quot;red&quot;');
-  expect(textOf('get-seeds')).toContain('Needs a token: shade .');
-  expect(textOf('get-health')).toContain('Public: no token is needed.');
+  expect(textOf('get-seeds')).toContain('Requires a token: shade .');
+  expect(textOf('get-health')).toContain('Public: no token required.');
 });
 
-test('types, nullable ones too, constraints, fields inside and links are told', () => {
+test('types, constraints, nested fields and links are shown', () => {
   const text = textOf('schema-Leaf');
   expect(text).toContain(
     'name string required, at least 3 characters, at most 48 characters, matches ^[a-z]+$',
@@ -176,12 +176,12 @@ test('types, nullable ones too, constraints, fields inside and links are told', 
   expect(html).toContain('<a href="#schema-Leaf">Leaf</a> or null');
 });
 
-test('the fields of a named schema are told once, in its own section', () => {
+test('the fields of a named schema are shown once, in its own section', () => {
   expect(html).toContain('<a href="#schema-Leaf">Leaf</a></span></p>');
   expect(textOf('addLeaf')).not.toContain('fallen_at string');
 });
 
-test('an answer without a name has its fields; failures their codes, linked where they have a schema', () => {
+test('an unnamed response schema shows its fields, and failures show their codes, with links to their schemas', () => {
   const text = textOf('addLeaf');
   expect(text).toContain('201 The leaf. Headers: X-Left');
   expect(text).toContain('204 Nothing to add.');
@@ -192,21 +192,21 @@ test('an answer without a name has its fields; failures their codes, linked wher
   expect(html.indexOf('>Errors</h2>')).toBeLessThan(html.indexOf('id="schema-NO_TREE"'));
 });
 
-test('schemas that hold themselves end', () => {
+test('recursive schemas terminate', () => {
   expect(textOf('schema-Ring')).toContain('stone string');
   expect(textOf('schema-Alias')).toContain('Alias');
 });
 
-test('the command is safe to paste: a quote in a value does not end its word', () => {
+test('the command is safe to paste, because quotes in values are escaped', () => {
   const command = textOf('addLeaf').replaceAll('&#39;', "'").replaceAll('&quot;', '"');
   expect(command).toMatch(/curl -X POST "\$BASE_URL\/trees\/[0-9a-f-]{36}\/leaves\?colour=gr%27een" \\/);
   expect(command).toContain('-H "Authorization: Bearer $TOKEN" \\');
   expect(command).toContain(String.raw`-d '{"name":"l'\''eaf $(x)"}'`);
-  expect(textOf('get-seeds')).toContain('Needs a token: shade .');
+  expect(textOf('get-seeds')).toContain('Requires a token: shade .');
   expect(textOf('get-health')).not.toContain('Authorization');
 });
 
-test.each(['Leaf', 'Tree', 'NO_TREE'])('the example made for %s fits its schema', (name) => {
+test.each(['Leaf', 'Tree', 'NO_TREE'])('the generated example of %s is valid', (name) => {
   const ajv = new Ajv2020({ strict: false });
   addFormats.default(ajv);
   ajv.addSchema(DOCUMENT, 'document');

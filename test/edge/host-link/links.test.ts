@@ -16,7 +16,7 @@ const caller = {
 };
 const inventory = { system_identifier: '1', branches: [], projects: [] };
 
-/** The agent's end, played by the test. */
+/** The agent's end of a link, driven by the test. */
 class ScriptedSocket implements LinkSocket {
   sent: Record<string, unknown>[] = [];
   closedWith: number | null = null;
@@ -44,7 +44,7 @@ let linkUps: number;
 let notified: NotificationFrame[];
 let links: Links;
 
-/** A new object over whatever sockets there are, as after hibernation. */
+/** A new object with the existing sockets, as after hibernation. */
 const wake = () =>
   new Links({
     sockets: () => sockets,
@@ -98,9 +98,9 @@ async function dialAndAnswer(claims: Partial<AnswerInput> = {}): Promise<Scripte
   return socket;
 }
 
-const askedOf = (socket: ScriptedSocket) => socket.sent.filter((frame) => 'method' in frame);
+const callsOn = (socket: ScriptedSocket) => socket.sent.filter((frame) => 'method' in frame);
 const reply = (socket: ScriptedSocket, frame: Record<string, unknown>) =>
-  links.receive(socket, JSON.stringify({ jsonrpc: '2.0', id: askedOf(socket).at(-1)?.id, ...frame }));
+  links.receive(socket, JSON.stringify({ jsonrpc: '2.0', id: callsOn(socket).at(-1)?.id, ...frame }));
 
 describe('the handshake', () => {
   test('challenge, answer, welcome', async () => {
@@ -122,7 +122,7 @@ describe('the handshake', () => {
     ['for another nonce', { nonce: 'm'.repeat(43) }, 'nonce'],
     ['with the epoch of the live link', { epoch: 5 }, 'stale_epoch'],
     ['with an older epoch', { epoch: 4 }, 'stale_epoch'],
-  ])('an answer %s is refused and leaves the live link alone', async (_name, claims, reason) => {
+  ])('an answer %s is refused, and the live link stays', async (_name, claims, reason) => {
     const live = await dialAndAnswer({ epoch: 5 });
     const other = await dialAndAnswer(claims);
     expect(other.sent.at(-1)).toEqual({ type: 'refusal', reason });
@@ -134,7 +134,7 @@ describe('the handshake', () => {
     expect(await outcome).toEqual({ ok: true, result: inventory });
   });
 
-  test('an answer that was overheard is of no use on another socket', async () => {
+  test('a replayed answer is refused on another socket', async () => {
     const live = dial();
     const overheard = await answerOf(live);
     await links.receive(live, overheard);
@@ -144,7 +144,7 @@ describe('the handshake', () => {
     expect(live.closedWith).toBeNull();
   });
 
-  test('a second answer while the first is judged ends the socket', async () => {
+  test('a second answer during the verification of the first closes the socket', async () => {
     const socket = dial();
     const answer = await answerOf(socket);
     await Promise.all([links.receive(socket, answer), links.receive(socket, answer)]);
@@ -152,7 +152,7 @@ describe('the handshake', () => {
     expect(links.linked()).toBe(false);
   });
 
-  test('of two answers judged at the same time only one link lives', async () => {
+  test('of two concurrent handshakes only one link remains', async () => {
     const [first, second] = [dial(), dial()];
     const answers = [await answerOf(first), await answerOf(second, { epoch: 2 })] as const;
     await Promise.all([links.receive(first, answers[0]), links.receive(second, answers[1])]);
@@ -167,13 +167,13 @@ describe('the handshake', () => {
     expect(newer.closedWith).toBeNull();
   });
 
-  test('an epoch once seen stays used when its link is gone', async () => {
+  test('an epoch remains invalid after its link is closed', async () => {
     const first = await dialAndAnswer({ epoch: 9 });
     links.lost(first);
     expect((await dialAndAnswer({ epoch: 9 })).closedWith).toBe(CLOSES.refused);
   });
 
-  test('a mute socket is closed when the handshake time is over', () => {
+  test('a silent socket is closed at the end of the handshake time', () => {
     const socket = dial();
     clock.advance(BOUNDS.handshakeTime - 1);
     expect(socket.closedWith).toBeNull();
@@ -181,7 +181,7 @@ describe('the handshake', () => {
     expect(socket.closedWith).toBe(CLOSES.handshake_late);
   });
 
-  test('an answer that comes too late links nothing', async () => {
+  test('a late answer is ignored', async () => {
     const socket = dial();
     const answer = await answerOf(socket);
     clock.advance(BOUNDS.handshakeTime);
@@ -189,7 +189,7 @@ describe('the handshake', () => {
     expect(links.linked()).toBe(false);
   });
 
-  test('of too many unfinished handshakes the oldest gives way, never the live link', async () => {
+  test('too many unfinished handshakes drop the oldest of them, never the live link', async () => {
     const live = await dialAndAnswer();
     const mute = Array.from({ length: BOUNDS.unfinishedHandshakes }, () => {
       clock.advance(1);
@@ -222,7 +222,7 @@ describe('a hostile agent', () => {
     expect(live.closedWith).toBeNull();
   });
 
-  test.each(faults)('%s on the live link closes it and ends its calls at once', async (fault) => {
+  test.each(faults)('%s on the live link closes it and ends its calls immediately', async (fault) => {
     const socket = await dialAndAnswer();
     const outcome = links.call('host.inventory', {});
     await links.receive(socket, bad[fault]);
@@ -238,10 +238,7 @@ describe('a hostile agent', () => {
     ],
     ['neither result nor error', {}],
     ['an error without a code of ours', { error: { code: 1, message: 'no' } }],
-    [
-      'an error with a code that is not ours',
-      { error: { code: 1, message: 'no', data: { code: 'constructor' } } },
-    ],
+    ['an error with an unknown code', { error: { code: 1, message: 'no', data: { code: 'constructor' } } }],
     ['another version of JSON-RPC', { jsonrpc: '1.0', result: inventory }],
     ['a batch', { 0: {} }],
   ])('%s is malformed', async (_name, frame) => {
@@ -251,7 +248,7 @@ describe('a hostile agent', () => {
     expect(socket.closedWith).toBe(CLOSES.malformed);
   });
 
-  test('a result of the wrong form is not passed on', async () => {
+  test('a malformed result is not passed on', async () => {
     const socket = await dialAndAnswer();
     const outcome = links.call('host.inventory', {});
     await reply(socket, { result: { branches: 'all of them', projects: [] } });
@@ -259,7 +256,7 @@ describe('a hostile agent', () => {
     expect(links.linked()).toBe(true);
   });
 
-  test('replies to nothing and second replies are dropped', async () => {
+  test('replies without a call and second replies are dropped', async () => {
     const socket = await dialAndAnswer();
     await reply(socket, { id: crypto.randomUUID(), result: inventory });
     const outcome = links.call('host.inventory', {});
@@ -271,11 +268,11 @@ describe('a hostile agent', () => {
 });
 
 describe('calls', () => {
-  test('nobody linked', async () => {
+  test('without a link', async () => {
     expect(await links.call('host.inventory', {})).toMatchObject({ failure: { code: 'HOST_UNAVAILABLE' } });
   });
 
-  test('a failure comes over with its code', async () => {
+  test('a failure is returned with its code', async () => {
     const socket = await dialAndAnswer();
     const outcome = links.call('host.inventory', {});
     await reply(socket, { error: { code: -32000, message: 'full', data: { code: 'HOST_FULL' } } });
@@ -283,24 +280,24 @@ describe('calls', () => {
     expect(clock.waiting).toBe(0);
   });
 
-  test('parameters of the wrong form are not sent', async () => {
+  test('malformed parameters are not sent', async () => {
     const socket = await dialAndAnswer();
     const outcome = await links.call('project.drop', { job_id: 'x', project_id: "'; drop" });
     expect(outcome).toMatchObject({ failure: { code: 'INVALID_CALL' } });
-    expect(askedOf(socket)).toEqual([]);
+    expect(callsOn(socket)).toEqual([]);
   });
 
-  test('as many as the bound and no more', async () => {
+  test('up to the limit', async () => {
     const socket = await dialAndAnswer();
     const calls = Array.from({ length: BOUNDS.callsInFlight }, () => links.call('host.inventory', {}));
     expect(await links.call('host.inventory', {})).toMatchObject({ failure: { code: 'HOST_BUSY' } });
     await reply(socket, { result: inventory });
     await calls.at(-1);
     links.call('host.inventory', {});
-    expect(askedOf(socket)).toHaveLength(BOUNDS.callsInFlight + 1);
+    expect(callsOn(socket)).toHaveLength(BOUNDS.callsInFlight + 1);
   });
 
-  test('a call without a reply ends at its deadline; the reply that comes later is dropped', async () => {
+  test('a call without a reply ends at its deadline, and a later reply is dropped', async () => {
     const socket = await dialAndAnswer();
     const outcome = links.call('host.inventory', {});
     const { deadline } = OPERATIONS['host.inventory'];
@@ -312,26 +309,26 @@ describe('calls', () => {
     const next = links.call('host.describe', {});
     await links.receive(
       socket,
-      JSON.stringify({ jsonrpc: '2.0', id: askedOf(socket)[0]?.id, result: inventory }),
+      JSON.stringify({ jsonrpc: '2.0', id: callsOn(socket)[0]?.id, result: inventory }),
     );
     links.lost(socket);
     expect(await next).toMatchObject({ failure: { code: 'HOST_UNAVAILABLE' } });
   });
 
-  test('the link closes during the call', async () => {
+  test('end when the link closes', async () => {
     const socket = await dialAndAnswer();
     const outcome = links.call('host.inventory', {});
     links.lost(socket);
     expect(await outcome).toMatchObject({ failure: { code: 'HOST_UNAVAILABLE' } });
   });
 
-  test('the socket is closed before the object has heard of it', async () => {
+  test('end when the socket is closed but the object was not notified', async () => {
     const socket = await dialAndAnswer();
     socket.close(1006);
     expect(await links.call('host.inventory', {})).toMatchObject({ failure: { code: 'HOST_UNAVAILABLE' } });
   });
 
-  test('the link is displaced during the call; what the old one replies is dropped', async () => {
+  test('end when the link is displaced, and replies on the old link are dropped', async () => {
     const old = await dialAndAnswer();
     const outcome = links.call('host.inventory', {});
     const newer = await dialAndAnswer();
@@ -341,7 +338,7 @@ describe('calls', () => {
       old,
       JSON.stringify({
         jsonrpc: '2.0',
-        id: askedOf(newer)[0]?.id,
+        id: callsOn(newer)[0]?.id,
         result: { branches: [], projects: 'forged' },
       }),
     );
@@ -349,7 +346,7 @@ describe('calls', () => {
     expect(await again).toEqual({ ok: true, result: inventory });
   });
 
-  test('a link that is silent for two beats is lost, also in the middle of a long call', async () => {
+  test('a link without a heartbeat for two intervals is lost, also during a long call', async () => {
     const socket = await dialAndAnswer();
     const outcome = links.call('project.drop', {
       job_id: crypto.randomUUID(),
@@ -363,9 +360,9 @@ describe('calls', () => {
     expect(links.linked()).toBe(false);
   });
 
-  test('a link that beats stays', async () => {
+  test('a link with heartbeats stays', async () => {
     const socket = await dialAndAnswer();
-    for (let beat = 0; beat < 10; beat += 1) {
+    for (let n = 0; n < 10; n += 1) {
       clock.advance(BOUNDS.heartbeat);
       socket.heartbeatAt = clock.now();
     }
@@ -373,7 +370,7 @@ describe('calls', () => {
   });
 });
 
-test('an object that has slept goes on where it was', async () => {
+test('an object continues after hibernation', async () => {
   const live = await dialAndAnswer({ epoch: 3 });
   const unfinished = dial();
   links = wake();
@@ -390,7 +387,7 @@ describe('notifications', () => {
   const notification = { jsonrpc: '2.0', method: 'measurement', params: { anything: 1 } };
   const notify = (socket: ScriptedSocket, frame: object) => links.receive(socket, JSON.stringify(frame));
 
-  test('of the live link are heard, also by a new object', async () => {
+  test('on the live link are passed on, also after hibernation', async () => {
     const socket = await dialAndAnswer();
     await notify(socket, notification);
     links = wake();
@@ -398,7 +395,7 @@ describe('notifications', () => {
     expect(notified).toEqual([notification, notification]);
   });
 
-  test('of a link that was displaced are not', async () => {
+  test('on a displaced link are not', async () => {
     const old = await dialAndAnswer();
     await dialAndAnswer();
     await notify(old, notification);
@@ -417,7 +414,7 @@ describe('notifications', () => {
     { ...notification, params: [] },
     { ...notification, more: 1 },
     { method: 'measurement', params: {} },
-  ])('of a wrong form end the link: %o', async (frame) => {
+  ])('of a malformed shape end the link: %o', async (frame) => {
     const socket = await dialAndAnswer();
     await notify(socket, frame);
     expect(socket.closedWith).toBe(CLOSES.malformed);

@@ -9,7 +9,7 @@ const NOTIFICATIONS_PER_MINUTE = 10;
 
 let clock: FakeClock;
 let placed: string[];
-let looks: number;
+let lookups: number;
 let recorded: string[];
 let events: string[];
 let record: () => Promise<void>;
@@ -18,13 +18,13 @@ let measurements: MeasurementFilter;
 beforeEach(() => {
   clock = new FakeClock();
   placed = [...ids];
-  looks = 0;
+  lookups = 0;
   recorded = [];
   events = [];
   record = async () => {};
   measurements = new MeasurementFilter({
     placed: async () => {
-      looks += 1;
+      lookups += 1;
       return placed;
     },
     record: async ({ project_id }) => {
@@ -44,23 +44,23 @@ const frame = (project_id: string, params: object = {}): NotificationFrame => ({
 });
 const receive = (project_id: string, params?: object) => measurements.receive(frame(project_id, params));
 
-test('what is said of a project on the host is passed on', async () => {
+test('a measurement of a project on the host is passed on', async () => {
   await receive(first);
   await clock.advance(1_000);
   await receive(first);
   expect(recorded).toEqual([first, first]);
-  expect(looks).toBe(1);
+  expect(lookups).toBe(1);
 });
 
-test("what is said of another host's project is not, and costs a look a second at most", async () => {
+test("a measurement of another host's project is dropped, at the cost of at most one lookup a second", async () => {
   placed = [];
   for (const id of ids.slice(0, 5)) await receive(id);
   expect(recorded).toEqual([]);
-  expect(looks).toBe(1);
+  expect(lookups).toBe(1);
   expect(events).toContain('measurement.foreign');
 });
 
-test('a project that is placed later is found', async () => {
+test('a project that is placed on the host later is found', async () => {
   placed = [];
   await receive(first);
   placed = [first];
@@ -70,7 +70,7 @@ test('a project that is placed later is found', async () => {
 });
 
 test.each([{ branches: [{}] }, { observed_at: 'yesterday' }, { more: 1 }, { project_id: 'p' }])(
-  'what has a wrong form is dropped: %o',
+  'a malformed measurement is dropped: %o',
   async (params) => {
     await receive(first, params);
     expect(recorded).toEqual([]);
@@ -78,7 +78,7 @@ test.each([{ branches: [{}] }, { observed_at: 'yesterday' }, { more: 1 }, { proj
   },
 );
 
-test('more than a host may say in a minute is dropped, and told once; the next minute is a new one', async () => {
+test('measurements over the limit of a minute are dropped and logged once, until the next minute', async () => {
   for (const id of ids) await receive(id);
   expect(recorded).toEqual(ids.slice(0, NOTIFICATIONS_PER_MINUTE));
   expect(events).toEqual(['measurement.flood']);
@@ -87,12 +87,12 @@ test('more than a host may say in a minute is dropped, and told once; the next m
   expect(recorded).toHaveLength(NOTIFICATIONS_PER_MINUTE + 1);
 });
 
-test('two of one project at once are one', async () => {
+test('of two immediate measurements of one project the second is dropped', async () => {
   await Promise.all([receive(first), receive(first)]);
   expect(recorded).toEqual([first]);
 });
 
-test('a coordinator that fails is told of, and thrown at nobody', async () => {
+test('a failure of the coordinator is logged and not thrown', async () => {
   record = () => Promise.reject(new Error('broken'));
   await receive(first);
   expect(events).toEqual(['measurement.lost']);

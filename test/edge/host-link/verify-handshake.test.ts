@@ -6,14 +6,14 @@ import { type AnswerInput, makeHostKey, signAnswer } from '../../support/host/ho
 const now = Date.parse('2026-11-21T12:00:00Z');
 const iat = now / 1000;
 const host = await makeHostKey();
-const stranger = await makeHostKey();
+const attacker = await makeHostKey();
 const expected: Expected = {
   hostId: 'a4b5e2a4-3a8f-4f3e-9d6c-0a1b2c3d4e5f',
   audience: 'gateway.example.com',
   nonce: 'n'.repeat(43),
   publicKey: host.publicKey,
 };
-const honest: AnswerInput = {
+const valid: AnswerInput = {
   iss: expected.hostId,
   aud: expected.audience,
   nonce: expected.nonce,
@@ -21,10 +21,10 @@ const honest: AnswerInput = {
   iat,
 };
 
-const judge = async (token: string) => verifyHandshake(token, expected, now);
+const verify = async (token: string) => verifyHandshake(token, expected, now);
 
-test('an honest answer gives its epoch', async () => {
-  expect(await judge(await signAnswer(host.privateKey, honest))).toEqual({ ok: true, epoch: 7 });
+test('a valid answer returns its epoch', async () => {
+  expect(await verify(await signAnswer(host.privateKey, valid))).toEqual({ ok: true, epoch: 7 });
 });
 
 test.each<[string, Partial<AnswerInput>, string]>([
@@ -38,30 +38,30 @@ test.each<[string, Partial<AnswerInput>, string]>([
   ['no whole epoch', { epoch: 7.5 }, 'signature'],
   ['an epoch past all counting', { epoch: 2 ** 53 }, 'signature'],
 ])('an answer for %s is refused', async (_name, claims, reason) => {
-  expect(await judge(await signAnswer(host.privateKey, { ...honest, ...claims }))).toEqual({
+  expect(await verify(await signAnswer(host.privateKey, { ...valid, ...claims }))).toEqual({
     ok: false,
     reason,
   });
 });
 
-test('a clock that is off by a few minutes is put up with', async () => {
+test('a clock difference of a few minutes is tolerated', async () => {
   for (const skew of [-240, 240]) {
-    expect((await judge(await signAnswer(host.privateKey, { ...honest, iat: iat + skew }))).ok).toBe(true);
+    expect((await verify(await signAnswer(host.privateKey, { ...valid, iat: iat + skew }))).ok).toBe(true);
   }
 });
 
 const unsigned = (header: object) =>
-  [header, honest].map((part) => Buffer.from(JSON.stringify(part)).toString('base64url')).join('.');
+  [header, valid].map((part) => Buffer.from(JSON.stringify(part)).toString('base64url')).join('.');
 
 test.each<[string, () => string | Promise<string>]>([
-  ["a stranger's key", () => signAnswer(stranger.privateKey, honest)],
-  ['a token made for another purpose', () => signAnswer(host.privateKey, honest, { typ: 'JWT' })],
+  ["an attacker's key", () => signAnswer(attacker.privateKey, valid)],
+  ['a token made for another purpose', () => signAnswer(host.privateKey, valid, { typ: 'JWT' })],
   ['no signature', () => `${unsigned({ alg: 'none', typ: 'branchgate-link+jwt' })}.`],
   [
     'the public key used as an HMAC secret',
-    () => signAnswer(Buffer.from(host.publicKey.x, 'base64url'), honest, { alg: 'HS256' }),
+    () => signAnswer(Buffer.from(host.publicKey.x, 'base64url'), valid, { alg: 'HS256' }),
   ],
   ['no token at all', () => 'answer'],
 ])('%s is refused', async (_name, makeToken) => {
-  expect(await judge(await makeToken())).toEqual({ ok: false, reason: 'signature' });
+  expect(await verify(await makeToken())).toEqual({ ok: false, reason: 'signature' });
 });

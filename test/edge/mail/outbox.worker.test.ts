@@ -19,14 +19,14 @@ beforeEach(() => {
   gateway.mails.answersWith(200);
 });
 
-test('a mail that is taken waits no longer', async () => {
+test('an accepted mail leaves the outbox', async () => {
   expect(await outbox.put(MAIL, NOW)).toMatchObject({ waiting: 0 });
   expect(gateway.mails.posted.map(({ body }) => body)).toEqual([{ from: 'branchgate@example.com', ...MAIL }]);
   await outbox.send(NOW + HOUR);
   expect(gateway.mails.posted).toHaveLength(1);
 });
 
-test('one that is not is tried again, ever later, up to an hour; given up after three days', async () => {
+test('a mail that is not accepted is retried with backoff of up to an hour, and abandoned after three days', async () => {
   gateway.mails.answersWith(503);
   const pauses: number[] = [];
   let now = NOW;
@@ -34,7 +34,7 @@ test('one that is not is tried again, ever later, up to an hour; given up after 
   while (state.waiting > 0 && pauses.length < 200) {
     const next = state.wokenAt ?? expect.unreachable('nothing would wake it');
     pauses.push((next - now) / 1000);
-    // Woken too early, it waits for its time.
+    // An early alarm sends nothing.
     if (next - 1 > now) expect(await outbox.send(next - 1)).toEqual({ waiting: 1, wokenAt: next });
     now = next;
     state = await outbox.send(now);
@@ -48,18 +48,18 @@ test('one that is not is tried again, ever later, up to an hour; given up after 
   expect(new Set(gateway.mails.posted.map(({ headers }) => headers['idempotency-key'])).size).toBe(1);
 });
 
-test.each([400, 413, 422])('one that is refused with %i is given up at once', async (status) => {
+test.each([400, 413, 422])('a mail rejected with %i is abandoned immediately', async (status) => {
   gateway.mails.answersWith(status);
   expect(await outbox.put(MAIL, NOW)).toMatchObject({ waiting: 0 });
   expect(gateway.mails.posted).toHaveLength(1);
 });
 
-test('one that is redirected was not taken', async () => {
+test('a redirect does not count as accepted', async () => {
   gateway.mails.answersWith(302);
   expect(await outbox.put(MAIL, NOW)).toMatchObject({ waiting: 1 });
 });
 
-test('one that the service is slow to take is not sent beside itself', async () => {
+test('a mail is not sent again while a slow attempt is in progress', async () => {
   const answer = gateway.mails.holdsNext();
   const put = outbox.put(MAIL, NOW);
   await eventually(async () => expect(gateway.mails.posted).toHaveLength(1));
@@ -69,7 +69,7 @@ test('one that the service is slow to take is not sent beside itself', async () 
   expect(gateway.mails.posted).toHaveLength(1);
 });
 
-test('of many that wait the newest hundred are kept, and all of them are sent', async () => {
+test('the outbox stores the newest hundred mails, and all of them are sent', async () => {
   gateway.mails.answersWith(500);
   for (let n = 0; n < 103; n++) await outbox.put({ ...MAIL, subject: String(n) }, NOW);
   gateway.mails.posted.length = 0;

@@ -19,7 +19,7 @@ test.each<[AlertName, still: Parameters<typeof names>[0], passed: Parameters<typ
   ['cache_hit_ratio', { values: { cache_hit_ratio: 0.9 } }, { values: { cache_hit_ratio: 0.899 } }],
   ['rollback_ratio', commits(100, 5), commits(100, 6)],
   ['rollback_ratio', commits(0, 0), commits(0, 1)],
-])('%s is told where its threshold is passed, and nothing else is', (name, still, passed) => {
+])('only %s is reported when its threshold is crossed', (name, still, passed) => {
   expect(names(still)).toEqual([]);
   expect(names(passed)).toEqual([name]);
 });

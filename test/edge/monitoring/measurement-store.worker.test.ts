@@ -26,7 +26,7 @@ afterAll(() => gateway?.stop());
 const newProject = () => gateway.measurements(crypto.randomUUID());
 type Tested = ReturnType<typeof newProject>;
 
-/** The n-th measurement of a series: everything in it says which it is. */
+/** The n-th measurement of a series; all its values depend on n. */
 const numbered = (n: number, at: number, branches = [MAIN]) =>
   measurementOf(
     PROJECT,
@@ -39,20 +39,20 @@ const numbered = (n: number, at: number, branches = [MAIN]) =>
     ),
   );
 
-/** Measurements at these moments, each received as it was made. */
-const recordAt = (tested: Tested, moments: number[], branches = [MAIN]) =>
+/** Records measurements at these times, each received when it was made. */
+const recordAt = (tested: Tested, times: number[], branches = [MAIN]) =>
   tested.record(
-    moments.map((at, n) => numbered(n, at, branches)),
+    times.map((at, n) => numbered(n, at, branches)),
     branches,
-    moments,
+    times,
   );
 
 const every = (step: number, from: number, length: number) =>
   Array.from({ length }, (_, n) => from + n * step);
 
-/** What `read` must give, from all that was recorded, by the words of the description. */
-function expected(moments: number[], { start, end, step }: { start: number; end: number; step: number }) {
-  const numbers = moments.map((at, n) => ({ at, n })).filter(({ at }) => at >= start && at <= end);
+/** The expected result of `read`, computed from all recorded measurements. */
+function expected(times: number[], { start, end, step }: { start: number; end: number; step: number }) {
+  const numbers = times.map((at, n) => ({ at, n })).filter(({ at }) => at >= start && at <= end);
   return [...Map.groupBy(numbers, ({ at }) => Math.floor(at / step))].map(([, group]) => {
     const last = group.at(-1);
     const ratios = group.map(({ n }) => (n % 5) / 4);
@@ -65,7 +65,7 @@ function expected(moments: number[], { start, end, step }: { start: number; end:
   });
 }
 
-const told = (points: Awaited<ReturnType<Tested['read']>>) =>
+const summaryOf = (points: Awaited<ReturnType<Tested['read']>>) =>
   points.map(({ at, values }) => ({
     at,
     committed: values.transactions_committed,
@@ -73,14 +73,14 @@ const told = (points: Awaited<ReturnType<Tested['read']>>) =>
     ratio: values.cache_hit_ratio,
   }));
 
-describe('a measurement a minute for 26 hours', () => {
-  const moments = every(MINUTE, START + 17_000, 26 * 60);
-  const last = moments.at(-1) ?? 0;
+describe('one measurement per minute for 26 hours', () => {
+  const times = every(MINUTE, START + 17_000, 26 * 60);
+  const last = times.at(-1) ?? 0;
   let tested: Tested;
 
   beforeAll(async () => {
     tested = newProject();
-    await recordAt(tested, moments);
+    await recordAt(tested, times);
   });
 
   test.each([
@@ -89,34 +89,34 @@ describe('a measurement a minute for 26 hours', () => {
     ['hours', HOUR],
     ['six hours', 6 * HOUR],
     ['days', DAY],
-  ])('is told by %s', async (_, step) => {
+  ])('is returned by %s', async (_, step) => {
     const start = step < HOUR ? last - 20 * HOUR : START;
     const range = { start, end: last, step };
-    expect(told(await tested.read(MAIN.id, range))).toEqual(expected(moments, range));
+    expect(summaryOf(await tested.read(MAIN.id, range))).toEqual(expected(times, range));
   });
 
-  test('is told between two moments, both included', async () => {
-    const range = { start: moments[1000] ?? 0, end: moments[1003] ?? 0, step: MINUTE };
-    expect((await tested.read(MAIN.id, range)).map(({ at }) => at)).toEqual(moments.slice(1000, 1004));
+  test('is returned between two times, inclusive', async () => {
+    const range = { start: times[1000] ?? 0, end: times[1003] ?? 0, step: MINUTE };
+    expect((await tested.read(MAIN.id, range)).map(({ at }) => at)).toEqual(times.slice(1000, 1004));
   });
 
-  test('leaves minutes of a day, and hours', async () => {
+  test('leaves the minutes of one day, and the hours', async () => {
     const counts = await tested.counts();
     expect(counts[MINUTE]).toBeGreaterThanOrEqual(24 * 60);
     expect(counts[MINUTE]).toBeLessThanOrEqual(25 * 60);
     expect(counts[HOUR]).toBe(25);
   });
 
-  test('nothing is known of another branch', async () => {
+  test('has no points of another branch', async () => {
     expect(await tested.read(OTHER.id, { start: START, end: last, step: HOUR })).toEqual([]);
   });
 });
 
-test('hours are kept for 30 days, days for a year', async () => {
+test('hours are stored for 30 days, days for a year', async () => {
   const tested = newProject();
-  const moments = every(3 * HOUR, START + 30 * MINUTE, 400 * 8);
-  await recordAt(tested, moments);
-  const last = moments.at(-1) ?? 0;
+  const times = every(3 * HOUR, START + 30 * MINUTE, 400 * 8);
+  await recordAt(tested, times);
+  const last = times.at(-1) ?? 0;
   const counts = await tested.counts();
   expect(counts[HOUR]).toBe(30 * 8);
   expect(counts[DAY]).toBe(365);
@@ -126,16 +126,16 @@ test('hours are kept for 30 days, days for a year', async () => {
   ]) {
     expect(
       (await tested.read(MAIN.id, range)).map(({ at, values }) => [at, values.transactions_committed]),
-    ).toEqual(expected(moments, range).map(({ at, committed }) => [at, committed]));
+    ).toEqual(expected(times, range).map(({ at, committed }) => [at, committed]));
   }
 });
 
-test('after a silence of days nothing of what came before it is lost', async () => {
+test('a gap of several days loses no earlier points', async () => {
   const tested = newProject();
-  const moments = [...every(MINUTE, START, 90), START + 3 * DAY];
-  await recordAt(tested, moments);
+  const times = [...every(MINUTE, START, 90), START + 3 * DAY];
+  await recordAt(tested, times);
   const hours = { start: START, end: START + 3 * DAY, step: HOUR };
-  expect(told(await tested.read(MAIN.id, hours))).toEqual(expected(moments, hours));
+  expect(summaryOf(await tested.read(MAIN.id, hours))).toEqual(expected(times, hours));
   const days = { ...hours, step: DAY };
   expect((await tested.read(MAIN.id, days)).map(({ values }) => values.transactions_committed)).toEqual([
     89, 90,
@@ -143,7 +143,7 @@ test('after a silence of days nothing of what came before it is lost', async () 
   expect((await tested.counts())[MINUTE]).toBe(1);
 });
 
-test('of several measurements in a minute the last one is kept', async () => {
+test('the last of several measurements within a minute is stored', async () => {
   const tested = newProject();
   await recordAt(tested, every(1000, START, 150));
   const points = await tested.read(MAIN.id, { start: START, end: START + HOUR, step: MINUTE });
@@ -154,24 +154,24 @@ test('of several measurements in a minute the last one is kept', async () => {
   ]);
 });
 
-test('what a measurement writes does not grow with the history', async () => {
+test('the writes of a measurement do not grow with the history', async () => {
   const branches = Array.from({ length: 10 }, (_, n) => ({ id: crypto.randomUUID(), branchName: `b${n}` }));
   const tested = newProject();
-  const moments = every(MINUTE, START, 25 * 60 + 1);
-  await recordAt(tested, moments.slice(0, -2), branches);
+  const times = every(MINUTE, START, 25 * 60 + 1);
+  await recordAt(tested, times.slice(0, -2), branches);
   const changes = async (at: number) => {
     const before = await tested.rowsWritten();
     await tested.record([numbered(0, at, branches)], branches, [at]);
     return (await tested.rowsWritten()) - before;
   };
-  const [quiet = 0, turning = 0] = moments.slice(-2);
-  // A row a branch and the last measurement itself.
+  const [quiet = 0, turning = 0] = times.slice(-2);
+  // One row per branch, and the last measurement.
   expect(await changes(quiet)).toBe(branches.length + 1);
-  // As the hour turns: its own row, and an hour of minutes goes.
+  // With the first measurement of an hour: its own row, and the deletion of one hour of minutes.
   expect(await changes(turning)).toBe(branches.length * (1 + 1 + 60) + 1);
 });
 
-test('the history of a branch that is gone goes as the hour turns', async () => {
+test('the history of a deleted branch is deleted with the next hour', async () => {
   const tested = newProject();
   const both = every(MINUTE, START, 10);
   await recordAt(tested, both, [MAIN, OTHER]);
@@ -186,7 +186,7 @@ test('the history of a branch that is gone goes as the hour turns', async () => 
 });
 
 describe('the last measurement', () => {
-  test('keeps what a branch had that a measurement left out', async () => {
+  test('has the earlier values of a branch that is missing in a measurement', async () => {
     const tested = newProject();
     const measured = [
       measurementOf(PROJECT, START, {
@@ -202,7 +202,7 @@ describe('the last measurement', () => {
     expect(ids).toEqual({ main: MAIN.id, other: OTHER.id });
   });
 
-  test('has the hit ratio of the last time that anything was read; the history has none for then', async () => {
+  test('has the last known hit ratio, while the history has none for a time without reads', async () => {
     const tested = newProject();
     const measured = [0.5, null].map((cache_hit_ratio, n) =>
       measurementOf(PROJECT, START + n * MINUTE, { [MAIN.id]: { cache_hit_ratio } }),
@@ -218,7 +218,7 @@ describe('time', () => {
   const committed = async (tested: Tested) =>
     (await tested.last())?.branches[MAIN.id]?.transactions_committed;
 
-  test('a measurement that comes twice, or after a later one, changes nothing', async () => {
+  test('a repeated or outdated measurement is ignored', async () => {
     const tested = newProject();
     const [first, second] = [numbered(1, START), numbered(2, START + MINUTE)];
     const events = await tested.record(
@@ -231,27 +231,21 @@ describe('time', () => {
     expect(await tested.counts()).toEqual({ [MINUTE]: 1 });
   });
 
-  test('a host whose clock is ahead puts no point into the future, and loses none when it is set right', async () => {
+  test('a fast clock of the host adds no future points, and its correction loses none', async () => {
     const tested = newProject();
-    const moments = every(MINUTE, START, 5);
-    const clocks = [HOUR, HOUR, 0, 0, 0].map((ahead, n) => (moments[n] ?? 0) + ahead);
+    const times = every(MINUTE, START, 5);
+    const clocks = [HOUR, HOUR, 0, 0, 0].map((ahead, n) => (times[n] ?? 0) + ahead);
     const events = await tested.record(
       clocks.map((at, n) => numbered(n, at)),
       [MAIN],
-      moments,
+      times,
     );
-    // Until it would be overdue, an older moment is taken for an older measurement.
-    expect(events.map((event) => event?.at ?? null)).toEqual([
-      moments[0],
-      moments[1],
-      null,
-      null,
-      moments[4],
-    ]);
+    // Until measurements are overdue, an older timestamp means an older measurement.
+    expect(events.map((event) => event?.at ?? null)).toEqual([times[0], times[1], null, null, times[4]]);
     expect(await committed(tested)).toBe(4);
   });
 
-  test('a host whose clock is behind is believed up to a minute', async () => {
+  test('a slow clock of the host is accepted up to one minute', async () => {
     const tested = newProject();
     const [event] = await tested.record([numbered(1, START - DAY)], [MAIN], [START]);
     expect(event?.at).toBe(START - MINUTE);
@@ -267,13 +261,13 @@ describe('time', () => {
   });
 });
 
-test('what came after a moment is told again, oldest first, within the limit', async () => {
+test('measurements after a time are returned oldest first, up to the limit', async () => {
   const tested = newProject();
-  const moments = every(MINUTE, START, 30);
-  await recordAt(tested, moments, [MAIN, OTHER]);
-  const again = await tested.after(moments[24] ?? 0, 60);
-  expect(again.map(({ at }) => at)).toEqual(moments.slice(25));
-  expect(again[0]?.branches.map(([id]) => id).sort()).toEqual([MAIN.id, OTHER.id].sort());
-  expect((await tested.after(START, 3)).map(({ at }) => at)).toEqual(moments.slice(-3));
-  expect(await tested.after(moments.at(-1) ?? 0, 60)).toEqual([]);
+  const times = every(MINUTE, START, 30);
+  await recordAt(tested, times, [MAIN, OTHER]);
+  const missed = await tested.after(times[24] ?? 0, 60);
+  expect(missed.map(({ at }) => at)).toEqual(times.slice(25));
+  expect(missed[0]?.branches.map(([id]) => id).sort()).toEqual([MAIN.id, OTHER.id].sort());
+  expect((await tested.after(START, 3)).map(({ at }) => at)).toEqual(times.slice(-3));
+  expect(await tested.after(times.at(-1) ?? 0, 60)).toEqual([]);
 });

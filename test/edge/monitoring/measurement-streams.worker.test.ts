@@ -21,7 +21,7 @@ beforeEach(async () => {
   other = await project.branch('other');
 });
 
-interface Told {
+interface StreamedEvent {
   project_id: string;
   observed_at: string;
   branches: { branch_id: string; database_size_bytes: number }[];
@@ -33,7 +33,7 @@ async function listen(wanted: Partial<Parameters<MeasuredProject['stream']>[0]> 
     { branchId: null, seconds: 600, since: null, ...wanted },
     abort.signal,
   );
-  return { response, abort, listener: listenTo<Told>(response, abort) };
+  return { response, abort, listener: listenTo<StreamedEvent>(response, abort) };
 }
 
 const sizes = ({ listener }: Awaited<ReturnType<typeof listen>>) =>
@@ -42,7 +42,7 @@ const sizes = ({ listener }: Awaited<ReturnType<typeof listen>>) =>
   );
 
 describe('a stream', () => {
-  test('tells the last measurement at once, then each as it arrives', async () => {
+  test('sends the last measurement immediately, then each new one', async () => {
     await project.measure({ [main]: 1, [other]: 2 });
     const stream = await listen();
     await eventually(async () => expect(sizes(stream)).toEqual([[1, 2]]));
@@ -64,7 +64,7 @@ describe('a stream', () => {
     });
   });
 
-  test('of a branch tells of no other', async () => {
+  test('of a branch contains no other branch', async () => {
     await project.measure({ [main]: 1, [other]: 2 });
     const stream = await listen({ branchId: other });
     await project.measure({ [main]: 3 });
@@ -72,7 +72,7 @@ describe('a stream', () => {
     await eventually(async () => expect(sizes(stream)).toEqual([[2], [5]]));
   });
 
-  test('that is opened again does not tell again what was heard', async () => {
+  test('does not repeat received events after a reconnect', async () => {
     await project.measure({ [main]: 1 });
     const first = await listen();
     await eventually(async () => expect(first.listener.events).toHaveLength(1));
@@ -84,23 +84,23 @@ describe('a stream', () => {
     await eventually(async () => expect(sizes(later)).toEqual([[2]]));
   });
 
-  test('that is opened again after an hour is told all of it: 60 measurements of 20 branches', async () => {
+  test('replays a whole hour after a reconnect: 60 measurements of 20 branches', async () => {
     const branches = Object.fromEntries(Array.from({ length: 20 }, () => [crypto.randomUUID(), {}]));
-    const moments = Array.from({ length: 60 }, (_, n) => Date.now() - (60 - n) * 60_000);
-    await project.remember(moments.map((at) => measurementOf(project.id, at, branches)));
+    const times = Array.from({ length: 60 }, (_, n) => Date.now() - (60 - n) * 60_000);
+    await project.remember(times.map((at) => measurementOf(project.id, at, branches)));
     const stream = await listen({ since: 0 });
     await eventually(async () => expect(stream.listener.events).toHaveLength(60));
     const told = stream.listener.events.map(({ id, data }) => ({ id, count: data.branches.length }));
-    expect(told).toEqual(moments.map((at) => ({ id: new Date(at).toISOString(), count: 20 })));
+    expect(told).toEqual(times.map((at) => ({ id: new Date(at).toISOString(), count: 20 })));
   });
 
-  test('of a project that was never measured is empty until it is', async () => {
+  test('of a project without measurements is empty at first', async () => {
     const stream = await listen({ seconds: 30 });
     await project.measure({ [main]: 1 });
     await eventually(async () => expect(sizes(stream)).toEqual([[1]]));
   });
 
-  test('ends by itself', async () => {
+  test('ends after its duration', async () => {
     await project.measure({ [main]: 1 });
     const stream = await listen({ seconds: 0 });
     await eventually(async () => expect(stream.listener.ended).toBe(true));
@@ -112,7 +112,7 @@ const listenToAll = () => Promise.all(Array.from({ length: STREAMS_MAX }, () => 
 const statuses = (streams: Awaited<ReturnType<typeof listenToAll>>) =>
   new Set(streams.map(({ response }) => response.status));
 
-test('a project has so many streams, and who is there keeps his', async () => {
+test('a project has a limited number of streams, and open ones are not closed', async () => {
   const streams = await listenToAll();
   expect(statuses(streams)).toEqual(new Set([200]));
   const refused = await project.stream({ branchId: null, seconds: 600, since: null });
@@ -127,7 +127,7 @@ test('a project has so many streams, and who is there keeps his', async () => {
   for (const stream of streams.slice(5)) await eventually(async () => expect(sizes(stream)).toEqual([[1]]));
 });
 
-test('when clients go, their places are free for others, though nothing was measured meanwhile', async () => {
+test('the slots of disconnected clients are free for others, even without a new measurement', async () => {
   for (const { abort } of await listenToAll()) abort.abort();
   expect(statuses(await listenToAll())).toEqual(new Set([200]));
 });

@@ -22,7 +22,7 @@ test.each<[string, Parameters<typeof rangeOf>[0], object]>([
   expect(rangeOf(query, NOW)).toMatchObject(expected);
 });
 
-test('whatever is asked for, an answer is bounded and not in the future', () => {
+test('any range is bounded and not in the future', () => {
   const moment = fc.option(fc.integer({ min: 0, max: NOW + 10 * DAY }), { nil: undefined });
   const step = fc.option(fc.integer({ min: 60, max: 30 * 86_400 }), { nil: undefined });
   fc.assert(

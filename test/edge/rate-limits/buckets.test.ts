@@ -26,7 +26,7 @@ describe('a tenant', () => {
     expect(tenantBucket(path)).toBe(bucket);
   });
 
-  test('a percent-encoded path is what its route takes it for', async () => {
+  test('a percent-encoded path has the bucket of its route', async () => {
     const app = new Hono().get('/api/v1/projects/:id', (c) =>
       c.json([c.req.param('id'), tenantBucket(c.req.path)]),
     );
@@ -42,7 +42,7 @@ describe('a tenant', () => {
     ['DELETE', 'writes'],
     ['OPTIONS', 'writes'],
     ['get', 'writes'],
-  ])('%s charges %s', (method, limit) => {
+  ])('%s is counted as %s', (method, limit) => {
     expect(bucketOf.tenant('acme', { method, path: '/' }).limit).toBe(limit);
     expect(bucketOf.platform({ method, path: '/platform/v1/hosts' })).toEqual({
       bucket: '["platform"]',
@@ -71,7 +71,7 @@ describe('a client without a token', () => {
     expect(bucketOf.failedAuthentication(address)).toEqual({ bucket, limit: 'failed_authentication' });
   });
 
-  test('every address has a bucket, and its own /64 alone', () => {
+  test('every address has a bucket, shared only within its /64', () => {
     const halves = fc.tuple(fc.bigInt(0n, (1n << 64n) - 1n), fc.bigInt(0n, (1n << 64n) - 1n));
     const written = (network: bigint, host: bigint) =>
       ((network << 64n) | host).toString(16).padStart(32, '0').match(/.{4}/g)?.join(':') ?? '';
@@ -87,7 +87,7 @@ describe('a client without a token', () => {
   });
 });
 
-test('no tenant can name itself into the bucket of another', () => {
+test('no tenant name leads to the bucket of another tenant', () => {
   const tenant = fc.oneof(
     fc.string(),
     fc.array(fc.constantFrom('"', ',', '[', ']', '\\', 'a', ID)).map((parts) => parts.join('')),

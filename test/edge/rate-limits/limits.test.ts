@@ -13,7 +13,7 @@ const settingsWith = (variables: Record<string, string>) =>
 const maxima = (variables: Record<string, string>) =>
   Object.fromEntries(Object.entries(LIMITS).map(([name, { max }]) => [name, max(settingsWith(variables))]));
 
-test("the specification's numbers, by the minute; rotations and what guards a sign-in by the hour", () => {
+test("the specification's limits are per minute, those of rotations and sign-in per hour", () => {
   expect(maxima({})).toEqual({
     reads: 1000,
     writes: 200,
@@ -35,7 +35,7 @@ test("the specification's numbers, by the minute; rotations and what guards a si
   }
 });
 
-test('each is set by its own variable', () => {
+test('each limit has its own variable', () => {
   const variables = {
     LIMIT_READS_PER_MINUTE: '5',
     LIMIT_WRITES_PER_MINUTE: '6',
@@ -50,7 +50,7 @@ test('each is set by its own variable', () => {
   });
 });
 
-test.each(['0', '-1', '1.5', 'many', 'Infinity', ' '])('%j is no limit', (value) => {
+test.each(['0', '-1', '1.5', 'many', 'Infinity', ' '])('%j is not a valid limit', (value) => {
   expect(() => settingsWith({ LIMIT_WRITES_PER_MINUTE: value })).toThrow(
     'missing or invalid settings: LIMIT_WRITES_PER_MINUTE',
   );

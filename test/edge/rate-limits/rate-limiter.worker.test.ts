@@ -9,7 +9,7 @@ import { type RateLimitGateway, startRateLimitGateway } from '../../support/work
 
 const newStateDir = () => mkdtemp(join(tmpdir(), 'branchgate-rate-limits-'));
 
-/** Two charges of a project that no other test knows. */
+/** The buckets of a project that no other test uses. */
 function newProject(): { reads: Bucket; writes: Bucket } {
   const path = `/api/v1/projects/${crypto.randomUUID()}`;
   return {
@@ -18,23 +18,23 @@ function newProject(): { reads: Bucket; writes: Bucket } {
   };
 }
 
-let places = 0;
-/** Two charges of an address that no other test knows. */
+let addresses = 0;
+/** The buckets of an address that no other test uses. */
 function newAddress() {
-  places += 1;
-  const address = `2001:db8:0:${places.toString(16)}::1`;
+  addresses += 1;
+  const address = `2001:db8:0:${addresses.toString(16)}::1`;
   return { public: bucketOf.public(address), failed: bucketOf.failedAuthentication(address) };
 }
 
-const admitted = (verdicts: readonly { admitted: boolean }[]) =>
-  verdicts.filter((verdict) => verdict.admitted).length;
+const admitted = (decisions: readonly { admitted: boolean }[]) =>
+  decisions.filter((decision) => decision.admitted).length;
 
-async function stored(gateway: RateLimitGateway, charge: Bucket) {
-  const { windows, rest, alarm } = await gateway.inspect(charge);
+async function stored(gateway: RateLimitGateway, bucket: Bucket) {
+  const { windows, rest, alarm } = await gateway.inspect(bucket);
   return { windows, rest, alarm };
 }
 
-describe('in windows of a minute', () => {
+describe('with windows of a minute', () => {
   let stateDir: string;
   let gateway: RateLimitGateway;
 
@@ -47,23 +47,23 @@ describe('in windows of a minute', () => {
     await rm(stateDir, { recursive: true });
   });
 
-  test('of 1,200 reads at once exactly 1,000 are let through, each told its own rest', async () => {
+  test('of 1,200 concurrent reads exactly 1,000 are admitted, each with its own remaining count', async () => {
     const { reads, writes } = newProject();
     const crowds = await Promise.all(Array.from({ length: 12 }, () => gateway.takes(reads, 100)));
-    const verdicts = crowds.flat();
-    expect(admitted(verdicts)).toBe(1000);
-    const rests = verdicts.filter((verdict) => verdict.admitted).map(({ remaining }) => remaining);
+    const decisions = crowds.flat();
+    expect(admitted(decisions)).toBe(1000);
+    const rests = decisions.filter((decision) => decision.admitted).map(({ remaining }) => remaining);
     expect(rests.sort((a, b) => b - a)).toEqual(Array.from({ length: 1000 }, (_, n) => 999 - n));
-    const refused = verdicts.filter((verdict) => !verdict.admitted);
+    const refused = decisions.filter((decision) => !decision.admitted);
     expect(new Set(refused.map(({ remaining }) => remaining))).toEqual(new Set([0]));
-    expect(new Set(verdicts.map(({ limit, resetAt }) => `${limit} ${resetAt}`)).size).toBe(1);
+    expect(new Set(decisions.map(({ limit, resetAt }) => `${limit} ${resetAt}`)).size).toBe(1);
     const [writing] = await gateway.takes(writes);
     expect(writing).toMatchObject({ admitted: true, limit: 200, remaining: 199 });
     const [reading] = await gateway.takes(newProject().reads);
     expect(reading).toMatchObject({ admitted: true, limit: 1000, remaining: 999 });
   });
 
-  test('a window ends a minute after the request that opened it', async () => {
+  test('a window ends a minute after its first request', async () => {
     const before = Date.now();
     const { reads } = newProject();
     const [first] = await gateway.takes(reads);
@@ -73,35 +73,35 @@ describe('in windows of a minute', () => {
     expect(first?.retryAfter).toBe(60);
   });
 
-  test('failed authentications are counted apart from public requests', async () => {
+  test('failed authentications are counted separately from public requests', async () => {
     const address = newAddress();
     expect(admitted(await gateway.takes(address.failed, 70))).toBe(60);
     expect(await gateway.takes(address.public)).toMatchObject([{ admitted: true, remaining: 59 }]);
   });
 
-  test('who is given a count back is let in again, once', async () => {
-    const charge = bucketOf.wrongPassword(`${crypto.randomUUID()}@example.com`);
-    expect(admitted(await gateway.takes(charge, 40))).toBe(30);
-    await gateway.givesBack(charge);
-    expect(admitted(await gateway.takes(charge, 2))).toBe(1);
-    const { windows } = await stored(gateway, charge);
+  test('a refund admits one more request', async () => {
+    const bucket = bucketOf.wrongPassword(`${crypto.randomUUID()}@example.com`);
+    expect(admitted(await gateway.takes(bucket, 40))).toBe(30);
+    await gateway.givesBack(bucket);
+    expect(admitted(await gateway.takes(bucket, 2))).toBe(1);
+    const { windows } = await stored(gateway, bucket);
     expect(windows.wrong_passwords?.count).toBe(30);
   });
 
-  test('who was refused costs no further call of the object', async () => {
+  test('a denied client costs no further call of the object', async () => {
     const address = newAddress();
-    const [refused] = (await gateway.takes(address.public, 61)).filter((verdict) => !verdict.admitted);
+    const [refused] = (await gateway.takes(address.public, 61)).filter((decision) => !decision.admitted);
     const { calls } = await gateway.inspect(address.public);
     expect(calls).toBe(61);
-    for (const verdict of await gateway.takes(address.public, 50)) {
-      expect(verdict).toMatchObject({ admitted: false, limit: 60, remaining: 0, resetAt: refused?.resetAt });
-      expect(verdict.retryAfter).toBeGreaterThan(0);
-      expect(verdict.retryAfter).toBeLessThanOrEqual(60);
+    for (const decision of await gateway.takes(address.public, 50)) {
+      expect(decision).toMatchObject({ admitted: false, limit: 60, remaining: 0, resetAt: refused?.resetAt });
+      expect(decision.retryAfter).toBeGreaterThan(0);
+      expect(decision.retryAfter).toBeLessThanOrEqual(60);
     }
     expect((await gateway.inspect(address.public)).calls).toBe(61);
   });
 
-  test('many counts are one write a second', async () => {
+  test('many requests cause one write per second', async () => {
     const start = Date.now();
     const { reads, writes } = newProject();
     await Promise.all([gateway.takes(reads, 300), gateway.takes(writes, 100)]);
@@ -110,12 +110,12 @@ describe('in windows of a minute', () => {
       expect(inspection.windows).toMatchObject({ reads: { count: 300 }, writes: { count: 100 } });
       return inspection;
     });
-    // A write is at most two rows: the record and the alarm.
+    // One write is at most two rows: the windows and the alarm.
     expect(rowsChanged).toBeLessThanOrEqual(2 * Math.floor((Date.now() - start) / 1000));
     expect(alarm).toBe(Math.max(...Object.values(windows).map(({ endsAt }) => endsAt)));
   });
 
-  test('a refused request writes nothing', async () => {
+  test('a denied request writes nothing', async () => {
     const address = newAddress();
     await gateway.takes(address.failed, 60);
     const { rowsChanged } = await gateway.inspect(address.failed);
@@ -123,7 +123,7 @@ describe('in windows of a minute', () => {
     expect((await gateway.inspect(address.failed)).rowsChanged).toBe(rowsChanged);
   });
 
-  test('an object that was taken out of memory goes on counting', async () => {
+  test('an evicted object continues its count', async () => {
     const { reads } = newProject();
     const [first] = await gateway.takes(reads, 5);
     await eventually(async () => {
@@ -134,16 +134,16 @@ describe('in windows of a minute', () => {
     expect(await gateway.takes(reads)).toMatchObject([{ remaining: 994, resetAt: first?.resetAt }]);
   });
 
-  test('an object that is reset under its calls is asked again', async () => {
+  test('a call is repeated when its object is reset', async () => {
     const { failed } = newAddress();
     await gateway.takes(failed, 3);
-    const verdicts = await gateway.takesInReset(failed, 4);
-    expect(admitted(verdicts)).toBe(4);
-    expect(Math.min(...verdicts.map(({ remaining }) => remaining))).toBeLessThanOrEqual(53);
+    const decisions = await gateway.takesInReset(failed, 4);
+    expect(admitted(decisions)).toBe(4);
+    expect(Math.min(...decisions.map(({ remaining }) => remaining))).toBeLessThanOrEqual(53);
   });
 });
 
-describe('in short windows', () => {
+describe('with short windows', () => {
   const WINDOW_SECONDS = 5;
   let stateDir: string;
   let gateway: RateLimitGateway;
@@ -157,25 +157,25 @@ describe('in short windows', () => {
     await rm(stateDir, { recursive: true });
   });
 
-  test('a client that goes on asking is let in when the window ends, not earlier', async () => {
+  test('a client with repeated requests is admitted when the window ends, not earlier', async () => {
     const { writes } = newProject();
-    const verdicts = await gateway.takes(writes, 201);
-    const resetAt = verdicts[0]?.resetAt ?? 0;
-    expect(admitted(verdicts)).toBe(200);
+    const decisions = await gateway.takes(writes, 201);
+    const resetAt = decisions[0]?.resetAt ?? 0;
+    expect(admitted(decisions)).toBe(200);
     const refused: LimitDecision[] = [];
     const again = await eventually(async () => {
-      const [verdict] = await gateway.takes(writes);
-      if (verdict && !verdict.admitted) refused.push(verdict);
-      expect(verdict?.admitted).toBe(true);
-      return verdict;
+      const [decision] = await gateway.takes(writes);
+      if (decision && !decision.admitted) refused.push(decision);
+      expect(decision?.admitted).toBe(true);
+      return decision;
     });
-    expect(new Set(refused.map((verdict) => verdict.resetAt))).toEqual(new Set([resetAt]));
+    expect(new Set(refused.map((decision) => decision.resetAt))).toEqual(new Set([resetAt]));
     expect(Date.now()).toBeGreaterThanOrEqual((resetAt - 1) * 1000);
     expect(again).toMatchObject({ remaining: 199 });
     expect(again?.resetAt).toBeGreaterThan(resetAt);
   });
 
-  test('when its windows are over, an object has nothing in storage', async () => {
+  test('the storage of an object is empty after its windows', async () => {
     const address = newAddress();
     await gateway.takes(address.failed, 3);
     await gateway.takes(address.public, 3);
@@ -202,7 +202,7 @@ describe('when workerd crashes', () => {
     return second;
   }
 
-  test('a failed authentication that was answered is counted, however soon', async () => {
+  test('a failed authentication is counted once its response was sent', async () => {
     const address = newAddress();
     const gateway = await crashAfter(async ({ takes }) => {
       await takes(address.failed, 59);
@@ -211,7 +211,7 @@ describe('when workerd crashes', () => {
     expect(await gateway.takes(address.failed)).toMatchObject([{ admitted: false, remaining: 0 }]);
   });
 
-  test('a minute count that was written is kept', async () => {
+  test('a written count of a minute survives', async () => {
     const { reads } = newProject();
     const gateway = await crashAfter(async ({ takes, inspect }) => {
       await takes(reads, 10);
@@ -222,7 +222,7 @@ describe('when workerd crashes', () => {
     expect(await gateway.takes(reads)).toMatchObject([{ remaining: 989 }]);
   });
 
-  test('its storage is emptied all the same', async () => {
+  test('its storage is still cleared', async () => {
     const address = newAddress();
     const gateway = await crashAfter(async ({ takes }) => {
       await takes(address.failed);

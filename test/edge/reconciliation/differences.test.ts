@@ -22,7 +22,7 @@ const held = (state: HeldState, branch_id = 'b', project_id = 'p') => ({
   state,
 });
 
-/** The host has obeyed revision 3 of the project's access. */
+/** Revision 3 of the project's access was once in effect on the host. */
 const compare = (inventory: Partial<Inventory>, records: Partial<HostRecords>) =>
   differencesBetween(
     { system_identifier: '1', branches: [], projects: [], ...inventory },
@@ -30,7 +30,7 @@ const compare = (inventory: Partial<Inventory>, records: Partial<HostRecords>) =
     { branches: [], projects: [{ id: 'p', accessRevision: 3, stale: false }], inWork: [], ...records },
   );
 
-/** What becomes of a branch by its record (rows) and what the host holds of it; `-`: nothing. */
+/** The resolution for each status of the record (rows) and state on the host; `-`: none. */
 const CELLS = `
            none        prepared    building    ready
   none     -           orphans     orphans     orphans
@@ -44,9 +44,9 @@ const [states = [], ...rows] = CELLS.trim()
   .split('\n')
   .map((line) => line.trim().split(/\s+/));
 
-test.each(rows.flatMap(([status, ...verdicts]) => states.map((state, i) => [status, state, verdicts[i]])))(
+test.each(rows.flatMap(([status, ...outcomes]) => states.map((state, i) => [status, state, outcomes[i]])))(
   'record %s, host %s: %s',
-  (status, state, verdict) => {
+  (status, state, outcome) => {
     const branches = state === 'none' ? [] : [held(state as HeldState)];
     const records = status === 'none' ? [] : [recorded(status as BranchStatus)];
     const { orphans, missing, foundAgain } = compare({ branches }, { branches: records });
@@ -55,12 +55,12 @@ test.each(rows.flatMap(([status, ...verdicts]) => states.map((state, i) => [stat
       orphans: 0,
       missing: 0,
       foundAgain: 0,
-      ...(verdict !== '-' && { [verdict ?? '']: 1 }),
+      ...(outcome !== '-' && { [outcome ?? '']: 1 }),
     });
   },
 );
 
-test('what a job is about is left to it, and the job is woken', () => {
+test('the subjects of open jobs are left to them, and the jobs are woken', () => {
   const inWork = [{ projectId: 'p', branchId: 'b' }];
   const nothing = { orphans: [], orphanedProjects: [], missing: [], foundAgain: [], toWake: ['p'] };
   expect(compare({ branches: [held('building')] }, { inWork })).toMatchObject(nothing);
@@ -70,23 +70,23 @@ test('what a job is about is left to it, and the job is woken', () => {
   expect(compare({ branches: [held('ready')] }, { inWork, projects: [] })).toMatchObject(nothing);
 });
 
-test('a project without a record goes as a whole, once', () => {
-  const branches = [held('ready', 'b', 'stranger'), held('prepared', 'c', 'stranger')];
-  const projects = [{ project_id: 'stranger', access_revision: 0 }];
-  expect(compare({ branches, projects }, {})).toMatchObject({ orphans: [], orphanedProjects: ['stranger'] });
+test('a project without a record is dropped as a whole, once', () => {
+  const branches = [held('ready', 'b', 'unknown'), held('prepared', 'c', 'unknown')];
+  const projects = [{ project_id: 'unknown', access_revision: 0 }];
+  expect(compare({ branches, projects }, {})).toMatchObject({ orphans: [], orphanedProjects: ['unknown'] });
 });
 
-test('access that the host has lost is applied as a whole; what it is only not known to obey, as it is', () => {
+test('access that the host has lost is applied completely, a pending revision only as such', () => {
   const at = (access_revision: number) => ({ projects: [{ project_id: 'p', access_revision }] });
   const stale = { projects: [{ id: 'p', accessRevision: 4, stale: true }] };
   expect(compare(at(3), {})).toMatchObject({ outdatedAccess: [], toWake: [] });
   expect(compare(at(2), {})).toMatchObject({ outdatedAccess: ['p'], toWake: ['p'] });
-  // A fourth revision waits for the host, or came while it was asked.
+  // A fourth revision is pending, or was created during the inventory.
   for (const revision of [3, 4])
     expect(compare(at(revision), stale)).toMatchObject({ outdatedAccess: [], toWake: ['p'] });
 });
 
-test('access that is newer on the host than on record is told anew', () => {
+test('access that is newer on the host than on record is applied again', () => {
   const projects = [{ project_id: 'p', access_revision: 5 }];
   expect(compare({ projects }, {})).toMatchObject({
     outdatedAccess: [],

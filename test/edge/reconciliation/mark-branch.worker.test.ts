@@ -18,7 +18,7 @@ test.each([
   ['active', null],
   ['expired', EARLIER],
 ] as const)(
-  'a lost branch that was %s says failed, with one event however often it is seen',
+  'a lost branch that was %s becomes failed, with one event even if marked repeatedly',
   async (status, end) => {
     const lost = await insertBranch(db, status, end);
     await markLost(db, lost, NOW);
@@ -53,14 +53,14 @@ test.each([
   expect(await isStale()).toBe(false);
 });
 
-test('a deletion that came first stands, and nothing is told of the branch', async () => {
+test('an earlier deletion remains, without an event', async () => {
   const deleted = await insertBranch(db, 'deleted', EARLIER);
   await markLost(db, deleted, NOW);
   await markFound(db, deleted, NOW);
   expect(await readBranch(db, deleted)).toEqual({ status: 'deleted', events: [] });
 });
 
-test('the cluster that is seen first is the one on record', async () => {
+test('the first cluster seen is recorded', async () => {
   expect(await clusterOnRecord(db, 'h', '1')).toBe('1');
   expect(await clusterOnRecord(db, 'h', '2')).toBe('1');
   expect(await clusterOnRecord(db, 'nobody', '2')).toBeNull();

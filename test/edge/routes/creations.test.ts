@@ -30,7 +30,7 @@ describe('how long a client waits', () => {
     'wait=1e1',
     'await=3',
     'wait=9999999999',
-  ])('%j is passed over', (prefer) => {
+  ])('%j is ignored', (prefer) => {
     expect(waitOf(prefer)).toBe(60);
   });
 });

@@ -10,7 +10,7 @@ beforeAll(async () => {
 });
 afterAll(() => gateway?.stop());
 
-test('a rotation that the host has not obeyed yet is not told under its key either', async () => {
+test('a pending rotation is not returned under its idempotency key either', async () => {
   const { id, main_branch } = await gateway.api.project('Shop');
   const setLinked = await gateway.moveProject(id);
   const path = `/api/v1/projects/${id}/branches/${main_branch.id}/credentials`;

@@ -3,20 +3,20 @@ import { Api } from '../../support/api.ts';
 import { callOperation, type Ids, OPERATIONS, type Operation } from '../../support/operations.ts';
 import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 
-/** Long enough for all that need not wait to set out meanwhile. */
+/** Long enough for all concurrent calls to start within it. */
 const DELAY_MS = 20;
 
 const READS = OPERATIONS.filter(({ method }) => method === 'GET');
 
-/** What is asked with GET and is no read: it ends a sign-in, or becomes the link of a host. */
+/** GET operations that are not reads: they complete a sign-in, or open the link of a host. */
 const NO_READS = ['completeProviderSignIn', 'openLink'];
-/** What the host itself answers, or its link. */
+/** Operations that the host itself serves, or its link. */
 const OF_THE_HOST = ['listTables', 'listRows', 'listHosts'];
-/** What takes more than one trip beside the host, and why. */
+/** Operations that take more than one trip in addition to the host's, and why. */
 const LONGER: Record<string, { trips: number; because: string }> = {
   getCredentials: { trips: 2, because: 'what is audited is written once it is known to exist' },
-  streamProjectMetrics: { trips: 2, because: 'an object holds a stream for those alone who may hear it' },
-  streamBranchMetrics: { trips: 2, because: 'an object holds a stream for those alone who may hear it' },
+  streamProjectMetrics: { trips: 2, because: 'the permission is checked before the object opens a stream' },
+  streamBranchMetrics: { trips: 2, because: 'the permission is checked before the object opens a stream' },
   isReady: { trips: 3, because: 'anybody may ask: D1 and the links are asked for nobody over the limit' },
 };
 
@@ -37,7 +37,7 @@ beforeAll(async () => {
 });
 afterAll(() => gateway?.stop());
 
-/** What the operation costs when it was asked for before. */
+/** The cost of the operation with warm caches. */
 async function warmTally(operation: Operation) {
   const callers: Partial<Record<Operation['access'], Api>> = {
     platform: gateway.platform,
@@ -55,7 +55,7 @@ describe('a warm read', () => {
     expect(await warmTally(operation)).toMatchObject({ sequential: 1 });
   });
 
-  test.each(OF_THE_HOST.map(named))("takes one trip besides the host's: $id", async (operation) => {
+  test.each(OF_THE_HOST.map(named))("takes one trip in addition to the host's: $id", async (operation) => {
     const { sequential, trips } = await warmTally(operation);
     const besides = trips.filter(({ to }) => !to.startsWith('HOST_LINK.'));
     expect(besides.map(({ after }) => after)).toEqual(besides.map(() => 0));
@@ -63,17 +63,20 @@ describe('a warm read', () => {
     expect(trips.at(-1)).toMatchObject({ to: expect.stringMatching(/^HOST_LINK\./), after: 1 });
   });
 
-  test.each(Object.entries(LONGER))('takes as many as it must: %s', async (id, { trips, because }) => {
-    expect(await warmTally(named(id)), because).toMatchObject({ sequential: trips });
-  });
+  test.each(Object.entries(LONGER))(
+    'takes the expected number of trips: %s',
+    async (id, { trips, because }) => {
+      expect(await warmTally(named(id)), because).toMatchObject({ sequential: trips });
+    },
+  );
 
-  test('is every operation of the API that is asked with GET', () => {
+  test('is tested for every GET operation of the API', () => {
     expect(OF_METADATA.length).toBeGreaterThanOrEqual(14);
     for (const id of EXCEPTIONS) expect(named(id).method).toBe('GET');
   });
 });
 
-test('what an object asks of another one is counted', async () => {
+test('calls between objects are counted', async () => {
   const answer = await gateway.api.post(`/api/v1/projects/${ids.project_id}/branches`, {
     branch_name: 'more',
   });
@@ -83,7 +86,7 @@ test('what an object asks of another one is counted', async () => {
   expect(sequential).toBeGreaterThan(5);
 });
 
-test('whether a measurement is stale is told by the host that the project is on', async () => {
+test('the host of the project determines whether a measurement is stale', async () => {
   const usage = async () => (await gateway.api.get(`/api/v1/projects/${ids.project_id}/usage`)).body;
   expect(await usage()).toMatchObject({ stale: false });
   const setLinked = await gateway.moveProject(ids.project_id ?? '');

@@ -20,7 +20,7 @@ const later = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
 
 let d1: TestD1;
 let db: Database;
-/** Nobody else in the database has it, so each test is alone with its user. */
+/** A unique user, so that tests do not affect each other. */
 let gid: string;
 let tests = 0;
 
@@ -50,8 +50,8 @@ const identity = (tenantId: string, issuedSeconds: number, more: { gid?: string;
 const tenant = (name: string) => `${name}-${tests}`;
 
 /**
- * The database as one isolate has it: with a memory of its own, and the statements it sent.
- * @param meanwhile what others do after it has read and before it writes
+ * The database as seen by one isolate, with its own cache and a record of its statements.
+ * @param meanwhile runs after the isolate has read and before it writes
  */
 function isolate(meanwhile: () => Promise<unknown> = async () => {}) {
   const sent: string[] = [];
@@ -81,8 +81,8 @@ const membershipsOf = (userId: string) =>
     .innerJoin(organizations, eq(organizations.id, organizationMembers.organizationId))
     .where(eq(organizationMembers.userId, userId));
 
-describe('first sight', () => {
-  test('makes user, organization and membership, in one batch', async () => {
+describe('a new user', () => {
+  test('is created with organization and membership in one batch', async () => {
     const { see, verbs } = isolate();
     const principal = await see(identity('acme', 0));
     expect(verbs()).toEqual(['select', 'insert', 'insert', 'insert', 'select']);
@@ -92,7 +92,7 @@ describe('first sight', () => {
     expect(await membershipsOf(principal.userId)).toEqual([{ tenantId: tenant('acme'), role: 'operator' }]);
   });
 
-  test('20 at once, in as many isolates, make one of each', async () => {
+  test('20 concurrent requests in as many isolates create one of each', async () => {
     const seen = await Promise.all(Array.from({ length: 20 }, () => isolate().see(identity('acme', 0))));
     expect(new Set(seen.map(({ userId }) => userId)).size).toBe(1);
     expect(await userRows()).toHaveLength(1);
@@ -120,7 +120,7 @@ describe('first sight', () => {
   });
 });
 
-describe('a user who is known', () => {
+describe('a known user', () => {
   test('costs nothing for 30 s, then one read', async () => {
     const { see, verbs } = isolate();
     const first = await see(identity('acme', 0));
@@ -140,7 +140,7 @@ describe('a user who is known', () => {
     expect(verbs()).toEqual(['select']);
   });
 
-  test('an older token of the same tenant is as good and changes nothing', async () => {
+  test('an older token of the same tenant is accepted and changes nothing', async () => {
     const { see, verbs } = isolate();
     await see(identity('acme', 100, { role: 'admin' }));
     verbs();
@@ -149,7 +149,7 @@ describe('a user who is known', () => {
     expect((await userRows())[0]?.role).toBe('admin');
   });
 
-  test('a token that was overtaken by a newer one of the same tenant leaves the newer role', async () => {
+  test('a token does not overwrite the role of a concurrent newer one', async () => {
     const { userId } = await isolate().see(identity('acme', 0));
     const overtaken = isolate(() => isolate().see(identity('acme', 5, { role: 'admin' })));
     await overtaken.see(identity('acme', 2, { role: 'viewer' }));
@@ -157,7 +157,7 @@ describe('a user who is known', () => {
     expect(await membershipsOf(userId)).toEqual([{ tenantId: tenant('acme'), role: 'admin' }]);
   });
 
-  test('a newer token brings its role and e-mail', async () => {
+  test('a newer token updates role and e-mail', async () => {
     const { see } = isolate();
     const { userId } = await see(identity('acme', 0));
     await see({ ...identity('acme', 1, { role: 'admin' }), email: 'new@example.com' });
@@ -166,7 +166,7 @@ describe('a user who is known', () => {
   });
 });
 
-/** A project with a branch, a rule, a job and audit events, made by one user and branched by another. */
+/** A project with a branch, a rule, a job and audit events, created by one user and branched by another. */
 async function makeProject(ownerId: string, visitorId: string, tenantId: string) {
   const id = crypto.randomUUID();
   const times = { createdAt: NOW, updatedAt: NOW };
@@ -232,7 +232,7 @@ const audit = (name: string, actorId: string, tenantId: string, projectId: strin
     createdAt: NOW,
   });
 
-/** Every tenant that any record of the project names. */
+/** The tenants of all records of the project. */
 async function tenantsOf(projectId: string): Promise<string[]> {
   const [project, branches, rules, jobRows, events] = await Promise.all([
     db.select().from(projects).where(eq(projects.id, projectId)),
@@ -250,7 +250,7 @@ async function tenantsOf(projectId: string): Promise<string[]> {
 }
 
 describe('a changed tenant', () => {
-  test('takes the projects of the user along, with all that belongs to them, in one batch', async () => {
+  test('moves the projects of the user with all their records in one batch', async () => {
     const { see, verbs } = isolate();
     const ada = await see(identity('acme', 0));
     const bob = await see(identity('acme', 0, { gid: `${gid}-bob` }));
@@ -266,14 +266,14 @@ describe('a changed tenant', () => {
     expect(await membershipsOf(ada.userId)).toEqual([{ tenantId: tenant('globex'), role: 'operator' }]);
     expect(await tenantsOf(project)).toEqual([tenant('globex')]);
 
-    // What she did in a project of Bob's is Bob's tenant's business.
+    // Her actions in a project of Bob belong to the tenant of Bob.
     expect(await tenantsOf(visited)).toEqual([tenant('acme')]);
     expect(await membershipsOf(bob.userId)).toEqual([{ tenantId: tenant('acme'), role: 'operator' }]);
     const login = await db.select().from(auditEvents).where(eq(auditEvents.name, 'branchgate.cli.login'));
     expect(login.map(({ tenantId }) => tenantId)).toEqual([tenant('globex')]);
   });
 
-  test('takes along what is left of a project that is gone', async () => {
+  test('moves the remaining records of a deleted project', async () => {
     const { see } = isolate();
     const ada = await see(identity('acme', 0));
     const bob = await see(identity('acme', 0, { gid: `${gid}-bob` }));
@@ -287,7 +287,7 @@ describe('a changed tenant', () => {
     expect(await tenantsOf(visited)).toEqual([tenant('acme')]);
   });
 
-  test('is made by no token that is older, or of the same age: it is refused and nothing moves', async () => {
+  test('is rejected for a token that is older or of the same age, and nothing moves', async () => {
     const here = isolate();
     const ada = await here.see(identity('acme', 10));
     const project = await makeProject(ada.userId, ada.userId, tenant('acme'));
@@ -308,7 +308,7 @@ describe('a changed tenant', () => {
     ).toEqual([]);
   });
 
-  test('ends tokens of the former tenant: here at once, elsewhere within 30 s', async () => {
+  test('invalidates tokens of the former tenant: here immediately, elsewhere within 30 s', async () => {
     const here = isolate();
     const elsewhere = isolate();
     await here.see(identity('acme', 0));
@@ -320,7 +320,7 @@ describe('a changed tenant', () => {
     expect((await here.see(identity('globex', 1), 31)).tenantId).toBe(tenant('globex'));
   });
 
-  test('and back again by a newer token', async () => {
+  test('can be reverted by a newer token', async () => {
     const { see } = isolate();
     const ada = await see(identity('acme', 0));
     const project = await makeProject(ada.userId, ada.userId, tenant('acme'));
@@ -330,7 +330,7 @@ describe('a changed tenant', () => {
     expect(await membershipsOf(ada.userId)).toHaveLength(1);
   });
 
-  test('is not made by a token that was overtaken between reading and writing', async () => {
+  test('is not applied by a token that was superseded between reading and writing', async () => {
     const ada = await isolate().see(identity('acme', 0));
     const project = await makeProject(ada.userId, ada.userId, tenant('acme'));
     const overtaken = isolate(() => isolate().see(identity('acme', 5)));
@@ -340,7 +340,7 @@ describe('a changed tenant', () => {
     expect(await membershipsOf(ada.userId)).toHaveLength(1);
   });
 
-  test('is made from where the user is by then, not from where the token was read', async () => {
+  test('starts from the current tenant of the user, not from the one that was read', async () => {
     const ada = await isolate().see(identity('acme', 0));
     const project = await makeProject(ada.userId, ada.userId, tenant('acme'));
     const overtaken = isolate(() => isolate().see(identity('initech', 5)));
@@ -349,7 +349,7 @@ describe('a changed tenant', () => {
     expect(await membershipsOf(ada.userId)).toEqual([{ tenantId: tenant('globex'), role: 'operator' }]);
   });
 
-  test('raced by tokens of different tenants ends with the newest, everywhere', async () => {
+  test('ends with the newest of concurrent tokens of different tenants in all records', async () => {
     const ada = await isolate().see(identity('acme', 0));
     const owned = await Promise.all([1, 2].map(() => makeProject(ada.userId, ada.userId, tenant('acme'))));
     const order = [3, 1, 5, 2, 4, 5, 1, 3];
