@@ -1,9 +1,8 @@
 import { bearerToken } from './bearer.ts';
 import { type Claims, checkTimes, readClaims } from './claims.ts';
-import { keyIdOf } from './footer.ts';
 import { KeyCache, type RequestTiming } from './key-cache.ts';
 import { type OwnTokenSettings, verifyOwnToken } from './own-tokens.ts';
-import { PASETO_HEADER, splitPaseto } from './paseto-form.ts';
+import { keyIdOf, PASETO_HEADER, splitPaseto } from './paseto-form.ts';
 import type { Identity } from './principal.ts';
 import { rejected } from './rejection.ts';
 import { mapRole } from './role.ts';

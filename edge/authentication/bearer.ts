@@ -11,3 +11,14 @@ export function bearerToken(authorization: string | null): string {
   if (token.length > TOKEN_MAX) throw rejected('token_too_long');
   return token;
 }
+
+const digest = (text: string) => crypto.subtle.digest('SHA-256', new TextEncoder().encode(text));
+
+/**
+ * Compares digests of equal length in constant time, so that timing does not reveal a matching prefix.
+ * @throws ApiError UNAUTHENTICATED
+ */
+export async function checkPlatformSecret(authorization: string | null, secret: string): Promise<void> {
+  const [given, expected] = await Promise.all([digest(authorization ?? ''), digest(`Bearer ${secret}`)]);
+  if (!crypto.subtle.timingSafeEqual(given, expected)) throw rejected('platform_secret_wrong');
+}

@@ -1,6 +1,6 @@
-import { and, eq, lt } from 'drizzle-orm';
+import { and, eq, lt, sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../database/database.ts';
-import { projects } from '../database/schema.ts';
+import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { type CallHost, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
@@ -15,7 +15,6 @@ import {
   readRecords,
   readyBranches,
 } from './differences.ts';
-import { clusterOnRecord } from './known-cluster.ts';
 import { leftoversAmong } from './leftovers.ts';
 import { markFound, markLost } from './mark-branch.ts';
 
@@ -53,6 +52,19 @@ export async function reconcileHost(
     if (outcome.status === 'rejected')
       logEvent('reconcile.failed', { host_id: hostId, reason: String(outcome.reason) });
   }
+}
+
+/**
+ * The `system_identifier` of the cluster that the host's records describe: the first one seen, until an operator
+ * accepts another (`docs/decisions/0015-another-cluster.md`).
+ */
+export async function clusterOnRecord(db: Database, hostId: string, seen: string): Promise<string | null> {
+  const [host] = await db
+    .update(hosts)
+    .set({ systemIdentifier: sql`coalesce(${hosts.systemIdentifier}, ${seen})` })
+    .where(eq(hosts.id, hostId))
+    .returning({ systemIdentifier: hosts.systemIdentifier });
+  return host?.systemIdentifier ?? null;
 }
 
 async function isKnownCluster(

@@ -3,8 +3,8 @@ import { confirmAccess } from '../../../edge/access/access-revision.ts';
 import { expireBranches } from '../../../edge/branches/expire-branches.ts';
 import { projects } from '../../../edge/database/schema.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
-import { clusterOnRecord } from '../../../edge/reconciliation/known-cluster.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
+import { clusterOnRecord } from '../../../edge/reconciliation/reconcile-host.ts';
 import { insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
