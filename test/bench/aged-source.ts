@@ -25,24 +25,26 @@ const WRITING_MS = 20_000;
 /** Smaller files have no extents to speak of. */
 const LARGE_FILE_BYTES = 2 ** 20;
 
-const METHOD = `Two main databases of about ${MEGABYTES} MB on XFS with reflink. One is left alone (*fresh*); to the other \
-${WRITERS} clients write through the pooler for ${WRITING_MS / 1000} s, at random places, and ${KEPT} branches are made of it \
-meanwhile and kept (*aged*). Two copies of the aged one, with the very same extents, are then treated: the one by \
-\`xfs_fsr\` (*defragmented*), the other by \`VACUUM FULL\` (*rewritten*). Measured at rest, by turns in ${ROUNDS} rounds: the \
-\`CREATE DATABASE … STRATEGY FILE_COPY\` of each with \`file_copy_method = clone\`, and \`POST …/branches\` of the two that \
-are somebody's main. Medians are compared. What a case has made is dropped before the next. How far a source ages in \
-${WRITING_MS / 1000} s depends on how much the machine writes in them: the extents are shown.`;
+const METHOD = `Two main databases of about ${MEGABYTES} MB on XFS with reflink. One is left unchanged (*fresh*). To the other, \
+${WRITERS} clients write through the pooler for ${WRITING_MS / 1000} s at random positions, and ${KEPT} branches are \
+created of it meanwhile and kept (*aged*). Two copies of the aged one, with identical extents, are then treated: one \
+by \`xfs_fsr\` (*defragmented*), the other by \`VACUUM FULL\` (*rewritten*). Measured at rest, interleaved in \
+${ROUNDS} rounds: the \`CREATE DATABASE … STRATEGY FILE_COPY\` of each with \`file_copy_method = clone\`, and \`POST \
+…/branches\` of the two that are a project's main. Medians are compared. Each case drops what it created before the \
+next starts. How far a source ages in ${WRITING_MS / 1000} s depends on how much the machine writes in that time, so \
+the extents are shown.`;
 
-const FINDINGS = `What costs is not the age but the extents: a block that is written while a branch keeps the old one gets a \
-place of its own, and the file system notes every extent of a file anew in each clone. Two remedies. \
-\`xfs_fsr <data folder>/base/<oid of main>/*\`, as root, puts each file into one piece again while PostgreSQL runs, and \
-leaves the branches as they are. It copies a file and takes the copy only if nobody has written to it meanwhile; otherwise \
-the file stays as it was, without a word (beside a writer every millisecond: no file taken, no write lost). So it is for \
-an hour when main is not written to, and goes file by file, 1 GB at a time. \`VACUUM FULL\` by the owner needs no rights on \
-the host, but locks each table while it rewrites it and takes longer. Either needs as much space as main shared \
-with its branches. Tried, and the extents for each transaction stayed: the hint for the size of copy-on-write \
-(\`xfs_io -c "cowextsize 1m"\` or 8m on \`base\`), because only blocks that are written move; \`funshare\`, which leaves alone \
-what has moved before; a log of 512 MB. Blocks of 16 or 64 KB are experimental in the kernel, and were no better either.`;
+const FINDINGS = `The cost depends on the extents, not on the age: a block that is written while a branch holds the old version gets a \
+new location, and the file system records every extent of a file again in each clone. There are two remedies. \
+\`xfs_fsr <data folder>/base/<oid of main>/*\`, as root, defragments each file while PostgreSQL runs, and leaves the \
+branches unchanged. It copies a file and uses the copy only if the file was not written to meanwhile; otherwise the \
+file silently stays as it was (with a write every millisecond: no file replaced, no write lost). It is therefore \
+suited to an hour when main is not written to, and works file by file, 1 GB at a time. \`VACUUM FULL\` by the owner \
+needs no privileges on the host, but locks each table while it rewrites it and takes longer. Either needs as much \
+space as main shares with its branches. Alternatives that did not reduce the extents per transaction: the \
+copy-on-write extent size hint (\`xfs_io -c "cowextsize 1m"\` or 8m on \`base\`), because only written blocks move; \
+\`funshare\`, which skips blocks that have moved before; a log of 512 MB. Blocks of 16 or 64 KB are experimental in \
+the kernel, and were no better either.`;
 
 /** What kept branches and writing do to the time of a clone, and what undoes it. @param signal ends it */
 export const measureAgedSource = (signal: AbortSignal): Promise<Report> =>

@@ -17,18 +17,19 @@ const READINGS = 8;
 const READ_EVERY_MS = 6_000;
 const LIMIT_MB = 120;
 
-const METHOD = `The agent as the unit for systemd runs it, on a host of ${PROJECTS * (1 + BRANCHES_EACH)} branches: ${PROJECTS} projects \
-with ${BRANCHES_EACH} each beside main, made by way of the API and empty, on XFS with reflink. Read ${READINGS} times, every \
-${READ_EVERY_MS / 1000} s, while nobody asks for anything: the agent looks at all sessions every second and measures all branches every \
-${MEASURE_EVERY_S} s, six times as often as it does by default. First in the process that has just made them all, which has the \
-garbage of that work; then in a process that has been started anew and has put the host in order. *Resident* (RSS) is what is \
-judged, in megabytes of 1,000,000 bytes; it counts what Node's program file has in memory in full, about 52 MB that all Node \
-processes of a machine share. *Proportional* (PSS) counts the agent's share of that, *anonymous* nothing of it.`;
+const METHOD = `The agent as its systemd unit runs it, on a host of ${PROJECTS * (1 + BRANCHES_EACH)} branches: ${PROJECTS} projects \
+with ${BRANCHES_EACH} each besides main, created through the API and empty, on XFS with reflink. Read ${READINGS} \
+times, every ${READ_EVERY_MS / 1000} s, without client requests: the agent polls all sessions every second and \
+measures all branches every ${MEASURE_EVERY_S} s, six times as often as by default. First in the process that has just \
+created the branches and still has the garbage of that work; then in a restarted process that has completed its \
+recovery. The limit applies to *resident* (RSS), in megabytes of 1,000,000 bytes. It includes Node's executable in \
+full, about 52 MB that all Node processes of a machine share. *Proportional* (PSS) counts the agent's share of that, \
+*anonymous* nothing of it.`;
 
-const FINDINGS = `With Node's own bounds the agent had 300 MB after it had made the branches and 115 MB anew, of which 13.5 MB \
-were in use: Node lets garbage lie as long as the machine has room for it. Hence \`--max-semi-space-size=4\` and \
-\`--max-old-space-size=512\` in its unit; below the second bound the heap also grows in smaller steps. One cycle of \
-deletion and creation beside 1,000 branches took 0.08 s of processor time without them and 0.12 s with them.`;
+const FINDINGS = `With Node's default limits the agent had 300 MB after creating the branches and 115 MB after a restart, of which 13.5 \
+MB were in use: Node does not collect garbage while the machine has free memory. Hence \`--max-semi-space-size=4\` and \
+\`--max-old-space-size=512\` in its unit; below the second limit the heap also grows in smaller steps. One cycle of \
+deletion and creation next to 1,000 branches took 0.08 s of processor time without them and 0.12 s with them.`;
 
 /** @param signal ends it */
 export function measureAgentMemory(signal: AbortSignal): Promise<Report> {

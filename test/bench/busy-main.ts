@@ -19,24 +19,26 @@ const CLIENTS = 8;
 const QUIET_MS = 1_000;
 const AFTER_MS = 200;
 
-const METHOD = `A main database of about ${MEGABYTES} MB on XFS with reflink, and ${CLIENTS} clients who write to it through \
-the pooler without a pause, four statements in a transaction. By turns in ${ROUNDS} rounds: a branch is made of it, and \
-${QUIET_MS / 1000} s in which none is. The stall is the time of the slowest transaction that ended between the order and \
-${AFTER_MS} ms after the branch is there, so its own statements, its wait for a server connection and the checkpoint \
-before the clone are in it. It is divided by the time of the \`CREATE DATABASE\` alone, as another session sees it: \
-the shortest of what could be called clone time, and nobody can be let in earlier. The job's clone step (checkpoint, \
-waiting for transactions to end, \`CREATE DATABASE\`) and the whole call are shown beside it. Clones take longer from round to round, as \
-the source gets more fragments: judged is the median of the ratios in each round. \
-A branch is dropped before the next is made. The clients share the machine with the servers.`;
+const METHOD = `A main database of about ${MEGABYTES} MB on XFS with reflink, and ${CLIENTS} clients that write to it through the \
+pooler without a pause, four statements in a transaction. Interleaved in ${ROUNDS} rounds: a branch of it is created, \
+and ${QUIET_MS / 1000} s without one. The stall is the duration of the slowest transaction that ended between the \
+request and ${AFTER_MS} ms after the branch exists. It includes the transaction's own statements, its wait for a \
+server connection and the checkpoint before the clone. It is divided by the duration of the \`CREATE DATABASE\` alone, \
+as another session sees it: the shortest interval that could be called clone time, before which no client can be \
+admitted. The job's clone step (checkpoint, waiting for transactions to end, \`CREATE DATABASE\`) and the whole call \
+are also shown. Clones take longer from round to round, as the source becomes more fragmented, so the limit applies to \
+the median of the ratios in each round. A branch is dropped before the next is created. The clients share the machine \
+with the servers.`;
 
-const FINDINGS = `The stall is the \`CREATE DATABASE\` and 60 to 85 ms that don't grow with it, so the ratio lies around its limit where \
-that statement takes 300 to 400 ms, above it for shorter and below it for longer ones. Traced in single branches: 16 to 29 ms from \
-the pause until the transactions under way have ended and their sessions have closed; 33 to 56 ms from the end of the statement until \
-the last of the ${CLIENTS} clients has its transaction behind it. All of them come at once then, and for each the pooler logs in to \
-PostgreSQL anew, one after the other, on two processors that the proof of the new branch wants too. Without a branch the slowest \
-transaction of a second takes about 15 ms. Tried: to let the clients go as soon as PostgreSQL has found the source empty and \
-copies, so that the first login is half done when the copy ends. By turns it made no difference (43 to 85 ms over the \
-statement, against 46 to 77), and was taken out again.`;
+const FINDINGS = `The stall is the \`CREATE DATABASE\` and 60 to 85 ms that are independent of its duration. The ratio is therefore \
+around its limit where that statement takes 300 to 400 ms, above it for shorter and below it for longer ones. Traced \
+in single branches: 16 to 29 ms from the pause until the running transactions and their sessions have ended; 33 to 56 \
+ms from the end of the statement until the last of the ${CLIENTS} clients has completed its transaction. All of them \
+resume at the same time, and for each the pooler logs in to PostgreSQL again, in sequence, on two processors that the \
+proof of the new branch also uses. Without a branch the slowest transaction of a second takes about 15 ms. Tried: \
+resuming the clients as soon as PostgreSQL has found the source empty and copies, so that the first login is half done \
+when the copy ends. Interleaved with the old code it made no difference (43 to 85 ms over the statement, against 46 to \
+77), and was removed.`;
 
 /** How long the clients of a database that is written to stand still while it is branched. @param signal ends it */
 export const measureBusyMain = (signal: AbortSignal): Promise<Report> =>

@@ -18,11 +18,12 @@ const CROWD = 200;
 /** The specification's 50, and who is already connecting when the last of them is logged. */
 const IN_A_ROW_MAX = 52;
 
-const METHOD = `A branch takes 50 connection attempts a minute. The agent learns of them from the servers' logs, so how many \
-get in (their password is looked at) depends on how fast it gets to run beside a client that never waits. Agent, servers \
-and client are processes of their own. By turns in ${ROUNDS} rounds, each time at a new branch and with the right \
-password: ${IN_A_ROW} attempts, each made as soon as the one before is answered, and ${CROWD} at once, on either port. Of a \
-crowd those are through who are connecting when the fiftieth is logged: it is shown and not judged.`;
+const METHOD = `A branch admits 50 connection attempts a minute. The agent learns of them from the servers' logs, so how many are \
+admitted (their password is checked) depends on how soon it is scheduled next to a client that never waits. Agent, \
+servers and client are separate processes. Interleaved in ${ROUNDS} rounds, each time with a new branch and the \
+correct password: ${IN_A_ROW} sequential attempts, each started when the one before is answered, and ${CROWD} \
+concurrent attempts, on either port. Of concurrent attempts, those are admitted that are connecting when the fiftieth \
+is logged: their number has no limit.`;
 
 /** @param signal ends it */
 export async function measureConnectionLimits(signal: AbortSignal): Promise<Report> {

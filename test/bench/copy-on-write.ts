@@ -23,21 +23,21 @@ const SMALL = 2;
 const WRITERS = 8;
 const WRITING_MS = 1_000;
 
-const METHOD = `\
-PostgreSQL's data on XFS with reflink that lies in a file, everything else as \`npm start\` runs it. Measured are
-\`POST …/branches\` until its 201, and the \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\`
-that is at its heart: by turns, after a first round that does not count. Medians are compared; of
-differences, and of what is in use, where clones take longer from round to round, it is the median of each round's. What a case has made is
-dropped before the next. *At rest*: a database without clients and with nothing to flush. *In use*: it has a branch
-that is kept, and ${WRITERS} clients wrote to it for a second just before; what they write parts it from that branch block by
-block, and the more fragments a file has, the longer the file system takes to clone it. Disk growth is what the file
-system has less after one branch, write-ahead log and all. \`npm run bench\` measures it again.`;
+const METHOD = `PostgreSQL's data on XFS with reflink in a loopback file, everything else as \`npm start\` runs it. Measured are \
+\`POST …/branches\` until its 201, and the \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\` \
+inside it: interleaved, after a first round that is discarded. Medians are compared. For differences, and for sources \
+in use, whose clones take longer from round to round, it is the median of each round's value. Each case drops what it \
+created before the next starts. *At rest*: a database without clients and with nothing to flush. *In use*: it has a \
+branch that is kept, and ${WRITERS} clients wrote to it for a second just before; their writes unshare blocks from \
+that branch, and the more fragments a file has, the longer the file system takes to clone it. Disk growth is the free \
+space that the file system loses by one branch, including the write-ahead log. \`npm run bench\` repeats the \
+measurement.`;
 
-const FINDINGS = `What a branch takes beside its clone does not grow with the database, so the ratio in use goes down the longer the clone \
-takes. At rest the bare clone is so short that the ratio tells of this machine's disk more than of the service: it is shown \
-beside the milliseconds that come on top, and not judged. They go into the records before and \
-after, the logins and rules that are made beside the clone, and the proof that a client can log in. What was tried to shorten them \
-is in [0009](../decisions/0009-a-pause-only-for-who-is-there.md).`;
+const FINDINGS = `The time a branch takes in addition to its clone does not grow with the database, so the ratio in use falls the longer \
+the clone takes. At rest the bare clone is so short that the ratio describes this machine's disk more than the \
+service: it is shown next to the additional milliseconds, without a limit. They are spent on the records before and \
+after, the logins and rules created in parallel with the clone, and the proof that a client can log in. Attempts to \
+shorten them are listed in [0009](../decisions/0009-a-pause-only-for-who-is-there.md).`;
 
 /**
  * Copy-on-write in figures: what a branch costs in time, beside a bare clone, and on the disk.

@@ -47,15 +47,16 @@ const CASES: Tenant[][] = [
 ];
 
 const METHOD = `Two tenants work at the same time on one host with the product's configuration, autovacuum included, each with one \
-client on the direct port that queries without a pause for ${WORK_MS / 1000} s. A measurement is made before and after, \
-and the server's processes are looked at every second, as the agent does it. A *lasting* client keeps its session, a \
-*connect-per-query* client has one for each query. The pairs take turns in ${ROUNDS} rounds, after one that does not \
-count. Told is what the measurement adds to the \`cpu_seconds\` of each tenant's branch. True is what the kernel's \
-\`/proc/<pid>/schedstat\` says of the very processes that served the tenant, each read after its last answer; what they \
-used from there to their ends is what the postmaster's ended children used beyond that, the same for each session. Judged \
-is how far the median of told ÷ true is from 1. All queries compute. Of \
-connect-per-query clients, the wait for a lock, for instance, is not told from computing: with 30 ms of it in each query \
-one was charged with 1.6 times its CPU, and its neighbour with 0.75 times ([what is measured](../measurement.md)).`;
+client on the direct port that queries without a pause for ${WORK_MS / 1000} s. A measurement is made before and \
+after, and the server's processes are polled every second, as the agent does it. A *persistent* client keeps its \
+session, a *connect-per-query* client opens one for each query. The pairs alternate in ${ROUNDS} rounds, after one \
+that is discarded. *Reported* is what the measurement adds to the \`cpu_seconds\` of each tenant's branch. *Actual* is \
+what the kernel's \`/proc/<pid>/schedstat\` shows for the processes that served the tenant, each read after its last \
+response. The CPU they used from then until they exited is what the postmaster's ended children used beyond that, the \
+same for each session. The limit applies to the deviation of the median of reported ÷ actual from 1. All queries \
+compute. For connect-per-query clients, waiting for a lock, for instance, cannot be distinguished from computing: with \
+30 ms of it in each query one was charged 1.6 times its CPU, and its neighbour 0.75 times ([what is \
+measured](../measurement.md)).`;
 
 /** @param signal ends it */
 export async function measureCpuTold(signal: AbortSignal): Promise<Report> {

@@ -20,27 +20,28 @@ const SPARED = 1_000;
 const ROUNDS = 7;
 const LIMIT = 0.9;
 
-const METHOD = `PostgreSQL's data on XFS with reflink that lies in a file, everything else as \`npm start\` runs it, all on this \
-machine. ${PROJECTS} projects with a main of about ${MEGABYTES + 8} MB. In each, at the same time, ${BRANCHES} branches are made one after \
-the other: by \`POST …/branches\`, until the 201; and by \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\` \
-in a session each that is open already. By turns, ${ROUNDS} rounds after a first one that does not count; medians are compared. What a \
-case has made is dropped before the next. *At rest*: mains without clients and with nothing to flush. *In use*: each has a \
-branch that is kept, and just before, one row in ${SPARED} was updated, which dirties a block in sixteen and parts it from \
-that branch's. The bare side makes a database that nobody can log in to; a branch has three logins, rules on both ports and a \
-pooler entry besides, is recorded and audited, and was logged in to as its client will.`;
+const METHOD = `PostgreSQL's data on XFS with reflink in a loopback file, everything else as \`npm start\` runs it, all on this \
+machine. ${PROJECTS} projects with a main of about ${MEGABYTES + 8} MB. In each, concurrently, ${BRANCHES} branches \
+are created in sequence: by \`POST …/branches\`, until the 201; and by \`CREATE DATABASE … STRATEGY FILE_COPY\` with \
+\`file_copy_method = clone\` in one open session each. Interleaved, ${ROUNDS} rounds after a first one that is \
+discarded; medians are compared. Each case drops what it created before the next starts. *At rest*: mains without \
+clients and with nothing to flush. *In use*: each has a branch that is kept, and just before, one row in ${SPARED} was \
+updated, which dirties a block in sixteen and unshares it from that branch. The bare side creates a database that \
+nobody can log in to; a branch also has three logins, rules on both ports and a pooler entry, is recorded and audited, \
+and was logged in to as its client will.`;
 
-const FINDINGS = `The goal is out of reach while the processors are the limit, and the more so the smaller the mains are. Processor \
-time for each branch, as the processes' own accounts had it on two processors with others at work: a bare clone takes 10 ms, all \
-of it PostgreSQL's. A branch takes about 80: PostgreSQL 40 to 46, the gateway 22 to 24, the agent 13 to 15, PgBouncer 2. \
-Two processors make 25 of them a second at most, in whatever order. A branch could cost 1 ms beside its clone at 0.9; \
-PostgreSQL alone takes 7 to try the empty password against three new SCRAM verifiers, 8 for the first session in a \
-new database ([0009](../decisions/0009-a-pause-only-for-who-is-there.md)), and 12 for the reload of its rules, in which each of two \
-dozen processes reads its configuration anew (16 ms together, four reloads for five branches). Creations \
-share reloads, and else wait for no lock of another project: their steps get longer all together, as work does that queues for \
-a processor. Tried and kept: an access that only lets \
-in more, as that of every new branch does, no longer has the agent look for sessions to end (logins put right twice, logins \
-under way, direct sessions, the pooler's clients). Found on the way and mended: the pooler kept the session of each proof for ten \
-minutes, and the 400th branch within these found no connection left.`;
+const FINDINGS = `The goal is out of reach while the processors are the limit, more so for smaller mains. Processor time per branch, \
+from the processes' own accounting on two processors with other load: a bare clone takes 10 ms, all of it \
+PostgreSQL's. A branch takes about 80: PostgreSQL 40 to 46, the gateway 22 to 24, the agent 13 to 15, PgBouncer 2. Two \
+processors create at most 25 of them a second, in any order. At 0.9 a branch could cost 1 ms in addition to its clone; \
+PostgreSQL alone takes 7 to try the empty password against three new SCRAM verifiers, 8 for the first session in a new \
+database ([0009](../decisions/0009-a-pause-only-for-who-is-there.md)), and 12 for the reload of its rules, in which \
+each of two dozen processes reads its configuration again (16 ms together, four reloads for five branches). Creations \
+share reloads and otherwise wait for no lock of another project: their steps all become longer, as work that queues \
+for a processor does. Tried and adopted: for an access that only admits more, such as that of every new branch, the \
+agent no longer searches for sessions to end (logins corrected twice, logins in progress, direct sessions, the \
+pooler's clients). Found and fixed: the pooler kept the session of each proof for ten minutes, and the 400th branch \
+within that time found no free connection.`;
 
 /**
  * Branches a second, made in many projects at once, beside bare clones.

@@ -8,11 +8,11 @@ const FAR_MS = 150;
 /** What a timer and a busy machine may add to a trip. */
 const SLACK = 1.2;
 
-const METHOD = `The gateway in workerd, where every call of a Durable Object and of D1 sets out ${NEAR_MS} ms late, and in another \
-one ${FAR_MS} ms; also the calls that objects make themselves. The same requests by turns in ${ROUNDS} rounds, warm. What a \
-request takes longer in the second gateway, divided by the ${FAR_MS - NEAR_MS} ms, is how many of its trips follow one \
-another. A host that answers at once is one of them. That no read takes more than it should is counted, not timed, by \
-\`test/edge/routes/trips.worker.test.ts\` for every operation.`;
+const METHOD = `The gateway in workerd, where every call of a Durable Object and of D1 is delayed by ${NEAR_MS} ms, and in another one \
+by ${FAR_MS} ms, including the calls between objects. The same requests interleaved in ${ROUNDS} rounds, warm. The \
+additional time of a request in the second gateway, divided by the ${FAR_MS - NEAR_MS} ms, is the number of its \
+sequential round trips. A host that responds immediately is one of them. \`test/edge/routes/trips.worker.test.ts\` \
+counts, instead of timing, that no operation makes more round trips than it should.`;
 
 /** @param signal ends it */
 export async function measureEdgeLatency(signal: AbortSignal): Promise<Report> {

@@ -13,34 +13,37 @@ const CLIENTS = 16;
 const MILLISECONDS = 700;
 const LIMIT = 0.6;
 
-const METHOD = `Requests a second that one workerd answers to ${CLIENTS} clients who never wait, over kept connections and past \
-Miniflare's own Worker, by turns in ${ROUNDS} rounds of ${MILLISECONDS} ms. Both sides run in one isolate. "me" is \
-\`GET /api/v1/me\`, warm: the token is verified from memory, the request is counted in its Durable Object and logged, D1 is \
-not asked. "a project" reads D1 too. The bare Worker is Hono with one route; then the same that calls a Durable Object \
-which does nothing, that also logs a line, and that calls the object and D1.`;
+const METHOD = `Requests per second that one workerd serves to ${CLIENTS} clients that never wait, over keep-alive connections and \
+bypassing Miniflare's own Worker, interleaved in ${ROUNDS} rounds of ${MILLISECONDS} ms. Both sides run in one \
+isolate. "me" is \`GET /api/v1/me\`, warm: the token is verified from the cache, the request is counted in its Durable \
+Object and logged, D1 is not queried. "a project" also reads D1. The bare Worker is Hono with one route; then the same \
+with a call to a Durable Object that does nothing, with a logged line in addition, and with a call to the object and \
+to D1.`;
 
-const FINDINGS = `The goal is out of reach in workerd: a bare Worker that calls one Durable Object, which does nothing, is below it \
-already, and an exact count takes that call for every request; a line of log comes on top. What the gateway does beside \
-these two (token, routes, headers) is "me ÷ bare, object, log".
+const FINDINGS = `The goal is out of reach in workerd: a bare Worker that calls one Durable Object, which does nothing, is already below \
+it, and an exact count requires that call for every request; the log line adds to it. What the gateway does in \
+addition (token, routes, headers) is "me ÷ bare, object, log".
 
-Where the time goes, by CPU time of workerd, which a busy machine changes less than the rate: "me" takes 1.5 to 1.8 \
-times that of "bare, object, log". What a request no longer cost when one part was taken out (9 rounds on a busy machine, \
-so roughly; parts overlap): the count 42 %, the log line 20 %, the headers for security 15 %, the three steps that let a \
-GET pass (CORS, writes, body) 5 %, token and user out of memory 4 %, validation 4 %. V8's profile has no hot spot of ours: \
-its two largest entries are the calls of the object and of the log, a fifth each, and they are as large in the bare Worker.
+Where the time is spent, by CPU time of workerd, which a busy machine changes less than the rate: "me" takes 1.5 to \
+1.8 times that of "bare, object, log". Share of a request's cost saved by removing one part (9 rounds on a busy \
+machine, approximate; parts overlap): the count 42 %, the log line 20 %, the security headers 15 %, the three \
+middlewares that only pass a GET on (CORS, writes, body) 5 %, token and user from the cache 4 %, validation 4 %. V8's \
+profile has no hot spot in the gateway's code: its two largest entries are the calls of the object and of the log, a \
+fifth each, and they are as large in the bare Worker.
 
-Tried, old and new by turns, as CPU time of new ÷ old, the middle value and where 95 % of resampled ones are; one code in \
-two Workers came to 0.97 (0.89 to 1.11). Object ids remembered by bucket, \`c.get\` in place of \`c.var\`, fewer steps and no \
-\`async\` in those that only let pass: 1.02 together (1.00 to 1.04). The object's answer as a string too: 0.98 (0.94 to \
-1.04). A loop of our own in place of Hono's \`secureHeaders\` too: 0.94 (0.89 to 0.97); the loop alone: 0.95 (0.86 to 1.03), \
-in another run 0.99 to 1.08. Five headers that only old browsers read left out: 0.98 to 1.02. Hono's faster router, which \
-can't hold \`branches/lookup\` beside \`branches/:branch_ref\`: 0.91 to 0.99. None is kept: alone, none is sure to pay. Kept \
-from before: Hono's \`c.header\` copies an answer that is there already and makes its body a stream, five times a request; \
-without these copies the gateway answers 1.3 times as many requests.
+Tried, old and new interleaved, as CPU time of new ÷ old, the median and its 95 % bootstrap interval; identical code \
+in two Workers gave 0.97 (0.89 to 1.11). Object ids cached by bucket, \`c.get\` instead of \`c.var\`, fewer \
+middlewares and no \`async\` in those that only pass requests on: 1.02 together (1.00 to 1.04). Additionally the \
+object's response as a string: 0.98 (0.94 to 1.04). Additionally a custom loop instead of Hono's \`secureHeaders\`: \
+0.94 (0.89 to 0.97); the loop alone: 0.95 (0.86 to 1.03), in another run 0.99 to 1.08. Omitting five headers that only \
+old browsers read: 0.98 to 1.02. Hono's faster router, which does not support \`branches/lookup\` next to \
+\`branches/:branch_ref\`: 0.91 to 0.99. None was adopted: none is a certain gain alone. Adopted earlier: Hono's \
+\`c.header\` copies an existing response and turns its body into a stream, five times per request; without these \
+copies the gateway serves 1.3 times as many requests.
 
-Not done: an object could lend each isolate a share of the window, which saves most calls. Nobody would be let in beyond \
-the limit, but what is left would no longer be exact, and a client could be refused while another isolate still has some \
-of its share ([0016](../decisions/0016-what-a-rate-limit-counts.md)).`;
+Not done: an object could lease each isolate a share of the window, which saves most calls. No request would be \
+admitted beyond the limit, but the remaining count would no longer be exact, and a client could be refused while \
+another isolate still has some of its share ([0016](../decisions/0016-what-a-rate-limit-counts.md)).`;
 
 /** @param signal ends it */
 export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report> {

@@ -18,21 +18,21 @@ const SAMPLES_A_MINUTE = MINUTE_MS / SAMPLE_EVERY_MS;
 const CONVERGED_WITHIN_S = 30;
 const MEMORY_LIMIT = 1.1;
 
-const METHOD = `The whole service, with PostgreSQL's data on XFS with reflink and the default limits, for as long as the \
-title says after a minute of warm-up. ${POOLED_CLIENTS} clients keep a connection to the pooler, which takes no more, and \
-make a transaction of four statements on main of their project about every second. ${API_CLIENTS} users of the API read \
-(projects, branches, jobs, rules, metrics, audit events, tables, rows) or write (cells, rules, names) about every second; 28 \
-of them are in one project and don't rest, which is more than its limits allow, and who is told \`Retry-After\` asks again then. \
-In each of the ${PROJECTS} projects somebody makes branches of main without a rest, looks into each whether ledger and balances agree, and \
-deletes the oldest of three. Every answer is held against the OpenAPI document. Errors are all refusals but RATE_LIMITED, \
-BRANCH_LIMIT_REACHED, SOURCE_BUSY and the 503 to a ninth row operation on one branch \
-([0021](../decisions/0021-rows-as-postgresql-writes-them.md)), answers that don't come or are not as described, jobs that fail, and branches that \
-are not of one moment; a direct login that took two seconds while rules changed is ended and made again \
-([0020](../decisions/0020-one-revision-of-access.md)), which is counted and no error. At the end everything is deleted, \
-and what is left on record and on the host has to agree. Memory is read every ${SAMPLE_EVERY_MS / 1000} s as proportional shares (PSS), and \
-the medians of the first and the last minute after the warm-up are compared. Of PostgreSQL it is what its processes have to \
-themselves: that goes with how many sessions it has at the moment, and is shown and not judged. So are times, because \
-the clients are one process on the same machine.`;
+const METHOD = `The whole service, with PostgreSQL's data on XFS with reflink and the default limits, for the duration in the title \
+after a minute of warm-up. ${POOLED_CLIENTS} clients keep a connection to the pooler, which is its maximum, and run a \
+transaction of four statements on their project's main about every second. ${API_CLIENTS} users of the API read \
+(projects, branches, jobs, rules, metrics, audit events, tables, rows) or write (cells, rules, names) about every \
+second; 28 of them are in one project and do not pause, which exceeds its limits, and a client that receives \
+\`Retry-After\` waits for that time. In each of the ${PROJECTS} projects one client creates branches of main without a \
+pause, checks in each that ledger and balances agree, and deletes the oldest of three. Every response is validated \
+against the OpenAPI document. Errors are all refusals other than RATE_LIMITED, BRANCH_LIMIT_REACHED, SOURCE_BUSY and \
+the 503 to a ninth row operation on one branch ([0021](../decisions/0021-rows-as-postgresql-writes-them.md)), missing \
+or undocumented responses, failed jobs, and inconsistent branches. A direct login that took two seconds while rules \
+changed is ended and retried ([0020](../decisions/0020-one-revision-of-access.md)), which is counted but is no error. \
+At the end everything is deleted, and the remaining records and the host have to agree. Memory is read every \
+${SAMPLE_EVERY_MS / 1000} s as proportional set size (PSS), and the medians of the first and the last minute after the \
+warm-up are compared. PostgreSQL's is the private memory of its processes: it depends on the current number of \
+sessions and has no limit. Durations have no limit either, because the clients are one process on the same machine.`;
 
 /**
  * Clients of every kind at once: which errors they meet, and whether memory grows.

@@ -19,17 +19,16 @@ const OWN = 'one measurement';
 const SIZES = 'sizes of all';
 const SCRAPE = 'scrape of the exporter';
 
-const METHOD = `One host with ${DATABASES} branches of ${TABLES_EACH} tables each, in PostgreSQL and PgBouncer with the \
-product's configuration, data in the page cache. Before each round a client writes to ${ACTIVE} of them (5 %), each \
-time to others. Measured by turns in ${ROUNDS} rounds: one measurement as the agent makes it, from its first statement \
-until it is written down; \`pg_database_size\` of all branches in one statement, in a session that is open; and a \
-scrape of Debian's \`prometheus-postgres-exporter\` with its default collectors, over HTTP on the same machine, with one \
-session that is open. These are not the same metrics. Both give size, \
-transactions, rows, blocks and sessions of every database. The agent adds CPU time, clients of the pooler and logins \
-less the host's own, and writes totals down that go on after restarts. The exporter adds locks, activity by state, \
-conflicts and all settings of the server; its collector of checkpoints fails on PostgreSQL 18, at once. It sizes every \
-database at each scrape. The agent sizes those where something moved, and finds a change that left no trace in the \
-statistics within 120 measurements.`;
+const METHOD = `One host with ${DATABASES} branches of ${TABLES_EACH} tables each, in PostgreSQL and PgBouncer with the product's \
+configuration, data in the page cache. Before each round a client writes to ${ACTIVE} of them (5 %), to different ones \
+each time. Measured, interleaved in ${ROUNDS} rounds: one measurement as the agent makes it, from its first statement \
+until it is stored; \`pg_database_size\` of all branches in one statement, in an open session; and a scrape of \
+Debian's \`prometheus-postgres-exporter\` with its default collectors, over HTTP on the same machine, with one open \
+session. The metrics are not identical. Both report size, transactions, rows, blocks and sessions of every database. \
+The agent adds CPU time, clients of the pooler and logins without the host's own, and stores totals that continue \
+after restarts. The exporter adds locks, activity by state, conflicts and all settings of the server; its collector of \
+checkpoints fails on PostgreSQL 18, immediately. It sizes every database at each scrape. The agent sizes those with \
+changes, and finds a change that left no trace in the statistics within 120 measurements.`;
 
 /** @param signal ends it */
 export async function measureMeasurement(signal: AbortSignal): Promise<Report> {

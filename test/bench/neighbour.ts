@@ -23,21 +23,22 @@ const SETTLE_MS = 300;
 /** In which all processes of the server read their configuration again. */
 const RELOAD_MS = 100;
 
-const METHOD = `Two projects of one host, on XFS with reflink: one whose main of about ${CLONED_MB} MB is branched, and a \
-neighbour with ${NEIGHBOUR_MB} MB. In both, ${CLIENTS} clients write through the pooler, four statements in a transaction, \
-and rest ${PAUSE_MS} ms on average before the next. Measured is the 99th percentile of the neighbour's transaction times, by \
-turns in ${ROUNDS} rounds: those that end while one of ${CLONES_A_ROUND} branches is being made, from the order to the 201, \
-and those of ${IDLE_MS / 1000} s in which nothing is. Medians over the rounds are compared. A client that is held up \
-makes fewer transactions meanwhile, which favours the clone; the clients, the gateway and both servers share the \
-machine's processors, which does not. Branches are dropped outside of the windows. For the reason, the same beside parts of \
-a branch: the \`CREATE DATABASE\` alone, of a third main of ${CLONED_MB} MB that nobody uses; a \`CHECKPOINT\`; and a \
-reload of PostgreSQL's configuration.`;
+const METHOD = `Two projects of one host, on XFS with reflink: one whose main of about ${CLONED_MB} MB is branched, and a neighbour \
+with ${NEIGHBOUR_MB} MB. In both, ${CLIENTS} clients write through the pooler, four statements in a transaction, and \
+pause ${PAUSE_MS} ms on average before the next. Measured is the 99th percentile of the neighbour's transaction times, \
+interleaved in ${ROUNDS} rounds: those that end while one of ${CLONES_A_ROUND} branches is being created, from the \
+request to the 201, and those of ${IDLE_MS / 1000} s without a creation. Medians over the rounds are compared. A \
+client that is delayed makes fewer transactions meanwhile, which favours the clone; the clients, the gateway and both \
+servers share the machine's processors, which does not. Branches are dropped outside of the windows. To find the \
+cause, the same is measured for parts of a branch: the \`CREATE DATABASE\` alone, of a third, idle main of \
+${CLONED_MB} MB; a \`CHECKPOINT\`; and a reload of PostgreSQL's configuration.`;
 
-const FINDINGS = `The goal is missed on two processors, and no single part is to blame. The bare clone alone, with its two \
-checkpoints, comes near the limit. A reload alone, which takes new rules to PostgreSQL, is above it: each of its two dozen \
-processes reads its configuration again, at once. A branch has both, the proof's session, the gateway's and the agent's work \
-on the same two processors, and at its end the clients of the cloned project who all come at once. Creations share reloads \
-already. Not done: rules that need no reload (they would have to be decided by PostgreSQL's roles instead of \`pg_hba.conf\`).`;
+const FINDINGS = `The goal is missed on two processors, and no single part is the cause. The bare clone alone, with its two checkpoints, \
+comes near the limit. A reload alone, which applies new rules in PostgreSQL, exceeds it: each of its two dozen \
+processes reads its configuration again at the same time. A branch has both, the proof's session, the gateway's and \
+the agent's work on the same two processors, and at its end the clients of the cloned project that all resume at the \
+same time. Creations share reloads already. Not done: rules that need no reload (PostgreSQL's roles instead of \
+\`pg_hba.conf\` would have to decide them).`;
 
 /** What the clients of one project feel of another's branches. @param signal ends it */
 export const measureNeighbour = (signal: AbortSignal): Promise<Report> =>

@@ -9,11 +9,11 @@ const AT_ONCE = 20;
 /** Of one window, in the crowd that is counted. */
 const ALLOWED = 100;
 
-const METHOD = `Requests of one client through a Hono middleware that counts them in a Durable Object: ours, and \
-\`hono-rate-limiter\` with the Durable Object store of \`@hono-rate-limiter/cloudflare\`, in one Worker. By turns in ${ROUNDS} \
-rounds: ${REQUESTS} requests, ${AT_ONCE} at the same time, made within the Worker, so that no HTTP is measured; "none" is the \
-route without a limiter. Over-admission: as many at once where a \
-window allows ${ALLOWED}, with a new client each time. Storage is on disk.`;
+const METHOD = `Requests of one client through a Hono middleware that counts them in a Durable Object: ours, and \`hono-rate-limiter\` \
+with the Durable Object store of \`@hono-rate-limiter/cloudflare\`, in one Worker. Interleaved in ${ROUNDS} rounds: \
+${REQUESTS} requests, ${AT_ONCE} concurrently, sent within the Worker, so that no HTTP is measured; "none" is the \
+route without a limiter. Over-admission: the same number of requests, all concurrent, in a window that allows \
+${ALLOWED}, with a new client each time. Storage is on disk.`;
 
 type Side = 'ours' | 'theirs' | 'none';
 

@@ -29,23 +29,25 @@ const MILLISECONDS = 700;
 const LINK_LIMIT = 0.6;
 
 const METHOD = `A page of ${PAGE} rows of eight columns, by the primary key, from the beginning of a table of \
-${ROWS.toLocaleString('en')} rows in the page cache; by turns in ${ROUNDS} rounds, a sample is the median of ${PAGES} pages one \
-right after the other. Ours: \`GET …/rows\` on the whole stack, warm, until its JSON is text here. \`pg\`: the same rows, each value as \
-text, over TLS by a client that is connected; then by one that connects for each page over the host's own socket, without TLS or \
-password, as the agent does. The rest is the gateway alone: \`GET /api/v1/me\` asks neither D1 nor a host, a project asks D1. The \
-link: calls a second that one gateway in workerd makes of this process for ${CLIENTS} clients who never wait, and for one; each call \
-takes an empty answer, over the link or by \`fetch\` from a plain HTTP server of Node.`;
+${ROWS.toLocaleString('en')} rows in the page cache; interleaved in ${ROUNDS} rounds, a sample is the median of \
+${PAGES} sequential pages. Ours: \`GET …/rows\` on the whole stack, warm, until the client has its JSON as text. \
+\`pg\`: the same rows, each value as text, over TLS by a connected client; then by one that connects for each page \
+over the host's unix socket, without TLS or password, as the agent does. The rest is the gateway alone: \`GET \
+/api/v1/me\` queries neither D1 nor a host, a project queries D1. The link: calls per second from one gateway in \
+workerd to this process for ${CLIENTS} clients that never wait, and for one; each call returns an empty result, over \
+the link or by \`fetch\` from a plain HTTP server of Node.`;
 
-const FINDINGS = `The first goal is out of reach behind a gateway: what it does before it asks a host (the token, the count, \
-project and branch from D1) is "a project", and that alone is above the limit. On the host the backend of a page takes 12 ms of \
-processor time where that of \`pg\` takes 0.3: 2 for the login, 7 for what the catalog says of the table, 2.4 for the page, which the \
-server measures and cuts. The catalog costs so much because each operation has a session of its own \
-([0021](../decisions/0021-rows-as-postgresql-writes-them.md)): its caches are empty and the statement is planned anew. A second \
-time in one session it takes half. Tried: both operators of a key found by one subquery (7.1 to 6.3 ms with six columns), the \
-backend's number taken from the login instead of a statement. Not done: a session kept, or made ready for the next page, would \
-save the login and half of the catalog, and be far from the goal still. It would be in the database when a clone comes, which \
-then goes the long way ([0009](../decisions/0009-a-pause-only-for-who-is-there.md)), and it would take one of the connections that \
-clients have.`;
+const FINDINGS = `The first goal is out of reach behind a gateway: its work before it calls a host (the token, the count, project and \
+branch from D1) is "a project", and that alone exceeds the limit. On the host the backend of a page takes 12 ms of \
+processor time where that of \`pg\` takes 0.3: 2 for the login, 7 for the catalog's description of the table, 2.4 for \
+the page, which the server measures and truncates. The catalog costs so much because each operation has a separate \
+session ([0021](../decisions/0021-rows-as-postgresql-writes-them.md)): its caches are empty and the statement is \
+planned again. A second time in one session it takes half. Tried: both operators of a key found by one subquery (7.1 \
+to 6.3 ms with six columns), the backend's number taken from the login instead of a statement. Not done: a session \
+that is kept, or prepared for the next page, would save the login and half of the catalog, and still miss the goal by \
+far. It would be open in the database when a clone starts, which then has to pause and wait \
+([0009](../decisions/0009-a-pause-only-for-who-is-there.md)), and it would use one of the connections that clients \
+have.`;
 
 /** @param signal ends it */
 export async function measureRowPages(signal: AbortSignal): Promise<Report> {

@@ -17,14 +17,15 @@ const AT_ONCE = 100;
 const ROUNDS = 7;
 const LIMIT = 0.15;
 
-const METHOD = `${TABLES.toLocaleString('en')} tables of four columns in one schema of one database, each with a primary key and, save \
-the first, a foreign key. Asked for by turns in ${ROUNDS} rounds, warm, until the JSON is parsed. Ours: \`GET …/tables\` through \
-gateway, link and agent, whose answer has the columns. The peer: its own server on the same machine and as the same login, asked as \
-Supabase Studio asks for its page of tables, \`GET /tables?included_schemas=public&include_columns=true\`; columns are its \
-default, too. Then the same without columns, which is less than ours answers. Both sides log in to PostgreSQL for each request; the \
-peer does so over TLS and with a password, about 10 ms of its time. The peer tells more of each table (defaults, relationships, \
-comments, dead rows); ours tells of views as well. With columns the peer's time grows with the square of the number of tables, \
-and its time limit of 55 s is lifted.`;
+const METHOD = `${TABLES.toLocaleString('en')} tables of four columns in one schema of one database, each with a primary key and, \
+except the first, a foreign key. Requested interleaved in ${ROUNDS} rounds, warm, until the JSON is parsed. Ours: \
+\`GET …/tables\` through gateway, link and agent, whose response includes the columns. The peer: its own server on the \
+same machine and with the same login, requested as Supabase Studio requests its page of tables, \`GET \
+/tables?included_schemas=public&include_columns=true\`; columns are also its default. Then the same without columns, \
+which is less than ours returns. Both sides log in to PostgreSQL for each request; the peer does so over TLS and with \
+a password, about 10 ms of its time. The peer returns more for each table (defaults, relationships, comments, dead \
+rows); ours also returns views. With columns the peer's time grows with the square of the number of tables, and its \
+time limit of 55 s is lifted.`;
 
 /** @param signal ends it */
 export async function measureTableList(signal: AbortSignal): Promise<Report> {

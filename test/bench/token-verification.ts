@@ -8,11 +8,11 @@ const ROUNDS = 11;
 const TOKENS = 50;
 const LIMIT = 0.1;
 
-const METHOD = `PASETO v4.public tokens with the claims of an access token, verified in workerd one after the other. Each of \
-${ROUNDS} rounds has ${TOKENS} tokens that were never seen before and verifies them by turns: as the gateway does, for the \
-first time (noble, RFC 8032 to the letter) and again (from its memory of verified tokens); by \`crypto.subtle\` alone, \
-with the key imported and the signed bytes laid out beforehand; and by the package \`paseto\`. The clock is outside, because \
-a Worker's stands still while it computes. Times are those of one verification.`;
+const METHOD = `PASETO v4.public tokens with the claims of an access token, verified in workerd in sequence. Each of ${ROUNDS} rounds \
+has ${TOKENS} new tokens and verifies them, interleaved: as the gateway does, for the first time (noble, strict RFC \
+8032) and again (from its cache of verified tokens); by \`crypto.subtle\` alone, with the key imported and the signed \
+bytes prepared beforehand; and by the package \`paseto\`. The clock is outside, because a Worker's clock stands still \
+while it computes. Times are those of one verification.`;
 
 /** @param signal ends it */
 export async function measureTokenVerification(signal: AbortSignal): Promise<Report> {

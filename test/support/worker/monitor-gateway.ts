@@ -74,7 +74,7 @@ export async function startMonitorGateway() {
       record: (measurement: ProjectMeasurement, hostId?: string) =>
         call('coordinator', projectId, 'recordMeasurement', measurement, ...(hostId ? [hostId] : [])),
       remember: (measured: ProjectMeasurement[]) => call('coordinator', projectId, 'remember', measured),
-      judge: () => call<StorageStatus | null>('monitor', projectId, 'judge', projectId),
+      judge: () => call<StorageStatus | null>('monitor', projectId, 'evaluate', projectId),
       last: () => call<{ last: LastMeasurement | null; overdue: boolean }>('monitor', projectId, 'last'),
       series: (reference: string, range: Range) =>
         call<{ branchId: string; points: Point[] }>('monitor', projectId, 'series', reference, range),
