@@ -13,7 +13,7 @@ import type { XfsMount } from '../support/stack/xfs.ts';
 import { connectToClone, endSessions, makeBareClone, timeBareClone } from './bare-clone.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { median, runInterleaved, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 16 * 2 ** 30;
@@ -90,7 +90,7 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       defragmented: 'defragmented',
       rewritten: 'rewritten',
     };
-    const clones = await byTurns(ROUNDS, {
+    const clones = await runInterleaved(ROUNDS, {
       fresh: () => timeBareClone(postgres, sources.fresh),
       aged: () => timeBareClone(postgres, sources.aged),
       defragmented: () => timeBareClone(postgres, sources.defragmented),

@@ -5,10 +5,10 @@ import { Load } from '../support/load.ts';
 import { dropBranch } from '../support/records/jobs.ts';
 import { slowestClone } from '../support/stack/slowest-clone.ts';
 import type { Stack } from '../support/stack/stack.ts';
-import { creationSteps, noteDurations } from './creation-steps.ts';
+import { addDurations, creationSteps } from './creation-steps.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, medianDifference, medianRatio, type Notes } from './rounds.ts';
+import { medianDifference, medianRatio, runInterleaved, type Series } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 8 * 2 ** 30;
@@ -51,7 +51,7 @@ async function measure(stack: Stack): Promise<Report> {
   const load = await Load.start(main.database_url, CLIENTS);
   try {
     const clones = { 'CREATE DATABASE': [] as number[], call: [] as number[] };
-    const steps: Notes = {};
+    const steps: Series = {};
     const began = performance.now();
     const cases = {
       'worst transaction, no branch': async () => {
@@ -70,12 +70,12 @@ async function measure(stack: Stack): Promise<Report> {
         clones.call.push(performance.now() - start);
         await sleep(AFTER_MS);
         const { worstMs } = load.since(start);
-        noteDurations(steps, await creationSteps(api, project.id));
+        addDurations(steps, await creationSteps(api, project.id));
         await dropBranch(api, project.id, branchId);
         return worstMs;
       },
     };
-    const stalls = await byTurns(ROUNDS, cases, clones, steps);
+    const stalls = await runInterleaved(ROUNDS, cases, clones, steps);
     const { transactions, failures } = load.since(began);
     const stall = stalls['worst transaction, branch'];
     return {

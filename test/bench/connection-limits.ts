@@ -10,7 +10,7 @@ import {
 import { dropBranch } from '../support/records/jobs.ts';
 import { startStack, UNLIMITED } from '../support/stack/stack.ts';
 import type { Report } from './report.ts';
-import { byTurns, median } from './rounds.ts';
+import { median, runInterleaved } from './rounds.ts';
 
 const ROUNDS = 10;
 const IN_A_ROW = 70;
@@ -38,7 +38,7 @@ export async function measureConnectionLimits(signal: AbortSignal): Promise<Repo
       };
     const inARow = (target: Target) => attempts(IN_A_ROW, target);
     const atOnce = (target: Target) => Promise.all(Array.from({ length: CROWD }, () => attempt(target)));
-    const counts = await byTurns(ROUNDS, {
+    const counts = await runInterleaved(ROUNDS, {
       'in a row, direct': admitted('direct_url', inARow),
       'in a row, pooled': admitted('database_url', inARow),
       'at once, direct': admitted('direct_url', atOnce),

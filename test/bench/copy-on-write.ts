@@ -6,10 +6,10 @@ import { dropBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import type { XfsMount } from '../support/stack/xfs.ts';
 import { connectToClone, timeBareClone } from './bare-clone.ts';
-import { creationSteps, noteDurations } from './creation-steps.ts';
+import { addDurations, creationSteps } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, median, medianDifference, medianRatio, type Notes } from './rounds.ts';
+import { median, medianDifference, medianRatio, runInterleaved, type Series } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
@@ -53,14 +53,14 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
     const large = await Source.make(api, postgres, LARGE);
     const small = await Source.make(api, postgres, SMALL);
 
-    const steps: Record<'atRest' | 'inUse', Notes> = { atRest: {}, inUse: {} };
+    const steps: Record<'atRest' | 'inUse', Series> = { atRest: {}, inUse: {} };
     const casesAtRest = {
       'bare clone, 1 GB at rest': () => large.timeBareClone(),
       'branch, 1 GB at rest': () => large.timeBranch(steps.atRest),
       'bare clone, 10 MB at rest': () => small.timeBareClone(),
       'branch, 10 MB at rest': () => small.timeBranch(),
     };
-    const atRest = await byTurns(ROUNDS, casesAtRest, steps.atRest);
+    const atRest = await runInterleaved(ROUNDS, casesAtRest, steps.atRest);
     const used = disk.usedBytes();
     await large.branch('kept');
     const growth = disk.usedBytes() - used;
@@ -68,7 +68,7 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       'bare clone, 1 GB in use': () => large.use().then(() => large.timeBareClone()),
       'branch, 1 GB in use': () => large.use().then(() => large.timeBranch(steps.inUse)),
     };
-    const inUse = await byTurns(ROUNDS, casesInUse, steps.inUse);
+    const inUse = await runInterleaved(ROUNDS, casesInUse, steps.inUse);
     await large.leave();
     const samples = { ...atRest, ...inUse };
     const ratio = (one: keyof typeof samples, other: keyof typeof samples) =>
@@ -159,7 +159,7 @@ class Source {
     if (this.#load) this.#load.resume();
     else this.#load = await Load.start(this.#source.main.database_url, WRITERS);
     await sleep(WRITING_MS);
-    await this.#load.rest();
+    await this.#load.pause();
   }
 
   async leave(): Promise<void> {
@@ -175,13 +175,13 @@ class Source {
   }
 
   /** @param notes where to note what each step took, and what the gateway needs before and after them */
-  async timeBranch(notes: Notes = {}): Promise<number> {
+  async timeBranch(notes: Series = {}): Promise<number> {
     const { id } = this.#source.project;
     const started = Date.now();
     const branch = await this.branch('round');
     const ended = Date.now();
     const steps = await creationSteps(this.#api, id);
-    noteDurations(notes, [
+    addDurations(notes, [
       { name: '(before)', from: started, to: Math.min(...steps.map(({ from }) => from)) },
       ...steps,
       { name: '(after)', from: Math.max(...steps.map(({ to }) => to)), to: ended },

@@ -1,6 +1,6 @@
 import type { Api } from '../support/api.ts';
 import type { Job } from '../support/records/jobs.ts';
-import { type Notes, note } from './rounds.ts';
+import { addSample, type Series } from './rounds.ts';
 
 /** From when to when, in milliseconds since 1970. */
 export interface Span {
@@ -23,6 +23,6 @@ export async function creationSteps(api: Api, projectId: string, jobs = 1): Prom
 }
 
 /** Notes under its name what each took, in milliseconds. */
-export function noteDurations(notes: Notes, spans: readonly Span[]): void {
-  for (const { name, from, to } of spans) note(notes, name, to - from);
+export function addDurations(notes: Series, spans: readonly Span[]): void {
+  for (const { name, from, to } of spans) addSample(notes, name, to - from);
 }

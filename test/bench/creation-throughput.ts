@@ -4,10 +4,10 @@ import { query } from '../support/database.ts';
 import { dropBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
-import { creationSteps, noteDurations } from './creation-steps.ts';
+import { addDurations, creationSteps } from './creation-steps.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, median, type Notes, timed } from './rounds.ts';
+import { median, runInterleaved, type Series, timed } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
@@ -57,7 +57,7 @@ async function measure(stack: Stack): Promise<Report> {
     const session = await connectToClone(stack);
     sources.push(new Source(api, session, await filledMain(api, `Source ${n}`, MEGABYTES)));
   }
-  const steps: Notes = {};
+  const steps: Series = {};
   try {
     const casesAtRest = {
       'bare clones, at rest': () => rate(sources, (source) => source.makeBareClones()),
@@ -67,10 +67,10 @@ async function measure(stack: Stack): Promise<Report> {
         return made;
       },
     };
-    const atRest = await byTurns(ROUNDS, casesAtRest, steps);
+    const atRest = await runInterleaved(ROUNDS, casesAtRest, steps);
     for (const source of sources) await source.keepBranch();
     const use = () => Promise.all(sources.map((source) => source.use()));
-    const inUse = await byTurns(ROUNDS, {
+    const inUse = await runInterleaved(ROUNDS, {
       'bare clones, in use': () => use().then(() => rate(sources, (source) => source.makeBareClones())),
       'branches, in use': () => use().then(() => rate(sources, (source) => source.makeBranches())),
     });
@@ -152,8 +152,8 @@ class Source {
   }
 
   /** @param steps where to note what each step of the round's creations took; their branches are dropped by now */
-  async noteSteps(steps: Notes): Promise<void> {
-    noteDurations(steps, await creationSteps(this.#api, this.#source.project.id, 2 * BRANCHES));
+  async noteSteps(steps: Series): Promise<void> {
+    addDurations(steps, await creationSteps(this.#api, this.#source.project.id, 2 * BRANCHES));
   }
 
   async dropMade(): Promise<void> {

@@ -2,7 +2,7 @@ import { PageMarks } from '../../agent/rows/page-marks.ts';
 import { startHostWithProject } from '../support/host/host-project.ts';
 import { Browser } from '../support/host/host-rows.ts';
 import type { Goal, Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { median, runInterleaved, timed } from './rounds.ts';
 
 const ROWS = 1_000_000;
 const PAGE = 50;
@@ -47,7 +47,7 @@ export async function measureDeepPages(signal: AbortSignal): Promise<Report> {
       await firstJump();
       return page(DEEP - PAGE);
     };
-    const times = await byTurns(ROUNDS, {
+    const times = await runInterleaved(ROUNDS, {
       'page at 0': pageAtZero,
       'first jump': firstJump,
       'next jump': nextJump,

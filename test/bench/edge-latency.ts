@@ -1,6 +1,6 @@
 import { startTripsGateway, type TripsGateway } from '../support/worker/trips-gateway.ts';
 import type { Goal, Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { median, runInterleaved, timed } from './rounds.ts';
 
 const ROUNDS = 15;
 const NEAR_MS = 50;
@@ -20,7 +20,7 @@ export async function measureEdgeLatency(signal: AbortSignal): Promise<Report> {
   const far = await startTripsGateway(FAR_MS);
   try {
     const requests = [await requestsOf(near, signal), await requestsOf(far, signal)] as const;
-    const times = await byTurns(ROUNDS, {
+    const times = await runInterleaved(ROUNDS, {
       [`a project, ${NEAR_MS} ms`]: requests[0].project,
       [`a project, ${FAR_MS} ms`]: requests[1].project,
       [`usage, ${NEAR_MS} ms`]: requests[0].usage,

@@ -1,12 +1,12 @@
 import { openDatabase } from '../../edge/database/database.ts';
 import { hosts, projects } from '../../edge/database/schema.ts';
 import { Api } from '../support/api.ts';
-import { throughput } from '../support/crowd.ts';
 import { migratedD1 } from '../support/records/d1.ts';
 import { newSigner, startProvider } from '../support/sign-in/provider.ts';
+import { throughput } from '../support/throughput.ts';
 import { bundle, OBJECTS, SETTINGS, startWorker } from '../support/worker/worker.ts';
 import type { Goal, Report } from './report.ts';
-import { byTurns, median } from './rounds.ts';
+import { median, runInterleaved } from './rounds.ts';
 
 const ROUNDS = 9;
 const CLIENTS = 16;
@@ -77,7 +77,7 @@ export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report
       signal.throwIfAborted();
       return throughput({ url: origin + path, token, clients: CLIENTS, milliseconds: MILLISECONDS });
     };
-    const rates = await byTurns(ROUNDS, {
+    const rates = await runInterleaved(ROUNDS, {
       bare: asked('/bare'),
       'bare, object': asked('/bare/object'),
       'bare, object, log': asked('/bare/object-and-log'),

@@ -1,13 +1,13 @@
 import { setMaxListeners } from 'node:events';
 import { eventually } from '../support/eventually.ts';
-import { takePicture } from '../support/picture.ts';
 import { violations } from '../support/records/invariants.ts';
+import { takeSnapshot } from '../support/snapshot.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { sourcesOf } from '../support/stack/stack-sources.ts';
 import { CallLog, type Span } from './load/call-log.ts';
-import { rest } from './load/client.ts';
+import { pause } from './load/client.ts';
 import { API_CLIENTS, Crowd, POOLED_CLIENTS, PROJECTS } from './load/crowd.ts';
-import { type MemoryCourse, SAMPLE_EVERY_MS, watchMemory } from './load/memory.ts';
+import { type MemorySamples, SAMPLE_EVERY_MS, watchMemory } from './load/memory.ts';
 import type { Goal, Report } from './report.ts';
 import { median } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
@@ -48,13 +48,13 @@ async function measure(stack: Stack, signal: AbortSignal, minutes: number): Prom
   const ending = AbortSignal.any([signal, end.signal]);
   // Everybody listens who rests.
   setMaxListeners(0, signal, ending);
-  const crowd = await Crowd.gather(stack, log);
+  const crowd = await Crowd.start(stack, log);
   const setting = await serverVersions(stack);
   const started = performance.now() + MINUTE_MS;
-  const working = Promise.all([watchMemory(stack, ending), crowd.work(ending)]);
-  await Promise.race([rest((1 + minutes) * MINUTE_MS, ending), working]).finally(() => end.abort());
+  const working = Promise.all([watchMemory(stack, ending), crowd.run(ending)]);
+  await Promise.race([pause((1 + minutes) * MINUTE_MS, ending), working]).finally(() => end.abort());
   const [memory] = await working;
-  await crowd.leave(signal);
+  await crowd.stop(signal);
   signal.throwIfAborted();
   const left = await leftOver(stack);
 
@@ -95,7 +95,7 @@ async function measure(stack: Stack, signal: AbortSignal, minutes: number): Prom
         ...log.countsIn(spans),
       },
     },
-    courses: { 'Memory from the beginning of the warm-up, MB': memory },
+    timeSeries: { 'Memory from the beginning of the warm-up, MB': memory },
   };
 }
 
@@ -106,7 +106,7 @@ const most = (values: number[]) => values.reduce((a, b) => Math.max(a, b), 0);
 async function leftOver(stack: Stack): Promise<string[]> {
   let found: string[] = [];
   const look = async () => {
-    const picture = await takePicture(sourcesOf(stack));
+    const picture = await takeSnapshot(sourcesOf(stack));
     found = [
       ...violations(picture),
       ...picture.records.projects.map(({ id }) => `project ${id} is still there`),
@@ -118,7 +118,7 @@ async function leftOver(stack: Stack): Promise<string[]> {
 }
 
 /** MB at each look, and how many times of it there may be in the end. */
-const COURSES: Record<string, { limit: number | null; of: (memory: MemoryCourse) => number[] }> = {
+const COURSES: Record<string, { limit: number | null; of: (memory: MemorySamples) => number[] }> = {
   'gateway (workerd)': { limit: MEMORY_LIMIT, of: (memory) => memory['gateway (workerd)'] },
   agent: { limit: MEMORY_LIMIT, of: ({ agent }) => agent },
   PgBouncer: { limit: MEMORY_LIMIT, of: ({ PgBouncer }) => PgBouncer },
@@ -137,14 +137,14 @@ function compared(course: number[], minutes: number): [first: number, last: numb
   return [median(samples.slice(0, each)), median(samples.slice(-each))];
 }
 
-const memoryGoals = (memory: MemoryCourse, minutes: number): Goal[] =>
+const memoryGoals = (memory: MemorySamples, minutes: number): Goal[] =>
   Object.entries(COURSES).map(([name, { limit, of }]) => {
     const [first, last] = compared(of(memory), minutes);
     return { name: `memory of ${name}, last minute ÷ first`, measured: last / first, limit, unit: '×' };
   });
 
 /** Why PgBouncer's memory is not flat. */
-function loginsKept(memory: MemoryCourse, minutes: number, branches: number): string {
+function loginsKept(memory: MemorySamples, minutes: number, branches: number): string {
   const [first, last] = compared(memory.PgBouncer, minutes);
   const [keptFirst, keptLast] = compared(memory['PgBouncer, of logins'], minutes);
   return `PgBouncer keeps what it was told of a login until it ends, also when the login is gone and no longer in its \

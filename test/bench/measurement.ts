@@ -7,7 +7,7 @@ import { freePort } from '../support/free-port.ts';
 import { startHost, type TestHost } from '../support/host/host.ts';
 import { Exporter, exporterHindrance, exporterVersion } from './postgres-exporter.ts';
 import type { Goal, Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { median, runInterleaved, timed } from './rounds.ts';
 
 const DATABASES = 200;
 const ACTIVE = DATABASES / 20;
@@ -54,7 +54,7 @@ export async function measureMeasurement(signal: AbortSignal): Promise<Report> {
     await exporter?.start(servers.settings);
     let sized = 0;
     let statements = 0;
-    const times = await byTurns<string>(ROUNDS, {
+    const times = await runInterleaved<string>(ROUNDS, {
       [OWN]: async () => {
         await write();
         const counted = countStatements();

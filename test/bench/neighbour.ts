@@ -6,7 +6,7 @@ import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, makeBareClone } from './bare-clone.ts';
 import { filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
-import { byTurns, median, type Notes, note } from './rounds.ts';
+import { addSample, median, runInterleaved, type Series } from './rounds.ts';
 import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 8 * 2 ** 30;
@@ -56,10 +56,10 @@ async function measure(stack: Stack): Promise<Report> {
   };
   try {
     const began = performance.now();
-    const medians: Notes = {};
-    const lasted: Notes = {};
+    const medians: Series = {};
+    const lasted: Series = {};
     const judge = (name: string, times: number[]) => {
-      note(medians, name, median(times));
+      addSample(medians, name, median(times));
       return percentile(times, 0.99);
     };
     /** The neighbour's 99th percentile while `action` runs, some times; `undo` is outside of the windows. */
@@ -72,7 +72,7 @@ async function measure(stack: Stack): Promise<Report> {
           await action();
           const end = performance.now();
           times.push(...loads.neighbour.since(start, end).times);
-          note(lasted, name, end - start);
+          addSample(lasted, name, end - start);
           await undo();
           await sleep(SETTLE_MS);
         }
@@ -101,7 +101,7 @@ async function measure(stack: Stack): Promise<Report> {
         await sleep(RELOAD_MS);
       }),
     };
-    const p99 = await byTurns(ROUNDS, cases, medians, lasted);
+    const p99 = await runInterleaved(ROUNDS, cases, medians, lasted);
     const { transactions, failures } = loads.neighbour.since(began);
     return {
       title: 'A neighbour beside clones',

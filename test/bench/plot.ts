@@ -55,7 +55,7 @@ function lines(caption: string, rows: Record<string, number[]>, top: number): st
 }
 
 /** Every sample of the report as an SVG picture. */
-export function renderPlot({ title, times = {}, counts = {}, courses = {} }: Report): string {
+export function renderPlot({ title, times = {}, counts = {}, timeSeries = {} }: Report): string {
   const inMilliseconds = Object.entries(times).map(([caption, rows]) => [`${caption}, ms`, rows] as const);
   const parts: string[] = [];
   let top = 8;
@@ -63,7 +63,7 @@ export function renderPlot({ title, times = {}, counts = {}, courses = {} }: Rep
     parts.push(...strips(caption, rows, top));
     top += HEAD + Object.keys(rows).length * ROW;
   }
-  for (const [caption, rows] of Object.entries(courses)) {
+  for (const [caption, rows] of Object.entries(timeSeries)) {
     parts.push(...lines(caption, rows, top));
     top += HEAD + Object.keys(rows).length * COURSE_ROW;
   }

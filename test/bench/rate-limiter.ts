@@ -1,7 +1,7 @@
 import { SETTINGS, startWorker } from '../support/worker/worker.ts';
 import { bundlePeer, installPeers, peerVersions } from './peers.ts';
 import type { Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { median, runInterleaved, timed } from './rounds.ts';
 
 const ROUNDS = 11;
 const REQUESTS = 400;
@@ -43,12 +43,15 @@ export async function measureRateLimiter(signal: AbortSignal): Promise<Report> {
     const timeOf = (side: Side) => () => timed(() => run(`/${side}/reads/client`, AT_ONCE));
     const overAdmission = (side: Side) => async () =>
       (await run(`/${side}/writes/${crypto.randomUUID()}`, REQUESTS)) - ALLOWED;
-    const times = await byTurns(ROUNDS, {
+    const times = await runInterleaved(ROUNDS, {
       ours: timeOf('ours'),
       theirs: timeOf('theirs'),
       none: timeOf('none'),
     });
-    const over = await byTurns(ROUNDS, { ours: overAdmission('ours'), theirs: overAdmission('theirs') });
+    const over = await runInterleaved(ROUNDS, {
+      ours: overAdmission('ours'),
+      theirs: overAdmission('theirs'),
+    });
     return {
       title: 'Rate limiter',
       method: METHOD,

@@ -29,7 +29,7 @@ export interface Report {
   /** Tables of how many, in the same form. */
   counts?: Record<string, Record<string, number[]>>;
   /** Values in equal steps of time, which are drawn as lines and have no table: caption → row → values. */
-  courses?: Record<string, Record<string, number[]>>;
+  timeSeries?: Record<string, Record<string, number[]>>;
 }
 
 export const isMet = ({ measured, limit, atLeast }: Goal) =>
@@ -51,7 +51,7 @@ export function renderReport(report: Report): string {
     `# ${title}`,
     method,
     table(['setting', ''], Object.entries(setting)),
-    table(['goal', 'measured', 'limit', 'measured ÷ limit', ''], goals.map(judged)),
+    table(['goal', 'measured', 'limit', 'measured ÷ limit', ''], goals.map(goalCells)),
     ...(findings ? [findings] : []),
     ...Object.entries(times).flatMap(([caption, rows]) => [
       `${caption}, in milliseconds:`,
@@ -73,7 +73,7 @@ const samplesTable = (rows: Record<string, number[]>) =>
   );
 
 /** The cells of a goal: its name, measured, limit, measured ÷ limit, verdict. */
-export function judged(goal: Goal): string[] {
+export function goalCells(goal: Goal): string[] {
   const { name, measured, limit, atLeast, unit } = goal;
   const found = [name, `${measured.toFixed(2)} ${unit}`];
   if (limit === null) return [...found, '', '', 'not judged'];

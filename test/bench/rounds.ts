@@ -2,9 +2,9 @@
 export type Samples<Case extends string> = Record<Case, number[]>;
 
 /** What cases note beside their samples: row → values. */
-export type Notes = Record<string, number[]>;
+export type Series = Record<string, number[]>;
 
-export function note(notes: Notes, row: string, value: number): void {
+export function addSample(notes: Series, row: string, value: number): void {
   notes[row] ??= [];
   notes[row].push(value);
 }
@@ -15,10 +15,10 @@ export function note(notes: Notes, row: string, value: number): void {
  * @param cases what is measured; each is told its name, and says itself what it came to
  * @param notes what the first round noted there is forgotten as well
  */
-export async function byTurns<Case extends string>(
+export async function runInterleaved<Case extends string>(
   rounds: number,
   cases: Record<Case, (name: NoInfer<Case>) => Promise<number>>,
-  ...notes: Notes[]
+  ...notes: Series[]
 ): Promise<Samples<Case>> {
   const names = Object.keys(cases) as Case[];
   const samples = Object.fromEntries(names.map((name) => [name, [] as number[]])) as Samples<Case>;

@@ -8,13 +8,13 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { enrol } from '../../agent/link/enrol.ts';
 import { runLink } from '../../agent/link/run-link.ts';
 import { Api } from '../support/api.ts';
-import { throughput } from '../support/crowd.ts';
 import { connect } from '../support/database.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
+import { throughput } from '../support/throughput.ts';
 import { startLinkGateway } from '../support/worker/link-gateway.ts';
 import type { Goal, Report } from './report.ts';
-import { byTurns, median, type Samples, timed } from './rounds.ts';
+import { median, runInterleaved, type Samples, timed } from './rounds.ts';
 import { serverVersions } from './xfs-stack.ts';
 
 const ROUNDS = 9;
@@ -95,7 +95,7 @@ async function measurePages(signal: AbortSignal) {
       });
     const client = await connect(direct_url);
     try {
-      const pages = await byTurns(ROUNDS, {
+      const pages = await runInterleaved(ROUNDS, {
         page: get(`${path}/branches/main/tables/item/rows?limit=${PAGE}`),
         'pg, connected': sample(signal, () => client.query(SAME_ROWS)),
         'pg, connecting': sample(signal, async () => {
@@ -184,7 +184,7 @@ async function measureLink(signal: AbortSignal) {
     };
     const link = `/calls/link/${host_id}`;
     const http = `/calls/http/${(server.address() as AddressInfo).port}`;
-    return await byTurns(ROUNDS, {
+    return await runInterleaved(ROUNDS, {
       link: asked(link, CLIENTS),
       HTTP: asked(http, CLIENTS),
       'link, one client': asked(link, 1),

@@ -5,7 +5,7 @@ import { measureAgentMemory } from './agent-memory.ts';
 import { measureBusyMain } from './busy-main.ts';
 import { measureConnectionLimits } from './connection-limits.ts';
 import { measureCopyOnWrite } from './copy-on-write.ts';
-import { measureCpuTold } from './cpu-told.ts';
+import { measureCpuAccounting } from './cpu-accounting.ts';
 import { measureCreationThroughput } from './creation-throughput.ts';
 import { measureDeepPages } from './deep-pages.ts';
 import { measureEdgeLatency } from './edge-latency.ts';
@@ -42,7 +42,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   neighbour: { hindrance: xfsHindrance, measure: measureNeighbour },
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
-  'cpu-told': { hindrance: () => null, measure: measureCpuTold },
+  'cpu-accounting': { hindrance: () => null, measure: measureCpuAccounting },
   load: {
     hindrance: xfsHindrance,
     measure: (signal, { minutes }) => measureLoad(signal, minutes),

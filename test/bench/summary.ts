@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { FOLDER, judged, type Report, table } from './report.ts';
+import { FOLDER, goalCells, type Report, table } from './report.ts';
 
 const HEAD = `# Benchmarks
 
@@ -16,7 +16,7 @@ export function writeSummary(): void {
     .flatMap((file) => {
       const { title, setting = {}, goals }: Report = JSON.parse(readFileSync(join(FOLDER, file), 'utf8'));
       const page = `[${title}](${file.replace('.json', '.md')})`;
-      return goals.map((goal) => [page, ...judged(goal), setting['load at the beginning'] ?? '']);
+      return goals.map((goal) => [page, ...goalCells(goal), setting['load at the beginning'] ?? '']);
     });
   const head = ['part', 'goal', 'measured', 'limit', 'measured ÷ limit', '', 'load'];
   writeFileSync(join(FOLDER, 'README.md'), `${HEAD}\n\n${table(head, rows)}\n`);

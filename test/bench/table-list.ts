@@ -7,7 +7,7 @@ import { freePort } from '../support/free-port.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { installPeers, peerFile, peerVersions } from './peers.ts';
 import type { Goal, Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { median, runInterleaved, timed } from './rounds.ts';
 import { serverVersions } from './xfs-stack.ts';
 
 const PEER = '@supabase/postgres-meta';
@@ -38,7 +38,7 @@ export async function measureTableList(signal: AbortSignal): Promise<Report> {
       const authorization = `Bearer ${await stack.token()}`;
       const askPeer = (columns: boolean) => () =>
         ask<unknown[]>(`${peer.url}/tables?included_schemas=public&include_columns=${columns}`, signal);
-      const times = await byTurns(ROUNDS, {
+      const times = await runInterleaved(ROUNDS, {
         ours: timedList(async () => {
           const { tables } = await ask<{ tables: unknown[] }>(url, signal, { authorization });
           return tables;

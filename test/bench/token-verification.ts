@@ -2,7 +2,7 @@ import { newSigner, startProvider } from '../support/sign-in/provider.ts';
 import type { VerificationOrder } from '../support/worker/verification-worker.ts';
 import { bundle, startWorker } from '../support/worker/worker.ts';
 import type { Goal, Report } from './report.ts';
-import { byTurns, median, timed } from './rounds.ts';
+import { median, runInterleaved, timed } from './rounds.ts';
 
 const ROUNDS = 11;
 const TOKENS = 50;
@@ -45,7 +45,7 @@ export async function measureTokenVerification(signal: AbortSignal): Promise<Rep
       const tokens = await Promise.all(Array.from({ length: TOKENS }, (_, n) => signer.token(claims(n))));
       await post({ way: 'prepare', times: 1, tokens, paserk: signer.entry.public_key });
     };
-    const times = await byTurns(ROUNDS, {
+    const times = await runInterleaved(ROUNDS, {
       'gateway, cold': async () => {
         await newTokens();
         return verify('gateway')();

@@ -15,15 +15,15 @@ import {
 } from '../support/host/access-table.ts';
 import {
   callOperation,
+  createResources,
   type Ids,
-  makeThings,
-  OF_ANYBODY,
-  OF_THE_PLATFORM,
-  OF_THE_SECOND_STEP,
-  OF_THE_SIGNED_IN,
-  OF_USERS,
   OPERATIONS,
   type Operation,
+  PLATFORM_OPERATIONS,
+  PRE_AUTH_OPERATIONS,
+  PUBLIC_OPERATIONS,
+  SIGNED_IN_OPERATIONS,
+  USER_OPERATIONS,
 } from '../support/operations.ts';
 import { ownTokens } from '../support/sign-in/own-tokens.ts';
 import { expectSameAnswer } from '../support/sign-in/same-response.ts';
@@ -69,7 +69,7 @@ beforeAll(async () => {
     await api.get('/api/v1/projects');
     callers.set(named({ user, role, scope }), api);
   }
-  for (const user of Object.keys(USERS) as User[]) things[user] = await makeThings(ownerApi(user));
+  for (const user of Object.keys(USERS) as User[]) things[user] = await createResources(ownerApi(user));
   otherOfAda = (await ownerApi('ada').project('Other')).id;
 });
 afterAll(() => stack?.stop());
@@ -109,19 +109,19 @@ describe('the battery', () => {
     ];
     const agents = ['enrolHost', 'openLink'];
     const description = ['getDescription', 'readDescription'];
-    expect(OF_ANYBODY.map(({ id }) => id)).toEqual([...health, ...signIn, ...agents, ...description]);
+    expect(PUBLIC_OPERATIONS.map(({ id }) => id)).toEqual([...health, ...signIn, ...agents, ...description]);
   });
 
   test('has what needs less than a row of the permission table, which is this', () => {
-    expect(OF_THE_SIGNED_IN.map(({ id }) => id)).toEqual(['signOut', 'getMe']);
-    for (const { path } of OF_THE_SECOND_STEP) expect(path).toMatch(/^\/api\/v1\/auth\/2fa\//);
+    expect(SIGNED_IN_OPERATIONS.map(({ id }) => id)).toEqual(['signOut', 'getMe']);
+    for (const { path } of PRE_AUTH_OPERATIONS) expect(path).toMatch(/^\/api\/v1\/auth\/2fa\//);
   });
 
   test('finds the platform where the pipeline asks for its secret', () => {
-    for (const { path } of OF_THE_PLATFORM) expect(path).toMatch(/^\/platform\/v1\//);
+    for (const { path } of PLATFORM_OPERATIONS) expect(path).toMatch(/^\/platform\/v1\//);
   });
 
-  test.each(OF_USERS)('$id has its row, and the row fits what it does', (operation) => {
+  test.each(USER_OPERATIONS)('$id has its row, and the row fits what it does', (operation) => {
     const { action, reaches: roles, scope, method, ids } = operation;
     expect(requirement(action as Action)).toEqual({ roles, scope });
     if (method !== 'GET') {
@@ -182,24 +182,26 @@ describe('tokens of our own', () => {
 
   test('are good where they belong, so it is not for something else that they are refused', async () => {
     const bearer = apiWith(await GOOD.access());
-    for (const operation of [...OF_USERS, ...OF_THE_SIGNED_IN].filter(({ method }) => method === 'GET')) {
+    for (const operation of [...USER_OPERATIONS, ...SIGNED_IN_OPERATIONS].filter(
+      ({ method }) => method === 'GET',
+    )) {
       expect((await callOperation(bearer, operation, things.ada)).status, operation.id).toBe(200);
     }
-    for (const operation of OF_THE_SECOND_STEP.filter(({ id }) => id === 'setUpSecondFactor')) {
+    for (const operation of PRE_AUTH_OPERATIONS.filter(({ id }) => id === 'setUpSecondFactor')) {
       expect((await callOperation(apiWith(await GOOD.pre_auth()), operation, {})).status).toBe(200);
     }
   });
 });
 
-test.each(OF_THE_SIGNED_IN)('$id: anything but an access token → 401', (operation) =>
+test.each(SIGNED_IN_OPERATIONS)('$id: anything but an access token → 401', (operation) =>
   expectClosed(operation, 'access'),
 );
 
-test.each(OF_THE_SECOND_STEP)('$id: anything but a pre-auth token → 401', (operation) =>
+test.each(PRE_AUTH_OPERATIONS)('$id: anything but a pre-auth token → 401', (operation) =>
   expectClosed(operation, 'pre_auth'),
 );
 
-describe.each(OF_USERS)('$id', (operation) => {
+describe.each(USER_OPERATIONS)('$id', (operation) => {
   test('anything but an access token → 401', () => expectClosed(operation, 'access'));
 
   test('a token without a tenant → 403', async () => {
@@ -254,7 +256,7 @@ describe.each(OF_USERS)('$id', (operation) => {
   );
 });
 
-describe.each(OF_USERS.filter(({ ids }) => ids.length > 1))('$id', (operation) => {
+describe.each(USER_OPERATIONS.filter(({ ids }) => ids.length > 1))('$id', (operation) => {
   test('a thing of one project is unknown under another', async () => {
     const call = (ids: Ids) => callOperation(ownerApi('ada'), operation, { ...ids, project_id: otherOfAda });
     await writingNothing(async () => {
@@ -275,7 +277,7 @@ const FROM_OUTSIDE: readonly Caller[] = [
   { user: 'colleague', role: 'operator', scope: 'write' },
 ];
 
-describe.each(OF_USERS.filter(({ references }) => references.length > 0))('$id', (operation) => {
+describe.each(USER_OPERATIONS.filter(({ references }) => references.length > 0))('$id', (operation) => {
   describe.each(operation.references)('$name in its $place', (reference) => {
     test.each(FROM_OUTSIDE.filter(({ role }) => operation.reaches[role]))(
       "to $user as $role Ada's is an unknown one",
@@ -291,7 +293,7 @@ describe.each(OF_USERS.filter(({ references }) => references.length > 0))('$id',
   });
 });
 
-describe.each(OF_THE_PLATFORM)('$id', (operation) => {
+describe.each(PLATFORM_OPERATIONS)('$id', (operation) => {
   let ids: Ids;
 
   beforeAll(async () => {

@@ -2,15 +2,15 @@ import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
-import { type Answer, Api } from '../support/api.ts';
+import { Api, type ApiResponse } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import {
   callOperation,
+  createResources,
   type Ids,
-  makeThings,
-  OF_THE_PLATFORM,
-  OF_USERS,
   type Operation,
+  PLATFORM_OPERATIONS,
+  USER_OPERATIONS,
 } from '../support/operations.ts';
 import { secretsIn } from '../support/sign-in/found-secrets.ts';
 import { contentOfD1, readD1, type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
@@ -60,7 +60,7 @@ async function readPasswords(maker: Api, { project_id = '', branch_id = '' }: Id
   }
 }
 
-function expectDone(operation: Operation, { status, headers, body }: Answer): void {
+function expectDone(operation: Operation, { status, headers, body }: ApiResponse): void {
   expect([200, 201, 202, 204], `${operation.id}: ${JSON.stringify(body)}`).toContain(status);
   requestIds.push(headers.get('x-request-id') ?? '');
 }
@@ -72,7 +72,7 @@ describe.each(Object.entries(DRIVERS))('%s', (who, options) => {
   beforeAll(async () => {
     const maker = await apiOf(`maker for ${who}`, { ...MAKER, role: 'operator' });
     api = await apiOf(who, options);
-    things = await makeThings(maker);
+    things = await createResources(maker);
     await readPasswords(maker, things);
     sealed.push(
       ...readD1<{ sealed_password: string }>('select sealed_password from branch_credentials').map(
@@ -81,13 +81,13 @@ describe.each(Object.entries(DRIVERS))('%s', (who, options) => {
     );
   });
 
-  const permitted = OF_USERS.filter(({ reaches }) => reaches[options.role ?? '']);
+  const permitted = USER_OPERATIONS.filter(({ reaches }) => reaches[options.role ?? '']);
   test.each(inOrder(permitted))('may $method $path', async (operation) => {
     expectDone(operation, await callOperation(api, operation, things));
   });
 });
 
-test.each(inOrder(OF_THE_PLATFORM))('the platform may $method $path', async (operation) => {
+test.each(inOrder(PLATFORM_OPERATIONS))('the platform may $method $path', async (operation) => {
   const platform = new Api(url, PLATFORM_SECRET);
   const maker = await apiOf('maker for the platform', { ...MAKER, role: 'operator' });
   const hosts = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Method } from '../../shared/protocol/operations.ts';
-import type { Answer, BranchBody } from '../support/api.ts';
+import type { ApiResponse, BranchBody } from '../support/api.ts';
 import { FaultStage, insist } from '../support/stack/fault-stage.ts';
 import { afterReply } from '../support/stack/moments.ts';
 
@@ -71,7 +71,7 @@ test.each(['agent', 'gateway'] as const)(
 test('a deletion overtakes a creation: neither branch nor event of its making', async () => {
   const project = await stage.api.project('Overtaken');
   const path = `/api/v1/projects/${project.id}/branches`;
-  let created = Promise.resolve<Answer<BranchBody> | null>(null);
+  let created = Promise.resolve<ApiResponse<BranchBody> | null>(null);
   await stage.reach(afterReply('prove', 'branch.prove'), () => {
     created = stage.api.post<BranchBody>(path, { branch_name: 'overtaken' });
     return created;

@@ -7,7 +7,7 @@ import { rulesFolder } from '../../agent/settings.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
 import { Api } from '../support/api.ts';
-import { checkAnswer, DESCRIPTION } from '../support/contract.ts';
+import { checkResponse, DESCRIPTION } from '../support/contract.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { socketsOf } from '../support/host/host-session.ts';
@@ -15,15 +15,15 @@ import {
   type Caller,
   type HostileRequest,
   hostileRequests,
-  type Things,
+  type Resources,
 } from '../support/hostile-requests.ts';
 import { OPERATIONS } from '../support/operations.ts';
-import { takePicture } from '../support/picture.ts';
 import { RawClient } from '../support/raw-request.ts';
 import { violations } from '../support/records/invariants.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { ownTokens } from '../support/sign-in/own-tokens.ts';
 import { PASSWORD, signUp } from '../support/sign-in/sign-in.ts';
+import { takeSnapshot } from '../support/snapshot.ts';
 import { type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
 import { type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
@@ -54,7 +54,7 @@ const NOTES = `
 const devDir = temporaryFolder();
 const logs = devFolder(devDir).logs;
 let stack: Stack;
-let things: Things;
+let things: Resources;
 let bearers: Record<Caller, () => Promise<string> | string | null>;
 /** Operations that did what they were asked to. */
 const done = new Set<string>();
@@ -120,7 +120,7 @@ async function bearersOf(platformSecret: string, account: string): Promise<typeo
 }
 
 /** Things to name in requests. The host is one that never enrols: of the real one nothing is to be changed. */
-async function makeThings(api: Api, platform: Api): Promise<Things> {
+async function makeThings(api: Api, platform: Api): Promise<Resources> {
   const { id: project, main_branch } = await api.project('Stormy');
   const made = await api.branch(project, 'made');
   await query((await api.credentials(project, 'made')).direct_url, NOTES);
@@ -208,7 +208,7 @@ async function faultOf(client: RawClient, request: HostileRequest, permitted: nu
     const { status } = answer;
     statuses.set(status, (statuses.get(status) ?? 0) + 1);
     if (status < 400) done.add(request.operation);
-    checkAnswer(answer);
+    checkResponse(answer);
     return status >= 500 && !permitted.includes(status) ? `${status} ${answer.bodyText}` : null;
   } catch (error) {
     return String(error);
@@ -268,7 +268,7 @@ test('records and host agree when it is over', async () => {
     dataDir: data_dir,
     rulesDir: rulesFolder({ STATE_DIR: hostFolder(host_dir, {}).state }),
   };
-  await eventually(async () => expect(violations(await takePicture(sources))).toEqual([]), 60);
+  await eventually(async () => expect(violations(await takeSnapshot(sources))).toEqual([]), 60);
 });
 
 test('no log tells of a fault within', () => {

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
-import { callOperation, type Ids, makeThings, OPERATIONS } from '../support/operations.ts';
+import { callOperation, createResources, type Ids, OPERATIONS } from '../support/operations.ts';
 import { ownTokens } from '../support/sign-in/own-tokens.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
@@ -26,7 +26,7 @@ beforeAll(async () => {
   const api = new Api(stack.url, token);
   const platform = new Api(stack.url, platformSecret);
   const { body: listed } = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
-  ids = { ...(await makeThings(api)), host_id: listed.hosts[0]?.id ?? '' };
+  ids = { ...(await createResources(api)), host_id: listed.hosts[0]?.id ?? '' };
 });
 afterAll(() => stack?.stop());
 

@@ -4,7 +4,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { beforeAll, describe, expect, inject, onTestFinished, test } from 'vitest';
 import { Api } from '../support/api.ts';
-import { checkAnswer } from '../support/contract.ts';
+import { checkResponse } from '../support/contract.ts';
 import { Browser, type Page } from '../support/sign-in/browser.ts';
 import { readStackFile } from '../support/stack/started-stack.ts';
 
@@ -41,7 +41,7 @@ async function signInAtProvider(browser: Browser, returnTo?: string, email = ADA
 async function read({ address, response }: Page) {
   const bodyText = await response.text();
   const { status, headers } = response;
-  checkAnswer({ method: 'GET', path: address.pathname + address.search, status, headers, bodyText });
+  checkResponse({ method: 'GET', path: address.pathname + address.search, status, headers, bodyText });
   expect(headers.get('cache-control')).toBe('no-store');
   return { status, body: JSON.parse(bodyText) as Record<string, string> };
 }

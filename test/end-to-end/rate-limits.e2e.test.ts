@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
-import { type Answer, Api, type ProjectBody } from '../support/api.ts';
+import { Api, type ApiResponse, type ProjectBody } from '../support/api.ts';
 import { ownTokens } from '../support/sign-in/own-tokens.ts';
 import { type Stack, startStack, UNMEASURED } from '../support/stack/stack.ts';
 import { contentOfD1, tokenOf as signedToken, type TokenOptions } from '../support/tenants.ts';
@@ -35,11 +35,11 @@ const rateOf = ({ headers }: { headers: Headers }) =>
 
 const secondsUntil = (reset: number) => reset - Date.now() / 1000;
 
-const atOnce = <B>(times: number, request: (n: number) => Promise<Answer<B>>) =>
+const atOnce = <B>(times: number, request: (n: number) => Promise<ApiResponse<B>>) =>
   Promise.all(Array.from({ length: times }, (_, n) => request(n)));
 
 /** How many answers there are of each status. */
-const statusesOf = (answers: readonly Answer[]) =>
+const statusesOf = (answers: readonly ApiResponse[]) =>
   Object.fromEntries(
     [...Map.groupBy(answers, ({ status }) => status)].map(([of, { length }]) => [of, length]),
   );

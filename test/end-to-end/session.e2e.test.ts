@@ -1,6 +1,6 @@
 import { UnsecuredJWT } from 'jose';
 import { describe, expect, inject, test } from 'vitest';
-import { type Answer, Api } from '../support/api.ts';
+import { Api, type ApiResponse } from '../support/api.ts';
 import { Browser } from '../support/sign-in/browser.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { ownTokens } from '../support/sign-in/own-tokens.ts';
@@ -31,7 +31,7 @@ async function renewed(refresh_token: string): Promise<TokenBody> {
   return body;
 }
 
-function expectRefused({ status, headers, body }: Answer<unknown>): void {
+function expectRefused({ status, headers, body }: ApiResponse<unknown>): void {
   expect([status, body]).toMatchObject([401, { error: 'REFRESH_TOKEN_WRONG' }]);
   expect(headers.get('www-authenticate')).toBe('Bearer error="invalid_token"');
 }

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { LOCAL_PASSWORD } from '../../dev/identity-provider/accounts.ts';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { type Sealed, unseal } from '../../edge/credentials/seal.ts';
-import { type Answer, Api } from '../support/api.ts';
+import { Api, type ApiResponse } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { Browser } from '../support/sign-in/browser.ts';
 import { codesIn, secretsIn } from '../support/sign-in/found-secrets.ts';
@@ -60,7 +60,7 @@ const TOKENS = ['access_token', 'refresh_token', 'pre_auth_token'] as const;
 type Tokens = Partial<Record<(typeof TOKENS)[number], string | null>>;
 
 /** Expects a status. @returns the body, whose tokens are added to the secrets */
-function expectStatus<B extends object>(status: number, response: Answer<B>): B {
+function expectStatus<B extends object>(status: number, response: ApiResponse<B>): B {
   expect(response.status, JSON.stringify(response.body)).toBe(status);
   requestIds.push(response.headers.get('x-request-id') ?? '');
   for (const name of TOKENS) {

@@ -4,14 +4,20 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
-import { callOperation, type Ids, makeThings, OF_THE_SIGNED_IN, OF_USERS } from '../support/operations.ts';
+import {
+  callOperation,
+  createResources,
+  type Ids,
+  SIGNED_IN_OPERATIONS,
+  USER_OPERATIONS,
+} from '../support/operations.ts';
 import { type Stack, startStack, UNMEASURED } from '../support/stack/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
 const TIMES = 25;
 /** It writes what it is asked for into the audit log (spec 4.3), on every call. */
 const AUDITED = 'getCredentials';
-const READS = [...OF_USERS, ...OF_THE_SIGNED_IN].filter(({ method }) => method === 'GET');
+const READS = [...USER_OPERATIONS, ...SIGNED_IN_OPERATIONS].filter(({ method }) => method === 'GET');
 const WARM_READS = READS.filter(({ id }) => id !== AUDITED);
 
 let stack: Stack;
@@ -22,7 +28,7 @@ let database: DatabaseSync;
 beforeAll(async () => {
   stack = await startStack({ env: UNMEASURED });
   api = new Api(stack.url, await stack.token());
-  ids = await makeThings(api);
+  ids = await createResources(api);
   const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
   database = new DatabaseSync(file, { readOnly: true });
 });

@@ -1,7 +1,7 @@
-import { type Answer, type Api, type Credentials, FROM_LOOPBACK } from '../support/api.ts';
-import type { Beside } from './carry.ts';
+import { type Api, type ApiResponse, type Credentials, FROM_LOOPBACK } from '../support/api.ts';
 import { codeOf, type Outcome, send } from './client.ts';
 import type { ModelActor, ModelBranch, ModelProject } from './model.ts';
+import type { Concurrent } from './operation-handler.ts';
 import type { Operation } from './schedule.ts';
 import type { Sessions } from './sessions.ts';
 
@@ -40,36 +40,36 @@ export class ActorRun {
   }
 
   /** Sends by as many clients at once as the operation says. */
-  send<B>(operation: Operation, request: () => Promise<Answer<B>>): Promise<Outcome<B>[]> {
+  send<B>(operation: Operation, request: () => Promise<ApiResponse<B>>): Promise<Outcome<B>[]> {
     const { persists, copies } = operation;
     const { signal } = this.context;
     return Promise.all(Array.from({ length: copies }, () => send(request, { persists, signal })));
   }
 
   /** The same, by one. */
-  async sendOnce<B>(operation: Operation, request: () => Promise<Answer<B>>): Promise<Outcome<B>> {
+  async sendOnce<B>(operation: Operation, request: () => Promise<ApiResponse<B>>): Promise<Outcome<B>> {
     const [outcome] = await this.send({ ...operation, copies: 1 }, request);
     if (!outcome) throw new Error('nothing was sent');
     return outcome;
   }
 
   /** The answers with this status, of those that decide; all others have to be lawful. */
-  answersWith<B>(
+  responsesWithStatus<B>(
     operation: Operation,
     outcomes: Outcome<B>[],
     status: number | readonly number[],
-    { deleted, moved, lawful = [] }: Beside & { lawful?: string[] },
-  ): Answer<B>[] {
+    { deleted, moved, lawful = [] }: Concurrent & { lawful?: string[] },
+  ): ApiResponse<B>[] {
     const allowed = [...lawful, ...(deleted || moved ? OVERTAKEN : [])];
     const wanted = [status].flat();
-    const good: Answer<B>[] = [];
-    for (const { answer } of outcomes) {
-      if (!answer) {
+    const good: ApiResponse<B>[] = [];
+    for (const { response } of outcomes) {
+      if (!response) {
         if (operation.persists) this.report(`${operation.kind}: no answer in time`);
-      } else if (wanted.includes(answer.status)) {
-        good.push(answer);
-      } else if (!allowed.includes(codeOf(answer))) {
-        this.report(`${operation.kind}: unexpected answer ${answer.status} ${codeOf(answer)}`);
+      } else if (wanted.includes(response.status)) {
+        good.push(response);
+      } else if (!allowed.includes(codeOf(response))) {
+        this.report(`${operation.kind}: unexpected answer ${response.status} ${codeOf(response)}`);
       }
     }
     return good;
@@ -79,15 +79,15 @@ export class ActorRun {
   async credentials(project: ModelProject, branch: ModelBranch): Promise<Credentials | null> {
     if (branch.credentials) return branch.credentials;
     const path = `/api/v1/projects/${project.id}/branches/${branch.id}/credentials`;
-    const { answer, tries } = await send(
+    const { response, tries } = await send(
       () => this.model.api.call<Credentials>('GET', path, { headers: FROM_LOOPBACK }),
       { persists: true, signal: this.context.signal },
     );
     branch.views.most += tries;
-    if (answer?.status !== 200) return null;
+    if (response?.status !== 200) return null;
     branch.views.least += 1;
-    branch.credentials = answer.body;
-    return answer.body;
+    branch.credentials = response.body;
+    return response.body;
   }
 
   /** @param when the service has said that they have ended, or they have when all is at rest, or nobody knows */
@@ -98,7 +98,7 @@ export class ActorRun {
   }
 
   /** To be called when everything is at rest. */
-  async judgeSessions(): Promise<void> {
+  async checkSessions(): Promise<void> {
     await Promise.all(this.#watches);
     await Promise.all(this.#watched.map(({ what, sessions }) => this.#judge(what, sessions)));
     await Promise.all(this.#opened.map((sessions) => sessions.close()));

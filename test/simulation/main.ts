@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { PLANT_NAMES, type PlantName } from './plants.ts';
-import { failureText, keepFailure, progressText, summaryText } from './report.ts';
+import { failureText, progressText, saveFailure, summaryText } from './report.ts';
 import { Schedule } from './schedule.ts';
 import { SHRINKING_TRIES, schedulesFrom, simulate } from './simulation.ts';
 
@@ -45,7 +45,7 @@ async function run(options: Options): Promise<boolean> {
     signal: interrupted.signal,
     onSchedule: (report) => say(progressText(report)),
     onShrinking: ({ seed }) => say(`shrinking the schedule of seed ${seed}`),
-    onFailure: (failure) => say(failureText(failure, keepFailure(options.failures, failure))),
+    onFailure: (failure) => say(failureText(failure, saveFailure(options.failures, failure))),
   });
   say(summaryText(summary));
   if (json) console.log(JSON.stringify(summary));

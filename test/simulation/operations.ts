@@ -1,16 +1,16 @@
 import { randomUUID } from 'node:crypto';
 import { DEFAULT_LIFESPAN } from '../../shared/branch/lifespan.ts';
 import {
-  type Answer,
+  type ApiResponse,
   type BranchBody,
   type Credentials,
   FROM_LOOPBACK,
   type ProjectBody,
 } from '../support/api.ts';
 import type { ActorRun } from './actor-run.ts';
-import { type Beside, type Carry, placeOf } from './carry.ts';
 import { codeOf } from './client.ts';
 import { type Existence, ModelBranch, ModelProject } from './model.ts';
+import { type Concurrent, findBranch, type OperationHandler } from './operation-handler.ts';
 import { deleteByApi, makeTable, writeByApi, writeBySql } from './row-operations.ts';
 import { HOME, MAIN, type Operation, type OperationKind } from './schedule.ts';
 import { Sessions } from './sessions.ts';
@@ -21,15 +21,15 @@ const keyed = () => ({ ...FROM_LOOPBACK, 'Idempotency-Key': randomUUID() });
 async function sameAgain<B extends { id: string }>(
   run: ActorRun,
   operation: Operation,
-  answers: Answer<B>[],
-  request: () => Promise<Answer<B>>,
+  answers: ApiResponse<B>[],
+  request: () => Promise<ApiResponse<B>>,
 ): Promise<B | null> {
   const [first] = answers;
   if (!first) return null;
   const ids = new Set(answers.map(({ body }) => body.id));
   if (operation.copies > 1 && operation.persists) {
-    const { answer } = await run.sendOnce(operation, request);
-    if (answer && answer.status < 300) ids.add(answer.body.id);
+    const { response } = await run.sendOnce(operation, request);
+    if (response && response.status < 300) ids.add(response.body.id);
   }
   if (ids.size > 1) run.report(`${operation.kind}: ${ids.size} things under one key`);
   return first.body;
@@ -39,24 +39,24 @@ async function sameAgain<B extends { id: string }>(
 async function remove(
   run: ActorRun,
   operation: Operation,
-  beside: Beside,
+  beside: Concurrent,
   thing: { existence: Existence },
   path: string,
-): Promise<Answer | null> {
+): Promise<ApiResponse | null> {
   const { api } = run.model;
   thing.existence = 'unknown';
   const outcome = await run.sendOnce(operation, () => api.delete(path));
-  const { answer, doubtful } = outcome;
+  const { response, doubtful } = outcome;
   const lawful = doubtful ? ['NOT_FOUND'] : [];
-  const [removed = null] = run.answersWith(operation, [outcome], [202, 204], { ...beside, lawful });
+  const [removed = null] = run.responsesWithStatus(operation, [outcome], [202, 204], { ...beside, lawful });
   // To a user that has moved meanwhile nothing of the former tenant is there.
-  const isGone = removed || (answer && codeOf(answer) === 'NOT_FOUND' && !beside.moved);
+  const isGone = removed || (response && codeOf(response) === 'NOT_FOUND' && !beside.moved);
   if (isGone) thing.existence = 'gone';
   else if (!doubtful) thing.existence = 'there';
   return removed;
 }
 
-const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
+const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
   async create_project(run, operation, beside) {
     const { api } = run.model;
     const project = new ModelProject();
@@ -64,7 +64,12 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
     const headers = keyed();
     const request = () => api.post<ProjectBody>('/api/v1/projects', { name: operation.project }, headers);
     const outcomes = await run.send(operation, request);
-    const made = await sameAgain(run, operation, run.answersWith(operation, outcomes, 201, beside), request);
+    const made = await sameAgain(
+      run,
+      operation,
+      run.responsesWithStatus(operation, outcomes, 201, beside),
+      request,
+    );
     if (!made) return;
     project.id = made.id;
     project.existence = 'there';
@@ -86,7 +91,7 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
 
   async create_branch(run, operation, beside) {
     const { api } = run.model;
-    const place = placeOf(run, { project: operation.project, branch: operation.source });
+    const place = findBranch(run, { project: operation.project, branch: operation.source });
     if (!place) return;
     const branch = new ModelBranch(DEFAULT_LIFESPAN);
     place.owner.branches.set(operation.branch, branch);
@@ -98,7 +103,7 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
     const outcomes = await run.send(operation, request);
     // A source that a fault holds in a transaction is busy for longer than a clone waits.
     const lawful = ['SOURCE_BUSY'];
-    const answers = run.answersWith(operation, outcomes, 201, { ...beside, lawful });
+    const answers = run.responsesWithStatus(operation, outcomes, 201, { ...beside, lawful });
     const made = await sameAgain(run, operation, answers, request);
     branch.rows = endClone();
     if (made) {
@@ -108,7 +113,7 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
   },
 
   async delete_branch(run, operation, beside) {
-    const place = placeOf(run, operation);
+    const place = findBranch(run, operation);
     if (!place) return;
     const { owner, branch } = place;
     const sessions = await Sessions.open(branch);
@@ -131,9 +136,9 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
     const request = () => api.post<{ id: string }>(path, { cidr }, headers);
     const outcomes = await run.send(operation, request);
     const lawful = before.length > 0 ? ['RULE_EXISTS'] : [];
-    const answers = run.answersWith(operation, outcomes, 201, { ...beside, lawful });
+    const answers = run.responsesWithStatus(operation, outcomes, 201, { ...beside, lawful });
     const made = await sameAgain(run, operation, answers, request);
-    const exists = outcomes.some(({ answer }) => answer && codeOf(answer) === 'RULE_EXISTS');
+    const exists = outcomes.some(({ response }) => response && codeOf(response) === 'RULE_EXISTS');
     if (exists) {
       for (const other of before) other.existence = 'there';
       return;
@@ -160,7 +165,7 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
 
   async rotate(run, operation, beside) {
     const { api } = run.model;
-    const place = placeOf(run, operation);
+    const place = findBranch(run, operation);
     if (!place) return;
     const { owner, branch } = place;
     const sessions = await Sessions.open(branch);
@@ -170,7 +175,10 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
     const path = `/api/v1/projects/${owner.id}/branches/${branch.id}/credentials/rotate`;
     const outcomes = await run.send(operation, () => api.call<Credentials>('POST', path, { headers }));
     // Every try of one request is charged, so that a stubborn client uses its five an hour up.
-    const answers = run.answersWith(operation, outcomes, 200, { ...beside, lawful: ['RATE_LIMITED'] });
+    const answers = run.responsesWithStatus(operation, outcomes, 200, {
+      ...beside,
+      lawful: ['RATE_LIMITED'],
+    });
     branch.rotations.most += 1;
     const [first] = answers;
     run.expectEnd('rotate', sessions, first ? 'now' : 'never');
@@ -184,14 +192,14 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
 
   async set_lifespan(run, operation, beside) {
     const { api } = run.model;
-    const place = placeOf(run, operation);
+    const place = findBranch(run, operation);
     if (!place) return;
     const { owner, branch } = place;
     const { lifespan } = operation;
     const path = `/api/v1/projects/${owner.id}/branches/${branch.id}`;
     branch.lifespan.ask(lifespan);
     const outcome = await run.sendOnce(operation, () => api.patch(path, { lifespan }));
-    const done = run.answersWith(operation, [outcome], 200, beside).length > 0;
+    const done = run.responsesWithStatus(operation, [outcome], 200, beside).length > 0;
     branch.lifespan.learn(lifespan, { done, doubtful: outcome.doubtful });
     branch.lifespanChanges.most += outcome.tries;
     if (done) branch.lifespanChanges.least += 1;
@@ -206,8 +214,8 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
     const tenant = model.tenantNamed(operation.to);
     const api = await context.newApi(model.email, tenant);
     const outcome = await run.sendOnce(operation, () => api.get('/api/v1/projects'));
-    if (outcome.answer?.status !== 200) {
-      run.report(`move_tenant: unexpected answer ${outcome.answer?.status}`);
+    if (outcome.response?.status !== 200) {
+      run.report(`move_tenant: unexpected answer ${outcome.response?.status}`);
       return;
     }
     model.tenant = tenant;
@@ -215,8 +223,8 @@ const OPERATIONS: { [Kind in OperationKind]: Carry<Kind> } = {
   },
 };
 
-export const carryOut = (run: ActorRun, operation: Operation, beside: Beside): Promise<void> =>
-  (OPERATIONS[operation.kind] as (...all: [ActorRun, Operation, Beside]) => Promise<void>)(
+export const runOperation = (run: ActorRun, operation: Operation, beside: Concurrent): Promise<void> =>
+  (OPERATIONS[operation.kind] as (...all: [ActorRun, Operation, Concurrent]) => Promise<void>)(
     run,
     operation,
     beside,

@@ -38,7 +38,7 @@ export function summaryText(summary: Summary): string {
 }
 
 /** Keeps the schedule of a failure, shrunk if it was. @returns the file */
-export function keepFailure(folder: string, { report, schedule, shrunk }: Failure): string {
+export function saveFailure(folder: string, { report, schedule, shrunk }: Failure): string {
   mkdirSync(folder, { recursive: true });
   const file = join(folder, `seed-${report.seed}.json`);
   writeFileSync(file, `${JSON.stringify(shrunk?.schedule ?? schedule, null, 2)}\n`);

@@ -3,8 +3,8 @@ import type pg from 'pg';
 import { FROM_LOOPBACK } from '../support/api.ts';
 import { connect } from '../support/database.ts';
 import type { ActorRun } from './actor-run.ts';
-import { type Carry, placeOf } from './carry.ts';
 import type { ModelBranch, ModelProject } from './model.ts';
+import { findBranch, type OperationHandler } from './operation-handler.ts';
 import { MAIN, type Operation } from './schedule.ts';
 
 export const TABLE = 'book';
@@ -62,16 +62,16 @@ async function insist(
   }
 }
 
-export const makeTable: Carry<'make_table'> = async (run, operation) => {
-  const place = placeOf(run, { project: operation.project, branch: MAIN });
+export const makeTable: OperationHandler<'make_table'> = async (run, operation) => {
+  const place = findBranch(run, { project: operation.project, branch: MAIN });
   if (!place) return;
   const sql = `create table if not exists ${TABLE} (id int primary key, title text)`;
   const { done } = await insist(run, operation, place, 'direct_url', sql);
   place.owner.hasTable = done;
 };
 
-export const writeBySql: Carry<'write_by_sql'> = async (run, operation) => {
-  const place = placeOf(run, operation);
+export const writeBySql: OperationHandler<'write_by_sql'> = async (run, operation) => {
+  const place = findBranch(run, operation);
   if (!place?.owner.hasTable) return;
   const { branch } = place;
   const { row, value } = operation;
@@ -84,8 +84,8 @@ export const writeBySql: Carry<'write_by_sql'> = async (run, operation) => {
 const rowsPath = (projectId: string, branchId: string) =>
   `/api/v1/projects/${projectId}/branches/${branchId}/tables/${TABLE}/rows`;
 
-export const writeByApi: Carry<'write_by_api'> = async (run, operation, beside) => {
-  const place = placeOf(run, operation);
+export const writeByApi: OperationHandler<'write_by_api'> = async (run, operation, beside) => {
+  const place = findBranch(run, operation);
   if (!place?.owner.hasTable) return;
   const { api } = run.model;
   const { owner, branch } = place;
@@ -94,12 +94,12 @@ export const writeByApi: Carry<'write_by_api'> = async (run, operation, beside) 
   branch.row(row).ask(value);
   const body = { primary_key: 'id', id: row, column: 'title', value };
   const outcome = await run.sendOnce(operation, () => api.patch(rowsPath(owner.id, branch.id), body));
-  const done = run.answersWith(operation, [outcome], 200, { ...beside, lawful }).length > 0;
+  const done = run.responsesWithStatus(operation, [outcome], 200, { ...beside, lawful }).length > 0;
   branch.row(row).learn(value, { done, doubtful: outcome.doubtful });
 };
 
-export const deleteByApi: Carry<'delete_by_api'> = async (run, operation, beside) => {
-  const place = placeOf(run, operation);
+export const deleteByApi: OperationHandler<'delete_by_api'> = async (run, operation, beside) => {
+  const place = findBranch(run, operation);
   if (!place?.owner.hasTable) return;
   const { api } = run.model;
   const { owner, branch } = place;
@@ -108,6 +108,6 @@ export const deleteByApi: Carry<'delete_by_api'> = async (run, operation, beside
   const outcome = await run.sendOnce(operation, () =>
     api.call('DELETE', rowsPath(owner.id, branch.id), { body, headers: FROM_LOOPBACK }),
   );
-  const done = run.answersWith(operation, [outcome], 200, beside).length > 0;
+  const done = run.responsesWithStatus(operation, [outcome], 200, beside).length > 0;
   branch.row(operation.row).learn(null, { done, doubtful: outcome.doubtful });
 };

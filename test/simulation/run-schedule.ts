@@ -1,14 +1,14 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api, type ProjectBody } from '../support/api.ts';
-import { takePicture } from '../support/picture.ts';
 import { violations as disagreements } from '../support/records/invariants.ts';
+import { takeSnapshot } from '../support/snapshot.ts';
 import { ActorRun, type RunContext } from './actor-run.ts';
+import { injectFaults } from './inject-faults.ts';
 import { ModelActor } from './model.ts';
-import { carryOut } from './operations.ts';
+import { runOperation } from './operations.ts';
 import { checkPromises } from './promises.ts';
 import type { Operation, Schedule } from './schedule.ts';
 import type { Stage } from './stage.ts';
-import { strikeFaults } from './strike-faults.ts';
 import { Trail } from './trail.ts';
 
 /** Promised from the end of the last fault on. */
@@ -54,7 +54,7 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   const work = Promise.all(
     runs.map((run, place) => carryOutGroups(run, schedule.actors[place]?.groups ?? [])),
   ).finally(() => worked.abort());
-  const struck = await strikeFaults(stage, schedule.faults, trail, worked.signal);
+  const struck = await injectFaults(stage, schedule.faults, trail, worked.signal);
   const lastFaultOver = Date.now();
   const deadline = lastFaultOver + AT_REST_WITHIN_MS;
   const outOfPatience = setTimeout(() => patience.abort(), AT_REST_WITHIN_MS);
@@ -70,8 +70,8 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   if (begun > allowed && !isFull) found.push(`double clones: ${begun} were begun, ${allowed} were wanted`);
   if (left.length === 0) {
     for (const run of runs) {
-      await run.judgeSessions();
-      await checkPromises(run, trail.keptAsFailed(), started);
+      await run.checkSessions();
+      await checkPromises(run, trail.permanentlyFailed(), started);
       trail.check(run);
     }
   }
@@ -95,7 +95,7 @@ async function carryOutGroups(run: ActorRun, groups: Operation[][]): Promise<voi
         const deleted = group.some((other) => deletes(other, operation));
         const moved = group.some(({ kind }) => kind === 'move_tenant');
         try {
-          await carryOut(run, operation, { deleted, moved });
+          await runOperation(run, operation, { deleted, moved });
         } catch (error) {
           // An answer that is not as the API describes it, for one.
           run.report(`${operation.kind}: ${(error as Error).message}`);
@@ -130,8 +130,8 @@ async function untilAtRest(stage: Stage, trail: Trail, deadline: number): Promis
 }
 
 async function disagreementsOf(stage: Stage, trail: Trail): Promise<string[]> {
-  const { records, host } = await takePicture(stage.sources);
-  const failed = trail.keptAsFailed();
+  const { records, host } = await takeSnapshot(stage.sources);
+  const failed = trail.permanentlyFailed();
   const isLeft = ({ id, status }: { id: string; status: string }) => !(status === 'failed' && failed.has(id));
   const projects = records.projects.filter(isLeft);
   const branches = records.branches.filter(isLeft);

@@ -6,7 +6,7 @@ import { hostFolder } from '../../dev/stack/host-folder.ts';
 import { PART_NAMES, type PartName } from '../../dev/stack/programs.ts';
 import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
-import type { Sources } from '../support/picture.ts';
+import type { Sources } from '../support/snapshot.ts';
 import { AgentClock } from '../support/stack/agent-clock.ts';
 import { childrenOf, crash, partOf, type Victim } from '../support/stack/crash.ts';
 import { LinkProxy } from '../support/stack/link-proxy.ts';
@@ -107,12 +107,12 @@ export class Stage {
   }
 
   /** Starts what has ended. */
-  async allUp(): Promise<void> {
-    await Promise.all(PART_NAMES.map((part) => this.up(part)));
+  async startAll(): Promise<void> {
+    await Promise.all(PART_NAMES.map((part) => this.startPart(part)));
   }
 
   /** Starts the part, if it has ended. A server whose orphans still use its memory does not start at once. */
-  up(part: PartName): Promise<void> {
+  startPart(part: PartName): Promise<void> {
     return eventually(() => this.stack.start(part), UP_WITHIN_S);
   }
 

@@ -54,13 +54,13 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
   clock: async (stage, { ahead_s }) => {
     await stage.kill('agent');
     stage.agentClock.set(ahead_s);
-    await stage.up('agent');
+    await stage.startPart('agent');
     return () => stage.agentClock.set(0);
   },
 };
 
 /** Strikes, and takes it back when its time is over. @returns whether this machine can do that */
-export async function strikeFor(stage: Stage, strike: Strike): Promise<{ over: Promise<void> } | null> {
+export async function inject(stage: Stage, strike: Strike): Promise<{ over: Promise<void> } | null> {
   const act = STRIKES[strike.kind] as (stage: Stage, strike: Strike) => Promise<Undo | null>;
   const undo = await act(stage, strike);
   if (!undo) return null;
@@ -68,5 +68,5 @@ export async function strikeFor(stage: Stage, strike: Strike): Promise<{ over: P
 }
 
 /** In a few words, for reports. */
-export const strikeText = (strike: Strike): string =>
+export const describeStrike = (strike: Strike): string =>
   'part' in strike ? `${strike.kind} ${strike.part}` : strike.kind;

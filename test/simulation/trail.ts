@@ -55,7 +55,7 @@ export class Trail {
   }
 
   /** Projects and branches whose creation was given up for good: their records stay, as failed. */
-  keptAsFailed(): Set<string> {
+  permanentlyFailed(): Set<string> {
     const sql = `select kind, project_id, branch_id from jobs where kind in ${CREATIONS}
       and status = 'failed' and json_extract(error, '$.code') in ('HOST_FULL', 'SOURCE_MISSING')`;
     const failed = this.#all<{ kind: string; project_id: string; branch_id: string }>(sql);

@@ -1,7 +1,7 @@
-import { checkAnswer } from './contract.ts';
+import { checkResponse } from './contract.ts';
 
 /** What the gateway answered: status, headers and body. */
-export interface Answer<B = Record<string, unknown>> {
+export interface ApiResponse<B = Record<string, unknown>> {
   status: number;
   headers: Headers;
   body: B;
@@ -50,7 +50,7 @@ export class Api {
     method: string,
     path: string,
     { body, headers }: CallOptions = {},
-  ): Promise<Answer<B>> {
+  ): Promise<ApiResponse<B>> {
     const response = await fetch(`${this.#baseUrl}${path}`, {
       method,
       redirect: 'manual',
@@ -63,7 +63,7 @@ export class Api {
     });
     const { status } = response;
     const bodyText = await response.text();
-    checkAnswer({ method, path, status, headers: response.headers, bodyText });
+    checkResponse({ method, path, status, headers: response.headers, bodyText });
     const isJson = response.headers.get('Content-Type')?.startsWith('application/json');
     return {
       status,
@@ -72,7 +72,7 @@ export class Api {
     };
   }
 
-  get<B = Record<string, unknown>>(path: string, options?: CallOptions): Promise<Answer<B>> {
+  get<B = Record<string, unknown>>(path: string, options?: CallOptions): Promise<ApiResponse<B>> {
     return this.call('GET', path, options);
   }
 
@@ -80,15 +80,15 @@ export class Api {
     path: string,
     body: unknown,
     headers?: Record<string, string>,
-  ): Promise<Answer<B>> {
+  ): Promise<ApiResponse<B>> {
     return this.call('POST', path, { body, ...(headers && { headers }) });
   }
 
-  patch<B = Record<string, unknown>>(path: string, body: unknown): Promise<Answer<B>> {
+  patch<B = Record<string, unknown>>(path: string, body: unknown): Promise<ApiResponse<B>> {
     return this.call('PATCH', path, { body });
   }
 
-  delete<B = Record<string, unknown>>(path: string): Promise<Answer<B>> {
+  delete<B = Record<string, unknown>>(path: string): Promise<ApiResponse<B>> {
     return this.call('DELETE', path);
   }
 
@@ -118,7 +118,7 @@ export class Api {
     return answer.body;
   }
 
-  #made<B>(answer: Answer<B>): B {
+  #made<B>(answer: ApiResponse<B>): B {
     if (answer.status !== 201) throw new Error(`${answer.status} ${JSON.stringify(answer.body)}`);
     return answer.body;
   }

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { checkAnswer, type WireAnswer } from './contract.ts';
+import { checkResponse, type WireResponse } from './contract.ts';
 
 const ID = '3f2b8c1e-6d4a-4b0f-9a57-1c2d3e4f5a6b';
 const MOMENT = '2026-01-31T12:00:00.000Z';
@@ -36,7 +36,7 @@ const NOT_FOUND = { error: 'NOT_FOUND', message: 'There is no such thing.', requ
 
 function answerOf(
   body: unknown,
-  more: Partial<WireAnswer> = {},
+  more: Partial<WireResponse> = {},
   headers: Record<string, string | null> = {},
 ) {
   const given = Object.entries({ ...HEADERS, ...headers });
@@ -62,7 +62,7 @@ test.each([
   ['a failure of HEAD', answerOf(undefined, { method: 'HEAD', status: 404, path: '/api/v1/nowhere' })],
   ['a token for no cache', answerOf(TOKENS, REFRESH, { 'Cache-Control': 'no-store' })],
   ['a page', answerOf('', { path: '/docs' }, { 'Content-Type': 'text/html; charset=UTF-8' })],
-])('%s is taken', (_, answer) => checkAnswer(answer));
+])('%s is taken', (_, answer) => checkResponse(answer));
 
 test.each([
   ['an unknown field', answerOf({ ...FOUND, colour: 'red' }), /lookUpBranch .* 200 .*additional/s],
@@ -110,4 +110,4 @@ test.each([
     answerOf(FOUND, { status: 204, method: 'DELETE', path: `/api/v1/projects/${ID}/network-rules/${ID}` }),
     /there is a body/,
   ],
-])('%s is refused', (_, answer, message) => expect(() => checkAnswer(answer)).toThrow(message));
+])('%s is refused', (_, answer, message) => expect(() => checkResponse(answer)).toThrow(message));

@@ -12,7 +12,7 @@ import {
 import { FAILURES, type FailureCode } from '../../shared/failures.ts';
 
 /** An answer of the gateway as it came over the wire. */
-export interface WireAnswer {
+export interface WireResponse {
   method: string;
   /** With its query, if it has one. */
   path: string;
@@ -59,7 +59,7 @@ function differences(schema: Schema, value: unknown): string[] {
 }
 
 /** Where there is no operation nothing but a failure is answered. To HEAD it has no body that names it. */
-function failureWithoutOperation({ method, status, bodyText }: WireAnswer): Response | undefined {
+function failureWithoutOperation({ method, status, bodyText }: WireResponse): Response | undefined {
   const told = method === 'HEAD' ? null : (JSON.parse(bodyText) as { error: string }).error;
   const found = Object.entries(components.responses ?? {}).find(([name]) =>
     name
@@ -69,7 +69,7 @@ function failureWithoutOperation({ method, status, bodyText }: WireAnswer): Resp
   return found && resolve(DESCRIPTION, found[1]);
 }
 
-function* headerDifferences({ headers }: WireAnswer, response: Response): Generator<string> {
+function* headerDifferences({ headers }: WireResponse, response: Response): Generator<string> {
   for (const [name, component] of Object.entries(components.headers ?? {})) {
     const value = headers.get(name);
     const { required, schema } = resolve(DESCRIPTION, component);
@@ -101,7 +101,7 @@ const SECRETS = [
   'enrolment_token',
 ];
 
-function* bodyDifferences(answer: WireAnswer, response: Response): Generator<string> {
+function* bodyDifferences(answer: WireResponse, response: Response): Generator<string> {
   const { method, status, headers, bodyText } = answer;
   if (method === 'HEAD') {
     if (bodyText !== '') yield 'there is a body';
@@ -130,7 +130,7 @@ function* bodyDifferences(answer: WireAnswer, response: Response): Generator<str
  * Compares an answer with what the document says of its operation: status, headers, media type and body.
  * @throws ContractError that names operation and status and says what differs
  */
-export function checkAnswer(answer: WireAnswer): void {
+export function checkResponse(answer: WireResponse): void {
   const { method, path, status, bodyText } = answer;
   const [pathname = ''] = path.split('?');
   // HEAD is answered as GET is, without the body (RFC 9110, 9.3.2).

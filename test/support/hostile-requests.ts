@@ -3,13 +3,13 @@ import { operationsOf, type Parameter, type ReadableOperation } from '../../edge
 import { DESCRIPTION } from './contract.ts';
 import { hostileText, jsonOf, rawBody, spoiled } from './host/hostile-values.ts';
 import { OPERATIONS } from './operations.ts';
-import { type Known, valuesOf } from './schema-values.ts';
+import { type KnownValues, valuesOf } from './schema-values.ts';
 
 /** Real things by the names that paths, queries and bodies have for them. */
-export interface Things {
-  known: Known;
+export interface Resources {
+  known: KnownValues;
   /** Those that may go: what a DELETE names last. */
-  expendable: Known;
+  expendable: KnownValues;
 }
 
 /** Who sends a request; whoever sends it knows the bearer of each. */
@@ -75,7 +75,7 @@ const rawSegment = fc.oneof(
   hostileText.map(encoded),
 );
 
-function pathsOf({ method, path, parameters }: ReadableOperation, things: Things): Part<string> {
+function pathsOf({ method, path, parameters }: ReadableOperation, things: Resources): Part<string> {
   const names = [...path.matchAll(/\{(\w+)\}/g)].map(([, name = '']) => name);
   const segments = names.map((name, n): Part<string> => {
     const goes = method === 'delete' && n === names.length - 1 && things.expendable[name] !== undefined;
@@ -100,7 +100,7 @@ function pathsOf({ method, path, parameters }: ReadableOperation, things: Things
 
 type Pair = readonly [string, string];
 
-function queriesOf({ parameters }: ReadableOperation, { known }: Things): Part<string> {
+function queriesOf({ parameters }: ReadableOperation, { known }: Resources): Part<string> {
   const described = parameters.filter((parameter) => parameter.in === 'query');
   const pairOf = ({ name, schema }: Parameter) =>
     valuesOf(schema ?? {}, known, name).map((value): Pair => [name, String(value)]);
@@ -163,7 +163,7 @@ const HEADERS: Record<string, fc.Arbitrary<string>> = {
 
 type Headers = Record<string, string>;
 
-function headersOf({ parameters }: ReadableOperation, { known }: Things): Part<Headers> {
+function headersOf({ parameters }: ReadableOperation, { known }: Resources): Part<Headers> {
   const described = parameters
     .filter((parameter) => parameter.in === 'header')
     .map(({ name, schema }) => [
@@ -183,7 +183,7 @@ const addresses = fc.oneof(
   fc.ipV4().map((address) => `::ffff:${address}`),
 );
 
-function bodiesOf({ body }: ReadableOperation, { known }: Things): Part<string | null> {
+function bodiesOf({ body }: ReadableOperation, { known }: Resources): Part<string | null> {
   const [media] = Object.values(body?.content ?? {});
   if (!media?.schema) return { honest: fc.constant(null), odd: rawBody };
   const values = valuesOf(media.schema, known) as fc.Arbitrary<Record<string, unknown>>;
@@ -205,7 +205,7 @@ const HONEST: Record<(typeof OPERATIONS)[number]['access'], Caller[]> = {
   public: ['nobody'],
 };
 
-function requestsFor(readable: ReadableOperation, things: Things): fc.Arbitrary<HostileRequest> {
+function requestsFor(readable: ReadableOperation, things: Resources): fc.Arbitrary<HostileRequest> {
   const { id, method, path } = readable;
   const access = OPERATIONS.find((operation) => operation.id === id)?.access ?? 'user';
   // At its path they would be other operations: a DELETE would take away what all the others name.
@@ -247,5 +247,5 @@ function requestsFor(readable: ReadableOperation, things: Things): fc.Arbitrary<
 }
 
 /** Requests of all operations of the document, from valid ones to such as no client sends by mistake. */
-export const hostileRequests = (things: Things): fc.Arbitrary<HostileRequest> =>
+export const hostileRequests = (things: Resources): fc.Arbitrary<HostileRequest> =>
   fc.oneof(...operationsOf(DESCRIPTION).map((operation) => requestsFor(operation, things)));

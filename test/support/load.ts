@@ -105,7 +105,7 @@ export class Load {
   }
 
   /** Has every client rest after its transaction, and keep its connection. */
-  async rest(): Promise<void> {
+  async pause(): Promise<void> {
     this.#going = new Promise((resolve) => {
       this.#go = resolve;
     });

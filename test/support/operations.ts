@@ -6,7 +6,7 @@ import {
   resolve,
   type Schema,
 } from '../../edge/documentation/openapi.ts';
-import type { Answer, Api } from './api.ts';
+import type { Api, ApiResponse } from './api.ts';
 import { DESCRIPTION } from './contract.ts';
 import { query } from './database.ts';
 
@@ -102,11 +102,11 @@ export const OPERATIONS: Operation[] = operationsOf(DESCRIPTION).map(described);
 
 const withAccess = (wanted: Operation['access']) => OPERATIONS.filter(({ access }) => access === wanted);
 
-export const OF_USERS = withAccess('user');
-export const OF_THE_SIGNED_IN = withAccess('signed_in');
-export const OF_THE_SECOND_STEP = withAccess('pre_auth');
-export const OF_THE_PLATFORM = withAccess('platform');
-export const OF_ANYBODY = withAccess('public');
+export const USER_OPERATIONS = withAccess('user');
+export const SIGNED_IN_OPERATIONS = withAccess('signed_in');
+export const PRE_AUTH_OPERATIONS = withAccess('pre_auth');
+export const PLATFORM_OPERATIONS = withAccess('platform');
+export const PUBLIC_OPERATIONS = withAccess('public');
 
 /** Ids of things by the names they have in paths. */
 export type Ids = Record<string, string>;
@@ -116,7 +116,7 @@ export function callOperation(
   api: Api,
   { method, path, query, body }: Pick<Operation, 'method' | 'path' | 'query' | 'body'>,
   ids: Ids,
-): Promise<Answer> {
+): Promise<ApiResponse> {
   const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
     const id = ids[name];
     if (id === undefined) throw new Error(`the test has no ${name}`);
@@ -127,7 +127,7 @@ export function callOperation(
 }
 
 /** A project, and one of each thing that it can have. */
-export async function makeThings(api: Api): Promise<Ids> {
+export async function createResources(api: Api): Promise<Ids> {
   const { id: project_id } = await api.project('Made');
   const { id: branch_id } = await api.branch(project_id, 'made');
   const { id: rule_id } = await api.allow(project_id);

@@ -1,7 +1,7 @@
 import { Agent, type IncomingMessage, request } from 'node:http';
 import type { Socket } from 'node:net';
 import { getPath } from 'hono/utils/url';
-import type { WireAnswer } from './contract.ts';
+import type { WireResponse } from './contract.ts';
 
 /** How long a stream of events is listened to. */
 const LISTEN_MS = 300;
@@ -30,14 +30,14 @@ export class RawClient {
   }
 
   /** @throws Error when there is no answer, or none that ends */
-  async send(raw: RawRequest): Promise<WireAnswer> {
+  async send(raw: RawRequest): Promise<WireResponse> {
     for (;;) {
       const answer = await this.#sendOnce(raw);
       if (answer !== 'again') return answer;
     }
   }
 
-  #sendOnce({ method, target, headers, body }: RawRequest): Promise<WireAnswer | 'again'> {
+  #sendOnce({ method, target, headers, body }: RawRequest): Promise<WireResponse | 'again'> {
     const { hostname, port } = this.#base;
     const bytes = body === null ? null : Buffer.from(body, 'latin1');
     const length = bytes && { 'content-length': String(bytes.length) };

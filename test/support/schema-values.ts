@@ -4,7 +4,7 @@ import { referenceOf, resolve, type Schema } from '../../edge/documentation/open
 import { DESCRIPTION } from './contract.ts';
 
 /** Values that stand for real things, by the names that parameters and fields have for them. */
-export type Known = Readonly<Partial<Record<string, readonly unknown[]>>>;
+export type KnownValues = Readonly<Partial<Record<string, readonly unknown[]>>>;
 
 const FORMATS: Record<string, fc.Arbitrary<string>> = {
   uuid: fc.uuid(),
@@ -36,7 +36,7 @@ function texts({ format = '', pattern, minLength = 0, maxLength = 100 }: Bounds)
 /** Values that a schema of the document allows. @param name by which `known` has real things */
 export function valuesOf(
   schema: Schema,
-  known: Known,
+  known: KnownValues,
   name = '',
   passed: readonly string[] = [],
 ): fc.Arbitrary<unknown> {

@@ -1,7 +1,7 @@
-import { type Client, rest } from './client.ts';
+import { type Client, pause } from './client.ts';
 
 /** Where one client works. */
-export interface Seat {
+export interface Assignment {
   client: Client;
   projectId: string;
   /** Number of the client, so that no two write the same. */
@@ -11,11 +11,11 @@ export interface Seat {
 /** Fewer rows than `account` has. */
 const ROWS = 7_000;
 
-const projectOf = ({ projectId }: Seat) => `/api/v1/projects/${projectId}`;
-const mainOf = (seat: Seat) => `${projectOf(seat)}/branches/main`;
+const projectOf = ({ projectId }: Assignment) => `/api/v1/projects/${projectId}`;
+const mainOf = (seat: Assignment) => `${projectOf(seat)}/branches/main`;
 const upTo = (most: number) => Math.floor(Math.random() * most);
 
-const READS: ((seat: Seat) => string)[] = [
+const READS: ((seat: Assignment) => string)[] = [
   () => '/api/v1/me',
   () => '/api/v1/projects',
   projectOf,
@@ -32,7 +32,7 @@ const READS: ((seat: Seat) => string)[] = [
   (seat) => `${mainOf(seat)}/tables/teller/rows?limit=20`,
 ];
 
-async function changeCell(seat: Seat): Promise<void> {
+async function changeCell(seat: Assignment): Promise<void> {
   const { client, number } = seat;
   const body = {
     primary_key: 'id',
@@ -40,11 +40,11 @@ async function changeCell(seat: Seat): Promise<void> {
     column: 'filler',
     value: `${number} ${Date.now()}`,
   };
-  await client.ask({ method: 'PATCH', path: `${mainOf(seat)}/tables/account/rows`, body });
+  await client.request({ method: 'PATCH', path: `${mainOf(seat)}/tables/account/rows`, body });
 }
 
-async function renameProject(seat: Seat): Promise<void> {
-  await seat.client.ask({
+async function renameProject(seat: Assignment): Promise<void> {
+  await seat.client.request({
     method: 'PATCH',
     path: projectOf(seat),
     body: { name: `Renamed by ${seat.number}` },
@@ -52,31 +52,31 @@ async function renameProject(seat: Seat): Promise<void> {
 }
 
 /** An address of those for documentation (RFC 5737): nobody comes from there. */
-async function changeRules(seat: Seat): Promise<void> {
+async function changeRules(seat: Assignment): Promise<void> {
   const { client, number } = seat;
   const path = `${projectOf(seat)}/network-rules`;
-  const rule = await client.ask<{ id: string }>({
+  const rule = await client.request<{ id: string }>({
     method: 'POST',
     path,
     body: { cidr: `203.0.113.${number}/32` },
   });
-  if (rule) await client.ask({ method: 'DELETE', path: `${path}/${rule.id}` });
+  if (rule) await client.request({ method: 'DELETE', path: `${path}/${rule.id}` });
 }
 
 const WRITES = [changeCell, changeCell, changeCell, renameProject, changeRules];
 
 const oneOf = <T>(choices: T[]): T => choices[upTo(choices.length)] as T;
 
-async function work(seat: Seat, pauseMs: number, step: () => Promise<unknown>): Promise<void> {
+async function work(seat: Assignment, pauseMs: number, step: () => Promise<unknown>): Promise<void> {
   const { ending } = seat.client;
   while (!ending.aborted) {
-    await rest(2 * pauseMs * Math.random(), ending);
+    await pause(2 * pauseMs * Math.random(), ending);
     await step();
   }
 }
 
-export const readOn = (seat: Seat, pauseMs: number): Promise<void> =>
+export const runReader = (seat: Assignment, pauseMs: number): Promise<void> =>
   work(seat, pauseMs, () => seat.client.get(oneOf(READS)(seat)));
 
-export const writeOn = (seat: Seat, pauseMs: number): Promise<void> =>
+export const runWriter = (seat: Assignment, pauseMs: number): Promise<void> =>
   work(seat, pauseMs, () => oneOf(WRITES)(seat));

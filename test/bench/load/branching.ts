@@ -4,7 +4,7 @@ import { connect } from '../../support/database.ts';
 import { IMBALANCE } from '../../support/load.ts';
 import type { Job } from '../../support/records/jobs.ts';
 import { SLOW_LOGIN_ENDED } from './call-log.ts';
-import { type Client, rest } from './client.ts';
+import { type Client, pause } from './client.ts';
 
 /** Branches that a project has at any time, beside its main. */
 const KEPT = 2;
@@ -18,12 +18,12 @@ const LOOK_EVERY_MS = 250;
 type JobOfBranch = Job & { branch_id: string };
 
 /** Makes branches of the project's main, looks into each, and deletes the oldest; until the end. */
-export async function branchOn(client: Client, projectId: string): Promise<void> {
+export async function runBrancher(client: Client, projectId: string): Promise<void> {
   const path = `/api/v1/projects/${projectId}/branches`;
   const living: string[] = [];
   for (let number = 1; !client.ending.aborted; number++) {
     const body = { branch_name: `branch-${number}` };
-    const created = await client.ask<BranchBody | JobOfBranch>({
+    const created = await client.request<BranchBody | JobOfBranch>({
       method: 'POST',
       path,
       call: 'branch',
@@ -31,7 +31,7 @@ export async function branchOn(client: Client, projectId: string): Promise<void>
       headers: FROM_LOOPBACK,
     });
     if (!created) {
-      await rest(LOOK_EVERY_MS, client.ending);
+      await pause(LOOK_EVERY_MS, client.ending);
       continue;
     }
     const id = await creationOf(client, created);
@@ -44,7 +44,7 @@ export async function branchOn(client: Client, projectId: string): Promise<void>
 
 async function creationOf(client: Client, created: BranchBody | JobOfBranch): Promise<string | null> {
   if (!isJob(created)) return created.id;
-  return (await succeeds(client, created.id)) ? created.branch_id : null;
+  return (await jobSucceeds(client, created.id)) ? created.branch_id : null;
 }
 
 const isJob = (created: BranchBody | JobOfBranch): created is JobOfBranch => 'kind' in created;
@@ -57,9 +57,10 @@ async function lookInto(client: Client, branchPath: string): Promise<void> {
     const session = await logIn(client, credentials.direct_url);
     const { rows } = await session.query<{ apart: string }>(IMBALANCE);
     await session.end();
-    if (rows[0]?.apart !== '0') client.log.failed('branch', 'branch out of balance', `by ${rows[0]?.apart}`);
+    if (rows[0]?.apart !== '0')
+      client.log.recordFailure('branch', 'branch out of balance', `by ${rows[0]?.apart}`);
   } catch (error) {
-    client.log.failed('branch', 'branch not to be read', String(error));
+    client.log.recordFailure('branch', 'branch not to be read', String(error));
   }
 }
 
@@ -71,24 +72,24 @@ async function logIn(client: Client, url: string): Promise<pg.Client> {
   } catch (error) {
     const isSlow = performance.now() - started >= LOG_IN_WITHIN_MS;
     if (!isSlow || !ENDED_BY_SERVER.test(String(error))) throw error;
-    client.log.failed('branch', SLOW_LOGIN_ENDED, String(error));
+    client.log.recordFailure('branch', SLOW_LOGIN_ENDED, String(error));
     return logIn(client, url);
   }
 }
 
 async function remove(client: Client, path: string): Promise<void> {
-  const removed = await client.ask<{ job_id: string }>({ method: 'DELETE', path });
-  if (removed) await succeeds(client, removed.job_id);
+  const removed = await client.request<{ job_id: string }>({ method: 'DELETE', path });
+  if (removed) await jobSucceeds(client, removed.job_id);
 }
 
 /** Waits for the job's end; a job that fails is an error. */
-export async function succeeds(client: Client, jobId: string): Promise<boolean> {
+export async function jobSucceeds(client: Client, jobId: string): Promise<boolean> {
   while (!client.ending.aborted) {
     const job = await client.get<Job>(`/api/v1/jobs/${jobId}`);
     if (job?.status === 'failed')
-      client.log.failed('branch', `${job.kind} failed`, JSON.stringify(job.error));
+      client.log.recordFailure('branch', `${job.kind} failed`, JSON.stringify(job.error));
     if (job?.status === 'failed' || job?.status === 'succeeded') return job.status === 'succeeded';
-    await rest(LOOK_EVERY_MS, client.ending);
+    await pause(LOOK_EVERY_MS, client.ending);
   }
   return false;
 }

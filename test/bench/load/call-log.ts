@@ -1,4 +1,4 @@
-import type { Answer } from '../../support/api.ts';
+import type { ApiResponse } from '../../support/api.ts';
 
 /** docs/decisions/0020: the host ends logins that take longer than two seconds when somebody's rules change. */
 export const SLOW_LOGIN_ENDED = 'slow login ended';
@@ -37,7 +37,7 @@ export class CallLog {
    * @param what was asked, in words
    * @returns the kind of the answer
    */
-  answered(call: Call, what: string, { status, body }: Answer<unknown>, ms: number): string {
+  recordResponse(call: Call, what: string, { status, body }: ApiResponse<unknown>, ms: number): string {
     const code = (body as { error?: string } | null)?.error;
     const kind = status < 400 ? String(status) : `${status} ${code}`;
     this.#calls.push({ at: performance.now(), call, kind, ms });
@@ -46,7 +46,7 @@ export class CallLog {
   }
 
   /** There was no answer, it was not as described, or what it promised did not come. */
-  failed(call: Call, kind: string, reason: string): void {
+  recordFailure(call: Call, kind: string, reason: string): void {
     this.#calls.push({ at: performance.now(), call, kind, ms: 0 });
     if (isError(kind)) this.#keep(kind, reason);
   }

@@ -12,7 +12,7 @@ interface Asked {
 }
 
 /** Rests, at most until `ending`. */
-export const rest = (ms: number, ending: AbortSignal): Promise<void> =>
+export const pause = (ms: number, ending: AbortSignal): Promise<void> =>
   sleep(ms, undefined, { signal: ending }).catch(() => {});
 
 /** One who uses the API and keeps to its limits: who is told `Retry-After` asks again then, and not before. */
@@ -28,7 +28,7 @@ export class Client {
   }
 
   /** @returns the body of what succeeded; null when it did not, or when the end came first */
-  async ask<B>({
+  async request<B>({
     method,
     path,
     call = method === 'GET' ? 'read' : 'write',
@@ -38,13 +38,17 @@ export class Client {
       const started = performance.now();
       try {
         const answer = await this.#api.call<B>(method, path, more);
-        const kind = this.log.answered(call, `${method} ${path}`, answer, performance.now() - started);
+        const kind = this.log.recordResponse(call, `${method} ${path}`, answer, performance.now() - started);
         if (answer.status < 400) return answer.body;
         const retryAfter = answer.headers.get('Retry-After');
         if (isError(kind) || retryAfter === null) return null;
-        await rest(1000 * Number(retryAfter), this.ending);
+        await pause(1000 * Number(retryAfter), this.ending);
       } catch (error) {
-        this.log.failed(call, (error as Error).name, `${method} ${path}: ${(error as Error).cause ?? error}`);
+        this.log.recordFailure(
+          call,
+          (error as Error).name,
+          `${method} ${path}: ${(error as Error).cause ?? error}`,
+        );
         return null;
       }
     }
@@ -52,6 +56,6 @@ export class Client {
   }
 
   get<B>(path: string): Promise<B | null> {
-    return this.ask<B>({ method: 'GET', path });
+    return this.request<B>({ method: 'GET', path });
   }
 }

@@ -1,8 +1,8 @@
 import { Api } from '../../support/api.ts';
 import { fillLedger, Load } from '../../support/load.ts';
 import type { Stack } from '../../support/stack/stack.ts';
-import { readOn, writeOn } from './api-client.ts';
-import { branchOn, succeeds } from './branching.ts';
+import { runReader, runWriter } from './api-client.ts';
+import { jobSucceeds, runBrancher } from './branching.ts';
 import type { CallLog } from './call-log.ts';
 import { Client } from './client.ts';
 
@@ -52,7 +52,7 @@ export class Crowd {
   }
 
   /** Makes the projects, and connects the pooled clients, who begin at once. */
-  static async gather(stack: Stack, log: CallLog): Promise<Crowd> {
+  static async start(stack: Stack, log: CallLog): Promise<Crowd> {
     const places: Place[] = [];
     for (let n = 0; n < PROJECTS; n++) places.push(await makePlace(stack, n));
     const crowd = new Crowd(stack, log, places);
@@ -63,21 +63,21 @@ export class Crowd {
   }
 
   /** Asks the API and makes branches, until the end. */
-  async work(ending: AbortSignal): Promise<void> {
+  async run(ending: AbortSignal): Promise<void> {
     await Promise.all(this.#places.map((place, n) => this.#workAt(place, n, ending)));
   }
 
   /** Sends the pooled clients home, and deletes every project. */
-  async leave(signal: AbortSignal): Promise<void> {
+  async stop(signal: AbortSignal): Promise<void> {
     await Promise.all(this.loads.map((load) => load.stop()));
     await Promise.all(
       this.#places.map(async (place) => {
         const owner = await this.#client(place, 'owner', signal);
-        const removed = await owner.ask<{ id: string }>({
+        const removed = await owner.request<{ id: string }>({
           method: 'DELETE',
           path: `/api/v1/projects/${place.projectId}`,
         });
-        if (removed) await succeeds(owner, removed.id);
+        if (removed) await jobSucceeds(owner, removed.id);
       }),
     );
   }
@@ -92,9 +92,9 @@ export class Crowd {
       }),
     );
     await Promise.all([
-      branchOn(await this.#client(place, 'brancher', ending), projectId),
-      ...seats.slice(0, readers).map((seat) => readOn(seat, pauseMs)),
-      ...seats.slice(readers).map((seat) => writeOn(seat, pauseMs)),
+      runBrancher(await this.#client(place, 'brancher', ending), projectId),
+      ...seats.slice(0, readers).map((seat) => runReader(seat, pauseMs)),
+      ...seats.slice(readers).map((seat) => runWriter(seat, pauseMs)),
     ]);
   }
 

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import type pg from 'pg';
 import { connectOnHost, socketsOf } from '../../support/host/host-session.ts';
 import type { Stack } from '../../support/stack/stack.ts';
-import { rest } from './client.ts';
+import { pause } from './client.ts';
 
 export const SAMPLE_EVERY_MS = 5_000;
 
@@ -21,10 +21,10 @@ const HOLDERS = {
   'PostgreSQL, private': ({ pids }: Looked) =>
     total([...listed(pids.postgres), ...childrenOf(pids.postgres)], 'Pss_Anon'),
 };
-export type Holder = keyof typeof HOLDERS;
+export type MemorySource = keyof typeof HOLDERS;
 
 /** MB at each look, of each holder. */
-export type MemoryCourse = Record<Holder, number[]>;
+export type MemorySamples = Record<MemorySource, number[]>;
 
 const listed = (pid: number | null) => (pid ? [pid] : []);
 
@@ -55,14 +55,14 @@ async function keptOfLogins(console: pg.Client): Promise<number> {
 }
 
 /** Looks every five seconds, until the end. */
-export async function watchMemory({ state }: Stack, ending: AbortSignal): Promise<MemoryCourse> {
+export async function watchMemory({ state }: Stack, ending: AbortSignal): Promise<MemorySamples> {
   const looks = Object.entries(HOLDERS).map(([name, look]) => ({ name, look, found: [] as number[] }));
   const console = await connectOnHost(socketsOf(state).pooler, 'pgbouncer');
   const started = performance.now();
   for (let round = 1; !ending.aborted; round++) {
     for (const { look, found } of looks) found.push(await look({ pids: state.pids, console }));
-    await rest(started + round * SAMPLE_EVERY_MS - performance.now(), ending);
+    await pause(started + round * SAMPLE_EVERY_MS - performance.now(), ending);
   }
   await console.end();
-  return Object.fromEntries(looks.map(({ name, found }) => [name, found])) as MemoryCourse;
+  return Object.fromEntries(looks.map(({ name, found }) => [name, found])) as MemorySamples;
 }

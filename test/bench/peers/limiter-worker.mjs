@@ -1,7 +1,7 @@
 import { DurableObjectRateLimiter, DurableObjectStore } from '@hono-rate-limiter/cloudflare';
 import { Hono } from 'hono';
 import { rateLimiter } from 'hono-rate-limiter';
-import { take } from '../../../edge/rate-limits/consume.ts';
+import { consume } from '../../../edge/rate-limits/consume.ts';
 import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 
 /**
@@ -16,7 +16,7 @@ const LIMITS = { reads: 'LIMIT_READS_PER_MINUTE', writes: 'LIMIT_WRITES_PER_MINU
 
 /** Ours, with the headers that the gateway sends. */
 const ours = (limit) => async (c, next) => {
-  const verdict = await take(c.env, { bucket: c.req.param('bucket'), limit });
+  const verdict = await consume(c.env, { bucket: c.req.param('bucket'), limit });
   if (!verdict.admitted) return c.text('', 429);
   await next();
   c.header('X-RateLimit-Limit', String(verdict.limit));

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { bucketOf } from '../../../edge/rate-limits/buckets.ts';
-import { type Answer, Api } from '../../support/api.ts';
+import { Api, type ApiResponse } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import { expectSameAnswer } from '../../support/sign-in/same-response.ts';
 import {
@@ -45,7 +45,7 @@ const post = <B = Record<string, unknown>>(path: string, body: unknown, from = c
 const logIn = (address: string, password: string, from?: string) =>
   post<LoginBody & Record<string, unknown>>('login', { email: address, password }, from);
 
-const refusal = ({ status, body }: Answer<unknown>) => [status, (body as { error: string }).error];
+const refusal = ({ status, body }: ApiResponse<unknown>) => [status, (body as { error: string }).error];
 
 const mailsTo = (address: string) => gateway.mails().filter(({ to }) => to === address);
 
@@ -110,7 +110,7 @@ describe('a sign-up', () => {
 
   test('for an address that has an account gets the same response, and its owner another mail', async () => {
     await signUp(gateway, email);
-    const fields = ({ status, body }: Answer<object>, address: string) => ({
+    const fields = ({ status, body }: ApiResponse<object>, address: string) => ({
       status,
       body: { ...body, email: body && (body as { email: string }).email === address, verification: null },
       names: Object.keys((body as { verification: object }).verification),

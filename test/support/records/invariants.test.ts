@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import type { Picture } from '../picture.ts';
+import type { Snapshot } from '../snapshot.ts';
 import { violations } from './invariants.ts';
 
 const PROJECT = '00000000-0000-4000-8000-000000000001';
@@ -11,7 +11,7 @@ const RULE = `hostssl "db_shop" ${LOGINS.map((login) => `"${login}"`).join(',')}
 const MARK = JSON.stringify({ branch_id: MAIN, project_id: PROJECT, job_id: MAIN });
 
 /** One project with `main` and a branch that was deleted, all as it should be. */
-function atRest(): Picture {
+function atRest(): Snapshot {
   const job = { status: 'succeeded', project_id: PROJECT };
   const platform = ['branchgate', 'postgres', 'template0', 'template1'];
   return {
@@ -57,7 +57,7 @@ function atRest(): Picture {
 }
 
 /** What a fault may leave behind, and the first word on it. */
-const DAMAGES: Record<string, (picture: Picture) => unknown> = {
+const DAMAGES: Record<string, (picture: Snapshot) => unknown> = {
   'open jobs': ({ records }) =>
     records.jobs.push({
       id: '9',

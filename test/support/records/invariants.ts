@@ -1,5 +1,5 @@
 import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../../shared/branch/login.ts';
-import type { BranchRow, Picture, RuleRow } from '../picture.ts';
+import type { BranchRow, RuleRow, Snapshot } from '../snapshot.ts';
 
 /** Databases that are nobody's branch. */
 const PLATFORM_DATABASES = ['branchgate', 'postgres', 'template0', 'template1'];
@@ -12,11 +12,11 @@ const EVENT_OF_JOB: Record<string, { name: string; subject: 'project_id' | 'bran
   'project.delete': { name: 'project.deleted', subject: 'project_id' },
 };
 
-const living = ({ records }: Picture) => records.branches.filter(({ status }) => status === 'active');
-const databasesOf = (picture: Picture) => living(picture).map(({ database_name }) => database_name);
-const loginsOf = (picture: Picture) =>
+const living = ({ records }: Snapshot) => records.branches.filter(({ status }) => status === 'active');
+const databasesOf = (picture: Snapshot) => living(picture).map(({ database_name }) => database_name);
+const loginsOf = (picture: Snapshot) =>
   living(picture).flatMap(({ id }) => BRANCH_ROLES.map((role) => loginName(id, role)));
-const marksOf = (picture: Picture) =>
+const marksOf = (picture: Snapshot) =>
   living(picture).map((branch) => mark(branch.database_name, branch.id, branch.project_id));
 
 const mark = (database: string, branchId = 'none', projectId = 'none') =>
@@ -24,7 +24,7 @@ const mark = (database: string, branchId = 'none', projectId = 'none') =>
 const ruleText = ({ project_id, branch_id, cidr }: RuleRow) => `${cidr} for ${branch_id ?? project_id}`;
 
 /** Who may come in from where, as the records want it. */
-const admissions = (picture: Picture) =>
+const admissions = (picture: Snapshot) =>
   living(picture).flatMap((branch) =>
     BRANCH_ROLES.flatMap((role) =>
       [...networksOf(picture, branch)].map(
@@ -33,7 +33,7 @@ const admissions = (picture: Picture) =>
     ),
   );
 
-const networksOf = ({ records }: Picture, { id, project_id }: BranchRow) =>
+const networksOf = ({ records }: Snapshot, { id, project_id }: BranchRow) =>
   new Set(
     records.rules
       .filter((rule) => rule.project_id === project_id && (rule.branch_id ?? id) === id)
@@ -51,7 +51,7 @@ const admitted = (ruleFile: string) =>
  * What has to agree once everything is at rest: one record and one database, or neither, and nothing around
  * either of them too much or too little.
  */
-const AGREEMENTS: Record<string, (picture: Picture) => { wanted: string[]; found: string[] }> = {
+const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; found: string[] }> = {
   'open jobs': ({ records }) => ({
     wanted: [],
     found: records.jobs
@@ -148,7 +148,7 @@ const AGREEMENTS: Record<string, (picture: Picture) => { wanted: string[]; found
 };
 
 /** Every disagreement, in words; none when all is well. */
-export const violations = (picture: Picture): string[] =>
+export const violations = (picture: Snapshot): string[] =>
   Object.entries(AGREEMENTS).flatMap(([what, compare]) => {
     const { wanted, found } = compare(picture);
     return [

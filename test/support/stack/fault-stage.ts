@@ -4,14 +4,14 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'vitest';
 import type { Method } from '../../../shared/protocol/operations.ts';
-import { type Answer, Api } from '../api.ts';
+import { Api, type ApiResponse } from '../api.ts';
 import { ContractError } from '../contract.ts';
 import { eventually } from '../eventually.ts';
 import { freePort } from '../free-port.ts';
 import { connectOnHost } from '../host/host-session.ts';
-import { readRecords, type Sources, takePicture } from '../picture.ts';
 import { violations } from '../records/invariants.ts';
-import { UNDECIDED } from '../undecided.ts';
+import { RETRYABLE_CODES } from '../retryable-codes.ts';
+import { readRecords, type Sources, takeSnapshot } from '../snapshot.ts';
 import { type Victim as AnyVictim, crash, partOf } from './crash.ts';
 import { LinkProxy } from './link-proxy.ts';
 import type { Moment } from './moments.ts';
@@ -90,7 +90,11 @@ export class FaultStage {
    * Two clients send the request: one before the fault, one right after it.
    * @returns their answers
    */
-  async strike<B>(victim: Victim, moment: Moment, request: () => Promise<Answer<B>>): Promise<Answer<B>[]> {
+  async strike<B>(
+    victim: Victim,
+    moment: Moment,
+    request: () => Promise<ApiResponse<B>>,
+  ): Promise<ApiResponse<B>[]> {
     const first = onFirstCall(() => insist(request));
     await this.reach(moment, first);
     return this.crash([victim], () => [first(), insist(request)]);
@@ -156,7 +160,7 @@ export class FaultStage {
   /** Waits until records and host agree; what they do not agree on in time is the error. */
   async atRest(): Promise<void> {
     await eventually(
-      async () => expect(violations(await takePicture(this.#sources))).toEqual([]),
+      async () => expect(violations(await takeSnapshot(this.#sources))).toEqual([]),
       AT_REST_WITHIN_S,
     );
   }
@@ -184,14 +188,14 @@ const within = <T>(milliseconds: number, work: Promise<T>, complaint: string): P
   ]);
 
 /** Sends a request as a stubborn client does: again after a broken connection and after an undecided answer. */
-export async function insist<B>(request: () => Promise<Answer<B>>): Promise<Answer<B>> {
+export async function insist<B>(request: () => Promise<ApiResponse<B>>): Promise<ApiResponse<B>> {
   for (;;) {
     const answer = await request().catch((error: Error) => {
       if (error instanceof ContractError) throw error;
       return null;
     });
     const { error } = (answer?.body ?? {}) as { error?: string };
-    if (answer && !UNDECIDED.includes(error ?? '')) return answer;
+    if (answer && !RETRYABLE_CODES.includes(error ?? '')) return answer;
     await sleep(ASK_AGAIN_EVERY_MS);
   }
 }

@@ -4,7 +4,7 @@ import { rulesFolder } from '../../../agent/settings.ts';
 import { devFolder } from '../../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../../dev/stack/host-folder.ts';
 import { socketsOf } from '../host/host-session.ts';
-import type { Sources } from '../picture.ts';
+import type { Sources } from '../snapshot.ts';
 import type { Stack } from './stack.ts';
 
 /** Where a running stack keeps what a picture is taken of. */

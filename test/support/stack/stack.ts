@@ -15,7 +15,7 @@ import {
   type StackState,
   startStack as startLocalStack,
 } from '../../../dev/stack/stack.ts';
-import { checkAnswer } from '../contract.ts';
+import { checkResponse } from '../contract.ts';
 import { freePort } from '../free-port.ts';
 
 export interface StackOptions {
@@ -157,7 +157,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       });
       const { status } = response;
       const bodyText = await response.clone().text();
-      checkAnswer({ method, path, status, headers: response.headers, bodyText });
+      checkResponse({ method, path, status, headers: response.headers, bodyText });
       return response;
     },
     agentTool(...words) {

@@ -2,7 +2,7 @@ import type { ActorRun } from './actor-run.ts';
 import type { OperationKind, OperationOf } from './schedule.ts';
 
 /** What goes on beside an operation. */
-export interface Beside {
+export interface Concurrent {
   /** What it is about may be deleted meanwhile. */
   deleted: boolean;
   /** Its user may move to another tenant meanwhile, and then what it is about is not there for it any more. */
@@ -10,14 +10,14 @@ export interface Beside {
 }
 
 /** Does one operation and notes what its answers promise. */
-export type Carry<Kind extends OperationKind> = (
+export type OperationHandler<Kind extends OperationKind> = (
   run: ActorRun,
   operation: OperationOf<Kind>,
-  beside: Beside,
+  beside: Concurrent,
 ) => Promise<void>;
 
 /** The project and branch, if they are known to be there. Otherwise there is nothing to do. */
-export function placeOf(run: ActorRun, { project, branch }: { project: string; branch: string }) {
+export function findBranch(run: ActorRun, { project, branch }: { project: string; branch: string }) {
   const owner = run.model.project(project);
   const found = owner?.branches.get(branch);
   return owner?.existence === 'there' && found?.existence === 'there' ? { owner, branch: found } : null;

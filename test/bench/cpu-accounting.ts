@@ -59,7 +59,7 @@ compute. For connect-per-query clients, waiting for a lock, for instance, cannot
 measured](../measurement.md)).`;
 
 /** @param signal ends it */
-export async function measureCpuTold(signal: AbortSignal): Promise<Report> {
+export async function measureCpuAccounting(signal: AbortSignal): Promise<Report> {
   const servers = await startHost();
   try {
     const branches = [await makeBranch(servers, 'ada'), await makeBranch(servers, 'bob')] as const;

@@ -2,13 +2,13 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { partOf } from '../support/stack/crash.ts';
 import { type Fault, STEPS } from './schedule.ts';
 import type { Stage } from './stage.ts';
-import { strikeFor, strikeText } from './strikes.ts';
+import { describeStrike, inject } from './strikes.ts';
 import type { Trail } from './trail.ts';
 
 /** A step that has not come by then won't: what is stuck would be waited for without an end. */
 const STEP_WITHIN_MS = 30_000;
 
-export interface Struck {
+export interface InjectedFaults {
   /** What was struck and when, in words. */
   faults: string[];
   /** Kinds that this machine can't do. */
@@ -18,13 +18,13 @@ export interface Struck {
 }
 
 /** Lets the faults come one after the other. @param over ends the wait for steps that nobody takes any more */
-export async function strikeFaults(
+export async function injectFaults(
   stage: Stage,
   faults: Fault[],
   trail: Trail,
   over: AbortSignal,
-): Promise<Struck> {
-  const struck: Struck = { faults: [], leftOut: [], interruptedClones: 0 };
+): Promise<InjectedFaults> {
+  const struck: InjectedFaults = { faults: [], leftOut: [], interruptedClones: 0 };
   for (const fault of faults) {
     const when = await untilItsMoment(stage, fault, over);
     if (!when) continue;
@@ -33,14 +33,14 @@ export async function strikeFaults(
     );
     const before = trail.openCreations();
     const outcomes = await Promise.all(
-      fault.strikes.map(async (strike) => ({ strike, outcome: await strikeFor(stage, strike) })),
+      fault.strikes.map(async (strike) => ({ strike, outcome: await inject(stage, strike) })),
     );
     stage.link.letGo();
     await Promise.all(outcomes.map(({ outcome }) => outcome?.over));
     if (endsServer) struck.interruptedClones += new Set([...before, ...trail.openCreations()]).size;
-    await stage.allUp();
+    await stage.startAll();
     for (const { strike, outcome } of outcomes) {
-      if (outcome) struck.faults.push(`${strikeText(strike)} ${when}`);
+      if (outcome) struck.faults.push(`${describeStrike(strike)} ${when}`);
       else struck.leftOut.push(strike.kind);
     }
   }

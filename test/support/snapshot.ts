@@ -55,12 +55,12 @@ interface Holdings {
 }
 
 /** Records and host are read one after the other, so only a service at rest is sure to agree with itself. */
-export interface Picture {
+export interface Snapshot {
   records: Records;
   host: Holdings;
 }
 
-export const takePicture = async (sources: Sources): Promise<Picture> => ({
+export const takeSnapshot = async (sources: Sources): Promise<Snapshot> => ({
   records: readRecords(sources.d1File),
   host: await readHoldings(sources),
 });

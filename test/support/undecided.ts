@@ -1,2 +1,0 @@
-/** Codes of answers that decide nothing, so that a client has to ask again. */
-export const UNDECIDED = ['IDEMPOTENCY_IN_FLIGHT', 'HOST_UNAVAILABLE', 'HOST_TIMEOUT', 'KEYS_UNAVAILABLE'];
