@@ -19,14 +19,14 @@ import { onXfsStack, serverVersions } from './xfs-stack.ts';
 const DISK_BYTES = 16 * 2 ** 30;
 const ROUNDS = 9;
 const MEGABYTES = 500;
-const KEPT = 10;
+const BRANCHES = 10;
 const WRITERS = 8;
 const WRITING_MS = 20_000;
-/** Smaller files have no extents to speak of. */
+/** Smaller files have a negligible number of extents. */
 const LARGE_FILE_BYTES = 2 ** 20;
 
 const METHOD = `Two main databases of about ${MEGABYTES} MB on XFS with reflink. One is left unchanged (*fresh*). To the other, \
-${WRITERS} clients write through the pooler for ${WRITING_MS / 1000} s at random positions, and ${KEPT} branches are \
+${WRITERS} clients write through the pooler for ${WRITING_MS / 1000} s at random positions, and ${BRANCHES} branches are \
 created of it meanwhile and kept (*aged*). Two copies of the aged one, with identical extents, are then treated: one \
 by \`xfs_fsr\` (*defragmented*), the other by \`VACUUM FULL\` (*rewritten*). Measured at rest, interleaved in \
 ${ROUNDS} rounds: the \`CREATE DATABASE … STRATEGY FILE_COPY\` of each with \`file_copy_method = clone\`, and \`POST \
@@ -46,7 +46,7 @@ copy-on-write extent size hint (\`xfs_io -c "cowextsize 1m"\` or 8m on \`base\`)
 \`funshare\`, which skips blocks that have moved before; a log of 512 MB. Blocks of 16 or 64 KB are experimental in \
 the kernel, and were no better either.`;
 
-/** What kept branches and writing do to the time of a clone, and what undoes it. @param signal ends it */
+/** Measures how kept branches and writes slow down a clone, and how to undo it. @param signal aborts it */
 export const measureAgedSource = (signal: AbortSignal): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, measure);
 
@@ -109,7 +109,7 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       unit: '×' as const,
     });
     return {
-      title: 'A source with a past',
+      title: 'Cloning an aged source',
       method: METHOD,
       setting: {
         ...(await serverVersions(stack)),
@@ -132,19 +132,19 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
   }
 }
 
-/** @returns how many transactions were made */
+/** @returns the number of transactions */
 async function age(api: Api, { project, main }: FilledMain): Promise<number> {
   const load = await Load.start(main.database_url, WRITERS);
   const start = performance.now();
-  for (let n = 1; n <= KEPT; n++) {
+  for (let n = 1; n <= BRANCHES; n++) {
     await api.branch(project.id, `kept-${n}`);
-    await sleep(Math.max(start + (n * WRITING_MS) / KEPT - performance.now(), 0));
+    await sleep(Math.max(start + (n * WRITING_MS) / BRANCHES - performance.now(), 0));
   }
   await load.stop();
   return load.since(start).transactions;
 }
 
-/** A project may have ten branches by default, and 5 GiB. */
+/** The defaults are ten branches and 5 GiB per project. */
 async function raiseCaps(stack: Stack, api: Api, { project }: FilledMain): Promise<void> {
   const platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
   await platform.patch(`/platform/v1/projects/${project.id}`, {

@@ -8,9 +8,9 @@ import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
 const PROJECTS = 100;
-/** Beside `main`. */
+/** In addition to `main`. */
 const BRANCHES_EACH = 9;
-/** Projects whose branches are made at the same time. */
+/** Projects whose branches are created in parallel. */
 const LANES = 6;
 const MEASURE_EVERY_S = 10;
 const READINGS = 8;
@@ -31,7 +31,7 @@ MB were in use: Node does not collect garbage while the machine has free memory.
 \`--max-old-space-size=512\` in its unit; below the second limit the heap also grows in smaller steps. One cycle of \
 deletion and creation next to 1,000 branches took 0.08 s of processor time without them and 0.12 s with them.`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export function measureAgentMemory(signal: AbortSignal): Promise<Report> {
   const env = { MEASURE_INTERVAL_SECONDS: String(MEASURE_EVERY_S) };
   return onXfsStack(signal, DISK_BYTES, (stack) => measure(stack, signal), env);
@@ -42,29 +42,29 @@ async function measure(stack: Stack, signal: AbortSignal): Promise<Report> {
   const afterWork = await readings(stack, signal);
   await stack.kill('agent');
   await stack.start('agent');
-  const anew = await readings(stack, signal);
+  const afterRestart = await readings(stack, signal);
   return {
     title: 'Memory of the agent',
     method: METHOD,
     setting: await serverVersions(stack),
     goals: [
       {
-        name: 'resident, idle after it has made 1,000 branches',
+        name: 'resident, idle after creating 1,000 branches',
         measured: median(afterWork.resident),
         limit: LIMIT_MB,
         unit: 'MB',
       },
       {
-        name: 'resident, idle with 1,000 branches, started anew',
-        measured: median(anew.resident),
+        name: 'resident, idle with 1,000 branches, after a restart',
+        measured: median(afterRestart.resident),
         limit: LIMIT_MB,
         unit: 'MB',
       },
     ],
     findings: FINDINGS,
     counts: {
-      'Megabytes, after it has made the branches': afterWork,
-      'Megabytes, started anew': anew,
+      'Megabytes, after creating the branches': afterWork,
+      'Megabytes, after a restart': afterRestart,
     },
   };
 }

@@ -3,14 +3,14 @@ import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { timed } from './rounds.ts';
 
-/** A session of the platform's superuser, whose clones share their source's blocks. */
+/** Opens a session of the platform's superuser whose clones share their source's blocks. */
 export async function connectToClone({ state }: Stack): Promise<pg.Client> {
   const postgres = await connectOnHost(socketsOf(state).postgres, 'branchgate');
   await postgres.query('set file_copy_method = clone');
   return postgres;
 }
 
-/** PostgreSQL clones no database with sessions in it, and the pooler keeps some for the next client. */
+/** PostgreSQL does not clone a database with open sessions, and the pooler caches some. */
 export const endSessions = (postgres: pg.Client, database: string) =>
   postgres.query('select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = $1', [
     database,
@@ -19,7 +19,7 @@ export const endSessions = (postgres: pg.Client, database: string) =>
 export const makeBareClone = (postgres: pg.Client, source: string, name: string) =>
   postgres.query(`create database "${name}" template "${source}" strategy file_copy`);
 
-/** @returns milliseconds that the clone took, which is dropped again */
+/** Makes and drops a clone. @returns its duration in milliseconds */
 export async function timeBareClone(postgres: pg.Client, source: string): Promise<number> {
   await endSessions(postgres, source);
   const ms = await timed(() => makeBareClone(postgres, source, 'bare'));

@@ -15,7 +15,7 @@ const DISK_BYTES = 8 * 2 ** 30;
 const ROUNDS = 15;
 const MEGABYTES = 500;
 const CLIENTS = 8;
-/** How long clients are watched when nothing is branched, and after each branch for those that were held. */
+/** How long clients are observed without a branch, and after each branch for those that were paused. */
 const QUIET_MS = 1_000;
 const AFTER_MS = 200;
 
@@ -40,7 +40,7 @@ resuming the clients as soon as PostgreSQL has found the source empty and copies
 when the copy ends. Interleaved with the old code it made no difference (43 to 85 ms over the statement, against 46 to \
 77), and was removed.`;
 
-/** How long the clients of a database that is written to stand still while it is branched. @param signal ends it */
+/** Measures how long the clients of a written database stall while it is branched. @param signal aborts it */
 export const measureBusyMain = (signal: AbortSignal): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, measure);
 

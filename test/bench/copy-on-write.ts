@@ -15,11 +15,11 @@ import { onXfsStack, serverVersions } from './xfs-stack.ts';
 const DISK_BYTES = 12 * 2 ** 30;
 const ROUNDS = 15;
 
-/** Megabytes of rows to put into a new database, which has 8 already. */
+/** Megabytes of rows to insert into a new database, which has 8 already. */
 const LARGE = 1_000;
 const SMALL = 2;
 
-/** What a source in use has been through just before it is cloned. */
+/** The load on a source in use just before it is cloned. */
 const WRITERS = 8;
 const WRITING_MS = 1_000;
 
@@ -40,8 +40,8 @@ after, the logins and rules created in parallel with the clone, and the proof th
 shorten them are listed in [0009](../decisions/0009-a-pause-only-for-who-is-there.md).`;
 
 /**
- * Copy-on-write in figures: what a branch costs in time, beside a bare clone, and on the disk.
- * @throws whatever comes first when `signal` ends it
+ * Measures what a branch costs in time, compared with a bare clone, and on disk.
+ * @throws the first error after `signal` is aborted
  */
 export const measureCopyOnWrite = (signal: AbortSignal): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, measure);
@@ -131,7 +131,7 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
   }
 }
 
-/** A project's main database that is cloned again and again. */
+/** A project's main database that is cloned repeatedly. */
 class Source {
   readonly #api: Api;
   readonly #postgres: pg.Client;
@@ -154,7 +154,7 @@ class Source {
     return new Source(api, postgres, source, Number(rows[0]?.bytes));
   }
 
-  /** Leaves the database as writing clients do. They stay connected: a branch takes few attempts a minute. */
+  /** Writes for a while. The clients stay connected, because a branch admits few attempts a minute. */
   async use(): Promise<void> {
     if (this.#load) this.#load.resume();
     else this.#load = await Load.start(this.#source.main.database_url, WRITERS);
@@ -174,14 +174,14 @@ class Source {
     return timeBareClone(this.#postgres, this.#source.main.database);
   }
 
-  /** @param notes where to note what each step took, and what the gateway needs before and after them */
-  async timeBranch(notes: Series = {}): Promise<number> {
+  /** @param series receives the duration of each step and of the work before and after them */
+  async timeBranch(series: Series = {}): Promise<number> {
     const { id } = this.#source.project;
     const started = Date.now();
     const branch = await this.branch('round');
     const ended = Date.now();
     const steps = await creationSteps(this.#api, id);
-    addDurations(notes, [
+    addDurations(series, [
       { name: '(before)', from: started, to: Math.min(...steps.map(({ from }) => from)) },
       ...steps,
       { name: '(after)', from: Math.max(...steps.map(({ to }) => to)), to: ended },

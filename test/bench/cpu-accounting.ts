@@ -9,40 +9,40 @@ import type { Goal, Report } from './report.ts';
 import { median } from './rounds.ts';
 
 const ROUNDS = 7;
-/** How long the tenants work before the next measurement. */
+/** How long the tenants work between two measurements. */
 const WORK_MS = 4_000;
-/** For the postmaster to see that its last child has ended. */
+/** Time for the postmaster to reap its last child. */
 const SETTLE_MS = 100;
 
-/** How far what is told may be from the truth, in percent. */
-const LIMITS = { lasting: 10, 'connect-per-query': 20 };
+/** Permitted deviation of the reported from the actual CPU time, in percent. */
+const LIMITS = { persistent: 10, 'connect-per-query': 20 };
 
 type Kind = keyof typeof LIMITS;
 
 interface Tenant {
   name: string;
   kind: Kind;
-  /** How many rows each of its queries hashes. */
+  /** Rows that each of its queries hashes. */
   rows: number;
 }
 
-/** Some 30 ms of work; and less than a login takes. */
+/** About 30 ms of work, and less than a login takes. */
 const LARGE = 50_000;
 const SMALL = 2_000;
 
-/** Who works at the same time. */
+/** Tenants that work at the same time. */
 const CASES: Tenant[][] = [
   [
-    { name: 'lasting, large queries', kind: 'lasting', rows: LARGE },
-    { name: 'lasting, small queries', kind: 'lasting', rows: SMALL },
+    { name: 'persistent, large queries', kind: 'persistent', rows: LARGE },
+    { name: 'persistent, small queries', kind: 'persistent', rows: SMALL },
   ],
   [
     { name: 'connect-per-query, large queries', kind: 'connect-per-query', rows: LARGE },
     { name: 'connect-per-query, small queries', kind: 'connect-per-query', rows: SMALL },
   ],
   [
-    { name: 'lasting beside connect-per-query', kind: 'lasting', rows: LARGE },
-    { name: 'connect-per-query beside lasting', kind: 'connect-per-query', rows: LARGE },
+    { name: 'persistent next to connect-per-query', kind: 'persistent', rows: LARGE },
+    { name: 'connect-per-query next to persistent', kind: 'connect-per-query', rows: LARGE },
   ],
 ];
 
@@ -58,7 +58,7 @@ compute. For connect-per-query clients, waiting for a lock, for instance, cannot
 30 ms of it in each query one was charged 1.6 times its CPU, and its neighbour 0.75 times ([what is \
 measured](../measurement.md)).`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureCpuAccounting(signal: AbortSignal): Promise<Report> {
   const servers = await startHost();
   try {
@@ -68,27 +68,30 @@ export async function measureCpuAccounting(signal: AbortSignal): Promise<Report>
     for (let round = 0; round <= ROUNDS; round++) {
       for (const tenants of CASES) {
         signal.throwIfAborted();
-        for (const { name, told, used } of await compare(servers, branches, tenants)) {
+        for (const { name, reported, used } of await compare(servers, branches, tenants)) {
           if (round === 0) continue;
-          percent[name]?.push((100 * told) / used);
+          percent[name]?.push((100 * reported) / used);
           seconds[name]?.push(used);
         }
       }
     }
     const [row] = await servers.query<{ server_version: string }>('SHOW server_version');
     return {
-      title: 'CPU time told',
+      title: 'Accuracy of CPU accounting',
       method: METHOD,
       setting: { PostgreSQL: row?.server_version ?? '' },
       goals: CASES.flat().map(
         ({ name, kind }): Goal => ({
-          name: `told off the truth: ${name}`,
+          name: `deviation of reported CPU: ${name}`,
           measured: Math.abs(median(percent[name] ?? []) - 100),
           limit: LIMITS[kind],
           unit: '%',
         }),
       ),
-      counts: { 'CPU time told, in percent of the true': percent, 'True CPU time, in seconds': seconds },
+      counts: {
+        'Reported CPU time, in percent of the actual': percent,
+        'Actual CPU time, in seconds': seconds,
+      },
     };
   } finally {
     await servers.stop();
@@ -99,7 +102,7 @@ const samples = () => Object.fromEntries(CASES.flat().map(({ name }) => [name, [
 
 const makeBranch = ({ host }: TestHost, app: string) => new Project(host).create(`db_${app}_prod`, null);
 
-/** @returns CPU seconds told of each tenant, and used by it, from one measurement to the next */
+/** @returns CPU seconds reported for each tenant, and used by it, from one measurement to the next */
 async function compare(servers: TestHost, branches: readonly [Branch, Branch], tenants: Tenant[]) {
   const meter = new TestMeter(servers);
   const ended = await endedChildren(servers);
@@ -125,7 +128,7 @@ async function compare(servers: TestHost, branches: readonly [Branch, Branch], t
   await Promise.all([meter.meter.close(), ...clients.map(({ close }) => close())]);
   return clients.map(({ name, branch }, n) => ({
     name,
-    told: branchIn(after, branch).cpu_seconds - branchIn(before, branch).cpu_seconds,
+    reported: branchIn(after, branch).cpu_seconds - branchIn(before, branch).cpu_seconds,
     used: (seen[n]?.cpu ?? 0) + (seen[n]?.sessions ?? 0) * ending,
   }));
 }
@@ -138,7 +141,7 @@ async function endedChildren(servers: TestHost): Promise<() => number> {
   return () => readProcessTimes(Number(row?.pid))?.childrenCpu ?? Number.NaN;
 }
 
-/** CPU seconds of processes up to their last answers, and how many of them have ended since. */
+/** CPU seconds of processes up to their last responses, and how many of them have ended since. */
 interface Seen {
   cpu: number;
   sessions: number;
@@ -151,7 +154,7 @@ interface Client {
 }
 
 const CLIENTS: Record<Kind, (login: () => Promise<pg.Client>, rows: number) => Promise<Client>> = {
-  lasting: async (login, rows) => {
+  persistent: async (login, rows) => {
     const session = await login();
     const pid = await hash(session, rows);
     return {
@@ -178,7 +181,7 @@ const CLIENTS: Record<Kind, (login: () => Promise<pg.Client>, rows: number) => P
   }),
 };
 
-/** Makes the server compute. @returns the process that did */
+/** Makes the server compute. @returns the process ID that did */
 async function hash(session: pg.Client, rows: number): Promise<number> {
   const { rows: found } = await session.query<{ pid: number }>(
     `SELECT pg_backend_pid() AS pid, max(md5(n::text)) FROM generate_series(1, ${rows}) AS n`,

@@ -2,14 +2,14 @@ import type { Api } from '../support/api.ts';
 import type { Job } from '../support/records/jobs.ts';
 import { addSample, type Series } from './rounds.ts';
 
-/** From when to when, in milliseconds since 1970. */
+/** A time span in milliseconds since 1970. */
 export interface Span {
   name: string;
   from: number;
   to: number;
 }
 
-/** The steps of the creations among the newest jobs of a project. @param jobs how many are looked at */
+/** The steps of the creations among the newest jobs of a project. @param jobs how many jobs to read */
 export async function creationSteps(api: Api, projectId: string, jobs = 1): Promise<Span[]> {
   const { body } = await api.get<{ jobs: Job[] }>(`/api/v1/projects/${projectId}/jobs?limit=${jobs}`);
   return body.jobs
@@ -22,7 +22,7 @@ export async function creationSteps(api: Api, projectId: string, jobs = 1): Prom
     }));
 }
 
-/** Notes under its name what each took, in milliseconds. */
-export function addDurations(notes: Series, spans: readonly Span[]): void {
-  for (const { name, from, to } of spans) addSample(notes, name, to - from);
+/** Adds the duration of each span under its name, in milliseconds. */
+export function addDurations(series: Series, spans: readonly Span[]): void {
+  for (const { name, from, to } of spans) addSample(series, name, to - from);
 }

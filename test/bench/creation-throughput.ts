@@ -12,11 +12,11 @@ import { onXfsStack, serverVersions } from './xfs-stack.ts';
 
 const DISK_BYTES = 12 * 2 ** 30;
 const PROJECTS = 16;
-/** Of each project in a round, one after another. */
+/** Of each project per round, in sequence. */
 const BRANCHES = 2;
 const MEGABYTES = 20;
-/** One row in so many is updated: about a row in each sixteenth block. */
-const SPARED = 1_000;
+/** One row in this many is updated: about one row in every sixteenth block. */
+const UPDATE_EVERY = 1_000;
 const ROUNDS = 7;
 const LIMIT = 0.9;
 
@@ -25,7 +25,7 @@ machine. ${PROJECTS} projects with a main of about ${MEGABYTES + 8} MB. In each,
 are created in sequence: by \`POST …/branches\`, until the 201; and by \`CREATE DATABASE … STRATEGY FILE_COPY\` with \
 \`file_copy_method = clone\` in one open session each. Interleaved, ${ROUNDS} rounds after a first one that is \
 discarded; medians are compared. Each case drops what it created before the next starts. *At rest*: mains without \
-clients and with nothing to flush. *In use*: each has a branch that is kept, and just before, one row in ${SPARED} was \
+clients and with nothing to flush. *In use*: each has a branch that is kept, and just before, one row in ${UPDATE_EVERY} was \
 updated, which dirties a block in sixteen and unshares it from that branch. The bare side creates a database that \
 nobody can log in to; a branch also has three logins, rules on both ports and a pooler entry, is recorded and audited, \
 and was logged in to as its client will.`;
@@ -44,8 +44,8 @@ pooler's clients). Found and fixed: the pooler kept the session of each proof fo
 within that time found no free connection.`;
 
 /**
- * Branches a second, made in many projects at once, beside bare clones.
- * @throws whatever comes first when `signal` ends it
+ * Measures branches per second, created in many projects in parallel, compared with bare clones.
+ * @throws the first error after `signal` is aborted
  */
 export const measureCreationThroughput = (signal: AbortSignal): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, measure);
@@ -63,7 +63,7 @@ async function measure(stack: Stack): Promise<Report> {
       'bare clones, at rest': () => rate(sources, (source) => source.makeBareClones()),
       'branches, at rest': async () => {
         const made = await rate(sources, (source) => source.makeBranches());
-        for (const source of sources) await source.noteSteps(steps);
+        for (const source of sources) await source.recordSteps(steps);
         return made;
       },
     };
@@ -88,7 +88,7 @@ async function measure(stack: Stack): Promise<Report> {
       setting: await serverVersions(stack),
       goals: [goal('at rest'), goal('in use')],
       findings: FINDINGS,
-      counts: { 'Made a second': rates },
+      counts: { 'Created per second': rates },
       times: { 'Where the time of a branch goes, at rest': steps },
     };
   } finally {
@@ -96,7 +96,7 @@ async function measure(stack: Stack): Promise<Report> {
   }
 }
 
-/** @returns how many were made a second, in all projects together */
+/** @returns the number created per second, in all projects together */
 async function rate(sources: readonly Source[], make: (source: Source) => Promise<unknown>): Promise<number> {
   for (const source of sources) await source.empty();
   const ms = await timed(() => Promise.all(sources.map(make)));
@@ -104,7 +104,7 @@ async function rate(sources: readonly Source[], make: (source: Source) => Promis
   return (sources.length * BRANCHES * 1_000) / ms;
 }
 
-/** One project's main, and what was made of it in this round. */
+/** One project's main, and the clones made of it in this round. */
 class Source {
   readonly #api: Api;
   readonly #session: pg.Client;
@@ -126,7 +126,7 @@ class Source {
   async use(): Promise<void> {
     this.#uses += 1;
     await query(this.#source.main.direct_url, 'update account set balance = balance + 1 where id % $1 = $2', [
-      SPARED,
+      UPDATE_EVERY,
       this.#uses,
     ]);
   }
@@ -151,8 +151,8 @@ class Source {
     }
   }
 
-  /** @param steps where to note what each step of the round's creations took; their branches are dropped by now */
-  async noteSteps(steps: Series): Promise<void> {
+  /** @param steps receives the duration of each step of the round's creations, whose branches are dropped by now */
+  async recordSteps(steps: Series): Promise<void> {
     addDurations(steps, await creationSteps(this.#api, this.#source.project.id, 2 * BRANCHES));
   }
 

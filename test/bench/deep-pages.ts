@@ -16,7 +16,7 @@ case the agent forgets its marks of the table and reads the page at 0. The "firs
 ${DEEP.toLocaleString('en')} right after that; it reads the index from its start. The "next jump" is the page before \
 it, which begins at a mark.`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureDeepPages(signal: AbortSignal): Promise<Report> {
   const { servers, main } = await startHostWithProject(
     'db_bench_prod',
@@ -60,7 +60,7 @@ export async function measureDeepPages(signal: AbortSignal): Promise<Report> {
     });
     const [server] = await servers.query<{ server_version: string }>('SHOW server_version');
     return {
-      title: 'Pages deep in a table',
+      title: 'Deep pages of a table',
       method: METHOD,
       setting: { PostgreSQL: server?.server_version ?? '' },
       goals: [ratio('first jump', null), ratio('next jump', LIMIT)],

@@ -5,7 +5,7 @@ import { median, runInterleaved, timed } from './rounds.ts';
 const ROUNDS = 15;
 const NEAR_MS = 50;
 const FAR_MS = 150;
-/** What a timer and a busy machine may add to a trip. */
+/** What a timer and a busy machine may add to a round trip. */
 const SLACK = 1.2;
 
 const METHOD = `The gateway in workerd, where every call of a Durable Object and of D1 is delayed by ${NEAR_MS} ms, and in another one \
@@ -14,7 +14,7 @@ additional time of a request in the second gateway, divided by the ${FAR_MS - NE
 sequential round trips. A host that responds immediately is one of them. \`test/edge/routes/trips.worker.test.ts\` \
 counts, instead of timing, that no operation makes more round trips than it should.`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureEdgeLatency(signal: AbortSignal): Promise<Report> {
   const near = await startTripsGateway(NEAR_MS);
   const far = await startTripsGateway(FAR_MS);
@@ -28,12 +28,12 @@ export async function measureEdgeLatency(signal: AbortSignal): Promise<Report> {
       [`rows, ${NEAR_MS} ms`]: requests[0].rows,
       [`rows, ${FAR_MS} ms`]: requests[1].rows,
     });
-    const trips = (name: 'a project' | 'usage' | 'rows', promised: number): Goal => {
+    const trips = (name: 'a project' | 'usage' | 'rows', expected: number): Goal => {
       const at = (delay: typeof NEAR_MS | typeof FAR_MS) => median(times[`${name}, ${delay} ms`]);
       return {
-        name: `${name}: trips one after the other`,
+        name: `${name}: sequential round trips`,
         measured: (at(FAR_MS) - at(NEAR_MS)) / (FAR_MS - NEAR_MS),
-        limit: promised * SLACK,
+        limit: expected * SLACK,
         unit: 'trips',
       };
     };

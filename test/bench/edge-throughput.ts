@@ -45,7 +45,7 @@ Not done: an object could lease each isolate a share of the window, which saves 
 admitted beyond the limit, but the remaining count would no longer be exact, and a client could be refused while \
 another isolate still has some of its share ([0016](../decisions/0016-what-a-rate-limit-counts.md)).`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report> {
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);
@@ -57,7 +57,7 @@ export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report
     },
     bindings: { ...SETTINGS, IDP_URL: provider.url, LIMIT_READS_PER_MINUTE: '100000000' },
     unsafeDirectSockets: [{ host: '127.0.0.1', port: 0 }],
-    // A line a request would bury the report.
+    // One line per request would drown the report.
     handleStructuredLogs: () => {},
   });
   try {
@@ -73,17 +73,17 @@ export async function measureEdgeThroughput(signal: AbortSignal): Promise<Report
     });
     const database = await migratedD1(worker);
     const project = await insertProject(database, new Api(origin, token));
-    const asked = (path: string) => () => {
+    const requests = (path: string) => () => {
       signal.throwIfAborted();
       return throughput({ url: origin + path, token, clients: CLIENTS, milliseconds: MILLISECONDS });
     };
     const rates = await runInterleaved(ROUNDS, {
-      bare: asked('/bare'),
-      'bare, object': asked('/bare/object'),
-      'bare, object, log': asked('/bare/object-and-log'),
-      'bare, object, D1': asked('/bare/object-and-d1'),
-      me: asked('/api/v1/me'),
-      'a project': asked(`/api/v1/projects/${project}`),
+      bare: requests('/bare'),
+      'bare, object': requests('/bare/object'),
+      'bare, object, log': requests('/bare/object-and-log'),
+      'bare, object, D1': requests('/bare/object-and-d1'),
+      me: requests('/api/v1/me'),
+      'a project': requests(`/api/v1/projects/${project}`),
     });
     const ratio = (
       one: keyof typeof rates,

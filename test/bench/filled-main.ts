@@ -6,7 +6,7 @@ export interface FilledMain {
   main: Credentials;
 }
 
-/** A new project with about `megabytes` of rows in its main database, which this machine may connect to. */
+/** Creates a project with about `megabytes` of rows in main and a rule for this machine. */
 export async function filledMain(api: Api, name: string, megabytes: number): Promise<FilledMain> {
   const project = await api.project(name, { storage_quota_gib: 5 });
   await api.allow(project.id);

@@ -35,9 +35,9 @@ warm-up are compared. PostgreSQL's is the private memory of its processes: it de
 sessions and has no limit. Durations have no limit either, because the clients are one process on the same machine.`;
 
 /**
- * Clients of every kind at once: which errors they meet, and whether memory grows.
- * @param signal ends it
- * @param minutes how long, after the warm-up
+ * Runs clients of every kind concurrently, and measures their errors and the growth of memory.
+ * @param signal aborts it
+ * @param minutes duration after the warm-up
  */
 export const measureLoad = (signal: AbortSignal, minutes: number): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, (stack) => measure(stack, signal, minutes));
@@ -46,7 +46,7 @@ async function measure(stack: Stack, signal: AbortSignal, minutes: number): Prom
   const log = new CallLog();
   const end = new AbortController();
   const ending = AbortSignal.any([signal, end.signal]);
-  // Everybody listens who rests.
+  // Each pausing client adds a listener.
   setMaxListeners(0, signal, ending);
   const crowd = await Crowd.start(stack, log);
   const setting = await serverVersions(stack);
@@ -71,12 +71,12 @@ async function measure(stack: Stack, signal: AbortSignal, minutes: number): Prom
     method: METHOD,
     setting,
     goals: [
-      { name: 'errors that are no documented limit', measured: log.errors, limit: 0, unit: 'requests' },
+      { name: 'errors other than documented limits', measured: log.errors, limit: 0, unit: 'requests' },
       { name: 'failed transactions', measured: failures.length, limit: 0, unit: 'transactions' },
-      { name: 'left over after all was deleted', measured: left.length, limit: 0, unit: 'items' },
+      { name: 'left after deleting everything', measured: left.length, limit: 0, unit: 'items' },
       ...memoryGoals(memory, minutes),
     ],
-    findings: [loginsKept(memory, minutes, branches), ...trouble.map((words) => `- ${words}`)].join('\n\n'),
+    findings: [loginMemory(memory, minutes, branches), ...trouble.map((text) => `- ${text}`)].join('\n\n'),
     times: {
       'Minute by minute': {
         'transaction, slowest': spans.map((span) => most(transactions(span).map(({ worstMs }) => worstMs))),
@@ -95,61 +95,61 @@ async function measure(stack: Stack, signal: AbortSignal, minutes: number): Prom
         ...log.countsIn(spans),
       },
     },
-    timeSeries: { 'Memory from the beginning of the warm-up, MB': memory },
+    timeSeries: { 'Memory since the start of the warm-up, MB': memory },
   };
 }
 
 const sum = (values: number[]) => values.reduce((total, value) => total + value, 0);
 const most = (values: number[]) => values.reduce((a, b) => Math.max(a, b), 0);
 
-/** What records and host disagree about, and what of the projects is still there once all is at rest. */
+/** @returns the disagreements of records and host, and the projects left, once the service has converged */
 async function leftOver(stack: Stack): Promise<string[]> {
   let found: string[] = [];
-  const look = async () => {
+  const check = async () => {
     const picture = await takeSnapshot(sourcesOf(stack));
     found = [
       ...violations(picture),
       ...picture.records.projects.map(({ id }) => `project ${id} is still there`),
     ];
-    if (found.length > 0) throw new Error('not at rest');
+    if (found.length > 0) throw new Error('not converged');
   };
-  await eventually(look, CONVERGED_WITHIN_S).catch(() => {});
+  await eventually(check, CONVERGED_WITHIN_S).catch(() => {});
   return found;
 }
 
-/** MB at each look, and how many times of it there may be in the end. */
-const COURSES: Record<string, { limit: number | null; of: (memory: MemorySamples) => number[] }> = {
+/** MB of each sample, and the permitted growth as a ratio. */
+const SAMPLES: Record<string, { limit: number | null; of: (memory: MemorySamples) => number[] }> = {
   'gateway (workerd)': { limit: MEMORY_LIMIT, of: (memory) => memory['gateway (workerd)'] },
   agent: { limit: MEMORY_LIMIT, of: ({ agent }) => agent },
   PgBouncer: { limit: MEMORY_LIMIT, of: ({ PgBouncer }) => PgBouncer },
-  'PgBouncer but for logins': {
+  'PgBouncer without logins': {
     limit: MEMORY_LIMIT,
-    of: ({ PgBouncer, 'PgBouncer, of logins': ofLogins }) =>
-      PgBouncer.map((all, look) => all - (ofLogins[look] ?? 0)),
+    of: ({ PgBouncer, 'PgBouncer, logins': ofLogins }) =>
+      PgBouncer.map((all, sample) => all - (ofLogins[sample] ?? 0)),
   },
   'PostgreSQL, private': { limit: null, of: (memory) => memory['PostgreSQL, private'] },
 };
 
-/** Medians of the first and of the last minute after the warm-up; of a single minute, of its halves. */
-function compared(course: number[], minutes: number): [first: number, last: number] {
-  const samples = course.slice(SAMPLES_A_MINUTE);
+/** @returns the medians of the first and last minute after the warm-up, or of the halves of a single minute */
+function compared(values: number[], minutes: number): [first: number, last: number] {
+  const samples = values.slice(SAMPLES_A_MINUTE);
   const each = minutes === 1 ? SAMPLES_A_MINUTE / 2 : SAMPLES_A_MINUTE;
   return [median(samples.slice(0, each)), median(samples.slice(-each))];
 }
 
 const memoryGoals = (memory: MemorySamples, minutes: number): Goal[] =>
-  Object.entries(COURSES).map(([name, { limit, of }]) => {
+  Object.entries(SAMPLES).map(([name, { limit, of }]) => {
     const [first, last] = compared(of(memory), minutes);
     return { name: `memory of ${name}, last minute ÷ first`, measured: last / first, limit, unit: '×' };
   });
 
-/** Why PgBouncer's memory is not flat. */
-function loginsKept(memory: MemorySamples, minutes: number, branches: number): string {
+/** @returns why PgBouncer's memory grows */
+function loginMemory(memory: MemorySamples, minutes: number, branches: number): string {
   const [first, last] = compared(memory.PgBouncer, minutes);
-  const [keptFirst, keptLast] = compared(memory['PgBouncer, of logins'], minutes);
-  return `PgBouncer keeps what it was told of a login until it ends, also when the login is gone and no longer in its \
-files ([reported](https://github.com/pgbouncer/pgbouncer/pull/393)): 2.3 KB each, three a branch, 7 MB for a thousand \
-branches. When it runs out it takes as much again as it has, so it grows in ever larger and rarer steps (\`memtotal\` of \
-\`user_cache\` in \`SHOW MEM\`). In these ${minutes} minutes ${branches} branches were made. From the first to the last \
-PgBouncer grew by ${(last - first).toFixed(1)} MB, ${(keptLast - keptFirst).toFixed(1)} MB of it for logins. Only a new start of PgBouncer gives them back.`;
+  const [loginsFirst, loginsLast] = compared(memory['PgBouncer, logins'], minutes);
+  return `PgBouncer stores each login it has loaded until it exits, even when the login is dropped and no longer in its \
+files ([reported](https://github.com/pgbouncer/pgbouncer/pull/393)): 2.3 KB each, three per branch, 7 MB for a thousand \
+branches. It doubles its cache when that is full, so it grows in larger and rarer steps (\`memtotal\` of \
+\`user_cache\` in \`SHOW MEM\`). In these ${minutes} minutes ${branches} branches were created. From the first to the last \
+PgBouncer grew by ${(last - first).toFixed(1)} MB, ${(loginsLast - loginsFirst).toFixed(1)} MB of it for logins. Only a restart of PgBouncer frees them.`;
 }

@@ -1,6 +1,6 @@
 import { cpus, loadavg, release, totalmem, type } from 'node:os';
 
-/** What figures are worth nothing without. */
+/** The machine that the results depend on. */
 export function describeMachine(): Record<string, string> {
   const [cpu] = cpus();
   return {
@@ -8,8 +8,8 @@ export function describeMachine(): Record<string, string> {
     processor: `${cpus().length} × ${cpu?.model.trim()}`,
     memory: `${Math.round(totalmem() / 2 ** 30)} GiB`,
     system: `${type()} ${release()}`,
-    // Well above 0: others were at work, and what was measured is them as well.
-    'load at the beginning': loadavg()[0]?.toFixed(1) ?? '',
+    // A value well above 0 means that other processes affected the measurement.
+    'load at start': loadavg()[0]?.toFixed(1) ?? '',
     node: process.version,
   };
 }

@@ -30,7 +30,7 @@ after restarts. The exporter adds locks, activity by state, conflicts and all se
 checkpoints fails on PostgreSQL 18, immediately. It sizes every database at each scrape. The agent sizes those with \
 changes, and finds a change that left no trace in the statistics within 120 measurements.`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureMeasurement(signal: AbortSignal): Promise<Report> {
   const servers = await startHost();
   const meter = new Meter(servers.settings, { stores: true });
@@ -104,14 +104,14 @@ export async function measureMeasurement(signal: AbortSignal): Promise<Report> {
   }
 }
 
-/** @throws Error when a size is missing: then less was measured than is compared */
+/** @throws Error when a size is missing, because the comparison would be unfair */
 async function scrapeSizes(exporter: Exporter): Promise<void> {
   const metrics = await exporter.scrape();
   const sizes = [...metrics.matchAll(/^pg_database_size_bytes\{datname="db_bench_/gm)];
-  if (sizes.length !== DATABASES) throw new Error(`the exporter told ${sizes.length} sizes`);
+  if (sizes.length !== DATABASES) throw new Error(`the exporter reported ${sizes.length} sizes`);
 }
 
-/** Databases that the agent takes for branches of ten projects. */
+/** Creates databases that the agent treats as branches of ten projects. */
 async function makeBranches(servers: TestHost, signal: AbortSignal): Promise<string[]> {
   const [template = '', ...rest] = Array.from({ length: DATABASES }, (_, n) => `db_bench_prod_br_b${n}`);
   const session = await servers.connect();
@@ -142,7 +142,7 @@ async function makeBranches(servers: TestHost, signal: AbortSignal): Promise<str
   }
 }
 
-/** @returns how many statements this process has sent since; to be called once */
+/** @returns a function that stops counting and returns the statements this process has sent since */
 function countStatements(): () => number {
   const { query } = pg.Client.prototype;
   let count = 0;

@@ -14,13 +14,13 @@ const ROUNDS = 9;
 const CLONED_MB = 500;
 const NEIGHBOUR_MB = 100;
 const CLIENTS = 4;
-/** How long a client rests between two transactions, on average. */
+/** How long a client pauses between two transactions, on average. */
 const PAUSE_MS = 10;
 const CLONES_A_ROUND = 4;
 const IDLE_MS = 1_500;
-/** Between a drop, which makes a checkpoint too, and the next window. */
+/** Pause between a drop, which also makes a checkpoint, and the next window. */
 const SETTLE_MS = 300;
-/** In which all processes of the server read their configuration again. */
+/** Time in which all processes of the server reload their configuration. */
 const RELOAD_MS = 100;
 
 const METHOD = `Two projects of one host, on XFS with reflink: one whose main of about ${CLONED_MB} MB is branched, and a neighbour \
@@ -40,7 +40,7 @@ the agent's work on the same two processors, and at its end the clients of the c
 same time. Creations share reloads already. Not done: rules that need no reload (PostgreSQL's roles instead of \
 \`pg_hba.conf\` would have to decide them).`;
 
-/** What the clients of one project feel of another's branches. @param signal ends it */
+/** Measures how the clients of one project are affected by another's branches. @param signal aborts it */
 export const measureNeighbour = (signal: AbortSignal): Promise<Report> =>
   onXfsStack(signal, DISK_BYTES, measure);
 
@@ -57,12 +57,12 @@ async function measure(stack: Stack): Promise<Report> {
   try {
     const began = performance.now();
     const medians: Series = {};
-    const lasted: Series = {};
-    const judge = (name: string, times: number[]) => {
+    const durations: Series = {};
+    const summarize = (name: string, times: number[]) => {
       addSample(medians, name, median(times));
       return percentile(times, 0.99);
     };
-    /** The neighbour's 99th percentile while `action` runs, some times; `undo` is outside of the windows. */
+    /** The neighbour's 99th percentile while `action` runs repeatedly; `undo` runs outside of the windows. */
     const during =
       (action: () => Promise<unknown>, undo: () => Promise<unknown> = async () => {}) =>
       async (name: string) => {
@@ -72,18 +72,18 @@ async function measure(stack: Stack): Promise<Report> {
           await action();
           const end = performance.now();
           times.push(...loads.neighbour.since(start, end).times);
-          addSample(lasted, name, end - start);
+          addSample(durations, name, end - start);
           await undo();
           await sleep(SETTLE_MS);
         }
-        return judge(name, times);
+        return summarize(name, times);
       };
     let branchId = '';
     const cases = {
       idle: async (name: string) => {
         const start = performance.now();
         await sleep(IDLE_MS);
-        return judge(name, loads.neighbour.since(start).times);
+        return summarize(name, loads.neighbour.since(start).times);
       },
       'during a clone': during(
         async () => {
@@ -101,10 +101,10 @@ async function measure(stack: Stack): Promise<Report> {
         await sleep(RELOAD_MS);
       }),
     };
-    const p99 = await runInterleaved(ROUNDS, cases, medians, lasted);
+    const p99 = await runInterleaved(ROUNDS, cases, medians, durations);
     const { transactions, failures } = loads.neighbour.since(began);
     return {
-      title: 'A neighbour beside clones',
+      title: 'A neighbouring project during clones',
       method: METHOD,
       setting: { ...(await serverVersions(stack)), "neighbour's transactions": String(transactions) },
       goals: [
@@ -125,7 +125,7 @@ async function measure(stack: Stack): Promise<Report> {
       times: {
         "99th percentile of a round, neighbour's transactions": p99,
         "Median of a round, neighbour's transactions": medians,
-        'How long it lasted': lasted,
+        Duration: durations,
       },
     };
   } finally {
@@ -134,7 +134,7 @@ async function measure(stack: Stack): Promise<Report> {
   }
 }
 
-/** The smallest value that at least `share` of all don't exceed. */
+/** @returns the smallest value that at least `share` of all values do not exceed */
 function percentile(values: readonly number[], share: number): number {
   const sorted = values.toSorted((a, b) => a - b);
   return sorted[Math.ceil(share * sorted.length) - 1] ?? Number.NaN;

@@ -7,22 +7,22 @@ const RIGHT = 80;
 const ROW = 26;
 const HEAD = 34;
 const DOT = 3;
-const COURSE_ROW = 60;
+const LINE_ROW = 60;
 
 const STYLE = `text{font:13px sans-serif;fill:#444}.caption{font-weight:bold}.axis{stroke:#ccc}
 .sample{fill:#3a7ca5;fill-opacity:.45}.median{stroke:#c1440e;stroke-width:2}
-.course{fill:none;stroke:#3a7ca5;stroke-width:1.5}
+.line{fill:none;stroke:#3a7ca5;stroke-width:1.5}
 @media(prefers-color-scheme:dark){text{fill:#ccc}.axis{stroke:#555}}`;
 
 const escaped = (text: string) => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;');
 
-/** One table as a strip of dots a row, each row from 0: every sample, and a line where the median is. */
+/** Draws one table as a strip of dots per row, from 0: every sample, and a line at the median. */
 function strips(caption: string, rows: Record<string, number[]>, top: number): string[] {
   const most = Math.max(...Object.values(rows).flat()) || 1;
   const across = (value: number) =>
     (LABELS + (Math.max(value, 0) / most) * (WIDTH - LABELS - RIGHT)).toFixed(1);
-  const parts = Object.entries(rows).map(([row, samples], place) => {
-    const y = top + HEAD + place * ROW;
+  const parts = Object.entries(rows).map(([row, samples], index) => {
+    const y = top + HEAD + index * ROW;
     const middle = median(samples);
     return [
       `<text x="${LABELS - 12}" y="${y + 4}" text-anchor="end">${escaped(row)}</text>`,
@@ -35,26 +35,26 @@ function strips(caption: string, rows: Record<string, number[]>, top: number): s
   return [`<text class="caption" x="8" y="${top + 14}">${escaped(caption)}</text>`, ...parts];
 }
 
-/** What changed with time as a line a row, each row from 0. */
+/** Draws values over time as one line per row, from 0. */
 function lines(caption: string, rows: Record<string, number[]>, top: number): string[] {
-  const parts = Object.entries(rows).map(([row, values], place) => {
-    const foot = top + HEAD + (place + 1) * COURSE_ROW - 20;
+  const parts = Object.entries(rows).map(([row, values], index) => {
+    const foot = top + HEAD + (index + 1) * LINE_ROW - 20;
     const most = Math.max(...values) || 1;
     const points = values.map((value, n) => {
       const x = LABELS + (n / (values.length - 1 || 1)) * (WIDTH - LABELS - RIGHT);
-      return `${x.toFixed(1)},${(foot - (value / most) * (COURSE_ROW - 16)).toFixed(1)}`;
+      return `${x.toFixed(1)},${(foot - (value / most) * (LINE_ROW - 16)).toFixed(1)}`;
     });
     return [
       `<text x="${LABELS - 12}" y="${foot}" text-anchor="end">${escaped(row)}</text>`,
       `<line class="axis" x1="${LABELS}" x2="${WIDTH - RIGHT}" y1="${foot}" y2="${foot}"/>`,
-      `<polyline class="course" points="${points.join(' ')}"/>`,
+      `<polyline class="line" points="${points.join(' ')}"/>`,
       `<text x="${WIDTH - RIGHT + 10}" y="${foot}">${most.toPrecision(3)}</text>`,
     ].join('\n');
   });
   return [`<text class="caption" x="8" y="${top + 14}">${escaped(caption)}</text>`, ...parts];
 }
 
-/** Every sample of the report as an SVG picture. */
+/** Draws every sample of the report as SVG. */
 export function renderPlot({ title, times = {}, counts = {}, timeSeries = {} }: Report): string {
   const inMilliseconds = Object.entries(times).map(([caption, rows]) => [`${caption}, ms`, rows] as const);
   const parts: string[] = [];
@@ -65,7 +65,7 @@ export function renderPlot({ title, times = {}, counts = {}, timeSeries = {} }: 
   }
   for (const [caption, rows] of Object.entries(timeSeries)) {
     parts.push(...lines(caption, rows, top));
-    top += HEAD + Object.keys(rows).length * COURSE_ROW;
+    top += HEAD + Object.keys(rows).length * LINE_ROW;
   }
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${top}" width="${WIDTH}" role="img">
 <title>${escaped(title)}</title>

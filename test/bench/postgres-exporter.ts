@@ -5,14 +5,14 @@ import { PLATFORM_ROLE } from '../../agent/servers/configuration.ts';
 import type { AgentSettings } from '../../agent/settings.ts';
 import { eventually } from '../support/eventually.ts';
 
-/** Where the Debian package puts it. */
+/** Path in the Debian package. */
 const PROGRAM = '/usr/bin/prometheus-postgres-exporter';
 
-/** Why it can't be measured on this machine; null when it can. */
+/** @returns why it cannot be measured on this machine, or null */
 export const exporterHindrance = (): string | null =>
   existsSync(PROGRAM) ? null : 'not installed: `apt-get install prometheus-postgres-exporter`';
 
-/** As `--version` tells it, on either stream. */
+/** The version from `--version`, which may use either stream. */
 export function exporterVersion(): string {
   const { stdout, stderr } = spawnSync(PROGRAM, ['--version'], { encoding: 'utf8' });
   return /revision: ([^)\s]+)/.exec(stdout + stderr)?.[1] ?? 'unknown';
@@ -20,7 +20,7 @@ export function exporterVersion(): string {
 
 /**
  * `prometheus-postgres-exporter` with the package's default collectors and one session over the unix socket, as a
- * superuser: its README.Debian offers that. These take the size and the statistics of every database.
+ * superuser (offered by its README.Debian). The collectors read the size and the statistics of every database.
  */
 export class Exporter {
   readonly #port: number;
@@ -30,7 +30,7 @@ export class Exporter {
     this.#port = port;
   }
 
-  /** Until it serves. */
+  /** Resolves when it serves. */
   async start({ POSTGRES_SOCKET_DIR, POSTGRES_PORT }: AgentSettings): Promise<void> {
     const source = {
       user: PLATFORM_ROLE,
@@ -52,9 +52,9 @@ export class Exporter {
 
   /** @returns the metrics in Prometheus' text format */
   async scrape(): Promise<string> {
-    const answer = await fetch(`http://127.0.0.1:${this.#port}/metrics`);
-    if (!answer.ok) throw new Error(`the exporter answered ${answer.status}`);
-    return answer.text();
+    const response = await fetch(`http://127.0.0.1:${this.#port}/metrics`);
+    if (!response.ok) throw new Error(`the exporter responded ${response.status}`);
+    return response.text();
   }
 
   async stop(): Promise<void> {

@@ -5,19 +5,19 @@ import { median, runInterleaved, timed } from './rounds.ts';
 
 const ROUNDS = 11;
 const REQUESTS = 400;
-const AT_ONCE = 20;
-/** Of one window, in the crowd that is counted. */
+const CONCURRENCY = 20;
+/** Limit of one window in the measurement of over-admission. */
 const ALLOWED = 100;
 
 const METHOD = `Requests of one client through a Hono middleware that counts them in a Durable Object: ours, and \`hono-rate-limiter\` \
 with the Durable Object store of \`@hono-rate-limiter/cloudflare\`, in one Worker. Interleaved in ${ROUNDS} rounds: \
-${REQUESTS} requests, ${AT_ONCE} concurrently, sent within the Worker, so that no HTTP is measured; "none" is the \
+${REQUESTS} requests, ${CONCURRENCY} concurrently, sent within the Worker, so that no HTTP is measured; "none" is the \
 route without a limiter. Over-admission: the same number of requests, all concurrent, in a window that allows \
 ${ALLOWED}, with a new client each time. Storage is on disk.`;
 
 type Side = 'ours' | 'theirs' | 'none';
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureRateLimiter(signal: AbortSignal): Promise<Report> {
   installPeers();
   const worker = startWorker(await bundlePeer('limiter-worker'), {
@@ -33,14 +33,14 @@ export async function measureRateLimiter(signal: AbortSignal): Promise<Report> {
   });
   try {
     const { origin } = await worker.ready;
-    const run = async (path: string, atOnce: number): Promise<number> => {
+    const run = async (path: string, concurrency: number): Promise<number> => {
       signal.throwIfAborted();
-      const body = JSON.stringify({ path, requests: REQUESTS, atOnce });
+      const body = JSON.stringify({ path, requests: REQUESTS, concurrency });
       const response = await fetch(origin, { method: 'POST', body });
       if (!response.ok) throw new Error(`${path}: ${response.status} ${await response.text()}`);
       return (await response.json()) as number;
     };
-    const timeOf = (side: Side) => () => timed(() => run(`/${side}/reads/client`, AT_ONCE));
+    const timeOf = (side: Side) => () => timed(() => run(`/${side}/reads/client`, CONCURRENCY));
     const overAdmission = (side: Side) => async () =>
       (await run(`/${side}/writes/${crypto.randomUUID()}`, REQUESTS)) - ALLOWED;
     const times = await runInterleaved(ROUNDS, {

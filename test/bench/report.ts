@@ -3,10 +3,10 @@ import { join } from 'node:path';
 import { renderPlot } from './plot.ts';
 import { median } from './rounds.ts';
 
-/** Where the reports are kept. */
+/** Where the reports are stored. */
 export const FOLDER = join(import.meta.dirname, '../../docs/benchmarks');
 
-/** A promise in figures: `measured` is at most `limit`, or at least. Without a limit it is shown and not judged. */
+/** A measured value whose upper bound is `limit`, or lower bound if `atLeast`. Null: it has no limit. */
 export interface Goal {
   name: string;
   measured: number;
@@ -17,18 +17,18 @@ export interface Goal {
 
 export interface Report {
   title: string;
-  /** How it was measured, a paragraph. */
+  /** How it was measured, one paragraph. */
   method: string;
-  /** Versions, and what else the figures depend on; `run.ts` adds the machine. */
+  /** Versions and other conditions; `run.ts` adds the machine. */
   setting?: Record<string, string>;
   goals: Goal[];
-  /** Why a goal is missed and what was tried, a paragraph. */
+  /** Why a goal is missed and what was tried. */
   findings?: string;
   /** Tables of milliseconds: caption → row → every sample. */
   times?: Record<string, Record<string, number[]>>;
-  /** Tables of how many, in the same form. */
+  /** Tables of counts, in the same form. */
   counts?: Record<string, Record<string, number[]>>;
-  /** Values in equal steps of time, which are drawn as lines and have no table: caption → row → values. */
+  /** Values at equal time steps, drawn as lines without a table: caption → row → values. */
   timeSeries?: Record<string, Record<string, number[]>>;
 }
 
@@ -64,7 +64,7 @@ export function renderReport(report: Report): string {
 
 const samplesTable = (rows: Record<string, number[]>) =>
   table(
-    ['', 'median', 'least', 'most', 'runs'],
+    ['', 'median', 'min', 'max', 'runs'],
     Object.entries(rows).map(([row, samples]) => [
       row,
       ...[median(samples), Math.min(...samples), Math.max(...samples)].map((value) => value.toFixed(1)),
@@ -72,11 +72,11 @@ const samplesTable = (rows: Record<string, number[]>) =>
     ]),
   );
 
-/** The cells of a goal: its name, measured, limit, measured ÷ limit, verdict. */
+/** The cells of a goal: its name, measured, limit, measured ÷ limit, result. */
 export function goalCells(goal: Goal): string[] {
   const { name, measured, limit, atLeast, unit } = goal;
   const found = [name, `${measured.toFixed(2)} ${unit}`];
-  if (limit === null) return [...found, '', '', 'not judged'];
+  if (limit === null) return [...found, '', '', 'no limit'];
   const share = limit === 0 ? '' : (measured / limit).toFixed(2);
   return [...found, `${atLeast ? '≥' : '≤'} ${limit} ${unit}`, share, isMet(goal) ? 'met' : '**missed**'];
 }

@@ -18,7 +18,7 @@ import { median, runInterleaved, type Samples, timed } from './rounds.ts';
 import { serverVersions } from './xfs-stack.ts';
 
 const ROUNDS = 9;
-/** A sample is the median of so many pages, one after the other. */
+/** A sample is the median of this many sequential pages. */
 const PAGES = 15;
 const ROWS = 100_000;
 const PAGE = 50;
@@ -49,7 +49,7 @@ far. It would be open in the database when a clone starts, which then has to pau
 ([0009](../decisions/0009-a-pause-only-for-who-is-there.md)), and it would use one of the connections that clients \
 have.`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureRowPages(signal: AbortSignal): Promise<Report> {
   const { pages, versions } = await measurePages(signal);
   const calls = await measureLink(signal);
@@ -65,7 +65,7 @@ export async function measureRowPages(signal: AbortSignal): Promise<Report> {
       quotient(calls, 'link, one client', 'HTTP, one client', { limit: null, atLeast: true }),
     ],
     findings: FINDINGS,
-    times: { 'One after the other': pages },
+    times: { Sequential: pages },
     counts: { 'Calls a second': calls },
   };
 }
@@ -74,11 +74,11 @@ const quotient = <Case extends string>(
   samples: Samples<Case>,
   one: Case,
   other: Case,
-  judged: Pick<Goal, 'limit' | 'atLeast'>,
+  bound: Pick<Goal, 'limit' | 'atLeast'>,
 ): Goal => ({
   name: `${one} ÷ ${other}`,
   measured: median(samples[one]) / median(samples[other]),
-  ...judged,
+  ...bound,
   unit: '×',
 });
 
@@ -87,10 +87,10 @@ async function measurePages(signal: AbortSignal) {
   try {
     const { path, direct_url, database } = await makeTable(stack);
     const token = await stack.token();
-    const get = (asked: string) =>
+    const get = (target: string) =>
       sample(signal, async () => {
-        const response = await fetch(stack.url + asked, { headers: { authorization: `Bearer ${token}` } });
-        if (response.status !== 200) throw new Error(`${asked}: ${response.status}`);
+        const response = await fetch(stack.url + target, { headers: { authorization: `Bearer ${token}` } });
+        if (response.status !== 200) throw new Error(`${target}: ${response.status}`);
         await response.text();
       });
     const client = await connect(direct_url);
@@ -145,7 +145,7 @@ async function makeTable(stack: Stack) {
   return { path: `/api/v1/projects/${project.id}`, direct_url, database };
 }
 
-/** Calls a second with an empty answer, over the link and past it. */
+/** Measures calls per second with an empty result, over the link and over plain HTTP. */
 async function measureLink(signal: AbortSignal) {
   const stateDir = await mkdtemp(join(tmpdir(), 'branchgate-link-'));
   const leaving = new AbortController();
@@ -175,20 +175,20 @@ async function measureLink(signal: AbortSignal) {
       handle,
     });
     await linked.promise;
-    // The first reconciliation makes calls of its own.
+    // The first reconciliation makes calls too.
     await sleep(1_000);
     const url = await gateway.directUrl();
-    const asked = (path: string, clients: number) => () => {
+    const callsOf = (path: string, clients: number) => () => {
       signal.throwIfAborted();
       return throughput({ url: url + path, clients, milliseconds: MILLISECONDS });
     };
     const link = `/calls/link/${host_id}`;
     const http = `/calls/http/${(server.address() as AddressInfo).port}`;
     return await runInterleaved(ROUNDS, {
-      link: asked(link, CLIENTS),
-      HTTP: asked(http, CLIENTS),
-      'link, one client': asked(link, 1),
-      'HTTP, one client': asked(http, 1),
+      link: callsOf(link, CLIENTS),
+      HTTP: callsOf(http, CLIENTS),
+      'link, one client': callsOf(link, 1),
+      'HTTP, one client': callsOf(http, 1),
     });
   } finally {
     leaving.abort();
@@ -199,7 +199,7 @@ async function measureLink(signal: AbortSignal) {
   }
 }
 
-/** What the host does for a call. */
+/** The host's reply to a call. */
 const handle = async (method: string) =>
   method === 'table.list'
     ? { tables: [], has_more: false }

@@ -23,10 +23,10 @@ import { measureTokenVerification } from './token-verification.ts';
 import { measureWorkerBundle } from './worker-bundle.ts';
 
 interface Benchmark {
-  /** Why it can't be measured on this machine; null when it can. */
+  /** @returns why it cannot be measured on this machine, or null */
   hindrance: () => string | null;
   measure: (signal: AbortSignal, options: Options) => Promise<Report>;
-  /** It takes long, so it is measured only where it is named. */
+  /** It takes long, so it runs only when it is named. */
   byName?: true;
 }
 
@@ -34,7 +34,7 @@ interface Options {
   minutes: number;
 }
 
-/** What each benchmark finds is kept in docs/benchmarks under its name. */
+/** The results of each benchmark are stored in docs/benchmarks under its name. */
 const BENCHMARKS: Record<string, Benchmark> = {
   'copy-on-write': { hindrance: xfsHindrance, measure: measureCopyOnWrite },
   'busy-main': { hindrance: xfsHindrance, measure: measureBusyMain },
@@ -62,7 +62,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
 
 const interrupted = new AbortController();
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-  process.on(signal, () => interrupted.abort(new Error(`ended by ${signal}`)));
+  process.on(signal, () => interrupted.abort(new Error(`aborted by ${signal}`)));
 }
 
 /** @returns whether every goal was met, or there was nothing to measure */
@@ -92,17 +92,19 @@ async function runAll(wanted: string[], options: Options): Promise<boolean> {
 }
 
 function wholeMinutes(text: string): number {
-  if (!/^[1-9]\d{0,2}$/.test(text)) throw new InvalidArgumentError('It has to be a whole number.');
+  if (!/^[1-9]\d{0,2}$/.test(text)) throw new InvalidArgumentError('It must be a whole number.');
   return Number(text);
 }
 
 const names = Object.keys(BENCHMARKS);
 const long = names.filter((name) => BENCHMARKS[name]?.byName);
 const command = new Command('bench')
-  .description('Measure what the service promises in figures, into docs/benchmarks')
-  .addArgument(new Argument('[names...]', `which; left out: all but ${long.join(', ')}`).choices(names))
-  .option('--minutes <n>', 'how long `load` lasts', wholeMinutes, 10)
-  .addHelpText('after', '\nThe exit code is 1 when a goal was missed.')
+  .description('Run benchmarks and write their reports to docs/benchmarks')
+  .addArgument(
+    new Argument('[names...]', `benchmarks to run; default: all except ${long.join(', ')}`).choices(names),
+  )
+  .option('--minutes <n>', 'duration of `load`', wholeMinutes, 10)
+  .addHelpText('after', '\nThe exit code is 1 if a goal is missed.')
   .action(async (wanted: string[], options: Options) => {
     let allMet = false;
     try {

@@ -4,11 +4,11 @@ import { FOLDER, goalCells, type Report, table } from './report.ts';
 
 const HEAD = `# Benchmarks
 
-What \`npm run bench\` measured last, part by part; \`npm run bench -- <name>\` measures one again and renews this page. Every
-ratio has both sides by turns in one run. Each page has its method, its samples and, where a goal is missed, the reason
-and what was tried.`;
+The latest results of \`npm run bench\`. \`npm run bench -- <name>\` repeats one benchmark and updates this page. Both
+sides of every ratio are measured interleaved in one run. Each page has its method, its samples and, where a goal is
+missed, the reason and what was tried.`;
 
-/** Renews the table of contents of docs/benchmarks from the reports that lie there. */
+/** Updates the table of contents of docs/benchmarks from its reports. */
 export function writeSummary(): void {
   const rows = readdirSync(FOLDER)
     .filter((file) => file.endsWith('.json'))
@@ -16,8 +16,8 @@ export function writeSummary(): void {
     .flatMap((file) => {
       const { title, setting = {}, goals }: Report = JSON.parse(readFileSync(join(FOLDER, file), 'utf8'));
       const page = `[${title}](${file.replace('.json', '.md')})`;
-      return goals.map((goal) => [page, ...goalCells(goal), setting['load at the beginning'] ?? '']);
+      return goals.map((goal) => [page, ...goalCells(goal), setting['load at start'] ?? '']);
     });
-  const head = ['part', 'goal', 'measured', 'limit', 'measured ÷ limit', '', 'load'];
+  const head = ['benchmark', 'goal', 'measured', 'limit', 'measured ÷ limit', '', 'load'];
   writeFileSync(join(FOLDER, 'README.md'), `${HEAD}\n\n${table(head, rows)}\n`);
 }

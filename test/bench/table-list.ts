@@ -12,8 +12,8 @@ import { serverVersions } from './xfs-stack.ts';
 
 const PEER = '@supabase/postgres-meta';
 const TABLES = 1_000;
-/** What one statement may make: each table holds locks until its end. */
-const AT_ONCE = 100;
+/** Tables per statement, because each one holds locks until the end of the statement. */
+const TABLES_PER_STATEMENT = 100;
 const ROUNDS = 7;
 const LIMIT = 0.15;
 
@@ -27,7 +27,7 @@ a password, about 10 ms of its time. The peer returns more for each table (defau
 rows); ours also returns views. With columns the peer's time grows with the square of the number of tables, and its \
 time limit of 55 s is lifted.`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureTableList(signal: AbortSignal): Promise<Report> {
   installPeers();
   const stack = await startStack({ env: UNLIMITED, restarts: false });
@@ -36,15 +36,15 @@ export async function measureTableList(signal: AbortSignal): Promise<Report> {
     const peer = await startPeer(database);
     try {
       const authorization = `Bearer ${await stack.token()}`;
-      const askPeer = (columns: boolean) => () =>
-        ask<unknown[]>(`${peer.url}/tables?included_schemas=public&include_columns=${columns}`, signal);
+      const requestPeer = (columns: boolean) => () =>
+        request<unknown[]>(`${peer.url}/tables?included_schemas=public&include_columns=${columns}`, signal);
       const times = await runInterleaved(ROUNDS, {
         ours: timedList(async () => {
-          const { tables } = await ask<{ tables: unknown[] }>(url, signal, { authorization });
+          const { tables } = await request<{ tables: unknown[] }>(url, signal, { authorization });
           return tables;
         }),
-        peer: timedList(askPeer(true)),
-        'peer, without columns': timedList(askPeer(false)),
+        peer: timedList(requestPeer(true)),
+        'peer, without columns': timedList(requestPeer(false)),
       });
       const ratio = (other: keyof typeof times, limit: number | null): Goal => ({
         name: `ours ÷ ${other}`,
@@ -67,7 +67,7 @@ export async function measureTableList(signal: AbortSignal): Promise<Report> {
   }
 }
 
-/** How long the list takes; each side must tell of all tables. */
+/** Measures the duration of a list, which must contain all tables. */
 const timedList = (list: () => Promise<unknown[]>) => async () => {
   let found = 0;
   const ms = await timed(async () => {
@@ -77,13 +77,17 @@ const timedList = (list: () => Promise<unknown[]>) => async () => {
   return ms;
 };
 
-async function ask<B>(url: string, signal: AbortSignal, headers: Record<string, string> = {}): Promise<B> {
+async function request<B>(
+  url: string,
+  signal: AbortSignal,
+  headers: Record<string, string> = {},
+): Promise<B> {
   const response = await fetch(url, { headers, signal });
   if (response.status !== 200) throw new Error(`${url}: ${response.status} ${await response.text()}`);
   return (await response.json()) as B;
 }
 
-/** @returns the database's address for the peer, and that of the list in our API */
+/** @returns the database's URL for the peer, and the list's URL in our API */
 async function makeTables(stack: Stack): Promise<{ database: string; url: string }> {
   const api = new Api(stack.url, await stack.token());
   const project = await api.project('Many tables');
@@ -94,8 +98,8 @@ async function makeTables(stack: Stack): Promise<{ database: string; url: string
     return `CREATE TABLE item_${n} (id bigint PRIMARY KEY, title text NOT NULL,
       made timestamptz NOT NULL DEFAULT now(), before bigint ${reference});`;
   });
-  for (let from = 0; from < TABLES; from += AT_ONCE) {
-    await query(direct_url, statements.slice(from, from + AT_ONCE).join('\n'));
+  for (let from = 0; from < TABLES; from += TABLES_PER_STATEMENT) {
+    await query(direct_url, statements.slice(from, from + TABLES_PER_STATEMENT).join('\n'));
   }
   await query(direct_url, 'VACUUM ANALYZE');
   return {
@@ -104,7 +108,7 @@ async function makeTables(stack: Stack): Promise<{ database: string; url: string
   };
 }
 
-/** @param database its address */
+/** @param database its URL */
 async function startPeer(database: string): Promise<{ url: string; stop(): Promise<void> }> {
   const port = await freePort();
   const child = spawn(process.execPath, [peerFile(`${PEER}/dist/server/server.js`)], {

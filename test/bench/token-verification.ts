@@ -14,7 +14,7 @@ has ${TOKENS} new tokens and verifies them, interleaved: as the gateway does, fo
 bytes prepared beforehand; and by the package \`paseto\`. The clock is outside, because a Worker's clock stands still \
 while it computes. Times are those of one verification.`;
 
-/** @param signal ends it */
+/** @param signal aborts it */
 export async function measureTokenVerification(signal: AbortSignal): Promise<Report> {
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);

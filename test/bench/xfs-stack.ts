@@ -4,11 +4,11 @@ import { type Stack, startStack } from '../support/stack/stack.ts';
 import { mountXfs, type XfsMount } from '../support/stack/xfs.ts';
 
 /**
- * The whole stack, with PostgreSQL's data on an XFS with reflink that lies in a file.
- * @param signal ends it
- * @param diskBytes size of the XFS; the file takes only what is written
+ * Runs `use` on a whole stack with PostgreSQL's data on XFS with reflink in a loopback file.
+ * @param signal aborts the run
+ * @param diskBytes size of the XFS; the file is sparse
  * @param env settings of the stack by name
- * @throws whatever comes first when `signal` ends it
+ * @throws the first error after `signal` is aborted
  */
 export async function onXfsStack<Result>(
   signal: AbortSignal,
@@ -24,7 +24,7 @@ export async function onXfsStack<Result>(
     });
     try {
       signal.throwIfAborted();
-      // Whatever is being measured then fails at once.
+      // The measurement in progress then fails immediately.
       signal.addEventListener('abort', () => Promise.all([stack.kill('gateway'), stack.kill('postgres')]));
       return await use(stack, disk);
     } finally {
@@ -35,7 +35,7 @@ export async function onXfsStack<Result>(
   }
 }
 
-/** What a figure about databases depends on. */
+/** @returns the versions that results about databases depend on */
 export async function serverVersions(stack: Stack): Promise<Record<'PostgreSQL' | 'PgBouncer', string>> {
   const postgres = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
   const console = await connectOnHost(socketsOf(stack.state).pooler, 'pgbouncer');

@@ -89,7 +89,7 @@ async function makeUnrecorded(
     '--busy-wait',
     '3000',
   );
-  await stack.agentTool('branch', 'publish', ...identity);
+  await stack.agentTool('branch', 'finalize', ...identity);
   expect(await databases()).toContain(database);
   return branchId;
 }

@@ -1,10 +1,10 @@
 import { type Client, pause } from './client.ts';
 
-/** Where one client works. */
+/** One client and the project it works on. */
 export interface Assignment {
   client: Client;
   projectId: string;
-  /** Number of the client, so that no two write the same. */
+  /** Number of the client, so that no two write the same value. */
   number: number;
 }
 
@@ -12,49 +12,49 @@ export interface Assignment {
 const ROWS = 7_000;
 
 const projectOf = ({ projectId }: Assignment) => `/api/v1/projects/${projectId}`;
-const mainOf = (seat: Assignment) => `${projectOf(seat)}/branches/main`;
+const mainOf = (assignment: Assignment) => `${projectOf(assignment)}/branches/main`;
 const upTo = (most: number) => Math.floor(Math.random() * most);
 
-const READS: ((seat: Assignment) => string)[] = [
+const READS: ((assignment: Assignment) => string)[] = [
   () => '/api/v1/me',
   () => '/api/v1/projects',
   projectOf,
-  (seat) => `${projectOf(seat)}/branches`,
-  (seat) => `${projectOf(seat)}/branches/lookup?name=main`,
-  (seat) => `${projectOf(seat)}/network-rules`,
-  (seat) => `${projectOf(seat)}/jobs?limit=20`,
-  (seat) => `${projectOf(seat)}/usage`,
-  (seat) => `/api/v1/audit-events?project_id=${seat.projectId}&limit=20`,
-  (seat) => `${mainOf(seat)}/metrics/summary`,
-  (seat) => `${mainOf(seat)}/metrics?metric=active_connections`,
-  (seat) => `${mainOf(seat)}/tables`,
-  (seat) => `${mainOf(seat)}/tables/account/rows?limit=50&offset=${upTo(ROWS)}`,
-  (seat) => `${mainOf(seat)}/tables/teller/rows?limit=20`,
+  (assignment) => `${projectOf(assignment)}/branches`,
+  (assignment) => `${projectOf(assignment)}/branches/lookup?name=main`,
+  (assignment) => `${projectOf(assignment)}/network-rules`,
+  (assignment) => `${projectOf(assignment)}/jobs?limit=20`,
+  (assignment) => `${projectOf(assignment)}/usage`,
+  (assignment) => `/api/v1/audit-events?project_id=${assignment.projectId}&limit=20`,
+  (assignment) => `${mainOf(assignment)}/metrics/summary`,
+  (assignment) => `${mainOf(assignment)}/metrics?metric=active_connections`,
+  (assignment) => `${mainOf(assignment)}/tables`,
+  (assignment) => `${mainOf(assignment)}/tables/account/rows?limit=50&offset=${upTo(ROWS)}`,
+  (assignment) => `${mainOf(assignment)}/tables/teller/rows?limit=20`,
 ];
 
-async function changeCell(seat: Assignment): Promise<void> {
-  const { client, number } = seat;
+async function changeCell(assignment: Assignment): Promise<void> {
+  const { client, number } = assignment;
   const body = {
     primary_key: 'id',
     id: 1 + upTo(ROWS),
     column: 'filler',
     value: `${number} ${Date.now()}`,
   };
-  await client.request({ method: 'PATCH', path: `${mainOf(seat)}/tables/account/rows`, body });
+  await client.request({ method: 'PATCH', path: `${mainOf(assignment)}/tables/account/rows`, body });
 }
 
-async function renameProject(seat: Assignment): Promise<void> {
-  await seat.client.request({
+async function renameProject(assignment: Assignment): Promise<void> {
+  await assignment.client.request({
     method: 'PATCH',
-    path: projectOf(seat),
-    body: { name: `Renamed by ${seat.number}` },
+    path: projectOf(assignment),
+    body: { name: `Renamed by ${assignment.number}` },
   });
 }
 
-/** An address of those for documentation (RFC 5737): nobody comes from there. */
-async function changeRules(seat: Assignment): Promise<void> {
-  const { client, number } = seat;
-  const path = `${projectOf(seat)}/network-rules`;
+/** Uses an address reserved for documentation (RFC 5737), from which no client connects. */
+async function changeRules(assignment: Assignment): Promise<void> {
+  const { client, number } = assignment;
+  const path = `${projectOf(assignment)}/network-rules`;
   const rule = await client.request<{ id: string }>({
     method: 'POST',
     path,
@@ -67,16 +67,16 @@ const WRITES = [changeCell, changeCell, changeCell, renameProject, changeRules];
 
 const oneOf = <T>(choices: T[]): T => choices[upTo(choices.length)] as T;
 
-async function work(seat: Assignment, pauseMs: number, step: () => Promise<unknown>): Promise<void> {
-  const { ending } = seat.client;
+async function work(assignment: Assignment, pauseMs: number, step: () => Promise<unknown>): Promise<void> {
+  const { ending } = assignment.client;
   while (!ending.aborted) {
     await pause(2 * pauseMs * Math.random(), ending);
     await step();
   }
 }
 
-export const runReader = (seat: Assignment, pauseMs: number): Promise<void> =>
-  work(seat, pauseMs, () => seat.client.get(oneOf(READS)(seat)));
+export const runReader = (assignment: Assignment, pauseMs: number): Promise<void> =>
+  work(assignment, pauseMs, () => assignment.client.get(oneOf(READS)(assignment)));
 
-export const runWriter = (seat: Assignment, pauseMs: number): Promise<void> =>
-  work(seat, pauseMs, () => oneOf(WRITES)(seat));
+export const runWriter = (assignment: Assignment, pauseMs: number): Promise<void> =>
+  work(assignment, pauseMs, () => oneOf(WRITES)(assignment));

@@ -1,57 +1,57 @@
 import type { ApiResponse } from '../../support/api.ts';
 
-/** docs/decisions/0020: the host ends logins that take longer than two seconds when somebody's rules change. */
+/** The host ends logins that take longer than two seconds while rules change (docs/decisions/0020). */
 export const SLOW_LOGIN_ENDED = 'slow login ended';
 
-/** What the documentation says can happen to a client who asks a lot, or asks for a source in use. */
+/** Documented refusals of a client that sends many requests, or branches a source in use. */
 const DOCUMENTED_LIMITS = [
   '429 RATE_LIMITED',
   '429 BRANCH_LIMIT_REACHED',
   '409 SOURCE_BUSY',
-  // 0021: four row operations of a branch run, four wait, and the next is refused.
+  // Four row operations of a branch run, four wait, and the next is refused (docs/decisions/0021).
   '503 HOST_BUSY',
   SLOW_LOGIN_ENDED,
 ];
 
-/** What the calls of one kind are: a read, a write, or the creation of a branch. */
+/** The kind of a call: a read, a write, or the creation of a branch. */
 export type Call = 'read' | 'write' | 'branch';
 
-/** On the clock of `performance.now()`; without its end. */
+/** On the clock of `performance.now()`; the end is excluded. */
 export type Span = [from: number, to: number];
 
-interface Noted {
+interface RecordedCall {
   /** On the clock of `performance.now()`. */
   at: number;
   call: Call;
-  /** Status, and of a failure its code; or what went wrong without an answer. */
+  /** Status, and the code of a failure; or what went wrong without a response. */
   kind: string;
   ms: number;
 }
 
-/** Everything that was asked of the API, and how it went. */
+/** Records every call of the API and its outcome. */
 export class CallLog {
-  readonly #calls: Noted[] = [];
+  readonly #calls: RecordedCall[] = [];
   readonly #examples = new Map<string, string>();
 
   /**
-   * @param what was asked, in words
-   * @returns the kind of the answer
+   * @param what describes the request
+   * @returns the kind of the response
    */
   recordResponse(call: Call, what: string, { status, body }: ApiResponse<unknown>, ms: number): string {
     const code = (body as { error?: string } | null)?.error;
     const kind = status < 400 ? String(status) : `${status} ${code}`;
     this.#calls.push({ at: performance.now(), call, kind, ms });
-    if (isError(kind)) this.#keep(kind, `${what}: ${JSON.stringify(body)}`);
+    if (isError(kind)) this.#recordExample(kind, `${what}: ${JSON.stringify(body)}`);
     return kind;
   }
 
-  /** There was no answer, it was not as described, or what it promised did not come. */
+  /** Records a missing or undocumented response, or one whose promise was not kept. */
   recordFailure(call: Call, kind: string, reason: string): void {
     this.#calls.push({ at: performance.now(), call, kind, ms: 0 });
-    if (isError(kind)) this.#keep(kind, reason);
+    if (isError(kind)) this.#recordExample(kind, reason);
   }
 
-  /** How many of each kind there were in each span of `[from, to)`. */
+  /** @returns the number of calls of each kind in each span */
   countsIn(spans: Span[]): Record<string, number[]> {
     const kinds = [...new Set(this.#calls.map(({ kind }) => kind))].toSorted();
     return Object.fromEntries(
@@ -61,25 +61,27 @@ export class CallLog {
 
   /** Milliseconds of the calls that succeeded. */
   times(call: Call, span: Span): number[] {
-    return this.#in(span, (noted) => noted.call === call && DONE.test(noted.kind)).map(({ ms }) => ms);
+    return this.#in(span, (recorded) => recorded.call === call && DONE.test(recorded.kind)).map(
+      ({ ms }) => ms,
+    );
   }
 
-  /** How many were neither done nor refused by a documented limit. */
+  /** The number of calls that neither succeeded nor were refused by a documented limit. */
   get errors(): number {
     return this.#calls.filter(({ kind }) => isError(kind)).length;
   }
 
-  /** The first of each kind, in words. */
+  /** The first error of each kind. */
   get examples(): string[] {
     return [...this.#examples].map(([kind, reason]) => `${kind}: ${reason}`);
   }
 
-  #keep(kind: string, reason: string): void {
+  #recordExample(kind: string, reason: string): void {
     if (!this.#examples.has(kind)) this.#examples.set(kind, reason);
   }
 
-  #in([from, to]: Span, isMeant: (noted: Noted) => boolean): Noted[] {
-    return this.#calls.filter((noted) => noted.at >= from && noted.at < to && isMeant(noted));
+  #in([from, to]: Span, matches: (recorded: RecordedCall) => boolean): RecordedCall[] {
+    return this.#calls.filter((recorded) => recorded.at >= from && recorded.at < to && matches(recorded));
   }
 }
 

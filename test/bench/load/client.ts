@@ -2,20 +2,20 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Api } from '../../support/api.ts';
 import { type Call, type CallLog, isError } from './call-log.ts';
 
-interface Asked {
+interface RequestOptions {
   method: string;
   path: string;
-  /** Left out: a GET is a read, anything else a write. */
+  /** Default: a GET is a read, any other method a write. */
   call?: Call;
   body?: unknown;
   headers?: Record<string, string>;
 }
 
-/** Rests, at most until `ending`. */
+/** Pauses, at most until `ending`. */
 export const pause = (ms: number, ending: AbortSignal): Promise<void> =>
   sleep(ms, undefined, { signal: ending }).catch(() => {});
 
-/** One who uses the API and keeps to its limits: who is told `Retry-After` asks again then, and not before. */
+/** A client of the API that respects its limits: it retries after `Retry-After`, not before. */
 export class Client {
   readonly #api: Api;
   readonly log: CallLog;
@@ -27,20 +27,25 @@ export class Client {
     this.ending = ending;
   }
 
-  /** @returns the body of what succeeded; null when it did not, or when the end came first */
+  /** @returns the body of a success; null after a failure or at the end */
   async request<B>({
     method,
     path,
     call = method === 'GET' ? 'read' : 'write',
     ...more
-  }: Asked): Promise<B | null> {
+  }: RequestOptions): Promise<B | null> {
     while (!this.ending.aborted) {
       const started = performance.now();
       try {
-        const answer = await this.#api.call<B>(method, path, more);
-        const kind = this.log.recordResponse(call, `${method} ${path}`, answer, performance.now() - started);
-        if (answer.status < 400) return answer.body;
-        const retryAfter = answer.headers.get('Retry-After');
+        const response = await this.#api.call<B>(method, path, more);
+        const kind = this.log.recordResponse(
+          call,
+          `${method} ${path}`,
+          response,
+          performance.now() - started,
+        );
+        if (response.status < 400) return response.body;
+        const retryAfter = response.headers.get('Retry-After');
         if (isError(kind) || retryAfter === null) return null;
         await pause(1000 * Number(retryAfter), this.ending);
       } catch (error) {

@@ -6,24 +6,24 @@ import { pause } from './client.ts';
 
 export const SAMPLE_EVERY_MS = 5_000;
 
-interface Looked {
+interface Sources {
   pids: Stack['state']['pids'];
   /** The pooler's. */
   console: pg.Client;
 }
 
-/** Miniflare's own process only starts workerd. PostgreSQL's shared memory has a size that is set. */
-const HOLDERS = {
-  'gateway (workerd)': ({ pids }: Looked) => total(childrenOf(pids.gateway), 'Pss'),
-  agent: ({ pids }: Looked) => total(listed(pids.agent), 'Pss'),
-  PgBouncer: ({ pids }: Looked) => total(listed(pids.pgbouncer), 'Pss'),
-  'PgBouncer, of logins': ({ console }: Looked) => keptOfLogins(console),
-  'PostgreSQL, private': ({ pids }: Looked) =>
+/** Miniflare's own process only starts workerd. PostgreSQL's shared memory is excluded, because its size is configured. */
+const READERS = {
+  'gateway (workerd)': ({ pids }: Sources) => total(childrenOf(pids.gateway), 'Pss'),
+  agent: ({ pids }: Sources) => total(listed(pids.agent), 'Pss'),
+  PgBouncer: ({ pids }: Sources) => total(listed(pids.pgbouncer), 'Pss'),
+  'PgBouncer, logins': ({ console }: Sources) => loginCache(console),
+  'PostgreSQL, private': ({ pids }: Sources) =>
     total([...listed(pids.postgres), ...childrenOf(pids.postgres)], 'Pss_Anon'),
 };
-export type MemorySource = keyof typeof HOLDERS;
+export type MemorySource = keyof typeof READERS;
 
-/** MB at each look, of each holder. */
+/** MB of each process, sampled at equal intervals. */
 export type MemorySamples = Record<MemorySource, number[]>;
 
 const listed = (pid: number | null) => (pid ? [pid] : []);
@@ -43,26 +43,26 @@ function kilobytes(pid: number, line: string): number {
     const rollup = readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8');
     return Number(new RegExp(`^${line}: +(\\d+) kB`, 'm').exec(rollup)?.[1] ?? 0);
   } catch {
-    // It has ended meanwhile.
+    // The process has exited meanwhile.
     return 0;
   }
 }
 
-/** MB that PgBouncer keeps for logins: those that are gone included, and as much again each time that it runs out. */
-async function keptOfLogins(console: pg.Client): Promise<number> {
+/** MB of PgBouncer's cache of logins, including dropped ones and the spare capacity. */
+async function loginCache(console: pg.Client): Promise<number> {
   const { rows } = await console.query<{ name: string; memtotal: string }>('SHOW MEM');
   return Number(rows.find(({ name }) => name === 'user_cache')?.memtotal) / 2 ** 20;
 }
 
-/** Looks every five seconds, until the end. */
+/** Samples every five seconds, until the end. */
 export async function watchMemory({ state }: Stack, ending: AbortSignal): Promise<MemorySamples> {
-  const looks = Object.entries(HOLDERS).map(([name, look]) => ({ name, look, found: [] as number[] }));
+  const readers = Object.entries(READERS).map(([name, read]) => ({ name, read, found: [] as number[] }));
   const console = await connectOnHost(socketsOf(state).pooler, 'pgbouncer');
   const started = performance.now();
   for (let round = 1; !ending.aborted; round++) {
-    for (const { look, found } of looks) found.push(await look({ pids: state.pids, console }));
+    for (const { read, found } of readers) found.push(await read({ pids: state.pids, console }));
     await pause(started + round * SAMPLE_EVERY_MS - performance.now(), ending);
   }
   await console.end();
-  return Object.fromEntries(looks.map(({ name, found }) => [name, found])) as MemorySamples;
+  return Object.fromEntries(readers.map(({ name, found }) => [name, found])) as MemorySamples;
 }

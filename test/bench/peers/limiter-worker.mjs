@@ -5,8 +5,8 @@ import { consume } from '../../../edge/rate-limits/consume.ts';
 import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 
 /**
- * Two limiters as middlewares of the same route, each with a Durable Object that counts. `/run` lets many requests of one
- * client through one of them. JavaScript, because the types of what it imports are not there before the benchmark runs.
+ * Two limiters as middlewares of the same route, each with a Durable Object that counts. A POST sends many requests of one
+ * client through one of them. This is JavaScript, because the types of its imports are installed only for the benchmark.
  */
 
 export { DurableObjectRateLimiter, RateLimiter };
@@ -16,39 +16,39 @@ const LIMITS = { reads: 'LIMIT_READS_PER_MINUTE', writes: 'LIMIT_WRITES_PER_MINU
 
 /** Ours, with the headers that the gateway sends. */
 const ours = (limit) => async (c, next) => {
-  const verdict = await consume(c.env, { bucket: c.req.param('bucket'), limit });
-  if (!verdict.admitted) return c.text('', 429);
+  const decision = await consume(c.env, { bucket: c.req.param('bucket'), limit });
+  if (!decision.admitted) return c.text('', 429);
   await next();
-  c.header('X-RateLimit-Limit', String(verdict.limit));
-  c.header('X-RateLimit-Remaining', String(verdict.remaining));
-  c.header('X-RateLimit-Reset', String(verdict.resetAt));
+  c.header('X-RateLimit-Limit', String(decision.limit));
+  c.header('X-RateLimit-Remaining', String(decision.remaining));
+  c.header('X-RateLimit-Reset', String(decision.resetAt));
 };
 
-/** Theirs, made once an isolate: its store needs a binding. */
+/** Theirs, created once per isolate, because its store needs a binding. */
 function theirs(limit) {
   let limiter;
   return (c, next) => {
     limiter ??= rateLimiter({
       windowMs: WINDOW_MS,
       limit: Number(c.env[LIMITS[limit]]),
-      keyGenerator: (asked) => asked.req.param('bucket'),
+      keyGenerator: (c) => c.req.param('bucket'),
       store: new DurableObjectStore({ namespace: c.env.PEER }),
     });
     return limiter(c, next);
   };
 }
 
-const answer = (c) => c.json({ ok: true });
+const respond = (c) => c.json({ ok: true });
 
 const app = new Hono()
-  .get('/ours/reads/:bucket', ours('reads'), answer)
-  .get('/ours/writes/:bucket', ours('writes'), answer)
-  .get('/theirs/reads/:bucket', theirs('reads'), answer)
-  .get('/theirs/writes/:bucket', theirs('writes'), answer)
-  .get('/none/reads/:bucket', answer);
+  .get('/ours/reads/:bucket', ours('reads'), respond)
+  .get('/ours/writes/:bucket', ours('writes'), respond)
+  .get('/theirs/reads/:bucket', theirs('reads'), respond)
+  .get('/theirs/writes/:bucket', theirs('writes'), respond)
+  .get('/none/reads/:bucket', respond);
 
 /** @returns how many of the requests were admitted */
-async function run(env, context, { path, requests, atOnce }) {
+async function run(env, context, { path, requests, concurrency }) {
   let admitted = 0;
   let left = requests;
   const client = async () => {
@@ -58,7 +58,7 @@ async function run(env, context, { path, requests, atOnce }) {
       if (status === 200) admitted += 1;
     }
   };
-  await Promise.all(Array.from({ length: atOnce }, client));
+  await Promise.all(Array.from({ length: concurrency }, client));
   return admitted;
 }
 

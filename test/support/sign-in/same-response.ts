@@ -11,7 +11,10 @@ function comparable({ status, headers, body }: ApiResponse) {
 }
 
 /** Expects responses that a client cannot distinguish, apart from the request ID and the rate-limit headers. */
-export async function expectSameAnswer(one: Promise<ApiResponse>, other: Promise<ApiResponse>): Promise<ApiResponse> {
+export async function expectSameAnswer(
+  one: Promise<ApiResponse>,
+  other: Promise<ApiResponse>,
+): Promise<ApiResponse> {
   const [first, second] = await Promise.all([one, other]);
   expect(first.headers.get('x-request-id')).not.toBe(second.headers.get('x-request-id'));
   expect(comparable(first)).toEqual(comparable(second));
