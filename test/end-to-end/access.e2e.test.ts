@@ -167,9 +167,9 @@ async function wrongBearers(kind: keyof typeof GOOD): Promise<[string, MakeToken
 async function expectClosed(operation: Operation, kind: keyof typeof GOOD): Promise<void> {
   await writingNothing(async () => {
     for (const [name, makeToken] of await wrongBearers(kind)) {
-      const answer = await callOperation(apiWith(await makeToken()), operation, things.ada);
-      expect(answer, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
-      expect(answer.headers.get('www-authenticate'), name).toBe('Bearer error="invalid_token"');
+      const response = await callOperation(apiWith(await makeToken()), operation, things.ada);
+      expect(response, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+      expect(response.headers.get('www-authenticate'), name).toBe('Bearer error="invalid_token"');
     }
   });
 }
@@ -207,8 +207,8 @@ describe.each(USER_OPERATIONS)('$id', (operation) => {
   test('a token without a tenant → 403', async () => {
     const api = await apiOf({ tenant: null });
     await writingNothing(async () => {
-      const answer = await callOperation(api, operation, things.ada);
-      expect(answer).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
+      const response = await callOperation(api, operation, things.ada);
+      expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
     });
   });
 
@@ -216,8 +216,8 @@ describe.each(USER_OPERATIONS)('$id', (operation) => {
     const api = await apiOf({ tenant: 'acme', role: 'guest' });
     await api.get('/api/v1/projects');
     await writingNothing(async () => {
-      const answer = await callOperation(api, operation, things.ada);
-      expect(answer).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
+      const response = await callOperation(api, operation, things.ada);
+      expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
     });
   });
 
@@ -227,14 +227,14 @@ describe.each(USER_OPERATIONS)('$id', (operation) => {
       const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
       const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
       await writingNothing(async () => {
-        const answer = await callOperation(apiFor(caller), operation, things.ada);
-        expect(answer).toMatchObject({ status: 403, body: { error: 'FORBIDDEN', required } });
+        const response = await callOperation(apiFor(caller), operation, things.ada);
+        expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN', required } });
       });
     },
   );
 
   test.each(callersWith(operation, 'unknown'))(
-    '$user as $role with scope $scope → 404, to the letter the answer for an unknown id',
+    '$user as $role with scope $scope → 404, to the letter the response for an unknown id',
     async (caller) => {
       const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
       await writingNothing(async () => {
@@ -267,9 +267,9 @@ describe.each(USER_OPERATIONS.filter(({ ids }) => ids.length > 1))('$id', (opera
 });
 
 /** The operation, with this id where its query or its body names another thing. */
-const naming = (operation: Operation, { place, name }: Operation['references'][number], id: string) => ({
+const naming = (operation: Operation, { location, name }: Operation['references'][number], id: string) => ({
   ...operation,
-  [place]: { ...(place === 'body' && operation.body), [name]: id },
+  [location]: { ...(location === 'body' && operation.body), [name]: id },
 });
 
 const FROM_OUTSIDE: readonly Caller[] = [
@@ -278,7 +278,7 @@ const FROM_OUTSIDE: readonly Caller[] = [
 ];
 
 describe.each(USER_OPERATIONS.filter(({ references }) => references.length > 0))('$id', (operation) => {
-  describe.each(operation.references)('$name in its $place', (reference) => {
+  describe.each(operation.references)('$name in its $location', (reference) => {
     test.each(FROM_OUTSIDE.filter(({ role }) => operation.reaches[role]))(
       "to $user as $role Ada's is an unknown one",
       async (caller) => {
@@ -313,8 +313,8 @@ describe.each(PLATFORM_OPERATIONS)('$id', (operation) => {
   ])('%s → 401', async (_, makeToken) => {
     const api = apiWith(await makeToken());
     await writingNothing(async () => {
-      const answer = await callOperation(api, operation, ids);
-      expect(answer).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+      const response = await callOperation(api, operation, ids);
+      expect(response).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
     });
   });
 

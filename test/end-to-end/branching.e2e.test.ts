@@ -76,9 +76,9 @@ describe('a branch of a live database', () => {
 
 describe('the records', () => {
   test('a branch has every field of the specification, and no other', async () => {
-    const answer = await api.post(branches(), { branch_name: 'fields', lifespan: '1 Month' }, FROM_LOOPBACK);
-    expect(answer.status).toBe(201);
-    expect(answer.body).toEqual({
+    const response = await api.post(branches(), { branch_name: 'fields', lifespan: '1 Month' }, FROM_LOOPBACK);
+    expect(response.status).toBe(201);
+    expect(response.body).toEqual({
       id: expect.stringMatching(/^[0-9a-f-]{36}$/),
       project_id: project.id,
       parent_branch_id: project.main_branch.id,
@@ -95,7 +95,7 @@ describe('the records', () => {
       tenant_id: expect.stringMatching(/^branching-/),
       created_at: expect.stringMatching(/Z$/),
     });
-    const { created_at, expires_at } = answer.body as Record<string, string>;
+    const { created_at, expires_at } = response.body as Record<string, string>;
     expect(Date.parse(expires_at ?? '') - Date.parse(created_at ?? '')).toBe(2_592_000_000);
   });
 
@@ -174,8 +174,8 @@ describe('the records', () => {
   });
 
   test('main cannot be deleted', async () => {
-    const answer = await api.delete(`${branches()}/${project.main_branch.id}`);
-    expect(answer).toMatchObject({ status: 403, body: { error: 'BRANCH_PROTECTED' } });
+    const response = await api.delete(`${branches()}/${project.main_branch.id}`);
+    expect(response).toMatchObject({ status: 403, body: { error: 'BRANCH_PROTECTED' } });
   });
 });
 

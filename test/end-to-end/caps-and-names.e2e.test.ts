@@ -15,12 +15,12 @@ beforeAll(async () => {
 describe('the cap', () => {
   test('twenty creations at nine branches: one is made, nineteen are told the limit', async () => {
     for (let n = 2; n <= 9; n++) await api.branch(project.id, `branch-${n}`);
-    const answers = await Promise.all(
+    const responses = await Promise.all(
       Array.from({ length: 20 }, (_, n) => api.post(path(), { branch_name: `extra-${n}` }, FROM_LOOPBACK)),
     );
-    const statuses = answers.map(({ status }) => status).sort();
+    const statuses = responses.map(({ status }) => status).sort();
     expect(statuses).toEqual([201, ...Array<number>(19).fill(429)]);
-    for (const { status, body } of answers) {
+    for (const { status, body } of responses) {
       if (status === 429) {
         expect(body).toEqual({
           error: 'BRANCH_LIMIT_REACHED',
@@ -43,11 +43,11 @@ describe('the cap', () => {
 describe('names', () => {
   test('the same name twice at once: one is made, one is told', async () => {
     const other = await api.project('Twice');
-    const answers = await Promise.all(
+    const responses = await Promise.all(
       [1, 2].map(() => api.post(path(other.id), { branch_name: 'same-name' }, FROM_LOOPBACK)),
     );
-    expect(answers.map(({ status }) => status).sort()).toEqual([201, 409]);
-    expect(answers.find(({ status }) => status === 409)?.body.error).toBe('BRANCH_EXISTS');
+    expect(responses.map(({ status }) => status).sort()).toEqual([201, 409]);
+    expect(responses.find(({ status }) => status === 409)?.body.error).toBe('BRANCH_EXISTS');
   });
 
   test('a database name of 63 characters works, hyphens and all; one of 64 is refused and says how long it may be', async () => {
@@ -84,9 +84,9 @@ describe('names', () => {
     '../up',
   ])('%j never reaches the host', async (branch_name) => {
     const before = await api.get<{ jobs: unknown[] }>(`/api/v1/projects/${project.id}/jobs?limit=100`);
-    const answer = await api.post(path(), { branch_name }, FROM_LOOPBACK);
-    expect(answer).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
-    for (const { path } of answer.body.details as { path: string }[]) expect(path).toBe('branch_name');
+    const response = await api.post(path(), { branch_name }, FROM_LOOPBACK);
+    expect(response).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
+    for (const { path } of response.body.details as { path: string }[]) expect(path).toBe('branch_name');
     const after = await api.get<{ jobs: unknown[] }>(`/api/v1/projects/${project.id}/jobs?limit=100`);
     expect(after.body.jobs).toHaveLength(before.body.jobs.length);
   });
@@ -109,8 +109,8 @@ describe('names', () => {
     [{ name: '' }, 'name'],
     [{ name: 'x', colour: 'red' }, 'colour'],
   ])('a project %j is refused', async (body, field) => {
-    const answer = await api.post('/api/v1/projects', body);
-    expect(answer).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
-    expect(answer.body.details).toEqual(expect.arrayContaining([expect.objectContaining({ path: field })]));
+    const response = await api.post('/api/v1/projects', body);
+    expect(response).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
+    expect(response.body.details).toEqual(expect.arrayContaining([expect.objectContaining({ path: field })]));
   });
 });

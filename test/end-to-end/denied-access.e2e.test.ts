@@ -22,7 +22,7 @@ const denials = () =>
     "select * from audit_events where name = 'access.denied' and tenant_id = ? order by created_at, rowid",
     tenantNamed('victim'),
   );
-/** They are written after the answer. */
+/** They are written after the response. */
 const untilDenials = (count: number) =>
   eventually(async () => {
     const rows = denials();

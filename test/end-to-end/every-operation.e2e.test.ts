@@ -93,9 +93,9 @@ test.each(inOrder(PLATFORM_OPERATIONS))('the platform may $method $path', async 
   const hosts = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
   const project = await maker.project('Capped');
   const ids = { project_id: project.id, host_id: hosts.body.hosts[0]?.id ?? '' };
-  const answer = await callOperation(platform, operation, ids);
-  expectDone(operation, answer);
-  const { enrolment_token } = answer.body;
+  const response = await callOperation(platform, operation, ids);
+  expectDone(operation, response);
+  const { enrolment_token } = response.body;
   if (typeof enrolment_token === 'string') secrets.set('token of an enrolment', enrolment_token);
 });
 

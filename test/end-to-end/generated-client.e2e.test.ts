@@ -28,7 +28,7 @@ beforeAll(async () => {
   }).init();
 });
 
-test('the client is made from the very document that answers are checked against', () => {
+test('the client is made from the very document that responses are checked against', () => {
   expect(client.api.document).toEqual(JSON.parse(JSON.stringify(DESCRIPTION)));
 });
 

@@ -58,7 +58,7 @@ let things: Resources;
 let bearers: Record<Caller, () => Promise<string> | string | null>;
 /** Operations that did what they were asked to. */
 const done = new Set<string>();
-/** How many answers of the phase had each status. */
+/** How many responses of the phase had each status. */
 let statuses: Map<number, number>;
 
 const NO_LIMITS = limits({ READS: 1_000_000, WRITES: 1_000_000, PUBLIC: 1_000_000 });
@@ -172,7 +172,7 @@ interface StormOptions {
 /**
  * Sends the phase's requests, a few at a time.
  * @param permitted of the statuses that say that the service is at fault
- * @returns what was wrong with answers, beside the request each was to
+ * @returns what was wrong with responses, beside the request each was to
  */
 async function storm(
   phase: Phase,
@@ -204,12 +204,12 @@ async function faultOf(client: RawClient, request: HostileRequest, permitted: nu
   const bearer = await bearers[request.caller]();
   const headers = { ...request.headers, ...(bearer !== null && { authorization: `Bearer ${bearer}` }) };
   try {
-    const answer = await client.send({ ...request, headers });
-    const { status } = answer;
+    const response = await client.send({ ...request, headers });
+    const { status } = response;
     statuses.set(status, (statuses.get(status) ?? 0) + 1);
     if (status < 400) done.add(request.operation);
-    checkResponse(answer);
-    return status >= 500 && !permitted.includes(status) ? `${status} ${answer.bodyText}` : null;
+    checkResponse(response);
+    return status >= 500 && !permitted.includes(status) ? `${status} ${response.bodyText}` : null;
   } catch (error) {
     return String(error);
   }
@@ -220,7 +220,7 @@ test('the document is the one that is served', async () => {
   expect(body).toEqual(JSON.parse(JSON.stringify(DESCRIPTION)));
 });
 
-test('with all of the service up, no request has an answer that the document does not describe, or a 5xx', async () => {
+test('with all of the service up, no request has an response that the document does not describe, or a 5xx', async () => {
   const { pids } = stack.state;
   expect(await storm('with all of the service up', [])).toEqual([]);
   expect(stack.state.pids).toEqual(pids);

@@ -78,25 +78,25 @@ describe('what a browser may', () => {
     });
 
   test.each(ORIGINS)('%s may ask first, and then call', async (origin) => {
-    const answer = await preflight(origin, {
+    const response = await preflight(origin, {
       headers: { 'Access-Control-Request-Headers': 'authorization,content-type,idempotency-key' },
     });
-    expect(answer.status).toBe(204);
-    const said = (name: string) => (answer.headers.get(`access-control-${name}`) ?? '').split(',');
+    expect(response.status).toBe(204);
+    const said = (name: string) => (response.headers.get(`access-control-${name}`) ?? '').split(',');
     expect(said('allow-origin')).toEqual([origin]);
     expect(said('allow-methods')).toEqual(expect.arrayContaining(['GET', 'POST', 'PATCH', 'DELETE']));
     expect(said('allow-headers')).toEqual(
       expect.arrayContaining(['Authorization', 'Content-Type', 'Idempotency-Key', 'Prefer', 'X-Request-Id']),
     );
-    expect(answer.headers.get('access-control-allow-credentials')).toBeNull();
-    expect(answer.headers.get('vary')).toContain('Origin');
-    expect(answer.headers.get('x-ratelimit-limit')).toBe('60');
+    expect(response.headers.get('access-control-allow-credentials')).toBeNull();
+    expect(response.headers.get('vary')).toContain('Origin');
+    expect(response.headers.get('x-ratelimit-limit')).toBe('60');
   });
 
-  test('an answer is shared with them, errors too, with the headers that a client needs', async () => {
+  test('an response is shared with them, errors too, with the headers that a client needs', async () => {
     const [origin = ''] = ORIGINS;
     const address = { 'CF-Connecting-IP': '203.0.113.7' };
-    const answers = [
+    const responses = [
       await send('/api/v1/projects', { headers: { Origin: origin } }),
       await send('/api/v1/projects', { headers: { Origin: origin }, as: null }),
       await send('/api/v1/nowhere', { headers: { Origin: origin } }),
@@ -104,9 +104,9 @@ describe('what a browser may', () => {
       await post('x'.repeat(BODY_LIMIT + 1), { headers: { Origin: origin } }),
     ];
     for (let n = 0; n <= 60; n++) await send('/healthz', { as: null, headers: address });
-    answers.push(await send('/healthz', { as: null, headers: { ...address, Origin: origin } }));
-    expect(answers.map(({ status }) => status)).toEqual([200, 401, 404, 422, 413, 429]);
-    for (const { headers } of answers) {
+    responses.push(await send('/healthz', { as: null, headers: { ...address, Origin: origin } }));
+    expect(responses.map(({ status }) => status)).toEqual([200, 401, 404, 422, 413, 429]);
+    for (const { headers } of responses) {
       expect(headers.get('access-control-allow-origin')).toBe(origin);
       expect(headers.get('vary')).toContain('Origin');
       const exposed = (headers.get('access-control-expose-headers') ?? '').split(',');
@@ -131,29 +131,29 @@ describe('what a browser may', () => {
     'null',
     '*',
   ])('%s gets nothing', async (origin) => {
-    for (const answer of [
+    for (const response of [
       await preflight(origin),
       await send('/api/v1/projects', { headers: { Origin: origin } }),
     ]) {
-      expect(answer.headers.get('access-control-allow-origin')).toBeNull();
+      expect(response.headers.get('access-control-allow-origin')).toBeNull();
     }
   });
 
   test('nobody gets anything where no origins are set', async () => {
     const closed = { url: inject('stack').url };
     for (const origin of [...ORIGINS, closed.url]) {
-      for (const answer of [
+      for (const response of [
         await preflight(origin, closed),
         await send('/healthz', { ...closed, as: null, headers: { Origin: origin } }),
       ]) {
-        const names = [...answer.headers.keys()].filter((name) => name.startsWith('access-control-'));
+        const names = [...response.headers.keys()].filter((name) => name.startsWith('access-control-'));
         expect(names).toEqual([]);
       }
     }
   });
 });
 
-describe('every answer', () => {
+describe('every response', () => {
   test.each([
     ['/healthz', 200],
     ['/docs', 200],
@@ -162,8 +162,8 @@ describe('every answer', () => {
     ['/api/v1/nowhere', 404],
     ['/platform/v1/hosts', 401],
   ])('of %s has the headers that keep a browser from making more of it', async (path, status) => {
-    const { headers, ...answer } = await send(path);
-    expect(answer.status).toBe(status);
+    const { headers, ...response } = await send(path);
+    expect(response.status).toBe(status);
     expect(headers.get('content-security-policy')).toMatch(/default-src 'none'.*frame-ancestors 'none'/);
     expect(headers.get('x-content-type-options')).toBe('nosniff');
     expect(headers.get('referrer-policy')).toBe('no-referrer');
@@ -174,9 +174,9 @@ describe('every answer', () => {
   test.each(['abcdefgh', 'a.b-c_d.0', 'x'.repeat(128), crypto.randomUUID()])(
     'names its request as the client did: %s',
     async (id) => {
-      const answer = await send('/api/v1/nowhere', { headers: { 'X-Request-Id': id } });
-      expect(answer.headers.get('x-request-id')).toBe(id);
-      expect(JSON.parse(answer.text).request_id).toBe(id);
+      const response = await send('/api/v1/nowhere', { headers: { 'X-Request-Id': id } });
+      expect(response.headers.get('x-request-id')).toBe(id);
+      expect(JSON.parse(response.text).request_id).toBe(id);
     },
   );
 
@@ -189,9 +189,9 @@ describe('every answer', () => {
     'sl/ash/es',
     'caf\xe9-caf\xe9',
   ])('has a name of its own in place of %j', async (id) => {
-    const answer = await send('/api/v1/nowhere', { headers: { 'X-Request-Id': id } });
-    expect(answer.headers.get('x-request-id')).toMatch(/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
-    expect(JSON.parse(answer.text).request_id).toBe(answer.headers.get('x-request-id'));
+    const response = await send('/api/v1/nowhere', { headers: { 'X-Request-Id': id } });
+    expect(response.headers.get('x-request-id')).toMatch(/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
+    expect(JSON.parse(response.text).request_id).toBe(response.headers.get('x-request-id'));
   });
 });
 
@@ -216,8 +216,8 @@ describe('a body', () => {
     ['POST', '/agent/v1/enrol', 'public'],
   ] as const)('is bounded for %s %s', async (method, path, access) => {
     const filled = path.replace('{project_id}', ids.project_id ?? '');
-    const answer = await send(filled, { method, body: padded(BODY_LIMIT + 1), as: TOKENS[access]() });
-    expect(errorOf(answer)).toEqual([413, 'PAYLOAD_TOO_LARGE']);
+    const response = await send(filled, { method, body: padded(BODY_LIMIT + 1), as: TOKENS[access]() });
+    expect(errorOf(response)).toEqual([413, 'PAYLOAD_TOO_LARGE']);
   });
 
   test('is not looked at before it is known who sends it', async () => {
@@ -255,8 +255,8 @@ describe('a body', () => {
   test.each(['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x'])(
     'is taken for JSON when it is said to be %s',
     async (type) => {
-      const answer = await post('{"name":"Typed"}', { headers: { 'Content-Type': type } });
-      expect(answer.status).toBe(201);
+      const response = await post('{"name":"Typed"}', { headers: { 'Content-Type': type } });
+      expect(response.status).toBe(201);
     },
   );
 });
@@ -264,16 +264,16 @@ describe('a body', () => {
 describe('what is not declared', () => {
   test.each(OPERATIONS)('as a query parameter of $id is refused', async (operation) => {
     const query = { ...operation.query, colour: 'red' };
-    const answer = await callOperation(apiFor(operation.access), { ...operation, query }, ids);
-    expect(answer).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
-    expect(answer.body.details).toContainEqual(expect.objectContaining({ path: 'colour' }));
+    const response = await callOperation(apiFor(operation.access), { ...operation, query }, ids);
+    expect(response).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
+    expect(response.body.details).toContainEqual(expect.objectContaining({ path: 'colour' }));
   });
 
   test.each(OPERATIONS.filter(({ body }) => body))('as a field of $id is refused', async (operation) => {
     const body = { ...operation.body, colour: 'red' };
-    const answer = await callOperation(apiFor(operation.access), { ...operation, body }, ids);
-    expect(answer).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
-    expect(answer.body.details).toContainEqual(expect.objectContaining({ path: 'colour' }));
+    const response = await callOperation(apiFor(operation.access), { ...operation, body }, ids);
+    expect(response).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });
+    expect(response.body.details).toContainEqual(expect.objectContaining({ path: 'colour' }));
   });
 });
 
@@ -408,8 +408,8 @@ describe('whether requests can be served', () => {
     expect(await health()).toEqual([200, 200]);
     await stack.kill('agent');
     await eventually(async () => expect(await health()).toEqual([200, 503]));
-    const { headers, ...answer } = await send('/readyz', { as: null });
-    expect(errorOf(answer)).toEqual([503, 'HOST_UNAVAILABLE']);
+    const { headers, ...response } = await send('/readyz', { as: null });
+    expect(errorOf(response)).toEqual([503, 'HOST_UNAVAILABLE']);
     expect(Number(headers.get('retry-after'))).toBeGreaterThan(0);
     await stack.start('agent');
     await eventually(async () => expect(await health()).toEqual([200, 200]));

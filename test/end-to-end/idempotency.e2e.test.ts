@@ -15,7 +15,7 @@ const post = (key: string, body: unknown) =>
   api.post<BranchBody>(path(), body, { ...FROM_LOOPBACK, 'Idempotency-Key': key });
 
 describe('Idempotency-Key', () => {
-  test('the same request again gets the same answer and makes nothing', async () => {
+  test('the same request again gets the same response and makes nothing', async () => {
     const first = await post('key-1', { branch_name: 'once', lifespan: '1m' });
     const again = await post('key-1', { lifespan: '1m', branch_name: 'once' });
     expect(first.status).toBe(201);
@@ -34,13 +34,13 @@ describe('Idempotency-Key', () => {
   });
 
   test('ten at once make one branch; who comes while it is made is told so', async () => {
-    const answers = await Promise.all(
+    const responses = await Promise.all(
       Array.from({ length: 10 }, () => post('key-3', { branch_name: 'three' })),
     );
-    const made = answers.filter(({ status }) => status === 201);
+    const made = responses.filter(({ status }) => status === 201);
     expect(made.length).toBeGreaterThanOrEqual(1);
     expect(new Set(made.map(({ body }) => body.id)).size).toBe(1);
-    for (const { status, body } of answers) {
+    for (const { status, body } of responses) {
       if (status !== 201)
         expect({ status, error: body.error }).toEqual({ status: 409, error: 'IDEMPOTENCY_IN_FLIGHT' });
     }

@@ -38,7 +38,7 @@ async function rulesOf(cidr: string): Promise<Rule[]> {
 }
 
 describe('a network rule under an Idempotency-Key', () => {
-  test('is made once; again, the first answer comes', async () => {
+  test('is made once; again, the first response comes', async () => {
     const first = await post('once', '203.0.113.0/24');
     const again = await post('once', '203.0.113.0/24');
     expect(first).toMatchObject({ status: 201, body: { status: 'applied' } });
@@ -63,14 +63,14 @@ describe('a network rule under an Idempotency-Key', () => {
   });
 
   test('asked for by many at once is one rule', async () => {
-    const answers = await Promise.all(Array.from({ length: 10 }, () => post('crowd', '203.0.116.0/24')));
+    const responses = await Promise.all(Array.from({ length: 10 }, () => post('crowd', '203.0.116.0/24')));
     const [rule] = await rulesOf('203.0.116.0/24');
     expect(await rulesOf('203.0.116.0/24')).toHaveLength(1);
-    for (const { status, body } of answers) {
+    for (const { status, body } of responses) {
       if (status === 201) expect(body.id).toBe(rule?.id);
       else expect([status, (body as { error?: string }).error]).toEqual([409, 'IDEMPOTENCY_IN_FLIGHT']);
     }
-    expect(answers.filter(({ status }) => status === 201).length).toBeGreaterThanOrEqual(1);
+    expect(responses.filter(({ status }) => status === 201).length).toBeGreaterThanOrEqual(1);
     expect((await post('crowd', '203.0.116.0/24')).body).toMatchObject({ id: rule?.id, status: 'applied' });
   });
 
@@ -92,7 +92,7 @@ describe('a network rule under an Idempotency-Key', () => {
     );
   });
 
-  test('has an answer after the gateway died over it: the rule, pending', async () => {
+  test('has an response after the gateway died over it: the rule, pending', async () => {
     const called = proxy.hold({ method: 'access.apply', side: 'reply' });
     const asked = post('gateway', '203.0.118.0/24').catch(() => null);
     await called;

@@ -183,7 +183,7 @@ describe('the series', () => {
     ['a step below a minute', 'step=59'],
     ['a start after the end', 'start=2026-01-02T00:00:00Z&end=2026-01-01T00:00:00Z'],
     ['a start in the future', 'start=2126-01-01T00:00:00Z'],
-    ['more points than one answer has', 'start=2001-01-01T00:00:00Z'],
+    ['more points than one response has', 'start=2001-01-01T00:00:00Z'],
     ['an unknown parameter', 'from=2026-01-01T00:00:00Z'],
   ])('refuses %s', async (_, search) => {
     const { status, body } = await api.get(metricsPath('main', `?${search}`));

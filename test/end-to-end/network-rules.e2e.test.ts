@@ -103,8 +103,8 @@ describe('network rules', () => {
     expect(made.map(({ status }) => status)).toEqual(Array(21).fill('applied'));
     for (const url of await bothPorts('main'))
       expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
-    const answers = await Promise.all(made.map(({ id }) => api.delete(`${path()}/${id}`)));
-    expect(answers.map(({ status }) => status)).toEqual(Array(21).fill(204));
+    const responses = await Promise.all(made.map(({ id }) => api.delete(`${path()}/${id}`)));
+    expect(responses.map(({ status }) => status)).toEqual(Array(21).fill(204));
     for (const url of await bothPorts('main')) {
       await eventually(() => expect(query(url, 'select 1')).rejects.toMatchObject(refused), 2);
     }

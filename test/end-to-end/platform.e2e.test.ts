@@ -124,8 +124,8 @@ describe('hosts', () => {
     ['PATCH', `${HOSTS}/${UNKNOWN}`, '', { draining: true }, 404],
     ['PATCH', `${HOSTS}/local`, '', { draining: true }, 404],
   ])('%s %s%s %j is refused', async (method, path, query, body, status) => {
-    const answer = await platform.call(method, path + query, body ? { body } : {});
-    expect(answer.status).toBe(status);
+    const response = await platform.call(method, path + query, body ? { body } : {});
+    expect(response.status).toBe(status);
   });
 });
 
@@ -298,9 +298,9 @@ describe('the secret', () => {
     ] as const;
     const rests = [];
     for (const [method, path, body] of asked) {
-      const answer = await wrong.call(method, path, { body, headers: FROM_ELSEWHERE });
-      expect(answer).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
-      rests.push(Number(answer.headers.get('x-ratelimit-remaining')));
+      const response = await wrong.call(method, path, { body, headers: FROM_ELSEWHERE });
+      expect(response).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+      rests.push(Number(response.headers.get('x-ratelimit-remaining')));
     }
     expect(rests).toEqual([59, 58, 57, 56, 55]);
     expect((await owner.get(HOSTS, { headers: FROM_ELSEWHERE })).status).toBe(401);

@@ -27,8 +27,8 @@ beforeAll(async () => {
 
 describe('Prefer: wait=0', () => {
   test('is answered at once with the job, and the branch appears', async () => {
-    const answer = await create('later', 'wait=0');
-    expect(answer).toMatchObject({
+    const response = await create('later', 'wait=0');
+    expect(response).toMatchObject({
       status: 202,
       body: {
         kind: 'branch.create',
@@ -36,7 +36,7 @@ describe('Prefer: wait=0', () => {
         status: expect.stringMatching(/queued|running/),
       },
     });
-    await success(answer.body);
+    await success(response.body);
     const { body } = await api.get<{ matches: BranchBody[] }>(`${path()}/lookup?name=later`);
     expect(body.matches).toMatchObject([{ branch_name: 'later', status: 'active' }]);
     const { database_url } = await api.credentials(project.id, 'later');

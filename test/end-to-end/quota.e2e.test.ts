@@ -183,7 +183,7 @@ describe('a clone', () => {
 
   test('of a crowd, as many are made as fit', async () => {
     await setQuota(empty * 3.5);
-    const answers = await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => clone(`crowd-${name}`)));
-    expect(answers.map(({ status }) => status).sort()).toEqual([201, 201, 409, 409, 409]);
+    const responses = await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => clone(`crowd-${name}`)));
+    expect(responses.map(({ status }) => status).sort()).toEqual([201, 201, 409, 409, 409]);
   });
 });

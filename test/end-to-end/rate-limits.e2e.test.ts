@@ -38,10 +38,10 @@ const secondsUntil = (reset: number) => reset - Date.now() / 1000;
 const atOnce = <B>(times: number, request: (n: number) => Promise<ApiResponse<B>>) =>
   Promise.all(Array.from({ length: times }, (_, n) => request(n)));
 
-/** How many answers there are of each status. */
-const statusesOf = (answers: readonly ApiResponse[]) =>
+/** How many responses there are of each status. */
+const statusesOf = (responses: readonly ApiResponse[]) =>
   Object.fromEntries(
-    [...Map.groupBy(answers, ({ status }) => status)].map(([of, { length }]) => [of, length]),
+    [...Map.groupBy(responses, ({ status }) => status)].map(([of, { length }]) => [of, length]),
   );
 
 const viewsOf = ({ id }: ProjectBody) =>
@@ -52,39 +52,39 @@ const viewsOf = ({ id }: ProjectBody) =>
 describe('reads of a project', () => {
   test('1,200 at once: exactly 1,000 pass, and nothing is done for the others', async () => {
     const viewsCredentials = (n: number) => n % 3 === 0;
-    const answers = await atOnce(1200, (n) =>
+    const responses = await atOnce(1200, (n) =>
       acme.get(viewsCredentials(n) ? `${pathOf(busy)}/branches/main/credentials` : pathOf(busy)),
     );
-    expect(statusesOf(answers)).toEqual({ 200: READS, 429: 200 });
+    expect(statusesOf(responses)).toEqual({ 200: READS, 429: 200 });
 
-    const passed = answers.filter(({ status }) => status === 200);
-    const rests = passed.map((answer) => rateOf(answer).remaining).sort((a, b) => b - a);
+    const passed = responses.filter(({ status }) => status === 200);
+    const rests = passed.map((response) => rateOf(response).remaining).sort((a, b) => b - a);
     expect(rests).toEqual(Array.from({ length: READS }, (_, n) => READS - 1 - n));
-    const views = answers.filter(({ status }, n) => status === 200 && viewsCredentials(n));
+    const views = responses.filter(({ status }, n) => status === 200 && viewsCredentials(n));
     expect(viewsOf(busy)).toBe(views.length);
 
-    const windows = new Set(answers.map((answer) => `${rateOf(answer).limit} ${rateOf(answer).reset}`));
+    const windows = new Set(responses.map((response) => `${rateOf(response).limit} ${rateOf(response).reset}`));
     expect(windows.size).toBe(1);
-    for (const answer of answers.filter(({ status }) => status === 429)) {
-      expect(answer.body).toEqual({
+    for (const response of responses.filter(({ status }) => status === 429)) {
+      expect(response.body).toEqual({
         error: 'RATE_LIMITED',
         message: expect.any(String),
         retry_after: expect.any(Number),
-        request_id: answer.headers.get('x-request-id'),
+        request_id: response.headers.get('x-request-id'),
       });
-      const wait = Number(answer.body.retry_after);
+      const wait = Number(response.body.retry_after);
       expect(Number.isInteger(wait) && wait >= 1 && wait <= 60).toBe(true);
-      expect(answer.headers.get('retry-after')).toBe(String(wait));
-      expect(rateOf(answer)).toMatchObject({ limit: READS, remaining: 0 });
-      busyUntil = rateOf(answer).reset;
+      expect(response.headers.get('retry-after')).toBe(String(wait));
+      expect(rateOf(response)).toMatchObject({ limit: READS, remaining: 0 });
+      busyUntil = rateOf(response).reset;
     }
     expect(secondsUntil(busyUntil)).toBeLessThanOrEqual(61);
   });
 
   test('no credentials are viewed, and none of it is on record, once they are used up', async () => {
     const before = viewsOf(busy);
-    const answers = await atOnce(20, () => acme.get(`${pathOf(busy)}/branches/main/credentials`));
-    expect(statusesOf(answers)).toEqual({ 429: 20 });
+    const responses = await atOnce(20, () => acme.get(`${pathOf(busy)}/branches/main/credentials`));
+    expect(statusesOf(responses)).toEqual({ 429: 20 });
     expect(viewsOf(busy)).toBe(before);
   });
 
@@ -113,19 +113,19 @@ describe('reads of a project', () => {
     expect(statusesOf(await atOnce(READS - 100, () => guesser.get('/api/v1/projects')))).toEqual({
       200: READS - 100,
     });
-    const answers = await atOnce(200, () => guesser.get(pathOf({ id: crypto.randomUUID() })));
-    expect(statusesOf(answers)).toEqual({ 404: 100, 429: 100 });
+    const responses = await atOnce(200, () => guesser.get(pathOf({ id: crypto.randomUUID() })));
+    expect(statusesOf(responses)).toEqual({ 404: 100, 429: 100 });
     expect((await guesser.get('/api/v1/projects')).status).toBe(429);
-    const answer = await guesser.get(pathOf(known));
-    expect([answer.status, rateOf(answer).remaining]).toEqual([200, READS - 1]);
+    const response = await guesser.get(pathOf(known));
+    expect([response.status, rateOf(response).remaining]).toEqual([200, READS - 1]);
   });
 });
 
 describe('writes of a project', () => {
   test('are counted apart: exactly 200 pass, and a refused one changes nothing', async () => {
     const written = await acme.project('Written');
-    const answers = await atOnce(WRITES + 10, (n) => acme.patch(pathOf(written), { name: `Name ${n}` }));
-    expect(statusesOf(answers)).toEqual({ 200: WRITES, 429: 10 });
+    const responses = await atOnce(WRITES + 10, (n) => acme.patch(pathOf(written), { name: `Name ${n}` }));
+    expect(statusesOf(responses)).toEqual({ 200: WRITES, 429: 10 });
     const renamed = () =>
       contentOfD1(stack.devDir).audit_events?.filter(({ project_id }) => project_id === written.id).length;
     expect(renamed()).toBe(1 + WRITES);
@@ -149,8 +149,8 @@ describe('writes of a project', () => {
 test('writes of a tenant outside its projects are counted, wrong ones too, and a refused one makes nothing', async () => {
   const maker = await ownerOf('maker');
   await maker.get('/api/v1/projects');
-  const answers = await atOnce(WRITES + 5, () => maker.post('/api/v1/projects', {}));
-  expect(statusesOf(answers)).toEqual({ 422: WRITES, 429: 5 });
+  const responses = await atOnce(WRITES + 5, () => maker.post('/api/v1/projects', {}));
+  expect(statusesOf(responses)).toEqual({ 422: WRITES, 429: 5 });
   const before = contentOfD1(stack.devDir);
   expect((await maker.post('/api/v1/projects', { name: 'Refused' })).status).toBe(429);
   expect(contentOfD1(stack.devDir)).toEqual(before);
@@ -170,10 +170,10 @@ test('requests of a user without a tenant are counted for that user', async () =
 });
 
 describe('an address', () => {
-  test('gets 60 public answers a minute', async () => {
+  test('gets 60 public responses a minute', async () => {
     const anybody = new Api(stack.url, null);
-    const answers = await atOnce(PUBLIC + 5, () => anybody.get('/healthz', from('198.51.100.7')));
-    expect(statusesOf(answers)).toEqual({ 200: PUBLIC, 429: 5 });
+    const responses = await atOnce(PUBLIC + 5, () => anybody.get('/healthz', from('198.51.100.7')));
+    expect(statusesOf(responses)).toEqual({ 200: PUBLIC, 429: 5 });
     expect((await anybody.get('/api/v1/openapi.json', from('198.51.100.7'))).status).toBe(429);
     expect((await anybody.get('/healthz', from('::ffff:198.51.100.7'))).status).toBe(429);
     // A host behind the same address comes back all the same.
@@ -188,21 +188,21 @@ describe('an address', () => {
 
   test('of IPv6 counts as its /64', async () => {
     const anybody = new Api(stack.url, null);
-    const answers = await atOnce(PUBLIC + 5, (n) =>
+    const responses = await atOnce(PUBLIC + 5, (n) =>
       anybody.get('/healthz', from(`2001:db8:0:7:${n.toString(16)}::1`)),
     );
-    expect(statusesOf(answers)).toEqual({ 200: PUBLIC, 429: 5 });
+    expect(statusesOf(responses)).toEqual({ 200: PUBLIC, 429: 5 });
     expect((await anybody.get('/healthz', from('2001:db8:0:8::1'))).status).toBe(200);
   });
 
   test('may fail to authenticate 60 times a minute, and is still let in with what is right', async () => {
     const there = from('198.51.100.9');
     const forger = new Api(stack.url, 'v4.public.AAAA');
-    const answers = await atOnce(PUBLIC + 5, () => forger.get('/api/v1/projects', there));
-    expect(statusesOf(answers)).toEqual({ 401: PUBLIC, 429: 5 });
-    for (const answer of answers.filter(({ status }) => status === 429)) {
-      expect(answer.body).toMatchObject({ error: 'RATE_LIMITED', retry_after: expect.any(Number) });
-      expect(answer.headers.has('www-authenticate')).toBe(false);
+    const responses = await atOnce(PUBLIC + 5, () => forger.get('/api/v1/projects', there));
+    expect(statusesOf(responses)).toEqual({ 401: PUBLIC, 429: 5 });
+    for (const response of responses.filter(({ status }) => status === 429)) {
+      expect(response.body).toMatchObject({ error: 'RATE_LIMITED', retry_after: expect.any(Number) });
+      expect(response.headers.has('www-authenticate')).toBe(false);
     }
     for (const path of ['/platform/v1/hosts', '/api/v1/nowhere']) {
       expect((await forger.get(path, there)).status).toBe(429);
@@ -267,15 +267,15 @@ describe('the three headers', () => {
     ['the platform', 404, 'GET', '/platform/v1/nowhere'],
   ])('%s: %i of %s %s', async (who, status, method, path, body?: string) => {
     const token = await tokens[who]?.();
-    const answer = await fetch(`${stack.url}${path}`, {
+    const response = await fetch(`${stack.url}${path}`, {
       method,
       redirect: 'manual',
       headers: { ...from('198.51.100.12').headers, ...(token && { Authorization: `Bearer ${token}` }) },
       ...(body !== undefined && { body }),
     });
-    await answer.body?.cancel();
-    expect(answer.status).toBe(status);
-    const { limit, remaining, reset } = rateOf(answer);
+    await response.body?.cancel();
+    expect(response.status).toBe(status);
+    const { limit, remaining, reset } = rateOf(response);
     expect([PUBLIC, READS, WRITES]).toContain(limit);
     expect(remaining).toBeGreaterThanOrEqual(0);
     expect(remaining).toBeLessThan(limit);
@@ -304,7 +304,7 @@ test('when its window has ended, the project is open again', async () => {
   // Asked later, it would open the next window.
   if (secondsUntil(busyUntil) > 2) expect((await acme.get(pathOf(busy))).status).toBe(429);
   await sleep(Math.max(0, secondsUntil(busyUntil) * 1000));
-  const answer = await acme.get(pathOf(busy));
-  expect([answer.status, rateOf(answer)]).toMatchObject([200, { remaining: READS - 1 }]);
-  expect(rateOf(answer).reset).toBeGreaterThan(busyUntil);
+  const response = await acme.get(pathOf(busy));
+  expect([response.status, rateOf(response)]).toMatchObject([200, { remaining: READS - 1 }]);
+  expect(rateOf(response).reset).toBeGreaterThan(busyUntil);
 });

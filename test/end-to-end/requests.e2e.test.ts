@@ -31,7 +31,7 @@ describe('a request that cannot be read', () => {
   });
 });
 
-describe('every answer names its request', () => {
+describe('every response names its request', () => {
   test('by the name the client gave, if it is well-formed', async () => {
     const named = await api.get('/api/v1/nowhere', { headers: { 'X-Request-Id': 'client-chosen-1' } });
     expect(named.headers.get('x-request-id')).toBe('client-chosen-1');

@@ -173,11 +173,11 @@ describe('keys', () => {
 
   test('are needed to change a row', async () => {
     expect((await page('keyless')).rows).toEqual([{ a: 1 }]);
-    for (const answer of [
+    for (const response of [
       await update('keyless', { primary_key: 'a', id: 1, column: 'a', value: 2 }),
       await remove('keyless', { primary_key: 'a', ids: [1] }),
     ]) {
-      expect(answer).toMatchObject({
+      expect(response).toMatchObject({
         status: 422,
         body: { error: 'VALIDATION_FAILED', details: [{ path: 'primary_key' }] },
       });
@@ -227,7 +227,7 @@ describe('what is large', () => {
     expect(renamed.body).toMatchObject({ row: { name: 'huge' }, truncated: ['data'] });
   });
 
-  test('50 rows of 1,600 columns come in one answer', async () => {
+  test('50 rows of 1,600 columns come in one response', async () => {
     const columns = Array.from(
       { length: 1_599 },
       (_, n) => `a_column_with_a_long_name_${n} int default 1234567890`,
@@ -241,7 +241,7 @@ describe('what is large', () => {
     expect([has_more, truncated]).toEqual([true, []]);
   });
 
-  test('2,000 tables come in one answer', async () => {
+  test('2,000 tables come in one response', async () => {
     await query(
       ownerUrl,
       `create schema many; do $$ begin for n in 1..2000 loop
@@ -279,7 +279,7 @@ test('a table that another session has locked: 504, and the lock is not waited f
 test('bounds and forms', async () => {
   const ids = Array.from({ length: 51 }, (_, n) => n);
   const key = { primary_key: 'author_id' };
-  for (const answer of await Promise.all([
+  for (const response of await Promise.all([
     api.get(rowsOf('author', '?limit=51')),
     api.get(rowsOf('author', '?limit=0')),
     api.get(rowsOf('author', '?offset=-1')),
@@ -294,7 +294,7 @@ test('bounds and forms', async () => {
     update('author', { ...key, id: 1, column: 'name', value: '\ud800' }),
     update('author', { ...key, id: 1, column: 'name', value: 'x', colour: 'red' }),
   ])) {
-    expect(answer).toMatchObject({
+    expect(response).toMatchObject({
       status: 422,
       body: { error: 'VALIDATION_FAILED', details: [expect.anything()] },
     });
@@ -342,9 +342,9 @@ test('rows of a branch that is not active are not shown; those of a blocked proj
 
 test('more at once than a branch has places for are told that the host is busy', async () => {
   await query(ownerUrl, 'create view slow as select pg_sleep(1)::text as slept');
-  const answers = await Promise.all(Array.from({ length: 12 }, () => api.get(rowsOf('slow'))));
-  const busy = answers.filter(({ status }) => status === 503);
+  const responses = await Promise.all(Array.from({ length: 12 }, () => api.get(rowsOf('slow'))));
+  const busy = responses.filter(({ status }) => status === 503);
   expect(busy).toHaveLength(4);
   for (const { body } of busy) expect(body).toMatchObject({ error: 'HOST_BUSY' });
-  expect(answers.filter(({ status }) => status === 200)).toHaveLength(8);
+  expect(responses.filter(({ status }) => status === 200)).toHaveLength(8);
 });

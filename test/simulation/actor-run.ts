@@ -5,8 +5,8 @@ import type { Concurrent } from './operation-handler.ts';
 import type { Operation } from './schedule.ts';
 import type { Sessions } from './sessions.ts';
 
-/** Answers that are lawful when what the request was about is deleted or moved away beside it. */
-const OVERTAKEN = [
+/** Codes that are permitted when the resource of a request is deleted or moved concurrently. */
+const OVERTAKEN_CODES = [
   'NOT_FOUND',
   'PROJECT_NOT_ACTIVE',
   'BRANCH_NOT_ACTIVE',
@@ -15,14 +15,14 @@ const OVERTAKEN = [
 ];
 
 export interface RunContext {
-  /** Ends the patience of every client. */
+  /** Ends the retries of every client. */
   signal: AbortSignal;
   newApi: (email: string, tenant: string) => Promise<Api>;
-  /** Takes down what must not be. */
+  /** Records a violation. */
   report: (violation: string) => void;
 }
 
-/** One user at work: how it sends, and what it holds against the service. */
+/** Runs one user: sends its requests and checks what the service promised it. */
 export class ActorRun {
   readonly model: ModelActor;
   readonly context: RunContext;
@@ -39,43 +39,43 @@ export class ActorRun {
     this.context.report(`${this.model.name}: ${violation}`);
   }
 
-  /** Sends by as many clients at once as the operation says. */
+  /** Sends the request from as many concurrent clients as the operation specifies. */
   send<B>(operation: Operation, request: () => Promise<ApiResponse<B>>): Promise<Outcome<B>[]> {
     const { persists, copies } = operation;
     const { signal } = this.context;
     return Promise.all(Array.from({ length: copies }, () => send(request, { persists, signal })));
   }
 
-  /** The same, by one. */
+  /** Sends the request from one client. */
   async sendOnce<B>(operation: Operation, request: () => Promise<ApiResponse<B>>): Promise<Outcome<B>> {
     const [outcome] = await this.send({ ...operation, copies: 1 }, request);
     if (!outcome) throw new Error('nothing was sent');
     return outcome;
   }
 
-  /** The answers with this status, of those that decide; all others have to be lawful. */
+  /** @returns the responses with this status; reports the others unless their codes are permitted */
   responsesWithStatus<B>(
     operation: Operation,
     outcomes: Outcome<B>[],
     status: number | readonly number[],
-    { deleted, moved, lawful = [] }: Concurrent & { lawful?: string[] },
+    { deleted, moved, permitted = [] }: Concurrent & { permitted?: string[] },
   ): ApiResponse<B>[] {
-    const allowed = [...lawful, ...(deleted || moved ? OVERTAKEN : [])];
+    const allowed = [...permitted, ...(deleted || moved ? OVERTAKEN_CODES : [])];
     const wanted = [status].flat();
-    const good: ApiResponse<B>[] = [];
+    const matching: ApiResponse<B>[] = [];
     for (const { response } of outcomes) {
       if (!response) {
-        if (operation.persists) this.report(`${operation.kind}: no answer in time`);
+        if (operation.persists) this.report(`${operation.kind}: no response in time`);
       } else if (wanted.includes(response.status)) {
-        good.push(response);
+        matching.push(response);
       } else if (!allowed.includes(codeOf(response))) {
-        this.report(`${operation.kind}: unexpected answer ${response.status} ${codeOf(response)}`);
+        this.report(`${operation.kind}: unexpected response ${response.status} ${codeOf(response)}`);
       }
     }
-    return good;
+    return matching;
   }
 
-  /** Credentials of a branch, asked for until there is an answer; null when it is not to be had. */
+  /** Reads the credentials of a branch, with retries; null when they are unavailable. */
   async credentials(project: ModelProject, branch: ModelBranch): Promise<Credentials | null> {
     if (branch.credentials) return branch.credentials;
     const path = `/api/v1/projects/${project.id}/branches/${branch.id}/credentials`;
@@ -90,22 +90,22 @@ export class ActorRun {
     return response.body;
   }
 
-  /** @param when the service has said that they have ended, or they have when all is at rest, or nobody knows */
+  /** @param when `now`: the response promised that they have ended; `at_rest`: they end before the service has converged; `never`: unknown */
   expectEnd(what: string, sessions: Sessions, when: 'now' | 'at_rest' | 'never'): void {
     this.#opened.push(sessions);
     if (when !== 'never') this.#watched.push({ what, sessions });
-    if (when === 'now') this.#watches.push(this.#judge(what, sessions));
+    if (when === 'now') this.#watches.push(this.#checkEnded(what, sessions));
   }
 
-  /** To be called when everything is at rest. */
+  /** Must be called after the service has converged. */
   async checkSessions(): Promise<void> {
     await Promise.all(this.#watches);
-    await Promise.all(this.#watched.map(({ what, sessions }) => this.#judge(what, sessions)));
+    await Promise.all(this.#watched.map(({ what, sessions }) => this.#checkEnded(what, sessions)));
     await Promise.all(this.#opened.map((sessions) => sessions.close()));
   }
 
-  async #judge(what: string, sessions: Sessions): Promise<void> {
+  async #checkEnded(what: string, sessions: Sessions): Promise<void> {
     for (const port of await sessions.survivors())
-      this.report(`${what}: a session on the ${port} port is alive 5 s later`);
+      this.report(`${what}: a session on the ${port} port is still open 5 s later`);
   }
 }

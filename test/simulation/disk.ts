@@ -3,7 +3,7 @@ import { readdirSync, rmSync, statfsSync } from 'node:fs';
 import { join } from 'node:path';
 import { mountXfs, type XfsMount, xfsHindrance } from '../support/stack/xfs.ts';
 
-/** Enough for a cluster and some dozen small branches; XFS takes no less than 300 MB. */
+/** Enough for a cluster and a few dozen small branches; XFS requires at least 300 MB. */
 const DISK_BYTES = 1024 ** 3;
 
 const run = (command: string, ...args: string[]) => execFileSync(command, args, { stdio: 'ignore' });
@@ -16,7 +16,7 @@ export class Disk {
     this.#mount = mount;
   }
 
-  /** Null where none can be mounted: the schedules then go without full disks. */
+  /** @returns null where none can be mounted; schedules then run without full disks */
   static mount(): Disk | null {
     if (xfsHindrance()) return null;
     try {
@@ -33,7 +33,7 @@ export class Disk {
 
   fill(): void {
     const { bavail, bsize } = statfsSync(this.#mount.folder);
-    // All at once may be a little too much, because the file's own extents take room as well.
+    // All free blocks may be too many for one file, because its extents take space as well.
     for (let bytes = bavail * bsize; bytes >= bsize; bytes = Math.floor(bytes / 2)) {
       try {
         run('fallocate', '--length', String(bytes), join(this.#mount.folder, `ballast-${bytes}`));

@@ -5,28 +5,28 @@ import type { Stage } from './stage.ts';
 import { describeStrike, inject } from './strikes.ts';
 import type { Trail } from './trail.ts';
 
-/** A step that has not come by then won't: what is stuck would be waited for without an end. */
+/** A step that has not started by then never will, so the wait ends. */
 const STEP_WITHIN_MS = 30_000;
 
 export interface InjectedFaults {
-  /** What was struck and when, in words. */
+  /** Descriptions of the faults. */
   faults: string[];
-  /** Kinds that this machine can't do. */
+  /** Kinds that this machine does not support. */
   leftOut: string[];
-  /** Clones that PostgreSQL's own end may have interrupted, so that they are lawfully made anew. */
+  /** Number of clones that a crash of PostgreSQL may have interrupted, and that may therefore be made again. */
   interruptedClones: number;
 }
 
-/** Lets the faults come one after the other. @param over ends the wait for steps that nobody takes any more */
+/** Injects the faults in sequence. @param over ends the wait for steps that will not happen */
 export async function injectFaults(
   stage: Stage,
   faults: Fault[],
   trail: Trail,
   over: AbortSignal,
 ): Promise<InjectedFaults> {
-  const struck: InjectedFaults = { faults: [], leftOut: [], interruptedClones: 0 };
+  const injected: InjectedFaults = { faults: [], leftOut: [], interruptedClones: 0 };
   for (const fault of faults) {
-    const when = await untilItsMoment(stage, fault, over);
+    const when = await untilDue(stage, fault, over);
     if (!when) continue;
     const endsServer = fault.strikes.some(
       (strike) => 'part' in strike && strike.kind === 'kill' && partOf(strike.part) === 'postgres',
@@ -37,18 +37,18 @@ export async function injectFaults(
     );
     stage.link.letGo();
     await Promise.all(outcomes.map(({ outcome }) => outcome?.over));
-    if (endsServer) struck.interruptedClones += new Set([...before, ...trail.openCreations()]).size;
+    if (endsServer) injected.interruptedClones += new Set([...before, ...trail.openCreations()]).size;
     await stage.startAll();
     for (const { strike, outcome } of outcomes) {
-      if (outcome) struck.faults.push(`${describeStrike(strike)} ${when}`);
-      else struck.leftOut.push(strike.kind);
+      if (outcome) injected.faults.push(`${describeStrike(strike)} ${when}`);
+      else injected.leftOut.push(strike.kind);
     }
   }
-  return struck;
+  return injected;
 }
 
-/** @returns the moment in words; null when it does not come */
-async function untilItsMoment({ link }: Stage, { when }: Fault, over: AbortSignal): Promise<string | null> {
+/** @returns a description of the time; null if the step does not happen */
+async function untilDue({ link }: Stage, { when }: Fault, over: AbortSignal): Promise<string | null> {
   if ('after_ms' in when) {
     await sleep(when.after_ms);
     return `after ${when.after_ms} ms`;
@@ -59,8 +59,8 @@ async function untilItsMoment({ link }: Stage, { when }: Fault, over: AbortSigna
     over.addEventListener('abort', () => resolve(false), { once: true }),
   );
   const tooLate = sleep(STEP_WITHIN_MS, false, { ref: false });
-  const came = await Promise.race([link.hold(spot).then(() => true), never, tooLate]);
-  if (came) return `at step ${when.step} (${spot.method}, ${spot.side})`;
+  const isHeld = await Promise.race([link.hold(spot).then(() => true), never, tooLate]);
+  if (isHeld) return `at step ${when.step} (${spot.method}, ${spot.side})`;
   link.letGo();
   return null;
 }

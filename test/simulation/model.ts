@@ -1,18 +1,18 @@
 import { randomUUID } from 'node:crypto';
 import type { Api, Credentials } from '../support/api.ts';
 
-/** `unknown`: its client was told nothing, so it may be there or not. */
+/** `unknown`: its client got no definite response, so it may exist or not. */
 export type Existence = 'there' | 'gone' | 'unknown';
 
 /**
- * What a value may be, by what its writers were told. Null: it is absent.
- * A write that nobody answered may still come, even after later ones.
+ * The possible states of a value according to the responses its writers got. Null: it is absent.
+ * A write without a response may still be executed, even after later ones.
  */
 export class Promised<Value> {
   #settled: Set<Value>;
   readonly #floating = new Set<Value>();
-  readonly #onTheWay: Value[] = [];
-  /** Every value that was ever asked for, in order. */
+  readonly #inFlight: Value[] = [];
+  /** Every requested value, in order. */
   readonly #asked: Value[] = [];
 
   constructor(...settled: Value[]) {
@@ -27,22 +27,22 @@ export class Promised<Value> {
     return this.#asked;
   }
 
-  /** Before the request goes out. */
+  /** Must be called before the request is sent. */
   ask(value: Value): void {
     this.#asked.push(value);
-    this.#onTheWay.push(value);
+    this.#inFlight.push(value);
   }
 
-  /** What became of a request. */
+  /** Records the outcome of a request. */
   learn(value: Value, { done, doubtful }: { done: boolean; doubtful: boolean }): void {
-    this.#onTheWay.splice(this.#onTheWay.indexOf(value), 1);
+    this.#inFlight.splice(this.#inFlight.indexOf(value), 1);
     if (done) this.#settled = new Set([value]);
     if (doubtful) this.#floating.add(value);
   }
 
-  /** What a copy holds that is made between now and the call of what this returns. */
+  /** @returns a function that ends the copy and returns the possible values of a copy made in between */
   beginCopy(): () => Promised<Value> {
-    const before = [...this.possible, ...this.#onTheWay];
+    const before = [...this.possible, ...this.#inFlight];
     const asked = this.#asked.length;
     return () => new Promised(...before, ...this.#asked.slice(asked));
   }
@@ -53,9 +53,9 @@ export type Title = string | null;
 export class ModelBranch {
   existence: Existence = 'unknown';
   id = '';
-  /** Null: not known, or perhaps no longer right. */
+  /** Null: unknown or possibly outdated. */
   credentials: Credentials | null = null;
-  /** URLs whose password has been taken back. */
+  /** URLs whose passwords have been rotated. */
   readonly retired: string[] = [];
   lifespan: Promised<string>;
   rows: Map<number, Promised<Title>>;
@@ -74,7 +74,7 @@ export class ModelBranch {
     return known;
   }
 
-  /** The rows of a clone that is made between now and the call of what this returns. */
+  /** @returns a function that ends the clone and returns the rows of a clone made in between */
   beginClone(): () => Map<number, Promised<Title>> {
     const begun = new Map([...this.rows].map(([row, title]) => [row, title.beginCopy()] as const));
     return () =>
@@ -82,7 +82,7 @@ export class ModelBranch {
   }
 }
 
-/** The row came while the clone was made. */
+/** The row was inserted while the clone was made. */
 const copyOfNew = (title: Promised<Title>) => new Promised<Title>(null, ...title.everAsked);
 
 export interface ModelRule {
@@ -99,17 +99,17 @@ export class ModelProject {
   readonly rules = new Map<string, ModelRule>();
 }
 
-/** How often an event has to be on record, at least and at most. */
+/** The permitted number of audit events. */
 export interface Tally {
   least: number;
   most: number;
 }
 
-/** A user, and everything that was promised to it. */
+/** A user, and everything that the service promised it. */
 export class ModelActor {
   readonly name: string;
   readonly email = `${randomUUID()}@example.com`;
-  /** Tenants of different runs never meet. */
+  /** Keeps the names of tenants unique per run. */
   readonly #run = randomUUID();
   tenant: string;
   api: Api;

@@ -1,22 +1,22 @@
 import type { ActorRun } from './actor-run.ts';
 import type { OperationKind, OperationOf } from './schedule.ts';
 
-/** What goes on beside an operation. */
+/** What happens concurrently with an operation. */
 export interface Concurrent {
-  /** What it is about may be deleted meanwhile. */
+  /** Its resource may be deleted meanwhile. */
   deleted: boolean;
-  /** Its user may move to another tenant meanwhile, and then what it is about is not there for it any more. */
+  /** Its user may move to another tenant meanwhile, and then no longer sees the resource. */
   moved: boolean;
 }
 
-/** Does one operation and notes what its answers promise. */
+/** Performs one operation and records in the model what its responses promise. */
 export type OperationHandler<Kind extends OperationKind> = (
   run: ActorRun,
   operation: OperationOf<Kind>,
-  beside: Concurrent,
+  concurrent: Concurrent,
 ) => Promise<void>;
 
-/** The project and branch, if they are known to be there. Otherwise there is nothing to do. */
+/** @returns the project and branch if they are known to exist, otherwise null */
 export function findBranch(run: ActorRun, { project, branch }: { project: string; branch: string }) {
   const owner = run.model.project(project);
   const found = owner?.branches.get(branch);

@@ -10,7 +10,7 @@ import {
   type StrikeKind,
 } from './schedule.ts';
 
-/** How often each part is the one that is hit. */
+/** Weights of the parts as victims. */
 const VICTIMS: Record<Victim, number> = {
   agent: 6,
   gateway: 5,
@@ -34,10 +34,10 @@ const KINDS: Record<StrikeKind, number> = {
 
 const part = (random: Random) => random.weighted(VICTIMS);
 
-/** By how much the host's clock is ahead of the gateway's, or behind. Beyond 300 s no host is let in. */
+/** Offsets of the host's clock from the gateway's. Beyond 300 s the gateway refuses the host. */
 const CLOCKS_AHEAD_S = [-240, -120, -30, 30, 120, 240];
 
-/** How long each kind lasts, and with whom. */
+/** Draws the duration and victim of each kind. */
 const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
   kill: (random) => ({ kind: 'kill', part: part(random), ms: random.int(0, 800) }),
   freeze: (random) => ({ kind: 'freeze', part: part(random), ms: random.int(100, 1500) }),
@@ -52,7 +52,7 @@ const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
 
 const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.finalize', 'branch.prove'];
 
-/** What the host is asked for on account of each kind of operation. */
+/** Calls of the host that each kind of operation causes. */
 const METHODS: Partial<Record<OperationKind, Method[]>> = {
   create_project: CREATION,
   create_branch: CREATION,
@@ -63,15 +63,15 @@ const METHODS: Partial<Record<OperationKind, Method[]>> = {
   rotate: ['access.apply'],
 };
 
-/** Numbers of the steps that these users' operations lead to. */
+/** Numbers of the steps that these users' operations cause. */
 function stepsOf(actors: Actor[]): number[] {
   const methods = new Set(
     actors.flatMap(({ groups }) => groups.flat().flatMap(({ kind }) => METHODS[kind] ?? [])),
   );
-  return STEPS.flatMap(({ method }, place) => (methods.has(method) ? [place + 1] : []));
+  return STEPS.flatMap(({ method }, index) => (methods.has(method) ? [index + 1] : []));
 }
 
-/** Half of them at a saga's step, the others whenever; now and then two things at once. */
+/** Half of the faults strike at a saga's step, the others after a delay; some strike two parts at the same time. */
 export const planFaults = (random: Random, actors: Actor[], most: number): Fault[] =>
   Array.from({ length: random.int(1, most) }, () => ({
     when: random.chance(50) ? { step: random.pick(stepsOf(actors)) } : { after_ms: random.int(0, 700) },

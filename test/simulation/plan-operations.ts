@@ -2,7 +2,7 @@ import { LIFESPANS } from '../../shared/branch/lifespan.ts';
 import type { Random } from './random.ts';
 import { type Actor, HOME, MAIN, type Operation, type OperationKind, type OperationOf } from './schedule.ts';
 
-/** How often each kind is chosen, where there is something to do it to. */
+/** Weights of the kinds, where a target exists. */
 const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
   create_branch: 11,
   write_by_sql: 9,
@@ -18,11 +18,11 @@ const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
   move_tenant: 1,
 };
 
-/** A group is as it is after so many draws, though some fitted nowhere. */
+/** A group is complete after this many draws, even if some did not fit. */
 const DRAWS_MAX = 8;
 
-/** Of an operation: what it goes by, and what it ends or changes for others. Operations side by side don't cross these. */
-interface Footing {
+/** What an operation depends on, and what it ends or changes for others. Concurrent operations do not conflict here. */
+interface Dependencies {
   needs: string[];
   ends: string[];
 }
@@ -33,10 +33,10 @@ const sql = ({ project, branch }: { project: string; branch: string }) => [
 ];
 
 /**
- * Calls of the API may race with the deletion of what they are about: then both answers are lawful. SQL may not,
- * because its client would ask for ever.
+ * Calls of the API may race with the deletion of their resource; both responses are then permitted. SQL may not race,
+ * because its client would retry forever.
  */
-const FOOTING: { [Kind in OperationKind]: (operation: OperationOf<Kind>) => Footing } = {
+const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) => Dependencies } = {
   create_project: () => ({ needs: ['user'], ends: [] }),
   make_table: ({ project }) => ({ needs: sql({ project, branch: MAIN }), ends: [] }),
   delete_project: ({ project }) => ({ needs: [], ends: [`sql ${project}`] }),
@@ -58,25 +58,25 @@ const FOOTING: { [Kind in OperationKind]: (operation: OperationOf<Kind>) => Foot
 const rowKey = ({ project, branch, row }: { project: string; branch: string; row: number }) =>
   `row ${project}/${branch}/${row}`;
 
-const footingOf = (operation: Operation) =>
-  (FOOTING[operation.kind] as (operation: Operation) => Footing)(operation);
+const dependenciesOf = (operation: Operation) =>
+  (DEPENDENCIES[operation.kind] as (operation: Operation) => Dependencies)(operation);
 
-/** Beside `main`: a project may have ten at a time (spec 8), and whether one is deleted in time is open. */
+/** In addition to `main`: a project may have ten at a time (specification 8), and deletions may be late. */
 const BRANCHES_MAX = 9;
 
-/** What there would be if every operation succeeded: rows by branch, and rules, of each project. */
+/** The state of a project if every operation succeeded: rows by branch, and rules. */
 interface Expected {
   branches: Map<string, Set<number>>;
   rules: Set<string>;
-  /** Branches that were planned, deleted ones too. */
+  /** Number of planned branches, including deleted ones. */
   planned: number;
 }
 
-/** Plans what one user does, group by group. */
+/** Plans the operations of one user, group by group. */
 class Planner {
   readonly #random: Random;
   readonly #projects = new Map<string, Expected>();
-  #named = 0;
+  #nameCount = 0;
 
   constructor(random: Random) {
     this.#random = random;
@@ -87,12 +87,12 @@ class Planner {
     const count = this.#random.int(least, most);
     for (let n = 0; n < count; n++) {
       groups.push(this.#group());
-      groups.push(...this.#lettingIn());
+      groups.push(...this.#restoreAccess());
     }
     return groups;
   }
 
-  /** A project that can be connected to, with a table. */
+  /** Creates a project with a table that clients can connect to. */
   #furnish(project: string): Operation[][] {
     const steps: Operation[] = [
       { kind: 'create_project', project, persists: true, copies: this.#copies() },
@@ -103,10 +103,10 @@ class Planner {
     return steps.map((step) => [step]);
   }
 
-  /** Whoever shut itself out lets itself in again. */
-  #lettingIn(): Operation[][] {
-    const shut = [...this.#projects].filter(([, { rules }]) => !rules.has(HOME));
-    return shut.map(([project, { rules }]) => {
+  /** Adds the simulator's own rule again where it was removed. */
+  #restoreAccess(): Operation[][] {
+    const blocked = [...this.#projects].filter(([, { rules }]) => !rules.has(HOME));
+    return blocked.map(([project, { rules }]) => {
       rules.add(HOME);
       return [{ kind: 'add_rule', project, rule: HOME, cidr: '127.0.0.1/32', persists: true, copies: 1 }];
     });
@@ -119,11 +119,11 @@ class Planner {
     for (let drawn = 0; drawn < DRAWS_MAX && group.length < wanted; drawn++) {
       const operation = this.#operation(this.#random.weighted(KINDS));
       if (!operation) continue;
-      const { needs, ends } = footingOf(operation);
-      const crosses =
+      const { needs, ends } = dependenciesOf(operation);
+      const conflicts =
         needs.some((key) => taken.ends.has(key)) ||
         ends.some((key) => taken.ends.has(key) || taken.needs.has(key));
-      if (crosses) continue;
+      if (conflicts) continue;
       for (const key of needs) taken.needs.add(key);
       for (const key of ends) taken.ends.add(key);
       group.push(operation);
@@ -136,7 +136,7 @@ class Planner {
     return this.#random.chance(25) ? 2 : 1;
   }
 
-  /** Null where there is nothing to do it to. */
+  /** @returns null without a target */
   #operation(kind: keyof typeof KINDS): Operation | null {
     const random = this.#random;
     const manner = { persists: random.chance(75), copies: this.#copies() };
@@ -190,8 +190,8 @@ class Planner {
   #isFurnished = (project: string) => project === 'p0';
 
   #name(prefix: string): string {
-    this.#named += 1;
-    return `${prefix}${this.#named}`;
+    this.#nameCount += 1;
+    return `${prefix}${this.#nameCount}`;
   }
 
   #expect(operation: Operation): void {
@@ -229,16 +229,16 @@ class Planner {
   }
 }
 
-/** How many users there are, and how many groups of operations each does with what it is given at first. */
+/** The number of users, and the range of groups of operations per user. */
 export interface Work {
   actors: number;
   groups: [least: number, most: number];
 }
 
-/** What a token's moments may differ from the gateway's: `nbf` by 30 s (spec 2.8), one that is old by its whole life. */
+/** Permitted clock offset of tokens: `nbf` up to 30 s ahead (specification 2.8), behind by up to a token's lifetime. */
 const TOKEN_AHEAD_S = { least: -600, most: 25 };
 
-/** Users of a tenant each. */
+/** Plans users, each in a separate tenant. */
 export const planActors = (random: Random, { actors, groups }: Work): Actor[] =>
   Array.from({ length: actors }, (_, n) => ({
     name: `u${n}`,

@@ -9,7 +9,7 @@ const SIZES = {
 } satisfies Record<string, Work & { faults: number }>;
 export type Size = keyof typeof SIZES;
 
-/** The schedule of that seed and size, always the same. */
+/** @returns the deterministic schedule of that seed and size */
 export function planSchedule(seed: number, size: Size = 'full'): Schedule {
   const random = new Random(`branchgate ${seed}`);
   const actors = planActors(random.fork('actors'), SIZES[size]);

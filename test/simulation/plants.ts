@@ -1,32 +1,32 @@
-/** A fault to be found: one place in the agent's bundle, and what is put there. */
+/** A planted fault: a text in the agent's bundle and its replacement. */
 interface Plant {
   find: string;
   put: string;
 }
 
 /**
- * Faults that are built into the agent, as esbuild has bundled it, to see that the simulator finds them. The product
- * has no switch for them.
+ * Faults that are built into the agent's bundle to verify that the simulator finds them. The product has no switch for
+ * them.
  */
 const PLANTS = {
-  /** A clone that is there is not adopted: it is dropped and made again. */
+  /** An existing clone is dropped and made again instead of being adopted. */
   'clone-again': {
     find: 'if (!found.some(({ interrupted }) => interrupted)) return "built";',
     put: '',
   },
-  /** The second call to publish finds a name that is taken. */
+  /** A repeated call to publish fails because the name is taken. */
   'publish-once': {
     find: 'if (published?.mark?.branch_id === branch_id) return {};',
     put: '',
   },
-  /** A changed row is told of and taken back. */
+  /** A changed row is reported and rolled back. */
   'lost-write': {
     find: 'if (!row) throw await whyNothing();',
     put: `if (!row) throw await whyNothing();
     await session.query('ROLLBACK');
     await session.query('BEGIN');`,
   },
-  /** Sessions outlive their right to be there. */
+  /** Sessions stay open after their access is revoked. */
   'sessions-stay': {
     find: 'await endDirectSessions(session, projectId);',
     put: '',
@@ -36,10 +36,10 @@ const PLANTS = {
 export type PlantName = keyof typeof PLANTS;
 export const PLANT_NAMES = Object.keys(PLANTS) as PlantName[];
 
-/** @param bundle the agent's text. @throws Error when it has no such place, or several */
+/** @param bundle text of the agent. @throws Error unless it contains the text exactly once */
 export function plant(name: PlantName, bundle: string): string {
   const { find, put } = PLANTS[name];
   const parts = bundle.split(find);
-  if (parts.length !== 2) throw new Error(`the agent has ${parts.length - 1} places for ${name}`);
+  if (parts.length !== 2) throw new Error(`the agent contains the text of ${name} ${parts.length - 1} times`);
   return parts.join(put);
 }

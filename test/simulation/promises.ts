@@ -7,19 +7,19 @@ import type { Existence, ModelBranch, ModelProject } from './model.ts';
 import { TABLE } from './row-operations.ts';
 import { HOME } from './schedule.ts';
 
-const COMES_IN_WITHIN_S = 5;
-const LATE_MS = 60_000;
+const LOGS_IN_WITHIN_S = 5;
+const MAX_DELAY_MS = 60_000;
 
 /**
- * Compares all that one user was promised with what the service shows it when everything is at rest.
- * @param failed ids of records that are lawfully there without a database
- * @param began the first moment when anything can have been asked for, Unix milliseconds
+ * Compares everything that one user was promised with what the converged service shows it.
+ * @param failed ids of records that may exist without a database
+ * @param began earliest time of any request, Unix milliseconds
  */
 export async function checkPromises(run: ActorRun, failed: Set<string>, began: number): Promise<void> {
   const { body } = await run.model.api.get<{ projects: ProjectBody[] }>('/api/v1/projects?limit=100');
   const there = new Set(body.projects.map(({ id }) => id).filter((id) => !failed.has(id)));
   const promised = [...run.model.projects.values()];
-  judge(run, 'project', promised, there);
+  checkExistence(run, 'project', promised, there);
   await Promise.all(
     promised
       .filter(({ id, existence }) => existence === 'there' && there.has(id))
@@ -27,8 +27,8 @@ export async function checkPromises(run: ActorRun, failed: Set<string>, began: n
   );
 }
 
-/** What is there has to be, what is gone must not, and nothing else but what may have been made. */
-function judge(
+/** Reports acknowledged resources that are missing, deleted ones that exist, and unexplained ones. */
+function checkExistence(
   run: ActorRun,
   what: string,
   promised: { id: string; existence: Existence }[],
@@ -43,7 +43,7 @@ function judge(
   const unnamed = [...there].filter((id) => !known.has(id));
   const possible = promised.filter(({ id, existence }) => id === '' && existence === 'unknown').length;
   if (unnamed.length > possible)
-    run.report(`${what}: ${unnamed.length} that nobody was promised, at most ${possible} can be`);
+    run.report(`${what}: ${unnamed.length} that no response acknowledged, at most ${possible} can be`);
 }
 
 async function checkProject(
@@ -59,11 +59,11 @@ async function checkProject(
   );
   const shown = branches.body.branches.filter(({ id }) => !failed.has(id));
   const listed = new Map(shown.map((branch) => [branch.id, branch]));
-  judge(run, 'branch', [...project.branches.values()], new Set(listed.keys()));
+  checkExistence(run, 'branch', [...project.branches.values()], new Set(listed.keys()));
   const manual = rules.body.network_rules.filter(({ source }) => source === 'manual');
-  judge(run, 'rule', [...project.rules.values()], new Set(manual.map(({ id }) => id)));
+  checkExistence(run, 'rule', [...project.rules.values()], new Set(manual.map(({ id }) => id)));
   for (const { id, status } of rules.body.network_rules)
-    if (status !== 'applied') run.report(`rule ${id} is ${status} at rest`);
+    if (status !== 'applied') run.report(`rule ${id} is ${status} after convergence`);
   await checkMeasurement(run, project, began);
   await Promise.all(
     [...project.branches].map(async ([name, branch]) => {
@@ -94,24 +94,24 @@ async function checkBranch(
     return;
   }
   if (remembered && remembered.database_url !== credentials.database_url)
-    run.report(`${what} has other passwords than its client was given`);
+    run.report(`${what} has other passwords than its client received`);
   const canBeRead = project.hasTable && project.rules.get(HOME)?.existence === 'there';
   if (!canBeRead) return;
   for (const url of branch.retired)
-    if (await logsIn(url)) run.report(`${what}: a password that was taken back still works`);
+    if (await logsIn(url)) run.report(`${what}: a rotated password still works`);
   for (const url of [credentials.database_url, credentials.direct_url])
     await checkRows(run, what, branch, url);
 }
 
-/** Whatever the host's clock says, it puts no measurement into the future, nor more than a minute into the past. */
+/** Checks that no measurement is in the future or more than a minute old, whatever the host's clock says. */
 async function checkMeasurement(run: ActorRun, { id }: ModelProject, began: number): Promise<void> {
   const { body } = await run.model.api.get<{ observed_at: string | null }>(`/api/v1/projects/${id}/usage`);
   const at = body.observed_at === null ? null : Date.parse(body.observed_at);
-  if (at !== null && (at < began - LATE_MS || at > Date.now()))
+  if (at !== null && (at < began - MAX_DELAY_MS || at > Date.now()))
     run.report(`project ${id} was measured at ${body.observed_at}`);
 }
 
-/** A life is counted by the gateway's clock, whatever the host's says. */
+/** Checks that expiry follows the gateway's clock, whatever the host's clock says. */
 function checkExpiry(run: ActorRun, name: string, { lifespan, expires_at }: BranchBody, began: number): void {
   const seconds = LIFESPAN_SECONDS[lifespan as Lifespan];
   const from = seconds === null ? null : Date.parse(String(expires_at)) - seconds * 1000;
@@ -128,20 +128,20 @@ const logsIn = (url: string) =>
 async function checkRows(run: ActorRun, what: string, branch: ModelBranch, url: string): Promise<void> {
   let found: Map<number, string | null>;
   try {
-    // The pooler refuses a database for some seconds after a login of its own has failed.
+    // The pooler refuses a database for some seconds after one of its server logins has failed.
     const rows = await eventually(
       () => query<{ id: number; title: string | null }>(url, `select id, title from ${TABLE}`),
-      COMES_IN_WITHIN_S,
+      LOGS_IN_WITHIN_S,
     );
     found = new Map(rows.map(({ id, title }) => [id, title]));
   } catch (error) {
-    run.report(`${what} can't be read on port ${new URL(url).port}: ${(error as Error).message}`);
+    run.report(`${what} is unreadable on port ${new URL(url).port}: ${(error as Error).message}`);
     return;
   }
   for (const [row, title] of branch.rows) {
     const value = found.get(row) ?? null;
     if (!title.possible.has(value))
-      run.report(`${what}: row ${row} is ${value}, promised was ${[...title.possible].join(' or ')}`);
+      run.report(`${what}: row ${row} is ${value}, expected ${[...title.possible].join(' or ')}`);
   }
   for (const row of found.keys())
     if (!branch.rows.has(row)) run.report(`${what}: row ${row} was never written`);

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 
 /**
- * Random numbers that a seed decides: the nth draw is a hash of the seed's text and n, so it is the same on every
- * machine and with every version of Node.
+ * Deterministic random numbers: the nth draw is a hash of the seed's text and n, so it is the same on every machine
+ * and with every version of Node.
  */
 export class Random {
   readonly #seed: string;
@@ -12,12 +12,12 @@ export class Random {
     this.#seed = seed;
   }
 
-  /** Another sequence of the same seed; what is drawn from one changes nothing in the other. */
+  /** @returns an independent sequence of the same seed */
   fork(name: string): Random {
     return new Random(`${this.#seed}/${name}`);
   }
 
-  /** A whole number from `least` to `most`. */
+  /** @returns an integer from `least` to `most` */
   int(least: number, most: number): number {
     const digest = createHash('sha256')
       .update(`${this.#seed}#${this.#drawn++}`)
@@ -25,7 +25,7 @@ export class Random {
     return least + (digest.readUIntBE(0, 6) % (most - least + 1));
   }
 
-  /** @param percent how often it is true */
+  /** @param percent probability of true */
   chance(percent: number): boolean {
     return this.int(1, 100) <= percent;
   }
@@ -37,7 +37,7 @@ export class Random {
     return item;
   }
 
-  /** One of the names, each as often as its weight says. */
+  /** @returns one of the names, weighted */
   weighted<Name extends string>(weights: Partial<Record<Name, number>>): Name {
     const names = Object.entries<number | undefined>(weights).flatMap(([name, weight = 0]) =>
       Array.from({ length: weight }, () => name as Name),

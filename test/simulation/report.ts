@@ -5,39 +5,40 @@ import type { Failure, Summary } from './simulation.ts';
 
 const seconds = (ms: number) => `${(ms / 1000).toFixed(1)} s`;
 
-/** One line a schedule, and one for each thing that must not be. */
+/** One line per schedule and one per violation. */
 export function progressText({ seed, violations, faults, operations, atRestMs, ms }: ScheduleReport): string {
   const outcome = violations.length === 0 ? 'ok' : 'FAILED';
-  const rest = atRestMs === null ? 'never at rest' : `at rest after ${seconds(atRestMs)}`;
+  const rest = atRestMs === null ? 'never converged' : `converged after ${seconds(atRestMs)}`;
   const struck = faults.length === 0 ? 'no fault' : faults.join('; ');
   const line = `seed ${seed} ${outcome} ${seconds(ms)}, ${operations} operations, ${rest}: ${struck}`;
   return [line, ...violations.map((violation) => `  ${violation}`)].join('\n');
 }
 
-/** What failed, how it can be seen again, and where the schedule is kept. */
+/** Describes a failure, how to reproduce it, and where its schedule is stored. */
 export function failureText({ report, shrunk }: Failure, file: string): string {
   const lines = [
-    `seed ${report.seed} failed; again: npm run simulate -- --seed ${report.seed} --schedules 1`,
+    `seed ${report.seed} failed; reproduce: npm run simulate -- --seed ${report.seed} --schedules 1`,
   ];
   if (shrunk) {
     const { operations, faults } = shrunk.report;
     lines.push(`  shrunk to ${operations} operations and these faults: ${faults.join('; ') || 'none'}`);
     lines.push(...shrunk.report.violations.map((violation) => `    ${violation}`));
   }
-  return [...lines, `  kept, and again: npm run simulate -- --replay ${file}`].join('\n');
+  return [...lines, `  stored; replay: npm run simulate -- --replay ${file}`].join('\n');
 }
 
 export function summaryText(summary: Summary): string {
   const { schedules, operations, faults, leftOut, slowestRestMs, failures } = summary;
   const lines = [
     `${schedules} schedules in ${summary.seconds.toFixed(0)} s: ${operations} operations, ${faults} faults, ` +
-      `${failures.length} failures; slowest at rest after ${seconds(slowestRestMs)}`,
+      `${failures.length} failures; slowest convergence ${seconds(slowestRestMs)}`,
   ];
-  if (leftOut.length > 0) lines.push(`left out, because this machine can't do it: ${leftOut.join(', ')}`);
+  if (leftOut.length > 0)
+    lines.push(`skipped, because this machine does not support it: ${leftOut.join(', ')}`);
   return lines.join('\n');
 }
 
-/** Keeps the schedule of a failure, shrunk if it was. @returns the file */
+/** Stores the schedule of a failure, in its shrunk form if any. @returns the file */
 export function saveFailure(folder: string, { report, schedule, shrunk }: Failure): string {
   mkdirSync(folder, { recursive: true });
   const file = join(folder, `seed-${report.seed}.json`);

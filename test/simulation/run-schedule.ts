@@ -11,35 +11,35 @@ import type { Operation, Schedule } from './schedule.ts';
 import type { Stage } from './stage.ts';
 import { Trail } from './trail.ts';
 
-/** Promised from the end of the last fault on. */
+/** The service promises to converge within this time after the last fault. */
 const AT_REST_WITHIN_MS = 30_000;
-const LOOK_EVERY_MS = 50;
+const POLL_EVERY_MS = 50;
 
 export interface ScheduleReport {
   seed: number;
-  /** What must not be; empty when all is well. */
+  /** Violations of promises and invariants. */
   violations: string[];
-  /** What was struck, and when. */
+  /** Descriptions of the injected faults. */
   faults: string[];
-  /** Kinds of faults that this machine can't do. */
+  /** Kinds of faults that this machine does not support. */
   leftOut: string[];
   operations: number;
-  /** Milliseconds from the end of the last fault until all was at rest; null when that did not come. */
+  /** Milliseconds from the end of the last fault until the service had converged; null if it did not. */
   atRestMs: number | null;
   ms: number;
 }
 
-/** Runs one schedule, judges what it led to, and clears it away. */
+/** Runs one schedule, checks its effects, and deletes everything it created. */
 export async function runSchedule(stage: Stage, schedule: Schedule): Promise<ScheduleReport> {
   const started = Date.now();
   const found: string[] = [];
-  const patience = new AbortController();
+  const giveUp = new AbortController();
   const worked = new AbortController();
   const { stack } = stage;
   const runs = await Promise.all(
     schedule.actors.map(async ({ name, tenant, ahead_s: ahead }) => {
       const context: RunContext = {
-        signal: patience.signal,
+        signal: giveUp.signal,
         newApi: async (email, tenant) => new Api(stack.url, await stack.token({ email, tenant, ahead })),
         report: (violation) => found.push(violation),
       };
@@ -52,15 +52,15 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   const begunBefore = stage.databasesBegun;
 
   const work = Promise.all(
-    runs.map((run, place) => carryOutGroups(run, schedule.actors[place]?.groups ?? [])),
+    runs.map((run, index) => runGroups(run, schedule.actors[index]?.groups ?? [])),
   ).finally(() => worked.abort());
   const struck = await injectFaults(stage, schedule.faults, trail, worked.signal);
   const lastFaultOver = Date.now();
   const deadline = lastFaultOver + AT_REST_WITHIN_MS;
-  const outOfPatience = setTimeout(() => patience.abort(), AT_REST_WITHIN_MS);
+  const retryTimer = setTimeout(() => giveUp.abort(), AT_REST_WITHIN_MS);
   await work;
 
-  const left = await untilAtRest(stage, trail, deadline);
+  const left = await untilConverged(stage, trail, deadline);
   const atRestMs = left.length === 0 ? Date.now() - lastFaultOver : null;
   found.push(...left, ...trail.failures());
   const { interruptedClones } = struck;
@@ -75,8 +75,8 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
       trail.check(run);
     }
   }
-  clearTimeout(outOfPatience);
-  if (found.length === 0) found.push(...(await clearAway(stage, trail, runs)));
+  clearTimeout(retryTimer);
+  if (found.length === 0) found.push(...(await deleteProjects(stage, trail, runs)));
   return {
     seed: schedule.seed,
     violations: [...new Set(found)],
@@ -88,7 +88,7 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   };
 }
 
-async function carryOutGroups(run: ActorRun, groups: Operation[][]): Promise<void> {
+async function runGroups(run: ActorRun, groups: Operation[][]): Promise<void> {
   for (const group of groups) {
     await Promise.all(
       group.map(async (operation) => {
@@ -97,7 +97,7 @@ async function carryOutGroups(run: ActorRun, groups: Operation[][]): Promise<voi
         try {
           await runOperation(run, operation, { deleted, moved });
         } catch (error) {
-          // An answer that is not as the API describes it, for one.
+          // For example a response that differs from the API description.
           run.report(`${operation.kind}: ${(error as Error).message}`);
         }
       }),
@@ -105,7 +105,7 @@ async function carryOutGroups(run: ActorRun, groups: Operation[][]): Promise<voi
   }
 }
 
-/** Whether one deletes what the other is about. */
+/** Whether one deletes the resource of the other. */
 function deletes(one: Operation, other: Operation): boolean {
   if (one === other) return false;
   if (!('project' in other)) return false;
@@ -118,14 +118,14 @@ function deletes(one: Operation, other: Operation): boolean {
   return subjects.includes(one.branch);
 }
 
-/** @returns what records and host do not agree on when the time is up; nothing when they do before */
-async function untilAtRest(stage: Stage, trail: Trail, deadline: number): Promise<string[]> {
+/** Polls until records and host agree. @returns the disagreements left at the deadline */
+async function untilConverged(stage: Stage, trail: Trail, deadline: number): Promise<string[]> {
   for (;;) {
     const left = await disagreementsOf(stage, trail).catch((error: Error) => [
-      `the service can't be looked at: ${error.message}`,
+      `the service cannot be inspected: ${error.message}`,
     ]);
     if (left.length === 0 || Date.now() > deadline) return left;
-    await sleep(LOOK_EVERY_MS);
+    await sleep(POLL_EVERY_MS);
   }
 }
 
@@ -138,14 +138,14 @@ async function disagreementsOf(stage: Stage, trail: Trail): Promise<string[]> {
   return disagreements({ records: { ...records, projects, branches }, host });
 }
 
-/** Deletes every project, so that the next schedule is judged by itself. @returns what is left after that */
-async function clearAway(stage: Stage, trail: Trail, runs: ActorRun[]): Promise<string[]> {
+/** Deletes every project, so that the next schedule starts empty. @returns disagreements after that */
+async function deleteProjects(stage: Stage, trail: Trail, runs: ActorRun[]): Promise<string[]> {
   await Promise.all(
     runs.map(async ({ model: { api } }) => {
       const { body } = await api.get<{ projects: ProjectBody[] }>('/api/v1/projects?limit=100');
       await Promise.all(body.projects.map(({ id }) => api.delete(`/api/v1/projects/${id}`)));
     }),
   );
-  const left = await untilAtRest(stage, trail, Date.now() + AT_REST_WITHIN_MS);
+  const left = await untilConverged(stage, trail, Date.now() + AT_REST_WITHIN_MS);
   return left.map((violation) => `after everything was deleted: ${violation}`);
 }

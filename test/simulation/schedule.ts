@@ -5,11 +5,11 @@ import type { Victim } from '../support/stack/crash.ts';
 import type { Spot } from '../support/stack/link-proxy.ts';
 
 /**
- * All that one run does, decided before it begins: who does what in which order, what fails, and when. Things go by
- * names, because their ids are not known yet. A schedule can be kept as JSON and run again.
+ * A complete plan of one run: the operations of each user in order, and the faults with their times. Resources have
+ * names, because their ids are not known yet. A schedule can be stored as JSON and replayed.
  */
 
-/** The steps of every saga and the one change that is none, in the order of a branch's life. */
+/** The steps of every saga, and `access.apply`, in the order of a branch's lifecycle. */
 const METHODS = [
   'branch.prepare',
   'branch.clone',
@@ -20,7 +20,7 @@ const METHODS = [
   'project.drop',
 ] as const satisfies Method[];
 
-/** Places where a step can be caught, numbered from 1: its call on the way to the host, its reply on the way back. */
+/** Messages at which a fault can strike, numbered from 1: the call of a step and its reply. */
 export const STEPS: readonly Spot[] = METHODS.flatMap((method) => [
   { method, side: 'call' as const },
   { method, side: 'reply' as const },
@@ -29,11 +29,11 @@ export const STEPS: readonly Spot[] = METHODS.flatMap((method) => [
 const Name = z.string().regex(/^[a-z][a-z0-9-]*$/);
 const Milliseconds = z.int().min(0).max(30_000);
 
-/** The branch that a project comes with, and the rule that lets the simulator's own address into a project. */
+/** A project's initial branch, and the rule for the simulator's own address. */
 export const MAIN = 'main';
 export const HOME = 'home';
 
-/** Whether its client asks again until there is an answer, and how many clients ask at once under the same key. */
+/** Whether the client retries until there is a definite response, and how many clients send the same key concurrently. */
 const manner = { persists: z.boolean(), copies: z.int().min(1).max(2) };
 const ofProject = { project: Name, ...manner };
 const ofBranch = { branch: Name, ...ofProject };
@@ -58,11 +58,11 @@ export type Operation = z.output<typeof Operation>;
 export type OperationKind = Operation['kind'];
 export type OperationOf<Kind extends OperationKind> = Extract<Operation, { kind: Kind }>;
 
-/** One user of one tenant: groups one after the other, the operations of a group side by side. */
+/** One user of one tenant. Groups run in sequence, the operations of a group concurrently. */
 const Actor = z.strictObject({
   name: Name,
   tenant: Name,
-  /** Of its tokens' moments, before the gateway's clock if negative. */
+  /** Offset of its tokens' timestamps from the gateway's clock, in seconds. */
   ahead_s: z.int().default(0),
   groups: z.array(z.array(Operation)),
 });
@@ -77,30 +77,30 @@ const VICTIMS = [
   'idp',
 ] as const satisfies Victim[];
 
-/** `ms`: how long it lasts. */
-const lasting = { ms: Milliseconds };
+/** `ms`: duration. */
+const duration = { ms: Milliseconds };
 const Strike = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('kill'), ...lasting, part: z.enum(VICTIMS) }),
-  z.strictObject({ kind: z.literal('freeze'), ...lasting, part: z.enum(VICTIMS) }),
-  z.strictObject({ kind: z.literal('cut'), ...lasting }),
-  z.strictObject({ kind: z.literal('half_open'), ...lasting }),
-  z.strictObject({ kind: z.literal('slow'), ...lasting, delay_ms: Milliseconds }),
-  z.strictObject({ kind: z.literal('duplicate'), ...lasting }),
-  z.strictObject({ kind: z.literal('disk_full'), ...lasting }),
-  z.strictObject({ kind: z.literal('keys_away'), ...lasting }),
-  z.strictObject({ kind: z.literal('clock'), ...lasting, ahead_s: z.int() }),
+  z.strictObject({ kind: z.literal('kill'), ...duration, part: z.enum(VICTIMS) }),
+  z.strictObject({ kind: z.literal('freeze'), ...duration, part: z.enum(VICTIMS) }),
+  z.strictObject({ kind: z.literal('cut'), ...duration }),
+  z.strictObject({ kind: z.literal('half_open'), ...duration }),
+  z.strictObject({ kind: z.literal('slow'), ...duration, delay_ms: Milliseconds }),
+  z.strictObject({ kind: z.literal('duplicate'), ...duration }),
+  z.strictObject({ kind: z.literal('disk_full'), ...duration }),
+  z.strictObject({ kind: z.literal('keys_away'), ...duration }),
+  z.strictObject({ kind: z.literal('clock'), ...duration, ahead_s: z.int() }),
 ]);
 export type Strike = z.output<typeof Strike>;
 export type StrikeKind = Strike['kind'];
 export type StrikeOf<Kind extends StrikeKind> = Extract<Strike, { kind: Kind }>;
 
-/** Faults come one after the other: each when the one before is over. */
+/** Faults run in sequence: each starts after the previous one is over. */
 const Fault = z.strictObject({
   when: z.union([
     z.strictObject({ after_ms: Milliseconds }),
     z.strictObject({ step: z.int().min(1).max(STEPS.length) }),
   ]),
-  /** All at the same moment. */
+  /** All start at the same time. */
   strikes: z.array(Strike).min(1),
 });
 export type Fault = z.output<typeof Fault>;

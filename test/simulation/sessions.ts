@@ -3,12 +3,12 @@ import type pg from 'pg';
 import type { Credentials } from '../support/api.ts';
 import { connect } from '../support/database.ts';
 
-const COMES_IN_WITHIN_MS = 3_000;
+const LOGS_IN_WITHIN_MS = 3_000;
 const ENDS_WITHIN_MS = 5_000;
-const LOOK_EVERY_MS = 100;
-const ANSWERS_WITHIN_MS = 1_000;
+const POLL_EVERY_MS = 100;
+const RESPONDS_WITHIN_MS = 1_000;
 
-/** Open sessions of one branch, one on each port, that are going to lose their right to be there. */
+/** Open sessions of one branch, one per port, whose access is about to be revoked. */
 export class Sessions {
   readonly #open: { port: string; client: pg.Client }[];
 
@@ -16,7 +16,7 @@ export class Sessions {
     this.#open = open;
   }
 
-  /** As many as can be had: none while a server is down, or nobody knows the passwords. */
+  /** Opens the sessions that are possible: none while a server is down or the passwords are unknown. */
   static async open(branch: { credentials: Credentials | null } | undefined): Promise<Sessions> {
     const credentials = branch?.credentials;
     if (!credentials) return new Sessions([]);
@@ -24,7 +24,7 @@ export class Sessions {
     const opened = await Promise.all(
       Object.entries(urls).map(async ([port, url]) => {
         try {
-          return [{ port, client: await comeIn(url) }];
+          return [{ port, client: await logIn(url) }];
         } catch {
           return [];
         }
@@ -33,7 +33,7 @@ export class Sessions {
     return new Sessions(opened.flat());
   }
 
-  /** @returns the ports whose session still answers when it should have ended `ENDS_WITHIN_MS` ago */
+  /** @returns the ports whose session still responds after `ENDS_WITHIN_MS` */
   async survivors(): Promise<string[]> {
     const deadline = Date.now() + ENDS_WITHIN_MS;
     const outlived = await Promise.all(
@@ -42,9 +42,9 @@ export class Sessions {
           const state = await stateOf(client);
           if (state === 'ended') return [];
           if (state === 'alive' && Date.now() > deadline) return [port];
-          // One that is silent may only be held up with its server: it is looked at again at the end.
+          // A silent session may be frozen with its server, so it is checked again at the end.
           if (state === 'silent' && Date.now() > deadline) return [];
-          await sleep(LOOK_EVERY_MS);
+          await sleep(POLL_EVERY_MS);
         }
       }),
     );
@@ -54,15 +54,15 @@ export class Sessions {
   async close(): Promise<void> {
     await Promise.all(
       this.#open.map(({ client }) =>
-        Promise.race([client.end().catch(() => {}), sleep(ANSWERS_WITHIN_MS, undefined, { ref: false })]),
+        Promise.race([client.end().catch(() => {}), sleep(RESPONDS_WITHIN_MS, undefined, { ref: false })]),
       ),
     );
   }
 }
 
-/** Logged in and seen to work: the pooler logs in at the server with the first statement. */
-async function comeIn(url: string): Promise<pg.Client> {
-  const client = await connect(url, { connectionTimeoutMillis: COMES_IN_WITHIN_MS });
+/** Logs in and runs a statement, because the pooler logs in to the server only then. */
+async function logIn(url: string): Promise<pg.Client> {
+  const client = await connect(url, { connectionTimeoutMillis: LOGS_IN_WITHIN_MS });
   const state = await stateOf(client);
   if (state === 'alive') return client;
   await client.end().catch(() => {});
@@ -75,5 +75,5 @@ const stateOf = (client: pg.Client): Promise<'alive' | 'ended' | 'silent'> =>
       () => 'alive' as const,
       () => 'ended' as const,
     ),
-    sleep(ANSWERS_WITHIN_MS, 'silent' as const, { ref: false }),
+    sleep(RESPONDS_WITHIN_MS, 'silent' as const, { ref: false }),
   ]);

@@ -1,6 +1,6 @@
 import type { Schedule } from './schedule.ts';
 
-/** Every schedule that lacks one thing of this one: a fault, a user, a strike, a group, an operation. Large things first. */
+/** Yields every schedule without one part of this one: a user, a fault, a strike, a group, an operation. Large parts first. */
 function* smaller(schedule: Schedule): Generator<Schedule> {
   const { actors, faults } = schedule;
   for (const actor of actors) yield { ...schedule, actors: actors.filter((other) => other !== actor) };
@@ -30,7 +30,7 @@ function* smaller(schedule: Schedule): Generator<Schedule> {
 const replaced = <T>(items: T[], item: T, by: T): T[] => items.map((other) => (other === item ? by : other));
 
 /**
- * Takes things away from a schedule as long as it still fails.
+ * Removes parts of a schedule while it still fails.
  * @param fails runs a schedule; called `tries` times at most
  * @returns the smallest one that failed
  */

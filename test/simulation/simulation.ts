@@ -5,20 +5,20 @@ import type { Schedule } from './schedule.ts';
 import { shrink } from './shrink.ts';
 import { Stage } from './stage.ts';
 
-/** Runs that a failing schedule is shrunk with, at most. */
+/** Maximum number of runs to shrink a failing schedule. */
 export const SHRINKING_TRIES = 25;
 
 interface SimulationOptions {
   schedules: Iterable<Schedule>;
   planted?: PlantName | undefined;
-  /** Goes on after a failure; otherwise the first one ends it. */
+  /** Continues after a failure; otherwise the first one ends the simulation. */
   keepGoing: boolean;
-  /** How many runs a failing schedule is shrunk with; 0: it is left as it is. */
+  /** Maximum number of runs to shrink a failing schedule; 0 disables shrinking. */
   shrinkingTries: number;
-  /** Ends it after the schedule that is running. */
+  /** Ends the simulation after the current schedule. */
   signal?: AbortSignal;
   onSchedule?: (report: ScheduleReport) => void;
-  /** Told when a schedule is about to be shrunk, which takes a while. */
+  /** Called before a schedule is shrunk, which takes a while. */
   onShrinking?: (report: ScheduleReport) => void;
   onFailure?: (failure: Failure) => void;
 }
@@ -26,7 +26,7 @@ interface SimulationOptions {
 export interface Failure {
   report: ScheduleReport;
   schedule: Schedule;
-  /** What is left of it after shrinking, and what that led to. */
+  /** The shrunk schedule and its report. */
   shrunk: { schedule: Schedule; report: ScheduleReport } | null;
 }
 
@@ -34,20 +34,20 @@ export interface Summary {
   schedules: number;
   operations: number;
   faults: number;
-  /** Kinds of faults that this machine can't do. */
+  /** Kinds of faults that this machine does not support. */
   leftOut: string[];
-  /** Milliseconds from the end of the last fault until all was at rest, at worst. */
+  /** Longest time from the end of the last fault to convergence, in milliseconds. */
   slowestRestMs: number;
   seconds: number;
   failures: Failure[];
 }
 
-/** The schedules of `count` seeds in a row. */
+/** Yields the schedules of `count` consecutive seeds. */
 export function* schedulesFrom(seed: number, count: number, size: Size = 'full'): Generator<Schedule> {
   for (let n = 0; n < count; n++) yield planSchedule(seed + n, size);
 }
 
-/** Keeps one stage for many schedules. What a failed one has left behind is no place for another. */
+/** Reuses one stage for many schedules. A failed schedule closes it, because its leftovers would affect the next. */
 class Stages {
   readonly #planted: PlantName | undefined;
   #stage: Stage | null = null;
@@ -70,7 +70,7 @@ class Stages {
   }
 }
 
-/** Runs schedules one after the other on a real stack, and shrinks what fails. */
+/** Runs schedules in sequence on a real stack, and shrinks the failing ones. */
 export async function simulate(options: SimulationOptions): Promise<Summary> {
   const { schedules, planted, keepGoing, shrinkingTries, signal, onSchedule, onShrinking, onFailure } =
     options;

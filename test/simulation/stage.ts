@@ -15,7 +15,7 @@ import { sourcesOf } from '../support/stack/stack-sources.ts';
 import { Disk } from './disk.ts';
 import { type PlantName, plant } from './plants.ts';
 
-/** On a busy machine one start alone may take half of it. */
+/** On a busy machine a single start may take half of this. */
 const UP_WITHIN_S = 60;
 
 interface StageOptions {
@@ -24,15 +24,15 @@ interface StageOptions {
 }
 
 /**
- * A whole stack whose link goes through a proxy and whose data lies, where that can be, on a small disk of its own.
- * Nothing of it is started again but by the simulator.
+ * A whole stack whose link goes through a proxy and whose data is on a small separate disk, where one can be mounted.
+ * Only the simulator restarts its parts.
  */
 export class Stage {
   readonly stack: Stack;
   readonly link: LinkProxy;
   readonly agentClock: AgentClock;
   readonly sources: Sources;
-  /** Null where none can be mounted. */
+  /** Null if none can be mounted. */
   readonly disk: Disk | null;
   readonly #directories = new Set<string>();
   readonly #watcher;
@@ -87,7 +87,7 @@ export class Stage {
     }
   }
 
-  /** Databases that PostgreSQL has begun to make since the stage was opened: each is born with a directory. */
+  /** Number of databases that PostgreSQL has begun to create since the stage was opened, counted by directories. */
   get databasesBegun(): number {
     return this.#directories.size;
   }
@@ -96,27 +96,27 @@ export class Stage {
     return crash(this.stack, victim);
   }
 
-  /** SIGSTOP. */
+  /** Sends SIGSTOP. */
   freeze(victim: Victim): void {
     this.#signal(victim, 'SIGSTOP');
   }
 
-  /** SIGCONT. */
+  /** Sends SIGCONT. */
   thaw(victim: Victim): void {
     this.#signal(victim, 'SIGCONT');
   }
 
-  /** Starts what has ended. */
+  /** Starts every part that has ended. */
   async startAll(): Promise<void> {
     await Promise.all(PART_NAMES.map((part) => this.startPart(part)));
   }
 
-  /** Starts the part, if it has ended. A server whose orphans still use its memory does not start at once. */
+  /** Starts the part if it has ended. Retries, because PostgreSQL refuses while orphaned processes use its memory. */
   startPart(part: PartName): Promise<void> {
     return eventually(() => this.stack.start(part), UP_WITHIN_S);
   }
 
-  /** The part's whole process group; of PostgreSQL its first process, unless all are meant. */
+  /** Signals the part's process group; for PostgreSQL only the postmaster, unless the victim is the whole server. */
   #signal(victim: Victim, signal: NodeJS.Signals): void {
     const pid = this.stack.state.pids[partOf(victim)];
     if (pid) sendSignal(-pid, signal);

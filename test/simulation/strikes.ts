@@ -2,12 +2,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Strike, StrikeKind, StrikeOf } from './schedule.ts';
 import type { Stage } from './stage.ts';
 
-/** Takes back what a strike did. */
+/** Undoes a strike. */
 type Undo = () => unknown;
 
 /**
- * What each kind of strike does, to the moment, and how it is taken back when its time is over. Null: this machine
- * can't do it. What has ended is started by the stage when every strike of a fault is over.
+ * Starts a strike of each kind and returns its undo function, or null if this machine does not support it. The stage
+ * restarts ended parts when every strike of a fault is over.
  */
 const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) => Promise<Undo | null> } = {
   kill: async (stage, { part }) => {
@@ -22,7 +22,7 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
     link.cut();
     return () => {};
   },
-  // As a router between the two that forgets the connection, and says so when it is asked again.
+  // Behaves like a router that has lost the connection state: it drops packets, then resets.
   half_open: async ({ link }) => {
     link.swallow();
     return () => link.cut();
@@ -44,13 +44,13 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
     disk.fill();
     return () => disk.empty();
   },
-  // The keys it has already would do for an hour, so the gateway begins anew as well.
+  // Cached keys would last for an hour, so the gateway is restarted as well.
   keys_away: async (stage) => {
     await Promise.all([stage.kill('idp'), stage.kill('gateway')]);
     await stage.stack.start('gateway');
     return () => stage.stack.start('idp');
   },
-  // It begins anew with a wrong clock, which is set right while it runs.
+  // The agent is restarted with a wrong clock, which is corrected while it runs.
   clock: async (stage, { ahead_s }) => {
     await stage.kill('agent');
     stage.agentClock.set(ahead_s);
@@ -59,7 +59,7 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
   },
 };
 
-/** Strikes, and takes it back when its time is over. @returns whether this machine can do that */
+/** Starts a strike and undoes it after its duration. @returns null if this machine does not support it */
 export async function inject(stage: Stage, strike: Strike): Promise<{ over: Promise<void> } | null> {
   const act = STRIKES[strike.kind] as (stage: Stage, strike: Strike) => Promise<Undo | null>;
   const undo = await act(stage, strike);
@@ -67,6 +67,6 @@ export async function inject(stage: Stage, strike: Strike): Promise<{ over: Prom
   return { over: sleep(strike.ms).then(async () => void (await undo())) };
 }
 
-/** In a few words, for reports. */
+/** A short description for reports. */
 export const describeStrike = (strike: Strike): string =>
   'part' in strike ? `${strike.kind} ${strike.part}` : strike.kind;

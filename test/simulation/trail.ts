@@ -2,12 +2,12 @@ import { DatabaseSync } from 'node:sqlite';
 import type { ActorRun } from './actor-run.ts';
 import type { ModelProject, Tally } from './model.ts';
 
-/** Failures that a fault can bring about lawfully. Every other job is tried until it succeeds. */
-const LAWFUL_FAILURES = ['SOURCE_BUSY', 'SOURCE_MISSING', 'OVERTAKEN', 'HOST_FULL'];
+/** Job failures that a fault may cause. Every other job is retried until it succeeds. */
+const PERMITTED_FAILURES = ['SOURCE_BUSY', 'SOURCE_MISSING', 'OVERTAKEN', 'HOST_FULL'];
 
 const CREATIONS = "('project.create', 'branch.create')";
 
-/** Where a project's rows say whose they are, and what they are called in a report. */
+/** Tables with a project's rows: the column with its id, and the column that names a row in a report. */
 const TENANT_TABLES = {
   projects: { key: 'id', name: 'id' },
   project_branches: { key: 'project_id', name: 'branch_name' },
@@ -22,39 +22,39 @@ interface JobFailure {
   code: string | null;
 }
 
-/** What a schedule left in the gateway's D1 beside what the picture of it shows. */
+/** Checks what a schedule left in the gateway's D1, beyond the records in a snapshot. */
 export class Trail {
   readonly #d1File: string;
   readonly #since: number;
 
-  /** Reads only what was written after `since`, Unix milliseconds. */
+  /** @param since ignores earlier rows, Unix milliseconds */
   constructor(d1File: string, since: number) {
     this.#d1File = d1File;
     this.#since = since;
   }
 
-  /** Creations that were begun. */
+  /** Ids of the jobs of all creations. */
   creations(): Set<string> {
     const sql = `select id from jobs where kind in ${CREATIONS} and created_at >= ?`;
     return new Set(this.#all<{ id: string }>(sql, this.#since).map(({ id }) => id));
   }
 
-  /** Creations that are under way. */
+  /** Ids of the jobs of running creations. */
   openCreations(): Set<string> {
     const sql = `select id from jobs where kind in ${CREATIONS} and status in ('queued', 'running')`;
     return new Set(this.#all<{ id: string }>(sql).map(({ id }) => id));
   }
 
-  /** Jobs that were given up for no lawful reason. */
+  /** Jobs that failed for a reason that is not permitted. */
   failures(): string[] {
     const sql = `select kind, project_id, json_extract(error, '$.code') as code from jobs
       where status = 'failed' and created_at >= ?`;
     return this.#all<JobFailure>(sql, this.#since)
-      .filter(({ code }) => !LAWFUL_FAILURES.includes(code ?? ''))
-      .map(({ kind, project_id, code }) => `${kind} of project ${project_id} was given up: ${code}`);
+      .filter(({ code }) => !PERMITTED_FAILURES.includes(code ?? ''))
+      .map(({ kind, project_id, code }) => `${kind} of project ${project_id} failed: ${code}`);
   }
 
-  /** Projects and branches whose creation was given up for good: their records stay, as failed. */
+  /** Ids of projects and branches whose creation failed permanently; their records stay as `failed`. */
   permanentlyFailed(): Set<string> {
     const sql = `select kind, project_id, branch_id from jobs where kind in ${CREATIONS}
       and status = 'failed' and json_extract(error, '$.code') in ('HOST_FULL', 'SOURCE_MISSING')`;
@@ -66,7 +66,7 @@ export class Trail {
     );
   }
 
-  /** Counts one user's events, and looks whether all that is the user's went with it to its tenant. */
+  /** Counts one user's events, and checks that all rows of the user moved with it to its tenant. */
   check(run: ActorRun): void {
     for (const project of run.model.projects.values()) {
       if (!project.id) continue;
@@ -82,7 +82,7 @@ export class Trail {
         for (const [event, { least, most }] of counts) {
           const found = this.#count(event, branch.id);
           if (found < least || found > most)
-            run.report(`audit: ${found} ${event} of ${name}, ${least} to ${most} were made`);
+            run.report(`audit: ${found} ${event} of ${name}, ${least} to ${most} were expected`);
         }
       }
     }
@@ -97,7 +97,7 @@ export class Trail {
     }
   }
 
-  /** Each rule has one event for its beginning, and one for its end, if it has ended. */
+  /** Checks that each rule has one event for its creation, and one for its deletion, if it was deleted. */
   #checkRules(run: ActorRun, project: ModelProject): void {
     const sql = `select name, json_extract(metadata, '$.rule_id') as rule from audit_events
       where project_id = ? and name like 'network_rule.%'`;
@@ -106,14 +106,14 @@ export class Trail {
       events.filter((event) => event.name === `network_rule.${name}` && event.rule === id).length;
     for (const { rule } of events)
       for (const name of ['created', 'deleted'])
-        if (count(name, rule) > 1) run.report(`audit: network_rule.${name} of ${rule} is doubled`);
+        if (count(name, rule) > 1) run.report(`audit: network_rule.${name} of ${rule} is duplicated`);
     for (const { id, existence } of project.rules.values()) {
       if (!id) continue;
       if (count('created', id) !== 1) run.report(`audit: network_rule.created of ${id} is missing`);
       if (existence === 'gone' && count('deleted', id) !== 1)
         run.report(`audit: network_rule.deleted of ${id} is missing`);
       if (existence === 'there' && count('deleted', id) > 0)
-        run.report(`audit: network_rule.deleted of ${id}, which is there`);
+        run.report(`audit: network_rule.deleted of ${id}, which exists`);
     }
   }
 

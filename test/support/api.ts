@@ -1,6 +1,6 @@
 import { checkResponse } from './contract.ts';
 
-/** What the gateway answered: status, headers and body. */
+/** A response of the gateway: status, headers and body. */
 export interface ApiResponse<B = Record<string, unknown>> {
   status: number;
   headers: Headers;
@@ -33,10 +33,10 @@ interface CallOptions {
   headers?: Record<string, string>;
 }
 
-/** Header that Cloudflare sets; locally the test is the one who says where a request comes from. */
+/** Header that Cloudflare sets to the client's address; against the local stack the test sets it. */
 export const FROM_LOOPBACK = { 'CF-Connecting-IP': '127.0.0.1' };
 
-/** A client of the gateway's API, as thin as `fetch`, save that each answer must be as the API describes it. */
+/** A thin client of the gateway's API that checks each response against the API description. */
 export class Api {
   readonly #baseUrl: string;
   readonly #token: string | null;
@@ -93,33 +93,34 @@ export class Api {
   }
 
   async project(name: string, more: Record<string, unknown> = {}): Promise<ProjectBody> {
-    return this.#made(await this.post<ProjectBody>('/api/v1/projects', { name, ...more }));
+    return this.#created(await this.post<ProjectBody>('/api/v1/projects', { name, ...more }));
   }
 
-  /** A branch whose creator's address is the loopback's, so that tests can connect to it at once. */
+  /** Creates a branch with the loopback as the creator's address, so that tests can connect immediately. */
   async branch(
     projectId: string,
     branch_name: string,
     more: Record<string, unknown> = {},
   ): Promise<BranchBody> {
     const path = `/api/v1/projects/${projectId}/branches`;
-    return this.#made(await this.post<BranchBody>(path, { branch_name, ...more }, FROM_LOOPBACK));
+    return this.#created(await this.post<BranchBody>(path, { branch_name, ...more }, FROM_LOOPBACK));
   }
 
   async allow(projectId: string, cidr = '127.0.0.1/32', branch_id: string | null = null) {
     const path = `/api/v1/projects/${projectId}/network-rules`;
-    return this.#made(await this.post<{ id: string; status: string }>(path, { cidr, branch_id }));
+    return this.#created(await this.post<{ id: string; status: string }>(path, { cidr, branch_id }));
   }
 
   async credentials(projectId: string, branchRef: string, query = ''): Promise<Credentials> {
     const path = `/api/v1/projects/${projectId}/branches/${branchRef}/credentials${query}`;
-    const answer = await this.get<Credentials>(path);
-    if (answer.status !== 200) throw new Error(`${path}: ${answer.status} ${JSON.stringify(answer.body)}`);
-    return answer.body;
+    const response = await this.get<Credentials>(path);
+    if (response.status !== 200)
+      throw new Error(`${path}: ${response.status} ${JSON.stringify(response.body)}`);
+    return response.body;
   }
 
-  #made<B>(answer: ApiResponse<B>): B {
-    if (answer.status !== 201) throw new Error(`${answer.status} ${JSON.stringify(answer.body)}`);
-    return answer.body;
+  #created<B>(response: ApiResponse<B>): B {
+    if (response.status !== 201) throw new Error(`${response.status} ${JSON.stringify(response.body)}`);
+    return response.body;
   }
 }

@@ -11,27 +11,27 @@ import {
 } from '../../edge/documentation/openapi.ts';
 import { FAILURES, type FailureCode } from '../../shared/failures.ts';
 
-/** An answer of the gateway as it came over the wire. */
+/** A response of the gateway as received over the wire. */
 export interface WireResponse {
   method: string;
-  /** With its query, if it has one. */
+  /** Includes the query, if any. */
   path: string;
   status: number;
   headers: Headers;
   bodyText: string;
 }
 
-/** An answer is not as the API describes it. Never a reason to ask again. */
+/** A response differs from the API description. Tests never retry after it. */
 export class ContractError extends Error {
   override name = 'ContractError';
 }
 
-/** What the API says of itself: the document at `/api/v1/openapi.json`. */
+/** The OpenAPI document at `/api/v1/openapi.json`. */
 export const DESCRIPTION: Document = descriptionOf(app);
 
 const { components = {} } = DESCRIPTION;
 
-/** Literal paths come first, because `lookup` is no `{branch_id}`. */
+/** Literal paths come first, because `lookup` is not a `{branch_id}`. */
 const OPERATIONS = operationsOf(DESCRIPTION)
   .map(({ id, method, path, responses }) => ({
     id,
@@ -42,13 +42,13 @@ const OPERATIONS = operationsOf(DESCRIPTION)
   }))
   .sort((one, other) => one.parameters - other.parameters);
 
-// The document has words that are none of JSON Schema's: `example`.
+// The document uses keywords outside of JSON Schema, such as `example`.
 const ajv = new Ajv2020({ allErrors: true, strictSchema: false, validateSchema: false });
 addFormats.default(ajv);
 
 const validators = new Map<Schema, ValidateFunction>();
 
-/** @returns what differs from a schema of the document */
+/** @returns the differences between the value and a schema of the document */
 function differences(schema: Schema, value: unknown): string[] {
   const validate = validators.get(schema) ?? ajv.compile({ ...schema, components });
   validators.set(schema, validate);
@@ -58,22 +58,22 @@ function differences(schema: Schema, value: unknown): string[] {
   );
 }
 
-/** Where there is no operation nothing but a failure is answered. To HEAD it has no body that names it. */
+/** Without an operation only a failure is valid. A response to HEAD has no body that names the failure. */
 function failureWithoutOperation({ method, status, bodyText }: WireResponse): Response | undefined {
-  const told = method === 'HEAD' ? null : (JSON.parse(bodyText) as { error: string }).error;
+  const reported = method === 'HEAD' ? null : (JSON.parse(bodyText) as { error: string }).error;
   const found = Object.entries(components.responses ?? {}).find(([name]) =>
     name
       .split('.')
-      .some((code) => (told ?? code) === code && FAILURES[code as FailureCode].status === status),
+      .some((code) => (reported ?? code) === code && FAILURES[code as FailureCode].status === status),
   );
   return found && resolve(DESCRIPTION, found[1]);
 }
 
-function* headerDifferences({ headers }: WireResponse, response: Response): Generator<string> {
+function* headerDifferences({ headers }: WireResponse, described: Response): Generator<string> {
   for (const [name, component] of Object.entries(components.headers ?? {})) {
     const value = headers.get(name);
     const { required, schema } = resolve(DESCRIPTION, component);
-    const isDescribed = response.headers?.[name] !== undefined;
+    const isDescribed = described.headers?.[name] !== undefined;
     if (value === null) {
       if (isDescribed && required) yield `${name} is missing`;
     } else if (!isDescribed) {
@@ -91,7 +91,7 @@ function* headerDifferences({ headers }: WireResponse, response: Response): Gene
   if (Math.abs(reset - Date.now() / 1000) > 2 * 3600) yield `X-RateLimit-Reset is not soon: ${reset}`;
 }
 
-/** Fields that open something for whoever reads them. */
+/** Fields that grant access to a reader. */
 const SECRETS = [
   'access_token',
   'refresh_token',
@@ -101,46 +101,46 @@ const SECRETS = [
   'enrolment_token',
 ];
 
-function* bodyDifferences(answer: WireResponse, response: Response): Generator<string> {
-  const { method, status, headers, bodyText } = answer;
+function* bodyDifferences(response: WireResponse, described: Response): Generator<string> {
+  const { method, status, headers, bodyText } = response;
   if (method === 'HEAD') {
     if (bodyText !== '') yield 'there is a body';
     return;
   }
   const type = headers.get('Content-Type')?.split(';')[0] ?? null;
-  const content = Object.entries(response.content ?? {});
+  const content = Object.entries(described.content ?? {});
   if (content.length === 0) {
     if (type !== null || bodyText !== '') yield 'there is a body';
     return;
   }
-  const [, described] = content.find(([name]) => name === type) ?? [];
-  if (!described) {
+  const [, media] = content.find(([name]) => name === type) ?? [];
+  if (!media) {
     yield `the body is ${type}, not ${content.map(([name]) => name).join(', ')}`;
   } else if (type === 'application/json') {
     const body = JSON.parse(bodyText) as Record<string, unknown>;
-    yield* differences(described.schema ?? {}, body);
+    yield* differences(media.schema ?? {}, body);
     const isOther = status >= 400 && body.request_id !== headers.get('X-Request-Id');
     if (isOther) yield 'request_id is not X-Request-Id';
     const secret = SECRETS.find((field) => typeof body[field] === 'string');
-    if (secret && headers.get('Cache-Control') !== 'no-store') yield `a cache may keep ${secret}`;
+    if (secret && headers.get('Cache-Control') !== 'no-store') yield `a cache may store ${secret}`;
   }
 }
 
 /**
- * Compares an answer with what the document says of its operation: status, headers, media type and body.
- * @throws ContractError that names operation and status and says what differs
+ * Compares a response with the document: status, headers, media type and body.
+ * @throws ContractError with operation, status and differences
  */
-export function checkResponse(answer: WireResponse): void {
-  const { method, path, status, bodyText } = answer;
+export function checkResponse(response: WireResponse): void {
+  const { method, path, status, bodyText } = response;
   const [pathname = ''] = path.split('?');
-  // HEAD is answered as GET is, without the body (RFC 9110, 9.3.2).
-  const asked = method === 'HEAD' ? 'GET' : method;
-  const operation = OPERATIONS.find((known) => known.method === asked && known.form.test(pathname));
-  const response = operation ? operation.responses.get(`${status}`) : failureWithoutOperation(answer);
-  const found = response
-    ? [...headerDifferences(answer, response), ...bodyDifferences(answer, response)]
+  // HEAD has the response of GET without the body (RFC 9110, 9.3.2).
+  const verb = method === 'HEAD' ? 'GET' : method;
+  const operation = OPERATIONS.find((known) => known.method === verb && known.form.test(pathname));
+  const described = operation ? operation.responses.get(`${status}`) : failureWithoutOperation(response);
+  const found = described
+    ? [...headerDifferences(response, described), ...bodyDifferences(response, described)]
     : ['the status is not described'];
   if (found.length === 0) return;
-  const head = `${operation?.id ?? 'no operation'} (${method} ${path}) ${status} is not as described`;
+  const head = `${operation?.id ?? 'no operation'} (${method} ${path}) ${status} differs from the description`;
   throw new ContractError([head, ...found, bodyText.slice(0, 500)].join('\n  '));
 }

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import pg from 'pg';
 
-/** Connects with TLS; the local stack's certificate is its own. */
+/** Connects with TLS; the local stack's certificate is self-signed. */
 export async function connect(url: string, options: pg.ClientConfig = {}): Promise<pg.Client> {
   const { hostname, port, username, password, pathname } = new URL(url);
   const client = new pg.Client({
@@ -14,13 +14,13 @@ export async function connect(url: string, options: pg.ClientConfig = {}): Promi
     connectionTimeoutMillis: 10_000,
     ...options,
   });
-  // A session that the server ends reports it here as well; who waits for a query hears of it there.
+  // A session ended by the server is reported here too; a pending query rejects with it.
   client.on('error', () => {});
   await client.connect();
   return client;
 }
 
-/** Runs one query on a connection of its own. */
+/** Runs one query on a separate connection. */
 export async function query<R extends pg.QueryResultRow = pg.QueryResultRow>(
   url: string,
   sql: string,
@@ -34,7 +34,7 @@ export async function query<R extends pg.QueryResultRow = pg.QueryResultRow>(
   }
 }
 
-/** What describes a database apart from its rows. Names only: object ids differ from clone to clone or not at all. */
+/** Describes a database except for its rows. Object ids are omitted, because they may differ between clones. */
 const CATALOG = [
   `select n.nspname, c.relname, c.relkind, pg_get_userbyid(c.relowner), c.relacl::text from pg_class c
      join pg_namespace n on n.oid = relnamespace where n.nspname !~ '^pg_(toast|temp)'`,

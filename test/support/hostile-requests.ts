@@ -5,14 +5,14 @@ import { hostileText, jsonOf, rawBody, spoiled } from './host/hostile-values.ts'
 import { OPERATIONS } from './operations.ts';
 import { type KnownValues, valuesOf } from './schema-values.ts';
 
-/** Real things by the names that paths, queries and bodies have for them. */
+/** Existing resources by their names in paths, queries and bodies. */
 export interface Resources {
   known: KnownValues;
-  /** Those that may go: what a DELETE names last. */
+  /** Resources that may be deleted: the last name in the path of a DELETE. */
   expendable: KnownValues;
 }
 
-/** Who sends a request; whoever sends it knows the bearer of each. */
+/** Kinds of callers; the test has a bearer token for each. */
 export const CALLERS = [
   'owner',
   'admin',
@@ -32,7 +32,7 @@ export const CALLERS = [
 ] as const;
 export type Caller = (typeof CALLERS)[number];
 
-/** A request as it goes over the wire, save its caller's bearer. */
+/** A request as sent over the wire, without its caller's bearer token. */
 export interface HostileRequest {
   operation: string;
   caller: Caller;
@@ -40,14 +40,14 @@ export interface HostileRequest {
   /** Path and query. */
   target: string;
   headers: Record<string, string>;
-  /** Each character is a byte; null for none. */
+  /** Each character is a byte; null for no body. */
   body: string | null;
 }
 
-/** Methods that the HTTP server in front passes on; of others the gateway never hears. */
+/** Methods that the HTTP server in front forwards; the gateway never receives others. */
 const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'PROPFIND', 'SEARCH', 'LOCK'];
 
-/** A part of a request: as it should be, and as it should not. */
+/** A part of a request: valid values and invalid ones. */
 interface Part<T> {
   honest: fc.Arbitrary<T>;
   odd: fc.Arbitrary<T>;
@@ -58,7 +58,7 @@ const mostly = <T>({ honest, odd }: Part<T>, weight: number): fc.Arbitrary<T> =>
 
 const encoded = (text: string) => encodeURIComponent(text.toWellFormed());
 
-/** Parts of a path as no client spells them. Bytes over 127 the HTTP server refuses before the gateway sees them. */
+/** Unusual path segments. Bytes over 127 are excluded, because the HTTP server in front refuses them. */
 const rawSegment = fc.oneof(
   fc.constantFrom('', '.', '..', '%2e%2e', '%2E', '..%2f..%2f', '%', '%z', '%00', '%0a', '%ff%fe', '%c0%ae'),
   fc.constantFrom('%E0%A4%A', '%25', '%2500', '%2F', '%5c', '%u0041', ';a=b', 'a%20b', '+', '*', '~'),
@@ -75,11 +75,12 @@ const rawSegment = fc.oneof(
   hostileText.map(encoded),
 );
 
-function pathsOf({ method, path, parameters }: ReadableOperation, things: Resources): Part<string> {
+function pathsOf({ method, path, parameters }: ReadableOperation, resources: Resources): Part<string> {
   const names = [...path.matchAll(/\{(\w+)\}/g)].map(([, name = '']) => name);
   const segments = names.map((name, n): Part<string> => {
-    const goes = method === 'delete' && n === names.length - 1 && things.expendable[name] !== undefined;
-    const known = goes ? things.expendable : things.known;
+    const isDeleted =
+      method === 'delete' && n === names.length - 1 && resources.expendable[name] !== undefined;
+    const known = isDeleted ? resources.expendable : resources.known;
     const described = parameters.find((parameter) => parameter.in === 'path' && parameter.name === name);
     const values = valuesOf(described?.schema ?? {}, known, name);
     return { honest: values.map((value) => encoded(String(value))), odd: rawSegment };
@@ -126,10 +127,12 @@ function queriesOf({ parameters }: ReadableOperation, { known }: Resources): Par
   const spelled = (pairs: readonly Pair[]) =>
     pairs.map(([name, value]) => `${encoded(name)}=${encoded(value)}`).join('&');
   const raw = fc.constantFrom('%', '=', '&&', '%zz=1', 'limit=%ff', '?', 'limit', 'limit=1&limit=2');
-  const asked = (text: string) => text && `?${text}`;
+  const withMark = (text: string) => text && `?${text}`;
   return {
-    honest: honest.map(spelled).map(asked),
-    odd: fc.oneof({ weight: 5, arbitrary: hostile.map(spelled) }, { weight: 1, arbitrary: raw }).map(asked),
+    honest: honest.map(spelled).map(withMark),
+    odd: fc
+      .oneof({ weight: 5, arbitrary: hostile.map(spelled) }, { weight: 1, arbitrary: raw })
+      .map(withMark),
   };
 }
 
@@ -141,11 +144,11 @@ const headerText = fc.oneof(
   fc.constantFrom('', ' ', 'null', '__proto__', 'a'.repeat(256), 'x'.repeat(3000), ',', '"', '\xff'),
 );
 
-/** Of every request: what all operations understand, and what none does. */
+/** Headers for any request: some that all operations understand, and some that none does. */
 const HEADERS: Record<string, fc.Arbitrary<string>> = {
-  // Few, so that they come again, with other bodies too.
+  // Few values, so that they repeat, with other bodies too.
   'idempotency-key': fc.oneof(fc.constantFrom('one', 'two', 'three'), fc.uuid(), headerText),
-  // Rather short, so that a host that is away is not waited for.
+  // Short, so that no request waits long for a disconnected host.
   prefer: fc.oneof(fc.constantFrom('wait=0', 'wait=1', 'wait=3, respond-async', 'wait=-1'), headerText),
   'x-request-id': fc.oneof(fc.uuid(), fc.constantFrom('short', 'request-1', '../../x'), headerText),
   'last-event-id': fc.oneof(fc.constantFrom('2026-01-31T12:00:00.000Z', '+275760-09-13', '0'), headerText),
@@ -176,7 +179,7 @@ function headersOf({ parameters }: ReadableOperation, { known }: Resources): Par
   };
 }
 
-/** The address that a request comes from, as Cloudflare tells it. */
+/** Client addresses, as Cloudflare sets them. */
 const addresses = fc.oneof(
   fc.ipV4(),
   fc.ipV6(),
@@ -205,18 +208,18 @@ const HONEST: Record<(typeof OPERATIONS)[number]['access'], Caller[]> = {
   public: ['nobody'],
 };
 
-function requestsFor(readable: ReadableOperation, things: Resources): fc.Arbitrary<HostileRequest> {
+function requestsFor(readable: ReadableOperation, resources: Resources): fc.Arbitrary<HostileRequest> {
   const { id, method, path } = readable;
   const access = OPERATIONS.find((operation) => operation.id === id)?.access ?? 'user';
-  // At its path they would be other operations: a DELETE would take away what all the others name.
+  // Methods with an operation at this path are excluded: a DELETE would remove the resources the others use.
   const others = METHODS.filter((name) => !(name.toLowerCase() in (DESCRIPTION.paths?.[path] ?? {})));
   const parts = {
     caller: { honest: fc.constantFrom(...HONEST[access]), odd: fc.constantFrom(...CALLERS) },
     method: { honest: fc.constant(method.toUpperCase()), odd: fc.constantFrom(...others) },
-    path: pathsOf(readable, things),
-    query: queriesOf(readable, things),
-    headers: headersOf(readable, things),
-    body: bodiesOf(readable, things),
+    path: pathsOf(readable, resources),
+    query: queriesOf(readable, resources),
+    headers: headersOf(readable, resources),
+    body: bodiesOf(readable, resources),
   };
   const operation = fc.constant(id);
   const honest = fc.record({
@@ -228,7 +231,7 @@ function requestsFor(readable: ReadableOperation, things: Resources): fc.Arbitra
     headers: parts.headers.honest,
     body: parts.body.honest,
   });
-  // Most requests have one odd part or two: what is wrong early hides what is wrong later.
+  // Most requests have one or two odd parts, because an early failure hides later ones.
   const hostile = fc.record({
     operation,
     caller: mostly(parts.caller, 7),
@@ -246,6 +249,6 @@ function requestsFor(readable: ReadableOperation, things: Resources): fc.Arbitra
   }));
 }
 
-/** Requests of all operations of the document, from valid ones to such as no client sends by mistake. */
-export const hostileRequests = (things: Resources): fc.Arbitrary<HostileRequest> =>
-  fc.oneof(...operationsOf(DESCRIPTION).map((operation) => requestsFor(operation, things)));
+/** Requests for all operations of the document, from valid ones to deliberately malformed ones. */
+export const hostileRequests = (resources: Resources): fc.Arbitrary<HostileRequest> =>
+  fc.oneof(...operationsOf(DESCRIPTION).map((operation) => requestsFor(operation, resources)));

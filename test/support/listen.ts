@@ -7,7 +7,7 @@ export interface ServerEvent<D> {
   data: D;
 }
 
-/** Notes the events that come, until the stream ends, `abort` is called or the test is over. */
+/** Collects events until the stream ends, `abort` is called or the test is over. */
 export function listenTo<D>(response: Response, abort: AbortController) {
   const events: ServerEvent<D>[] = [];
   const listener = { events, ended: false };
@@ -22,7 +22,7 @@ export function listenTo<D>(response: Response, abort: AbortController) {
     }
     listener.ended = true;
   };
-  // A stream that is cut off does not end.
+  // An aborted stream rejects.
   void listen().catch(() => {});
   return listener;
 }

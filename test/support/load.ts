@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { connect, query } from './database.ts';
 
-/** Rows of the table that makes up the database's size: about 7,000 to a megabyte, index included. */
+/** Rows of the table that determines the database's size: about 7,000 per megabyte, index included. */
 const ACCOUNTS_PER_MB = 7_000;
 const TELLERS = 1_000;
 
@@ -12,7 +12,7 @@ const SCHEMA = `
   create table teller (id int primary key, balance bigint not null default 0);
   create table ledger (account int not null, teller int not null, amount int not null, at timestamptz not null default now());`;
 
-/** Makes the tables of the load in an empty database, of about `megabytes`. */
+/** Creates the tables of the load in an empty database, with about `megabytes` of rows. */
 export async function fillLedger(ownerUrl: string, megabytes: number): Promise<void> {
   const client = await connect(ownerUrl);
   try {
@@ -22,14 +22,14 @@ export async function fillLedger(ownerUrl: string, megabytes: number): Promise<v
     ]);
     await client.query('alter table account add primary key (id)');
     await client.query('insert into teller (id) select generate_series(1, $1::int)', [TELLERS]);
-    // Otherwise autovacuum does it in the middle of whatever is measured.
+    // Otherwise autovacuum would run during the measurement.
     await client.query('vacuum (freeze, analyze) account, teller');
   } finally {
     await client.end();
   }
 }
 
-/** What balances and ledger are `apart`: anything but 0 in all of it, and the database is not of one moment. */
+/** Selects the difference between balances and ledger as `apart`. It is 0 in a consistent copy. */
 export const IMBALANCE = `
   select abs(booked - (select sum(balance) from account)) + abs(booked - (select sum(balance) from teller)) as apart
   from (select coalesce(sum(amount), 0) as booked from ledger) ledger`;
@@ -50,7 +50,7 @@ export interface LoadReport {
   transactions: number;
   /** Message of every transaction that failed. */
   failures: string[];
-  /** Milliseconds the slowest transaction took, its wait for the pooler included. */
+  /** Milliseconds of the slowest transaction, including its wait for the pooler. */
   worstMs: number;
   /** Milliseconds of every transaction, failed ones included. */
   times: number[];
@@ -63,13 +63,13 @@ export class Load {
   readonly #pauseMs: number;
   readonly #transactions: Transaction[] = [];
   readonly #clients: Promise<void>[];
-  /** Once every client has a session. */
+  /** Resolves when every client has a session. */
   readonly connected: Promise<unknown>;
   #stopping = false;
-  /** Resolves once the clients need not rest any more. */
-  #going = Promise.resolve();
-  #go = () => {};
-  /** Clients that are in a transaction. */
+  /** Resolves when the clients may continue. */
+  #resumed = Promise.resolve();
+  #resume = () => {};
+  /** Number of clients in a transaction. */
   #working = 0;
 
   private constructor(url: string, accounts: number, clients: number, pauseMs: number) {
@@ -83,14 +83,14 @@ export class Load {
 
   /**
    * Starts `clients` sessions on a database that `fillLedger` has filled.
-   * @param pauseMs how long a client rests between two transactions, on average
+   * @param pauseMs average pause of a client between two transactions
    */
   static async start(url: string, clients: number, pauseMs = 0): Promise<Load> {
     const [found] = await query<{ accounts: number }>(url, 'select max(id) as accounts from account');
     return new Load(url, found?.accounts ?? 0, clients, pauseMs);
   }
 
-  /** What ended since `start` and before `end`, also as far as it began before. */
+  /** @returns the transactions that ended in `[start, end)`, also those that started earlier */
   since(start: number, end = Number.POSITIVE_INFINITY): LoadReport {
     const during = this.#transactions.filter(
       (transaction) =>
@@ -104,30 +104,30 @@ export class Load {
     };
   }
 
-  /** Has every client rest after its transaction, and keep its connection. */
+  /** Pauses every client after its transaction; the connections stay open. */
   async pause(): Promise<void> {
-    this.#going = new Promise((resolve) => {
-      this.#go = resolve;
+    this.#resumed = new Promise((resolve) => {
+      this.#resume = resolve;
     });
     while (this.#working > 0) await sleep(1);
   }
 
-  /** Ends the rest. */
+  /** Resumes the paused clients. */
   resume(): void {
-    this.#go();
+    this.#resume();
   }
 
-  /** Ends every client after its transaction. */
+  /** Stops every client after its transaction. */
   async stop(): Promise<void> {
     this.#stopping = true;
-    this.#go();
+    this.#resume();
     await Promise.all(this.#clients);
   }
 
   async #run(onSession: () => void): Promise<void> {
     let client: pg.Client | undefined;
     for (;;) {
-      await this.#going;
+      await this.#resumed;
       if (this.#stopping) break;
       this.#working += 1;
       const start = performance.now();
@@ -165,5 +165,5 @@ export class Load {
   }
 }
 
-/** A whole number from 1 to `most`. */
-const pick = (most: number) => 1 + Math.floor(Math.random() * most);
+/** @returns an integer from 1 to `max` */
+const pick = (max: number) => 1 + Math.floor(Math.random() * max);

@@ -10,39 +10,39 @@ import type { Api, ApiResponse } from './api.ts';
 import { DESCRIPTION } from './contract.ts';
 import { query } from './database.ts';
 
-/** One operation as the description tells of it: who may call it, and all that a test needs to call it. */
+/** One operation of the API description: who may call it, and what a test needs to call it. */
 export interface Operation {
   id: string;
   method: string;
   path: string;
   access: 'public' | 'pre_auth' | 'signed_in' | 'platform' | 'user';
-  /** Row of the permission table, of users' operations alone. */
+  /** Row of the permission table; only for users' operations. */
   action: string | undefined;
   reaches: Partial<Record<string, Reach>>;
   scope: 'read' | 'write' | undefined;
-  /** Names of the things in its path. */
+  /** Names of the resources in its path. */
   ids: string[];
-  /** Names of other things, in its query or its body. */
-  references: { place: 'query' | 'body'; name: string }[];
+  /** Names of other resources, in its query or its body. */
+  references: { location: 'query' | 'body'; name: string }[];
   query: Record<string, string>;
   body: Record<string, unknown> | undefined;
 }
 
-/** Where the description's own example would not do. */
+/** Replaces the description's example where it is not usable. */
 const QUERIES: Record<string, Record<string, string>> = {
   lookUpBranch: { name: 'main' },
-  // They end by themselves, later.
+  // Otherwise the streams would stay open for minutes.
   streamProjectMetrics: { seconds: '0' },
   streamBranchMetrics: { seconds: '0' },
 };
 const BODIES: Record<string, Record<string, unknown>> = {
-  // An app key holds once in the whole service; left out, it is made up.
+  // An app key is unique in the whole service; without it the gateway generates one.
   createProject: { name: 'Shop' },
-  // A host that is drained takes no more projects.
+  // A draining host accepts no more projects.
   updateHost: { draining: false },
 };
 
-/** What the description says of an operation beside what OpenAPI knows. */
+/** Extensions of the description beyond OpenAPI. */
 interface Extensions {
   security?: Record<string, unknown>[];
   'x-action'?: string;
@@ -55,7 +55,7 @@ function isId(schema: Schema | undefined): boolean {
   return format === 'uuid' || anyOf.some((variant) => isId(variant));
 }
 
-/** In the place of an action: an access token is enough. */
+/** Used instead of an action where an access token suffices. */
 const SIGNED_IN = 'signed_in';
 
 function accessOf(
@@ -87,10 +87,10 @@ function described(readable: ReadableOperation): Operation {
     references: [
       ...parameters
         .filter((parameter) => parameter.in === 'query' && isId(parameter.schema as Schema))
-        .map(({ name }) => ({ place: 'query' as const, name })),
+        .map(({ name }) => ({ location: 'query' as const, name })),
       ...Object.keys(properties)
         .filter((name) => isId(properties[name]))
-        .map((name) => ({ place: 'body' as const, name })),
+        .map((name) => ({ location: 'body' as const, name })),
     ],
     query: QUERIES[id] ?? {},
     body: example,
@@ -108,10 +108,10 @@ export const PRE_AUTH_OPERATIONS = withAccess('pre_auth');
 export const PLATFORM_OPERATIONS = withAccess('platform');
 export const PUBLIC_OPERATIONS = withAccess('public');
 
-/** Ids of things by the names they have in paths. */
+/** Ids of resources by their names in paths. */
 export type Ids = Record<string, string>;
 
-/** Calls the operation on these things. */
+/** Calls the operation on these resources. */
 export function callOperation(
   api: Api,
   { method, path, query, body }: Pick<Operation, 'method' | 'path' | 'query' | 'body'>,
@@ -126,7 +126,7 @@ export function callOperation(
   return api.call(method, search ? `${filled}?${search}` : filled, body === undefined ? {} : { body });
 }
 
-/** A project, and one of each thing that it can have. */
+/** Creates a project with one resource of each kind. */
 export async function createResources(api: Api): Promise<Ids> {
   const { id: project_id } = await api.project('Made');
   const { id: branch_id } = await api.branch(project_id, 'made');

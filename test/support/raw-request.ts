@@ -3,20 +3,20 @@ import type { Socket } from 'node:net';
 import { getPath } from 'hono/utils/url';
 import type { WireResponse } from './contract.ts';
 
-/** How long a stream of events is listened to. */
+/** How long a stream of events is read. */
 const LISTEN_MS = 300;
-const ANSWER_WITHIN_MS = 90_000;
+const TIMEOUT_MS = 90_000;
 
 export interface RawRequest {
   method: string;
-  /** Path and query, sent as they are. */
+  /** Path and query, sent verbatim. */
   target: string;
   headers: Record<string, string>;
   /** Each character is a byte. */
   body: string | null;
 }
 
-/** A client of HTTP that mends nothing: `fetch` would put right what tests mean to be wrong. */
+/** An HTTP client that sends requests verbatim: `fetch` would correct deliberate mistakes. */
 export class RawClient {
   readonly #base: URL;
   readonly #agent = new Agent({ keepAlive: true });
@@ -29,29 +29,29 @@ export class RawClient {
     this.#agent.destroy();
   }
 
-  /** @throws Error when there is no answer, or none that ends */
+  /** @throws Error without a complete response */
   async send(raw: RawRequest): Promise<WireResponse> {
     for (;;) {
-      const answer = await this.#sendOnce(raw);
-      if (answer !== 'again') return answer;
+      const response = await this.#sendOnce(raw);
+      if (response !== 'retry') return response;
     }
   }
 
-  #sendOnce({ method, target, headers, body }: RawRequest): Promise<WireResponse | 'again'> {
+  #sendOnce({ method, target, headers, body }: RawRequest): Promise<WireResponse | 'retry'> {
     const { hostname, port } = this.#base;
     const bytes = body === null ? null : Buffer.from(body, 'latin1');
     const length = bytes && { 'content-length': String(bytes.length) };
     return new Promise((resolve, reject) => {
-      const asking = request({
+      const outgoing = request({
         agent: this.#agent,
         hostname,
         port,
         method,
         path: target,
         headers: { ...headers, ...length },
-        timeout: ANSWER_WITHIN_MS,
+        timeout: TIMEOUT_MS,
       });
-      const answered = (response: IncomingMessage, bodyText: string) =>
+      const complete = (response: IncomingMessage, bodyText: string) =>
         resolve({
           method,
           path: this.#routed(target),
@@ -59,32 +59,32 @@ export class RawClient {
           headers: headersOf(response),
           bodyText,
         });
-      asking.on('response', (response) => {
+      outgoing.on('response', (response) => {
         const chunks: Buffer[] = [];
-        const finish = () => answered(response, Buffer.concat(chunks).toString('utf8'));
+        const finish = () => complete(response, Buffer.concat(chunks).toString('utf8'));
         response.on('data', (chunk: Buffer) => chunks.push(chunk));
         response.on('end', finish);
         if (!response.headers['content-type']?.startsWith('text/event-stream')) return;
         setTimeout(() => {
           finish();
-          asking.destroy();
+          outgoing.destroy();
         }, LISTEN_MS);
       });
-      asking.on('upgrade', (response: IncomingMessage, socket: Socket) => {
+      outgoing.on('upgrade', (response: IncomingMessage, socket: Socket) => {
         socket.destroy();
-        answered(response, '');
+        complete(response, '');
       });
-      asking.on('timeout', () => asking.destroy(new Error(`no answer within ${ANSWER_WITHIN_MS} ms`)));
-      asking.on('error', (error: NodeJS.ErrnoException) => {
-        // The server closed a connection that was idle at the moment when it was used again.
-        if (asking.reusedSocket && error.code === 'ECONNRESET') resolve('again');
+      outgoing.on('timeout', () => outgoing.destroy(new Error(`no response within ${TIMEOUT_MS} ms`)));
+      outgoing.on('error', (error: NodeJS.ErrnoException) => {
+        // The server closed an idle connection while it was being reused.
+        if (outgoing.reusedSocket && error.code === 'ECONNRESET') resolve('retry');
         else reject(error);
       });
-      asking.end(bytes ?? undefined);
+      outgoing.end(bytes ?? undefined);
     });
   }
 
-  /** The path as the gateway's router reads it, with the query. */
+  /** @returns the path as the gateway's router parses it, with the query */
   #routed(target: string): string {
     const url = new URL(this.#base.origin + target);
     return getPath(new Request(url)) + url.search;

@@ -1,4 +1,4 @@
-/** Codes of answers that decide nothing, so that a client has to ask again. */
+/** Codes of responses without a definite outcome, after which a client retries. */
 export const RETRYABLE_CODES = [
   'IDEMPOTENCY_IN_FLIGHT',
   'HOST_UNAVAILABLE',

@@ -3,7 +3,7 @@ import { exampleOf } from '../../edge/documentation/example.ts';
 import { referenceOf, resolve, type Schema } from '../../edge/documentation/openapi.ts';
 import { DESCRIPTION } from './contract.ts';
 
-/** Values that stand for real things, by the names that parameters and fields have for them. */
+/** Values of existing resources, by the names of parameters and fields. */
 export type KnownValues = Readonly<Partial<Record<string, readonly unknown[]>>>;
 
 const FORMATS: Record<string, fc.Arbitrary<string>> = {
@@ -12,8 +12,8 @@ const FORMATS: Record<string, fc.Arbitrary<string>> = {
   'date-time': fc.date({ noInvalidDate: true }).map((date) => date.toISOString()),
 };
 
-const LONGEST = 1000;
-const MOST = 5;
+const MAX_LENGTH = 1000;
+const MAX_ITEMS = 5;
 
 interface Bounds {
   format?: string;
@@ -23,30 +23,30 @@ interface Bounds {
 }
 
 function texts({ format = '', pattern, minLength = 0, maxLength = 100 }: Bounds): fc.Arbitrary<string> {
-  const ofForm = FORMATS[format];
-  if (ofForm) return ofForm;
+  const formatted = FORMATS[format];
+  if (formatted) return formatted;
   if (pattern === undefined) {
-    return fc.string({ unit: 'grapheme', minLength, maxLength: Math.min(maxLength, LONGEST) });
+    return fc.string({ unit: 'grapheme', minLength, maxLength: Math.min(maxLength, MAX_LENGTH) });
   }
   return fc
     .stringMatching(new RegExp(pattern))
     .map((text) => text.slice(0, maxLength).padEnd(minLength, text || 'x'));
 }
 
-/** Values that a schema of the document allows. @param name by which `known` has real things */
+/** Values that a schema of the document allows. @param name key in `known` */
 export function valuesOf(
   schema: Schema,
   known: KnownValues,
   name = '',
-  passed: readonly string[] = [],
+  visited: readonly string[] = [],
 ): fc.Arbitrary<unknown> {
   const reference = referenceOf(schema);
-  if (reference !== null && passed.includes(reference)) return fc.constant(null);
-  const within = reference === null ? passed : [...passed, reference];
+  if (reference !== null && visited.includes(reference)) return fc.constant(null);
+  const within = reference === null ? visited : [...visited, reference];
   const parts = (part: Schema, of = name) => valuesOf(part, known, of, within);
 
   const found = resolve(DESCRIPTION, schema);
-  const made = (): fc.Arbitrary<unknown> => {
+  const generated = (): fc.Arbitrary<unknown> => {
     if (found.const !== undefined) return fc.constant(found.const);
     if (found.enum) return fc.constantFrom(...found.enum);
     const variants = found.anyOf ?? found.oneOf;
@@ -60,16 +60,16 @@ export function valuesOf(
           requiredKeys: required,
         });
         if (typeof others !== 'object') return record;
-        return fc.dictionary(fc.string({ minLength: 1 }), parts(others), { maxKeys: MOST });
+        return fc.dictionary(fc.string({ minLength: 1 }), parts(others), { maxKeys: MAX_ITEMS });
       }
       case 'array': {
-        const { items = {}, minItems = 0, maxItems = MOST } = found;
-        return fc.array(parts(items), { minLength: minItems, maxLength: Math.min(maxItems, MOST) });
+        const { items = {}, minItems = 0, maxItems = MAX_ITEMS } = found;
+        return fc.array(parts(items), { minLength: minItems, maxLength: Math.min(maxItems, MAX_ITEMS) });
       }
       case 'string':
         return texts(found);
       case 'integer':
-        return fc.maxSafeInteger().map((n) => brought(n, found.minimum, found.maximum));
+        return fc.maxSafeInteger().map((n) => wrapped(n, found.minimum, found.maximum));
       case 'number':
         return fc.double({
           min: found.minimum ?? -1e9,
@@ -84,16 +84,16 @@ export function valuesOf(
     }
   };
 
-  const things = known[name];
+  const existing = known[name];
   const example = exampleOf(DESCRIPTION, schema);
   return fc.oneof(
-    ...(things?.length ? [{ weight: 30, arbitrary: fc.constantFrom(...things) }] : []),
+    ...(existing?.length ? [{ weight: 30, arbitrary: fc.constantFrom(...existing) }] : []),
     ...(example === undefined ? [] : [{ weight: 1, arbitrary: fc.constant(example) }]),
-    { weight: 2, arbitrary: made() },
+    { weight: 2, arbitrary: generated() },
   );
 }
 
-/** Any integer, brought between bounds; small ones are as likely as large ones. */
-function brought(n: number, minimum = -(2 ** 31), maximum = 2 ** 31 - 1): number {
+/** Maps any integer into the bounds; small values are as likely as large ones. */
+function wrapped(n: number, minimum = -(2 ** 31), maximum = 2 ** 31 - 1): number {
   return minimum + (Math.abs(n) % (maximum - minimum + 1));
 }

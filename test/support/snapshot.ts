@@ -4,7 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { RULE_FILES } from '../../agent/servers/configuration.ts';
 import { connectOnHost, type HostSocket } from './host/host-session.ts';
 
-/** Where to look for what is on record and what is really there. */
+/** Where the records and the state of the host are read. */
 export interface Sources {
   /** SQLite file of the gateway's D1. */
   d1File: string;
@@ -27,45 +27,45 @@ export interface RuleRow {
   cidr: string;
 }
 
-/** What the gateway has on record. */
+/** The records of the gateway. */
 interface Records {
   projects: { id: string; status: string; access_revision: number; access_applied: number }[];
   branches: BranchRow[];
   jobs: { id: string; kind: string; status: string; project_id: string; branch_id: string | null }[];
   rules: RuleRow[];
-  /** Only the events that begin or end a life; `branch_id` is null in those of projects. */
+  /** Only events that create or delete; `branch_id` is null in those of projects. */
   audit: { name: string; project_id: string; branch_id: string | null }[];
   credentials: { branch_id: string; role: string }[];
 }
 
-/** What the database host holds. */
-interface Holdings {
+/** The state of the database host. */
+interface HostState {
   databases: { oid: string; name: string; limit: number; comment: string | null }[];
   /** Logins of branches and groups of projects. */
   roles: string[];
-  /** Rows of the agent's own tables, from here on. */
+  /** From here on: rows of the agent's tables. */
   branches: { branch_id: string; project_id: string; job_id: string; database: string }[];
   logins: string[];
   projects: { project_id: string; access_revision: number }[];
   rules: RuleRow[];
-  /** Names below `base/` of the data directory that are a database's number. */
+  /** Numeric names below `base/` of the data directory, one per database. */
   directories: string[];
   poolerEntries: { name: string; paused: boolean }[];
   ruleFiles: Record<keyof typeof RULE_FILES, string>;
 }
 
-/** Records and host are read one after the other, so only a service at rest is sure to agree with itself. */
+/** Records and host are read in sequence, so they are certain to agree only when no work is in progress. */
 export interface Snapshot {
   records: Records;
-  host: Holdings;
+  host: HostState;
 }
 
 export const takeSnapshot = async (sources: Sources): Promise<Snapshot> => ({
   records: readRecords(sources.d1File),
-  host: await readHoldings(sources),
+  host: await readHostState(sources),
 });
 
-/** Straight from the file, whether the gateway runs or not. */
+/** Reads the file directly, whether the gateway runs or not. */
 export function readRecords(d1File: string): Records {
   const db = new DatabaseSync(d1File, { readOnly: true });
   const all = <T>(sql: string) => db.prepare(sql).all() as T[];
@@ -85,7 +85,7 @@ export function readRecords(d1File: string): Records {
   }
 }
 
-const HOLDINGS = `select
+const HOST_STATE = `select
   (select json_agg(json_build_object('oid', oid::text, 'name', datname, 'limit', datconnlimit,
     'comment', shobj_description(oid, 'pg_database'))) from pg_database) as databases,
   (select coalesce(json_agg(rolname), '[]') from pg_roles where rolname ~ '^[ug]_') as roles,
@@ -94,11 +94,11 @@ const HOLDINGS = `select
   (select coalesce(json_agg(project), '[]') from project) as projects,
   (select coalesce(json_agg(network_rule), '[]') from network_rule) as rules`;
 
-type Catalog = Omit<Holdings, 'directories' | 'poolerEntries' | 'ruleFiles'>;
+type Catalog = Omit<HostState, 'directories' | 'poolerEntries' | 'ruleFiles'>;
 
-async function readHoldings({ postgres, pooler, dataDir, rulesDir }: Sources): Promise<Holdings> {
+async function readHostState({ postgres, pooler, dataDir, rulesDir }: Sources): Promise<HostState> {
   const [[catalog], entries, directories, ruleFiles] = await Promise.all([
-    onHost<Catalog>(postgres, 'branchgate', HOLDINGS),
+    onHost<Catalog>(postgres, 'branchgate', HOST_STATE),
     onHost<{ name: string; paused: number }>(pooler, 'pgbouncer', 'SHOW DATABASES'),
     readdir(join(dataDir, 'base')),
     readRuleFiles(rulesDir),
@@ -123,12 +123,12 @@ async function onHost<R extends object>(socket: HostSocket, user: 'branchgate' |
   }
 }
 
-async function readRuleFiles(rulesDir: string): Promise<Holdings['ruleFiles']> {
+async function readRuleFiles(rulesDir: string): Promise<HostState['ruleFiles']> {
   const texts = await Promise.all(
     Object.entries(RULE_FILES).map(async ([name, file]) => [
       name,
       await readFile(join(rulesDir, file), 'utf8'),
     ]),
   );
-  return Object.fromEntries(texts) as Holdings['ruleFiles'];
+  return Object.fromEntries(texts) as HostState['ruleFiles'];
 }

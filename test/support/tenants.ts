@@ -6,7 +6,7 @@ import { accessToken, SCOPES, scopeNames } from '../../dev/identity-provider/acc
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api } from './api.ts';
 
-/** Tenants of different runs and files never meet, though the files share one stack. */
+/** Test files share one stack, so the names of tenants differ per run and file. */
 const RUN = Date.now().toString(36);
 export const tenantNamed = (name: string) => `${name}-${RUN}`;
 
@@ -19,7 +19,7 @@ export interface TokenOptions {
   expiresIn?: number;
 }
 
-/** A token that the local identity provider signed. @param devDir of the stack, if it is not the shared one */
+/** Signs a token as the local identity provider. @param devDir folder of the stack; default: the shared one */
 export function tokenOf(
   { tenant, role = 'owner', email, scope, expiresIn = 3600 }: TokenOptions,
   devDir = inject('stack').devDir,
@@ -38,14 +38,14 @@ export function tokenOf(
 export const apiOf = async (options: TokenOptions): Promise<Api> =>
   new Api(inject('stack').url, await tokenOf(options));
 
-/** The API as an owner of that tenant. */
+/** Opens the API as an owner of that tenant. */
 export const ownerOf = (tenant: string): Promise<Api> => apiOf({ tenant });
 
-/** Rows of a query on the gateway's own D1, read from its file. */
+/** Runs a query on the file of the gateway's D1. */
 export const readD1 = <R>(sql: string, ...values: string[]): R[] =>
   inD1(inject('stack').devDir, (database) => database.prepare(sql).all(...values) as R[]);
 
-/** Every row of every table of the gateway's own D1. */
+/** Reads every row of every table of the gateway's D1. */
 export const contentOfD1 = (devDir = inject('stack').devDir): Record<string, Record<string, unknown>[]> =>
   inD1(devDir, (database) => {
     const tables = database.prepare("select name from sqlite_master where type = 'table'").all();

@@ -1,23 +1,23 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 
-/** One client that is never without a request: it asks again as soon as it is answered. */
-async function askOn(socket: Socket, request: string, until: number): Promise<number> {
-  let answered = 0;
+/** Runs one client that sends its next request as soon as it has a response. @returns the number of responses */
+async function sendOn(socket: Socket, request: string, until: number): Promise<number> {
+  let count = 0;
   while (performance.now() < until) {
     socket.write(request);
-    const status = await answerOf(socket);
-    if (status !== 200) throw new Error(`answered with ${status}`);
-    answered += 1;
+    const status = await readResponse(socket);
+    if (status !== 200) throw new Error(`the response has status ${status}`);
+    count += 1;
   }
-  return answered;
+  return count;
 }
 
-/** Reads one answer to its end (RFC 9112 section 6). @returns its status */
-function answerOf(socket: Socket): Promise<number> {
+/** Reads one response to its end (RFC 9112 section 6). @returns its status */
+function readResponse(socket: Socket): Promise<number> {
   return new Promise((resolve, reject) => {
     let text = '';
-    const take = (chunk: string) => {
+    const receive = (chunk: string) => {
       text += chunk;
       const head = text.indexOf('\r\n\r\n');
       if (head < 0) return;
@@ -28,17 +28,17 @@ function answerOf(socket: Socket): Promise<number> {
     };
     const lost = () => end(() => reject(new Error('the connection was lost')));
     const end = (settle: () => void) => {
-      socket.off('data', take).off('close', lost);
+      socket.off('data', receive).off('close', lost);
       settle();
     };
-    socket.on('data', take).on('close', lost);
+    socket.on('data', receive).on('close', lost);
   });
 }
 
 /**
- * Asks as fast as the answers come, over connections that are kept. A client of few instructions, so that it is not the
- * client that is measured.
- * @returns answers a second
+ * Measures throughput over keep-alive connections. The clients execute few instructions, so that they are not the
+ * bottleneck.
+ * @returns responses per second
  */
 export async function throughput({
   url,
@@ -60,7 +60,7 @@ export async function throughput({
   try {
     await Promise.all(sockets.map((socket) => once(socket, 'connect')));
     const start = performance.now();
-    const counts = await Promise.all(sockets.map((socket) => askOn(socket, request, start + milliseconds)));
+    const counts = await Promise.all(sockets.map((socket) => sendOn(socket, request, start + milliseconds)));
     return counts.reduce((sum, count) => sum + count, 0) / ((performance.now() - start) / 1000);
   } finally {
     for (const socket of sockets) socket.destroy();
