@@ -31,12 +31,12 @@ import { type Stack, startStack, UNLIMITED, UNMEASURED } from '../support/stack/
 import { contentOfD1, type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
 /**
- * The security battery. It is made from the API's own description, so that a new operation is under it at once.
- * The stack is its own: a call that is refused must leave every row of every table as it was.
+ * Authorization tests for every operation. They are generated from the API's description, so that a new operation is
+ * covered automatically. They use a separate stack, because a refused call must leave every row of every table unchanged.
  */
 
 const UNKNOWN = '00000000-0000-4000-8000-000000000000';
-/** Well-formed names of things that are nowhere. */
+/** Well-formed ids of resources that do not exist. */
 const nowhere = ({ ids }: Operation): Ids => Object.fromEntries(ids.map((name) => [name, UNKNOWN]));
 
 type MakeToken = () => Promise<string> | string | null;
@@ -45,7 +45,7 @@ let stack: Stack;
 let platformSecret: string;
 let own: ReturnType<typeof ownTokens>;
 const callers = new Map<string, Api>();
-const things = {} as Record<User, Ids>;
+const resources = {} as Record<User, Ids>;
 let otherOfAda: string;
 
 const apiWith = (token: string | null) => new Api(stack.url, token);
@@ -54,7 +54,7 @@ const named = ({ user, role, scope }: Caller) => `${user} ${role} ${scope}`;
 
 function apiFor(caller: Caller): Api {
   const api = callers.get(named(caller));
-  if (!api) throw new Error(`nobody comes as ${named(caller)}`);
+  if (!api) throw new Error(`no caller ${named(caller)}`);
   return api;
 }
 const ownerApi = (user: User) => apiFor({ user, role: 'owner', scope: 'write' });
@@ -65,43 +65,43 @@ beforeAll(async () => {
   own = ownTokens(stack);
   for (const { user, role, scope } of CALLERS) {
     const api = await apiOf({ ...USERS[user], role, scope });
-    // Who has been here before is on record, and no later call has to put them there.
+    // The first request inserts the user record, so that later calls write nothing.
     await api.get('/api/v1/projects');
     callers.set(named({ user, role, scope }), api);
   }
-  for (const user of Object.keys(USERS) as User[]) things[user] = await createResources(ownerApi(user));
+  for (const user of Object.keys(USERS) as User[]) resources[user] = await createResources(ownerApi(user));
   otherOfAda = (await ownerApi('ada').project('Other')).id;
 });
 afterAll(() => stack?.stop());
 
 const isDenial = ({ name }: Record<string, unknown>) => name === 'access.denied';
 
-/** All that is on record, but for what a denied access leaves in the log of the tenant that was asked for. */
-function onRecord() {
+/** All records, except the audit events of denied access. */
+function recordsWithoutDenials() {
   const { audit_events = [], ...tables } = contentOfD1(stack.devDir);
   return { ...tables, audit_events: audit_events.filter((event) => !isDenial(event)) };
 }
 
-async function writingNothing(work: () => Promise<void>): Promise<void> {
-  const before = onRecord();
+async function expectNoWrites(work: () => Promise<void>): Promise<void> {
+  const before = recordsWithoutDenials();
   await work();
-  expect(onRecord()).toEqual(before);
+  expect(recordsWithoutDenials()).toEqual(before);
 }
 
-describe('the battery', () => {
-  test('is made from the description that is served', async () => {
+describe('the generated tests', () => {
+  test('come from the served description', async () => {
     const { body } = await apiWith(null).get('/api/v1/openapi.json');
     expect(body).toEqual(JSON.parse(JSON.stringify(DESCRIPTION)));
   });
 
-  test('knows every route that is registered', () => {
+  test('cover every registered route', () => {
     const registered = app.routes
       .filter(({ method }) => method !== 'ALL')
       .map(({ method, path }) => `${method} ${path.replaceAll(/:(\w+)/g, '{$1}')}`);
     expect(new Set(OPERATIONS.map(({ method, path }) => `${method} ${path}`))).toEqual(new Set(registered));
   });
 
-  test('leaves out what is for anybody, which is this', () => {
+  test('exclude exactly these public operations', () => {
     const health = ['isAlive', 'isReady'];
     const signIn = [
       ...['startProviderSignIn', 'completeProviderSignIn', 'logIn', 'signUp', 'startMagicLink'],
@@ -112,16 +112,16 @@ describe('the battery', () => {
     expect(PUBLIC_OPERATIONS.map(({ id }) => id)).toEqual([...health, ...signIn, ...agents, ...description]);
   });
 
-  test('has what needs less than a row of the permission table, which is this', () => {
+  test('know exactly these operations without a row of the permission table', () => {
     expect(SIGNED_IN_OPERATIONS.map(({ id }) => id)).toEqual(['signOut', 'getMe']);
     for (const { path } of PRE_AUTH_OPERATIONS) expect(path).toMatch(/^\/api\/v1\/auth\/2fa\//);
   });
 
-  test('finds the platform where the pipeline asks for its secret', () => {
+  test('find platform operations only where the pipeline requires the secret', () => {
     for (const { path } of PLATFORM_OPERATIONS) expect(path).toMatch(/^\/platform\/v1\//);
   });
 
-  test.each(USER_OPERATIONS)('$id has its row, and the row fits what it does', (operation) => {
+  test.each(USER_OPERATIONS)('$id has a row of the permission table that fits its method', (operation) => {
     const { action, reaches: roles, scope, method, ids } = operation;
     expect(requirement(action as Action)).toEqual({ roles, scope });
     if (method !== 'GET') {
@@ -135,22 +135,19 @@ describe('the battery', () => {
 
 const GOOD = { access: () => own.access({ tenant: tenantNamed('acme') }), pre_auth: () => own.preAuth() };
 
-/** What opens no operation that takes a token of this kind. */
+/** Bearer tokens that no operation for this kind of token accepts. */
 async function wrongBearers(kind: keyof typeof GOOD): Promise<[string, MakeToken][]> {
   const expired = { tenant: tenantNamed('acme'), expiresIn: -60 };
   const others: Record<keyof typeof GOOD, [string, MakeToken][]> = {
     access: [
-      [
-        "the provider's token when it has expired",
-        () => tokenOf({ ...USERS.ada, expiresIn: -60 }, stack.devDir),
-      ],
-      ['an access token of ours when it has expired', () => own.access(expired)],
+      ["the provider's token after expiry", () => tokenOf({ ...USERS.ada, expiresIn: -60 }, stack.devDir)],
+      ['an expired access token of the gateway', () => own.access(expired)],
       ['a pre-auth token', () => own.preAuth()],
     ],
     pre_auth: [
       ["the provider's token", () => tokenOf(USERS.ada, stack.devDir)],
-      ['an access token of ours', () => own.access({ tenant: tenantNamed('acme') })],
-      ['a pre-auth token when it has expired', () => own.preAuth({ expiresIn: -60 })],
+      ['an access token of the gateway', () => own.access({ tenant: tenantNamed('acme') })],
+      ['an expired pre-auth token', () => own.preAuth({ expiresIn: -60 })],
     ],
   };
   return [
@@ -163,29 +160,29 @@ async function wrongBearers(kind: keyof typeof GOOD): Promise<[string, MakeToken
   ];
 }
 
-/** All of them one after the other, so that a new one is under the test at once. */
-async function expectClosed(operation: Operation, kind: keyof typeof GOOD): Promise<void> {
-  await writingNothing(async () => {
+/** Tries all of them in sequence, so that a new one is tested automatically. */
+async function expectUnauthenticated(operation: Operation, kind: keyof typeof GOOD): Promise<void> {
+  await expectNoWrites(async () => {
     for (const [name, makeToken] of await wrongBearers(kind)) {
-      const response = await callOperation(apiWith(await makeToken()), operation, things.ada);
+      const response = await callOperation(apiWith(await makeToken()), operation, resources.ada);
       expect(response, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
       expect(response.headers.get('www-authenticate'), name).toBe('Bearer error="invalid_token"');
     }
   });
 }
 
-describe('tokens of our own', () => {
-  test('are forged in so many ways', async () => {
+describe('tokens of the gateway', () => {
+  test('have this many forgeries', async () => {
     expect(await wrongBearers('access')).toHaveLength(13);
     expect(await wrongBearers('pre_auth')).toHaveLength(13);
   });
 
-  test('are good where they belong, so it is not for something else that they are refused', async () => {
+  test('are accepted where they are valid, so nothing else causes the refusals', async () => {
     const bearer = apiWith(await GOOD.access());
     for (const operation of [...USER_OPERATIONS, ...SIGNED_IN_OPERATIONS].filter(
       ({ method }) => method === 'GET',
     )) {
-      expect((await callOperation(bearer, operation, things.ada)).status, operation.id).toBe(200);
+      expect((await callOperation(bearer, operation, resources.ada)).status, operation.id).toBe(200);
     }
     for (const operation of PRE_AUTH_OPERATIONS.filter(({ id }) => id === 'setUpSecondFactor')) {
       expect((await callOperation(apiWith(await GOOD.pre_auth()), operation, {})).status).toBe(200);
@@ -194,98 +191,98 @@ describe('tokens of our own', () => {
 });
 
 test.each(SIGNED_IN_OPERATIONS)('$id: anything but an access token → 401', (operation) =>
-  expectClosed(operation, 'access'),
+  expectUnauthenticated(operation, 'access'),
 );
 
 test.each(PRE_AUTH_OPERATIONS)('$id: anything but a pre-auth token → 401', (operation) =>
-  expectClosed(operation, 'pre_auth'),
+  expectUnauthenticated(operation, 'pre_auth'),
 );
 
 describe.each(USER_OPERATIONS)('$id', (operation) => {
-  test('anything but an access token → 401', () => expectClosed(operation, 'access'));
+  test('anything but an access token → 401', () => expectUnauthenticated(operation, 'access'));
 
   test('a token without a tenant → 403', async () => {
     const api = await apiOf({ tenant: null });
-    await writingNothing(async () => {
-      const response = await callOperation(api, operation, things.ada);
+    await expectNoWrites(async () => {
+      const response = await callOperation(api, operation, resources.ada);
       expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
     });
   });
 
-  test('a role that means nothing here → 403', async () => {
+  test('an unknown role → 403', async () => {
     const api = await apiOf({ tenant: 'acme', role: 'guest' });
     await api.get('/api/v1/projects');
-    await writingNothing(async () => {
-      const response = await callOperation(api, operation, things.ada);
+    await expectNoWrites(async () => {
+      const response = await callOperation(api, operation, resources.ada);
       expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN' } });
     });
   });
 
   test.each(callersWith(operation, 'role', 'scope'))(
-    '$user as $role with scope $scope → 403 and says which $decision is required',
+    '$user as $role with scope $scope → 403 with the required $decision',
     async ({ decision, ...caller }) => {
       const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
       const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
-      await writingNothing(async () => {
-        const response = await callOperation(apiFor(caller), operation, things.ada);
+      await expectNoWrites(async () => {
+        const response = await callOperation(apiFor(caller), operation, resources.ada);
         expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN', required } });
       });
     },
   );
 
   test.each(callersWith(operation, 'unknown'))(
-    '$user as $role with scope $scope → 404, to the letter the response for an unknown id',
+    '$user as $role with scope $scope → 404, identical to the response for an unknown id',
     async (caller) => {
       const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
-      await writingNothing(async () => {
-        const { status } = await expectSameAnswer(call(things.ada), call(nowhere(operation)));
+      await expectNoWrites(async () => {
+        const { status } = await expectSameAnswer(call(resources.ada), call(nowhere(operation)));
         expect(status).toBe(404);
       });
     },
   );
 
-  // `every-operation.e2e.test.ts` does what changes something, as all who may.
+  // `every-operation.e2e.test.ts` tests the operations that change something.
   test.each(operation.method === 'GET' ? callersWith(operation, 'allowed') : [])(
     '$user as $role with scope $scope → 200',
     async (caller) => {
-      const { status, body } = await callOperation(apiFor(caller), operation, things.ada);
+      const { status, body } = await callOperation(apiFor(caller), operation, resources.ada);
       expect(status).toBe(200);
-      const tells = JSON.stringify(body).includes(things.ada.project_id ?? '');
-      if (operation.ids.length === 0) expect(tells).toBe(reachesAdas(operation, caller));
+      const isListed = JSON.stringify(body).includes(resources.ada.project_id ?? '');
+      if (operation.ids.length === 0) expect(isListed).toBe(reachesAdas(operation, caller));
     },
   );
 });
 
 describe.each(USER_OPERATIONS.filter(({ ids }) => ids.length > 1))('$id', (operation) => {
-  test('a thing of one project is unknown under another', async () => {
+  test('a resource of one project is unknown under another', async () => {
     const call = (ids: Ids) => callOperation(ownerApi('ada'), operation, { ...ids, project_id: otherOfAda });
-    await writingNothing(async () => {
-      const { status } = await expectSameAnswer(call(things.ada), call(nowhere(operation)));
+    await expectNoWrites(async () => {
+      const { status } = await expectSameAnswer(call(resources.ada), call(nowhere(operation)));
       expect(status).toBe(404);
     });
   });
 });
 
-/** The operation, with this id where its query or its body names another thing. */
+/** The operation with this id where its query or body refers to another resource. */
 const naming = (operation: Operation, { location, name }: Operation['references'][number], id: string) => ({
   ...operation,
   [location]: { ...(location === 'body' && operation.body), [name]: id },
 });
 
-const FROM_OUTSIDE: readonly Caller[] = [
+const UNAUTHORISED: readonly Caller[] = [
   { user: 'stranger', role: 'owner', scope: 'write' },
   { user: 'colleague', role: 'operator', scope: 'write' },
 ];
 
 describe.each(USER_OPERATIONS.filter(({ references }) => references.length > 0))('$id', (operation) => {
   describe.each(operation.references)('$name in its $location', (reference) => {
-    test.each(FROM_OUTSIDE.filter(({ role }) => operation.reaches[role]))(
-      "to $user as $role Ada's is an unknown one",
+    test.each(UNAUTHORISED.filter(({ role }) => operation.reaches[role]))(
+      "Ada's is unknown to $user as $role",
       async (caller) => {
-        const adas = things.ada[reference.name] ?? things.ada.branch_id ?? '';
+        const adas = resources.ada[reference.name] ?? resources.ada.branch_id ?? '';
         const call = (id: string) =>
-          callOperation(apiFor(caller), naming(operation, reference, id), things[caller.user]);
-        await writingNothing(async () => {
+          callOperation(apiFor(caller), naming(operation, reference, id), resources[caller.user]);
+        await expectNoWrites(async () => {
           await expectSameAnswer(call(adas), call(UNKNOWN));
         });
       },
@@ -298,7 +295,7 @@ describe.each(PLATFORM_OPERATIONS)('$id', (operation) => {
 
   beforeAll(async () => {
     const { body } = await apiWith(platformSecret).get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
-    ids = { ...things.ada, host_id: body.hosts[0]?.id ?? '' };
+    ids = { ...resources.ada, host_id: body.hosts[0]?.id ?? '' };
   });
 
   test.each<[string, MakeToken]>([
@@ -307,18 +304,18 @@ describe.each(PLATFORM_OPERATIONS)('$id', (operation) => {
     ['more than the secret', () => `${platformSecret}x`],
     ["an owner's token", () => tokenOf(USERS.ada, stack.devDir)],
     ['a token without a tenant', () => tokenOf({ tenant: null }, stack.devDir)],
-    ['an access token of ours', () => GOOD.access()],
+    ['an access token of the gateway', () => GOOD.access()],
     ['a pre-auth token', () => GOOD.pre_auth()],
     ['a refresh token', () => own.refresh()],
   ])('%s → 401', async (_, makeToken) => {
     const api = apiWith(await makeToken());
-    await writingNothing(async () => {
+    await expectNoWrites(async () => {
       const response = await callOperation(api, operation, ids);
       expect(response).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
     });
   });
 
-  test('the secret opens it', async () => {
+  test('the secret is accepted', async () => {
     const api = apiWith(platformSecret);
     const { status } = await callOperation(api, operation, ids);
     expect(status).toBe(operation.method === 'POST' ? 201 : 200);
@@ -327,16 +324,16 @@ describe.each(PLATFORM_OPERATIONS)('$id', (operation) => {
   });
 });
 
-test('who has no token is not told where a route stands', async () => {
+test('a client without a token cannot find out which routes exist', async () => {
   for (const path of ['/api/v1/nowhere', '/v1/nowhere', '/platform/v1/nowhere', '/nowhere', '/']) {
     expect(await apiWith(null).get(path), path).toMatchObject({ status: 401 });
   }
   expect(await ownerApi('ada').get('/api/v1/nowhere')).toMatchObject({ status: 404 });
 });
 
-test("all that was denied to the stranger is in the log of Ada's tenant, once", async () => {
-  const strangers = ownerApi('stranger');
-  await strangers.get(`/api/v1/projects/${things.ada.project_id}`);
+test("denied access of another tenant is audited once in Ada's tenant", async () => {
+  const intruder = ownerApi('stranger');
+  await intruder.get(`/api/v1/projects/${resources.ada.project_id}`);
   const denials = await eventually(async () => {
     const { audit_events = [] } = contentOfD1(stack.devDir);
     expect(audit_events.some(isDenial)).toBe(true);
@@ -345,11 +342,11 @@ test("all that was denied to the stranger is in the log of Ada's tenant, once", 
   expect(denials).toHaveLength(1);
   expect(denials[0]).toMatchObject({
     tenant_id: tenantNamed(USERS.ada.tenant),
-    project_id: things.ada.project_id,
+    project_id: resources.ada.project_id,
     actor_email: null,
   });
-  const { body } = await strangers.get('/api/v1/audit-events?limit=100');
-  for (const id of [...Object.values(things.ada), tenantNamed(USERS.ada.tenant)]) {
+  const { body } = await intruder.get('/api/v1/audit-events?limit=100');
+  for (const id of [...Object.values(resources.ada), tenantNamed(USERS.ada.tenant)]) {
     expect(JSON.stringify(body)).not.toContain(id);
   }
 });

@@ -14,7 +14,7 @@ let project: ProjectBody;
 beforeAll(async () => {
   stack = await startStack({ restarts: false });
   api = new Api(stack.url, await stack.token());
-  project = await api.project('Kept');
+  project = await api.project('Existing');
 });
 afterAll(() => stack.stop());
 
@@ -33,13 +33,13 @@ const events = () =>
     .split('\n')
     .flatMap((line) => /"event":"(host\.[a-z_]+)"/.exec(line)?.[1] ?? []);
 
-test('a host that comes up empty is not reconciled and gets no work; with its data back all is as before', async () => {
-  const kept = await api.branch(project.id, 'kept');
-  const { database_url } = await api.credentials(project.id, 'kept');
+test('a host that starts with an empty cluster is not reconciled and gets no work; with its data back, everything works again', async () => {
+  const branch = await api.branch(project.id, 'existing');
+  const { database_url } = await api.credentials(project.id, 'existing');
 
-  let putBack = () => {};
+  let restore = () => {};
   await restartHost(async () => {
-    putBack = await stack.swapCluster();
+    restore = await stack.swapCluster();
   });
   await eventually(async () => expect((await stack.fetch('/readyz')).status).toBe(503));
   await eventually(async () => expect(events()).toEqual(['host.another_cluster']));
@@ -49,12 +49,14 @@ test('a host that comes up empty is not reconciled and gets no work; with its da
   const { body } = await api.get<{ branches: BranchBody[] }>(branchesPath());
   expect(body.branches.map(({ branch_name, status }) => [branch_name, status])).toEqual([
     ['main', 'active'],
-    ['kept', 'active'],
+    ['existing', 'active'],
   ]);
 
-  await restartHost(() => putBack());
+  await restartHost(() => restore());
   await stack.untilReady();
   await eventually(async () => expect(events()).toEqual(['host.another_cluster', 'host.known_cluster']));
-  expect(await query(database_url, 'select current_database() as at')).toEqual([{ at: kept.database_name }]);
+  expect(await query(database_url, 'select current_database() as at')).toEqual([
+    { at: branch.database_name },
+  ]);
   expect((await api.branch(project.id, 'new')).status).toBe('active');
 });

@@ -22,7 +22,7 @@ let owner: Api;
 let projectId: string;
 let otherId: string;
 
-/** A change of two fields gives two events of one moment. */
+/** Changing two fields creates two events with the same timestamp. */
 async function renameAgain(id: string): Promise<void> {
   for (let n = 1; n <= RENAMES; n += 1) {
     const { status } = await owner.patch(`/api/v1/projects/${id}`, {
@@ -41,7 +41,7 @@ beforeAll(async () => {
   await (await ownerOf('logged-elsewhere')).project('Elsewhere');
 });
 
-/** Ids on record, newest first. */
+/** Ids of the recorded events, newest first. */
 const recorded = () =>
   readD1<{ id: string; created_at: number }>(
     'select id, created_at from audit_events where tenant_id = ? order by created_at desc, id desc',
@@ -63,16 +63,16 @@ async function pagesOf(api: Api, query: string): Promise<Event[][]> {
 }
 
 describe('the list of audit events', () => {
-  test.each([1, 2, 3])('in pages of %i gives each event once, newest first', async (limit) => {
+  test.each([1, 2, 3])('returns each event once, newest first, in pages of %i', async (limit) => {
     const rows = recorded();
-    const moments = rows.map(({ created_at }) => created_at);
-    expect(new Set(moments).size).toBeLessThanOrEqual(rows.length - RENAMES);
+    const timestamps = rows.map(({ created_at }) => created_at);
+    expect(new Set(timestamps).size).toBeLessThanOrEqual(rows.length - RENAMES);
     const pages = await pagesOf(owner, `limit=${limit}`);
     expect(pages.flat().map(({ id }) => id)).toEqual(rows.map(({ id }) => id));
     expect(pages.slice(0, -1).map(({ length }) => length)).toEqual(pages.slice(1).map(() => limit));
   });
 
-  test('goes on where it was when new events have come meanwhile', async () => {
+  test('continues at the cursor when new events are added meanwhile', async () => {
     const rows = recorded();
     const { body } = await owner.get<Page>(`${PATH}?limit=3`);
     await owner.patch(`/api/v1/projects/${otherId}`, { name: 'Meanwhile' });
@@ -84,7 +84,7 @@ describe('the list of audit events', () => {
     );
   });
 
-  test('is narrowed by project, by name, and by both', async () => {
+  test('is filtered by project, by name, and by both', async () => {
     const [all, ofProject, ofName, ofBoth] = await Promise.all(
       [
         '',
@@ -131,13 +131,13 @@ describe('the list of audit events', () => {
     });
   });
 
-  test("never has another tenant's events, not by its project's id nor by its cursor", async () => {
-    const stranger = await ownerOf('logged-elsewhere');
-    const own = (await pagesOf(stranger, 'limit=100')).flat();
+  test("never contains another tenant's events, neither by project id nor by cursor", async () => {
+    const otherOwner = await ownerOf('logged-elsewhere');
+    const own = (await pagesOf(otherOwner, 'limit=100')).flat();
     expect(own.map(({ name }) => name)).toEqual(['project.created']);
-    expect((await pagesOf(stranger, `project_id=${projectId}`)).flat()).toEqual([]);
+    expect((await pagesOf(otherOwner, `project_id=${projectId}`)).flat()).toEqual([]);
     const { body } = await owner.get<Page>(`${PATH}?limit=1`);
-    const after = await stranger.get<Page>(`${PATH}?cursor=${encodeURIComponent(body.next_cursor ?? '')}`);
+    const after = await otherOwner.get<Page>(`${PATH}?cursor=${encodeURIComponent(body.next_cursor ?? '')}`);
     expect(own).toEqual(expect.arrayContaining(after.body.audit_events));
   });
 });

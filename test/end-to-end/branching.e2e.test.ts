@@ -23,7 +23,7 @@ beforeAll(async () => {
 });
 
 describe('a branch of a live database', () => {
-  test('is equal to it, and neither sees what the other writes', async () => {
+  test('is equal to it, and neither sees the writes of the other', async () => {
     await api.branch(project.id, 'equal');
     const branch = await api.credentials(project.id, 'equal');
     const [ofMain, ofBranch] = await Promise.all([
@@ -46,18 +46,18 @@ describe('a branch of a live database', () => {
   test('can be branched itself', async () => {
     const parent = await api.branch(project.id, 'parent');
     const ofParent = await api.credentials(project.id, 'parent');
-    await query(ofParent.direct_url, "create table only_here as select 'kept' as word");
+    await query(ofParent.direct_url, "create table only_here as select 'copied' as value");
     const child = await api.branch(project.id, 'child', { source_branch_id: parent.id });
     const ofChild = await api.credentials(project.id, 'child');
     expect(child).toMatchObject({ parent_branch_id: parent.id, source_database: parent.database_name });
-    expect(await query(ofChild.database_url, 'select word from only_here')).toEqual([{ word: 'kept' }]);
+    expect(await query(ofChild.database_url, 'select value from only_here')).toEqual([{ value: 'copied' }]);
     expect(await fingerprint(ofChild.direct_url)).toEqual(await fingerprint(ofParent.direct_url));
   });
 
-  test('lets its creator in at once with psql, on both ports, and each login does what its role says', async () => {
-    await api.branch(project.id, 'at-once');
-    const found = await api.credentials(project.id, 'at-once');
-    const readOnly = await api.credentials(project.id, 'at-once', '?role=read_only');
+  test('admits its creator immediately with psql, on both ports, and each login has the privileges of its role', async () => {
+    await api.branch(project.id, 'immediate');
+    const found = await api.credentials(project.id, 'immediate');
+    const readOnly = await api.credentials(project.id, 'immediate', '?role=read_only');
     for (const url of [found.database_url, found.direct_url, readOnly.database_url, readOnly.direct_url]) {
       const { stdout } = await run('psql', ['-At', '-c', 'select count(*) from book', url]);
       expect(stdout.trim()).toBe('800');
@@ -75,8 +75,12 @@ describe('a branch of a live database', () => {
 });
 
 describe('the records', () => {
-  test('a branch has every field of the specification, and no other', async () => {
-    const response = await api.post(branches(), { branch_name: 'fields', lifespan: '1 Month' }, FROM_LOOPBACK);
+  test('a branch has exactly the fields of the specification', async () => {
+    const response = await api.post(
+      branches(),
+      { branch_name: 'fields', lifespan: '1 Month' },
+      FROM_LOOPBACK,
+    );
     expect(response.status).toBe(201);
     expect(response.body).toEqual({
       id: expect.stringMatching(/^[0-9a-f-]{36}$/),
@@ -99,7 +103,7 @@ describe('the records', () => {
     expect(Date.parse(expires_at ?? '') - Date.parse(created_at ?? '')).toBe(2_592_000_000);
   });
 
-  test('credentials have the form of spec 2.5, and each look is audited', async () => {
+  test('credentials have the form of specification 2.5', async () => {
     await api.branch(project.id, 'with-hyphen');
     const found = await api.credentials(project.id, 'with-hyphen');
     const name = `${project.main_branch.database_name.slice(3)}_br_with-hyphen`
@@ -112,7 +116,7 @@ describe('the records', () => {
     expect(found.direct_url).toMatch(/^postgresql:\/\/u_[0-9a-f]{32}_owner:/);
   });
 
-  test('main is first in the list; deleted branches are not in it', async () => {
+  test('main is listed first; deleted branches are not listed', async () => {
     await api.branch(project.id, 'short-lived');
     const { body: gone } = await api.get<{ matches: { id: string }[] }>(
       `${branches()}/lookup?name=short-lived`,
@@ -141,7 +145,7 @@ describe('the records', () => {
     expect((await api.delete(`${branches()}/${gone.matches[0]?.id}`)).status).toBe(404);
   });
 
-  test('a deleted branch leaves no database and no login, and its name is free at once', async () => {
+  test('a deleted branch leaves no database and no login, and its name is free immediately', async () => {
     const first = await api.branch(project.id, 'again');
     const credentials = await api.credentials(project.id, 'again');
     await api.delete(`${branches()}/${first.id}`);
@@ -156,7 +160,7 @@ describe('the records', () => {
     expect(found).toEqual({ books: 800 });
   });
 
-  test('the lifespan counts from its change; main keeps its own', async () => {
+  test('the lifespan counts from its change; that of main is fixed', async () => {
     const branch = await api.branch(project.id, 'longer');
     const before = Date.now();
     const changed = await api.patch<Record<string, string>>(`${branches()}/${branch.id}`, {
@@ -180,7 +184,7 @@ describe('the records', () => {
 });
 
 describe('jobs', () => {
-  test('tell every step of a creation', async () => {
+  test('list every step of a creation', async () => {
     const jobs = await api.get<{ jobs: Record<string, unknown>[] }>(
       `/api/v1/projects/${project.id}/jobs?limit=100`,
     );
@@ -196,7 +200,7 @@ describe('jobs', () => {
     expect((await api.get(`/api/v1/jobs/${creation?.id}`)).body).toEqual(creation);
   });
 
-  test('a deleted project is gone with its databases; its job can still be read', async () => {
+  test('a deleted project is removed with its databases; its job stays readable', async () => {
     const doomed = await api.project('Doomed');
     await api.allow(doomed.id);
     await api.branch(doomed.id, 'one');
@@ -215,7 +219,7 @@ describe('jobs', () => {
 });
 
 describe('projects', () => {
-  test('are listed page by page, renamed, and keep their app key to themselves', async () => {
+  test('are listed page by page, renamed, and have a unique app key', async () => {
     const lister = await ownerOf('lister');
     const made = [];
     for (const name of ['First', 'Second', 'Third']) made.push(await lister.project(name));

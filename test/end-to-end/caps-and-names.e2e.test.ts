@@ -12,8 +12,8 @@ beforeAll(async () => {
   project = await api.project('Caps');
 });
 
-describe('the cap', () => {
-  test('twenty creations at nine branches: one is made, nineteen are told the limit', async () => {
+describe('the branch limit', () => {
+  test('twenty concurrent creations at nine branches: one succeeds, nineteen get the limit', async () => {
     for (let n = 2; n <= 9; n++) await api.branch(project.id, `branch-${n}`);
     const responses = await Promise.all(
       Array.from({ length: 20 }, (_, n) => api.post(path(), { branch_name: `extra-${n}` }, FROM_LOOPBACK)),
@@ -36,12 +36,12 @@ describe('the cap', () => {
     expect(body.branches).toHaveLength(10);
     const first = body.branches[1];
     expect((await api.delete(`${path()}/${first?.id}`)).status).toBe(202);
-    expect((await api.post(path(), { branch_name: 'in-its-place' }, FROM_LOOPBACK)).status).toBe(201);
+    expect((await api.post(path(), { branch_name: 'replacement' }, FROM_LOOPBACK)).status).toBe(201);
   });
 });
 
 describe('names', () => {
-  test('the same name twice at once: one is made, one is told', async () => {
+  test('two concurrent creations with one name: one succeeds, one gets a conflict', async () => {
     const other = await api.project('Twice');
     const responses = await Promise.all(
       [1, 2].map(() => api.post(path(other.id), { branch_name: 'same-name' }, FROM_LOOPBACK)),
@@ -50,7 +50,7 @@ describe('names', () => {
     expect(responses.find(({ status }) => status === 409)?.body.error).toBe('BRANCH_EXISTS');
   });
 
-  test('a database name of 63 characters works, hyphens and all; one of 64 is refused and says how long it may be', async () => {
+  test('a database name of 63 characters with hyphens works; one of 64 is refused with the maximum length', async () => {
     const app_key = `long${Date.now().toString(36)}`.padEnd(30, 'x');
     const long = await api.project('Long', { app_key });
     const longest = Number(long.max_slug_length);
@@ -92,7 +92,7 @@ describe('names', () => {
   });
 
   test.each(['all', 'replication', 'sameuser', 'samerole', '---'])(
-    '%s is a name like any other',
+    'the keyword %s is a valid name',
     async (branch_name) => {
       const other = await api.project(`Word ${branch_name}`);
       await api.branch(other.id, branch_name);

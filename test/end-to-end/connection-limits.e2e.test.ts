@@ -21,10 +21,10 @@ async function targets(branch: string): Promise<[direct: Target, pooled: Target]
   return [targetOfUrl(direct_url), targetOfUrl(database_url)];
 }
 
-/** A busy machine may not let the agent run for a tenth of a second, and a client next to it would get on meanwhile. */
+/** A busy machine may not schedule the agent for a tenth of a second, so the client waits between attempts. */
 const delay = () => sleep(150);
 
-test('50 attempts a minute and branch, over both ports, from allowed addresses: then shut', async () => {
+test('a branch is blocked after 50 attempts a minute from allowed addresses, over both ports', async () => {
   await api.branch(project.id, 'guessed');
   const [direct, pooled] = await targets('guessed');
   const others = await targets('other');

@@ -22,7 +22,7 @@ const denials = () =>
     "select * from audit_events where name = 'access.denied' and tenant_id = ? order by created_at, rowid",
     tenantNamed('victim'),
   );
-/** They are written after the response. */
+/** Waits for the events, which are written after the response. */
 const untilDenials = (count: number) =>
   eventually(async () => {
     const rows = denials();
@@ -30,13 +30,13 @@ const untilDenials = (count: number) =>
     return rows;
   });
 
-const strangerOf = (email: string, role = 'owner') => apiOf({ tenant: 'curious', email, role });
+const intruderOf = (email: string, role = 'owner') => apiOf({ tenant: 'curious', email, role });
 const pathOf = (id: string) => `/api/v1/projects/${id}`;
 
-/** The stranger asks for something else, and when that has been noted, everything before it has been too. */
-async function expectNoMoreThan(count: number, stranger: Api): Promise<void> {
+/** Denials are recorded in order: once a further one is recorded, all earlier ones are too. */
+async function expectNoMoreThan(count: number, intruder: Api): Promise<void> {
   const last = await victim.project('Last');
-  await stranger.get(pathOf(last.id));
+  await intruder.get(pathOf(last.id));
   const rows = await untilDenials(count + 1);
   expect(rows.filter(({ project_id }) => project_id !== last.id)).toHaveLength(count);
 }
@@ -48,10 +48,10 @@ beforeAll(async () => {
 });
 
 describe("access to another tenant's project", () => {
-  test('is told to that tenant, with all but the e-mail of who asked', async () => {
-    const stranger = await strangerOf('eve@curious.example');
+  test("is audited in that tenant, without the caller's e-mail", async () => {
+    const intruder = await intruderOf('eve@curious.example');
     const headers = { ...FROM_LOOPBACK, 'User-Agent': 'curious/1', 'X-Request-Id': 'curious-request' };
-    expect((await stranger.get(pathOf(projectId), { headers })).status).toBe(404);
+    expect((await intruder.get(pathOf(projectId), { headers })).status).toBe(404);
     const [denial] = await untilDenials(1);
     const [user] = readD1<{ id: string }>("select id from users where email = 'eve@curious.example'");
     expect(denial).toMatchObject({
@@ -72,27 +72,27 @@ describe("access to another tenant's project", () => {
     expect(JSON.stringify(body)).not.toContain('eve@');
   });
 
-  test('is told once an hour for each user and project, whatever is asked for', async () => {
-    const stranger = await strangerOf('eve@curious.example');
+  test('is audited once an hour for each user and project, whatever the request', async () => {
+    const intruder = await intruderOf('eve@curious.example');
     const jobs = await victim.get<{ jobs: { id: string }[] }>(`${pathOf(projectId)}/jobs`);
-    await stranger.get(`${pathOf(projectId)}/branches`);
-    await stranger.patch(pathOf(projectId), { name: 'Mine' });
-    await stranger.get(pathOf(projectId.toUpperCase()));
-    for (const { id } of jobs.body.jobs) expect((await stranger.get(`/api/v1/jobs/${id}`)).status).toBe(404);
-    await (await strangerOf('eve@curious.example', 'operator')).delete(pathOf(projectId));
-    await stranger.patch(pathOf(otherId), { name: 'Mine' });
-    await (await strangerOf('mallory@curious.example')).get(pathOf(projectId));
+    await intruder.get(`${pathOf(projectId)}/branches`);
+    await intruder.patch(pathOf(projectId), { name: 'Mine' });
+    await intruder.get(pathOf(projectId.toUpperCase()));
+    for (const { id } of jobs.body.jobs) expect((await intruder.get(`/api/v1/jobs/${id}`)).status).toBe(404);
+    await (await intruderOf('eve@curious.example', 'operator')).delete(pathOf(projectId));
+    await intruder.patch(pathOf(otherId), { name: 'Mine' });
+    await (await intruderOf('mallory@curious.example')).get(pathOf(projectId));
     const rows = await untilDenials(3);
     expect(new Set(rows.map(({ actor_id, project_id }) => `${actor_id} ${project_id}`)).size).toBe(3);
     expect(rows.map(({ metadata }) => JSON.parse(metadata).method)).toEqual(['GET', 'PATCH', 'GET']);
-    await expectNoMoreThan(3, stranger);
+    await expectNoMoreThan(3, intruder);
   });
 
-  test('by way of a job is told too', async () => {
+  test('through a job is audited too', async () => {
     const before = denials().length;
-    const stranger = await strangerOf('trudy@curious.example');
+    const intruder = await intruderOf('trudy@curious.example');
     const [job] = readD1<{ id: string }>('select id from jobs where project_id = ?', projectId);
-    expect((await stranger.get(`/api/v1/jobs/${job?.id}`)).status).toBe(404);
+    expect((await intruder.get(`/api/v1/jobs/${job?.id}`)).status).toBe(404);
     expect((await untilDenials(before + 1)).at(-1)).toMatchObject({
       project_id: projectId,
       actor_email: null,
@@ -100,17 +100,17 @@ describe("access to another tenant's project", () => {
   });
 });
 
-test('what is no access to another tenant is not told to anybody', async () => {
+test('a refusal within a tenant, or for an unknown project, is not audited', async () => {
   const before = denials().length;
   const colleague = await apiOf({ tenant: 'victim', email: 'bob@victim.example', role: 'operator' });
   expect((await colleague.get(pathOf(projectId))).status).toBe(404);
-  const viewer = await strangerOf('trent@curious.example', 'viewer');
+  const viewer = await intruderOf('trent@curious.example', 'viewer');
   expect((await viewer.delete(pathOf(projectId))).status).toBe(403);
   expect((await viewer.get(pathOf(UNKNOWN))).status).toBe(404);
-  await expectNoMoreThan(before, await strangerOf('peggy@curious.example'));
+  await expectNoMoreThan(before, await intruderOf('peggy@curious.example'));
 });
 
-test("nothing of it is in the asker's own log", async () => {
-  const { body } = await (await strangerOf('eve@curious.example')).get('/api/v1/audit-events?limit=100');
+test("denied access is not in the caller's own log", async () => {
+  const { body } = await (await intruderOf('eve@curious.example')).get('/api/v1/audit-events?limit=100');
   expect(body).toEqual({ audit_events: [], next_cursor: null });
 });

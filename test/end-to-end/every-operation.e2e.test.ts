@@ -17,14 +17,14 @@ import { contentOfD1, readD1, type TokenOptions, tenantNamed, tokenOf } from '..
 
 const TENANT = 'driven';
 const MAKER = { tenant: TENANT, email: 'maker@driven.example' };
-/** All who may change something: whose things they are, the row of the operation says. */
+/** Callers that may change something; the permission of each operation limits them to own or all resources. */
 const DRIVERS: Record<string, TokenOptions> = {
-  'an owner, in a project of somebody else': { tenant: TENANT, role: 'owner' },
-  'an admin, in a project of somebody else': { tenant: TENANT, role: 'admin' },
-  'an operator, in a project of their own': { ...MAKER, role: 'operator' },
+  "an owner, in another user's project": { tenant: TENANT, role: 'owner' },
+  "an admin, in another user's project": { tenant: TENANT, role: 'admin' },
+  'an operator, in their own project': { ...MAKER, role: 'operator' },
 };
 
-/** An order in which nothing is needed that is gone already. */
+/** An order in which no operation needs a resource that is already deleted. */
 const METHODS = ['POST', 'GET', 'PATCH', 'DELETE'];
 const inOrder = (operations: readonly Operation[]) =>
   operations.toSorted((one, other) => {
@@ -36,12 +36,12 @@ const { devDir, url } = inject('stack');
 const folder = devFolder(devDir);
 const { PLATFORM_SECRET, CREDENTIAL_KEYS } = gatewaySecrets(folder);
 
-/** What nobody may read in a log or in a table, by what it is. */
+/** Secrets that must not appear in a log or a table, by description. */
 const secrets = new Map([
   ['secret of the platform', PLATFORM_SECRET],
   ['key that seals passwords', CREDENTIAL_KEYS.split(':')[1] ?? ''],
 ]);
-/** Passwords as they are kept: in their table alone. */
+/** Sealed passwords, which must appear only in their table. */
 const sealed: string[] = [];
 const requestIds: string[] = [];
 
@@ -67,13 +67,13 @@ function expectDone(operation: Operation, { status, headers, body }: ApiResponse
 
 describe.each(Object.entries(DRIVERS))('%s', (who, options) => {
   let api: Api;
-  let things: Ids;
+  let resources: Ids;
 
   beforeAll(async () => {
     const maker = await apiOf(`maker for ${who}`, { ...MAKER, role: 'operator' });
     api = await apiOf(who, options);
-    things = await createResources(maker);
-    await readPasswords(maker, things);
+    resources = await createResources(maker);
+    await readPasswords(maker, resources);
     sealed.push(
       ...readD1<{ sealed_password: string }>('select sealed_password from branch_credentials').map(
         ({ sealed_password }) => sealed_password,
@@ -83,7 +83,7 @@ describe.each(Object.entries(DRIVERS))('%s', (who, options) => {
 
   const permitted = USER_OPERATIONS.filter(({ reaches }) => reaches[options.role ?? '']);
   test.each(inOrder(permitted))('may $method $path', async (operation) => {
-    expectDone(operation, await callOperation(api, operation, things));
+    expectDone(operation, await callOperation(api, operation, resources));
   });
 });
 
@@ -99,7 +99,7 @@ test.each(inOrder(PLATFORM_OPERATIONS))('the platform may $method $path', async 
   if (typeof enrolment_token === 'string') secrets.set('token of an enrolment', enrolment_token);
 });
 
-test('a secret where none belongs is refused', async () => {
+test('a request with a secret in a wrong place is refused', async () => {
   const token = await tokenOf({ tenant: TENANT });
   secrets.set('token in a wrong place', token);
   const api = new Api(url, token);
@@ -116,17 +116,17 @@ test('a secret where none belongs is refused', async () => {
   requestIds.push(...misplaced.map(({ headers }) => headers.get('x-request-id') ?? ''));
 });
 
-/** Whose secret the text has in it, whole or cut off. */
+/** Descriptions of the secrets that the text contains, in full or truncated. */
 const foundIn = (text: string) => secretsIn(text, secrets);
 
-test('there are secrets to look for', () => {
+test('the search has secrets to find', () => {
   expect(secrets.size).toBeGreaterThan(4 * Object.keys(DRIVERS).length);
   for (const [what, secret] of secrets) expect(secret.length, what).toBeGreaterThanOrEqual(20);
   expect(sealed.length).toBeGreaterThanOrEqual(6 * Object.keys(DRIVERS).length);
   expect(foundIn(`… ${PLATFORM_SECRET.slice(0, 30)} …`)).toEqual(['secret of the platform']);
 });
 
-test('no audit event holds a secret, and no row of any table holds one in the open', () => {
+test('no audit event contains a secret, and no row of any table contains one in plain text', () => {
   const { audit_events = [], ...tables } = contentOfD1();
   const events = JSON.stringify(audit_events);
   expect(events).toContain(tenantNamed(TENANT));
@@ -136,7 +136,7 @@ test('no audit event holds a secret, and no row of any table holds one in the op
     expect(foundIn(JSON.stringify(rows)), table).toEqual([]);
 });
 
-test('no line of any log holds a secret', async () => {
+test('no log line contains a secret', async () => {
   const logs = globSync('*.log', { cwd: folder.logs });
   expect(logs).toEqual(expect.arrayContaining(['gateway.log', 'agent.log']));
   const read = (name: string) => readFileSync(join(folder.logs, name), 'utf8');

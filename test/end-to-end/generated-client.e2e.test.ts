@@ -15,7 +15,7 @@ type OperationId =
   | 'deleteBranch'
   | 'getJob';
 
-/** Made from the document that the gateway serves. */
+/** Generated from the document that the gateway serves. */
 let client: OpenAPIClient<Record<OperationId, UnknownOperationMethod>>;
 
 beforeAll(async () => {
@@ -28,11 +28,11 @@ beforeAll(async () => {
   }).init();
 });
 
-test('the client is made from the very document that responses are checked against', () => {
+test('the client is generated from the document that the tests check responses against', () => {
   expect(client.api.document).toEqual(JSON.parse(JSON.stringify(DESCRIPTION)));
 });
 
-test('makes a project and a branch, connects to it, and deletes them', async () => {
+test('creates a project and a branch, connects to it, and deletes them', async () => {
   const project = await client.createProject({}, { name: 'Generated' });
   expect(project.status).toBe(201);
   const project_id: string = project.data.id;
@@ -55,7 +55,7 @@ test('makes a project and a branch, connects to it, and deletes them', async () 
   expect((await client.deleteProject({ project_id })).status).toBe(202);
 });
 
-test('a refusal has the code that the document names', async () => {
+test('a refusal has the documented code', async () => {
   const refused = client.createBranch({ project_id: crypto.randomUUID() }, { branch_name: 'nowhere' });
   await expect(refused).rejects.toMatchObject({ response: { status: 404, data: { error: 'NOT_FOUND' } } });
 });

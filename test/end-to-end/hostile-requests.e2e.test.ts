@@ -27,25 +27,25 @@ import { takeSnapshot } from '../support/snapshot.ts';
 import { type Stack, startStack, temporaryFolder } from '../support/stack/stack.ts';
 import { type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 
-/** The same number makes the same requests again, another one others. */
+/** Seed of the generated requests. */
 const SEED = Number(process.env.HOSTILE_SEED ?? 20_260_131);
 const PHASES = {
-  'with all of the service up': 1700,
+  'with the whole service up': 1700,
   'without a host': 200,
   'over the limits': 200,
 };
 type Phase = keyof typeof PHASES;
-const AT_ONCE = 8;
-const AWAY_AT_MOST_MS = 15_000;
+const CONCURRENCY = 8;
+const DISCONNECTED_AT_MOST_MS = 15_000;
 
 const EMAIL = 'ada@stormy.example';
-/** They take a token or a key of an agent's, or a code that only its owner can have. */
-const OUT_OF_REACH = new Set([
+/** Operations that need an agent's token or key, or a code that only its owner has. */
+const UNREACHABLE = new Set([
   ...['enrolHost', 'openLink', 'completeProviderSignIn', 'exchangeCliCode', 'verifyMagicLink'],
   ...['verifySecondFactorSetup', 'verifySecondFactor'],
 ]);
 
-/** What the document's own examples of rows fit to. */
+/** A table that fits the document's examples of rows. */
 const NOTES = `
   create table note (id int primary key, title text, price numeric, tags text[], content bytea, more jsonb);
   insert into note select n, 'Note ' || n, n, array['t'], 'x', '{}' from generate_series(1, 40) n;
@@ -54,15 +54,15 @@ const NOTES = `
 const devDir = temporaryFolder();
 const logs = devFolder(devDir).logs;
 let stack: Stack;
-let things: Resources;
+let resources: Resources;
 let bearers: Record<Caller, () => Promise<string> | string | null>;
-/** Operations that did what they were asked to. */
+/** Operations that succeeded. */
 const done = new Set<string>();
-/** How many responses of the phase had each status. */
+/** Number of responses of the phase by status. */
 let statuses: Map<number, number>;
 
 const NO_LIMITS = limits({ READS: 1_000_000, WRITES: 1_000_000, PUBLIC: 1_000_000 });
-/** Reads stay free: whoever starts the stack asks by them whether the host is linked. */
+/** Reads are unlimited, because starting the stack polls with them until the host is linked. */
 const LOW_LIMITS = limits({ READS: 1_000_000, WRITES: 5, PUBLIC: 5 });
 const ONE_ADDRESS = { 'cf-connecting-ip': '198.51.100.7' };
 
@@ -80,15 +80,15 @@ beforeAll(async () => {
   );
   bearers = await bearersOf(PLATFORM_SECRET, String(decodeJwt(access_token ?? '').sub));
   const [owner, platform] = [await bearers.owner(), await bearers.platform()];
-  const made = await makeThings(new Api(stack.url, owner), new Api(stack.url, platform));
-  things = { ...made, known: { ...made.known, refresh_token: [refresh_token] } };
+  const made = await createResources(new Api(stack.url, owner), new Api(stack.url, platform));
+  resources = { ...made, known: { ...made.known, refresh_token: [refresh_token] } };
 });
 afterAll(async () => {
   await stack?.stop();
   rmSync(devDir, { recursive: true });
 });
 
-/** @param account of the gateway's own */
+/** @param account id of an account of the gateway */
 async function bearersOf(platformSecret: string, account: string): Promise<typeof bearers> {
   const own = ownTokens(stack);
   const token = (options: Partial<TokenOptions>) => tokenOf({ tenant: 'stormy', ...options }, devDir);
@@ -114,13 +114,13 @@ async function bearersOf(platformSecret: string, account: string): Promise<typeo
       keyof typeof known,
       () => string | null
     >),
-    // Each ends one sign-in.
+    // Each token is valid for one sign-in.
     'half signed in': () => own.preAuth({ account }),
   };
 }
 
-/** Things to name in requests. The host is one that never enrols: of the real one nothing is to be changed. */
-async function makeThings(api: Api, platform: Api): Promise<Resources> {
+/** Resources for the requests. The host never enrols, because the real one must not be changed. */
+async function createResources(api: Api, platform: Api): Promise<Resources> {
   const { id: project, main_branch } = await api.project('Stormy');
   const made = await api.branch(project, 'made');
   await query((await api.credentials(project, 'made')).direct_url, NOTES);
@@ -163,25 +163,25 @@ async function makeThings(api: Api, platform: Api): Promise<Resources> {
 }
 
 interface StormOptions {
-  /** In place of those that requests have. */
+  /** Replace the headers of the requests. */
   headers?: Record<string, string>;
-  /** Told how many have been answered. */
-  answered?: (count: number) => void;
+  /** Called with the number of responses so far. */
+  onResponse?: (count: number) => void;
 }
 
 /**
- * Sends the phase's requests, a few at a time.
- * @param permitted of the statuses that say that the service is at fault
- * @returns what was wrong with responses, beside the request each was to
+ * Sends the phase's requests, several concurrently.
+ * @param permitted 5xx statuses that are no fault
+ * @returns the faults in responses, each with its request
  */
-async function storm(
+async function sendRequests(
   phase: Phase,
   permitted: number[],
-  { headers = {}, answered = () => {} }: StormOptions = {},
+  { headers = {}, onResponse = () => {} }: StormOptions = {},
 ): Promise<string[]> {
   const client = new RawClient(stack.url);
   const seed = SEED + Object.keys(PHASES).indexOf(phase);
-  const requests = fc.sample(hostileRequests(things), { seed, numRuns: PHASES[phase] }).values();
+  const requests = fc.sample(hostileRequests(resources), { seed, numRuns: PHASES[phase] }).values();
   const faults: string[] = [];
   statuses = new Map();
   let count = 0;
@@ -191,12 +191,12 @@ async function storm(
       const fault = await faultOf(client, request, permitted);
       if (fault !== null) faults.push(`${fault}\n  of ${JSON.stringify(request).slice(0, 3000)}`);
       count += 1;
-      answered(count);
+      onResponse(count);
     }
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, lane));
+  await Promise.all(Array.from({ length: CONCURRENCY }, lane));
   client.close();
-  // Beside a fault, what brings it back.
+  // The seed reproduces the fault.
   return faults.map((fault) => `${fault}\n  HOSTILE_SEED=${SEED}`);
 }
 
@@ -215,51 +215,51 @@ async function faultOf(client: RawClient, request: HostileRequest, permitted: nu
   }
 }
 
-test('the document is the one that is served', async () => {
+test('the document is the served one', async () => {
   const { body } = await new Api(stack.url, null).get('/api/v1/openapi.json');
   expect(body).toEqual(JSON.parse(JSON.stringify(DESCRIPTION)));
 });
 
-test('with all of the service up, no request has an response that the document does not describe, or a 5xx', async () => {
+test('with the whole service up, no response is undocumented or a 5xx', async () => {
   const { pids } = stack.state;
-  expect(await storm('with all of the service up', [])).toEqual([]);
+  expect(await sendRequests('with the whole service up', [])).toEqual([]);
   expect(stack.state.pids).toEqual(pids);
-  // So it is not that all was refused at the door.
-  const possible = OPERATIONS.filter(({ id }) => !OUT_OF_REACH.has(id));
+  // Most operations succeeded, so not everything was refused early.
+  const possible = OPERATIONS.filter(({ id }) => !UNREACHABLE.has(id));
   expect(done.size).toBeGreaterThan(possible.length * 0.9);
 });
 
-test('without a host, 503 and 504 come on top', async () => {
-  let isAway: Promise<void> | undefined;
-  let comesBack: Promise<void> | undefined;
-  // Who waits for a creation that had begun waits for the host, too.
-  const bringBack = () => {
-    comesBack ??= Promise.resolve(isAway).then(() => stack.start('agent'));
+test('without a host, 503 and 504 are also possible', async () => {
+  let disconnected: Promise<void> | undefined;
+  let reconnected: Promise<void> | undefined;
+  // A request that waits for a started creation also waits for the host.
+  const reconnect = () => {
+    reconnected ??= Promise.resolve(disconnected).then(() => stack.start('agent'));
   };
   let timer: NodeJS.Timeout | undefined;
-  const faults = await storm('without a host', [503, 504], {
-    answered: (count) => {
+  const faults = await sendRequests('without a host', [503, 504], {
+    onResponse: (count) => {
       if (count !== 10) return;
-      isAway = stack.kill('agent');
-      timer = setTimeout(bringBack, AWAY_AT_MOST_MS);
+      disconnected = stack.kill('agent');
+      timer = setTimeout(reconnect, DISCONNECTED_AT_MOST_MS);
     },
   });
   clearTimeout(timer);
-  bringBack();
-  await comesBack;
+  reconnect();
+  await reconnected;
   await stack.untilReady();
   expect(faults).toEqual([]);
   expect([...statuses.keys()]).toContain(503);
 });
 
-test('over the limits, 429 comes on top', async () => {
+test('over the limits, 429 is also possible', async () => {
   await stack.stop();
   stack = await startStack({ devDir, restarts: false, env: LOW_LIMITS });
-  expect(await storm('over the limits', [], { headers: ONE_ADDRESS })).toEqual([]);
+  expect(await sendRequests('over the limits', [], { headers: ONE_ADDRESS })).toEqual([]);
   expect(statuses.get(429)).toBeGreaterThan(PHASES['over the limits'] / 4);
 });
 
-test('records and host agree when it is over', async () => {
+test('records and host agree afterwards', async () => {
   const { host_dir, data_dir } = stack.state;
   const [d1File = ''] = globSync(join(devFolder(devDir).gatewayState, 'd1/**/*.sqlite'));
   const sources = {
@@ -271,7 +271,7 @@ test('records and host agree when it is over', async () => {
   await eventually(async () => expect(violations(await takeSnapshot(sources))).toEqual([]), 60);
 });
 
-test('no log tells of a fault within', () => {
+test('no log contains an internal error', () => {
   const linesOf = (name: string) => readFileSync(join(logs, name), 'utf8').split('\n');
   const faults = /"INTERNAL"|uncaught|unhandled|\bat .+:\d+:\d+\)?$/i;
   expect(linesOf('gateway.log').filter((line) => faults.test(line))).toEqual([]);

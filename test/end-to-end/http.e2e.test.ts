@@ -11,7 +11,7 @@ import { type Stack, startStack } from '../support/stack/stack.ts';
 const ORIGINS = ['https://app.example.com', 'https://admin.example.com:8443'];
 const BODY_LIMIT = 1024 * 1024;
 
-/** Its browser pages are those of `ORIGINS`. The shared stack has none. */
+/** Allows the origins in `ORIGINS`. The shared stack allows none. */
 let stack: Stack;
 let token: string;
 let platformSecret: string;
@@ -38,15 +38,15 @@ interface Sent {
   url?: string;
 }
 
-let asked = 0;
-/** As it goes over the wire, from an address that has asked nothing yet. */
+let sent = 0;
+/** Sends a request from a new client address. */
 async function send(path: string, { as = token, url = stack.url, headers, ...init }: Sent = {}) {
-  asked += 1;
+  sent += 1;
   const response = await fetch(`${url}${path}`, {
     ...init,
     redirect: 'manual',
     headers: {
-      'CF-Connecting-IP': `198.51.${100 + (asked >> 8)}.${asked & 255}`,
+      'CF-Connecting-IP': `198.51.${100 + (sent >> 8)}.${sent & 255}`,
       ...(as !== null && { Authorization: `Bearer ${as}` }),
       ...headers,
     },
@@ -68,7 +68,7 @@ const TOKENS = {
 };
 const apiFor = (access: keyof typeof TOKENS) => new Api(stack.url, TOKENS[access]());
 
-describe('what a browser may', () => {
+describe('CORS', () => {
   const preflight = (origin: string, more: Sent = {}) =>
     send('/api/v1/projects', {
       method: 'OPTIONS',
@@ -77,15 +77,15 @@ describe('what a browser may', () => {
       headers: { Origin: origin, 'Access-Control-Request-Method': 'POST', ...more.headers },
     });
 
-  test.each(ORIGINS)('%s may ask first, and then call', async (origin) => {
+  test.each(ORIGINS)('%s passes the preflight', async (origin) => {
     const response = await preflight(origin, {
       headers: { 'Access-Control-Request-Headers': 'authorization,content-type,idempotency-key' },
     });
     expect(response.status).toBe(204);
-    const said = (name: string) => (response.headers.get(`access-control-${name}`) ?? '').split(',');
-    expect(said('allow-origin')).toEqual([origin]);
-    expect(said('allow-methods')).toEqual(expect.arrayContaining(['GET', 'POST', 'PATCH', 'DELETE']));
-    expect(said('allow-headers')).toEqual(
+    const valuesOf = (name: string) => (response.headers.get(`access-control-${name}`) ?? '').split(',');
+    expect(valuesOf('allow-origin')).toEqual([origin]);
+    expect(valuesOf('allow-methods')).toEqual(expect.arrayContaining(['GET', 'POST', 'PATCH', 'DELETE']));
+    expect(valuesOf('allow-headers')).toEqual(
       expect.arrayContaining(['Authorization', 'Content-Type', 'Idempotency-Key', 'Prefer', 'X-Request-Id']),
     );
     expect(response.headers.get('access-control-allow-credentials')).toBeNull();
@@ -93,7 +93,7 @@ describe('what a browser may', () => {
     expect(response.headers.get('x-ratelimit-limit')).toBe('60');
   });
 
-  test('an response is shared with them, errors too, with the headers that a client needs', async () => {
+  test('responses, including errors, are readable, with the headers that a client needs', async () => {
     const [origin = ''] = ORIGINS;
     const address = { 'CF-Connecting-IP': '203.0.113.7' };
     const responses = [
@@ -130,7 +130,7 @@ describe('what a browser may', () => {
     'https://admin.example.com',
     'null',
     '*',
-  ])('%s gets nothing', async (origin) => {
+  ])('%s gets no CORS header', async (origin) => {
     for (const response of [
       await preflight(origin),
       await send('/api/v1/projects', { headers: { Origin: origin } }),
@@ -139,7 +139,7 @@ describe('what a browser may', () => {
     }
   });
 
-  test('nobody gets anything where no origins are set', async () => {
+  test('no origin gets a CORS header where none is configured', async () => {
     const closed = { url: inject('stack').url };
     for (const origin of [...ORIGINS, closed.url]) {
       for (const response of [
@@ -161,7 +161,7 @@ describe('every response', () => {
     ['/api/v1/projects', 200],
     ['/api/v1/nowhere', 404],
     ['/platform/v1/hosts', 401],
-  ])('of %s has the headers that keep a browser from making more of it', async (path, status) => {
+  ])('of %s has the security headers', async (path, status) => {
     const { headers, ...response } = await send(path);
     expect(response.status).toBe(status);
     expect(headers.get('content-security-policy')).toMatch(/default-src 'none'.*frame-ancestors 'none'/);
@@ -172,7 +172,7 @@ describe('every response', () => {
   });
 
   test.each(['abcdefgh', 'a.b-c_d.0', 'x'.repeat(128), crypto.randomUUID()])(
-    'names its request as the client did: %s',
+    'repeats the request ID of the client: %s',
     async (id) => {
       const response = await send('/api/v1/nowhere', { headers: { 'X-Request-Id': id } });
       expect(response.headers.get('x-request-id')).toBe(id);
@@ -188,7 +188,7 @@ describe('every response', () => {
     'semi;colon',
     'sl/ash/es',
     'caf\xe9-caf\xe9',
-  ])('has a name of its own in place of %j', async (id) => {
+  ])('has a generated request ID instead of %j', async (id) => {
     const response = await send('/api/v1/nowhere', { headers: { 'X-Request-Id': id } });
     expect(response.headers.get('x-request-id')).toMatch(/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
     expect(JSON.parse(response.text).request_id).toBe(response.headers.get('x-request-id'));
@@ -199,7 +199,7 @@ describe('a body', () => {
   const padded = (length: number) => `{"name":1${' '.repeat(length - 10)}}`;
   const asStream = (text: string) => new Blob([text]).stream();
 
-  test('may be 1 MiB long and no byte longer, whether its length is said or not', async () => {
+  test('may be 1 MiB long and no longer, with and without a Content-Length', async () => {
     expect((await post(padded(BODY_LIMIT))).status).toBe(422);
     expect((await post(asStream(padded(BODY_LIMIT)))).status).toBe(422);
     const tooLarge = [413, 'PAYLOAD_TOO_LARGE'];
@@ -214,22 +214,22 @@ describe('a body', () => {
     ['PUT', '/api/v1/nowhere', 'user'],
     ['POST', '/platform/v1/hosts', 'platform'],
     ['POST', '/agent/v1/enrol', 'public'],
-  ] as const)('is bounded for %s %s', async (method, path, access) => {
+  ] as const)('is limited for %s %s', async (method, path, access) => {
     const filled = path.replace('{project_id}', ids.project_id ?? '');
     const response = await send(filled, { method, body: padded(BODY_LIMIT + 1), as: TOKENS[access]() });
     expect(errorOf(response)).toEqual([413, 'PAYLOAD_TOO_LARGE']);
   });
 
-  test('is not looked at before it is known who sends it', async () => {
+  test('is not read before authentication', async () => {
     expect((await post(padded(BODY_LIMIT + 1), { as: null })).status).toBe(401);
   });
 
   test.each<[string, string | Uint8Array<ArrayBuffer> | undefined]>([
-    ['none', undefined],
-    ['an empty one', ''],
-    ['a broken one', '{"name":'],
+    ['missing', undefined],
+    ['empty', ''],
+    ['truncated', '{"name":'],
     ['two values', '{"name":"a"} {}'],
-    ['no JSON', 'name=a'],
+    ['a form', 'name=a'],
     ['bytes that are not UTF-8', Uint8Array.from([...Buffer.from('{"name":"'), 0xff, 0xc0, 0x22, 0x7d])],
     [
       'a lone surrogate in bytes',
@@ -253,7 +253,7 @@ describe('a body', () => {
   });
 
   test.each(['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x'])(
-    'is taken for JSON when it is said to be %s',
+    'is parsed as JSON when its type is %s',
     async (type) => {
       const response = await post('{"name":"Typed"}', { headers: { 'Content-Type': type } });
       expect(response.status).toBe(201);
@@ -261,7 +261,7 @@ describe('a body', () => {
   );
 });
 
-describe('what is not declared', () => {
+describe('an undeclared name', () => {
   test.each(OPERATIONS)('as a query parameter of $id is refused', async (operation) => {
     const query = { ...operation.query, colour: 'red' };
     const response = await callOperation(apiFor(operation.access), { ...operation, query }, ids);
@@ -297,7 +297,7 @@ describe('the log', () => {
       .split('\n')
       .filter(Boolean);
 
-  test('has one line a request, which tells what it was and holds no secret', async () => {
+  test('has one line per request, which describes it and contains no secret', async () => {
     const projectPath = `/api/v1/projects/${ids.project_id}`;
     const secrets = {
       token,
@@ -311,7 +311,7 @@ describe('the log', () => {
       branchId: ids.branch_id ?? '',
       email: 'ada@example.com',
     };
-    const asked: [
+    const requested: [
       id: string,
       method: string,
       route: string,
@@ -319,7 +319,7 @@ describe('the log', () => {
       tenant: string | null,
       Promise<unknown>,
     ][] = [];
-    const ask = (
+    const request = (
       method: string,
       path: string,
       route: string,
@@ -327,38 +327,38 @@ describe('the log', () => {
       tenant: string | null,
       sent: Sent = {},
     ) => {
-      const id = `logged-${asked.length}`.padEnd(10, '-');
-      const request = send(path, { ...sent, method, headers: { 'X-Request-Id': id } });
-      asked.push([id, method, route, status, tenant, request]);
+      const id = `logged-${requested.length}`.padEnd(10, '-');
+      const pending = send(path, { ...sent, method, headers: { 'X-Request-Id': id } });
+      requested.push([id, method, route, status, tenant, pending]);
     };
     const PROJECT = '/api/v1/projects/:project_id';
-    ask('GET', '/healthz', '/healthz', 200, null, { as: null });
-    ask('GET', projectPath, PROJECT, 200, 'acme');
-    ask('GET', projectPath, PROJECT, 404, 'other', { as: secrets.otherToken });
-    ask('GET', projectPath, PROJECT, 401, null, { as: secrets.badToken });
-    ask('GET', `${projectPath}/branches?colour=${secrets.query}`, `${PROJECT}/branches`, 422, 'acme');
-    ask(
+    request('GET', '/healthz', '/healthz', 200, null, { as: null });
+    request('GET', projectPath, PROJECT, 200, 'acme');
+    request('GET', projectPath, PROJECT, 404, 'other', { as: secrets.otherToken });
+    request('GET', projectPath, PROJECT, 401, null, { as: secrets.badToken });
+    request('GET', `${projectPath}/branches?colour=${secrets.query}`, `${PROJECT}/branches`, 422, 'acme');
+    request(
       'GET',
       `${projectPath}/branches/lookup?name=${secrets.query}`,
       `${PROJECT}/branches/lookup`,
       200,
       'acme',
     );
-    ask(
+    request(
       'GET',
       `${projectPath}/branches/${ids.branch_id}/credentials`,
       `${PROJECT}/branches/:branch_ref/credentials`,
       200,
       'acme',
     );
-    ask('PATCH', projectPath, PROJECT, 422, 'acme', { body: `{"colour":"${secrets.body}"}` });
-    ask('PATCH', projectPath, PROJECT, 400, 'acme', { body: secrets.body });
-    ask('GET', `/api/v1/${secrets.typo}`, '/*', 404, 'acme');
-    ask('GET', `/${secrets.typo}`, '/*', 401, null, { as: null });
-    ask('GET', '/platform/v1/hosts', '/platform/v1/hosts', 200, null, { as: platformSecret });
-    ask('HEAD', '/api/v1/projects', '/api/v1/projects', 200, 'acme');
-    ask('OPTIONS', '/api/v1/projects', '/*', 204, null, { as: null });
-    await Promise.all(asked.map((entry) => entry.at(-1)));
+    request('PATCH', projectPath, PROJECT, 422, 'acme', { body: `{"colour":"${secrets.body}"}` });
+    request('PATCH', projectPath, PROJECT, 400, 'acme', { body: secrets.body });
+    request('GET', `/api/v1/${secrets.typo}`, '/*', 404, 'acme');
+    request('GET', `/${secrets.typo}`, '/*', 401, null, { as: null });
+    request('GET', '/platform/v1/hosts', '/platform/v1/hosts', 200, null, { as: platformSecret });
+    request('HEAD', '/api/v1/projects', '/api/v1/projects', 200, 'acme');
+    request('OPTIONS', '/api/v1/projects', '/*', 204, null, { as: null });
+    await Promise.all(requested.map((entry) => entry.at(-1)));
 
     const { database_url, direct_url } = await new Api(stack.url, token).credentials(
       ids.project_id ?? '',
@@ -370,7 +370,7 @@ describe('the log', () => {
         return parsed ? [parsed as Record<string, unknown>] : [];
       });
     await eventually(async () => {
-      for (const [request_id, method, route, status, tenant] of asked) {
+      for (const [request_id, method, route, status, tenant] of requested) {
         const why = status >= 400 &&
           route !== '/*' && { code: expect.any(String), reason: expect.any(String) };
         expect(requests().filter((line) => line.request_id === request_id)).toMatchObject([
@@ -399,8 +399,8 @@ describe('the log', () => {
   });
 });
 
-describe('whether requests can be served', () => {
-  test('is known of the gateway alone, and of the whole service', async () => {
+describe('health', () => {
+  test('is reported for the gateway alone and for the whole service', async () => {
     const health = async () => [
       (await send('/healthz', { as: null })).status,
       (await send('/readyz', { as: null })).status,

@@ -15,7 +15,7 @@ const post = (key: string, body: unknown) =>
   api.post<BranchBody>(path(), body, { ...FROM_LOOPBACK, 'Idempotency-Key': key });
 
 describe('Idempotency-Key', () => {
-  test('the same request again gets the same response and makes nothing', async () => {
+  test('a repeated request gets the same response and creates nothing', async () => {
     const first = await post('key-1', { branch_name: 'once', lifespan: '1m' });
     const again = await post('key-1', { lifespan: '1m', branch_name: 'once' });
     expect(first.status).toBe(201);
@@ -33,7 +33,7 @@ describe('Idempotency-Key', () => {
     expect(other).toMatchObject({ status: 422, body: { error: 'IDEMPOTENCY_KEY_REUSED' } });
   });
 
-  test('ten at once make one branch; who comes while it is made is told so', async () => {
+  test('ten concurrent requests create one branch; requests during its creation get a conflict', async () => {
     const responses = await Promise.all(
       Array.from({ length: 10 }, () => post('key-3', { branch_name: 'three' })),
     );
@@ -46,7 +46,7 @@ describe('Idempotency-Key', () => {
     }
   });
 
-  test('what was refused leaves the key free', async () => {
+  test('a refused request leaves the key free', async () => {
     expect(await post('key-4', { branch_name: 'once' })).toMatchObject({
       status: 409,
       body: { error: 'BRANCH_EXISTS' },
@@ -54,7 +54,7 @@ describe('Idempotency-Key', () => {
     expect((await post('key-4', { branch_name: 'four' })).status).toBe(201);
   });
 
-  test('is one per path and per user, and works for projects', async () => {
+  test('is scoped to path and user, and works for projects', async () => {
     const headers = { 'Idempotency-Key': 'key-1' };
     const first = await api.post<ProjectBody>('/api/v1/projects', { name: 'By key' }, headers);
     const again = await api.post<ProjectBody>('/api/v1/projects', { name: 'By key' }, headers);
@@ -66,7 +66,7 @@ describe('Idempotency-Key', () => {
     expect(ofOther.body.id).not.toBe(first.body.id);
   });
 
-  test('a key that is none is refused', async () => {
+  test('a malformed key is refused', async () => {
     expect(await post('has space', { branch_name: 'nope' })).toMatchObject({ status: 422 });
   });
 });

@@ -38,7 +38,7 @@ async function rulesOf(cidr: string): Promise<Rule[]> {
 }
 
 describe('a network rule under an Idempotency-Key', () => {
-  test('is made once; again, the first response comes', async () => {
+  test('is created once; a repetition gets the first response', async () => {
     const first = await post('once', '203.0.113.0/24');
     const again = await post('once', '203.0.113.0/24');
     expect(first).toMatchObject({ status: 201, body: { status: 'applied' } });
@@ -48,7 +48,7 @@ describe('a network rule under an Idempotency-Key', () => {
     expect(await rulesOf('203.0.113.0/24')).toEqual([first.body]);
   });
 
-  test('is refused with another body, and leaves the key free when it could not be made', async () => {
+  test('is refused with another body, and leaves the key free after a failure', async () => {
     await post('body', '203.0.114.0/24');
     expect(await post('body', '203.0.115.0/24')).toMatchObject({
       status: 422,
@@ -62,7 +62,7 @@ describe('a network rule under an Idempotency-Key', () => {
     expect((await post('free', '203.0.115.0/24')).status).toBe(201);
   });
 
-  test('asked for by many at once is one rule', async () => {
+  test('is created once by concurrent requests', async () => {
     const responses = await Promise.all(Array.from({ length: 10 }, () => post('crowd', '203.0.116.0/24')));
     const [rule] = await rulesOf('203.0.116.0/24');
     expect(await rulesOf('203.0.116.0/24')).toHaveLength(1);
@@ -74,13 +74,13 @@ describe('a network rule under an Idempotency-Key', () => {
     expect((await post('crowd', '203.0.116.0/24')).body).toMatchObject({ id: rule?.id, status: 'applied' });
   });
 
-  test('says pending when the agent dies over it, also when it is asked for again', async () => {
+  test('is pending when the agent dies meanwhile, also in a repetition', async () => {
     const called = proxy.hold({ method: 'access.apply', side: 'call' });
-    const asked = post('agent', '203.0.117.0/24');
+    const pending = post('agent', '203.0.117.0/24');
     await called;
     await stack.kill('agent');
     proxy.letGo();
-    const first = await asked;
+    const first = await pending;
     expect(first).toMatchObject({ status: 201, body: { status: 'pending' } });
     const again = await post('agent', '203.0.117.0/24');
     expect([isReplay(again), again.body]).toEqual([true, first.body]);
@@ -92,12 +92,12 @@ describe('a network rule under an Idempotency-Key', () => {
     );
   });
 
-  test('has an response after the gateway died over it: the rule, pending', async () => {
+  test('gets a pending response after the gateway died meanwhile', async () => {
     const called = proxy.hold({ method: 'access.apply', side: 'reply' });
-    const asked = post('gateway', '203.0.118.0/24').catch(() => null);
+    const pending = post('gateway', '203.0.118.0/24').catch(() => null);
     await called;
     await stack.kill('gateway');
-    expect(await asked).toBeNull();
+    expect(await pending).toBeNull();
     proxy.letGo();
     await stack.start('gateway');
     const again = await post('gateway', '203.0.118.0/24');

@@ -5,7 +5,7 @@ import { ownerOf } from '../support/tenants.ts';
 
 const ROLES = ['owner', 'rw', 'ro'] as const;
 
-interface Place {
+interface BranchLogins {
   branch: string;
   database: string;
   /** URL of each login, by port. */
@@ -13,10 +13,10 @@ interface Place {
 }
 
 let api: Api;
-const places: Place[] = [];
+const branches: BranchLogins[] = [];
 
-/** All three logins of a branch on both ports, put together from the two views of its credentials. */
-async function placeOf(projectId: string, branch: string): Promise<Place> {
+/** Combines all three logins of a branch on both ports from the two forms of its credentials. */
+async function loginsOf(projectId: string, branch: string): Promise<BranchLogins> {
   const [own, readOnly] = await Promise.all([
     api.credentials(projectId, branch),
     api.credentials(projectId, branch, '?role=read_only'),
@@ -39,7 +39,7 @@ beforeAll(async () => {
     const project = await api.project(name);
     await api.allow(project.id);
     for (const branch of ['one', 'two']) await api.branch(project.id, branch);
-    for (const branch of ['main', 'one', 'two']) places.push(await placeOf(project.id, branch));
+    for (const branch of ['main', 'one', 'two']) branches.push(await loginsOf(project.id, branch));
   }
 });
 
@@ -51,15 +51,15 @@ async function canConnect(url: string, database: string): Promise<boolean> {
     expect(found?.database).toBe(database);
     return true;
   } catch (error) {
-    // Refused by rules, by rights, or because the pooler knows no such database: never for another reason.
+    // Refused by rules, by privileges, or because the pooler knows no such database, and for no other reason.
     expect(['28000', '3D000', '42501', '08P01', '28P01']).toContain((error as { code?: string }).code);
     return false;
   }
 }
 
-test('every login × every database, on both ports: only its own pair connects', async () => {
+test('every login connects only to its own database, on both ports', async () => {
   const databases = [
-    ...places.map(({ database }) => database),
+    ...branches.map(({ database }) => database),
     'postgres',
     'template1',
     'branchgate',
@@ -67,13 +67,13 @@ test('every login × every database, on both ports: only its own pair connects',
   ];
   const wrong: string[] = [];
   let tried = 0;
-  for (const place of places) {
-    for (const { role, port, url } of place.urls) {
+  for (const logins of branches) {
+    for (const { role, port, url } of logins.urls) {
       for (const database of databases) {
         tried += 1;
         const connected = await canConnect(url, database);
-        if (connected !== (database === place.database))
-          wrong.push(`${place.branch} ${role} ${port} → ${database}`);
+        if (connected !== (database === logins.database))
+          wrong.push(`${logins.branch} ${role} ${port} → ${database}`);
       }
     }
   }
@@ -83,9 +83,9 @@ test('every login × every database, on both ports: only its own pair connects',
 
 describe("a branch's owner", () => {
   const owner = () =>
-    places[1]?.urls.find(({ role, port }) => role === 'owner' && port === 'direct')?.url ?? '';
+    branches[1]?.urls.find(({ role, port }) => role === 'owner' && port === 'direct')?.url ?? '';
 
-  test('can make tables, schemas and trusted extensions', async () => {
+  test('can create tables, schemas and trusted extensions', async () => {
     await query(owner(), 'create schema reports');
     await query(owner(), 'create table reports.sums (n int)');
     for (const extension of ['pgcrypto', 'citext', 'hstore', 'pg_trgm']) {
@@ -95,26 +95,26 @@ describe("a branch's owner", () => {
   });
 
   test.each([
-    ['make a database', 'create database mine'],
-    ['make a role', 'create role mine'],
+    ['create a database', 'create database mine'],
+    ['create a role', 'create role mine'],
     ['become the platform', 'set role branchgate'],
     ['become another login', () => `set role u_${'0'.repeat(32)}_owner`],
-    ['drop another database', () => `drop database "${places[2]?.database}"`],
-    ['drop its own database', () => `drop database "${places[1]?.database}"`],
-    ['rename its database', () => `alter database "${places[1]?.database}" rename to db_mine`],
-    ['lift its connection limit', () => `alter database "${places[1]?.database}" connection limit 5`],
+    ['drop another database', () => `drop database "${branches[2]?.database}"`],
+    ['drop its own database', () => `drop database "${branches[1]?.database}"`],
+    ['rename its database', () => `alter database "${branches[1]?.database}" rename to db_mine`],
+    ['lift its connection limit', () => `alter database "${branches[1]?.database}" connection limit 5`],
     ['make itself a superuser', 'alter role current_user superuser'],
-    ['give itself the right to make databases', 'alter role session_user createdb'],
+    ['give itself the right to create databases', 'alter role session_user createdb'],
     ['read files of the host', "select pg_read_file('/etc/passwd')"],
     ['run programs', "copy (select 1) to program 'true'"],
-    ['make an untrusted extension', 'create extension file_fdw'],
+    ['create an untrusted extension', 'create extension file_fdw'],
     [
       'end the sessions of others',
       "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'branchgate'",
     ],
     ['read the verifiers', 'select rolpassword from pg_authid'],
     ['reload the servers', 'select pg_reload_conf()'],
-    ['take replication', 'alter role session_user replication'],
+    ['enable replication', 'alter role session_user replication'],
     ['change settings of the system', "alter system set log_connections = ''"],
   ])('cannot %s', async (_, statement) => {
     await expect(
@@ -124,7 +124,7 @@ describe("a branch's owner", () => {
     });
   });
 
-  test('sees no statement and no address of other branches', async () => {
+  test('sees no statements and no addresses of other branches', async () => {
     const foreign = await query(
       owner(),
       `select query, client_addr from pg_stat_activity

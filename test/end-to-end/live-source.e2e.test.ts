@@ -7,17 +7,12 @@ import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { fillLedger, imbalance, Load } from '../support/load.ts';
 import { dropBranch } from '../support/records/jobs.ts';
-import { slowestClone } from '../support/stack/slowest-clone.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
-/** Large enough that a file system without reflink needs a good part of a second to copy it. */
+/** Large enough that a file system without reflink needs a noticeable time to copy it. */
 const MEGABYTES = 200;
 const CLIENTS = 8;
 const CREATIONS = 10;
-/** What a clone may cost the worst client beyond its own time. */
-const ALLOWANCE_MS = 150;
-/** How long sessions in a transaction are waited for. */
-const BUSY_WAIT_MS = 3_000;
 
 let stack: Stack;
 let api: Api;
@@ -30,7 +25,7 @@ const branches = () => `/api/v1/projects/${project.id}/branches`;
 beforeAll(async () => {
   stack = await startStack({ restarts: false });
   api = new Api(stack.url, await stack.token());
-  // Its branches are more than the default quota together, which a slow run would meet.
+  // Its branches together exceed the default quota.
   project = await api.project('Live', { storage_quota_gib: 5 });
   await api.allow(project.id);
   main = await api.credentials(project.id, 'main');
@@ -45,7 +40,7 @@ afterAll(async () => {
   await stack?.stop();
 });
 
-/** A direct session of main that is in a transaction. */
+/** Opens a direct session of main with an open transaction. */
 async function inTransaction(): Promise<pg.Client> {
   const session = await connect(main.direct_url);
   await session.query('begin');
@@ -73,32 +68,20 @@ const databases = async () =>
 describe('clients of a database that is branched', () => {
   const made: BranchBody[] = [];
 
-  test('lose no transaction, and none waits much longer than the clone takes', async () => {
-    const before = performance.now();
-    await sleep(3_000);
-    const alone = load.since(before);
-    expect(alone).toMatchObject({ failures: [] });
-
+  // `npm run bench -- busy-main` measures how long they wait.
+  test('lose no transaction, and all continue after every clone', async () => {
     const start = performance.now();
-    const clone = await slowestClone(postgres, async () => {
-      for (let n = 1; n <= CREATIONS; n++) {
-        const [oldest] = made.length === 9 ? made.splice(0, 1) : [];
-        if (oldest) await dropBranch(api, project.id, oldest.id);
-        made.push(await api.branch(project.id, `live-${n}`));
-      }
-    });
-    const during = load.since(start);
-    console.log(
-      `worst of ${CLIENTS} clients: ${during.worstMs.toFixed(0)} ms in ${during.transactions} transactions;`,
-      `slowest of ${CREATIONS} clones: ${clone.toFixed(0)} ms; worst without: ${alone.worstMs.toFixed(0)} ms`,
-    );
-    expect(during.failures).toEqual([]);
-    expect(during.transactions).toBeGreaterThan(CREATIONS * CLIENTS);
-    // Beside what this machine holds a client up for anyway; `npm run bench -- busy-main` has the ratio.
-    expect(during.worstMs).toBeLessThanOrEqual(clone + alone.worstMs + ALLOWANCE_MS);
+    for (let n = 1; n <= CREATIONS; n++) {
+      const [oldest] = made.length === 9 ? made.splice(0, 1) : [];
+      if (oldest) await dropBranch(api, project.id, oldest.id);
+      made.push(await api.branch(project.id, `live-${n}`));
+      const created = performance.now();
+      await eventually(async () => expect(load.since(created).transactions).toBeGreaterThan(CLIENTS));
+    }
+    expect(load.since(start).failures).toEqual([]);
   });
 
-  test('are found in every branch as they were at one moment', async () => {
+  test('leave a consistent copy in every branch', async () => {
     for (const { id } of made) {
       const { direct_url } = await api.credentials(project.id, id);
       expect(await imbalance(direct_url)).toBe(0);
@@ -108,46 +91,42 @@ describe('clients of a database that is branched', () => {
 });
 
 describe('a direct session', () => {
-  test('that stays in a transaction makes the source busy, and nothing comes of the branch', async () => {
-    const held = await databases();
+  test('with an open transaction makes the source busy, and no branch is created', async () => {
+    const before = await databases();
     const session = await inTransaction();
     const start = performance.now();
-    const refused = await api.post(branches(), { branch_name: 'busy' }, FROM_LOOPBACK);
-    const answered = performance.now();
-    expect(refused).toMatchObject({ status: 409, body: { error: 'SOURCE_BUSY' } });
-    expect(answered - start).toBeGreaterThan(BUSY_WAIT_MS - 50);
-    expect(answered - start).toBeLessThan(BUSY_WAIT_MS + 1_500);
+    const creation = api.post(branches(), { branch_name: 'busy' }, FROM_LOOPBACK);
+    await eventually(async () => expect(await isPaused()).toBe(true));
+    expect(await creation).toMatchObject({ status: 409, body: { error: 'SOURCE_BUSY' } });
+    const refused = performance.now();
 
     await session.query('commit');
     await session.end();
     expect(await isPaused()).toBe(false);
-    await sleep(500);
-    expect(load.since(answered).transactions).toBeGreaterThan(0);
+    await eventually(async () => expect(load.since(refused).transactions).toBeGreaterThan(0));
     expect(load.since(start).failures).toEqual([]);
 
     const lookup = await api.get(`${branches()}/lookup?name=busy`);
     expect(lookup.body).toEqual({ matches: [], is_duplicate: false });
-    expect(await databases()).toEqual(held);
+    expect(await databases()).toEqual(before);
     const { stdout } = await stack.agentTool('--json', 'host', 'inventory');
-    expect(JSON.parse(stdout).branches).toHaveLength(held.length);
+    expect(JSON.parse(stdout).branches).toHaveLength(before.length);
 
     const branch = await api.branch(project.id, 'busy');
     await dropBranch(api, project.id, branch.id);
   });
 
-  test('that is idle is ended and does not stand in the way', async () => {
+  test('that is idle is ended and does not block the clone', async () => {
     const session = await connect(main.direct_url);
     await session.query('select 1');
-    const start = performance.now();
-    const branch = await api.branch(project.id, 'beside-idle');
-    expect(performance.now() - start).toBeLessThan(BUSY_WAIT_MS);
+    const branch = await api.branch(project.id, 'after-idle');
     await expect(session.query('select 1')).rejects.toThrow();
     await dropBranch(api, project.id, branch.id);
   });
 });
 
-describe('an agent that dies while it holds the clients', () => {
-  test('lets them go on within five seconds of its return, and the branch is made', async () => {
+describe('an agent that dies while it pauses the clients', () => {
+  test('resumes them after its restart, and the branch is created', async () => {
     const session = await inTransaction();
     const begun = performance.now();
     const creation = api.post<BranchBody>(branches(), { branch_name: 'killed' }, FROM_LOOPBACK);
@@ -155,16 +134,12 @@ describe('an agent that dies while it holds the clients', () => {
     await stack.kill('agent');
     await session.query('commit');
     await session.end();
-    const dead = performance.now();
     await sleep(1_000);
     expect(await isPaused()).toBe(true);
 
-    const back = performance.now();
+    const restarted = performance.now();
     await stack.start('agent');
-    await eventually(async () => expect(load.since(back).transactions).toBeGreaterThan(CLIENTS), 5);
-    console.log(
-      `held by a dead agent: ${(back - dead).toFixed(0)} ms; worst client: ${load.since(begun).worstMs.toFixed(0)} ms`,
-    );
+    await eventually(async () => expect(load.since(restarted).transactions).toBeGreaterThan(CLIENTS));
 
     const { status, body } = await creation;
     expect(status).toBe(201);

@@ -87,7 +87,7 @@ describe('the summary', () => {
     expect(Math.abs(summary.metrics.database_size_bytes - Number(size?.bytes))).toBeLessThan(1024 * 1024);
   });
 
-  test('counts sessions while they are there', async () => {
+  test('counts open sessions', async () => {
     const { database_url, direct_url } = await api.credentials(project.id, 'main');
     const clients = await Promise.all([connect(direct_url), connect(direct_url), connect(database_url)]);
     try {
@@ -98,7 +98,7 @@ describe('the summary', () => {
     await eventually(async () => expect((await summaryOf('main')).metrics.active_connections).toBe(0));
   });
 
-  test('advises when thresholds are passed', async () => {
+  test('lists alerts for exceeded thresholds', async () => {
     expect(await summaryOf('main')).not.toHaveProperty('alerts');
     const quiet = await summaryOf('main', '?include=alerts');
     expect(quiet.alerts?.map(({ name }) => name)).not.toContain('storage');
@@ -117,7 +117,7 @@ describe('the summary', () => {
     });
   });
 
-  test('is stale as soon as the host is away, and fresh when it is back', async () => {
+  test('is stale as soon as the host disconnects, and fresh when it is back', async () => {
     const { observed_at } = await measured('main');
     await stack.kill('agent');
     try {
@@ -136,7 +136,7 @@ describe('the summary', () => {
 });
 
 describe('the series', () => {
-  test('has every metric with its unit, and counts what was done', async () => {
+  test('has every metric with its unit, and counts activity', async () => {
     await measured('main');
     const before = await last('main');
     const { database_url } = await api.credentials(project.id, 'main');
@@ -158,7 +158,7 @@ describe('the series', () => {
     });
   });
 
-  test('of one metric is told within its bounds, by name and by id', async () => {
+  test('of one metric stays within its bounds, by name and by id', async () => {
     const start = new Date(Date.now() - 3_600_000).toISOString();
     const search = `?metric=total_connections&start=${start}&step=3600`;
     const [byName, byId] = [
@@ -178,12 +178,12 @@ describe('the series', () => {
 
   test.each([
     ['an unknown metric', 'metric=rows_read'],
-    ['a moment that is none', 'start=yesterday'],
-    ['a step of no whole second', 'step=90.5'],
+    ['a malformed timestamp', 'start=yesterday'],
+    ['a fractional step', 'step=90.5'],
     ['a step below a minute', 'step=59'],
     ['a start after the end', 'start=2026-01-02T00:00:00Z&end=2026-01-01T00:00:00Z'],
     ['a start in the future', 'start=2126-01-01T00:00:00Z'],
-    ['more points than one response has', 'start=2001-01-01T00:00:00Z'],
+    ['more points than a response may have', 'start=2001-01-01T00:00:00Z'],
     ['an unknown parameter', 'from=2026-01-01T00:00:00Z'],
   ])('refuses %s', async (_, search) => {
     const { status, body } = await api.get(metricsPath('main', `?${search}`));
@@ -191,7 +191,7 @@ describe('the series', () => {
     expect(body).toMatchObject({ error: 'VALIDATION_FAILED', details: [{ path: expect.any(String) }] });
   });
 
-  test('a branch that has the name of a deleted one has none of its history', async () => {
+  test('of a branch with the name of a deleted one has none of its history', async () => {
     const { id } = await api.branch(project.id, 'again');
     await measured('again');
     expect((await get<Series>(metricsPath('again'))).series[0]?.values.length).toBeGreaterThan(0);
@@ -206,9 +206,9 @@ describe('the series', () => {
     expect((await api.get(metricsPath(id))).status).toBe(404);
   });
 
-  test('outlives the gateway', async () => {
+  test('survives a restart of the gateway', async () => {
     await measured('main');
-    // The minute that goes on has another last value after.
+    // The current minute has another last value afterwards.
     const minutes = ({ series }: Series) =>
       (series[0]?.values ?? []).map(({ timestamp }) => timestamp.slice(0, 'YYYY-MM-DDThh:mm'.length));
     const before = minutes(await get<Series>(metricsPath('main', '?metric=total_connections')));
@@ -222,7 +222,7 @@ describe('the series', () => {
   });
 });
 
-test('usage is that of the active branches, and follows a deletion at once', async () => {
+test('usage is that of the active branches, and changes immediately after a deletion', async () => {
   const { id } = await api.branch(project.id, 'counted');
   const usage = await eventually(async () => {
     const found = await usageOf();
@@ -257,7 +257,7 @@ describe('the stream', () => {
     return listenTo<{ observed_at: string; branches: { branch_id: string }[] }>(response, abort);
   };
 
-  test.each(['project', 'branch'])('of a %s tells each measurement as it arrives', async (of) => {
+  test.each(['project', 'branch'])('of a %s sends each measurement as it arrives', async (of) => {
     const path =
       of === 'project' ? `/api/v1/projects/${project.id}/metrics/stream` : metricsPath('main', '/stream');
     const { events } = await listen(path);
@@ -265,16 +265,16 @@ describe('the stream', () => {
     const ids = events.map(({ id }) => id);
     expect(ids).toEqual([...new Set(ids)].sort());
     for (const { data } of events) {
-      const told = data.branches.map(({ branch_id }) => branch_id);
-      if (of === 'branch') expect(told).toEqual([project.main_branch.id]);
-      else expect(told).toContain(project.main_branch.id);
+      const sent = data.branches.map(({ branch_id }) => branch_id);
+      if (of === 'branch') expect(sent).toEqual([project.main_branch.id]);
+      else expect(sent).toContain(project.main_branch.id);
     }
     const again = await listen(path, { 'Last-Event-ID': ids[0] ?? '' });
     await eventually(async () => expect(again.events.length).toBeGreaterThan(0));
     expect(again.events.map(({ id }) => id)).not.toContain(ids[0]);
   });
 
-  test('whose client goes leaves its place to the next', async () => {
+  test('of a disconnected client frees its slot', async () => {
     const { id } = await api.project('Streamed');
     const openAll = () =>
       Promise.all(Array.from({ length: STREAMS_MAX }, () => open(`/api/v1/projects/${id}/metrics/stream`)));

@@ -20,7 +20,7 @@ afterAll(async () => {
 const apiIn = async (tenant: string) =>
   new Api(stack.url, await stack.token({ email: 'mover@example.com', tenant }));
 
-test('what is created while its user moves is recorded in the new tenant', async () => {
+test('a branch created while its user moves is recorded in the new tenant', async () => {
   const before = await apiIn('former');
   const project = await before.project('Moving');
   const proved = link.hold({ method: 'branch.prove', side: 'reply' });

@@ -5,7 +5,7 @@ import type { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { ownerOf } from '../support/tenants.ts';
 
-/** The table browser on a database of the shape and size that people try things on. */
+/** Tests the table browser on a typical sample database. */
 
 const STORE = readFileSync(join(import.meta.dirname, '../support/music-store.sql'), 'utf8');
 const PAGE = 50;
@@ -45,7 +45,7 @@ beforeAll(async () => {
 
 const rowsOf = (table: string) => `${tables}/${table}/rows`;
 
-test('its eleven tables and their keys', async () => {
+test('lists the eleven tables and their keys', async () => {
   const { body } = await api.get<{ tables: { name: string; primary_key: string[] }[] }>(tables);
   expect(body.tables.map(({ name, primary_key }) => [name, ...primary_key])).toEqual(
     Object.entries(TABLES).map(([name, [, ...key]]) => [name, ...key]),
@@ -53,7 +53,7 @@ test('its eleven tables and their keys', async () => {
 });
 
 test.each(['artist', 'employee', 'invoice', 'playlist_track'] as const)(
-  'all rows of %s, page by page, are those of PostgreSQL in the order of the key',
+  'returns all rows of %s page by page, in the order of the key',
   async (table) => {
     const [count, ...key] = TABLES[table];
     const rows: Record<string, unknown>[] = [];
@@ -75,7 +75,7 @@ test.each(['artist', 'employee', 'invoice', 'playlist_track'] as const)(
   },
 );
 
-test('a row is changed and deleted by a key of two columns', async () => {
+test('changes and deletes a row by a key of two columns', async () => {
   const primary_key = ['playlist_id', 'track_id'];
   const at = (id: unknown[]) => ({ primary_key, id });
   const moved = await api.call('PATCH', rowsOf('playlist_track'), {
@@ -98,7 +98,7 @@ test('a row is changed and deleted by a key of two columns', async () => {
   expect(deleted.body).toEqual({ deleted: 1, missing: [[1, 1]] });
 });
 
-test('what others refer to is not deleted, and nothing else of the request either', async () => {
+test('deletes nothing when one of the rows is referenced', async () => {
   const { status, body } = await api.call('DELETE', rowsOf('artist'), {
     body: { primary_key: 'artist_id', ids: [275, 2] },
   });

@@ -20,7 +20,7 @@ async function bothPorts(branch: string): Promise<string[]> {
 }
 
 describe('network rules', () => {
-  test('a new project lets nobody in; a rule opens both ports at once; without it they are shut at once', async () => {
+  test('a new project admits no client; adding or removing a rule takes effect immediately on both ports', async () => {
     const urls = await bothPorts('main');
     for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
     const rule = await api.allow(project.id);
@@ -36,7 +36,7 @@ describe('network rules', () => {
     expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(404);
   });
 
-  test("the creator's address is a rule of that branch alone", async () => {
+  test("the creator's address is a rule of that branch only", async () => {
     const branch = await api.branch(project.id, 'mine');
     for (const url of await bothPorts('mine'))
       expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
@@ -55,7 +55,7 @@ describe('network rules', () => {
     ]);
   });
 
-  test('no rule for the address that all Workers share', async () => {
+  test('the address that all Workers share gets no rule', async () => {
     const branch = await api.post<{ id: string }>(
       `/api/v1/projects/${project.id}/branches`,
       { branch_name: 'from-a-worker' },
@@ -66,7 +66,7 @@ describe('network rules', () => {
     expect(body.network_rules).toEqual([]);
   });
 
-  test('a rule of another network lets nobody from here in', async () => {
+  test('a rule for another network does not admit this client', async () => {
     await api.branch(project.id, 'elsewhere');
     const { body } = await api.get<{ matches: { id: string }[] }>(
       `/api/v1/projects/${project.id}/branches/lookup?name=elsewhere`,
@@ -79,7 +79,7 @@ describe('network rules', () => {
       await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
   });
 
-  test('networks are written in one form, and host bits are refused with the right network', async () => {
+  test('networks are normalized, and host bits are refused with the correct network', async () => {
     const made = await api.allow(project.id, '::ffff:198.51.100.0/120');
     expect(made).toMatchObject({ cidr: '198.51.100.0/24' });
     const twice = await api.post(path(), { cidr: '198.51.100.0/24' });
@@ -94,7 +94,7 @@ describe('network rules', () => {
     expect(unknown.status).toBe(404);
   });
 
-  test('many changes at once all come into effect', async () => {
+  test('concurrent changes all take effect', async () => {
     const networks = Array.from({ length: 20 }, (_, n) => `10.0.${n}.0/24`);
     const made = await Promise.all([
       ...networks.map((cidr) => api.allow(project.id, cidr)),

@@ -21,7 +21,7 @@ const UNKNOWN = '00000000-0000-4000-8000-000000000000';
 const OTHER_HOST = { name: 'other', db_host: 'other.example.com', direct_port: 5432, pooled_port: 6432 };
 const FROM_ELSEWHERE = { 'CF-Connecting-IP': '198.51.100.1' };
 
-// A stack of its own: while its host drains, nobody else gets a project.
+// A separate stack, because a draining host accepts no projects of other tests.
 let stack: Stack;
 let platform: Api;
 let owner: Api;
@@ -37,10 +37,10 @@ const hosts = async () => (await platform.get<{ hosts: Host[] }>(HOSTS)).body.ho
 const capsPath = ({ id }: { id: string }) => `/platform/v1/projects/${id}`;
 const branchesPath = ({ id }: { id: string }) => `/api/v1/projects/${id}/branches`;
 const projectPath = ({ id }: { id: string }) => `/api/v1/projects/${id}`;
-/** The spec's own path of the quota. */
+/** Path of the quota in specification 4.4. */
 const quotaPath = ({ id }: { id: string }) => `/v1/projects/${id}`;
 
-/** Changes of the project by its audit log, oldest first. */
+/** Changes of the project from its audit log, oldest first. */
 async function changesOf({ id }: ProjectBody) {
   const { body } = await owner.get<{ audit_events: AuditEvent[] }>(`/api/v1/audit-events?project_id=${id}`);
   return body.audit_events
@@ -50,7 +50,7 @@ async function changesOf({ id }: ProjectBody) {
 }
 
 describe('hosts', () => {
-  test('are listed with what is known of them, page by page', async () => {
+  test('are listed with their state, page by page', async () => {
     const [local] = await hosts();
     expect(local).toEqual({
       id: expect.any(String),
@@ -83,7 +83,7 @@ describe('hosts', () => {
     expect([next.body.hosts.map(({ name }) => name), next.body.next_cursor]).toEqual([['other'], null]);
   });
 
-  test('registered again before they are enrolled get another token; enrolled ones are taken', async () => {
+  test('get another token when registered again before they are enrolled; the names of enrolled ones are taken', async () => {
     const first = await platform.post(HOSTS, OTHER_HOST);
     const again = await platform.post(HOSTS, { ...OTHER_HOST, pooled_port: 7432 });
     expect(again.body.host_id).toBe(first.body.host_id);
@@ -94,7 +94,7 @@ describe('hosts', () => {
     });
   });
 
-  test('that drain take no new project and serve those they have', async () => {
+  test('that drain accept no new project and serve existing ones', async () => {
     const before = await owner.project('Before the drain');
     const [local] = await hosts();
     const path = `${HOSTS}/${local?.id}`;
@@ -130,7 +130,7 @@ describe('hosts', () => {
 });
 
 describe('caps', () => {
-  test('a raised cap lets an eleventh branch be made; lowered again, it takes none away', async () => {
+  test('raising the cap permits an eleventh branch; lowering it removes none', async () => {
     const project = await owner.project('Many branches');
     for (let n = 2; n <= 10; n++) await owner.branch(project.id, `branch-${n}`);
     const eleventh = { branch_name: 'branch-11' };
@@ -171,7 +171,7 @@ describe('caps', () => {
     ]);
   });
 
-  test('the quota is changed at both of its paths, as far as the cap allows', async () => {
+  test('the quota can be changed at both of its paths, up to the cap', async () => {
     const project = await owner.project('Large');
     expect(project).toMatchObject({ storage_quota_gib: 0.25 });
     for (const path of [projectPath(project), quotaPath(project)]) {
@@ -202,7 +202,7 @@ describe('caps', () => {
     ]);
   });
 
-  test('a cap that is lowered takes no quota away, and does not stand in the way of other changes', async () => {
+  test('lowering a cap reduces no quota and does not prevent other changes', async () => {
     const project = await owner.project('Lowered');
     await platform.patch(capsPath(project), { storage_quota_cap_gib: 8 });
     await owner.patch(projectPath(project), { storage_quota_gib: 8 });
@@ -224,7 +224,7 @@ describe('caps', () => {
     ]);
   });
 
-  test('of changes to different fields at once none is lost', async () => {
+  test('concurrent changes of different fields are all applied', async () => {
     const project = await owner.project('Both');
     for (let n = 1; n <= 10; n++) {
       await Promise.all([
@@ -243,7 +243,7 @@ describe('caps', () => {
     }
   });
 
-  test('a project is made with a quota, up to the cap', async () => {
+  test('a project can be created with a quota, up to the cap', async () => {
     const { storage_quota_gib } = await owner.project('With a quota', { storage_quota_gib: 1.5 });
     expect(storage_quota_gib).toBe(1.5);
     expect(await owner.post('/api/v1/projects', { name: 'Huge', storage_quota_gib: 5.5 })).toMatchObject({
@@ -252,7 +252,7 @@ describe('caps', () => {
     });
   });
 
-  test('what is none is refused and changes nothing', async () => {
+  test('an invalid value is refused and changes nothing', async () => {
     const project = await owner.project('Unchanged');
     const before = await owner.get(projectPath(project));
     const refusedOfPlatform = [
@@ -287,9 +287,9 @@ describe('caps', () => {
 });
 
 describe('the secret', () => {
-  test('a wrong one is refused alike everywhere, and counted by address', async () => {
+  test('a wrong one is refused on every route, and counted by address', async () => {
     const wrong = new Api(stack.url, 'x'.repeat(43));
-    const asked = [
+    const requests = [
       ['GET', HOSTS],
       ['POST', HOSTS, OTHER_HOST],
       ['PATCH', `${HOSTS}/${UNKNOWN}`, { draining: true }],
@@ -297,7 +297,7 @@ describe('the secret', () => {
       ['GET', '/platform/v1/nowhere'],
     ] as const;
     const rests = [];
-    for (const [method, path, body] of asked) {
+    for (const [method, path, body] of requests) {
       const response = await wrong.call(method, path, { body, headers: FROM_ELSEWHERE });
       expect(response).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
       rests.push(Number(response.headers.get('x-ratelimit-remaining')));
@@ -306,7 +306,7 @@ describe('the secret', () => {
     expect((await owner.get(HOSTS, { headers: FROM_ELSEWHERE })).status).toBe(401);
   });
 
-  test('opens nothing of a tenant', async () => {
+  test('grants no access to tenants', async () => {
     expect((await platform.get('/api/v1/projects')).status).toBe(401);
   });
 });

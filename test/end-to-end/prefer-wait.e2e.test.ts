@@ -12,7 +12,7 @@ const path = () => `/api/v1/projects/${project.id}/branches`;
 const create = <B = Job>(branch_name: string, prefer: string, more: Record<string, string> = {}) =>
   api.post<B>(path(), { branch_name }, { ...FROM_LOOPBACK, Prefer: prefer, ...more });
 
-/** The job once it has succeeded. */
+/** Waits until the job has succeeded. */
 const success = ({ id }: Job) =>
   eventually(async () => {
     const { body } = await api.get<Job>(`/api/v1/jobs/${id}`);
@@ -26,7 +26,7 @@ beforeAll(async () => {
 });
 
 describe('Prefer: wait=0', () => {
-  test('is answered at once with the job, and the branch appears', async () => {
+  test('responds immediately with the job, and the branch is created', async () => {
     const response = await create('later', 'wait=0');
     expect(response).toMatchObject({
       status: 202,
@@ -43,7 +43,7 @@ describe('Prefer: wait=0', () => {
     expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
   });
 
-  test('makes a project too', async () => {
+  test('works for projects', async () => {
     const { status, body } = await api.post<Job & { project_id: string }>(
       '/api/v1/projects',
       { name: 'Later' },
@@ -59,7 +59,7 @@ describe('Prefer: wait=0', () => {
     expect(await create('taken', 'wait=0')).toMatchObject({ status: 409, body: { error: 'BRANCH_EXISTS' } });
   });
 
-  test('with a key: the job while it runs, the branch when it is made', async () => {
+  test('with a key returns the job while it runs, then the branch', async () => {
     const key = { 'Idempotency-Key': 'later' };
     const first = await create('by-key', 'wait=0', key);
     expect(first.status).toBe(202);
@@ -78,7 +78,7 @@ describe('Prefer: wait=0', () => {
 });
 
 test.each(['wait=1000', 'wait=soon', 'wait=-1', 'respond-async', ',;='])(
-  'Prefer: %s is no reason to refuse',
+  'Prefer: %s does not cause a refusal',
   async (prefer) => {
     const name = `n${prefer.replaceAll(/[^a-z0-9]/g, '-')}`;
     expect((await create(name, prefer)).status).toBe(201);

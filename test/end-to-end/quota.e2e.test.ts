@@ -57,7 +57,7 @@ const setQuota = async (bytes: number) => {
 
 const inState = (state: string) => eventually(async () => expect((await usage()).storage_state).toBe(state));
 
-/** Random text, which is not compressed. */
+/** Inserts random text, which does not compress. */
 const fill = (url: string, mib: number) =>
   query(
     url,
@@ -91,7 +91,7 @@ const writes = (client: pg.Client) =>
   );
 
 describe('a project that fills up', () => {
-  test('warns, is blocked, and is open again when data is deleted', async () => {
+  test('is warned, blocked, and unblocked when data is deleted', async () => {
     await setQuota(empty + 20 * 1024 * 1024);
     const sessions = [await open(credentials.database_url), await open(credentials.direct_url)] as const;
     const [readWrite, owner] = sessions;
@@ -132,7 +132,7 @@ describe('a project that fills up', () => {
     expect(mail?.html).toContain('Shop &lt;b&gt;1&lt;/b&gt;');
   });
 
-  test('is judged at once when its quota changes, and told of once an episode', async () => {
+  test('is evaluated immediately when its quota changes, and reported once per episode', async () => {
     expect(await setQuota(empty / 0.9)).toBe('warning');
     expect(await setQuota(empty / 1.1)).toBe('write_blocked');
     const client = await open(credentials.database_url);
@@ -154,7 +154,7 @@ describe('a project that fills up', () => {
     ]);
   });
 
-  test('its mails wait for a mail service that is away', async () => {
+  test('sends its mails when the mail service is available again', async () => {
     await stack.kill('idp');
     await setQuota(empty / 0.9);
     expect(subjects()).toEqual([]);
@@ -181,7 +181,7 @@ describe('a clone', () => {
     expect((await clone('fits')).status).toBe(201);
   });
 
-  test('of a crowd, as many are made as fit', async () => {
+  test('of concurrent requests succeeds as often as the quota permits', async () => {
     await setQuota(empty * 3.5);
     const responses = await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => clone(`crowd-${name}`)));
     expect(responses.map(({ status }) => status).sort()).toEqual([201, 201, 409, 409, 409]);

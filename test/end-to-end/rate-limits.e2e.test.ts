@@ -12,7 +12,7 @@ const PUBLIC = 60;
 
 let stack: Stack;
 let acme: Api;
-/** Its reads are used up by the first test, and its window has ended by the last one. */
+/** The first test uses up its reads, and its window has ended by the last test. */
 let busy: ProjectBody;
 let busyUntil = 0;
 
@@ -35,10 +35,10 @@ const rateOf = ({ headers }: { headers: Headers }) =>
 
 const secondsUntil = (reset: number) => reset - Date.now() / 1000;
 
-const atOnce = <B>(times: number, request: (n: number) => Promise<ApiResponse<B>>) =>
+const concurrently = <B>(times: number, request: (n: number) => Promise<ApiResponse<B>>) =>
   Promise.all(Array.from({ length: times }, (_, n) => request(n)));
 
-/** How many responses there are of each status. */
+/** Number of responses by status. */
 const statusesOf = (responses: readonly ApiResponse[]) =>
   Object.fromEntries(
     [...Map.groupBy(responses, ({ status }) => status)].map(([of, { length }]) => [of, length]),
@@ -50,9 +50,9 @@ const viewsOf = ({ id }: ProjectBody) =>
   ).length;
 
 describe('reads of a project', () => {
-  test('1,200 at once: exactly 1,000 pass, and nothing is done for the others', async () => {
+  test('exactly 1,000 of 1,200 concurrent requests pass, and the others have no effect', async () => {
     const viewsCredentials = (n: number) => n % 3 === 0;
-    const responses = await atOnce(1200, (n) =>
+    const responses = await concurrently(1200, (n) =>
       acme.get(viewsCredentials(n) ? `${pathOf(busy)}/branches/main/credentials` : pathOf(busy)),
     );
     expect(statusesOf(responses)).toEqual({ 200: READS, 429: 200 });
@@ -63,7 +63,9 @@ describe('reads of a project', () => {
     const views = responses.filter(({ status }, n) => status === 200 && viewsCredentials(n));
     expect(viewsOf(busy)).toBe(views.length);
 
-    const windows = new Set(responses.map((response) => `${rateOf(response).limit} ${rateOf(response).reset}`));
+    const windows = new Set(
+      responses.map((response) => `${rateOf(response).limit} ${rateOf(response).reset}`),
+    );
     expect(windows.size).toBe(1);
     for (const response of responses.filter(({ status }) => status === 429)) {
       expect(response.body).toEqual({
@@ -81,14 +83,14 @@ describe('reads of a project', () => {
     expect(secondsUntil(busyUntil)).toBeLessThanOrEqual(61);
   });
 
-  test('no credentials are viewed, and none of it is on record, once they are used up', async () => {
+  test('refuse to show credentials and record no view once they are used up', async () => {
     const before = viewsOf(busy);
-    const responses = await atOnce(20, () => acme.get(`${pathOf(busy)}/branches/main/credentials`));
+    const responses = await concurrently(20, () => acme.get(`${pathOf(busy)}/branches/main/credentials`));
     expect(statusesOf(responses)).toEqual({ 429: 20 });
     expect(viewsOf(busy)).toBe(before);
   });
 
-  test('are counted for that project alone, however its id is written', async () => {
+  test('are counted for that project only, in every spelling of its id', async () => {
     const quiet = await acme.project('Quiet');
     expect(rateOf(await acme.get(pathOf(quiet)))).toMatchObject({ limit: READS, remaining: READS - 1 });
     expect(rateOf(await acme.get(`/api/v1/projects/${quiet.id.toUpperCase()}`)).remaining).toBe(READS - 2);
@@ -97,23 +99,23 @@ describe('reads of a project', () => {
     expect(rateOf(await acme.get('/api/v1/projects'))).toMatchObject({ limit: READS, remaining: READS - 1 });
   });
 
-  test('of another tenant that knows the id use up nothing', async () => {
+  test('of another tenant that knows the id are not counted', async () => {
     const known = await acme.project('Known elsewhere');
     expect(rateOf(await acme.get(pathOf(known))).remaining).toBe(READS - 1);
     const rival = await ownerOf('rival');
-    expect(statusesOf(await atOnce(30, () => rival.get(pathOf(known))))).toEqual({ 404: 30 });
+    expect(statusesOf(await concurrently(30, () => rival.get(pathOf(known))))).toEqual({ 404: 30 });
     expect((await rival.get(pathOf(busy))).status).toBe(404);
     expect(rateOf(await acme.get(pathOf(known))).remaining).toBe(READS - 2);
   });
 
-  test('of invented ids are counted together, and leave the known project as open as it was', async () => {
+  test('of invented ids are counted together, and not against an existing project', async () => {
     const guesser = await ownerOf('guesser');
     const known = await guesser.project('Known');
-    // They share what the tenant has for all that is in no project.
-    expect(statusesOf(await atOnce(READS - 100, () => guesser.get('/api/v1/projects')))).toEqual({
+    // They share the tenant's bucket for requests outside its projects.
+    expect(statusesOf(await concurrently(READS - 100, () => guesser.get('/api/v1/projects')))).toEqual({
       200: READS - 100,
     });
-    const responses = await atOnce(200, () => guesser.get(pathOf({ id: crypto.randomUUID() })));
+    const responses = await concurrently(200, () => guesser.get(pathOf({ id: crypto.randomUUID() })));
     expect(statusesOf(responses)).toEqual({ 404: 100, 429: 100 });
     expect((await guesser.get('/api/v1/projects')).status).toBe(429);
     const response = await guesser.get(pathOf(known));
@@ -122,9 +124,11 @@ describe('reads of a project', () => {
 });
 
 describe('writes of a project', () => {
-  test('are counted apart: exactly 200 pass, and a refused one changes nothing', async () => {
+  test('are counted separately: exactly 200 pass, and a refused one changes nothing', async () => {
     const written = await acme.project('Written');
-    const responses = await atOnce(WRITES + 10, (n) => acme.patch(pathOf(written), { name: `Name ${n}` }));
+    const responses = await concurrently(WRITES + 10, (n) =>
+      acme.patch(pathOf(written), { name: `Name ${n}` }),
+    );
     expect(statusesOf(responses)).toEqual({ 200: WRITES, 429: 10 });
     const renamed = () =>
       contentOfD1(stack.devDir).audit_events?.filter(({ project_id }) => project_id === written.id).length;
@@ -146,10 +150,10 @@ describe('writes of a project', () => {
   });
 });
 
-test('writes of a tenant outside its projects are counted, wrong ones too, and a refused one makes nothing', async () => {
+test('writes of a tenant outside its projects are counted, including invalid ones, and a refused one has no effect', async () => {
   const maker = await ownerOf('maker');
   await maker.get('/api/v1/projects');
-  const responses = await atOnce(WRITES + 5, () => maker.post('/api/v1/projects', {}));
+  const responses = await concurrently(WRITES + 5, () => maker.post('/api/v1/projects', {}));
   expect(statusesOf(responses)).toEqual({ 422: WRITES, 429: 5 });
   const before = contentOfD1(stack.devDir);
   expect((await maker.post('/api/v1/projects', { name: 'Refused' })).status).toBe(429);
@@ -171,15 +175,15 @@ test('requests of a user without a tenant are counted for that user', async () =
 
 describe('an address', () => {
   test('gets 60 public responses a minute', async () => {
-    const anybody = new Api(stack.url, null);
-    const responses = await atOnce(PUBLIC + 5, () => anybody.get('/healthz', from('198.51.100.7')));
+    const anonymous = new Api(stack.url, null);
+    const responses = await concurrently(PUBLIC + 5, () => anonymous.get('/healthz', from('198.51.100.7')));
     expect(statusesOf(responses)).toEqual({ 200: PUBLIC, 429: 5 });
-    expect((await anybody.get('/api/v1/openapi.json', from('198.51.100.7'))).status).toBe(429);
-    expect((await anybody.get('/healthz', from('::ffff:198.51.100.7'))).status).toBe(429);
-    // A host behind the same address comes back all the same.
-    const link = await anybody.get(`/agent/v1/link?host_id=${crypto.randomUUID()}`, from('198.51.100.7'));
+    expect((await anonymous.get('/api/v1/openapi.json', from('198.51.100.7'))).status).toBe(429);
+    expect((await anonymous.get('/healthz', from('::ffff:198.51.100.7'))).status).toBe(429);
+    // A host behind the same address can still reconnect.
+    const link = await anonymous.get(`/agent/v1/link?host_id=${crypto.randomUUID()}`, from('198.51.100.7'));
     expect(link.status).toBe(426);
-    const neighbour = await anybody.get('/healthz', from('198.51.100.8'));
+    const neighbour = await anonymous.get('/healthz', from('198.51.100.8'));
     expect([neighbour.status, rateOf(neighbour)]).toMatchObject([
       200,
       { limit: PUBLIC, remaining: PUBLIC - 1 },
@@ -187,18 +191,18 @@ describe('an address', () => {
   });
 
   test('of IPv6 counts as its /64', async () => {
-    const anybody = new Api(stack.url, null);
-    const responses = await atOnce(PUBLIC + 5, (n) =>
-      anybody.get('/healthz', from(`2001:db8:0:7:${n.toString(16)}::1`)),
+    const anonymous = new Api(stack.url, null);
+    const responses = await concurrently(PUBLIC + 5, (n) =>
+      anonymous.get('/healthz', from(`2001:db8:0:7:${n.toString(16)}::1`)),
     );
     expect(statusesOf(responses)).toEqual({ 200: PUBLIC, 429: 5 });
-    expect((await anybody.get('/healthz', from('2001:db8:0:8::1'))).status).toBe(200);
+    expect((await anonymous.get('/healthz', from('2001:db8:0:8::1'))).status).toBe(200);
   });
 
-  test('may fail to authenticate 60 times a minute, and is still let in with what is right', async () => {
+  test('may fail to authenticate 60 times a minute, and valid tokens are still accepted', async () => {
     const there = from('198.51.100.9');
     const forger = new Api(stack.url, 'v4.public.AAAA');
-    const responses = await atOnce(PUBLIC + 5, () => forger.get('/api/v1/projects', there));
+    const responses = await concurrently(PUBLIC + 5, () => forger.get('/api/v1/projects', there));
     expect(statusesOf(responses)).toEqual({ 401: PUBLIC, 429: 5 });
     for (const response of responses.filter(({ status }) => status === 429)) {
       expect(response.body).toMatchObject({ error: 'RATE_LIMITED', retry_after: expect.any(Number) });
@@ -226,7 +230,7 @@ describe('the three headers', () => {
     owner: () => tokenOf({ tenant: 'headers' }),
     viewer: () => tokenOf({ tenant: 'headers', role: 'viewer' }),
     'a user without a tenant': () => tokenOf({ tenant: null }),
-    'whoever is half signed in': () => ownTokens(stack).preAuth(),
+    'a half signed-in user': () => ownTokens(stack).preAuth(),
     'the platform': () => gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET,
   };
 
@@ -256,8 +260,8 @@ describe('the three headers', () => {
     ['nobody', 401, 'POST', '/api/v1/auth/login', WRONG_PASSWORD],
     ['nobody', 401, 'POST', '/api/v1/auth/refresh', '{"refresh_token":"x"}'],
     ['nobody', 401, 'POST', '/api/v1/auth/2fa/setup'],
-    ['whoever is half signed in', 200, 'POST', '/api/v1/auth/2fa/setup'],
-    ['whoever is half signed in', 401, 'GET', '/api/v1/me'],
+    ['a half signed-in user', 200, 'POST', '/api/v1/auth/2fa/setup'],
+    ['a half signed-in user', 401, 'GET', '/api/v1/me'],
     ['owner', 200, 'GET', '/api/v1/me'],
     ['a user without a tenant', 200, 'GET', '/api/v1/me'],
     ['a user without a tenant', 204, 'POST', '/api/v1/auth/logout'],
@@ -285,13 +289,13 @@ describe('the three headers', () => {
 });
 
 describe('a crash of the gateway', () => {
-  test('forgets no failed authentication, and no request of more than a second ago', async () => {
+  test('loses no failed authentication, and no request older than a second', async () => {
     const there = from('198.51.100.11');
     const project = await acme.project('Before the crash');
-    const before = (await atOnce(5, () => acme.get(pathOf(project)))).map(rateOf);
+    const before = (await concurrently(5, () => acme.get(pathOf(project)))).map(rateOf);
     await sleep(1200);
     const forger = new Api(stack.url, 'v4.public.AAAA');
-    await atOnce(10, () => forger.get('/api/v1/projects', there));
+    await concurrently(10, () => forger.get('/api/v1/projects', there));
     await stack.kill('gateway');
     await stack.start('gateway');
     const after = rateOf(await acme.get(pathOf(project)));
@@ -300,8 +304,8 @@ describe('a crash of the gateway', () => {
   });
 });
 
-test('when its window has ended, the project is open again', async () => {
-  // Asked later, it would open the next window.
+test('a project is readable again when its window has ended', async () => {
+  // A later request would open the next window.
   if (secondsUntil(busyUntil) > 2) expect((await acme.get(pathOf(busy))).status).toBe(429);
   await sleep(Math.max(0, secondsUntil(busyUntil) * 1000));
   const response = await acme.get(pathOf(busy));

@@ -31,7 +31,7 @@ afterAll(async () => {
   await stack.stop();
 });
 
-/** The host links up anew, which is when it is reconciled. */
+/** Reconnects the host, which triggers a reconciliation. */
 async function relink(): Promise<void> {
   await stack.kill('agent');
   await eventually(async () => expect(stack.state.pids.agent).not.toBeNull());
@@ -64,7 +64,7 @@ function auditedBranches(event: string): unknown[] {
   return rows.map(({ branch_id }) => branch_id);
 }
 
-/** Makes a branch on the host by hand, of which the gateway has no record (any more). */
+/** Creates a branch on the host with the control tool, without a record in the gateway. */
 async function makeUnrecorded(
   projectId: string,
   database: string,
@@ -94,8 +94,8 @@ async function makeUnrecorded(
   return branchId;
 }
 
-describe('when a host links up', () => {
-  test('a database that a job once made and no record claims is dropped, with its logins', async () => {
+describe('when a host connects', () => {
+  test('a database that a job created and no record claims is dropped, with its logins', async () => {
     const branch = await api.branch(project.id, 'dropped');
     await dropBranch(api, project.id, branch.id);
     const gone = await api.project('Gone');
@@ -109,24 +109,24 @@ describe('when a host links up', () => {
     });
   });
 
-  test('a database that no job ever made is left alone, and the log says what to do', async () => {
-    const branchId = await makeUnrecorded(project.id, `${project.main_branch.database_name}_br_stranger`);
-    const stranger = crypto.randomUUID();
-    await makeUnrecorded(stranger, 'db_stranger_prod_br_unrecorded');
+  test('a database that no job created is left alone, and the log says what to do', async () => {
+    const branchId = await makeUnrecorded(project.id, `${project.main_branch.database_name}_br_unknown`);
+    const unknownProject = crypto.randomUUID();
+    await makeUnrecorded(unknownProject, 'db_unknown_prod_br_unrecorded');
     const before = await databases();
     await relink();
     const log = join(devFolder(stack.devDir).logs, 'gateway.log');
     await eventually(async () => {
-      const said = readFileSync(log, 'utf8')
+      const logged = readFileSync(log, 'utf8')
         .split('\n')
         .filter((line) => line.includes('"reconcile.stranger"'));
-      for (const id of [branchId, stranger]) expect(said.join()).toContain(id);
-      expect(said.join()).toContain('0023-records-that-went-back.md');
+      for (const id of [branchId, unknownProject]) expect(logged.join()).toContain(id);
+      expect(logged.join()).toContain('0023-records-that-went-back.md');
     });
     expect(await databases()).toEqual(before);
-    await stack.agentTool('project', 'drop', '--job-id', crypto.randomUUID(), '--project-id', stranger);
+    await stack.agentTool('project', 'drop', '--job-id', crypto.randomUUID(), '--project-id', unknownProject);
     const identity = ['--project-id', project.id, '--branch-id', branchId];
-    const database = `${project.main_branch.database_name}_br_stranger`;
+    const database = `${project.main_branch.database_name}_br_unknown`;
     await stack.agentTool(
       'branch',
       'drop',
@@ -139,12 +139,12 @@ describe('when a host links up', () => {
     expect(await databases()).toEqual([project.main_branch.database_name]);
   });
 
-  test('a record without a database says failed, once, and leaves its name free', async () => {
-    const [lost, kept] = [await api.branch(project.id, 'lost'), await api.branch(project.id, 'kept')];
+  test('a record without a database becomes failed, is audited once, and frees its name', async () => {
+    const [lost, other] = [await api.branch(project.id, 'lost'), await api.branch(project.id, 'other')];
     await host.query(`drop database "${lost.database_name}" with (force)`);
     await relink();
     await eventually(async () => expect(await recordOf(lost)).toMatchObject({ status: 'failed' }));
-    expect(await recordOf(kept)).toMatchObject({ status: 'active' });
+    expect(await recordOf(other)).toMatchObject({ status: 'active' });
     await relink();
     expect(auditedBranches('branch.lost')).toEqual([lost.id]);
     const again = await eventually(() => api.branch(project.id, 'lost'));
@@ -153,27 +153,27 @@ describe('when a host links up', () => {
     expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
   });
 
-  test('a database that was away for a while is not dropped when it is back', async () => {
-    const away = await api.branch(project.id, 'away');
+  test('a database that was missing for a while is not dropped when it is back', async () => {
+    const missing = await api.branch(project.id, 'missing');
     const rename = (from: string, to: string) =>
       host.query(`alter database "${from}" with connection limit 0`).then(async () => {
         await host.query('select pg_terminate_backend(pid) from pg_stat_activity where datname = $1', [from]);
         await host.query(`alter database "${from}" rename to "${to}"`);
         await host.query(`alter database "${to}" with connection limit -1`);
       });
-    await rename(away.database_name, 'elsewhere');
+    await rename(missing.database_name, 'elsewhere');
     await relink();
-    await eventually(async () => expect(await recordOf(away)).toMatchObject({ status: 'failed' }));
-    await rename('elsewhere', away.database_name);
+    await eventually(async () => expect(await recordOf(missing)).toMatchObject({ status: 'failed' }));
+    await rename('elsewhere', missing.database_name);
     await relink();
-    await eventually(async () => expect(await recordOf(away)).toMatchObject({ status: 'active' }));
-    expect(auditedBranches('branch.found')).toEqual([away.id]);
-    const { database_url } = await api.credentials(project.id, 'away');
+    await eventually(async () => expect(await recordOf(missing)).toMatchObject({ status: 'active' }));
+    expect(auditedBranches('branch.found')).toEqual([missing.id]);
+    const { database_url } = await api.credentials(project.id, 'missing');
     expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
-    await api.delete(`/api/v1/projects/${project.id}/branches/${away.id}`);
+    await api.delete(`/api/v1/projects/${project.id}/branches/${missing.id}`);
   });
 
-  test('rules that the host has forgotten come back', async () => {
+  test('rules that the host has lost are restored', async () => {
     const { direct_url } = await api.credentials(project.id, 'main');
     await host.query('update project set access_revision = 0; delete from network_rule');
     await relink();
@@ -185,7 +185,7 @@ describe('when a host links up', () => {
     expect(Number(rows[0]?.n)).toBeGreaterThan(0);
   });
 
-  test('a password that a login gave itself is set back', async () => {
+  test('a password that a login set itself is reset', async () => {
     const { direct_url } = await api.credentials(project.id, 'main');
     await query(
       direct_url,
@@ -196,7 +196,7 @@ describe('when a host links up', () => {
     await eventually(async () => expect(await query(direct_url, 'select 1 as one')).toEqual([{ one: 1 }]));
   });
 
-  test('nothing of what is right was touched', async () => {
+  test('correct state is not changed', async () => {
     const { body } = await api.get(`/api/v1/projects/${project.id}`);
     expect(body).toMatchObject({ status: 'active', branch_count: 3 });
     expect(await roles(project.id)).toHaveLength(3);

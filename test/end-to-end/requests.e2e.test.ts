@@ -11,19 +11,19 @@ beforeAll(async () => {
   branchesPath = `/api/v1/projects/${project.id}/branches`;
 });
 
-describe('a request that cannot be read', () => {
+describe('an unreadable request', () => {
   test.each([
     ['JSON that does not end', 400, 'BAD_REQUEST', '{"branch_name":'],
     ['no body', 400, 'BAD_REQUEST', ''],
     ['a body over 1 MiB', 413, 'PAYLOAD_TOO_LARGE', `{"branch_name":"${'x'.repeat(1024 * 1024)}"}`],
     ['an unknown field', 422, 'VALIDATION_FAILED', '{"branch_name":"fine","colour":"red"}'],
-  ])('%s → %i, and nothing is made', async (_, status, error, body) => {
+  ])('with %s → %i, and nothing is created', async (_, status, error, body) => {
     expect(await api.call('POST', branchesPath, { body })).toMatchObject({ status, body: { error } });
     const { body: list } = await api.get<{ branches: unknown[] }>(branchesPath);
     expect(list.branches).toHaveLength(1);
   });
 
-  test('an unknown query parameter → 422', async () => {
+  test('with an unknown query parameter → 422', async () => {
     expect(await api.get(`${branchesPath}?colour=red`)).toMatchObject({
       status: 422,
       body: { details: [{ path: 'colour' }] },
@@ -31,8 +31,8 @@ describe('a request that cannot be read', () => {
   });
 });
 
-describe('every response names its request', () => {
-  test('by the name the client gave, if it is well-formed', async () => {
+describe('every response has a request ID', () => {
+  test("from the client's header, if it is well-formed", async () => {
     const named = await api.get('/api/v1/nowhere', { headers: { 'X-Request-Id': 'client-chosen-1' } });
     expect(named.headers.get('x-request-id')).toBe('client-chosen-1');
     expect(named.body.request_id).toBe('client-chosen-1');
@@ -40,7 +40,7 @@ describe('every response names its request', () => {
     expect(renamed.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/);
   });
 
-  test('whoever asks', async () => {
+  test('also without a token', async () => {
     const { headers, body } = await new Api(inject('stack').url, null).get('/api/v1/projects');
     expect(headers.get('x-request-id')).toBe(body.request_id);
   });

@@ -30,7 +30,7 @@ async function whileGatewayIsDown(action: () => void): Promise<void> {
 const ALIVE = [{ alive: 1 }];
 const aliveAt = (url: string) => query(url, 'select 1 as alive');
 
-test('records restored from an old backup cost nobody a database, and newer access than theirs is replaced', async () => {
+test('restoring records from an old backup drops no database, and newer access on the host is replaced', async () => {
   const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
   const records = dirname(file);
   const backup = join(stack.devDir, 'backup');
@@ -49,19 +49,19 @@ test('records restored from an old backup cost nobody a database, and newer acce
     cpSync(backup, records, { recursive: true });
   });
 
-  // What it is told after the restore, the host obeys, though it has obeyed more revisions than are on record.
+  // The host applies access sent after the restore, although it has applied newer revisions than the recorded one.
   const host = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate');
   try {
-    const told = { cidr: '198.51.100.0/24' };
+    const rule = { cidr: '198.51.100.0/24' };
     await eventually(async () => {
       const { rows } = await host.query('select cidr from network_rule where project_id = $1', [project.id]);
       expect(rows.map(({ cidr }) => cidr)).not.toContain('203.0.113.0/24');
     });
-    expect(await api.post(`/api/v1/projects/${project.id}/network-rules`, told)).toMatchObject({
+    expect(await api.post(`/api/v1/projects/${project.id}/network-rules`, rule)).toMatchObject({
       status: 201,
     });
     const { rows } = await host.query('select cidr from network_rule where project_id = $1', [project.id]);
-    expect(rows.map(({ cidr }) => cidr)).toContain(told.cidr);
+    expect(rows.map(({ cidr }) => cidr)).toContain(rule.cidr);
   } finally {
     await host.end();
   }

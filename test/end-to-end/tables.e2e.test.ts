@@ -46,7 +46,7 @@ beforeAll(async () => {
 });
 
 describe('a shop', () => {
-  test('its tables and views', async () => {
+  test('lists its tables and views', async () => {
     const { status, body } = await api.get<TableList>(`${tables()}?schema=public`);
     expect(status).toBe(200);
     expect(body.tables.map(({ name, kind }) => `${name} ${kind}`)).toEqual([
@@ -59,7 +59,7 @@ describe('a shop', () => {
     expect((await api.get<TableList>(`${tables()}?schema=nowhere`)).body).toEqual({ tables: [] });
   });
 
-  test('pages of a table, each row an object', async () => {
+  test('returns pages of a table, each row an object', async () => {
     const first = await page('book');
     expect(first).toMatchObject({
       table: 'book',
@@ -86,7 +86,7 @@ describe('a shop', () => {
     expect((await page('cheap_book', '?limit=1')).columns.map(({ name }) => name)).toEqual(['isbn', 'title']);
   });
 
-  test('a cell is changed, unless it is not what was expected', async () => {
+  test('changes a cell, unless it differs from the expected value', async () => {
     const cell = { primary_key: 'isbn', id: 'isbn-7', column: 'price' };
     const changed = await update('book', { ...cell, value: '12.5', expected: '7.00' });
     expect(changed).toMatchObject({
@@ -106,25 +106,25 @@ describe('a shop', () => {
     ]);
   });
 
-  test("PostgreSQL's refusal is told in its words, and never logged", async () => {
+  test("returns PostgreSQL's message for a refused statement, and never logs it", async () => {
     const negative = await update('book', { primary_key: 'isbn', id: 'isbn-8', column: 'price', value: -1 });
     expect(negative).toMatchObject({ status: 422, body: { error: 'STATEMENT_REFUSED', sqlstate: '23514' } });
     expect(negative.body.message).toMatch(/violates check constraint/);
-    const telltale = 'a telltale of the tenant';
+    const secretValue = 'a secret value of the tenant';
     const refused = await update('book', {
       primary_key: 'isbn',
       id: 'isbn-8',
       column: 'author_id',
-      value: telltale,
+      value: secretValue,
     });
     expect(refused).toMatchObject({ status: 422, body: { sqlstate: '22P02' } });
-    expect(refused.body.message).toContain(telltale);
+    expect(refused.body.message).toContain(secretValue);
     const { logs } = devFolder(inject('stack').devDir);
     for (const name of globSync('{gateway,agent}.log', { cwd: logs }))
-      expect(readFileSync(join(logs, name), 'utf8')).not.toContain(telltale);
+      expect(readFileSync(join(logs, name), 'utf8')).not.toContain(secretValue);
   });
 
-  test('rows are deleted together; what refers to them keeps them all', async () => {
+  test('deletes rows together, or none if one of them is referenced', async () => {
     const sales = { primary_key: 'sale_id' };
     expect(await remove('sale', { ...sales, ids: ['1', 2, '77777', 'isbn'] })).toMatchObject({
       status: 422,
@@ -194,7 +194,7 @@ test.each([
   'Größe 数 🐘',
   '?query=1&x#y',
   '+',
-])('a table named %s', async (name) => {
+])('a table named %s is readable and writable', async (name) => {
   const quoted = `"${name.replaceAll('"', '""')}"`;
   await query(
     ownerUrl,
@@ -213,8 +213,8 @@ test.each([
   expect((await api.get(rowsOf(name))).status).toBe(404);
 });
 
-describe('what is large', () => {
-  test('a cell of 5 MB is cut and listed', async () => {
+describe('large data', () => {
+  test('a cell of 5 MB is truncated and listed', async () => {
     await query(
       ownerUrl,
       `create table picture (id int primary key, name text, data bytea);
@@ -227,7 +227,7 @@ describe('what is large', () => {
     expect(renamed.body).toMatchObject({ row: { name: 'huge' }, truncated: ['data'] });
   });
 
-  test('50 rows of 1,600 columns come in one response', async () => {
+  test('50 rows of 1,600 columns fit into one response', async () => {
     const columns = Array.from(
       { length: 1_599 },
       (_, n) => `a_column_with_a_long_name_${n} int default 1234567890`,
@@ -241,7 +241,7 @@ describe('what is large', () => {
     expect([has_more, truncated]).toEqual([true, []]);
   });
 
-  test('2,000 tables come in one response', async () => {
+  test('2,000 tables fit into one response', async () => {
     await query(
       ownerUrl,
       `create schema many; do $$ begin for n in 1..2000 loop
@@ -254,7 +254,7 @@ describe('what is large', () => {
     expect(body.tables).toHaveLength(2_000);
   });
 
-  test('a value over what a message holds is refused', async () => {
+  test('a value larger than a message is refused', async () => {
     const large = { primary_key: 'id', id: 1, column: 'name', value: '\u0001'.repeat(174_740) };
     expect((await update('picture', large)).status).toBe(422);
     const fits = await update('picture', { ...large, value: 'x'.repeat(1_000_000) });
@@ -262,7 +262,7 @@ describe('what is large', () => {
   });
 });
 
-test('a table that another session has locked: 504, and the lock is not waited for any longer', async () => {
+test('a table that another session has locked gets 504, and the query stops waiting for the lock', async () => {
   await query(ownerUrl, 'create table locked (id int primary key)');
   const holder = await connect(ownerUrl);
   await holder.query('begin; lock table locked in access exclusive mode');
@@ -276,7 +276,7 @@ test('a table that another session has locked: 504, and the lock is not waited f
   expect((await api.get(rowsOf('locked'))).status).toBe(200);
 });
 
-test('bounds and forms', async () => {
+test('values out of bounds are refused', async () => {
   const ids = Array.from({ length: 51 }, (_, n) => n);
   const key = { primary_key: 'author_id' };
   for (const response of await Promise.all([
@@ -313,8 +313,8 @@ test('a viewer reads and changes nothing', async () => {
   });
 });
 
-/** What the service itself would write into its record. */
-function record(change: string, id: string) {
+/** Writes a state into the record, as the service would. */
+function setState(change: string, id: string) {
   const [file = ''] = globSync(join(devFolder(inject('stack').devDir).gatewayState, '**/d1/**/*.sqlite'));
   const d1 = new DatabaseSync(file);
   try {
@@ -325,22 +325,22 @@ function record(change: string, id: string) {
   }
 }
 
-test('rows of a branch that is not active are not shown; those of a blocked project are not changed', async () => {
-  const other = await api.project('Shut');
+test('rows of an inactive branch are not shown; those of a blocked project are not changed', async () => {
+  const other = await api.project('Blocked');
   const path = `/api/v1/projects/${other.id}/branches/main/tables`;
-  record("projects set storage_state = 'write_blocked'", other.id);
+  setState("projects set storage_state = 'write_blocked'", other.id);
   const body = { primary_key: 'id', ids: [1] };
   expect(await api.call('DELETE', `${path}/any/rows`, { body })).toMatchObject({
     status: 409,
     body: { error: 'WRITE_BLOCKED' },
   });
   expect((await api.get(path)).status).toBe(200);
-  record("project_branches set status = 'expired'", other.main_branch.id);
+  setState("project_branches set status = 'expired'", other.main_branch.id);
   for (const of of [path, `${path}/any/rows`])
     expect(await api.get(of)).toMatchObject({ status: 409, body: { error: 'BRANCH_NOT_ACTIVE' } });
 });
 
-test('more at once than a branch has places for are told that the host is busy', async () => {
+test('more concurrent requests than a branch has slots get HOST_BUSY', async () => {
   await query(ownerUrl, 'create view slow as select pg_sleep(1)::text as slept');
   const responses = await Promise.all(Array.from({ length: 12 }, () => api.get(rowsOf('slow'))));
   const busy = responses.filter(({ status }) => status === 503);

@@ -15,7 +15,7 @@ import { type Stack, startStack, UNMEASURED } from '../support/stack/stack.ts';
 import { contentOfD1 } from '../support/tenants.ts';
 
 const TIMES = 25;
-/** It writes what it is asked for into the audit log (spec 4.3), on every call. */
+/** Writes an audit event on every call (specification 4.3). */
 const AUDITED = 'getCredentials';
 const READS = [...USER_OPERATIONS, ...SIGNED_IN_OPERATIONS].filter(({ method }) => method === 'GET');
 const WARM_READS = READS.filter(({ id }) => id !== AUDITED);
@@ -37,10 +37,10 @@ afterAll(async () => {
   await stack?.stop();
 });
 
-/** SQLite's own mark of the file: another one as soon as any other connection has committed a change. */
+/** SQLite's data version, which changes when another connection has committed a change. */
 const version = () => database.prepare('pragma data_version').get()?.data_version;
 
-describe('a read by a user who is known', () => {
+describe('a read by a known user', () => {
   test.each(WARM_READS)('$id writes nothing into D1', async (operation) => {
     const before = version();
     for (let n = 0; n < TIMES; n++) {
@@ -49,7 +49,7 @@ describe('a read by a user who is known', () => {
     expect(version()).toBe(before);
   });
 
-  test('is looked at in at least 200 requests, and a write would be seen', async () => {
+  test('is tested with at least 200 requests, and a write would be detected', async () => {
     expect(WARM_READS.length * TIMES).toBeGreaterThanOrEqual(200);
     const [audited] = READS.filter(({ id }) => id === AUDITED);
     if (!audited) throw new Error(`${AUDITED} is no operation`);
@@ -60,7 +60,7 @@ describe('a read by a user who is known', () => {
     expect(events()).toBe(before.events + 1);
   });
 
-  test('writes nothing with a newer token either, once that was seen', async () => {
+  test('writes nothing with a newer token after its first use', async () => {
     const newer = new Api(stack.url, await stack.token());
     await newer.get('/api/v1/projects');
     const before = version();
