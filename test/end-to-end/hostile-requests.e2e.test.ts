@@ -162,7 +162,7 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
   };
 }
 
-interface StormOptions {
+interface SendOptions {
   /** Replace the headers of the requests. */
   headers?: Record<string, string>;
   /** Called with the number of responses so far. */
@@ -177,7 +177,7 @@ interface StormOptions {
 async function sendRequests(
   phase: Phase,
   permitted: number[],
-  { headers = {}, onResponse = () => {} }: StormOptions = {},
+  { headers = {}, onResponse = () => {} }: SendOptions = {},
 ): Promise<string[]> {
   const client = new RawClient(stack.url);
   const seed = SEED + Object.keys(PHASES).indexOf(phase);

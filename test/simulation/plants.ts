@@ -40,6 +40,6 @@ export const PLANT_NAMES = Object.keys(PLANTS) as PlantName[];
 export function plant(name: PlantName, bundle: string): string {
   const { find, put } = PLANTS[name];
   const parts = bundle.split(find);
-  if (parts.length !== 2) throw new Error(`the agent contains the text of ${name} ${parts.length - 1} times`);
+  if (parts.length !== 2) throw new Error(`the agent has ${parts.length - 1} places for ${name}`);
   return parts.join(put);
 }
