@@ -113,7 +113,7 @@ async function measure(stack: Stack): Promise<Report> {
       times: {
         'The slowest of all clients': stalls,
         'The branch': clones,
-        'Where the time of the call goes': steps,
+        'Steps of the call': steps,
       },
     };
   } finally {

@@ -122,8 +122,8 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       findings: FINDINGS,
       times: {
         'Whole calls': samples,
-        'Where the time of a branch of 1 GB at rest goes': steps.atRest,
-        'Where the time of a branch of 1 GB in use goes': steps.inUse,
+        'Steps of a branch of 1 GB at rest': steps.atRest,
+        'Steps of a branch of 1 GB in use': steps.inUse,
       },
     };
   } finally {

@@ -89,7 +89,7 @@ async function measure(stack: Stack): Promise<Report> {
       goals: [goal('at rest'), goal('in use')],
       findings: FINDINGS,
       counts: { 'Created per second': rates },
-      times: { 'Where the time of a branch goes, at rest': steps },
+      times: { 'Steps of a branch, at rest': steps },
     };
   } finally {
     for (const source of sources) await source.close();
