@@ -1,14 +1,14 @@
-import type { HostLink } from './host-link/host-link.ts';
-import type { ProjectCoordinator } from './projects/coordinator.ts';
-import type { RateLimiter } from './rate-limits/rate-limiter.ts';
-import type { Challenges } from './sign-in/email-codes/challenges.ts';
+import type { HostLinkRpc } from './hosts/host-link-rpc.ts';
+import type { CoordinatorRpc } from './projects/coordinator-rpc.ts';
+import type { RateLimiterRpc } from './rate-limits/rate-limiter-rpc.ts';
+import type { ChallengesRpc } from './sign-in/email-codes/challenges-rpc.ts';
 
-/** Bindings of `wrangler.toml`. Variables and secrets are strings until `readSettings` has checked them. */
+/** Bindings of `wrangler.toml`. Variables and secrets are unchecked until `readSettings` has parsed them. */
 export interface Env {
   DB: D1Database;
-  HOST_LINK: DurableObjectNamespace<HostLink>;
-  PROJECT_COORDINATOR: DurableObjectNamespace<ProjectCoordinator>;
-  RATE_LIMITER: DurableObjectNamespace<RateLimiter>;
-  CHALLENGES: DurableObjectNamespace<Challenges>;
+  HOST_LINK: DurableObjectNamespace<HostLinkRpc>;
+  PROJECT_COORDINATOR: DurableObjectNamespace<CoordinatorRpc>;
+  RATE_LIMITER: DurableObjectNamespace<RateLimiterRpc>;
+  CHALLENGES: DurableObjectNamespace<ChallengesRpc>;
   [variable: string]: unknown;
 }

@@ -1,12 +1,13 @@
 import { FAILURES, type Failure, type FailureCode } from '../shared/failures.ts';
+import type { Result } from '../shared/result.ts';
 
-/** Thrown anywhere below a route; the pipeline renders it as the error envelope. */
+/** Thrown by routes and the pipeline, which renders it as the error envelope. */
 export class ApiError extends Error {
   readonly failure: Failure;
 
   /**
-   * @param fields fields of that error which join the envelope (`limit`, `details` …)
-   * @param reason what really happened, for the log alone
+   * @param fields members that join the error envelope, for instance `limit` or `details`
+   * @param reason the internal cause, for the log only
    */
   constructor(code: FailureCode, fields?: Record<string, unknown>, reason?: string) {
     super(reason ?? FAILURES[code].message);
@@ -14,7 +15,20 @@ export class ApiError extends Error {
     this.failure = fields ? { code, fields } : { code };
   }
 
-  static of({ code, fields }: Failure): ApiError {
-    return new ApiError(code, fields);
+  static of({ code, fields, reason }: Failure): ApiError {
+    return new ApiError(code, fields, reason);
   }
+}
+
+/** The value of a result. @throws ApiError with its failure */
+export function unwrap<T>(result: Result<T, Failure>): T {
+  if (!result.ok) throw ApiError.of(result.failure);
+  return result.value;
+}
+
+/** The first row. @throws ApiError NOT_FOUND */
+export function found<R>(rows: readonly R[]): R {
+  const [row] = rows;
+  if (row === undefined) throw new ApiError('NOT_FOUND');
+  return row;
 }

@@ -1,87 +1,182 @@
+interface FailureDefinition {
+  /** HTTP status. */
+  status: number;
+  /** Public message: what is wrong, then what the client can do about it. */
+  message: string;
+  /** Seconds to wait before the next attempt, if the failure may pass without anybody's action. */
+  retryAfterSeconds?: number;
+}
+
+/** For failures that usually pass within seconds. */
+const SOON = 5;
+/** For failures of a creation that was already retried for 15 minutes. */
+const LATER = 60;
+
 /**
- * Every failure a client of the API can be told: HTTP status and public message.
- * The reason inside goes to the log under the request id; it is never part of the answer.
+ * Every failure that the API can report to a client.
+ * The internal reason is logged under the request ID and is never part of the response.
  */
 export const FAILURES = {
   BAD_REQUEST: { status: 400, message: 'The request body is not valid JSON.' },
   UNAUTHENTICATED: { status: 401, message: 'A valid bearer token is required.' },
   SIGN_IN_FAILED: { status: 400, message: 'The sign-in was not completed. Start it again.' },
   CREDENTIALS_WRONG: { status: 401, message: 'The e-mail address or the password is wrong.' },
-  CODE_WRONG: { status: 401, message: 'The code is wrong, used up or too old.' },
+  CODE_WRONG: { status: 401, message: 'The code is invalid, already used or expired.' },
   REFRESH_TOKEN_WRONG: {
     status: 401,
-    message: 'The refresh token is wrong, used up or too old. Sign in again.',
+    message: 'The refresh token is invalid, already used or expired. Sign in again.',
   },
-  SECOND_FACTOR_REQUIRED: { status: 403, message: 'The second factor can not be passed over.' },
-  SECOND_FACTOR_ENROLLED: { status: 403, message: 'A second factor is enrolled already.' },
-  FORBIDDEN: { status: 403, message: 'Your role or scope does not allow this.' },
-  TENANT_REQUIRED: { status: 403, message: 'The token names no tenant (ctx.tenant_id).' },
-  BRANCH_PROTECTED: { status: 403, message: 'The branch is protected.' },
-  NOT_FOUND: { status: 404, message: 'There is no such thing.' },
-  ROW_NOT_FOUND: { status: 404, message: 'There is no such row.' },
-  BRANCH_EXISTS: { status: 409, message: 'The project already has a branch of that name.' },
-  PROJECT_EXISTS: { status: 409, message: 'A project with that app key and environment already exists.' },
-  PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active.' },
-  RULE_EXISTS: { status: 409, message: 'That network rule already exists.' },
-  HOST_EXISTS: { status: 409, message: 'A host of that name is enrolled already.' },
+  SECOND_FACTOR_REQUIRED: {
+    status: 403,
+    message: 'The second factor cannot be skipped. Complete it to sign in.',
+  },
+  SECOND_FACTOR_ENROLLED: { status: 403, message: 'A second factor is already enrolled.' },
+  FORBIDDEN: { status: 403, message: 'Your role or scope does not allow this operation.' },
+  TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
+  BRANCH_PROTECTED: { status: 403, message: 'The branch is protected and cannot be changed or deleted.' },
+  NOT_FOUND: { status: 404, message: 'Not found.' },
+  ROW_NOT_FOUND: { status: 404, message: 'The row was not found.' },
+  BRANCH_EXISTS: {
+    status: 409,
+    message: 'The project already has a branch with this name. Choose another name.',
+  },
+  PROJECT_EXISTS: {
+    status: 409,
+    message: 'A project with this app key and environment already exists. Choose another app key.',
+  },
+  PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active. Check its status.' },
+  RULE_EXISTS: { status: 409, message: 'The network rule already exists.' },
+  HOST_EXISTS: { status: 409, message: 'A host with this name is already enrolled. Choose another name.' },
   SOURCE_BUSY: {
     status: 409,
     message:
-      'A session of the source branch stayed in a transaction for too long. Try again when it has ended.',
+      'A session on the source branch stayed in a transaction for too long. End the transaction, then try again.',
   },
-  SOURCE_NOT_ACTIVE: { status: 409, message: 'The source branch is not active.' },
-  BRANCH_NOT_ACTIVE: { status: 409, message: 'The branch is not active.' },
+  SOURCE_NOT_ACTIVE: { status: 409, message: 'The source branch is not active. Choose an active branch.' },
+  BRANCH_NOT_ACTIVE: {
+    status: 409,
+    message: 'The branch is not active. Check its status; an expired branch can be extended.',
+  },
   WRITE_BLOCKED: {
     status: 409,
-    message: 'The project has used up its storage quota: only owner logins may write.',
+    message:
+      'The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.',
   },
-  ROW_CHANGED: { status: 409, message: 'The cell holds another value than expected.' },
-  STORAGE_QUOTA_EXCEEDED: { status: 409, message: 'The storage quota of the project would be exceeded.' },
+  ROW_CHANGED: { status: 409, message: 'The cell no longer has the expected value. Read the row again.' },
+  STORAGE_QUOTA_EXCEEDED: {
+    status: 409,
+    message:
+      'The operation would exceed the storage quota of the project. Delete branches or data, or raise the quota.',
+  },
+  DATABASE_NAME_HELD: {
+    status: 409,
+    message:
+      'The database name is still in use on the database host. Try again later, or choose another name.',
+    retryAfterSeconds: LATER,
+  },
   IDEMPOTENCY_IN_FLIGHT: {
     status: 409,
-    message: 'The first request with this Idempotency-Key is still running.',
+    message: 'The first request with this Idempotency-Key is still running. Repeat the request later.',
   },
-  PAYLOAD_TOO_LARGE: { status: 413, message: 'The request body is over 1 MiB.' },
-  VALIDATION_FAILED: { status: 422, message: 'The request has invalid values.' },
-  /** Told in PostgreSQL's own words, beside their `sqlstate`. */
-  STATEMENT_REFUSED: { status: 422, message: 'PostgreSQL refused it.' },
+  PAYLOAD_TOO_LARGE: { status: 413, message: 'The request body is larger than 1 MiB.' },
+  VALIDATION_FAILED: { status: 422, message: 'The request has invalid values. See details.' },
+  /** Sent with PostgreSQL's own message and `sqlstate` in its place. */
+  STATEMENT_REFUSED: { status: 422, message: 'PostgreSQL rejected the statement.' },
   DATABASE_NAME_TOO_LONG: {
     status: 422,
-    message: 'The derived database name would be longer than 63 characters.',
+    message: 'The derived database name would be longer than 63 characters. Choose a shorter name.',
   },
   QUOTA_ABOVE_SELF_SERVICE_CAP: {
     status: 422,
-    message: 'The storage quota is above the cap of the project. Ask the platform to raise it.',
+    message: 'The storage quota is above the cap of the project. Ask the platform operator to raise the cap.',
   },
   IDEMPOTENCY_KEY_REUSED: {
     status: 422,
-    message: 'This Idempotency-Key was used with another request body.',
+    message: 'This Idempotency-Key was already used with another request body. Use a new key.',
   },
-  UPGRADE_REQUIRED: { status: 426, message: 'This path speaks WebSocket only.' },
-  BRANCH_LIMIT_REACHED: { status: 429, message: 'The project has as many branches as it may have.' },
-  RULE_LIMIT_REACHED: { status: 429, message: 'The project has as many network rules as it may have.' },
-  STREAM_LIMIT_REACHED: { status: 429, message: 'The project has as many open streams as it may have.' },
+  UPGRADE_REQUIRED: { status: 426, message: 'This path accepts WebSocket connections only.' },
+  BRANCH_LIMIT_REACHED: {
+    status: 429,
+    message: 'The project has reached its branch limit. Delete a branch first.',
+  },
+  RULE_LIMIT_REACHED: {
+    status: 429,
+    message: 'The project has reached its network rule limit. Delete a rule first.',
+  },
+  STREAM_LIMIT_REACHED: {
+    status: 429,
+    message: 'The project has reached its limit of open streams. Close a stream first.',
+  },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },
-  INTERNAL: { status: 500, message: 'Something went wrong on our side. The request id tells us what.' },
-  LIMITER_UNAVAILABLE: { status: 503, message: "The gateway can't count requests at the moment." },
-  IDP_UNAVAILABLE: { status: 503, message: "The identity provider can't be reached at the moment." },
-  MAIL_UNAVAILABLE: { status: 503, message: 'This gateway is not set up to send mail.' },
+  INTERNAL: { status: 500, message: 'Internal error. Quote the request ID when you report it.' },
+  LIMITER_UNAVAILABLE: {
+    status: 503,
+    message: 'The rate limiter is currently unavailable. Try again shortly.',
+    retryAfterSeconds: SOON,
+  },
+  IDP_UNAVAILABLE: {
+    status: 503,
+    message: 'The identity provider is currently unavailable. Try again shortly.',
+    retryAfterSeconds: SOON,
+  },
+  MAIL_UNAVAILABLE: {
+    status: 503,
+    message: 'This gateway is not configured to send e-mail. Use another way to sign in.',
+  },
   HOST_BUSY: {
     status: 503,
-    message: 'The database host has too much of this to do at the moment. Try again.',
+    message: 'The database host is busy. Try again shortly.',
+    retryAfterSeconds: SOON,
   },
-  HOST_UNAVAILABLE: { status: 503, message: 'The database host is not connected at the moment.' },
-  KEYS_UNAVAILABLE: { status: 503, message: "The identity provider's keys can't be had at the moment." },
-  HOST_TIMEOUT: { status: 504, message: 'The database host did not answer in time.' },
-} as const satisfies Record<string, { status: number; message: string }>;
+  HOST_FULL: {
+    status: 503,
+    message: 'The disk of the database host is full. Delete data, or contact the platform operator.',
+  },
+  HOST_UNAVAILABLE: {
+    status: 503,
+    message: 'The database host is currently not connected. Try again shortly.',
+    retryAfterSeconds: SOON,
+  },
+  DATABASE_SERVER_UNAVAILABLE: {
+    status: 503,
+    message:
+      'PostgreSQL or its connection pooler is currently unavailable on the database host. Try again shortly.',
+    retryAfterSeconds: SOON,
+  },
+  RULES_NOT_APPLIED: {
+    status: 503,
+    message: 'The database host could not apply the access rules. Try again later.',
+    retryAfterSeconds: LATER,
+  },
+  PROOF_FAILED: {
+    status: 503,
+    message: 'The new database did not accept a test login. Try again later.',
+    retryAfterSeconds: LATER,
+  },
+  KEYS_UNAVAILABLE: {
+    status: 503,
+    message: "The identity provider's keys are currently unavailable. Try again shortly.",
+    retryAfterSeconds: SOON,
+  },
+  HOST_TIMEOUT: {
+    status: 504,
+    message:
+      'The database host did not respond in time. Check whether the operation took effect, then try again.',
+    retryAfterSeconds: SOON,
+  },
+} as const satisfies Record<string, FailureDefinition>;
 
 export type FailureCode = keyof typeof FAILURES;
 
-/**
- * A failure as it travels between the objects of the edge: its code, and the fields of that error
- * (`limit`, `details` …) that join the envelope. Plain data, because classes do not survive an RPC.
- */
+/** Seconds for `Retry-After`; null if waiting does not help, or if the failure itself says how long to wait. */
+export const retryAfterOf = (code: FailureCode): number | null =>
+  (FAILURES[code] as FailureDefinition).retryAfterSeconds ?? null;
+
+/** A failure as plain data, as it crosses a Durable Object or the link of a host. */
 export interface Failure {
   code: FailureCode;
+  /** Members that join the error envelope, for instance `limit` or `details`. */
   fields?: Record<string, unknown>;
+  /** The internal cause, for the log only. */
+  reason?: string;
 }

@@ -2,7 +2,7 @@ import { and, eq, type SQL, sql } from 'drizzle-orm';
 import type { Database } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 
-/** A change of the access comes with a new revision, so that the host can tell old from new. */
+/** Gives a change of the access a new revision, so that the host can distinguish old from new. */
 export const nextAccessRevision = (db: Database, projectId: string, condition: SQL) =>
   db
     .update(projects)
@@ -10,13 +10,13 @@ export const nextAccessRevision = (db: Database, projectId: string, condition: S
     .where(and(eq(projects.id, projectId), condition));
 
 /**
- * For a branch that goes: whatever is on its way to the host with the branch's rules in it gets a newer revision behind
- * it, without them. One that was confirmed needs none: what comes with it again changes no rules.
+ * For a branch that is removed: if a revision with the branch's rules is still on its way to the host, a newer revision
+ * without them follows it. A confirmed revision needs none, because sending it again changes no rules.
  */
 export const withdrawAccess = (db: Database, projectId: string, condition: SQL) =>
   nextAccessRevision(db, projectId, sql`access_applied < access_revision and ${condition}`);
 
-/** Notes that both ports obey this revision. */
+/** Records that this revision is in effect on both ports. */
 export const confirmAccess = (db: Database, projectId: string, revision: number) =>
   db
     .update(projects)

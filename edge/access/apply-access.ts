@@ -10,12 +10,12 @@ import { confirmAccess } from './access-revision.ts';
 import type { NetworkRuleRow } from './network-rule-resource.ts';
 
 /**
- * Who may come into one project's databases, and what they may do there, with its revision: as the host takes it.
- * Rules, expiry, write block and new passwords are all told this way.
+ * The access to one project's databases with its revision, as the host receives it: network rules, expired branches,
+ * write block and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 
-/** What `accessOf` needs, in its order. */
+/** The queries whose results `accessOf` takes, in the order of its parameters. */
 export const accessReads = (db: Database, projectId: string) =>
   [
     db.select().from(projects).where(eq(projects.id, projectId)),
@@ -53,7 +53,7 @@ export async function accessOf(
   };
 }
 
-/** Makes both ports and open sessions obey the access as it is wanted now. @throws HostCallError */
+/** Applies the current access to both ports and to open sessions. @throws HostCallError */
 export async function sendAccess(
   db: Database,
   keys: readonly SecretKey[],

@@ -1,6 +1,7 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
@@ -10,19 +11,19 @@ import { nextAccessRevision } from './access-revision.ts';
 import { hasRoom, ruleStatements } from './insert-rule.ts';
 import { type NetworkRuleRow, toNetworkRuleResponse } from './network-rule-resource.ts';
 
-/** @param applied both ports are known to obey it */
+/** @param applied the rule is known to be in effect on both ports */
 export const ruleResponse = (rule: NetworkRuleRow, applied: boolean) => ({
   status: 201,
   body: toNetworkRuleResponse(rule, applied),
 });
 
-/** Records a new rule, with the answer for whoever asks for it again. @returns why not, or null */
+/** Stores a new rule, and the response for a repeated request with the same key. */
 export async function insertRule(
   db: Database,
   rule: NetworkRuleRow,
   actor: Actor,
   keyUse: KeyUse | null,
-): Promise<Failure | null> {
+): Promise<Result<null, Failure>> {
   const projectActive = sql`exists (select 1 from ${projects} where id = ${rule.projectId}
     and status = 'active' and tenant_id = ${rule.tenantId})`;
   const branchThere = rule.branchId
@@ -43,8 +44,8 @@ export async function insertRule(
   const allowed = sql`${projectActive} and ${branchThere} and ${room}`;
   const recorded = sql`exists (select 1 from ${networkRules} where id = ${rule.id})`;
   try {
-    const answers = await inOneBatch(db, [
-      // First, so that of two requests with one key the later is told of the key, not of the other's rule.
+    const results = await inOneBatch(db, [
+      // First, so that of two requests with one key the later fails because of the key, not of the other's rule.
       ...insertKey(db, keyUse, rule.id, allowed, rule.createdAt, ruleResponse(rule, false)),
       ...ruleStatements(db, rule, allowed),
       insertIf(db, auditEvents, event, recorded),
@@ -56,33 +57,33 @@ export async function insertRule(
         })
         .from(sql`(select 1)`),
     ]);
-    const [found] = answers.at(-1) as { active: number; recorded: number; room: number }[];
-    if (found?.recorded) return null;
-    if (!found?.active) return { code: 'PROJECT_NOT_ACTIVE' };
-    if (found.room) return { code: 'NOT_FOUND' };
-    return { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
+    const [found] = results.at(-1) as { active: number; recorded: number; room: number }[];
+    if (found?.recorded) return ok(null);
+    if (!found?.active) return fail({ code: 'PROJECT_NOT_ACTIVE' });
+    if (found.room) return fail({ code: 'NOT_FOUND' });
+    return fail({ code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } });
   } catch (error) {
     const conflict = uniqueConflict(error);
     if (!conflict) throw error;
-    return { code: conflict.startsWith('idempotency_keys') ? 'IDEMPOTENCY_IN_FLIGHT' : 'RULE_EXISTS' };
+    return fail({ code: conflict.startsWith('idempotency_keys') ? 'IDEMPOTENCY_IN_FLIGHT' : 'RULE_EXISTS' });
   }
 }
 
-/** Records that a rule is gone. @returns why not, or null */
+/** Deletes a rule from the records. */
 export async function deleteRule(
   db: Database,
   projectId: string,
   ruleId: string,
   actor: Actor,
   now: Date,
-): Promise<Failure | null> {
+): Promise<Result<null, Failure>> {
   const theRule = and(
     eq(networkRules.id, ruleId),
     eq(networkRules.projectId, projectId),
     eq(networkRules.tenantId, actor.tenantId),
   );
   const [rule] = await db.select().from(networkRules).where(theRule);
-  if (!rule) return { code: 'NOT_FOUND' };
+  if (!rule) return fail({ code: 'NOT_FOUND' });
   const event = auditEvent(
     'network_rule.deleted',
     actor,
@@ -94,10 +95,10 @@ export async function deleteRule(
     now,
   );
   const stillThere = sql`exists (select 1 from ${networkRules} where ${theRule})`;
-  const answers = await inOneBatch(db, [
+  const results = await inOneBatch(db, [
     insertIf(db, auditEvents, event, stillThere),
     nextAccessRevision(db, projectId, stillThere),
     db.delete(networkRules).where(theRule),
   ]);
-  return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
+  return changesOf(results.at(-1)) === 1 ? ok(null) : fail({ code: 'NOT_FOUND' });
 }

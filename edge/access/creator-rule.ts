@@ -2,8 +2,8 @@ import { CLOUDFLARE_WORKERS_ADDRESS, readCidr } from '../../shared/cidr.ts';
 import type { NetworkRuleRow } from './network-rule-resource.ts';
 
 /**
- * The network of the address a branch was created from (spec 4.3, step 5), as Cloudflare tells it; null when
- * it tells none, or when the call comes from a Worker, whose address is everybody's.
+ * The network of the address that a branch was created from (specification 4.3, step 5), as Cloudflare reports it; null
+ * if it reports none, or if the request comes from a Worker, whose address is shared by all Workers.
  */
 export function creatorNetwork(connectingIp: string | null): string | null {
   if (!connectingIp || connectingIp === CLOUDFLARE_WORKERS_ADDRESS) return null;
@@ -11,7 +11,7 @@ export function creatorNetwork(connectingIp: string | null): string | null {
   return reading.ok ? reading.cidr : null;
 }
 
-/** The rule that lets the creator connect at once. It comes with the reservation of the branch. */
+/** The rule with which the creator can connect immediately. It is part of the branch's reservation. */
 export const creatorRule = (
   project: { id: string; tenantId: string },
   branch: { id: string; createdBy: string },

@@ -3,7 +3,7 @@ import { networkRules } from '../database/schema.ts';
 
 export type NetworkRuleRow = typeof networkRules.$inferSelect;
 
-/** `applied`: both ports are known to obey it. */
+/** `applied`: the rule is known to be in effect on both ports. */
 export const NetworkRule = z
   .strictObject({
     id: z.uuid(),

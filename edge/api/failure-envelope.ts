@@ -1,19 +1,16 @@
 import type { ErrorHandler } from 'hono';
 import { HTTPException } from 'hono/http-exception';
-import { FAILURES, type Failure } from '../../shared/failures.ts';
+import { FAILURES, type Failure, retryAfterOf } from '../../shared/failures.ts';
 import type { AppContext, AppEnv } from '../app-env.ts';
 import { withoutValues } from '../database/query-error.ts';
 import { ApiError } from '../errors.ts';
-
-/** `Retry-After` of 503 responses. */
-const RETRY_AFTER_SECONDS = 5;
 
 /** Renders the error envelope. The underlying cause goes only to the log, under the request id. */
 export function renderFailure(c: AppContext, { code, fields }: Failure): Response {
   const { status, message } = FAILURES[code];
   if (status === 401) c.header('WWW-Authenticate', 'Bearer error="invalid_token"');
-  if (status === 503) c.header('Retry-After', String(RETRY_AFTER_SECONDS));
-  if (code === 'RATE_LIMITED') c.header('Retry-After', String(fields?.retry_after));
+  const retryAfter = code === 'RATE_LIMITED' ? fields?.retry_after : retryAfterOf(code);
+  if (retryAfter !== null) c.header('Retry-After', String(retryAfter));
   return c.json({ error: code, message, request_id: c.var.requestId, ...fields }, status);
 }
 

@@ -1,6 +1,6 @@
 import type { OpenAPIHono } from '@hono/zod-openapi';
 import { z } from 'zod';
-import { FAILURES, type FailureCode } from '../../shared/failures.ts';
+import { FAILURES, type FailureCode, retryAfterOf } from '../../shared/failures.ts';
 import type { AppEnv } from '../app-env.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
@@ -79,7 +79,14 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   NOT_FOUND: OF_A_JOB,
   SOURCE_BUSY: OF_A_JOB,
   SOURCE_NOT_ACTIVE: OF_A_JOB,
+  DATABASE_NAME_HELD: OF_A_JOB,
+  INTERNAL: OF_A_JOB,
+  HOST_BUSY: OF_A_JOB,
+  HOST_FULL: OF_A_JOB,
   HOST_UNAVAILABLE: OF_A_JOB,
+  DATABASE_SERVER_UNAVAILABLE: OF_A_JOB,
+  RULES_NOT_APPLIED: OF_A_JOB,
+  PROOF_FAILED: OF_A_JOB,
   HOST_TIMEOUT: OF_A_JOB,
   IDEMPOTENCY_IN_FLIGHT: {
     shape: { job_id: z.uuid().optional().meta({ description: 'The job that the first request started.' }) },
@@ -91,7 +98,6 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
 const HEADERS_OF_STATUS: Partial<Record<number, HeaderName[]>> = {
   401: ['WWW-Authenticate'],
   429: ['Retry-After'],
-  503: ['Retry-After'],
 };
 
 /** The error envelope: code, message, request id and the fields of that error. */
@@ -104,6 +110,12 @@ function envelopeOf(code: FailureCode) {
     .meta({ description: message, example: { error: code, message, request_id, ...example } });
 }
 
+const headersOf = (codes: FailureCode[], status: number): HeaderName[] => {
+  const ofStatus = HEADERS_OF_STATUS[status] ?? [];
+  const isRetryable = codes.some((code) => retryAfterOf(code) !== null);
+  return isRetryable && !ofStatus.includes('Retry-After') ? [...ofStatus, 'Retry-After'] : ofStatus;
+};
+
 const RESPONSES = '#/components/responses/';
 const SEPARATOR = '.';
 
@@ -113,7 +125,7 @@ function responseOf([code, ...others]: [FailureCode, ...FailureCode[]]) {
   const envelopes = codes.map((name) => ({ $ref: `#/components/schemas/${name}` }));
   return {
     description: codes.map((name) => `\`${name}\`: ${FAILURES[name].message}`).join(' '),
-    headers: responseHeaders(...(HEADERS_OF_STATUS[FAILURES[code].status] ?? [])),
+    headers: responseHeaders(...headersOf(codes, FAILURES[code].status)),
     content: {
       'application/json': { schema: others.length > 0 ? { anyOf: envelopes } : { ...envelopes[0] } },
     },

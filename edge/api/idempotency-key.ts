@@ -1,29 +1,30 @@
 import { and, eq, gt, lte, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
-import type { AppContext } from '../app-env.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { idempotencyKeys } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import { sha256 } from '../sha256.ts';
 
-/** How long the answer to a request with an `Idempotency-Key` is kept. */
-const KEPT_MS = 24 * 3_600_000;
+/** How long the response to a request with an `Idempotency-Key` is stored. */
+const STORED_MS = 24 * 3_600_000;
 
-/** Visible ASCII, as the header's draft wants of a key; long enough for any UUID or hash. */
+/** Visible ASCII, as draft-ietf-httpapi-idempotency-key-header requires; long enough for any UUID or hash. */
 const Key = z
   .string()
   .regex(/^[\x21-\x7e]{1,255}$/, 'must be 1 to 255 visible ASCII characters')
   .meta({
-    description: 'The same key within 24 hours gets the first answer again and makes nothing twice.',
+    description:
+      'A repeated request with the same key within 24 hours gets the first response and creates nothing.',
     example: '6f0d9f7e-6c1b-4d0a-8b0c-0d3f0c9f4e11',
   });
 
 export const IdempotencyHeader = z.object({ 'idempotency-key': Key.optional() });
 
-/** What can go wrong with a key. */
+/** The failures that a key can cause. */
 export const KEY_FAILURES = ['IDEMPOTENCY_KEY_REUSED', 'IDEMPOTENCY_IN_FLIGHT'] as const;
 
-/** One use of an `Idempotency-Key`: known per tenant, user and full path. */
+/** One use of an `Idempotency-Key`, identified by tenant, user and full path. */
 export interface KeyUse {
   tenantId: string;
   userId: string;
@@ -33,17 +34,17 @@ export interface KeyUse {
   bodyHash: string;
 }
 
-/** The answer a key's first request got. */
-interface Answer {
+/** The response to a key's first request. */
+export interface StoredResponse {
   status: number;
   body: Record<string, unknown>;
 }
 
 /**
- * Keeps the key, when `condition` holds, and forgets those that are too old. It joins the batch that records
- * what the request makes, so that a key is taken exactly when something comes of it.
- * @param subjectId the job that will have the answer, or what was made
- * @param answer when it is known already; else the end of the job brings it
+ * Stores the key if `condition` is true, and deletes expired keys. The statements join the batch that records the
+ * subject of the request, so a key is used up exactly if the request has an effect.
+ * @param subjectId the job that will have the response, or what was made
+ * @param response if it is already known; otherwise the end of the job stores it
  */
 export const insertKey = (
   db: Database,
@@ -51,7 +52,7 @@ export const insertKey = (
   subjectId: string,
   condition: SQL,
   now: Date,
-  answer?: Answer,
+  response?: StoredResponse,
 ): Statement[] =>
   use === null
     ? []
@@ -60,27 +61,25 @@ export const insertKey = (
         insertIf(
           db,
           idempotencyKeys,
-          { ...use, ...answer, jobId: subjectId, expiresAt: new Date(now.getTime() + KEPT_MS) },
+          { ...use, ...response, jobId: subjectId, expiresAt: new Date(now.getTime() + STORED_MS) },
           condition,
         ),
       ];
 
-/** Keeps the answer for whoever comes again with the key that `subjectId` was made under. */
-export const storeResponse = (db: Database, subjectId: string, answer: Answer) =>
-  db.update(idempotencyKeys).set(answer).where(eq(idempotencyKeys.jobId, subjectId));
+/** Stores the response for repeated requests with the key of `subjectId`. */
+export const storeResponse = (db: Database, subjectId: string, response: StoredResponse) =>
+  db.update(idempotencyKeys).set(response).where(eq(idempotencyKeys.jobId, subjectId));
 
-/** The use this request makes of `key`; null when it has none. */
-export async function keyUseOf(
-  c: AppContext,
+/** The use that a request makes of `key`; null without a key. @param body validated */
+export const keyUseOf = async (
+  { tenantId, userId }: { tenantId: string; userId: string },
+  path: string,
   key: string | undefined,
   body: unknown,
-): Promise<KeyUse | null> {
-  if (key === undefined) return null;
-  const { tenantId, userId } = c.var.principal;
-  return { tenantId, userId, path: c.req.path, key, bodyHash: await sha256(JSON.stringify(body)) };
-}
+): Promise<KeyUse | null> =>
+  key === undefined ? null : { tenantId, userId, path, key, bodyHash: await sha256(JSON.stringify(body)) };
 
-/** What is on record of the key; reads side by side with whatever else a request reads. */
+/** The recorded uses of the key. The query can join the batch of whatever else a request reads. */
 export const recordedUses = (db: Database, use: KeyUse | null, now: Date) =>
   db
     .select()
@@ -98,17 +97,16 @@ export const recordedUses = (db: Database, use: KeyUse | null, now: Date) =>
     );
 
 /**
- * The answer the key's first request got, to be given again; null when this is the first.
- * @throws ApiError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT
+ * The response to the key's first request; null if this is the first.
+ * @returns or IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT
  */
-export function replay<Made>(
-  c: AppContext,
+export function recordedResponse(
   [recorded]: readonly (typeof idempotencyKeys.$inferSelect)[],
   use: KeyUse | null,
-) {
-  if (!recorded) return null;
-  if (recorded.bodyHash !== use?.bodyHash) throw new ApiError('IDEMPOTENCY_KEY_REUSED');
-  if (recorded.status === null) throw new ApiError('IDEMPOTENCY_IN_FLIGHT', { job_id: recorded.jobId });
-  c.header('Idempotency-Replayed', 'true');
-  return c.json(recorded.body as Made, 201);
+): Result<StoredResponse | null, Failure> {
+  if (!recorded) return ok(null);
+  const { bodyHash, status, body, jobId } = recorded;
+  if (bodyHash !== use?.bodyHash) return fail({ code: 'IDEMPOTENCY_KEY_REUSED' });
+  if (status === null) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT', fields: { job_id: jobId } });
+  return ok({ status, body: body ?? {} });
 }

@@ -3,13 +3,13 @@ import { z } from 'zod';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
 
-/** The project's branches as clients see them: a deleted one is kept for audit alone. */
+/** The project's branches that clients can see: deleted ones stay for the audit log only. */
 export const branchesOf = (projectId: string): SQL | undefined =>
   and(eq(projectBranches.projectId, projectId), ne(projectBranches.status, 'deleted'));
 
 /**
- * The branch that `:branch_ref` names, by id or by name (spec 4.3); no row when it is deleted.
- * A name can be held by failed records beside the living one: the living one is meant.
+ * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted.
+ * Failed branches can have the same name as a working one, which then comes first.
  */
 export function referencedBranch(db: Database, projectId: string, reference: string) {
   const byId = z.uuid().safeParse(reference).success;

@@ -6,9 +6,9 @@ import type { projectBranches } from '../database/schema.ts';
 export type BranchRow = typeof projectBranches.$inferSelect;
 
 const Id = z.uuid();
-const Moment = z.iso.datetime();
+const Timestamp = z.iso.datetime();
 
-/** A branch as the create response shows it (spec 2.2 without `deleted_at` and `updated_at`). */
+/** A branch as the create response shows it (specification 2.2 without `deleted_at` and `updated_at`). */
 export const CreatedBranch = z
   .strictObject({
     id: Id,
@@ -19,18 +19,18 @@ export const CreatedBranch = z
     source_database: z.string().meta({ example: 'db_web_shop_prod' }),
     status: z.enum(BRANCH_STATUSES).meta({ example: 'active' }),
     lifespan: z.enum(LIFESPANS),
-    expires_at: Moment.nullable(),
+    expires_at: Timestamp.nullable(),
     ttl_seconds: z.int().nullable().meta({ example: 604_800 }),
     is_default: z.boolean().meta({ example: false }),
     protected: z.boolean().meta({ example: false }),
     created_by: Id,
     tenant_id: z.string().meta({ example: 'acme' }),
-    created_at: Moment,
+    created_at: Timestamp,
   })
   .meta({ id: 'CreatedBranch' });
 
-/** A branch in lists, look-ups and changes: every field of spec 2.2 but `deleted_at`. */
-export const Branch = CreatedBranch.extend({ updated_at: Moment }).meta({ id: 'Branch' });
+/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`. */
+export const Branch = CreatedBranch.extend({ updated_at: Timestamp }).meta({ id: 'Branch' });
 
 export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof CreatedBranch> => ({
   id: row.id,

@@ -3,15 +3,15 @@ import { BRANCH_TRANSITIONS, type BranchEvent, statusesAllowing } from '../../sh
 import type { Database, Statement } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
 
-/** Those of the branches in whose status the event is possible. */
+/** The branches whose status allows the event. */
 export const whereAllowed = (event: BranchEvent, branches: SQL | undefined) =>
   and(branches, inArray(projectBranches.status, statusesAllowing(event)));
 
-/** Whether there is such a branch: the condition of what joins the event in one batch, ahead of it. */
+/** Whether such a branch exists: the condition for statements that precede the event in one batch. */
 export const isAllowed = (event: BranchEvent, branches: SQL | undefined): SQL =>
   sql`exists (select 1 from ${projectBranches} where ${whereAllowed(event, branches)})`;
 
-/** The event happens to those of the branches that allow it. */
+/** Applies the event to the branches whose status allows it. */
 export const transition = (
   db: Database,
   event: BranchEvent,

@@ -1,32 +1,26 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
-import { expiryOf, LIFESPAN_SECONDS, type Lifespan } from '../../shared/branch/lifespan.ts';
+import { expiryOf, LIFESPAN_SECONDS } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
-import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
+import type { LifespanChange } from '../projects/coordinator-rpc.ts';
 import type { BranchRow } from './branch-resource.ts';
 import { isAllowed, whereAllowed } from './branch-transition.ts';
 
-export interface LifespanChange {
-  branch: BranchRow;
-  lifespan: Lifespan;
-  hostId: string;
-  actor: Actor;
-}
-
 /**
- * Lets the branch live for `lifespan` from now on and records it, in one batch. An expired one is opened again:
- * that changes the access.
+ * Sets the lifespan, counted from now, and records the change, in one batch. An expired branch becomes active again,
+ * which changes the access.
  */
 export async function storeLifespan(
   db: Database,
   { branch, lifespan, actor }: LifespanChange,
   now: Date,
-): Promise<{ branch: BranchRow } | { failure: Failure }> {
-  if (branch.protected) return { failure: { code: 'BRANCH_PROTECTED' } };
+): Promise<Result<BranchRow, Failure>> {
+  if (branch.protected) return fail({ code: 'BRANCH_PROTECTED' });
   const { id: branchId, projectId } = branch;
   const change = {
     lifespan,
@@ -39,11 +33,11 @@ export async function storeLifespan(
   const expired = sql`exists (select 1 from ${projectBranches} where ${and(thisBranch, eq(projectBranches.status, 'expired'))})`;
   const about = { projectId, branchId, metadata: { from: branch.lifespan, to: lifespan } };
   const event = auditEvent('branch.lifespan.changed', actor, about, now);
-  const answers = await inOneBatch(db, [
+  const results = await inOneBatch(db, [
     insertIf(db, auditEvents, event, isAllowed('extend', thisBranch)),
     nextAccessRevision(db, projectId, expired),
     db.update(projectBranches).set(change).where(whereAllowed('extend', thisBranch)),
   ]);
-  if (changesOf(answers.at(-1)) === 0) return { failure: { code: 'BRANCH_NOT_ACTIVE' } };
-  return { branch: { ...branch, ...change } };
+  if (changesOf(results.at(-1)) === 0) return fail({ code: 'BRANCH_NOT_ACTIVE' });
+  return ok({ ...branch, ...change });
 }

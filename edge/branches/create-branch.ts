@@ -18,12 +18,12 @@ import type { ProjectRow } from '../projects/project-resource.ts';
 import { type BranchRow, toCreatedBranchResponse } from './branch-resource.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
-/** How long a clone waits for sessions of the source that are in a transaction; then `SOURCE_BUSY`. */
+/** How long a clone waits for transactions of the source branch to end before it fails with `SOURCE_BUSY`. */
 const BUSY_WAIT_MS = 3000;
 
 type SealedRow = typeof branchCredentials.$inferSelect;
 
-/** What the steps of a creation need to know, read anew at each attempt. */
+/** The subject of a creation, read again at each attempt. */
 export interface Creation {
   project: ProjectRow;
   branch: BranchRow;
@@ -31,7 +31,7 @@ export interface Creation {
   access: Access;
 }
 
-/** The branch as the host knows it. */
+/** The parameters that identify the branch on the host. */
 const identity = ({ job }: SagaContext, { project, branch }: Creation) => ({
   job_id: job.id,
   project_id: project.id,
@@ -83,8 +83,8 @@ const prove = async (context: SagaContext, creation: Creation) =>
   });
 
 /**
- * Steps that make a branch's database, `main` or any other. The host makes logins, rules and pooler entry
- * while it clones: neither needs the other, and the pooler's reload takes half as long as the clone.
+ * The steps that create the database of any branch, `main` included. The host prepares logins, rules and the pooler
+ * entry in parallel with the clone, because the pooler's reload takes half as long as the clone.
  */
 export const CREATION_STEPS = [
   [
@@ -95,7 +95,7 @@ export const CREATION_STEPS = [
   [{ name: 'prove', run: prove }],
 ] as const;
 
-/** What makes a proved branch active: audit and status, only if no deletion has overtaken the creation. */
+/** Makes a proved branch active and audits it, unless the branch was deleted meanwhile. */
 export function activation(
   { db, job }: SagaContext,
   { project, branch, access }: Creation,
@@ -121,7 +121,8 @@ export function activation(
     .where(eq(projects.id, project.id));
   return [
     insertIf(db, auditEvents, event, isAllowed('proved', thisBranch)),
-    // Its user may have moved since the job was loaded, and the event goes where the project is (spec 5.9).
+    // The user may have moved to another tenant since the job was loaded; the event belongs to the project's tenant
+    // (specification 5.9).
     db
       .update(auditEvents)
       .set({ tenantId: sql`${ofProject}` })
@@ -131,11 +132,11 @@ export function activation(
   ];
 }
 
-/** Holds after `activation`, unless a deletion came first. */
+/** True after `activation`, unless the branch was deleted before. */
 export const isActive = ({ branch }: Creation) =>
   sql`exists (select 1 from ${projectBranches} where id = ${branch.id} and status = 'active')`;
 
-/** Spec 4.3, "Branch creation, in order"; `docs/architecture.md` tells why the order here differs. */
+/** Specification 4.3, "Branch creation, in order"; `docs/architecture.md` explains why the order here differs. */
 export const createBranchJob = saga<Creation>({
   steps: CREATION_STEPS,
   load: loadCreation,

@@ -1,17 +1,20 @@
 import { and, eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
-import { type JobRow, saga } from '../jobs/saga.ts';
+import type { JobRow } from '../jobs/job-store.ts';
+import { saga } from '../jobs/saga.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
-/**
- * Marks the branch deleted and opens the job that drops its database, in one batch.
- * @returns why not, or null when it is recorded
- */
-export async function markBranchDeleted(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
+/** Marks the branch as deleted and opens the job that drops its database, in one batch. */
+export async function markBranchDeleted(
+  db: Database,
+  job: JobRow,
+  now: Date,
+): Promise<Result<JobRow, Failure>> {
   const branchId = job.branchId ?? '';
   const thisBranch = and(
     eq(projectBranches.id, branchId),
@@ -19,8 +22,8 @@ export async function markBranchDeleted(db: Database, job: JobRow, now: Date): P
     eq(projectBranches.tenantId, job.tenantId),
   );
   const [branch] = await db.select().from(projectBranches).where(whereAllowed('delete', thisBranch));
-  if (!branch) return { code: 'NOT_FOUND' };
-  if (branch.protected || branch.isDefault) return { code: 'BRANCH_PROTECTED' };
+  if (!branch) return fail({ code: 'NOT_FOUND' });
+  if (branch.protected || branch.isDefault) return fail({ code: 'BRANCH_PROTECTED' });
 
   const stillThere = isAllowed('delete', thisBranch);
   const event = auditEvent(
@@ -34,7 +37,7 @@ export async function markBranchDeleted(db: Database, job: JobRow, now: Date): P
     },
     now,
   );
-  const answers = await inOneBatch(db, [
+  const results = await inOneBatch(db, [
     insertIf(db, auditEvents, event, stillThere),
     insertIf(db, jobs, job, stillThere),
     withdrawAccess(db, job.projectId, stillThere),
@@ -42,10 +45,10 @@ export async function markBranchDeleted(db: Database, job: JobRow, now: Date): P
     db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere)),
     transition(db, 'delete', thisBranch, now),
   ]);
-  return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
+  return changesOf(results.at(-1)) === 1 ? ok(job) : fail({ code: 'NOT_FOUND' });
 }
 
-/** Spec 3.1: the underlying database is dropped after the branch is deleted. */
+/** Specification 3.1: the underlying database is dropped after the branch is deleted. */
 export const deleteBranchJob = saga<{ database: string } | 'gone'>({
   steps: [
     [

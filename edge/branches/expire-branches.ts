@@ -7,9 +7,9 @@ import { auditEvents, projectBranches } from '../database/schema.ts';
 import { isAllowed, transition } from './branch-transition.ts';
 
 /**
- * Expires the project's branches whose time is up (spec 3.1), with their audit events, in one batch that also
- * changes the access: applying it closes their logins and ends their sessions.
- * @returns when the next one is due; null when none will be
+ * Expires the project's branches whose lifespan has ended (specification 3.1), with their audit events, in one batch
+ * that also changes the access: applying it closes their logins and ends their sessions.
+ * @returns when the next branch expires; null if none will
  */
 export async function expireBranches(db: Database, projectId: string, now: Date): Promise<Date | null> {
   const due = and(eq(projectBranches.projectId, projectId), lte(projectBranches.expiresAt, now));

@@ -7,8 +7,8 @@ import { auditEvents, projectBranches } from '../database/schema.ts';
 import type { CredentialsView } from './branch-credentials.ts';
 
 /**
- * Records that the branch's credentials are shown. Changes nothing when the branch has gone to another tenant since it
- * was read: its events went along (spec 5.9), and who is left behind is shown nothing.
+ * Records that the branch's credentials are shown. Changes nothing if the branch has moved to another tenant since it
+ * was read: its events moved as well (specification 5.9), and the former tenant must not see the credentials.
  */
 export function auditedView(
   db: Database,

@@ -21,7 +21,7 @@ export const newCredentials = (
     }),
   );
 
-/** @throws Error when there is no such row, or it does not open */
+/** @throws Error if the row is missing or cannot be unsealed */
 export async function passwordOf(
   keys: readonly SecretKey[],
   rows: readonly CredentialsRow[],
@@ -32,7 +32,7 @@ export async function passwordOf(
   return openPassword(keys, row.branchId, role, { keyId: row.keyId, sealed: row.sealedPassword });
 }
 
-/** Logins of the pooled and the direct URL: the specification's pair, or the read-only login on both ports. */
+/** The logins of the pooled and the direct URL: the specification's pair, or the read-only login for both. */
 const URL_ROLES: Record<'default' | 'read_only', { pooled: BranchRole; direct: BranchRole }> = {
   default: { pooled: 'read_write', direct: 'owner' },
   read_only: { pooled: 'read_only', direct: 'read_only' },
@@ -40,7 +40,7 @@ const URL_ROLES: Record<'default' | 'read_only', { pooled: BranchRole; direct: B
 
 export type CredentialsView = keyof typeof URL_ROLES;
 
-/** Spec 2.5. */
+/** Specification 2.5. */
 export const Credentials = z
   .strictObject({
     project_id: z.uuid(),
@@ -60,7 +60,7 @@ export const Credentials = z
   })
   .meta({ id: 'Credentials' });
 
-/** Holds passwords: it goes to the client and nowhere else. */
+/** Contains passwords: it must go to the client only, never to a log. */
 export async function toCredentialsResponse(
   keys: readonly SecretKey[],
   branch: BranchRow,

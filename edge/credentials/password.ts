@@ -3,7 +3,7 @@ import { type Sealed, type SecretKey, seal, toBase64, unseal } from './seal.ts';
 
 const PASSWORD_BYTES = 24;
 const SALT_BYTES = 16;
-/** PostgreSQL's default for SCRAM-SHA-256. The passwords are random, so more would guard nothing. */
+/** PostgreSQL's default for SCRAM-SHA-256. The passwords are random, so more iterations add no protection. */
 const SCRAM_ITERATIONS = 4096;
 
 const encoder = new TextEncoder();
@@ -14,23 +14,23 @@ export const makePassword = () =>
     .replaceAll('+', '-')
     .replaceAll('/', '_');
 
-/** What a sealed password belongs to: not the tenant, which may change. */
-const placeOf = (branchId: string, role: BranchRole) => [branchId, role];
+/** The owner that a sealed password is bound to. Not the tenant, which may change. */
+const ownerOf = (branchId: string, role: BranchRole) => [branchId, role];
 
 export const sealPassword = (
   keys: readonly SecretKey[],
   branchId: string,
   role: BranchRole,
   password: string,
-): Promise<Sealed> => seal(keys, placeOf(branchId, role), password);
+): Promise<Sealed> => seal(keys, ownerOf(branchId, role), password);
 
-/** @throws Error when the key is gone or the seal is not of this branch and role */
+/** @throws Error if the key is not configured, or the password was sealed for another branch or role */
 export const openPassword = (
   keys: readonly SecretKey[],
   branchId: string,
   role: BranchRole,
   sealed: Sealed,
-): Promise<string> => unseal(keys, placeOf(branchId, role), sealed);
+): Promise<string> => unseal(keys, ownerOf(branchId, role), sealed);
 
 async function hmac(key: Uint8Array, data: Uint8Array): Promise<Uint8Array> {
   const imported = await crypto.subtle.importKey('raw', key, { name: 'HMAC', hash: 'SHA-256' }, false, [
@@ -41,7 +41,7 @@ async function hmac(key: Uint8Array, data: Uint8Array): Promise<Uint8Array> {
 
 /**
  * SCRAM-SHA-256 verifier in the form PostgreSQL and PgBouncer store (RFC 5802 section 3, RFC 7677).
- * @param salt given by tests alone
+ * @param salt set by tests only
  */
 export async function scramVerifier(
   password: string,

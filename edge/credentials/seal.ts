@@ -1,6 +1,6 @@
 const IV_BYTES = 12;
 
-/** A key of the settings: 32 bytes, known by its id. */
+/** A key of the settings: 32 bytes with an ID. */
 export interface SecretKey {
   id: string;
   bytes: Uint8Array;
@@ -18,44 +18,44 @@ export const fromBase64 = (text: string) =>
 
 const encoder = new TextEncoder();
 
-/** What binds a sealed text to its place: moved to another, or named with another key, it does not open. */
-const associatedData = (place: readonly string[], keyId: string) =>
-  encoder.encode([...place, keyId].join('\n'));
+/** Binds a sealed text to its owner and its key: with another owner or key ID it cannot be unsealed. */
+const associatedData = (owner: readonly string[], keyId: string) =>
+  encoder.encode([...owner, keyId].join('\n'));
 
 const importKey = ({ bytes }: SecretKey) =>
   crypto.subtle.importKey('raw', bytes, 'AES-GCM', false, ['encrypt', 'decrypt']);
 
 /**
  * Seals a text with AES-256-GCM under the first key.
- * @param place what it belongs to; no part has a line break
+ * @param owner what the text belongs to; no part contains a line break
  */
 export async function seal(
   keys: readonly SecretKey[],
-  place: readonly string[],
+  owner: readonly string[],
   text: string,
 ): Promise<Sealed> {
   const [key] = keys;
   if (!key) throw new Error('no key to seal with');
   const iv = crypto.getRandomValues(new Uint8Array(IV_BYTES));
   const ciphertext = await crypto.subtle.encrypt(
-    { name: 'AES-GCM', iv, additionalData: associatedData(place, key.id) },
+    { name: 'AES-GCM', iv, additionalData: associatedData(owner, key.id) },
     await importKey(key),
     encoder.encode(text),
   );
   return { keyId: key.id, sealed: toBase64(new Uint8Array([...iv, ...new Uint8Array(ciphertext)])) };
 }
 
-/** @throws Error when the key is gone or the seal is not of this place */
+/** @throws Error if the key is not configured, or the text was sealed for another owner */
 export async function unseal(
   keys: readonly SecretKey[],
-  place: readonly string[],
+  owner: readonly string[],
   { keyId, sealed }: Sealed,
 ): Promise<string> {
   const key = keys.find(({ id }) => id === keyId);
   if (!key) throw new Error(`key ${keyId} is not configured`);
   const bytes = fromBase64(sealed);
   const plaintext = await crypto.subtle.decrypt(
-    { name: 'AES-GCM', iv: bytes.slice(0, IV_BYTES), additionalData: associatedData(place, keyId) },
+    { name: 'AES-GCM', iv: bytes.slice(0, IV_BYTES), additionalData: associatedData(owner, keyId) },
     await importKey(key),
     bytes.slice(IV_BYTES),
   );

@@ -4,12 +4,13 @@ import { HEARTBEAT } from '../../shared/protocol/frames.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { openDatabase } from '../database/database.ts';
 import type { Env } from '../env.ts';
+import type { CallOutcome, HostLinkRpc } from '../hosts/host-link-rpc.ts';
 import { logEvent } from '../log.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
 import { MeasurementFilter, projectsOn } from './measurement-filter.ts';
-import { type CallOutcome, failed } from './pending-calls.ts';
+import { failed } from './pending-calls.ts';
 
 /** The calls that are allowed while a host is blocked. */
 const ALLOWED_WHILE_BLOCKED: readonly Method[] = ['host.describe', 'host.inventory'];
@@ -22,7 +23,7 @@ const RECONCILE_RETRY = 5_000;
  * runtime responds to heartbeats while the object hibernates. The state of a link is attached to its socket; the
  * storage holds the newest epoch, the host id and whether the host is blocked (`epoch`, `host_id`, `shut_out`).
  */
-export class HostLink extends DurableObject<Env> {
+export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   readonly #links: Links;
   readonly #measurements: MeasurementFilter;
 

@@ -1,16 +1,14 @@
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { ReplyFrame, RequestFrame } from '../../shared/protocol/frames.ts';
-import type { HostFailure, HostFailureCode } from '../../shared/protocol/host-failures.ts';
+import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fitsMessage } from '../../shared/protocol/messages.ts';
-import { type Method, OPERATIONS, type Params, type Result } from '../../shared/protocol/operations.ts';
+import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
-
-export type CallOutcome<M extends Method> =
-  | { ok: true; result: Result<M> }
-  | { ok: false; failure: HostFailure };
+import { fail, ok } from '../../shared/result.ts';
+import type { CallOutcome } from '../hosts/host-link-rpc.ts';
 
 export const failed = (code: HostFailureCode, message: string, sqlstate?: string) =>
-  ({ ok: false, failure: { code, message, ...(sqlstate !== undefined && { sqlstate }) } }) as const;
+  fail({ code, message, ...(sqlstate !== undefined && { sqlstate }) });
 
 interface PendingCall {
   method: Method;
@@ -45,10 +43,8 @@ export class PendingCalls {
     if (this.#calls.size >= bounds.callsInFlight) {
       return failed('HOST_BUSY', `${bounds.callsInFlight} calls to this host are pending`);
     }
-    const reading = OPERATIONS[method].params.safeParse(params);
-    if (!reading.success) return failed('INVALID_CALL', `invalid parameters of ${method}`);
     const id = crypto.randomUUID();
-    const frame: RequestFrame = { jsonrpc: '2.0', id, method, params: reading.data };
+    const frame: RequestFrame = { jsonrpc: '2.0', id, method, params };
     const text = JSON.stringify(frame);
     if (!fitsMessage(text, bounds))
       return failed('INVALID_CALL', `the call of ${method} exceeds the message size`);
@@ -110,6 +106,6 @@ function outcomeOf(method: Method, reply: ReplyFrame): CallOutcome<Method> {
   }
   const reading = OPERATIONS[method].result.safeParse(reply.result);
   return reading.success
-    ? { ok: true, result: reading.data }
+    ? ok(reading.data)
     : failed('INTERNAL', `the host's reply to ${method} has the wrong form`);
 }

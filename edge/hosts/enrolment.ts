@@ -1,10 +1,11 @@
 import { and, eq, gt, isNull, or, sql } from 'drizzle-orm';
 import { base64url } from 'jose';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
 import type { EnrolmentRequest, PublicKey } from '../../shared/protocol/enrolment.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Database } from '../database/database.ts';
 import { hosts } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
 import { sha256 } from '../sha256.ts';
 
 const TOKEN_BYTES = 32;
@@ -12,14 +13,11 @@ const TOKEN_LIFETIME_MS = 3_600_000;
 
 const Port = z.int().min(1).max(65_535);
 
-/** What the platform says of a new host. */
+/** A host that the platform operator registers. */
 export const NewHost = z
   .strictObject({
     name: z.string().regex(/^[a-z0-9][a-z0-9-]{0,62}$/, 'lowercase letters, digits and hyphens, at most 63'),
-    db_host: z
-      .hostname()
-      .max(253)
-      .meta({ description: 'Public name or address that stands in connection URLs.' }),
+    db_host: z.hostname().max(253).meta({ description: 'Public name or address for connection URLs.' }),
     direct_port: Port,
     pooled_port: Port,
   })
@@ -27,7 +25,7 @@ export const NewHost = z
     example: { name: 'eu-1', db_host: 'eu-1.db.example.com', direct_port: 5432, pooled_port: 6432 },
   });
 
-/** A registered host and what its agent enrols with. */
+/** A registered host with the one-time token for its agent. */
 export const Registration = z
   .strictObject({
     host_id: z.uuid(),
@@ -38,15 +36,15 @@ export const Registration = z
   .meta({ id: 'HostRegistration' });
 
 /**
- * Registers a host and makes its one-time token. Asked again before the host is enrolled, it replaces what was
- * said of the host, and the token.
- * @throws ApiError HOST_EXISTS
+ * Registers a host and makes its one-time token. Until the host is enrolled, a repeated registration replaces its
+ * details and its token.
+ * @returns or HOST_EXISTS
  */
 export async function registerHost(
   db: Database,
   host: z.output<typeof NewHost>,
   now: Date,
-): Promise<z.output<typeof Registration>> {
+): Promise<Result<z.output<typeof Registration>, Failure>> {
   const token = base64url.encode(crypto.getRandomValues(new Uint8Array(TOKEN_BYTES)));
   const expiresAt = new Date(now.getTime() + TOKEN_LIFETIME_MS);
   const renewable = {
@@ -61,20 +59,25 @@ export async function registerHost(
     .values({ id: crypto.randomUUID(), name: host.name, createdAt: now, ...renewable })
     .onConflictDoUpdate({ target: hosts.name, set: renewable, setWhere: isNull(hosts.publicKey) })
     .returning({ id: hosts.id });
-  if (!row) throw new ApiError('HOST_EXISTS');
-  return { host_id: row.id, name: host.name, enrolment_token: token, expires_at: expiresAt.toISOString() };
+  if (!row) return fail({ code: 'HOST_EXISTS' });
+  return ok({
+    host_id: row.id,
+    name: host.name,
+    enrolment_token: token,
+    expires_at: expiresAt.toISOString(),
+  });
 }
 
 /**
- * Gives the host that holds the token its key. One statement decides, so of two keys one wins; the same key
- * again gets the same answer while the token lasts, because the first answer may have been lost.
- * @throws ApiError UNAUTHENTICATED: wrong, used or expired token
+ * Stores the public key of the host that the token belongs to. One statement decides, so of two keys one wins. The same
+ * key gets the same response again until the token expires, because the first response may have been lost.
+ * @returns or UNAUTHENTICATED for a wrong, used or expired token
  */
 export async function enrolHost(
   db: Database,
   request: EnrolmentRequest,
   now: Date,
-): Promise<{ host_id: string }> {
+): Promise<Result<{ host_id: string }, Failure>> {
   const publicKey = JSON.stringify(request.public_key);
   const [row] = await db
     .update(hosts)
@@ -87,11 +90,11 @@ export async function enrolHost(
       ),
     )
     .returning({ id: hosts.id });
-  if (!row) throw new ApiError('UNAUTHENTICATED', undefined, 'wrong, used or expired enrolment token');
-  return { host_id: row.id };
+  if (!row) return fail({ code: 'UNAUTHENTICATED', reason: 'wrong, used or expired enrolment token' });
+  return ok({ host_id: row.id });
 }
 
-/** The key an enrolled host answers the handshake with; null for any other id. */
+/** The public key of an enrolled host, for its handshake; null for any other ID. */
 export async function publicKeyOf(db: Database, hostId: string): Promise<PublicKey | null> {
   const [row] = await db.select({ publicKey: hosts.publicKey }).from(hosts).where(eq(hosts.id, hostId));
   return row?.publicKey ? (JSON.parse(row.publicKey) as PublicKey) : null;

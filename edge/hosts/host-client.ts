@@ -1,9 +1,12 @@
+import type { Failure } from '../../shared/failures.ts';
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
-import type { Method, Params, Result } from '../../shared/protocol/operations.ts';
+import type { Method, Result as MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { fail, type Result } from '../../shared/result.ts';
 import type { Env } from '../env.ts';
-import { callHost, hostLink } from './call-host.ts';
+import { failureOfRequest } from './host-failure-table.ts';
+import type { CallOutcome } from './host-link-rpc.ts';
 
-/** A call to a database host that did not succeed. */
+/** A call of a database host that failed. */
 export class HostCallError extends Error {
   readonly code: HostFailureCode;
 
@@ -14,8 +17,11 @@ export class HostCallError extends Error {
   }
 }
 
-/** Asks one host for an operation. @throws HostCallError */
-export type CallHost = <M extends Method>(method: M, params: Params<M>) => Promise<Result<M>>;
+/** Calls an operation of one host. @throws HostCallError */
+export type CallHost = <M extends Method>(method: M, params: Params<M>) => Promise<MethodResult<M>>;
+
+/** The object that holds the link of the host. */
+export const hostLink = (env: Env, hostId: string) => env.HOST_LINK.get(env.HOST_LINK.idFromName(hostId));
 
 /** Whether the host's agent is connected. */
 export const isLinked = (env: Env, hostId: string): Promise<boolean> =>
@@ -23,10 +29,39 @@ export const isLinked = (env: Env, hostId: string): Promise<boolean> =>
     .linked()
     .catch(() => false);
 
-export const hostCaller =
-  (env: Env, hostId: string): CallHost =>
-  async <M extends Method>(method: M, params: Params<M>): Promise<Result<M>> => {
-    const outcome = await callHost(env, hostId, method, params);
-    if (!outcome.ok) throw new HostCallError(outcome.failure.code, outcome.failure.message);
-    return outcome.result;
-  };
+/** Never throws and always ends: the object's loss is a failure as well. */
+async function send<M extends Method>(
+  env: Env,
+  hostId: string,
+  method: M,
+  params: Params<M>,
+): Promise<CallOutcome<M>> {
+  try {
+    return (await hostLink(env, hostId).call(method, params)) as CallOutcome<M>;
+  } catch {
+    return fail({ code: 'HOST_UNAVAILABLE', message: `the object of the link was lost during ${method}` });
+  }
+}
+
+/** Calls an operation of a host for the gateway itself. @throws HostCallError */
+export async function callHost<M extends Method>(
+  env: Env,
+  hostId: string,
+  method: M,
+  params: Params<M>,
+): Promise<MethodResult<M>> {
+  const outcome = await send(env, hostId, method, params);
+  if (!outcome.ok) throw new HostCallError(outcome.failure.code, outcome.failure.message);
+  return outcome.value;
+}
+
+/** Calls an operation of a host with the values of a client's request, which gets the result or the failure. */
+export async function callHostForClient<M extends Method>(
+  env: Env,
+  hostId: string,
+  method: M,
+  params: Params<M>,
+): Promise<Result<MethodResult<M>, Failure>> {
+  const outcome = await send(env, hostId, method, params);
+  return outcome.ok ? outcome : fail(failureOfRequest(outcome.failure, method));
+}

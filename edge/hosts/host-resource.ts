@@ -3,7 +3,7 @@ import type { hosts } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { isLinked } from './host-client.ts';
 
-/** A database host as the platform sees it. */
+/** A database host as the platform operator sees it. */
 export const Host = z
   .strictObject({
     id: z.uuid(),
@@ -11,7 +11,7 @@ export const Host = z
     db_host: z.string().meta({ example: 'eu-1.db.example.com' }),
     direct_port: z.int().meta({ example: 5432 }),
     pooled_port: z.int().meta({ example: 6432 }),
-    linked: z.boolean().meta({ description: 'Its agent is connected at this moment.' }),
+    linked: z.boolean().meta({ description: 'Whether its agent is currently connected.' }),
     draining: z.boolean().meta({ example: false }),
     enrolled_at: z.iso.datetime().nullable(),
     created_at: z.iso.datetime(),

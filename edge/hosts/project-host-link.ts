@@ -7,8 +7,8 @@ const REMEMBERED_PROJECTS = 10_000;
 const hostIds = new BoundedMap<string, string>(REMEMBERED_PROJECTS);
 
 /**
- * Whether the host of a project is linked, in one trip with what reads the project: a project stays where it is, so
- * this isolate asks the host that it read last time. Were that another one, the right one is asked afterwards.
+ * Whether the host of a project is linked, found out concurrently with the query that reads the project: this isolate
+ * remembers the project's host from the last read. If the guess is wrong, the right host is asked afterwards.
  */
 export async function isProjectHostLinked(
   env: Env,

@@ -1,5 +1,5 @@
 import { backoff } from '../../shared/backoff.ts';
-import type { Failure, FailureCode } from '../../shared/failures.ts';
+import type { Failure } from '../../shared/failures.ts';
 import type { JobError } from '../../shared/project/job.ts';
 import {
   HOST_FAILURES,
@@ -8,29 +8,27 @@ import {
 } from '../../shared/protocol/host-failures.ts';
 import { withoutValues } from '../database/query-error.ts';
 import { HostCallError } from '../hosts/host-client.ts';
+import { failureOfOwnCall } from '../hosts/host-failure-table.ts';
 
-/** What a job was about is gone: the branch or its project was deleted while the job waited. */
+/** The subject of the job was deleted, or its project was, while the job waited. */
 export class OvertakenError extends Error {
   constructor() {
-    super('what the job was to make was deleted meanwhile');
+    super('the subject of the job was deleted meanwhile');
     this.name = 'OvertakenError';
   }
 }
 
-/** Failures of the host that a client is told under a code of their own; any other is `HOST_UNAVAILABLE`. */
-const TOLD_TO_CLIENTS: Partial<Record<string, FailureCode>> = {
-  SOURCE_BUSY: 'SOURCE_BUSY',
-  SOURCE_MISSING: 'SOURCE_NOT_ACTIVE',
-  HOST_TIMEOUT: 'HOST_TIMEOUT',
-  OVERTAKEN: 'NOT_FOUND',
-} satisfies Partial<Record<HostFailureCode | 'OVERTAKEN', FailureCode>>;
+const OVERTAKEN = 'OVERTAKEN';
 
-export const publicFailure = (error: JobError, jobId: string): Failure => ({
-  code: TOLD_TO_CLIENTS[error.code] ?? 'HOST_UNAVAILABLE',
-  fields: { job_id: jobId },
-});
+const isHostFailure = (code: string): code is HostFailureCode => Object.hasOwn(HOST_FAILURES, code);
 
-/** An error that is not the host's (D1 away, a bug) may pass: nothing is lost by trying again. */
+/** The failure as the API reports it. */
+export function publicFailure({ code, message }: JobError): Failure {
+  if (code === OVERTAKEN) return { code: 'NOT_FOUND', reason: message };
+  return failureOfOwnCall({ code: isHostFailure(code) ? code : 'INTERNAL', message });
+}
+
+/** An error that is not the host's (D1 is unavailable, a defect) may pass: a retry loses nothing. */
 export function failureClass(error: unknown): HostFailureClass {
   if (error instanceof HostCallError) return HOST_FAILURES[error.code];
   return error instanceof OvertakenError ? 'permanent' : 'transient';
@@ -39,17 +37,17 @@ export function failureClass(error: unknown): HostFailureClass {
 export function jobError(error: unknown): JobError {
   const message = error instanceof Error ? withoutValues(error).message : 'unknown error';
   if (error instanceof HostCallError) return { code: error.code, message };
-  return { code: error instanceof OvertakenError ? 'OVERTAKEN' : 'INTERNAL', message };
+  return { code: error instanceof OvertakenError ? OVERTAKEN : 'INTERNAL', message };
 }
 
-/** Nothing was made for good when the host refused, so no record is to stay. */
+/** Whether the host refused the job: nothing was made permanently, so no record stays. */
 export const wasRefused = ({ code }: JobError): boolean =>
-  Object.hasOwn(HOST_FAILURES, code) && HOST_FAILURES[code as HostFailureCode] === 'refused';
+  isHostFailure(code) && HOST_FAILURES[code] === 'refused';
 
 const RETRY_FIRST_MS = 250;
-/** Within the thirty seconds promised after a fault, with room for the attempt itself. */
+/** Below the thirty seconds within which work resumes after a fault, with time left for the attempt itself. */
 const RETRY_LONGEST_MS = 20_000;
 
-/** Milliseconds until the next attempt after `attempts` failed ones; a host that links up does not wait for it. */
+/** Milliseconds until the next attempt after `attempts` failed ones. A host that links starts it immediately. */
 export const retryDelay = (attempts: number): number =>
   backoff(attempts, { first: RETRY_FIRST_MS, longest: RETRY_LONGEST_MS });

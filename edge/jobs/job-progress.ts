@@ -2,10 +2,10 @@ import { and, eq, inArray, type SQL } from 'drizzle-orm';
 import type { JobError, JobStatus, JobStep } from '../../shared/project/job.ts';
 import { changesOf, type Database, type Statement } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
-import { OPEN_STATUSES } from './job-store.ts';
-import type { AnySaga, JobRow } from './saga.ts';
+import { type JobRow, OPEN_STATUSES } from './job-store.ts';
+import type { AnySaga } from './saga.ts';
 
-/** Jobs that end sooner show no progress in D1: their one write is their end. */
+/** A job that ends sooner writes to D1 only once, at its end. */
 const SHOW_PROGRESS_EVERY_MS = 400;
 
 const pendingSteps = (definition: AnySaga): JobStep[] =>
@@ -13,7 +13,7 @@ const pendingSteps = (definition: AnySaga): JobStep[] =>
     .flat()
     .map(({ name }) => ({ name, status: 'pending', started_at: null, finished_at: null }));
 
-/** The steps of one attempt at a job, and their picture in D1. */
+/** The steps of one attempt at a job, and their record in D1. */
 export class JobProgress {
   readonly #db: Database;
   readonly #job: JobRow;
@@ -43,12 +43,12 @@ export class JobProgress {
     }
   }
 
-  /** Writes the picture. @returns whether it did: not when the job has ended by then */
+  /** Writes the steps. @returns false if the job has already ended */
   async save(more: { attempts?: number; error?: JobError }): Promise<boolean> {
     return changesOf(await this.#write('running', more)) === 1;
   }
 
-  /** The job's last write, if `condition` holds; it joins the batch that records what the job did. */
+  /** The job's last write, if `condition` is true; it joins the batch that records what the job did. */
   end(status: Extract<JobStatus, 'succeeded' | 'failed'>, condition?: SQL): Statement {
     this.stop();
     return this.#write(status, {}, condition);

@@ -1,20 +1,20 @@
 import { z } from 'zod';
 import { FAILURES, type FailureCode } from '../../shared/failures.ts';
-import { JOB_KINDS, JOB_STATUSES, STEP_STATUSES } from '../../shared/project/job.ts';
+import { JOB_KINDS, JOB_STATUSES, type JobError, STEP_STATUSES } from '../../shared/project/job.ts';
 import { publicFailure } from './job-failure.ts';
-import type { JobRow } from './saga.ts';
+import type { JobRow } from './job-store.ts';
 
 const Id = z.uuid();
-const Moment = z.iso.datetime();
+const Timestamp = z.iso.datetime();
 
 const Step = z.strictObject({
   name: z.string().meta({ example: 'clone' }),
   status: z.enum(STEP_STATUSES).meta({ example: 'succeeded' }),
-  started_at: Moment.nullable(),
-  finished_at: Moment.nullable(),
+  started_at: Timestamp.nullable(),
+  finished_at: Timestamp.nullable(),
 });
 
-/** A job as the API shows it; its input stays inside. */
+/** A job as the API shows it, without its input. */
 export const Job = z
   .strictObject({
     id: Id,
@@ -25,14 +25,14 @@ export const Job = z
     steps: z.array(Step).meta({ description: 'Empty until the job runs.' }),
     error: z.strictObject({ code: z.string(), message: z.string() }).nullable().meta({ example: null }),
     attempts: z.int().min(0),
-    created_at: Moment,
-    updated_at: Moment,
+    created_at: Timestamp,
+    updated_at: Timestamp,
   })
   .meta({ id: 'Job' });
 
-/** The failure in the words of the API; what really happened is for the log. */
-function publicError({ id, error }: JobRow): { code: FailureCode; message: string } {
-  const { code } = publicFailure(error ?? { code: '', message: '' }, id);
+/** The failure as the API reports it; the internal cause is for the log. */
+function toErrorResponse(error: JobError): { code: FailureCode; message: string } {
+  const { code } = publicFailure(error);
   return { code, message: FAILURES[code].message };
 }
 
@@ -43,7 +43,7 @@ export const toJobResponse = (row: JobRow): z.output<typeof Job> => ({
   kind: row.kind,
   status: row.status,
   steps: row.steps,
-  error: row.error && publicError(row),
+  error: row.error && toErrorResponse(row.error),
   attempts: row.attempts,
   created_at: row.createdAt.toISOString(),
   updated_at: row.updatedAt.toISOString(),

@@ -2,6 +2,8 @@ import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import type { JobError } from '../../shared/project/job.ts';
 import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import type { StoredResponse } from '../api/idempotency-key.ts';
 import { inOneBatch } from '../database/database.ts';
 import { idempotencyKeys } from '../database/schema.ts';
 import { logEvent } from '../log.ts';
@@ -14,18 +16,20 @@ import {
   wasRefused,
 } from './job-failure.ts';
 import { JobProgress } from './job-progress.ts';
-import type { AnySaga, JobResponse, JobRow, SagaContext, SagaTable } from './saga.ts';
+import type { JobRow } from './job-store.ts';
+import type { AnySaga, SagaContext, SagaTable } from './saga.ts';
 import { Slots } from './slots.ts';
 
-/** A creation that has not succeeded after this long is given up and undone. */
-const GIVE_UP_AFTER_MS = 15 * 60_000;
+/** A creation that has not succeeded after this time is abandoned and undone. */
+const ABANDON_AFTER_MS = 15 * 60_000;
 
-export type JobEnd = { ok: true; response: JobResponse | null } | { ok: false; failure: Failure };
+/** The end of a job: the response for its client, if its kind has one. */
+export type JobEnd = Result<StoredResponse | null, Failure>;
 
 interface JobRunnerOptions extends Omit<SagaContext, 'job'> {
   sagas: SagaTable;
-  /** Asks for another attempt at that moment (Unix milliseconds), even if this object is gone by then. */
-  wakeAt: (moment: number) => void;
+  /** Schedules another attempt (Unix milliseconds), even if this object is evicted before. */
+  wakeAt: (timestamp: number) => void;
 }
 
 interface Run {
@@ -34,8 +38,8 @@ interface Run {
 }
 
 /**
- * Runs the jobs of one project: each at most once at a time, jobs about the same branch one after another,
- * three creations side by side (spec section 8). What it knows of a job is in D1: nothing is lost with it.
+ * Runs the jobs of one project: each at most once at a time, jobs of the same branch one after another, and three
+ * creations in parallel (specification 8). All state of a job is in D1, so an eviction loses nothing.
  */
 export class JobRunner {
   readonly #options: JobRunnerOptions;
@@ -47,7 +51,7 @@ export class JobRunner {
     this.#options = options;
   }
 
-  /** The job's end, over as many attempts as it takes; null when it has not come after `milliseconds`. */
+  /** Waits for the job's end, over any number of attempts; null if it is still open after `milliseconds`. */
   async endOf(jobId: string, milliseconds: number): Promise<JobEnd | null> {
     const end = this.#ends.get(jobId) ?? Promise.withResolvers<JobEnd>();
     this.#ends.set(jobId, end);
@@ -60,7 +64,7 @@ export class JobRunner {
     }
   }
 
-  /** Makes one attempt at the job, or joins the one that is being made. Never throws. */
+  /** Makes one attempt at the job, or joins the current one. Never throws. @returns null if the job stays open */
   start(job: JobRow): Promise<JobEnd | null> {
     const run = this.#runs.get(job.id);
     if (run) return run.done;
@@ -102,12 +106,12 @@ export class JobRunner {
       try {
         return await this.#goForward(definition, context, progress);
       } catch (error) {
-        const hopeless =
-          failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > GIVE_UP_AFTER_MS;
-        if (!definition.undo || !hopeless) throw error;
+        const isFinal =
+          failureClass(error) !== 'transient' || Date.now() - job.createdAt.getTime() > ABANDON_AFTER_MS;
+        if (!definition.undo || !isFinal) throw error;
         job.error = jobError(error);
-        // Once it is written that the job failed, no later attempt goes forward again. It can't be written when
-        // the job has succeeded and only the news of it was lost: then there is nothing to undo.
+        // Once the failure is stored, every later attempt undoes. It cannot be stored if the job has succeeded and
+        // only the reply of that write was lost: then there is nothing to undo.
         if (!(await progress.save({ error: job.error }))) throw error;
       }
     }
@@ -129,15 +133,15 @@ export class JobRunner {
     const { db, job } = context;
     const completed = definition.completed?.(subject) ?? sql`true`;
     const ofJob = and(eq(idempotencyKeys.jobId, job.id), completed);
-    const answers = await inOneBatch(db, [
+    const results = await inOneBatch(db, [
       ...definition.complete(context, subject, new Date()),
       ...(response ? [db.update(idempotencyKeys).set(response).where(ofJob)] : []),
       progress.end('succeeded', completed),
       db.select({ completed: sql<number>`${completed}` }).from(sql`(select 1)`),
     ]);
-    const [end] = answers.at(-1) as { completed: number }[];
+    const [end] = results.at(-1) as { completed: number }[];
     if (!end?.completed) throw new OvertakenError();
-    return { ok: true, response };
+    return ok(response);
   }
 
   async #goBack(
@@ -150,10 +154,10 @@ export class JobRunner {
     await definition.undo?.run(context);
     await inOneBatch(db, [
       ...(definition.undo?.record(context, wasRefused(error), new Date()) ?? []),
-      // The key is free again, so that the client can try under the same key what failed.
+      // Frees the key, so that the client can repeat the request with the same key.
       db.delete(idempotencyKeys).where(eq(idempotencyKeys.jobId, job.id)),
       progress.end('failed'),
     ]);
-    return { ok: false, failure: publicFailure(error, job.id) };
+    return fail({ ...publicFailure(error), fields: { job_id: job.id } });
   }
 }

@@ -3,11 +3,12 @@ import type { JobKind, JobStatus } from '../../shared/project/job.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { Database } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
-import type { JobRow } from './saga.ts';
+
+export type JobRow = typeof jobs.$inferSelect;
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
 
-/** Jobs of a project that have not ended, oldest first. */
+/** The project's unfinished jobs, oldest first. */
 export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
   db
     .select()
@@ -15,7 +16,7 @@ export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
     .where(and(eq(jobs.projectId, projectId), inArray(jobs.status, OPEN_STATUSES)))
     .orderBy(jobs.createdAt, jobs.id);
 
-/** A job as it is first written. */
+/** The first record of a job. */
 export const newJob = (
   about: {
     id: string;

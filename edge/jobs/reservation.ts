@@ -1,30 +1,27 @@
 import type { Failure, FailureCode } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { type Database, inOneBatch, type Statement, uniqueConflict } from '../database/database.ts';
-import type { JobRow } from './saga.ts';
-
-/** A job that is on record and will be carried out, or why there is none. */
-export type Reservation = { job: JobRow } | { refused: Failure };
+import type { JobRow } from './job-store.ts';
 
 /**
- * Writes the job and what it is about, in one batch: from here on what was ordered comes to be or is undone,
- * whatever dies.
- * @param conflicts what a unique index of each table means when it refuses the batch
- * @param judge why the batch wrote nothing, from its last answer; null when it wrote all
+ * Writes a job and its subject in one batch. After that the subject is completed or undone, whatever crashes.
+ * @param conflicts the failure for a violated unique index, by table
+ * @param reasonOf why the batch wrote nothing, from the result of its last statement; null if it wrote everything
  */
 export async function reserve(
   db: Database,
   job: JobRow,
   statements: Statement[],
   conflicts: Record<string, FailureCode>,
-  judge: (lastAnswer: unknown) => Failure | null,
-): Promise<Reservation> {
+  reasonOf: (lastResult: unknown) => Failure | null,
+): Promise<Result<JobRow, Failure>> {
   try {
-    const refused = judge((await inOneBatch(db, statements)).at(-1));
-    return refused ? { refused } : { job };
+    const failure = reasonOf((await inOneBatch(db, statements)).at(-1));
+    return failure ? fail(failure) : ok(job);
   } catch (error) {
     const [table = ''] = uniqueConflict(error)?.split('.') ?? [];
     const code = conflicts[table];
     if (!code) throw error;
-    return { refused: { code } };
+    return fail({ code });
   }
 }

@@ -1,11 +1,10 @@
 import type { SQL } from 'drizzle-orm';
 import type { JobKind } from '../../shared/project/job.ts';
+import type { StoredResponse } from '../api/idempotency-key.ts';
 import type { Database, Statement } from '../database/database.ts';
-import type { jobs } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import type { Settings } from '../settings.ts';
-
-export type JobRow = typeof jobs.$inferSelect;
+import type { JobRow } from './job-store.ts';
 
 export interface SagaContext {
   job: JobRow;
@@ -14,42 +13,36 @@ export interface SagaContext {
   callHost: CallHost;
 }
 
-/** The answer a client of the job gets, kept under its `Idempotency-Key`. */
-export interface JobResponse {
-  status: number;
-  body: Record<string, unknown>;
-}
-
 interface Step<Subject> {
   name: string;
   run: (context: SagaContext, subject: Subject) => Promise<unknown>;
 }
 
 /**
- * How one kind of job is done. Every step is idempotent, so a job that was interrupted anywhere is simply
- * run again from its first step: what is there is confirmed, what is missing is made.
+ * The steps of one kind of job. Every step is idempotent, so an interrupted job runs again from its first step, which
+ * confirms what exists and makes what is missing.
  */
 export interface Saga<Subject> {
-  /** Steps in order; those of one row run side by side. */
+  /** Steps in order; the steps of one row run in parallel. */
   steps: readonly (readonly Step<Subject>[])[];
-  /** What the job is about, read anew at each attempt; null when a deletion has overtaken it. */
+  /** Reads the subject of the job at each attempt; null if it was deleted meanwhile. */
   load: (context: SagaContext) => Promise<Subject | null>;
-  /** What records the success, in one batch with the job's own end. */
+  /** The statements that record the success, in one batch with the end of the job. */
   complete: (context: SagaContext, subject: Subject, now: Date) => Statement[];
-  /** Holds in the records once `complete` took effect: a deletion can still overtake the job's last step. */
+  /** True in the records once `complete` took effect: a deletion can still come before the job's last step. */
   completed?: (subject: Subject) => SQL;
-  /** The client's answer, when a client waits for the job. */
-  response?: (subject: Subject) => JobResponse;
-  /** Only for jobs that may fail; a job without it is tried until it succeeds. */
+  /** The response for a client that waits for the job. */
+  response?: (subject: Subject) => StoredResponse;
+  /** Only for jobs that may fail; a job without it is retried until it succeeds. */
   undo?: {
-    /** Removes what the steps made; repeated until it succeeds. */
+    /** Removes what the steps made; retried until it succeeds. */
     run: (context: SagaContext) => Promise<unknown>;
-    /** @param refused nothing was made for good: no record is to stay */
+    /** @param refused nothing was made permanently, so every record is removed */
     record: (context: SagaContext, refused: boolean, now: Date) => Statement[];
   };
 }
 
-/** Sagas of all kinds in one table: the runner hands each its own subject and never looks into it. */
+/** Any kind of saga: the runner passes each its own subject and never inspects it. */
 export type AnySaga = Saga<unknown>;
 export type SagaTable = Record<JobKind, AnySaga>;
 export const saga = <Subject>(definition: Saga<Subject>): AnySaga => definition as AnySaga;

@@ -1,13 +1,13 @@
-/** A fixed number of places; who finds none waits in order of arrival. */
+/** A fixed number of slots, given to waiting callers in order of arrival. */
 export class Slots {
   #free: number;
   readonly #queue: (() => void)[] = [];
 
-  constructor(places: number) {
-    this.#free = places;
+  constructor(count: number) {
+    this.#free = count;
   }
 
-  /** @returns gives the place back; to be called once */
+  /** Waits for a slot. @returns releases the slot; to be called once */
   async take(): Promise<() => void> {
     if (this.#free > 0) this.#free -= 1;
     else await new Promise<void>((resolve) => this.#queue.push(resolve));

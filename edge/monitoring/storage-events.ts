@@ -3,7 +3,7 @@ import { inGib, quotaBytes, type StorageState } from '../../shared/project/stora
 import type { Mail } from '../mail/mail.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 
-/** Spec section 6. */
+/** Specification 6. */
 export interface StorageEvent {
   event: StorageEventName;
   project_id: string;
@@ -16,7 +16,7 @@ export interface StorageEvent {
 
 export type StorageEventName = 'STORAGE_WARNING' | 'WRITE_BLOCKED';
 
-/** What is told, once an episode, of a project in each state. Who is over 100% is over 80% too. */
+/** The events of each state, sent once an episode. A project over 100% is over 80% as well. */
 export const EVENTS_OF_STATE: Record<StorageState, readonly StorageEventName[]> = {
   normal: [],
   warning: ['STORAGE_WARNING'],
@@ -41,10 +41,10 @@ export const storageEvent = (
 const MEANING: Record<StorageEventName, string> = {
   STORAGE_WARNING: 'At 100% the read-write and read-only logins can no longer write.',
   WRITE_BLOCKED:
-    'The read-write and read-only logins can no longer write; the owner login can. Delete data or raise the quota, and they can again.',
+    'The read-write and read-only logins can no longer write; the owner login can. Delete data or raise the quota to restore write access.',
 };
 
-/** The mail that tells the team. The name of the project is a user's text. */
+/** The e-mail for the operators. The name of the project is text from a user. */
 export function storageMail(event: StorageEvent, projectName: string, to: string): Mail {
   const { usage_percent, storage_used_gib, storage_quota_gib, project_id, timestamp } = event;
   const name = projectName.replaceAll(/[\s\p{C}]+/gu, ' ');

@@ -1,31 +1,23 @@
 import type { Failure } from '../../shared/failures.ts';
 import { evaluateStorage, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
+import { fail, type Result } from '../../shared/result.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
+import { storeLifespan } from '../branches/change-lifespan.ts';
+import { reserveBranch } from '../branches/reserve-branch.ts';
 import type { Database } from '../database/database.ts';
-import type { Reservation } from '../jobs/reservation.ts';
+import type { JobRow } from '../jobs/job-store.ts';
+import { Slots } from '../jobs/slots.ts';
 import { logEvent } from '../log.ts';
 import { sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
+import type { BranchRequest, LifespanChange, StorageStatus } from '../projects/coordinator-rpc.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 import type { Settings } from '../settings.ts';
 import type { LastMeasurement } from './measurement-store.ts';
 import { EVENTS_OF_STATE, type StorageEventName, storageEvent, storageMail } from './storage-events.ts';
 import { readSubject, type StorageSubject, storeStorageUsage } from './storage-usage.ts';
 
-/** What is known of a project's storage. */
-export interface StorageStatus {
-  hostId: string;
-  /** Bytes of all active branches together. */
-  used: number;
-  state: StorageState;
-}
-
-export interface Clone {
-  projectId: string;
-  branchId: string;
-  sourceId: string;
-}
-
-interface StorageKeeperOptions {
+interface StorageQuotaOptions {
   db: Database;
   storage: DurableObjectStorage;
   settings: () => Settings;
@@ -33,87 +25,84 @@ interface StorageKeeperOptions {
   lastMeasurement: () => LastMeasurement | null;
 }
 
-/** What of the running episode was told already: an episode ends when the project is `normal`. */
-const TOLD = 'told_of_episode';
-/** Bytes of clones that no measurement has seen yet, by branch id: as many as their source had. */
+/** Storage key of the events already sent in this episode: an episode ends when the project is `normal`. */
+const SENT_EVENTS = 'told_of_episode';
+/** Storage key of the bytes of clones without a measurement, by branch ID: the size of their source. */
 const UNMEASURED = 'unmeasured';
-/** Somebody changes the project again and again as it is judged; the next measurement judges it in any case. */
-const TRIES = 3;
+/** Concurrent changes of the project can make an evaluation outdated; the next measurement repeats it in any case. */
+const ATTEMPTS = 3;
 
 /**
- * Keeps one project's storage quota (spec 3.2): judges its usage after each measurement and each change of the quota,
- * and sees that a clone fits before it is made. Its part of the object's storage are the two keys above; usage and
- * state are in D1.
+ * The storage quota of one project (specification 3.2): evaluates the usage after each measurement and each change of
+ * the quota, and admits a clone only if it fits. Uses the two storage keys above; usage and state are in D1.
  */
 export class StorageQuota {
-  readonly #options: StorageKeeperOptions;
-  #turn: Promise<unknown> = Promise.resolve();
+  readonly #options: StorageQuotaOptions;
+  /** Admissions run one after another, so that each sees the records of the one before. */
+  readonly #admissions = new Slots(1);
 
-  constructor(options: StorageKeeperOptions) {
+  constructor(options: StorageQuotaOptions) {
     this.#options = options;
   }
 
   /**
-   * Judges the project by the last measurement, and tells of it once an episode. What was told is noted apart from
-   * the state, so that an object that dies in between tells it after the next measurement.
+   * Evaluates the project by its last measurement and sends each event once an episode. Sent events are stored apart
+   * from the state: if the object is lost in between, the next measurement sends them.
    * @param subject as it was just read
-   * @returns null when there is no such project, or no measurement yet
+   * @returns null without an active project or a measurement
    */
   async evaluate(projectId: string, subject?: StorageSubject | null): Promise<StorageStatus | null> {
     const { db } = this.#options;
-    for (let tries = 0; tries < TRIES; tries++) {
-      const current = (tries === 0 && subject) || (await readSubject(db, projectId));
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      const current = (attempt === 0 && subject) || (await readSubject(db, projectId));
       if (!current || !this.#options.lastMeasurement()) return null;
       const { project } = current;
       const now = new Date();
       const used = this.#used(current, ['active']);
       const state = evaluateStorage(project.storageState, used, quotaBytes(project.storageQuotaGib));
       if (!(await storeStorageUsage(db, project, { used, state }, now))) continue;
-      this.#tell(project, { used, state }, now);
+      this.#sendEvents(project, { used, state }, now);
       return { hostId: project.hostId, used, state };
     }
     return null;
   }
 
   /**
-   * Reserves a clone if it fits: usage, and what clones take that no measurement has seen, and the size of its source.
-   * @returns as `reserve`, or refused with STORAGE_QUOTA_EXCEEDED
+   * Reserves the branch if its clone fits: the sum of the usage, of clones without a measurement and of the source's
+   * size must not exceed the quota.
    */
-  reserveClone(
-    { projectId, branchId, sourceId }: Clone,
-    reserve: () => Promise<Reservation>,
-  ): Promise<Reservation> {
-    return this.#inTurn(projectId, async (subject) => {
-      const needed = this.#sizeOf(sourceId);
-      const refused = subject && this.#lack(subject, needed);
-      if (refused) return { refused };
-      const reservation = await reserve();
-      if (subject && 'job' in reservation) this.#noteUnmeasured(subject, { [branchId]: needed });
-      return reservation;
-    });
+  async reserveWithinQuota(request: BranchRequest): Promise<Result<JobRow, Failure>> {
+    const { db, settings } = this.#options;
+    const release = await this.#admissions.take();
+    try {
+      const subject = await readSubject(db, request.project.id);
+      const needed = this.#sizeOf(request.source.id);
+      const excess = subject && this.#excess(subject, needed);
+      if (excess) return fail(excess);
+      const reserved = await reserveBranch(db, settings(), request, new Date());
+      if (subject && reserved.ok) this.#storeUnmeasured(subject, request.branchId, needed);
+      return reserved;
+    } finally {
+      release();
+    }
   }
 
-  /** Lets a branch live on; one that has expired, and does not count at the moment, if it fits in again. */
-  extend<T>(
-    projectId: string,
-    branchId: string,
-    record: () => Promise<T>,
-  ): Promise<T | { failure: Failure }> {
-    return this.#inTurn(projectId, async (subject) => {
+  /** Changes a lifespan. An expired branch does not count against the quota, so it must fit to become active again. */
+  async extendWithinQuota(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
+    const { db } = this.#options;
+    const { id: branchId, projectId } = change.branch;
+    const release = await this.#admissions.take();
+    try {
+      const subject = await readSubject(db, projectId);
       const isExpired = subject?.branches.some(({ id, status }) => id === branchId && status === 'expired');
-      const failure = subject && isExpired ? this.#lack(subject, this.#sizeOf(branchId)) : null;
-      return failure ? { failure } : record();
-    });
+      const excess = subject && isExpired ? this.#excess(subject, this.#sizeOf(branchId)) : null;
+      return excess ? fail(excess) : await storeLifespan(db, change, new Date());
+    } finally {
+      release();
+    }
   }
 
-  /** One after another: each sees on record what the one before has made. */
-  #inTurn<T>(projectId: string, work: (subject: StorageSubject | null) => Promise<T>): Promise<T> {
-    const done = this.#turn.then(async () => work(await readSubject(this.#options.db, projectId)));
-    this.#turn = done.catch(() => {});
-    return done;
-  }
-
-  #lack(subject: StorageSubject, needed: number): Failure | null {
+  #excess(subject: StorageSubject, needed: number): Failure | null {
     const limit = quotaBytes(subject.project.storageQuotaGib);
     const used = this.#used(subject, ['creating', 'active']);
     if (used + needed <= limit) return null;
@@ -132,18 +121,18 @@ export class StorageQuota {
     return measured ?? this.#unmeasured()[branchId] ?? 0;
   }
 
-  #tell(project: ProjectRow, { used, state }: { used: number; state: StorageState }, now: Date): void {
+  #sendEvents(project: ProjectRow, { used, state }: { used: number; state: StorageState }, now: Date): void {
     const { storage, settings, outbox } = this.#options;
-    const told = storage.kv.get<StorageEventName[]>(TOLD) ?? [];
+    const sent = storage.kv.get<StorageEventName[]>(SENT_EVENTS) ?? [];
     if (state === 'normal') {
-      if (told.length > 0) storage.kv.delete(TOLD);
+      if (sent.length > 0) storage.kv.delete(SENT_EVENTS);
       return;
     }
-    const news = EVENTS_OF_STATE[state].filter((name) => !told.includes(name));
-    if (news.length === 0) return;
-    // The mails and the note that they are told are one write: nothing is awaited between them.
-    storage.kv.put(TOLD, [...told, ...news]);
-    for (const name of news) {
+    const unsent = EVENTS_OF_STATE[state].filter((name) => !sent.includes(name));
+    if (unsent.length === 0) return;
+    // The e-mails and the record that they were sent are one write, because nothing is awaited between them.
+    storage.kv.put(SENT_EVENTS, [...sent, ...unsent]);
+    for (const name of unsent) {
       const { event, ...fields } = storageEvent(name, project, used, now);
       logEvent(event, fields);
       const { ALERT_EMAIL } = settings();
@@ -156,11 +145,11 @@ export class StorageQuota {
     return this.#options.storage.kv.get<Record<string, number>>(UNMEASURED) ?? {};
   }
 
-  /** And forgets of others what has been measured since, and what is on record no longer. */
-  #noteUnmeasured({ branches }: StorageSubject, bytes: Record<string, number>): void {
+  /** Also removes branches that have a measurement by now or no database any more. */
+  #storeUnmeasured({ branches }: StorageSubject, branchId: string, bytes: number): void {
     const measured = this.#options.lastMeasurement()?.branches ?? {};
-    const onRecord = new Set(branches.map(({ id }) => id));
-    const left = Object.entries(this.#unmeasured()).filter(([id]) => onRecord.has(id) && !(id in measured));
-    this.#options.storage.kv.put(UNMEASURED, { ...Object.fromEntries(left), ...bytes });
+    const existing = new Set(branches.map(({ id }) => id));
+    const left = Object.entries(this.#unmeasured()).filter(([id]) => existing.has(id) && !(id in measured));
+    this.#options.storage.kv.put(UNMEASURED, { ...Object.fromEntries(left), [branchId]: bytes });
   }
 }

@@ -7,7 +7,7 @@ import { changesOf, type Database, inOneBatch, insertIf } from '../database/data
 import { auditEvents, projectBranches, projects } from '../database/schema.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 
-/** A project on record with its branches that are not gone. */
+/** A project with its branches that have a database. */
 export interface StorageSubject {
   project: ProjectRow;
   branches: { id: string; branchName: string; status: 'creating' | 'active' | 'expired' }[];
@@ -15,7 +15,7 @@ export interface StorageSubject {
 
 const ON_RECORD = ['creating', 'active', 'expired'] as const;
 
-/** Null for a project that is not active. */
+/** Reads the project; null if it is not active. */
 export async function readSubject(db: Database, projectId: string): Promise<StorageSubject | null> {
   const [[project], branches] = await db.batch([
     db
@@ -34,14 +34,14 @@ export async function readSubject(db: Database, projectId: string): Promise<Stor
   return project ? { project, branches: branches as StorageSubject['branches'] } : null;
 }
 
-/** How far usage moves before it is written to D1 although the state stays: one row a minute and project would be many. */
+/** Smaller changes of the usage are not written to D1: one write a minute and project would be too many. */
 const NOTABLE_BYTES = 1024 * 1024;
 
 /**
- * Writes usage and state where they have changed notably. A change of the state is audited, and one that is about
- * writing comes with a new revision of the access, all in one batch.
- * @param project as it was read; what was judged is written only if that still holds
- * @returns whether it does
+ * Writes usage and state if they have changed notably. A change of the state is audited, and a change of the write block
+ * gets a new access revision, all in one batch.
+ * @param project as it was read: the result is written only if the project has not changed since
+ * @returns false if the project has changed
  */
 export async function storeStorageUsage(
   db: Database,
@@ -59,18 +59,18 @@ export async function storeStorageUsage(
     eq(projects.storageState, from),
     eq(projects.storageQuotaGib, storageQuotaGib),
   );
-  const holds = sql`exists (select 1 from ${projects} where ${asRead})`;
+  const isUnchanged = sql`exists (select 1 from ${projects} where ${asRead})`;
   const metadata = { from, to: state, used_bytes: used, limit_bytes: quotaBytes(storageQuotaGib) };
   const about = { projectId: id, metadata };
   const event = auditEvent('project.storage_state.changed', noActor(tenantId), about, now);
   const changesWriting = (state === 'write_blocked') !== (from === 'write_blocked');
-  const answers = await inOneBatch(db, [
-    ...(state === from ? [] : [insertIf(db, auditEvents, event, holds)]),
-    ...(changesWriting ? [nextAccessRevision(db, id, holds)] : []),
+  const results = await inOneBatch(db, [
+    ...(state === from ? [] : [insertIf(db, auditEvents, event, isUnchanged)]),
+    ...(changesWriting ? [nextAccessRevision(db, id, isUnchanged)] : []),
     db
       .update(projects)
       .set({ storageUsedBytes: used, storageState: state, storageMeasuredAt: now })
       .where(asRead),
   ]);
-  return changesOf(answers.at(-1)) === 1;
+  return changesOf(results.at(-1)) === 1;
 }

@@ -1,16 +1,16 @@
 import { eq, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
 import { DEFAULT_BRANCH_LIMIT, RAISED_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import { StorageQuotaGib } from '../../shared/project/storage-quota.ts';
-import { type AppContext, connectingIp, databaseOf } from '../app-env.ts';
-import { noActor } from '../audit/actor.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { type AuditActor, noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
-import { found } from './project-access.ts';
 import type { ProjectRow } from './project-resource.ts';
 
-/** Caps that hold what a project's users may choose by themselves (spec section 8). */
+/** Caps on what a project's users may choose themselves (specification 8). */
 export const ProjectCaps = z
   .strictObject({
     project_id: z.uuid(),
@@ -25,31 +25,32 @@ export const CapsChange = ProjectCaps.omit({ project_id: true })
   .meta({ example: { branch_limit: 20 } });
 
 /**
- * Changes the caps and records it, in one batch. Lowered below what the project has, a cap takes nothing away.
- * @throws ApiError NOT_FOUND
+ * Changes the caps and audits the change, in one batch. A cap below what the project already has removes nothing.
+ * @param request of the operator, for the audit row
  */
 export async function changeCaps(
-  c: AppContext,
+  db: Database,
   projectId: string,
   change: z.output<typeof CapsChange>,
-): Promise<z.output<typeof ProjectCaps>> {
-  const db = databaseOf(c);
+  request: Pick<AuditActor, 'ip' | 'requestId'>,
+): Promise<Result<z.output<typeof ProjectCaps>, Failure>> {
   const theProject = eq(projects.id, projectId);
-  const project = found(await db.select().from(projects).where(theProject));
+  const [project] = await db.select().from(projects).where(theProject);
+  if (!project) return fail({ code: 'NOT_FOUND' });
   const from = { branch_limit: project.branchLimit, storage_quota_cap_gib: project.storageQuotaCapGib };
   const to = {
     branch_limit: change.branch_limit ?? from.branch_limit,
     storage_quota_cap_gib: change.storage_quota_cap_gib ?? from.storage_quota_cap_gib,
   };
   const now = new Date();
-  const actor = { ...noActor(project.tenantId), ip: connectingIp(c), requestId: c.var.requestId };
+  const actor = { ...noActor(project.tenantId), ...request };
   const event = auditEvent('project.caps.changed', actor, { projectId, metadata: { from, to } }, now);
-  const answers = await inOneBatch(db, [
+  const results = await inOneBatch(db, [
     insertIf(db, auditEvents, event, sql`exists (select 1 from ${projects} where ${theProject})`),
     db
       .update(projects)
       .set({
-        // Only what is asked for: a change of the other cap at the same time is not undone.
+        // Only the requested fields, so that a concurrent change of the other cap is not reverted.
         branchLimit: change.branch_limit,
         storageQuotaCapGib: change.storage_quota_cap_gib,
         updatedAt: now,
@@ -57,10 +58,11 @@ export async function changeCaps(
       .where(theProject)
       .returning(),
   ]);
-  const changed = found(answers.at(-1) as ProjectRow[]);
-  return {
+  const [changed] = results.at(-1) as ProjectRow[];
+  if (!changed) return fail({ code: 'NOT_FOUND' });
+  return ok({
     project_id: projectId,
     branch_limit: changed.branchLimit,
     storage_quota_cap_gib: changed.storageQuotaCapGib,
-  };
+  });
 }

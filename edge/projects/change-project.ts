@@ -1,15 +1,16 @@
 import { and, eq, gte, sql } from 'drizzle-orm';
-import type { z } from 'zod';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, inOneBatch, insertIf } from '../database/database.ts';
+import { changesOf, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import type { Env } from '../env.ts';
 import { coordinatorOf } from './coordinator-stub.ts';
-import { found, inProject, projectViews } from './project-access.ts';
-import { type Project, type ProjectView, toProjectResponse } from './project-resource.ts';
+import { projectViews } from './project-access.ts';
+import type { ProjectView } from './project-resource.ts';
 
-/** What a project's users may change by themselves. */
+/** The fields that a project's users may change. */
 interface ProjectChange {
   name?: string | undefined;
   storage_quota_gib?: number | undefined;
@@ -25,44 +26,44 @@ const EVENTS = {
 } as const;
 
 /**
- * Changes the project and records it, in one batch; by a new quota its storage is then judged at once.
- * @throws ApiError NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP
+ * Changes the project and audits the change, in one batch. After a change of the quota its storage is evaluated.
+ * @returns the changed project, or NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP
  */
 export async function changeProject(
-  c: AppContext,
-  projectId: string,
+  env: Env,
+  project: ProjectView,
   change: ProjectChange,
-): Promise<z.output<typeof Project>> {
-  const [project] = await inProject(c, projectId, () => []);
-  // Only what is asked for is written: a change of another field at the same time is not undone.
+  actor: Actor,
+): Promise<Result<ProjectView, Failure>> {
   const { name, storage_quota_gib: storageQuotaGib } = change;
-  const limit = project.storageQuotaCapGib;
+  const { id: projectId, storageQuotaCapGib: limit } = project;
   const isWithinCap = storageQuotaGib === undefined || storageQuotaGib <= limit;
-  if (!isWithinCap) throw new ApiError('QUOTA_ABOVE_SELF_SERVICE_CAP', { limit });
-  const db = databaseOf(c);
+  if (!isWithinCap) return fail({ code: 'QUOTA_ABOVE_SELF_SERVICE_CAP', fields: { limit } });
+  const db = openDatabase(env.DB);
   const now = new Date();
+  const ofTenant = and(eq(projects.id, projectId), eq(projects.tenantId, actor.tenantId));
   const changeable = and(
-    eq(projects.id, projectId),
-    eq(projects.tenantId, c.var.principal.tenantId),
+    ofTenant,
     storageQuotaGib === undefined ? undefined : gte(projects.storageQuotaCapGib, storageQuotaGib),
   );
   const events = (Object.keys(EVENTS) as (keyof typeof EVENTS)[]).flatMap((event) => {
     const [from, to] = EVENTS[event](project, change);
     if (to === undefined || to === from) return [];
-    return auditEvent(event, actorOf(c), { projectId, metadata: { from, to } }, now);
+    return auditEvent(event, actor, { projectId, metadata: { from, to } }, now);
   });
-  const answers = await inOneBatch(db, [
+  const results = await inOneBatch(db, [
     ...events.map((event) =>
       insertIf(db, auditEvents, event, sql`exists (select 1 from ${projects} where ${changeable})`),
     ),
+    // Only the requested fields, so that a concurrent change of another field is not reverted.
     db.update(projects).set({ name, storageQuotaGib, updatedAt: now }).where(changeable),
-    projectViews(db).where(eq(projects.id, projectId)),
+    projectViews(db).where(ofTenant),
   ]);
-  // The cap was lowered or the project went in between: looking again tells which.
-  if (changesOf(answers.at(-2)) === 0) return changeProject(c, projectId, change);
-  const changed = found(answers.at(-1) as ProjectView[]);
-  if (storageQuotaGib === undefined) return toProjectResponse(changed);
-  const verdict = await coordinatorOf(c.env, projectId).monitor.evaluate(projectId);
-  const storage = verdict && { storageUsedBytes: verdict.used, storageState: verdict.state };
-  return toProjectResponse({ ...changed, ...storage });
+  const [current] = results.at(-1) as ProjectView[];
+  if (!current) return fail({ code: 'NOT_FOUND' });
+  // The cap was lowered in between.
+  if (changesOf(results.at(-2)) === 0) return changeProject(env, current, change, actor);
+  if (storageQuotaGib === undefined) return ok(current);
+  const status = await coordinatorOf(env, projectId).monitor.evaluate(projectId);
+  return ok(status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current);
 }

@@ -1,5 +1,5 @@
 import type { Env } from '../env.ts';
 
-/** The project's coordinator. */
+/** The coordinator of the project. */
 export const coordinatorOf = (env: Env, projectId: string) =>
   env.PROJECT_COORDINATOR.get(env.PROJECT_COORDINATOR.idFromName(projectId));

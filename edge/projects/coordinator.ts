@@ -2,38 +2,50 @@ import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { sendAccess } from '../access/apply-access.ts';
 import { deleteRule, insertRule, ruleResponse } from '../access/change-rules.ts';
 import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
 import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
-import { type LifespanChange, storeLifespan } from '../branches/change-lifespan.ts';
 import { createBranchJob } from '../branches/create-branch.ts';
 import { deleteBranchJob, markBranchDeleted } from '../branches/delete-branch.ts';
 import { expireBranches } from '../branches/expire-branches.ts';
-import { type BranchRequest, reserveBranch } from '../branches/reserve-branch.ts';
-import { type Rotation, storeRotation } from '../credentials/rotate-credentials.ts';
+import { storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
-import { hostCaller, isLinked } from '../hosts/host-client.ts';
-import { jobError, retryDelay } from '../jobs/job-failure.ts';
+import { callHost, isLinked } from '../hosts/host-client.ts';
+import { jobError, publicFailure, retryDelay } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
-import { newJob, openJobs } from '../jobs/job-store.ts';
-import type { Reservation } from '../jobs/reservation.ts';
-import type { JobResponse, JobRow, SagaTable } from '../jobs/saga.ts';
+import { type JobRow, newJob, openJobs } from '../jobs/job-store.ts';
+import type { SagaTable } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
+import { Outbox } from '../mail/outbox.ts';
+import { MeasurementStore } from '../monitoring/measurement-store.ts';
 import { ProjectMonitor } from '../monitoring/project-monitor.ts';
+import { StorageQuota } from '../monitoring/storage-quota.ts';
 import { readSettings } from '../settings.ts';
+import type {
+  BranchDeletion,
+  BranchRequest,
+  CoordinatorRpc,
+  CreationProgress,
+  LifespanChange,
+  ProjectDeletion,
+  ProjectRequest,
+  Rotation,
+  RuleChange,
+} from './coordinator-rpc.ts';
 import { createProjectJob } from './create-project.ts';
 import { deleteProjectJob, markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
-import { type ProjectRequest, reserveProject } from './reserve-project.ts';
+import { reserveProject } from './reserve-project.ts';
 
-/** If nothing else wakes this object, it looks after its open jobs this often. */
-const LOOK_AFTER_MS = 20_000;
-/** What failed is tried again as a job is after so many attempts more: in two seconds at first. */
+/** Interval at which the object checks its open jobs if nothing else wakes it. */
+const CHECK_AFTER_MS = 20_000;
+/** Added to the failures in a row, so that the first retry comes after two seconds. */
 const ATTEMPTS_AHEAD = 3;
 const PROJECT_ID = 'project_id';
 
@@ -44,89 +56,89 @@ const SAGAS: SagaTable = {
   'project.delete': deleteProjectJob,
 };
 
-/** How an order ended, as far as its client waited. */
-export type CreationOutcome = { response: JobResponse } | { pending: string } | { failure: Failure };
-export type DeletionOutcome = { job: JobRow } | { failure: Failure };
-export type LifespanOutcome = { branch: BranchRow } | { failure: Failure };
-/** `applied`: both ports obey already. */
-export type AccessOutcome = { applied: boolean } | { failure: Failure };
-
-/** Who deletes what, under which job id. */
-interface Deletion {
-  id: string;
-  projectId: string;
-  hostId: string;
-  actor: Actor;
-}
-
 /**
- * One object per project (`idFromName(project id)`): everything that changes the project's databases goes
- * through it. Its storage holds the project id, an alarm, and what was measured (`ProjectMonitor`): jobs, records
- * and rules are in D1, and the alarm is set before a job is written, so that whatever dies, the job is found and
- * finished.
+ * One object per project (`idFromName(project ID)`): every change of the project's databases goes through it. Its storage
+ * holds the project ID, an alarm and the measurements. Jobs, records and rules are in D1, and the alarm is set before a
+ * job is written, so that after any crash the job is found and finished.
  */
-export class ProjectCoordinator extends DurableObject<Env> {
+export class ProjectCoordinator extends DurableObject<Env> implements CoordinatorRpc {
   readonly #db: Database;
+  readonly #outbox: Outbox;
   readonly #monitor: ProjectMonitor;
   readonly #alarm: EarliestAlarm;
   #runner: JobRunner | undefined;
-  /** How often in a row. */
+  /** Number of failures in a row. */
   readonly #failures = { 'access.not_applied': 0, 'project.not_looked_after': 0 };
+  protected readonly quota: StorageQuota;
 
   constructor(state: DurableObjectState, env: Env) {
     super(state, env);
+    const { storage } = state;
+    const settings = () => readSettings(env);
+    const waitUntil = (work: Promise<unknown>) => state.waitUntil(work);
+    const measurements = new MeasurementStore(storage, settings().MEASURE_INTERVAL_SECONDS);
     this.#db = openDatabase(env.DB);
-    this.#alarm = new EarliestAlarm(state.storage);
+    this.#alarm = new EarliestAlarm(storage);
     void state.blockConcurrencyWhile(() => this.#alarm.recall());
-    this.#monitor = new ProjectMonitor({
-      env,
+    const wakeAt = (timestamp: number) => this.#alarm.wakeAt(timestamp);
+    this.#outbox = new Outbox({ storage, settings, wakeAt, waitUntil });
+    this.quota = new StorageQuota({
       db: this.#db,
-      storage: state.storage,
-      wakeAt: (moment) => this.#alarm.wakeAt(moment),
+      storage,
+      settings,
+      outbox: this.#outbox,
+      lastMeasurement: () => measurements.last(),
+    });
+    this.#monitor = new ProjectMonitor({
+      db: this.#db,
+      measurements,
+      quota: this.quota,
       applyAccess: (projectId, hostId) => this.#applyAccess(projectId, hostId),
-      waitUntil: (work) => state.waitUntil(work),
+      waitUntil,
     });
   }
 
-  /** What is known by measurement; a call of its methods is one trip. */
   get monitor(): ProjectMonitor {
     return this.#monitor;
   }
 
-  /** A measurement of the project. @param hostId of the host that sent it */
   async recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
     await this.#monitor.record(measurement, hostId);
   }
 
-  /** Makes a project and its `main` database. @param waitMs how long the client waits for the end */
-  async createProject(order: ProjectRequest, waitMs: number): Promise<CreationOutcome> {
-    return this.#carryOut(order.projectId, order.hostId, waitMs, () =>
-      reserveProject(this.#db, readSettings(this.env), order, new Date()),
-    );
+  async createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const { projectId, hostId } = request;
+    if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm(projectId);
+    const reserved = await reserveProject(this.#db, readSettings(this.env), request, new Date());
+    return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
   }
 
-  /** Makes a branch of a live one. @param waitMs how long the client waits for the end */
-  async createBranch(order: BranchRequest, waitMs: number): Promise<CreationOutcome> {
-    const clone = { projectId: order.project.id, branchId: order.branchId, sourceId: order.source.id };
-    return this.#carryOut(order.project.id, order.project.hostId, waitMs, () =>
-      this.#monitor.reserveClone(clone, () =>
-        reserveBranch(this.#db, readSettings(this.env), order, new Date()),
-      ),
-    );
+  async createBranch(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const { id: projectId, hostId } = request.project;
+    if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm(projectId);
+    const reserved = await this.quota.reserveWithinQuota(request);
+    return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
   }
 
-  /** Marks the branch deleted; its database is dropped by a job. */
-  async deleteBranch(about: Deletion & { branchId: string }): Promise<DeletionOutcome> {
-    const job = newJob({ ...about, kind: 'branch.delete' }, new Date());
-    const outcome = await this.#record(job, markBranchDeleted);
-    if ('job' in outcome) this.ctx.waitUntil(this.#applyAccess(about.projectId, about.hostId));
-    return outcome;
+  async deleteBranch(deletion: BranchDeletion): Promise<Result<JobRow, Failure>> {
+    this.#armAlarm(deletion.projectId);
+    const job = newJob({ ...deletion, kind: 'branch.delete' }, new Date());
+    const marked = await markBranchDeleted(this.#db, job, job.createdAt);
+    if (marked.ok) {
+      this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
+      this.ctx.waitUntil(this.#applyAccess(job.projectId, job.hostId));
+    }
+    return marked;
   }
 
-  /** Marks the project as being deleted; a job drops all it has. */
-  async deleteProject(about: Deletion): Promise<DeletionOutcome> {
-    const job = newJob({ ...about, branchId: null, kind: 'project.delete' }, new Date());
-    return this.#record(job, markProjectDeleting);
+  async deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>> {
+    this.#armAlarm(deletion.projectId);
+    const job = newJob({ ...deletion, branchId: null, kind: 'project.delete' }, new Date());
+    const marked = await markProjectDeleting(this.#db, job, job.createdAt);
+    if (marked.ok) this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
+    return marked;
   }
 
   async addRule(
@@ -134,115 +146,103 @@ export class ProjectCoordinator extends DurableObject<Env> {
     hostId: string,
     actor: Actor,
     keyUse: KeyUse | null,
-  ): Promise<AccessOutcome> {
-    this.#insure(rule.projectId);
-    const failure = await insertRule(this.#db, rule, actor, keyUse);
-    if (failure) return { failure };
-    const applied = await this.#applyAccess(rule.projectId, hostId);
+  ): Promise<Result<RuleChange, Failure>> {
+    this.#armAlarm(rule.projectId);
+    const inserted = await insertRule(this.#db, rule, actor, keyUse);
+    if (!inserted.ok) return inserted;
+    const { ok: applied } = await this.#applyAccess(rule.projectId, hostId);
     if (keyUse && applied) await storeResponse(this.#db, rule.id, ruleResponse(rule, true));
-    return { applied };
+    return ok({ applied });
   }
 
-  async removeRule(projectId: string, hostId: string, ruleId: string, actor: Actor): Promise<AccessOutcome> {
-    this.#insure(projectId);
-    const failure = await deleteRule(this.#db, projectId, ruleId, actor, new Date());
-    return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
+  async removeRule(
+    projectId: string,
+    hostId: string,
+    ruleId: string,
+    actor: Actor,
+  ): Promise<Result<RuleChange, Failure>> {
+    this.#armAlarm(projectId);
+    const deleted = await deleteRule(this.#db, projectId, ruleId, actor, new Date());
+    if (!deleted.ok) return deleted;
+    const { ok: applied } = await this.#applyAccess(projectId, hostId);
+    return ok({ applied });
   }
 
-  /** Gives the branch new passwords. Nothing is changed while its host is away. */
-  async rotateCredentials(rotation: Rotation): Promise<AccessOutcome> {
+  /** Changes nothing while the host is not linked. */
+  async rotateCredentials(rotation: Rotation): Promise<Result<null, Failure>> {
     const { projectId, hostId } = rotation;
-    if (!(await isLinked(this.env, hostId))) return { failure: { code: 'HOST_UNAVAILABLE' } };
-    this.#insure(projectId);
+    if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    this.#armAlarm(projectId);
     const { CREDENTIAL_KEYS } = readSettings(this.env);
-    const failure = await storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
-    return failure ? { failure } : { applied: await this.#applyAccess(projectId, hostId) };
+    const stored = await storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
+    return stored.ok ? this.#applyAccess(projectId, hostId) : stored;
   }
 
-  /** Has the host obey what is on record by now. @returns whether it does */
-  async applyAccess(projectId: string, hostId: string): Promise<boolean> {
-    this.#insure(projectId);
+  async applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>> {
+    this.#armAlarm(projectId);
     return this.#applyAccess(projectId, hostId);
   }
 
-  /** Lets the branch live for another time; an expired one comes back. */
-  async changeLifespan(change: LifespanChange): Promise<LifespanOutcome> {
+  async changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
     const { branch, hostId } = change;
-    this.#insure(branch.projectId);
-    const outcome = await this.#monitor.extend(branch.projectId, branch.id, () =>
-      storeLifespan(this.#db, change, new Date()),
-    );
-    if ('failure' in outcome) return outcome;
+    this.#armAlarm(branch.projectId);
+    const changed = await this.quota.extendWithinQuota(change);
+    if (!changed.ok) return changed;
     await this.#applyAccess(branch.projectId, hostId);
-    if (outcome.branch.expiresAt) this.#alarm.wakeAt(outcome.branch.expiresAt.getTime());
-    return outcome;
+    const { expiresAt } = changed.value;
+    if (expiresAt) this.#alarm.wakeAt(expiresAt.getTime());
+    return changed;
   }
 
-  /** Resumes what is open: called when the project's host has linked up, and by the reconciler. */
   async wake(projectId: string): Promise<void> {
-    this.#insure(projectId);
-    await this.#lookAfter(projectId);
+    this.#armAlarm(projectId);
+    await this.#resumeWork(projectId);
   }
 
-  /** Does not throw: an alarm that fails is tried again a few times only, and D1 can be away for longer. */
+  /** Does not throw: the runtime retries a failed alarm a few times only, and D1 can be unavailable for longer. */
   override async alarm(): Promise<void> {
     this.#alarm.spent();
-    this.ctx.waitUntil(this.#monitor.sendMail());
+    this.ctx.waitUntil(this.#outbox.send(Date.now()));
     const projectId = await this.ctx.storage.get<string>(PROJECT_ID);
     if (!projectId) return;
     try {
-      await this.#lookAfter(projectId);
+      await this.#resumeWork(projectId);
       this.#failures['project.not_looked_after'] = 0;
     } catch (error) {
-      this.#tryLater('project.not_looked_after', projectId, error);
+      this.#retryLater('project.not_looked_after', projectId, error);
     }
   }
 
-  async #carryOut(
-    projectId: string,
-    hostId: string,
-    waitMs: number,
-    reserve: () => Promise<Reservation>,
-  ): Promise<CreationOutcome> {
-    if (!(await isLinked(this.env, hostId))) return { failure: { code: 'HOST_UNAVAILABLE' } };
-    this.#insure(projectId);
-    const reservation = await reserve();
-    if ('refused' in reservation) return { failure: reservation.refused };
-    const runner = this.#runnerFor(hostId);
-    this.ctx.waitUntil(runner.start(reservation.job));
-    const end = await runner.endOf(reservation.job.id, waitMs);
-    if (end === null) return { pending: reservation.job.id };
-    if (!end.ok) return { failure: end.failure };
-    if (!end.response) throw new Error(`job ${reservation.job.id} ended without an answer`);
-    return { response: end.response };
+  /** Runs a creation and waits for its end, but no longer than its client waits. */
+  async #run(job: JobRow, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const runner = this.#runnerFor(job.hostId);
+    this.ctx.waitUntil(runner.start(job));
+    const end = await runner.endOf(job.id, waitMs);
+    if (end && !end.ok) return end;
+    if (end && !end.value) throw new Error(`job ${job.id} ended without a response`);
+    return ok({ jobId: job.id, response: end?.value ?? null });
   }
 
-  async #record(
-    job: JobRow,
-    recordDeletion: (db: Database, job: JobRow, now: Date) => Promise<Failure | null>,
-  ): Promise<DeletionOutcome> {
-    this.#insure(job.projectId);
-    const failure = await recordDeletion(this.#db, job, job.createdAt);
-    if (failure) return { failure };
-    this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
-    return { job };
-  }
-
-  /** @returns whether both ports obey; if not, the access is applied when the host can be reached again */
-  async #applyAccess(projectId: string, hostId: string): Promise<boolean> {
+  /** Applies the access on the host; after a failure it is retried until it succeeds. */
+  async #applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>> {
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
-      await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
+      await sendAccess(
+        this.#db,
+        CREDENTIAL_KEYS,
+        (method, params) => callHost(this.env, hostId, method, params),
+        projectId,
+      );
       this.#failures['access.not_applied'] = 0;
-      return true;
+      return ok(null);
     } catch (error) {
-      this.#tryLater('access.not_applied', projectId, error);
-      return false;
+      this.#retryLater('access.not_applied', projectId, error);
+      return fail(publicFailure(jobError(error)));
     }
   }
 
-  /** Ever later, so that an object whose host is away can sleep; the host's return wakes it. */
-  #tryLater(
+  /** Backs off so that an object whose host is unavailable can sleep; the return of the host wakes it. */
+  #retryLater(
     event: 'access.not_applied' | 'project.not_looked_after',
     projectId: string,
     error: unknown,
@@ -252,8 +252,8 @@ export class ProjectCoordinator extends DurableObject<Env> {
     this.#failures[event] += 1;
   }
 
-  /** Starts what is open and returns: an alarm that waited for it would hold up the alarms of its retries. */
-  async #lookAfter(projectId: string): Promise<void> {
+  /** Starts open work without waiting for it: an alarm that waited would delay the alarms of the retries. */
+  async #resumeWork(projectId: string): Promise<void> {
     const nextExpiry = await expireBranches(this.#db, projectId, new Date());
     if (nextExpiry) this.#alarm.wakeAt(nextExpiry.getTime());
     const [open, [project]] = await Promise.all([
@@ -265,7 +265,7 @@ export class ProjectCoordinator extends DurableObject<Env> {
       this.#alarm.spent();
       return;
     }
-    if (open.length > 0) this.#insure(projectId);
+    if (open.length > 0) this.#armAlarm(projectId);
     for (const job of open) this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
     if (project?.status === 'active' && project.accessApplied < project.accessRevision) {
       this.ctx.waitUntil(this.#applyAccess(projectId, project.hostId));
@@ -276,16 +276,16 @@ export class ProjectCoordinator extends DurableObject<Env> {
     this.#runner ??= new JobRunner({
       db: this.#db,
       settings: readSettings(this.env),
-      callHost: hostCaller(this.env, hostId),
+      callHost: (method, params) => callHost(this.env, hostId, method, params),
       sagas: SAGAS,
-      wakeAt: (moment) => this.#alarm.wakeAt(moment),
+      wakeAt: (timestamp) => this.#alarm.wakeAt(timestamp),
     });
     return this.#runner;
   }
 
-  /** Sets the alarm that finds the work again, before the work is written anywhere. */
-  #insure(projectId: string): void {
+  /** Sets the alarm that finds the work after a crash. To be called before the work is written anywhere. */
+  #armAlarm(projectId: string): void {
     void this.ctx.storage.put(PROJECT_ID, projectId);
-    this.#alarm.wakeAt(Date.now() + LOOK_AFTER_MS);
+    this.#alarm.wakeAt(Date.now() + CHECK_AFTER_MS);
   }
 }

@@ -16,7 +16,7 @@ interface ProjectCreation extends Creation {
   hostName: string;
 }
 
-/** A new project is its `main` branch: the same steps, from an empty database instead of a live one. */
+/** Creates a project by creating its `main` branch, with the same steps but from an empty database. */
 export const createProjectJob = saga<ProjectCreation>({
   steps: CREATION_STEPS,
   load: async (context) => {

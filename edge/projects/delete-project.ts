@@ -1,15 +1,21 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { transition } from '../branches/branch-transition.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
-import { type JobRow, saga } from '../jobs/saga.ts';
+import type { JobRow } from '../jobs/job-store.ts';
+import { saga } from '../jobs/saga.ts';
 
 const DELETABLE = ['creating', 'active', 'failed'] as const;
 
 /** Marks the project and its branches as being deleted and opens the job, in one batch. */
-export async function markProjectDeleting(db: Database, job: JobRow, now: Date): Promise<Failure | null> {
+export async function markProjectDeleting(
+  db: Database,
+  job: JobRow,
+  now: Date,
+): Promise<Result<JobRow, Failure>> {
   const deletable = and(
     eq(projects.id, job.projectId),
     eq(projects.tenantId, job.tenantId),
@@ -17,16 +23,16 @@ export async function markProjectDeleting(db: Database, job: JobRow, now: Date):
   );
   const stillThere = sql`exists (select 1 from ${projects} where ${deletable})`;
   const about = { id: job.id, projectId: job.projectId };
-  const answers = await inOneBatch(db, [
+  const results = await inOneBatch(db, [
     insertIf(db, auditEvents, auditEvent('project.deleted', job.input.actor, about, now), stillThere),
     insertIf(db, jobs, job, stillThere),
     transition(db, 'delete_project', and(eq(projectBranches.projectId, job.projectId), stillThere), now),
     db.update(projects).set({ status: 'deleting', updatedAt: now }).where(deletable),
   ]);
-  return changesOf(answers.at(-1)) === 1 ? null : { code: 'NOT_FOUND' };
+  return changesOf(results.at(-1)) === 1 ? ok(job) : fail({ code: 'NOT_FOUND' });
 }
 
-/** All databases and logins of the project are dropped; then its record goes, and its branches with it. */
+/** Drops all databases and logins of the project, then deletes its record with those of its branches. */
 export const deleteProjectJob = saga({
   steps: [
     [

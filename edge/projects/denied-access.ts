@@ -1,23 +1,23 @@
 import { and, eq, ne } from 'drizzle-orm';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import type { Database } from '../database/database.ts';
 import { auditEvents, jobs, projects } from '../database/schema.ts';
 
-/** One event an hour for each user and project, so that asking on and on fills nobody's log. */
+/** One event an hour for each user and project, so that repeated requests cannot fill an audit log. */
 const QUIET_MS = 3_600_000;
 const REMEMBERED = 10_000;
 const lastTimes = new BoundedMap<string, number>(REMEMBERED);
 
-/** Whether this did not happen within the last hour; from now on it did. */
-function isNew(happening: string, now: Date): boolean {
-  if (now.getTime() - (lastTimes.get(happening) ?? 0) < QUIET_MS) return false;
-  lastTimes.set(happening, now.getTime());
+/** Whether this event did not occur within the last hour. Remembers it. */
+function isNew(event: string, now: Date): boolean {
+  if (now.getTime() - (lastTimes.get(event) ?? 0) < QUIET_MS) return false;
+  lastTimes.set(event, now.getTime());
   return true;
 }
 
-/** The project a thing belongs to, when that is another tenant's. */
+/** Finds the project that an ID belongs to, if it is another tenant's. */
 const FOREIGN = {
   project: (db: Database, id: string, tenantId: string) =>
     db
@@ -32,21 +32,23 @@ const FOREIGN = {
 };
 
 /**
- * When what was asked for belongs to another tenant, tells that tenant who asked: in its own audit log, not in
- * the asker's, where it would say that the thing exists. After the answer, whose time would say it too.
+ * Audits a denied access to another tenant's project or job, in that tenant's log: in the actor's own log it would
+ * reveal that the ID exists. Callers do not wait for it, because the response time would reveal it as well.
+ * @param method of the HTTP request
  */
-export function recordDeniedAccess(c: AppContext, kind: keyof typeof FOREIGN, id: string): void {
-  const { tenantId, userId } = c.var.principal;
+export async function recordDeniedAccess(
+  db: Database,
+  actor: Actor,
+  method: string,
+  { kind, id }: { kind: keyof typeof FOREIGN; id: string },
+): Promise<void> {
+  const { tenantId, userId } = actor;
   const now = new Date();
-  if (!isNew(`${userId} asked for ${id}`, now)) return;
-  const db = databaseOf(c);
-  const note = async () => {
-    const [foreign] = await FOREIGN[kind](db, id, tenantId);
-    if (!foreign || !isNew(`${userId} was denied ${foreign.projectId}`, now)) return;
-    // The asker's e-mail is theirs: the other tenant learns id and address.
-    const actor = { ...actorOf(c), email: null, tenantId: foreign.tenantId };
-    const about = { projectId: foreign.projectId, metadata: { method: c.req.method } };
-    await db.insert(auditEvents).values(auditEvent('access.denied', actor, about, now));
-  };
-  c.executionCtx.waitUntil(note());
+  if (!isNew(`${userId} requested ${id}`, now)) return;
+  const [foreign] = await FOREIGN[kind](db, id, tenantId);
+  if (!foreign || !isNew(`${userId} was denied ${foreign.projectId}`, now)) return;
+  // The other tenant gets the actor's ID and address, not the e-mail address.
+  const deniedActor = { ...actor, email: null, tenantId: foreign.tenantId };
+  const about = { projectId: foreign.projectId, metadata: { method } };
+  await db.insert(auditEvents).values(auditEvent('access.denied', deniedActor, about, now));
 }

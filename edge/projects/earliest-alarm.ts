@@ -1,4 +1,4 @@
-/** The one alarm of an object, for all that ask for one: the earliest moment stands. */
+/** The single alarm of a Durable Object, shared by several users: the earliest timestamp is set. */
 export class EarliestAlarm {
   readonly #storage: Pick<DurableObjectStorage, 'getAlarm' | 'setAlarm'>;
   #at = Number.POSITIVE_INFINITY;
@@ -7,19 +7,19 @@ export class EarliestAlarm {
     this.#storage = storage;
   }
 
-  /** Before anything else: a fresh object must not put a later alarm in the place of an earlier one. */
+  /** To be called first: a new instance must not replace an earlier alarm by a later one. */
   async recall(): Promise<void> {
     this.#at = (await this.#storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
   }
 
-  /** @param moment Unix milliseconds. One that is due and has not rung yet stands too. */
-  wakeAt(moment: number): void {
-    if (moment >= this.#at) return;
-    this.#at = moment;
-    void this.#storage.setAlarm(moment);
+  /** @param timestamp Unix milliseconds. An alarm that is due but has not fired yet stays set, too. */
+  wakeAt(timestamp: number): void {
+    if (timestamp >= this.#at) return;
+    this.#at = timestamp;
+    void this.#storage.setAlarm(timestamp);
   }
 
-  /** It rings, or is gone with the storage. */
+  /** The alarm has fired, or was deleted with the storage. */
   spent(): void {
     this.#at = Number.POSITIVE_INFINITY;
   }

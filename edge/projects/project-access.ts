@@ -1,63 +1,42 @@
 import { and, eq, getTableColumns, type SQL, sql } from 'drizzle-orm';
 import type { BatchResponse } from 'drizzle-orm/batch';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
-import { type AppContext, databaseOf } from '../app-env.ts';
 import type { Reach } from '../authentication/permissions.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Database, Statement } from '../database/database.ts';
 import { hosts, projectBranches, projects } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
-import { countUnknownProject, requireAdmission } from '../rate-limits/limit-requests.ts';
-import { recordDeniedAccess } from './denied-access.ts';
 import type { ProjectView } from './project-resource.ts';
 
-/** The projects a principal can see at all. What is beyond looks like what does not exist. */
+/** The projects that a principal can see. All others appear not to exist. */
 export const visible = ({ tenantId, userId }: Principal, reach: Reach): SQL | undefined =>
   and(eq(projects.tenantId, tenantId), reach === 'own' ? eq(projects.createdBy, userId) : undefined);
 
-/** Branches of the row's project that count against its cap. */
+/** Number of the project's branches that count against its branch limit. */
 const countedBranches = sql<number>`(select count(*) from ${projectBranches} where project_id = ${projects.id}
   and status in (${sql.join(
     COUNTED_STATUSES.map((status) => sql`${status}`),
     sql`, `,
   )}))`;
 
-/** Under a name of its own: of two columns of one name, a batch on D1 gives one. */
+/** With a name of its own, because a batch on D1 returns only one of two columns with the same name. */
 const hostName = sql<string>`${hosts.name}`.as('host_name');
 
-/** Projects as routes work with them. */
+/** Projects with everything that a response shows. */
 export const projectViews = (db: Database) =>
   db
     .select({ ...getTableColumns(projects), hostName, branchCount: countedBranches })
     .from(projects)
     .innerJoin(hosts, eq(hosts.id, projects.hostId));
 
-/**
- * The project a request is about and the answers of `queries`, in one trip to D1 beside the limiter's verdict.
- * A handler that does anything with an effect calls this first.
- * @throws ApiError NOT_FOUND also for a project the bearer may not see, RATE_LIMITED
- */
-export async function inProject<const Q extends readonly Statement[]>(
-  c: AppContext,
+/** Reads the project and the results of `queries` in one batch. @returns null if the principal cannot see it */
+export async function readProject<const Q extends readonly Statement[]>(
+  db: Database,
+  { principal, reach }: { principal: Principal; reach: Reach },
   projectId: string,
-  queries: (db: Database) => Q,
-): Promise<[ProjectView, ...BatchResponse<Q>]> {
-  const db = databaseOf(c);
-  const theProject = and(eq(projects.id, projectId), visible(c.var.principal, c.var.reach));
-  const [[views, ...answers]] = await Promise.all([
-    db.batch([projectViews(db).where(theProject), ...queries(db)]),
-    requireAdmission(c),
-  ]);
+  queries: Q,
+): Promise<[ProjectView, ...BatchResponse<Q>] | null> {
+  const theProject = and(eq(projects.id, projectId), visible(principal, reach));
+  const [views, ...results] = await db.batch([projectViews(db).where(theProject), ...queries]);
   const [project] = views as ProjectView[];
-  if (project) return [project, ...(answers as BatchResponse<Q>)];
-  await countUnknownProject(c);
-  recordDeniedAccess(c, 'project', projectId);
-  throw new ApiError('NOT_FOUND');
-}
-
-/** The one row. @throws ApiError NOT_FOUND */
-export function found<R>(rows: readonly R[]): R {
-  const [row] = rows;
-  if (row === undefined) throw new ApiError('NOT_FOUND');
-  return row;
+  return project ? [project, ...(results as BatchResponse<Q>)] : null;
 }

@@ -7,7 +7,7 @@ import type { projects } from '../database/schema.ts';
 
 export type ProjectRow = typeof projects.$inferSelect;
 
-/** A project with its host's name and the number of its branches that count against the cap. */
+/** A project with its host's name and the number of its branches that count against the branch limit. */
 export type ProjectView = ProjectRow & { hostName: string; branchCount: number };
 
 export const Project = z

@@ -2,7 +2,7 @@ import type { Env } from '../env.ts';
 import type { Bucket } from './buckets.ts';
 import { Denials } from './denials.ts';
 import { LIMITS, type LimitTable } from './limits.ts';
-import type { WindowState } from './rate-limiter.ts';
+import type { WindowState } from './rate-limiter-rpc.ts';
 
 const CACHED_DENIALS = 10_000;
 

@@ -2,28 +2,17 @@ import { DurableObject } from 'cloudflare:workers';
 import type { Env } from '../env.ts';
 import { readSettings } from '../settings.ts';
 import { LIMITS, type LimitName, type LimitTable } from './limits.ts';
+import type { RateLimiterRpc, WindowState } from './rate-limiter-rpc.ts';
 import { countIn, isOver, type RateWindow } from './window.ts';
 
 const WINDOWS = 'windows';
 const WRITE_AFTER_MS = 1000;
 
-export interface WindowState {
-  admitted: boolean;
-  /** Requests allowed per window. */
-  limit: number;
-  /** Requests remaining in the window. */
-  remaining: number;
-  /** End of the window by this object's clock: Unix milliseconds. */
-  endsAt: number;
-  /** Milliseconds until the end of the window. */
-  restMs: number;
-}
-
 /**
  * One object per bucket (`idFromName(bucket)`), with a counter for each limit. Its storage holds the open windows
  * (key `windows`); an alarm at the end of the last window clears it.
  */
-export class RateLimiter extends DurableObject<Env> {
+export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
   readonly #limits: LimitTable;
   readonly #windows: Map<LimitName, RateWindow>;
   #writeTimer: ReturnType<typeof setTimeout> | null = null;

@@ -7,10 +7,10 @@ import {
 } from '../../shared/protocol/enrolment.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { CALLER_HEADER, type Caller } from '../host-link/links.ts';
-import { hostLink } from '../hosts/call-host.ts';
 import { enrolHost, publicKeyOf } from '../hosts/enrolment.ts';
+import { hostLink } from '../hosts/host-client.ts';
 
 const tags = ['Agents'];
 
@@ -40,7 +40,7 @@ router.openapi(
     responses: { 200: response('The host is enrolled.', EnrolmentReply) },
     failures: ['UNAUTHENTICATED'],
   }),
-  async (c) => c.json(await enrolHost(databaseOf(c), c.req.valid('json'), new Date()), 200),
+  async (c) => c.json(unwrap(await enrolHost(databaseOf(c), c.req.valid('json'), new Date())), 200),
 );
 
 router.openapi(
@@ -61,12 +61,12 @@ router.openapi(
     if (c.req.header('upgrade')?.toLowerCase() !== 'websocket') throw new ApiError('UPGRADE_REQUIRED');
     const { host_id: hostId } = c.req.valid('query');
     const publicKey = await publicKeyOf(databaseOf(c), hostId);
-    // Looked up before the object is touched, so that made-up ids make no objects.
+    // Checked before the object is accessed, so that made-up IDs create no objects.
     if (!publicKey) throw new ApiError('UNAUTHENTICATED', undefined, 'no enrolled host of that id');
     const caller: Caller = { hostId, publicKey, audience: new URL(c.req.url).host };
     const headers = { Upgrade: 'websocket', [CALLER_HEADER]: JSON.stringify(caller) };
     const { webSocket } = await hostLink(c.env, hostId).fetch('https://host-link/', { headers });
-    // A response of our own making, because the pipeline sets headers on it and a fetched one's are fixed.
+    // A new response, because the pipeline sets headers and those of a fetched response are immutable.
     return new Response(null, { status: 101, webSocket });
   },
 );

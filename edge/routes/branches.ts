@@ -4,16 +4,16 @@ import { BranchName } from '../../shared/branch/branch-name.ts';
 import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shared/branch/database-name.ts';
 import { DEFAULT_LIFESPAN, LifespanSpelling } from '../../shared/branch/lifespan.ts';
 import { creatorNetwork } from '../access/creator-rule.ts';
-import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf, connectingIp } from '../app-env.ts';
 import { branchesOf, referencedBranch } from '../branches/branch-reference.ts';
 import { Branch, CreatedBranch, toBranchResponse } from '../branches/branch-resource.ts';
 import { projectBranches } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { found, inProject } from '../projects/project-access.ts';
-import { CreationHeaders, creationResponse, PENDING, succeeded } from './creations.ts';
+import { CreationHeaders, creationResponse, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
+import { inProject } from './in-project.ts';
 import { BranchParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Branches'];
@@ -72,15 +72,14 @@ router.openapi(
       'SOURCE_BUSY',
       'SOURCE_NOT_ACTIVE',
       'BRANCH_LIMIT_REACHED',
-      'HOST_UNAVAILABLE',
-      'HOST_TIMEOUT',
+      ...HOST_CREATION_FAILURES,
     ],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
     const body = c.req.valid('json');
-    const keyUse = await keyUseOf(c, key, body);
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const wanted = body.source_branch_id
       ? eq(projectBranches.id, body.source_branch_id)
       : eq(projectBranches.isDefault, true);
@@ -194,13 +193,13 @@ router.openapi(
     const [project, branchRows] = await inProject(c, projectId, (db) => [
       referencedBranch(db, projectId, branchId),
     ]);
-    const outcome = await coordinatorOf(c.env, projectId).changeLifespan({
+    const changed = await coordinatorOf(c.env, projectId).changeLifespan({
       branch: found(branchRows),
       lifespan: c.req.valid('json').lifespan,
       hostId: project.hostId,
       actor: actorOf(c),
     });
-    return c.json(toBranchResponse(succeeded(outcome).branch), 200);
+    return c.json(toBranchResponse(unwrap(changed)), 200);
   },
 );
 
@@ -220,14 +219,14 @@ router.openapi(
   async (c) => {
     const { project_id: projectId, branch_id: branchId } = c.req.valid('param');
     const [project] = await inProject(c, projectId, () => []);
-    const outcome = await coordinatorOf(c.env, projectId).deleteBranch({
+    const deleted = await coordinatorOf(c.env, projectId).deleteBranch({
       id: crypto.randomUUID(),
       projectId,
       branchId,
       hostId: project.hostId,
       actor: actorOf(c),
     });
-    const { job } = succeeded(outcome);
+    const job = unwrap(deleted);
     const deleted_at = job.createdAt.toISOString();
     return c.json({ id: branchId, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
   },

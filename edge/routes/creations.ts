@@ -1,14 +1,14 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
-import { IdempotencyHeader } from '../api/idempotency-key.ts';
+import type { Result } from '../../shared/result.ts';
+import { IdempotencyHeader, type KeyUse, recordedResponse } from '../api/idempotency-key.ts';
 import { response } from '../api/operation.ts';
 import { type AppContext, databaseOf } from '../app-env.ts';
-import { jobs } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import { type idempotencyKeys, jobs } from '../database/schema.ts';
+import { found, unwrap } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
-import type { CreationOutcome } from '../projects/coordinator.ts';
-import { found } from '../projects/project-access.ts';
+import type { CreationProgress } from '../projects/coordinator-rpc.ts';
 
 /** How long a client waits for a creation at most; then it gets 202 and the job. */
 const WAIT_MAX_SECONDS = 60;
@@ -18,8 +18,8 @@ const Prefer = z
   .string()
   .default('')
   .transform((text) => {
-    const asked = /(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])/i.exec(text)?.[1];
-    return Math.min(Number(asked ?? WAIT_MAX_SECONDS), WAIT_MAX_SECONDS) * 1000;
+    const seconds = /(?:^|[,;\s])wait=(\d{1,9})(?:$|[,;\s])/i.exec(text)?.[1];
+    return Math.min(Number(seconds ?? WAIT_MAX_SECONDS), WAIT_MAX_SECONDS) * 1000;
   })
   .meta({
     description: `\`wait=N\`: the number of seconds to wait for completion, 0 to ${WAIT_MAX_SECONDS}. A request that takes longer returns 202 with its job.`,
@@ -31,16 +31,38 @@ export const CreationHeaders = IdempotencyHeader.extend({ prefer: Prefer });
 
 export const PENDING = response('Still in progress; poll this job.', Job);
 
-/** @throws ApiError the failure, if it is one */
-export function succeeded<T extends object>(outcome: T | { failure: Failure }): T {
-  if ('failure' in outcome) throw ApiError.of(outcome.failure);
-  return outcome;
+/** The failures of a host that does work for the gateway. */
+export const HOST_WORK_FAILURES = [
+  'HOST_BUSY',
+  'HOST_FULL',
+  'HOST_UNAVAILABLE',
+  'HOST_TIMEOUT',
+  'DATABASE_SERVER_UNAVAILABLE',
+  'RULES_NOT_APPLIED',
+] as const;
+
+/** The failures of a host that creates a database. */
+export const HOST_CREATION_FAILURES = [...HOST_WORK_FAILURES, 'DATABASE_NAME_HELD', 'PROOF_FAILED'] as const;
+
+/**
+ * The response to the first request with the key, as `Made` describes it; null if this is the first request.
+ * @throws ApiError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT
+ */
+export function replay<Made>(
+  c: AppContext,
+  uses: readonly (typeof idempotencyKeys.$inferSelect)[],
+  keyUse: KeyUse | null,
+) {
+  const recorded = unwrap(recordedResponse(uses, keyUse));
+  if (!recorded) return null;
+  c.header('Idempotency-Replayed', 'true');
+  return c.json(recorded.body as Made, 201);
 }
 
-/** The answer to a creation: what was made, as `Made` describes it, or the job that goes on making it. */
-export async function creationResponse<Made>(c: AppContext, outcome: CreationOutcome) {
-  const ended = succeeded<Exclude<CreationOutcome, { failure: Failure }>>(outcome);
-  if ('response' in ended) return c.json(ended.response.body as Made, 201);
-  const job = found(await databaseOf(c).select().from(jobs).where(eq(jobs.id, ended.pending)));
+/** The response to a creation: what was created, as `Made` describes it, or the job that is still running. */
+export async function creationResponse<Made>(c: AppContext, outcome: Result<CreationProgress, Failure>) {
+  const { jobId, response: ended } = unwrap(outcome);
+  if (ended) return c.json(ended.body as Made, 201);
+  const job = found(await databaseOf(c).select().from(jobs).where(eq(jobs.id, jobId)));
   return c.json(toJobResponse(job), 202);
 }

@@ -1,6 +1,12 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
+import {
+  IdempotencyHeader,
+  KEY_FAILURES,
+  keyUseOf,
+  recordedResponse,
+  recordedUses,
+} from '../api/idempotency-key.ts';
 import { operation, operations, response } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
@@ -13,13 +19,13 @@ import {
 } from '../credentials/branch-credentials.ts';
 import { changesOf, type Statement } from '../database/database.ts';
 import { branchCredentials, hosts } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { found, inProject } from '../projects/project-access.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforceRequestLimit } from '../rate-limits/limit-requests.ts';
 import { readSettings } from '../settings.ts';
-import { succeeded } from './creations.ts';
+import { HOST_WORK_FAILURES } from './creations.ts';
+import { inProject } from './in-project.ts';
 import { BranchRefParams } from './parameters.ts';
 
 const tags = ['Branches'];
@@ -32,23 +38,23 @@ const CredentialsQuery = z.strictObject({
 });
 
 /**
- * The branch's passwords leave the gateway here and nowhere else.
- * @param beside joins the batch that reads them; what changes nothing says that the branch is gone
+ * The only place where a branch's passwords leave the gateway.
+ * @param audits join the batch that reads the passwords; one that changes nothing shows that the branch is gone
  */
 async function credentialsOf(
   c: AppContext,
   hostId: string,
   branch: BranchRow,
   view: CredentialsView,
-  beside: Statement[],
+  audits: Statement[],
 ) {
   const db = databaseOf(c);
   const [credentials, hostRows, ...changes] = await db.batch([
     db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
     db.select().from(hosts).where(eq(hosts.id, hostId)),
-    ...beside,
+    ...audits,
   ]);
-  // A deletion or a move came between the two reads.
+  // The branch was deleted or moved to another tenant between the two reads.
   found(credentials);
   if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
   c.header('Cache-Control', 'no-store');
@@ -99,11 +105,12 @@ router.openapi(
     responses: {
       200: response('The connection URLs with the new passwords.', Credentials, 'Idempotency-Replayed'),
     },
-    failures: [...KEY_FAILURES, 'BRANCH_NOT_ACTIVE', 'HOST_UNAVAILABLE'],
+    failures: [...KEY_FAILURES, 'BRANCH_NOT_ACTIVE', ...HOST_WORK_FAILURES],
   }),
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
-    const keyUse = await keyUseOf(c, c.req.valid('header')['idempotency-key'], null);
+    const key = c.req.valid('header')['idempotency-key'];
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, null);
     const [project, branchRows, uses] = await inProject(c, projectId, (db) => [
       referencedBranch(db, projectId, reference),
       recordedUses(db, keyUse, new Date()),
@@ -112,18 +119,14 @@ router.openapi(
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     const coordinator = coordinatorOf(c.env, projectId);
     const { hostId } = project;
-    let applied: boolean;
-    if (replay(c, uses, keyUse)) {
-      applied = await coordinator.applyAccess(projectId, hostId);
+    // If storing succeeds and applying fails, a repeated request with the same key gets the passwords once they work.
+    if (unwrap(recordedResponse(uses, keyUse))) {
+      unwrap(await coordinator.applyAccess(projectId, hostId));
+      c.header('Idempotency-Replayed', 'true');
     } else {
       await enforceRequestLimit(c, bucketOf.rotation(branch.id));
       const rotation = { projectId, branchId: branch.id, hostId, actor: actorOf(c), keyUse };
-      ({ applied } = succeeded(await coordinator.rotateCredentials(rotation)));
-    }
-    // The host went away in between: the new passwords work when it is back, and the same key gets them then.
-    if (!applied) {
-      c.header('Idempotency-Replayed', undefined);
-      throw new ApiError('HOST_UNAVAILABLE');
+      unwrap(await coordinator.rotateCredentials(rotation));
     }
     return c.json(await credentialsOf(c, hostId, branch, 'default', []), 200);
   },

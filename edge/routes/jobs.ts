@@ -2,10 +2,10 @@ import { and, eq, getTableColumns, or } from 'drizzle-orm';
 import { operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { jobs, projects } from '../database/schema.ts';
+import { found } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
-import { recordDeniedAccess } from '../projects/denied-access.ts';
-import { found, inProject } from '../projects/project-access.ts';
+import { auditDenial, inProject } from './in-project.ts';
 import { JobParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Jobs'];
@@ -61,7 +61,7 @@ router.openapi(
       .from(jobs)
       .leftJoin(projects, eq(projects.id, jobs.projectId))
       .where(and(eq(jobs.id, jobId), eq(jobs.tenantId, tenantId), c.var.reach === 'own' ? own : undefined));
-    if (rows.length === 0) recordDeniedAccess(c, 'job', jobId);
+    if (rows.length === 0) auditDenial(c, 'job', jobId);
     return c.json(toJobResponse(found(rows)), 200);
   },
 );

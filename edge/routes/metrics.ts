@@ -1,13 +1,12 @@
 import { and, asc, desc, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import type { Failure } from '../../shared/failures.ts';
 import { operation, operations, response } from '../api/operation.ts';
 import { responseHeaders } from '../api/response-headers.ts';
 import type { AppContext } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import { isProjectHostLinked } from '../hosts/project-host-link.ts';
 import { STREAM_SECONDS_MAX } from '../monitoring/measurement-streams.ts';
 import { METRIC_NAMES } from '../monitoring/metrics.ts';
@@ -20,12 +19,11 @@ import {
   ProjectUsage,
   projectUsage,
 } from '../monitoring/metrics-resource.ts';
-import type { Recorded, StreamOutcome } from '../monitoring/project-monitor.ts';
 import { rangeOf, SeriesRange } from '../monitoring/series-range.ts';
+import type { Recorded } from '../projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { found, inProject } from '../projects/project-access.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
-import { succeeded } from './creations.ts';
+import { inProject } from './in-project.ts';
 import { BranchRefParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Metrics'];
@@ -68,7 +66,7 @@ const EVENTS = {
   content: { 'text/event-stream': { schema: z.string() } },
 };
 
-/** What was measured is asked for beside D1; nothing of it is told before `inProject` knows who asks. */
+/** Read concurrently with D1. Nothing of it may be sent before `inProject` has checked the caller's permission. */
 const monitorOf = (c: AppContext, projectId: string) => coordinatorOf(c.env, projectId).monitor;
 
 const activeBranches = (db: Database, projectId: string) =>
@@ -82,7 +80,7 @@ const activeBranches = (db: Database, projectId: string) =>
     .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.status, 'active')))
     .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id));
 
-/** What was read of the project and what was measured of it, both asked for already: one trip for a known project. */
+/** Awaits the records and the measurements of a project, both already requested: one trip for a known project. */
 async function withLink<Read extends [ProjectView, ...unknown[]], R extends Recorded>(
   c: AppContext,
   projectId: string,
@@ -109,7 +107,7 @@ const stream = {
   failures: ['STREAM_LIMIT_REACHED'],
 } as const;
 
-/** Called once it is known that the bearer may see the project: a stream is held by its object. */
+/** To be called after the permission check, because the project's object keeps the stream open. */
 async function streamed(
   c: AppContext,
   projectId: string,
@@ -117,10 +115,9 @@ async function streamed(
   { seconds }: z.output<typeof StreamQuery>,
   { 'last-event-id': since }: z.output<typeof StreamHeaders>,
 ) {
-  // HEAD asks for no body, so there is nothing to hold open.
+  // A response to HEAD has no body, so there is no stream to keep open.
   const wanted = { branchId, seconds: c.req.method === 'HEAD' ? 0 : seconds, since };
-  const outcome = await monitorOf(c, projectId).stream(projectId, wanted);
-  const { stream } = succeeded<Exclude<StreamOutcome, { failure: Failure }>>(outcome);
+  const stream = unwrap(await monitorOf(c, projectId).stream(projectId, wanted));
   c.header('Cache-Control', 'no-store');
   c.header('Content-Type', 'text/event-stream');
   return c.body(stream, 200);
@@ -176,7 +173,7 @@ router.openapi(
     const guessing = monitor.series(reference, range);
     const [[, branchRows], guessed] = await withLink(c, projectId, reading, guessing);
     const { id } = found(branchRows);
-    // A name can have gone to another branch since the last measurement.
+    // Another branch can have got the name since the last measurement.
     const { points } = guessed.branchId === id ? guessed : await monitor.series(id, range);
     return c.json(metricsSeries(range, metric ? [metric] : METRIC_NAMES, { ...guessed, points }), 200);
   },

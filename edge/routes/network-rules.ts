@@ -2,14 +2,15 @@ import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { readCidr } from '../../shared/cidr.ts';
 import { NetworkRule, toNetworkRuleResponse } from '../access/network-rule-resource.ts';
-import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
+import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf } from '../app-env.ts';
 import { networkRules } from '../database/schema.ts';
+import { unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { inProject } from '../projects/project-access.ts';
-import { succeeded } from './creations.ts';
+import { replay } from './creations.ts';
+import { inProject } from './in-project.ts';
 import { ProjectParams, RuleParams } from './parameters.ts';
 
 const tags = ['Network rules'];
@@ -72,7 +73,8 @@ router.openapi(
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const body = c.req.valid('json');
-    const keyUse = await keyUseOf(c, c.req.valid('header')['idempotency-key'], body);
+    const key = c.req.valid('header')['idempotency-key'];
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const [project, uses] = await inProject(c, projectId, (db) => [recordedUses(db, keyUse, new Date())]);
     const replayed = replay<z.input<typeof NetworkRule>>(c, uses, keyUse);
     if (replayed) return replayed;
@@ -89,8 +91,8 @@ router.openapi(
       tenantId: actor.tenantId,
       createdAt: new Date(),
     };
-    const outcome = await coordinatorOf(c.env, projectId).addRule(rule, project.hostId, actor, keyUse);
-    return c.json(toNetworkRuleResponse(rule, succeeded(outcome).applied), 201);
+    const added = await coordinatorOf(c.env, projectId).addRule(rule, project.hostId, actor, keyUse);
+    return c.json(toNetworkRuleResponse(rule, unwrap(added).applied), 201);
   },
 );
 
@@ -142,8 +144,8 @@ router.openapi(
     const { project_id: projectId, rule_id: ruleId } = c.req.valid('param');
     const [project] = await inProject(c, projectId, () => []);
     const coordinator = coordinatorOf(c.env, projectId);
-    const outcome = await coordinator.removeRule(projectId, project.hostId, ruleId, actorOf(c));
-    if (succeeded(outcome).applied) return c.body(null, 204);
+    const removed = await coordinator.removeRule(projectId, project.hostId, ruleId, actorOf(c));
+    if (unwrap(removed).applied) return c.body(null, 204);
     return c.json({ id: ruleId, status: 'pending' as const }, 202);
   },
 );

@@ -1,13 +1,13 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { databaseOf } from '../app-env.ts';
+import { connectingIp, databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
+import { found, unwrap } from '../errors.ts';
 import { NewHost, Registration, registerHost } from '../hosts/enrolment.ts';
 import { Host, toHostResponse } from '../hosts/host-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { CapsChange, changeCaps, ProjectCaps } from '../projects/change-caps.ts';
-import { found } from '../projects/project-access.ts';
 import { HostParams, ProjectParams } from './parameters.ts';
 
 /** Operations for the operator of the platform, not for tenants. */
@@ -41,7 +41,7 @@ router.openapi(
   }),
   async (c) => {
     c.header('Cache-Control', 'no-store');
-    return c.json(await registerHost(databaseOf(c), c.req.valid('json'), new Date()), 201);
+    return c.json(unwrap(await registerHost(databaseOf(c), c.req.valid('json'), new Date())), 201);
   },
 );
 
@@ -104,7 +104,11 @@ router.openapi(
     request: { params: ProjectParams, body: jsonBody(CapsChange) },
     responses: { 200: response('The updated caps.', ProjectCaps) },
   }),
-  async (c) => c.json(await changeCaps(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const request = { ip: connectingIp(c), requestId: c.var.requestId };
+    return c.json(unwrap(await changeCaps(databaseOf(c), projectId, c.req.valid('json'), request)), 200);
+  },
 );
 
 export const platformRoutes = router;

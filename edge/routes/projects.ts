@@ -12,21 +12,22 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   StorageQuotaGib,
 } from '../../shared/project/storage-quota.ts';
-import { KEY_FAILURES, keyUseOf, recordedUses, replay } from '../api/idempotency-key.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { actorOf, databaseOf } from '../app-env.ts';
+import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import type { Database } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { isLinked } from '../hosts/host-client.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { changeProject } from '../projects/change-project.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { inProject, projectViews, visible } from '../projects/project-access.ts';
+import { projectViews, visible } from '../projects/project-access.ts';
 import { CreatedProject, Project, toProjectResponse } from '../projects/project-resource.ts';
-import { CreationHeaders, creationResponse, PENDING, succeeded } from './creations.ts';
+import { CreationHeaders, creationResponse, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
+import { inProject } from './in-project.ts';
 import { ProjectParams } from './parameters.ts';
 
 const tags = ['Projects'];
@@ -76,6 +77,11 @@ const change = {
   failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP'],
 } as const;
 
+async function changed(c: AppContext, projectId: string, wanted: z.output<typeof ProjectChange>) {
+  const [project] = await inProject(c, projectId, () => []);
+  return toProjectResponse(unwrap(await changeProject(c.env, project, wanted, actorOf(c))));
+}
+
 const router = operations();
 
 router.openapi(
@@ -97,15 +103,14 @@ router.openapi(
       'PROJECT_EXISTS',
       'QUOTA_ABOVE_SELF_SERVICE_CAP',
       'NOT_FOUND',
-      'HOST_UNAVAILABLE',
-      'HOST_TIMEOUT',
+      ...HOST_CREATION_FAILURES,
     ],
   }),
   async (c) => {
     const body = c.req.valid('json');
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
     const db = databaseOf(c);
-    const keyUse = await keyUseOf(c, key, body);
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const uses = await recordedUses(db, keyUse, new Date());
     const replayed = replay<z.input<typeof CreatedProject>>(c, uses, keyUse);
     if (replayed) return replayed;
@@ -176,7 +181,7 @@ router.openapi(
 
 router.openapi(
   operation({ ...change, operationId: 'updateProject', path: '/api/v1/projects/{project_id}' }),
-  async (c) => c.json(await changeProject(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
+  async (c) => c.json(await changed(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
 );
 
 // Specification 4.4 and 9 define a separate path for the quota, without `/api`.
@@ -188,7 +193,7 @@ router.openapi(
     summary: 'Rename a project or change its storage quota (alternative path)',
     description: 'The same operation as `updateProject`.',
   }),
-  async (c) => c.json(await changeProject(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
+  async (c) => c.json(await changed(c, c.req.valid('param').project_id, c.req.valid('json')), 200),
 );
 
 router.openapi(
@@ -205,13 +210,13 @@ router.openapi(
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const [project] = await inProject(c, projectId, () => []);
-    const outcome = await coordinatorOf(c.env, projectId).deleteProject({
+    const deleted = await coordinatorOf(c.env, projectId).deleteProject({
       id: crypto.randomUUID(),
       projectId,
       hostId: project.hostId,
       actor: actorOf(c),
     });
-    return c.json(toJobResponse(succeeded(outcome).job), 202);
+    return c.json(toJobResponse(unwrap(deleted)), 202);
   },
 );
 

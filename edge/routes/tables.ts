@@ -1,12 +1,13 @@
 import { z } from 'zod';
 import { ROWS_MAX } from '../../shared/limits.ts';
+import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
-import { ApiError } from '../errors.ts';
-import { askHost } from '../hosts/ask-host.ts';
-import { found, inProject } from '../projects/project-access.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
+import { callHostForClient } from '../hosts/host-client.ts';
+import { inProject } from './in-project.ts';
 import { BranchRefParams, TableParams } from './parameters.ts';
 
 const tags = ['Tables and rows'];
@@ -101,29 +102,33 @@ const HOST_FAILURES = [
   'BRANCH_NOT_ACTIVE',
   'STATEMENT_REFUSED',
   'HOST_BUSY',
+  'HOST_FULL',
   'HOST_UNAVAILABLE',
   'HOST_TIMEOUT',
+  'DATABASE_SERVER_UNAVAILABLE',
 ] as const;
 
 const VALUES_EXPLAINED = `Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and \`bytea\` is base64. All other types are strings in PostgreSQL's text format, including \`bigint\`, \`numeric\`, \`json\`, \`jsonb\`, dates, arrays and ranges. A value that was read can be written back unchanged.`;
 
-/** The active branch of that reference, and what asks its host. @throws ApiError */
+/** The active branch of the reference, with a function that calls its host. @throws ApiError */
 async function branchOf(c: AppContext, projectId: string, reference: string, use: 'read' | 'change') {
   const [project, rows] = await inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]);
   const branch = found(rows);
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
   if (use === 'change' && project.storageState === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
-  const place = { branch_id: branch.id, database: branch.databaseName };
-  return { place, ask: askHost(c.env, project.hostId) };
+  const database = { branch_id: branch.id, database: branch.databaseName };
+  const call = async <M extends Method>(method: M, params: Params<M>) =>
+    unwrap(await callHostForClient(c.env, project.hostId, method, params));
+  return { database, call };
 }
 
 const listed = <T>(value: T | T[]): T[] => (Array.isArray(value) ? value : [value]);
 
-/** A row as clients see it, and the columns of which it has only the beginning. */
+/** A row for clients, and the names of the columns whose values are truncated. */
 function namedRow(columns: readonly { name: string }[], cells: readonly Cell[]) {
   const truncated: string[] = [];
-  const entries = columns.map(({ name }, place): [string, Scalar | null] => {
-    const cell = cells[place] ?? null;
+  const entries = columns.map(({ name }, index): [string, Scalar | null] => {
+    const cell = cells[index] ?? null;
     if (typeof cell !== 'object' || cell === null) return [name, cell];
     truncated.push(name);
     return [name, cell.cut];
@@ -153,12 +158,12 @@ router.openapi(
   async (c) => {
     const { project_id, branch_ref } = c.req.valid('param');
     const { schema = null } = c.req.valid('query');
-    const { place, ask } = await branchOf(c, project_id, branch_ref, 'read');
+    const { database, call } = await branchOf(c, project_id, branch_ref, 'read');
     const tables: z.output<typeof Table>[] = [];
     for (let part = 0; part < PARTS_MAX; part += 1) {
       const last = tables.at(-1);
       const after = last ? { schema: last.schema, name: last.name } : null;
-      const listing = await ask('table.list', { ...place, schema, after });
+      const listing = await call('table.list', { ...database, schema, after });
       tables.push(...listing.tables);
       if (!listing.has_more) return c.json({ tables }, 200);
     }
@@ -183,13 +188,13 @@ router.openapi(
   async (c) => {
     const { project_id, branch_ref, table } = c.req.valid('param');
     const { schema, limit, offset } = c.req.valid('query');
-    const { place, ask } = await branchOf(c, project_id, branch_ref, 'read');
+    const { database, call } = await branchOf(c, project_id, branch_ref, 'read');
     const rows: z.output<typeof Values>[] = [];
     const truncated: z.output<typeof RowPage>['truncated'] = [];
-    // Rows of very many columns come in several messages.
+    // Rows with very many columns come in several messages.
     for (;;) {
       const part = { offset: offset + rows.length, limit: limit - rows.length };
-      const page = await ask('row.list', { ...place, schema, table, ...part });
+      const page = await call('row.list', { ...database, schema, table, ...part });
       for (const cells of page.rows) {
         const named = namedRow(page.columns, cells);
         truncated.push(...named.truncated.map((column) => ({ row: rows.length, column })));
@@ -222,9 +227,9 @@ router.openapi(
     const { project_id, branch_ref, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
     const { primary_key, id, column, value, expected } = c.req.valid('json');
-    const { place, ask } = await branchOf(c, project_id, branch_ref, 'change');
-    const { columns, row } = await ask('row.update', {
-      ...place,
+    const { database, call } = await branchOf(c, project_id, branch_ref, 'change');
+    const { columns, row } = await call('row.update', {
+      ...database,
       schema,
       table,
       primary_key: listed(primary_key),
@@ -254,9 +259,9 @@ router.openapi(
     const { project_id, branch_ref, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
     const { primary_key, ids } = c.req.valid('json');
-    const { place, ask } = await branchOf(c, project_id, branch_ref, 'change');
+    const { database, call } = await branchOf(c, project_id, branch_ref, 'change');
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
-    const { deleted, missing } = await ask('row.delete', { ...place, schema, table, ...key });
+    const { deleted, missing } = await call('row.delete', { ...database, schema, table, ...key });
     return c.json({ deleted, missing: ids.filter((_, at) => missing.includes(at)) }, 200);
   },
 );

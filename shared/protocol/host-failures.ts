@@ -1,30 +1,30 @@
-/** What becomes of a job when a host answers with a failure. */
+/** What a host failure means for the job that caused it. */
 export type HostFailureClass =
-  /** Nothing was changed for good and trying again at once is pointless: tell the client. */
+  /** Nothing was changed permanently and an immediate retry is pointless: the client gets the failure. */
   | 'refused'
-  /** May pass by itself: the saga tries again. */
+  /** May pass without anybody's action: the job is retried. */
   | 'transient'
   /** Will not pass: the job fails and what it made is removed. */
   | 'permanent';
 
-/** Every failure that can come over the link, and its class. */
+/** Every failure that can come over the link, with its class. */
 export const HOST_FAILURES = {
   SOURCE_BUSY: 'refused',
   TABLE_NOT_FOUND: 'refused',
   ROW_NOT_FOUND: 'refused',
-  /** The cell holds another value than the client expected. */
+  /** The cell has another value than the client expected. */
   ROW_CHANGED: 'refused',
-  /** The columns named as a key are none, so no row can be told from the others. */
+  /** The named columns are not a unique key, so they do not identify a row. */
   KEY_NOT_UNIQUE: 'refused',
-  /** PostgreSQL refused a statement in a tenant's database; `sqlstate` and message are PostgreSQL's. */
+  /** PostgreSQL rejected a statement in a tenant's database; `sqlstate` and message are PostgreSQL's. */
   STATEMENT_REFUSED: 'refused',
   SOURCE_MISSING: 'permanent',
-  /** The database name still belongs to another branch (its drop is not finished) or to nobody we know. */
+  /** The database name still belongs to another branch whose drop is unfinished, or to an unknown database. */
   DATABASE_NAME_HELD: 'transient',
   PROOF_FAILED: 'transient',
   POSTGRES_UNAVAILABLE: 'transient',
   POOLER_UNAVAILABLE: 'transient',
-  /** A server kept its old rules or entries although it was told to reload. */
+  /** A server still applies its previous rules or entries after a reload. */
   RULES_NOT_APPLIED: 'transient',
   HOST_BUSY: 'transient',
   HOST_FULL: 'permanent',
@@ -32,13 +32,13 @@ export const HOST_FAILURES = {
   INTERNAL: 'transient',
   /** Made at the edge: no agent is linked, or its link was lost during the call. */
   HOST_UNAVAILABLE: 'transient',
-  /** Made at the edge, no reply before the operation's deadline; or a tenant's statement took too long. */
+  /** No reply before the operation's deadline (made at the edge), or a tenant's statement took too long. */
   HOST_TIMEOUT: 'transient',
 } as const satisfies Record<string, HostFailureClass>;
 
 export type HostFailureCode = keyof typeof HOST_FAILURES;
 
-/** `message` is for operators and jobs: it names what is wrong, never a password. */
+/** `message` is for operators and jobs: it says what is wrong and never contains a password. */
 export interface HostFailure {
   code: HostFailureCode;
   message: string;

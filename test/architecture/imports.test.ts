@@ -46,6 +46,31 @@ const ofPlatform =
   (name: string) =>
     prefixes.some((prefix) => name.startsWith(prefix));
 
+/** The first cycle of a graph, as the path that leads back to its beginning; null if there is none. */
+function findCycle(graph: ReadonlyMap<string, readonly string[]>): string[] | null {
+  const finished = new Set<string>();
+  const visit = (node: string, path: readonly string[]): string[] | null => {
+    const start = path.indexOf(node);
+    if (start >= 0) return [...path.slice(start), node];
+    if (finished.has(node)) return null;
+    for (const next of graph.get(node) ?? []) {
+      const cycle = visit(next, [...path, node]);
+      if (cycle) return cycle;
+    }
+    finished.add(node);
+    return null;
+  };
+  for (const node of graph.keys()) {
+    const cycle = visit(node, []);
+    if (cycle) return cycle;
+  }
+  return null;
+}
+
+/** Which file imports which, imports of types included. */
+const graphOf = (sources: readonly SourceFile[]) =>
+  new Map(sources.map(({ path, imports }) => [path, imports.filter((name) => name.endsWith('.ts'))]));
+
 describe('the search itself', () => {
   test('reads every form of import', () => {
     const text = [
@@ -65,6 +90,29 @@ describe('the search itself', () => {
       'edge/x/e.ts',
       'cloudflare:workers',
     ]);
+  });
+
+  test.each<[string, Record<string, string[]>, string[] | null]>([
+    ['no cycle', { a: ['b', 'c'], b: ['d'], c: ['d'], d: [] }, null],
+    ['a file that imports itself', { a: ['b'], b: ['b'] }, ['b', 'b']],
+    ['two files', { a: ['b'], b: ['a'] }, ['a', 'b', 'a']],
+    [
+      'a cycle behind a long path',
+      { a: ['b', 'c'], b: [], c: ['d'], d: ['e'], e: ['c'] },
+      ['c', 'd', 'e', 'c'],
+    ],
+    ['a file outside the graph', { a: ['elsewhere'] }, null],
+  ])('cycles: %s', (_, graph, cycle) => {
+    expect(findCycle(new Map(Object.entries(graph)))).toEqual(cycle);
+  });
+
+  test('a type import in a source closes a cycle', () => {
+    const source = (path: string, text: string) => ({ path, text, imports: importsOf(path, text) });
+    const sources = [
+      source('edge/a.ts', "import { b } from './x/b.ts';"),
+      source('edge/x/b.ts', "import type { A } from '../a.ts';"),
+    ];
+    expect(findCycle(graphOf(sources))).toEqual(['edge/a.ts', 'edge/x/b.ts', 'edge/a.ts']);
   });
 
   test('finds the sources', () => {
@@ -103,6 +151,31 @@ describe('imports', () => {
         (name) => name === 'pg',
       ),
     ).toEqual([]);
+  });
+});
+
+/** Where the Hono context may be used: routes, and the pipeline in front of them. */
+const CONTEXT_PLACES = [
+  'edge/api',
+  'edge/app-env.ts',
+  'edge/app.ts',
+  'edge/documentation',
+  'edge/rate-limits/limit-requests.ts',
+  'edge/routes',
+];
+
+/** `hono/html` is a template function without a context. */
+const isContext = (name: string) =>
+  name === 'edge/app-env.ts' || (/^(@hono\/|hono(\/|$))/.test(name) && name !== 'hono/html');
+
+describe('structure', () => {
+  test('no imports form a cycle, imports of types included', () => {
+    expect(findCycle(graphOf(files))?.join(' -> ') ?? null).toBeNull();
+  });
+
+  test('the Hono context stops at the routes', () => {
+    const elsewhere = within(CONTEXT_PLACES);
+    expect(trespasses((path) => within(['edge'])(path) && !elsewhere(path), isContext)).toEqual([]);
   });
 });
 

@@ -122,7 +122,7 @@ async function dialByHand() {
 test('a call returns its result, and every new link reconciles the host', async () => {
   await startAgent();
   await eventually(async () => expect(asked).toEqual(['host.inventory']));
-  expect(await takeInventory()).toEqual({ ok: true, result: inventory });
+  expect(await takeInventory()).toEqual({ ok: true, value: inventory });
 });
 
 describe('a host that starts with another cluster', () => {
@@ -196,7 +196,7 @@ test('a hibernated object continues to serve its socket', async () => {
   const agent = await startAgent();
   await takeInventory();
   await gateway.hibernate(identity.host_id);
-  expect(await takeInventory()).toEqual({ ok: true, result: inventory });
+  expect(await takeInventory()).toEqual({ ok: true, value: inventory });
   expect(agent.ups).toBe(1);
 });
 
@@ -249,7 +249,7 @@ test('after a crash of the gateway the agent reconnects, and old epochs remain i
   await eventually(async () => expect(agent.events.at(-1)?.event).toBe('link.down'));
   gateway = await startLinkGateway({ stateDir, bounds: quick, port });
   await eventually(async () => expect(agent.ups).toBe(2));
-  expect(await takeInventory()).toEqual({ ok: true, result: inventory });
+  expect(await takeInventory()).toEqual({ ok: true, value: inventory });
   const late = await dialByHand();
   late.socket.send(await late.answer(1));
   expect(await late.closed).toBe(CLOSES.refused);
@@ -277,7 +277,7 @@ test('a second agent of the same host takes over, and the first one waits', asyn
     expect(first.events.at(-1)).toMatchObject({ event: 'link.down', reason: 'displaced' });
   });
   expect(first.events.at(-1)?.dial_again_in_ms).toBeGreaterThanOrEqual(15_000);
-  expect(await takeInventory()).toEqual({ ok: true, result: inventory });
+  expect(await takeInventory()).toEqual({ ok: true, value: inventory });
   expect(second.ups).toBe(1);
 });
 
@@ -308,5 +308,5 @@ test('a call over the limit is rejected, and the others continue', async () => {
   });
   expect(await dropProject()).toMatchObject({ failure: { code: 'HOST_BUSY' } });
   work.resolve({ dropped_databases: 0 });
-  expect(await Promise.all(calls)).toEqual(calls.map(() => ({ ok: true, result: { dropped_databases: 0 } })));
+  expect(await Promise.all(calls)).toEqual(calls.map(() => ({ ok: true, value: { dropped_databases: 0 } })));
 });

@@ -1,5 +1,5 @@
 import { DurableObject } from 'cloudflare:workers';
-import { failed, ok } from '../../../shared/result.ts';
+import { fail, ok } from '../../../shared/result.ts';
 import { openDatabase } from '../../database/database.ts';
 import type { Env } from '../../env.ts';
 import { Outbox } from '../../mail/outbox.ts';
@@ -21,6 +21,7 @@ import {
   settleMail,
   withoutExpired,
 } from './challenge.ts';
+import type { ChallengesRpc } from './challenges-rpc.ts';
 import { signInMail } from './sign-in-mails.ts';
 
 /** Storage key of the `AddressState`. */
@@ -30,7 +31,7 @@ const STATE_KEY = 'book';
  * One object per e-mail address (`idFromName(address)`, in lower case). It stores open challenges, unfinished sign-ups
  * and the mails with their codes, and it is empty when nothing is open.
  */
-export class Challenges extends DurableObject<Env> {
+export class Challenges extends DurableObject<Env> implements ChallengesRpc {
   readonly #outbox: Outbox;
   /** Challenges whose right code is being processed. If the object is lost meanwhile, the code stays valid. */
   readonly #inProgress = new Set<string>();
@@ -81,10 +82,10 @@ export class Challenges extends DurableObject<Env> {
     const now = this.now();
     const state = this.#read();
     const challenge = challengeFor(state, { challengeId, kinds });
-    if (!challenge || this.#inProgress.has(challenge.id)) return failed('not_evaluated');
+    if (!challenge || this.#inProgress.has(challenge.id)) return fail('not_evaluated');
     if (!isRightCode(state, challenge, code, now)) {
       this.#write(state);
-      return failed('wrong');
+      return fail('wrong');
     }
     const { id, kind, address, signUp } = challenge;
     if (signUp) {

@@ -24,7 +24,7 @@ const ruleFor = (cidr: string) => ({
 });
 const keyUse = { tenantId: 't', userId: 'u', path: '/', key: 'k', bodyHash: 'h' };
 
-test('a project has no more rules than its host can be told at once; a refused one takes neither key nor revision', async () => {
+test('a project has no more rules than one message of the link can carry; a refused rule uses up neither key nor revision', async () => {
   await binding
     .prepare(
       `with recursive n (i) as (select 2 union all select i + 1 from n where i < ?)
@@ -34,11 +34,15 @@ test('a project has no more rules than its host can be told at once; a refused o
     .bind(NETWORK_RULES_MAX)
     .run();
   const last = ruleFor('192.0.2.1/32');
-  expect(await insertRule(db, last, ACTOR, null)).toBeNull();
+  expect(await insertRule(db, last, ACTOR, null)).toMatchObject({ ok: true });
   const refused = { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
-  expect(await insertRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toEqual(refused);
+  expect(await insertRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toEqual({
+    ok: false,
+    failure: refused,
+  });
   expect(await insertRule(db, { ...ruleFor('192.0.2.2/32'), projectId: 'q' }, ACTOR, null)).toEqual({
-    code: 'PROJECT_NOT_ACTIVE',
+    ok: false,
+    failure: { code: 'PROJECT_NOT_ACTIVE' },
   });
   const ofCreator = ruleStatements(db, ruleFor('192.0.2.3/32'), sql`true`);
   await inOneBatch(db, ofCreator);
@@ -46,5 +50,5 @@ test('a project has no more rules than its host can be told at once; a refused o
   expect((await db.select().from(projects))[0]?.accessRevision).toBe(1);
 
   await db.delete(networkRules).where(eq(networkRules.id, last.id));
-  expect(await insertRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toBeNull();
+  expect(await insertRule(db, ruleFor('192.0.2.2/32'), ACTOR, keyUse)).toMatchObject({ ok: true });
 });

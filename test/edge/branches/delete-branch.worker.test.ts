@@ -11,15 +11,18 @@ afterAll(stop);
 const about = { projectId: 'p', hostId: 'h', actor: ACTOR, kind: 'branch.delete' } as const;
 
 test.each([
-  ['access that is on its way gets a newer one behind it', { accessRevision: 3, accessApplied: 2 }, 4],
-  ['access that the host obeys stays as it is', { accessRevision: 3, accessApplied: 3 }, 3],
+  ['an unconfirmed access revision is followed by a newer one', { accessRevision: 3, accessApplied: 2 }, 4],
+  ['a confirmed access revision stays as it is', { accessRevision: 3, accessApplied: 3 }, 3],
 ])('when a branch is deleted, %s', async (_, access, revision) => {
   const { id } = await insertBranch(db, 'active');
   await db.update(projects).set(access);
   const deletion = () => newJob({ ...about, id: crypto.randomUUID(), branchId: id }, new Date());
-  expect(await markBranchDeleted(db, deletion(), new Date())).toBeNull();
+  expect(await markBranchDeleted(db, deletion(), new Date())).toMatchObject({ ok: true });
   const [project] = await db.select().from(projects).where(eq(projects.id, 'p'));
   expect(project?.accessRevision).toBe(revision);
-  expect(await markBranchDeleted(db, deletion(), new Date())).toEqual({ code: 'NOT_FOUND' });
+  expect(await markBranchDeleted(db, deletion(), new Date())).toEqual({
+    ok: false,
+    failure: { code: 'NOT_FOUND' },
+  });
   expect(await db.select().from(projects)).toEqual([project]);
 });

@@ -8,14 +8,14 @@ import { ACTOR, insertBranch, startRecords } from '../../support/records/records
 const { db, stop } = await startRecords();
 afterAll(stop);
 
-test('a view of a branch that has moved to another tenant since it was read is not recorded in the former one', async () => {
+test('a view of a branch that has moved to another tenant since it was read is not audited in the former tenant', async () => {
   const { id } = await insertBranch(db, 'active');
   const thisBranch = eq(projectBranches.id, id);
   const [branch] = await db.select().from(projectBranches).where(thisBranch);
   if (!branch) throw new Error('no branch');
   const view = async () => {
-    const [answer] = await inOneBatch(db, [auditedView(db, branch, 'default', ACTOR, new Date())]);
-    return changesOf(answer);
+    const [result] = await inOneBatch(db, [auditedView(db, branch, 'default', ACTOR, new Date())]);
+    return changesOf(result);
   };
   expect(await view()).toBe(1);
   await db.update(projectBranches).set({ tenantId: 'other' }).where(thisBranch);

@@ -54,7 +54,7 @@ describe('POST /platform/v1/hosts', () => {
     expect((await gateway.post('/platform/v1/hosts', body, { authorization })).status).toBe(422);
   });
 
-  test('gives out a token that is kept as its digest alone', async () => {
+  test('returns a token of which only the digest is stored', async () => {
     const response = await gateway.post('/platform/v1/hosts', { ...host, name: 'digest' }, { authorization });
     expect(response.status).toBe(201);
     const body = (await response.json()) as { host_id: string; enrolment_token: string };
@@ -69,7 +69,7 @@ describe('POST /platform/v1/hosts', () => {
     expect(Object.values(row ?? {})).not.toContain(body.enrolment_token);
   });
 
-  test('asked again before the host is enrolled, it renews the token', async () => {
+  test('a repeated registration before the enrolment renews the token', async () => {
     const first = await gateway.registerHost('renewed');
     const second = await gateway.registerHost('renewed');
     expect(second.host_id).toBe(first.host_id);
@@ -78,7 +78,7 @@ describe('POST /platform/v1/hosts', () => {
     expect((await enrol(second.enrolment_token, publicKey)).status).toBe(200);
   });
 
-  test('a host that is enrolled is not touched', async () => {
+  test('an enrolled host is not changed', async () => {
     const { enrolment_token } = await gateway.registerHost('taken');
     await enrol(enrolment_token, (await makeHostKey()).publicKey);
     const response = await gateway.post('/platform/v1/hosts', { ...host, name: 'taken' }, { authorization });
@@ -94,7 +94,7 @@ describe('POST /agent/v1/enrol', () => {
     expect((await enrol(enrolment_token, (await makeHostKey()).publicKey)).status).toBe(401);
   });
 
-  test('the same key gets the same answer again, while the hour lasts', async () => {
+  test('the same key gets the same response again until the token expires', async () => {
     const { host_id, enrolment_token } = await gateway.registerHost('again');
     const { kty, crv, x } = (await makeHostKey()).publicKey;
     await enrol(enrolment_token, { kty, crv, x });
@@ -103,14 +103,14 @@ describe('POST /agent/v1/enrol', () => {
     expect((await enrol(enrolment_token, { kty, crv, x })).status).toBe(401);
   });
 
-  test('of two keys that come with the token at once one wins', async () => {
+  test('of several keys that are sent concurrently with the token one wins', async () => {
     const { enrolment_token } = await gateway.registerHost('race');
     const keys = await Promise.all(Array.from({ length: 8 }, makeHostKey));
-    const answers = await Promise.all(keys.map(({ publicKey }) => enrol(enrolment_token, publicKey)));
-    expect(answers.map(({ status }) => status).sort()).toEqual([200, ...Array(7).fill(401)]);
+    const responses = await Promise.all(keys.map(({ publicKey }) => enrol(enrolment_token, publicKey)));
+    expect(responses.map(({ status }) => status).sort()).toEqual([200, ...Array(7).fill(401)]);
   });
 
-  test('an unused token ends with its hour', async () => {
+  test('an unused token expires after an hour', async () => {
     const { host_id, enrolment_token } = await gateway.registerHost('late');
     await passTheHour(host_id);
     expect((await enrol(enrolment_token, (await makeHostKey()).publicKey)).status).toBe(401);
@@ -120,7 +120,7 @@ describe('POST /agent/v1/enrol', () => {
     expect((await enrol('t'.repeat(43), (await makeHostKey()).publicKey)).status).toBe(401);
   });
 
-  test('a private key, or a key of another kind, is refused', async () => {
+  test('a private key, or a key of another type, is refused', async () => {
     const { enrolment_token } = await gateway.registerHost('kinds');
     const { publicKey } = await makeHostKey();
     for (const key of [
@@ -145,7 +145,7 @@ describe('GET /agent/v1/link', () => {
     expect(response).toBe(status);
   });
 
-  test('a host that is not enrolled yet, and no object is made for it', async () => {
+  test('a host that is not enrolled yet, and no object is created for it', async () => {
     const { host_id } = await gateway.registerHost('not-yet');
     expect(await gateway.upgrade(`/agent/v1/link?host_id=${host_id}`)).toBe(401);
     expect(await gateway.objects()).toEqual([]);

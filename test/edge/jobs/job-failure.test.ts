@@ -2,7 +2,7 @@ import { DrizzleQueryError } from 'drizzle-orm';
 import { expect, test } from 'vitest';
 import { jobError } from '../../../edge/jobs/job-failure.ts';
 
-test('what a job says of a query that failed has none of its values', () => {
+test('the error of a job with a failed query contains none of its values', () => {
   const error = new DrizzleQueryError('insert ?', ['sealed password'], new Error('D1_ERROR: network lost'));
   expect(jobError(error)).toEqual({ code: 'INTERNAL', message: 'D1_ERROR: network lost' });
 });

@@ -4,8 +4,8 @@ import { type Database, openDatabase } from '../../../edge/database/database.ts'
 import { idempotencyKeys, jobs } from '../../../edge/database/schema.ts';
 import { HostCallError } from '../../../edge/hosts/host-client.ts';
 import { JobRunner } from '../../../edge/jobs/job-runner.ts';
-import { newJob } from '../../../edge/jobs/job-store.ts';
-import { type AnySaga, type JobRow, saga } from '../../../edge/jobs/saga.ts';
+import { type JobRow, newJob } from '../../../edge/jobs/job-store.ts';
+import { type AnySaga, saga } from '../../../edge/jobs/saga.ts';
 import type { JobKind } from '../../../shared/project/job.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 import { ACTOR } from '../../support/records/records.ts';
@@ -27,7 +27,7 @@ beforeEach(() => {
   happened = [];
 });
 
-/** A saga of one step, which the test scripts. */
+/** A saga with one step that the test defines. */
 const scripted = (step: (job: JobRow) => Promise<unknown>, more: Partial<AnySaga> = {}): AnySaga =>
   saga({
     steps: [[{ name: 'step', run: ({ job }) => step(job) }]],
@@ -55,7 +55,7 @@ const runnerOf = (creation: AnySaga, deletion = creation) =>
       'branch.delete': deletion,
       'project.delete': deletion,
     },
-    wakeAt: (moment) => woken.push(moment),
+    wakeAt: (timestamp) => woken.push(timestamp),
   });
 
 async function openJob(
@@ -82,12 +82,12 @@ const away = new HostCallError('POSTGRES_UNAVAILABLE', 'starting');
 const full = new HostCallError('HOST_FULL', 'no space');
 
 describe('one attempt', () => {
-  test('that succeeds ends the job, keeps the answer under its key and tells who waits', async () => {
+  test('that succeeds ends the job, stores the response under its key and resolves the wait', async () => {
     const job = await openJob();
     const runner = runnerOf(scripted(async () => {}));
     const end = runner.endOf(job.id, 5000);
     await runner.start(job);
-    expect(await end).toEqual({ ok: true, response: RESPONSE });
+    expect(await end).toEqual({ ok: true, value: RESPONSE });
     expect(await written(job)).toMatchObject({
       status: 'succeeded',
       error: null,
@@ -96,7 +96,7 @@ describe('one attempt', () => {
     expect(await keyOf(job)).toMatchObject(RESPONSE);
   });
 
-  test('that fails for now stays open and asks to be woken; the next one can succeed', async () => {
+  test('that fails temporarily leaves the job open and schedules a retry, which can succeed', async () => {
     const job = await openJob();
     let tries = 0;
     const runner = runnerOf(
@@ -115,30 +115,33 @@ describe('one attempt', () => {
 
   test.each([
     [busy, 'SOURCE_BUSY', true],
-    [full, 'HOST_UNAVAILABLE', false],
-  ])('that meets %s is undone, and its key is free again', async (failure, code, refused) => {
+    [full, 'HOST_FULL', false],
+  ])('that fails with %s is undone, and its key can be used again', async (failure, code, refused) => {
     const job = await openJob();
     const runner = runnerOf(scripted(() => Promise.reject(failure)));
-    expect(await runner.start(job)).toEqual({ ok: false, failure: { code, fields: { job_id: job.id } } });
+    expect(await runner.start(job)).toMatchObject({
+      ok: false,
+      failure: { code, fields: { job_id: job.id } },
+    });
     expect(happened).toEqual(['undone', `refused ${refused}`]);
     expect(await written(job)).toMatchObject({ status: 'failed', error: { code: failure.code } });
     expect(await keyOf(job)).toBeUndefined();
   });
 
-  test('of a creation that is too old gives up', async () => {
+  test('of a creation that is too old abandons it', async () => {
     const job = await openJob('branch.create', crypto.randomUUID(), 16 * 60_000);
     expect(await runnerOf(scripted(() => Promise.reject(away))).start(job)).toMatchObject({ ok: false });
     expect(happened[0]).toBe('undone');
   });
 
-  test('of a job that cannot be undone never gives up, whatever the failure', async () => {
+  test('of a job that cannot be undone never abandons it, whatever the failure', async () => {
     const job = await openJob('branch.delete', crypto.randomUUID(), 16 * 60_000);
     const { undo: _, ...endless } = scripted(() => Promise.reject(full));
     expect(await runnerOf(endless).start(job)).toBeNull();
     expect(await written(job)).toMatchObject({ status: 'running', error: null });
   });
 
-  test('whose undoing fails goes on undoing, and never forward again', async () => {
+  test('whose undo fails retries the undo, and never the steps', async () => {
     const job = await openJob();
     let steps = 0;
     let undos = 0;
@@ -163,7 +166,7 @@ describe('one attempt', () => {
     expect({ steps, undos }).toEqual({ steps: 1, undos: 2 });
   });
 
-  test('whose success was written but not heard of is not undone, however old it is', async () => {
+  test('whose success was stored without a reply is not undone, however old it is', async () => {
     const job = await openJob('branch.create', crypto.randomUUID(), 16 * 60_000);
     const runner = runnerOf(
       scripted(async () => {}, {
@@ -178,7 +181,7 @@ describe('one attempt', () => {
     expect(await written(job)).toMatchObject({ status: 'succeeded', error: null });
   });
 
-  test('that a deletion overtakes at its last step is undone, and its answer is not kept', async () => {
+  test('that a deletion overtakes at its last step is undone, and its response is not stored', async () => {
     const job = await openJob();
     const runner = runnerOf(scripted(async () => {}, { completed: () => sql`false` }));
     expect(await runner.start(job)).toMatchObject({ ok: false, failure: { code: 'NOT_FOUND' } });
@@ -195,7 +198,7 @@ describe('one attempt', () => {
 });
 
 describe('several jobs', () => {
-  test('the same job is never run twice at a time', async () => {
+  test('the same job never runs twice concurrently', async () => {
     const job = await openJob();
     let runs = 0;
     const runner = runnerOf(
@@ -207,7 +210,7 @@ describe('several jobs', () => {
     expect(runs).toBe(1);
   });
 
-  test('three creations run side by side, the others wait in order', async () => {
+  test('three creations run in parallel, the others wait in order', async () => {
     let running = 0;
     let most = 0;
     const order: string[] = [];
@@ -225,7 +228,7 @@ describe('several jobs', () => {
     expect(order).toEqual(made.map(({ id }) => id));
   });
 
-  test('a deletion waits for what is being done to the same branch, and a project for all', async () => {
+  test('a deletion waits for open jobs of the same branch, and the deletion of a project for all jobs', async () => {
     const order: string[] = [];
     const step = (name: string) => async () => {
       order.push(`${name} begins`);
@@ -244,7 +247,7 @@ describe('several jobs', () => {
     );
   });
 
-  test('who waits too long gets no end, and the job goes on', async () => {
+  test('a wait that times out returns null, and the job continues', async () => {
     const job = await openJob();
     const runner = runnerOf(scripted(() => new Promise((resolve) => setTimeout(resolve, 60))));
     const run = runner.start(job);

@@ -118,6 +118,7 @@ test('a project has a limited number of streams, and open ones are not closed', 
   const refused = await project.stream({ branchId: null, seconds: 600, since: null });
   expect(refused.status).toBe(429);
   expect(await refused.json()).toEqual({
+    ok: false,
     failure: { code: 'STREAM_LIMIT_REACHED', fields: { limit: STREAMS_MAX } },
   });
   for (const { abort } of streams.slice(0, 5)) abort.abort();

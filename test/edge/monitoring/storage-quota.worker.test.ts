@@ -35,7 +35,7 @@ const state = async () => {
 };
 
 describe('the state', () => {
-  test('follows the usage up and down; the access gets a new revision as writing stops and starts', async () => {
+  test('follows the usage up and down; the access gets a new revision when writing is blocked or unblocked', async () => {
     const seen = [];
     for (const mib of [700, 800, 801, 799, 900, 1000, 1100, 999, 100]) {
       await project.measure({ [main]: mib });
@@ -69,7 +69,7 @@ describe('the state', () => {
     });
   });
 
-  test('is judged by all active branches, and by no other', async () => {
+  test('is evaluated from all active branches and from no other', async () => {
     const others = {
       active: await project.branch('a'),
       expired: await project.branch('b', 'expired'),
@@ -84,30 +84,30 @@ describe('the state', () => {
     expect(await state()).toMatchObject({ used: 1000, storageState: 'write_blocked' });
   });
 
-  test('is judged at once by a changed quota', async () => {
+  test('is evaluated immediately after a change of the quota', async () => {
     await project.measure({ [main]: 1000 });
     expect(await state()).toMatchObject({ storageState: 'write_blocked', accessRevision: 1 });
     await project.setQuota(1100);
-    expect(await project.judge()).toMatchObject({ state: 'warning', used: 1000 * MIB });
+    expect(await project.evaluate()).toMatchObject({ state: 'warning', used: 1000 * MIB });
     expect(await state()).toMatchObject({ storageState: 'warning', accessRevision: 2 });
     await project.setQuota(1000);
-    await project.judge();
+    await project.evaluate();
     expect(await state()).toMatchObject({ storageState: 'write_blocked', accessRevision: 3 });
   });
 
-  test('of a project that was never measured is not judged', async () => {
-    expect(await project.judge()).toBeNull();
+  test('of a project without measurements is not evaluated', async () => {
+    expect(await project.evaluate()).toBeNull();
     expect(await project.row()).toMatchObject({ storageState: 'normal', storageMeasuredAt: null });
   });
 
-  test('goes on record with the tenant that has the project by then', async () => {
+  test('is audited in the current tenant of the project', async () => {
     await project.measure({ [main]: 100 });
     await project.db.update(projects).set({ tenantId: 'other' }).where(eq(projects.id, project.id));
     await project.measure({ [main]: 900 });
     expect(await project.audited()).toMatchObject([{ tenantId: 'other' }]);
   });
 
-  test('usage that moved little is written no more than needed; the object knows it exactly', async () => {
+  test('a small change of the usage is not written to D1; the object has the exact value', async () => {
     await project.measure({ [main]: 100 });
     const { storageMeasuredAt } = await project.row();
     await project.measure({ [main]: 100.5 });
@@ -119,14 +119,14 @@ describe('the state', () => {
 });
 
 describe('measurements', () => {
-  test('of another host than the project is on count for nothing', async () => {
+  test('of a host that the project is not on are ignored', async () => {
     await project.measure({ [main]: 2000 }, crypto.randomUUID());
     expect((await project.last()).last).toBeNull();
     await project.measure({ [main]: 900 }, project.hostId);
     expect(await state()).toMatchObject({ storageState: 'warning' });
   });
 
-  test('of a project that is not there, or on its way out, leave nothing', async () => {
+  test('of a project that is missing or being deleted leave nothing', async () => {
     for (const status of ['deleting', 'failed', 'creating'] as const) {
       await project.db.update(projects).set({ status }).where(eq(projects.id, project.id));
       await project.measure({ [main]: 900 });
@@ -141,7 +141,7 @@ describe('measurements', () => {
     expect(await nowhere.inspect()).toEqual({ kept: {}, alarm: null });
   });
 
-  test('go with the project', async () => {
+  test('are deleted with the project', async () => {
     await project.measure({ [main]: 900 });
     await mailed('STORAGE_WARNING');
     await project.db.delete(projects).where(eq(projects.id, project.id));
@@ -152,7 +152,7 @@ describe('measurements', () => {
 });
 
 describe('mails', () => {
-  test('say what the specification says, once an episode', async () => {
+  test('have the specified content, once an episode', async () => {
     for (const mib of [810, 850, 1000, 990, 1010]) await project.measure({ [main]: mib });
     await mailed('STORAGE_WARNING', 'WRITE_BLOCKED');
     for (const mib of [700, 820]) await project.measure({ [main]: mib });
@@ -167,12 +167,12 @@ describe('mails', () => {
     });
   });
 
-  test('who jumps over both thresholds is told of both', async () => {
+  test('a project that exceeds both thresholds at the same time gets both', async () => {
     await project.measure({ [main]: 1500 });
     await mailed('STORAGE_WARNING', 'WRITE_BLOCKED');
   });
 
-  test('load nothing, and the name of the project is text in them', async () => {
+  test('load nothing, and contain the name of the project as text', async () => {
     const name = '<img src="https://evil.example/x.png">\r\nBcc: eve@evil.example';
     await project.db.update(projects).set({ name }).where(eq(projects.id, project.id));
     await project.measure({ [main]: 900 });
@@ -183,12 +183,12 @@ describe('mails', () => {
     expect(mail?.body.subject).not.toMatch(/[\r\n]/);
   });
 
-  test('are sent again until they are taken, each under an id of its own', async () => {
+  test('are retried until they are accepted, each under its own ID', async () => {
     gateway.mails.answersWith(500);
     await project.measure({ [main]: 900 });
     await eventually(async () => expect(subjects().length).toBeGreaterThan(1));
     expect((await project.inspect()).alarm).toBeGreaterThan(Date.now());
-    // Neither another measurement nor another life of the object is another mail.
+    // Neither another measurement nor a restart of the object sends another mail.
     await project.measure({ [main]: 910 });
     await project.reset();
     gateway.mails.answersWith(200);
@@ -202,8 +202,8 @@ describe('mails', () => {
     expect(subjects()).toHaveLength(length);
   });
 
-  test('what an object that died had not told is told after the next measurement', async () => {
-    // As if it had died when the state was on record and before anything was told.
+  test('what an object could not send before a crash is sent after the next measurement', async () => {
+    // As if it had crashed after the state was stored and before anything was sent.
     await project.db.update(projects).set({ storageState: 'warning' }).where(eq(projects.id, project.id));
     await project.measure({ [main]: 900 });
     await mailed('STORAGE_WARNING');
@@ -214,71 +214,75 @@ describe('mails', () => {
 describe('a clone', () => {
   const cloneOf = (sourceId: string) => ({ branchId: crypto.randomUUID(), sourceId });
 
-  test('fits, or is refused with what it takes', async () => {
+  test('fits, or is refused with the required size', async () => {
     await project.measure({ [main]: 501 });
     expect(await project.reserveClones([cloneOf(main)])).toEqual([
       {
-        refused: {
+        ok: false,
+        failure: {
           code: 'STORAGE_QUOTA_EXCEEDED',
           fields: { used_bytes: 501 * MIB, needed_bytes: 501 * MIB, limit_bytes: 1000 * MIB },
         },
       },
     ]);
     await project.measure({ [main]: 500 });
-    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ job: {} }]);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: true }]);
   });
 
-  test('of a crowd as many are let in as fit together', async () => {
+  test('of several concurrent ones as many are admitted as fit together', async () => {
     await project.measure({ [main]: 200 });
     const outcomes = await project.reserveClones(Array.from({ length: 10 }, () => cloneOf(main)));
-    expect(outcomes.filter((outcome) => 'job' in outcome)).toHaveLength(4);
+    expect(outcomes.filter(({ ok }) => ok)).toHaveLength(4);
   });
 
-  test('counts before it is measured, also when the object was away, and as its own source', async () => {
+  test('counts before it is measured, also after a restart of the object, and as a source', async () => {
     await project.measure({ [main]: 300 });
     const [first, second] = [crypto.randomUUID(), crypto.randomUUID()];
     await project.reserveClones([{ branchId: first, sourceId: main }]);
     await project.reset();
     await project.setStatus(first, 'active');
-    expect(await project.reserveClones([{ branchId: second, sourceId: first }])).toMatchObject([{ job: {} }]);
+    expect(await project.reserveClones([{ branchId: second, sourceId: first }])).toMatchObject([
+      { ok: true },
+    ]);
     expect(await project.reserveClones([cloneOf(main)])).toMatchObject([
-      { refused: { fields: { used_bytes: 900 * MIB } } },
+      { ok: false, failure: { fields: { used_bytes: 900 * MIB } } },
     ]);
     await project.measure({ [main]: 300, [first]: 310, [second]: 320 });
     await project.setStatus(second, 'active');
-    await project.judge();
+    await project.evaluate();
     expect(await state()).toMatchObject({ used: 930 });
-    // What has been measured is noted no longer.
+    // Measured branches are removed from the unmeasured ones.
     await project.setQuota(2000);
     const third = crypto.randomUUID();
     await project.reserveClones([{ branchId: third, sourceId: main }]);
     expect((await project.inspect()).kept.unmeasured).toEqual({ [third]: 300 * MIB });
   });
 
-  test('that was refused for another reason, or whose branch is gone, takes no room', async () => {
+  test('that was refused for another reason, or whose branch is deleted, needs no space', async () => {
     await project.measure({ [main]: 400 });
-    await project.reserveClones([cloneOf(main)], false);
+    const named = { ...cloneOf(main), branchName: 'main' };
+    expect(await project.reserveClones([named])).toMatchObject([{ failure: { code: 'BRANCH_EXISTS' } }]);
     const gone = crypto.randomUUID();
     await project.reserveClones([{ branchId: gone, sourceId: main }]);
     await project.setStatus(gone, 'deleted');
-    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ job: {} }]);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: true }]);
   });
 
-  test('an expired branch comes back only if it fits; one that counts already may go on', async () => {
+  test('an expired branch becomes active only if it fits; an active one can always be extended', async () => {
     const expired = await project.branch('expired', 'expired');
     await project.measure({ [main]: 601, [expired]: 400 });
     expect(await project.extend(expired)).toMatchObject([{ failure: { code: 'STORAGE_QUOTA_EXCEEDED' } }]);
     await project.measure({ [main]: 600, [expired]: 400 });
-    expect(await project.extend(expired)).toMatchObject([{ branch: { status: 'active' } }]);
+    expect(await project.extend(expired)).toMatchObject([{ ok: true, value: { status: 'active' } }]);
     await project.measure({ [main]: 601, [expired]: 400 });
-    expect(await project.extend(expired)).toMatchObject([{ branch: { status: 'active' } }]);
+    expect(await project.extend(expired)).toMatchObject([{ ok: true, value: { status: 'active' } }]);
   });
 
-  test('of expired branches that come back at once, and of clones, as many do as fit together', async () => {
+  test('of concurrently extended expired branches and clones as many are admitted as fit together', async () => {
     const [one, other] = [await project.branch('one', 'expired'), await project.branch('other', 'expired')];
     await project.measure({ [main]: 400, [one]: 350, [other]: 350 });
     const outcomes = await project.extend(one, other);
-    expect(outcomes.filter((outcome) => 'branch' in outcome)).toHaveLength(1);
-    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ refused: {} }]);
+    expect(outcomes.filter(({ ok }) => ok)).toHaveLength(1);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: false }]);
   });
 });

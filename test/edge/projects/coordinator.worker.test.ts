@@ -18,16 +18,16 @@ beforeEach(async () => {
   main = await project.branch('main');
 });
 
-/** Milliseconds until the object wakes by itself. */
+/** Milliseconds until the object's alarm. */
 const untilAlarm = async () => {
   const { alarm } = await project.inspect();
   return (alarm ?? Number.POSITIVE_INFINITY) - Date.now();
 };
 
-test('a host that stays away is asked ever less often', async () => {
+test('calls of an unavailable host back off', async () => {
   await project.db.update(projects).set({ accessRevision: 1 }).where(eq(projects.id, project.id));
   await project.wake();
-  // The first pause is 2 s; the object looks after an open job every 20 s.
+  // The first delay is 2 s; the object checks open jobs every 20 s.
   await eventually(async () => {
     const pause = await untilAlarm();
     expect(pause).toBeGreaterThan(2_500);
@@ -35,7 +35,7 @@ test('a host that stays away is asked ever less often', async () => {
   });
 });
 
-test('an alarm that finds D1 away is followed by another one', async () => {
+test('an alarm while D1 is unavailable is followed by another one', async () => {
   await project.wake();
   await project.db.update(projectBranches).set({ expiresAt: new Date() }).where(eq(projectBranches.id, main));
   const rename = (from: string, to: string) =>
@@ -53,7 +53,7 @@ test('an alarm that finds D1 away is followed by another one', async () => {
   });
 });
 
-test.each(['constructor', '__proto__'])('a branch that was never measured may be called %s', async (name) => {
+test.each(['constructor', '__proto__'])('a branch without measurements can be named %s', async (name) => {
   await project.measure({ [main]: 1 });
   const { branchId } = await project.series(name, { start: 0, end: Date.now(), step: 60_000 });
   expect(branchId).toBe(name);

@@ -6,16 +6,16 @@ let alarm: EarliestAlarm;
 
 beforeEach(() => {
   set = [];
-  const setAlarm = async (moment: number | Date) => {
-    set.push(Number(moment));
+  const setAlarm = async (timestamp: number | Date) => {
+    set.push(Number(timestamp));
   };
   alarm = new EarliestAlarm({ getAlarm: async () => 500, setAlarm });
   vi.useFakeTimers({ now: 0 });
   return () => vi.useRealTimers();
 });
 
-test('the earliest moment stands, and none before it has rung is put off', () => {
-  for (const moment of [300, 400, 200, 200]) alarm.wakeAt(moment);
+test('the earliest timestamp is set, and a due alarm is not postponed before it fires', () => {
+  for (const timestamp of [300, 400, 200, 200]) alarm.wakeAt(timestamp);
   vi.setSystemTime(250);
   alarm.wakeAt(900);
   expect(set).toEqual([300, 200]);
@@ -24,7 +24,7 @@ test('the earliest moment stands, and none before it has rung is put off', () =>
   expect(set).toEqual([300, 200, 900]);
 });
 
-test('a fresh object keeps the alarm that it finds', async () => {
+test('a new instance does not postpone an existing alarm', async () => {
   await alarm.recall();
   alarm.wakeAt(600);
   alarm.wakeAt(400);

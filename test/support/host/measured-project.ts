@@ -1,6 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
+import type { BranchRequest } from '../../../edge/projects/coordinator-rpc.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
 import type { BranchMeasurement } from '../../../shared/measurement.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
@@ -73,6 +74,29 @@ export async function measuredProject(
         ...timestamps,
       });
       return branchId;
+    },
+    /** Reserves clones, all in parallel. @param clones with a name, or named by their ID */
+    async reserveClones(clones: { branchId: string; sourceId: string; branchName?: string }[]) {
+      const [[row], branches] = await db.batch([
+        db.select().from(projects).where(eq(projects.id, id)),
+        db.select().from(projectBranches).where(eq(projectBranches.projectId, id)),
+      ]);
+      const actor = {
+        userId,
+        email: 'ada@example.com',
+        tenantId: 'acme',
+        ip: null,
+        userAgent: null,
+        requestId: 'r',
+      };
+      const requests = clones.map(({ branchId, sourceId, branchName = branchId }): BranchRequest => {
+        const source = branches.find((branch) => branch.id === sourceId);
+        if (!row || !source) throw new Error('no such project or source');
+        const jobId = crypto.randomUUID();
+        const request = { jobId, branchId, project: row, source, branchName, actor };
+        return { ...request, lifespan: '7d', creatorCidr: null, keyUse: null };
+      });
+      return coordinator.reserveBranches(requests);
     },
     setStatus: (branchId: string, status: BranchStatus) =>
       db.update(projectBranches).set({ status }).where(eq(projectBranches.id, branchId)),

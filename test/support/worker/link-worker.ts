@@ -2,7 +2,7 @@ import { Hono } from 'hono';
 import { app } from '../../../edge/app.ts';
 import type { Env } from '../../../edge/env.ts';
 import { HostLink } from '../../../edge/host-link/host-link.ts';
-import { callHost, hostLink } from '../../../edge/hosts/call-host.ts';
+import { hostLink } from '../../../edge/hosts/host-client.ts';
 import { ProjectCoordinator as Coordinator } from '../../../edge/projects/coordinator.ts';
 import { coordinatorOf } from '../../../edge/projects/coordinator-stub.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
@@ -40,7 +40,7 @@ const wayIn = new Hono<{ Bindings: Env }>()
       method: Method;
       params: Params<Method>;
     }>();
-    return context.json(await callHost(context.env, host_id, method, params));
+    return context.json(await hostLink(context.env, host_id).call(method, params));
   })
   .get('/test/measurements/:project_id', async (context) => {
     const coordinator = coordinatorOf(context.env, context.req.param('project_id'));
@@ -60,7 +60,10 @@ const ABOUT_TABLES = {
 /** For the bench: the same call over the link, and as a request to a server of the host's. */
 const calls = new Hono<{ Bindings: Env }>()
   .get('/calls/link/:host_id', async (context) => {
-    const outcome = await callHost(context.env, context.req.param('host_id'), 'table.list', ABOUT_TABLES);
+    const outcome = await hostLink(context.env, context.req.param('host_id')).call(
+      'table.list',
+      ABOUT_TABLES,
+    );
     return context.json(outcome, outcome.ok ? 200 : 503);
   })
   .get('/calls/http/:port', async (context) => {
@@ -68,7 +71,7 @@ const calls = new Hono<{ Bindings: Env }>()
       method: 'POST',
       body: JSON.stringify({ method: 'table.list', params: ABOUT_TABLES }),
     });
-    return context.json({ ok: true, result: await answer.json() });
+    return context.json({ ok: true, value: await answer.json() });
   });
 
 const appOf = (path: string) =>

@@ -3,9 +3,10 @@ import type { LastMeasurement } from '../../../edge/monitoring/measurement-store
 import type { MeasurementEvent } from '../../../edge/monitoring/measurement-streams.ts';
 import type { MetricHistory, Range } from '../../../edge/monitoring/metric-history.ts';
 import type { Point } from '../../../edge/monitoring/metrics.ts';
-import type { StorageStatus } from '../../../edge/monitoring/storage-quota.ts';
+import type { BranchRequest, StorageStatus } from '../../../edge/projects/coordinator-rpc.ts';
 import type { Failure } from '../../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
+import type { Result } from '../../../shared/result.ts';
 import { migratedD1 } from '../records/d1.ts';
 import { startMailServer } from '../sign-in/mail-server.ts';
 import type { MonitorCall } from './monitor-worker.ts';
@@ -74,12 +75,12 @@ export async function startMonitorGateway() {
       record: (measurement: ProjectMeasurement, hostId?: string) =>
         call('coordinator', projectId, 'recordMeasurement', measurement, ...(hostId ? [hostId] : [])),
       remember: (measured: ProjectMeasurement[]) => call('coordinator', projectId, 'remember', measured),
-      judge: () => call<StorageStatus | null>('monitor', projectId, 'evaluate', projectId),
+      evaluate: () => call<StorageStatus | null>('monitor', projectId, 'evaluate', projectId),
       last: () => call<{ last: LastMeasurement | null; overdue: boolean }>('monitor', projectId, 'last'),
       series: (reference: string, range: Range) =>
         call<{ branchId: string; points: Point[] }>('monitor', projectId, 'series', reference, range),
       extend: (...branchIds: string[]) =>
-        call<({ branch: unknown } | { failure: Failure })[]>(
+        call<Result<{ status: string }, Failure>[]>(
           'coordinator',
           projectId,
           'changeLifespans',
@@ -90,14 +91,8 @@ export async function startMonitorGateway() {
             actor: { tenantId: 'acme' },
           })),
         ),
-      reserveClones: (clones: { branchId: string; sourceId: string }[], succeeds = true) =>
-        call<({ job: unknown } | { refused: Failure })[]>(
-          'coordinator',
-          projectId,
-          'reserveClones',
-          clones.map((clone) => ({ projectId, ...clone })),
-          succeeds,
-        ),
+      reserveBranches: (requests: BranchRequest[]) =>
+        call<Result<unknown, Failure>[]>('coordinator', projectId, 'reserveBranches', requests),
       wake: () => call('coordinator', projectId, 'wake', projectId),
       ring: () => call('coordinator', projectId, 'ring'),
       reset: () => call('coordinator', projectId, 'reset').catch(() => {}),

@@ -1,14 +1,11 @@
 import { DurableObject } from 'cloudflare:workers';
-import type { LifespanChange } from '../../../edge/branches/change-lifespan.ts';
 import type { Env } from '../../../edge/env.ts';
-import type { Reservation } from '../../../edge/jobs/reservation.ts';
-import type { JobRow } from '../../../edge/jobs/saga.ts';
 import type { Mail } from '../../../edge/mail/mail.ts';
 import { Outbox } from '../../../edge/mail/outbox.ts';
 import { MeasurementStore } from '../../../edge/monitoring/measurement-store.ts';
 import type { Range } from '../../../edge/monitoring/metric-history.ts';
-import type { Clone } from '../../../edge/monitoring/storage-quota.ts';
 import { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
+import type { BranchRequest, LifespanChange } from '../../../edge/projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../../../edge/projects/coordinator-stub.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
@@ -90,10 +87,6 @@ export class TestedOutbox extends DurableObject<Env> {
   }
 }
 
-const RECORD = `insert into project_branches
-  (id, project_id, branch_name, database_name, source_database, status, lifespan, created_by, tenant_id, created_at, updated_at)
-  select ?1, id, ?1, 'db_' || ?1, 'template0', 'creating', '7d', created_by, tenant_id, 0, 0 from projects where id = ?2`;
-
 export class TestedCoordinator extends ProjectCoordinator {
   /** What its storage holds, save measurements and their history. */
   async inspect() {
@@ -125,14 +118,9 @@ export class TestedCoordinator extends ProjectCoordinator {
     this.ctx.abort('reset by the test');
   }
 
-  /** Clones that are reserved by their bare record, or refused for another reason. */
-  async reserveClones(clones: Clone[], succeeds: boolean) {
-    const reserve = async ({ projectId, branchId }: Clone): Promise<Reservation> => {
-      if (!succeeds) return { refused: { code: 'BRANCH_EXISTS' } };
-      await this.env.DB.prepare(RECORD).bind(branchId, projectId).run();
-      return { job: { id: branchId } as JobRow };
-    };
-    return Promise.all(clones.map((clone) => this.monitor.reserveClone(clone, () => reserve(clone))));
+  /** All in parallel. */
+  async reserveBranches(requests: BranchRequest[]) {
+    return Promise.all(requests.map((request) => this.quota.reserveWithinQuota(request)));
   }
 }
 
@@ -168,9 +156,7 @@ export default {
       const outcome = await coordinatorOf(env, projectId).monitor.stream(projectId, wanted);
       // Whose type is not known is compressed by Miniflare, and that waits for more.
       const headers = { 'Content-Type': 'text/event-stream' };
-      return 'stream' in outcome
-        ? new Response(outcome.stream, { headers })
-        : Response.json(outcome, { status: 429 });
+      return outcome.ok ? new Response(outcome.value, { headers }) : Response.json(outcome, { status: 429 });
     }
     const call = await request.json<MonitorCall>();
     try {

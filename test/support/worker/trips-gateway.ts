@@ -2,6 +2,8 @@ import { eq } from 'drizzle-orm';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { hosts, projects } from '../../../edge/database/schema.ts';
 import type { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
+import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
+import type { Method } from '../../../shared/protocol/operations.ts';
 import { Api } from '../api.ts';
 import type { Ids } from '../operations.ts';
 import { migratedD1 } from '../records/d1.ts';
@@ -46,6 +48,10 @@ export async function startTripsGateway(delayMs: number) {
     return id;
   };
   await makeHost();
+  const linkOf = async (hostId: string) => {
+    const links = await worker.getDurableObjectNamespace('HOST_LINK');
+    return links.get(links.idFromName(hostId)) as unknown as HostLink;
+  };
   const token = await signer.token({
     gid: 'user-1',
     email: 'ada@example.com',
@@ -58,15 +64,21 @@ export async function startTripsGateway(delayMs: number) {
 
   return {
     url,
+    token,
+    db,
     api,
     platform: new Api(url, PLATFORM_SECRET),
     /** Puts the project on a new host. @returns says whether its agent is connected, and whether it answers */
     async moveProject(projectId: string) {
       const hostId = await makeHost();
       await db.update(projects).set({ hostId }).where(eq(projects.id, projectId));
-      const links = await worker.getDurableObjectNamespace('HOST_LINK');
-      const link = links.get(links.idFromName(hostId)) as unknown as HostLink;
+      const link = await linkOf(hostId);
       return (linked: boolean, answers?: boolean) => link.setLinked(linked, answers);
+    },
+    /** Makes calls of the project's host fail. @param failure null: the method succeeds again */
+    async plantFailure(projectId: string, method: Method, failure: HostFailure | null) {
+      const [project] = await db.select().from(projects).where(eq(projects.id, projectId));
+      await (await linkOf(project?.hostId ?? '')).plantFailure(method, failure);
     },
     /** A project with a branch, a rule, a job and a measurement. */
     async makeThings(): Promise<Ids> {

@@ -1,11 +1,14 @@
 import { app } from '../../../edge/app.ts';
 import type { Env } from '../../../edge/env.ts';
 import { HostLink as RealHostLink } from '../../../edge/host-link/host-link.ts';
-import { type CallOutcome, failed } from '../../../edge/host-link/pending-calls.ts';
+import { failed } from '../../../edge/host-link/pending-calls.ts';
+import type { CallOutcome } from '../../../edge/hosts/host-link-rpc.ts';
 import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/coordinator.ts';
 import { RateLimiter as RealRateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import { Challenges as RealChallenges } from '../../../edge/sign-in/email-codes/challenges.ts';
+import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method, Params, Result } from '../../../shared/protocol/operations.ts';
+import { fail } from '../../../shared/result.ts';
 import { TALLY_HEADER, type Tally, Trips } from './trips.ts';
 
 /** The whole gateway with slow bindings, and a host that has done everything as soon as it is asked. */
@@ -28,6 +31,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => Result<M> } = {
   }),
   'branch.finalize': () => ({}),
   'branch.prove': () => ({ login_ms: 1 }),
+  'branch.drop': () => ({ dropped: true }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
   'table.list': () => ({ tables: [], has_more: false }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
@@ -36,11 +40,18 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => Result<M> } = {
 export class HostLink extends RealHostLink {
   #linked = true;
   #answers = true;
+  readonly #planted = new Map<Method, HostFailure>();
 
   /** @param answers left out: as long as it is linked */
   async setLinked(linked: boolean, answers = linked): Promise<void> {
     this.#linked = linked;
     this.#answers = answers;
+  }
+
+  /** Makes every call of the method fail. @param failure null: it succeeds again */
+  async plantFailure(method: Method, failure: HostFailure | null): Promise<void> {
+    if (failure) this.#planted.set(method, failure);
+    else this.#planted.delete(method);
   }
 
   override async linked(): Promise<boolean> {
@@ -49,9 +60,11 @@ export class HostLink extends RealHostLink {
 
   override async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
     if (!this.#answers) return failed('HOST_UNAVAILABLE', 'the host of the test does not answer');
+    const planted = this.#planted.get(method);
+    if (planted) return fail(planted);
     const answer = ANSWERS[method] as ((given: Params<Method>) => Result<Method>) | undefined;
     if (!answer) throw new Error(`the host of the test does not know ${method}`);
-    return { ok: true, result: answer(params) };
+    return { ok: true, value: answer(params) };
   }
 }
 

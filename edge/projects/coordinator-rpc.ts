@@ -1,0 +1,145 @@
+import type { Lifespan } from '../../shared/branch/lifespan.ts';
+import type { Failure } from '../../shared/failures.ts';
+import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import type { StorageState } from '../../shared/project/storage-quota.ts';
+import type { Result } from '../../shared/result.ts';
+import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
+import type { KeyUse, StoredResponse } from '../api/idempotency-key.ts';
+import type { Actor } from '../audit/actor.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
+import type { JobRow } from '../jobs/job-store.ts';
+import type { LastMeasurement } from '../monitoring/measurement-store.ts';
+import type { Range } from '../monitoring/metric-history.ts';
+import type { Point } from '../monitoring/metrics.ts';
+import type { ProjectRow } from './project-resource.ts';
+
+/** A validated request for a project. The caller makes the IDs, so a repeated request names the same project. */
+export interface ProjectRequest {
+  jobId: string;
+  projectId: string;
+  mainBranchId: string;
+  name: string;
+  appKey: string;
+  env: string;
+  storageQuotaGib: number;
+  hostId: string;
+  actor: Actor;
+  keyUse: KeyUse | null;
+}
+
+/** A validated request for a branch. The caller makes the IDs, so a repeated request names the same branch. */
+export interface BranchRequest {
+  jobId: string;
+  branchId: string;
+  project: ProjectRow;
+  source: BranchRow;
+  branchName: string;
+  lifespan: Lifespan;
+  /** Network of the creator's address, if it is known. */
+  creatorCidr: string | null;
+  actor: Actor;
+  keyUse: KeyUse | null;
+}
+
+export interface ProjectDeletion {
+  /** ID of the deletion job. */
+  id: string;
+  projectId: string;
+  hostId: string;
+  actor: Actor;
+}
+
+export interface BranchDeletion extends ProjectDeletion {
+  branchId: string;
+}
+
+export interface Rotation {
+  projectId: string;
+  branchId: string;
+  hostId: string;
+  actor: Actor;
+  keyUse: KeyUse | null;
+}
+
+export interface LifespanChange {
+  branch: BranchRow;
+  lifespan: Lifespan;
+  hostId: string;
+  actor: Actor;
+}
+
+/** State of a creation when its client stops waiting. */
+export interface CreationProgress {
+  jobId: string;
+  /** Null while the job is running. */
+  response: StoredResponse | null;
+}
+
+/** `applied`: the change is already in effect on both ports. */
+export interface RuleChange {
+  applied: boolean;
+}
+
+/** Storage use of a project. */
+export interface StorageStatus {
+  hostId: string;
+  /** Bytes of all active branches together. */
+  used: number;
+  state: StorageState;
+}
+
+/** The last measurement of a project. */
+export interface Recorded {
+  last: LastMeasurement | null;
+  /** The next measurement is late. */
+  overdue: boolean;
+}
+
+/** The measurements of one project, reached through its coordinator. */
+export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
+  last(): Promise<Recorded>;
+  /** @param reference the branch's ID, or its name at the last measurement */
+  series(reference: string, range: Range): Promise<Recorded & { branchId: string; points: Point[] }>;
+  /** @param wanted `branchId` null: all branches; `since` null: start with the last measurement */
+  stream(
+    projectId: string,
+    wanted: { branchId: string | null; seconds: number; since: number | null },
+  ): Promise<Result<ReadableStream, Failure>>;
+  /** Evaluates the storage after a change of the quota. @returns null without a project or a measurement */
+  evaluate(projectId: string): Promise<StorageStatus | null>;
+}
+
+/** The Durable Object through which every change of one project's databases goes; named by the project's ID. */
+export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
+  readonly monitor: ProjectMonitorRpc;
+  /** @param hostId the host that sent the measurement */
+  recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void>;
+  /** Creates a project and its `main` database. @param waitMs how long the client waits for the end */
+  createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Creates a branch as a clone of an active one. @param waitMs how long the client waits for the end */
+  createBranch(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Marks the branch as deleted and opens the job that drops its database. */
+  deleteBranch(deletion: BranchDeletion): Promise<Result<JobRow, Failure>>;
+  /** Marks the project as being deleted and opens the job that drops its databases. */
+  deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>>;
+  addRule(
+    rule: NetworkRuleRow,
+    hostId: string,
+    actor: Actor,
+    keyUse: KeyUse | null,
+  ): Promise<Result<RuleChange, Failure>>;
+  removeRule(
+    projectId: string,
+    hostId: string,
+    ruleId: string,
+    actor: Actor,
+  ): Promise<Result<RuleChange, Failure>>;
+  /** Sets new passwords. Fails also if they are stored and not yet in effect on the host. */
+  rotateCredentials(rotation: Rotation): Promise<Result<null, Failure>>;
+  /** Applies the stored access on the host. Fails if it is not in effect yet. */
+  applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>>;
+  /** Sets a new lifespan, counted from now; an expired branch becomes active again. */
+  changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>>;
+  /** Resumes open work: called when the project's host has linked, and by the reconciler. */
+  wake(projectId: string): Promise<void>;
+}

@@ -1,0 +1,20 @@
+import type { LimitName } from './limits.ts';
+
+/** The window of one limit after a request was counted. */
+export interface WindowState {
+  admitted: boolean;
+  /** Number of requests that one window admits. */
+  limit: number;
+  /** Number of requests that this window still admits. */
+  remaining: number;
+  /** End of the window by the object's clock: Unix milliseconds. */
+  endsAt: number;
+  /** Milliseconds until the window ends. */
+  restMs: number;
+}
+
+/** The Durable Object that counts the requests of one bucket. */
+export interface RateLimiterRpc extends Rpc.DurableObjectBranded {
+  consume(name: LimitName): Promise<WindowState>;
+  refund(name: LimitName): Promise<void>;
+}

@@ -1,0 +1,30 @@
+import type { BatchResponse } from 'drizzle-orm/batch';
+import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import type { Database, Statement } from '../database/database.ts';
+import { ApiError } from '../errors.ts';
+import { recordDeniedAccess } from '../projects/denied-access.ts';
+import { readProject } from '../projects/project-access.ts';
+import type { ProjectView } from '../projects/project-resource.ts';
+import { countUnknownProject, requireAdmission } from '../rate-limits/limit-requests.ts';
+
+/**
+ * The project of a request and the results of `queries`, read in one batch concurrently with the rate limiter's
+ * decision. A handler calls this before anything that has an effect.
+ * @throws ApiError NOT_FOUND also for a project that the caller may not see, RATE_LIMITED
+ */
+export async function inProject<const Q extends readonly Statement[]>(
+  c: AppContext,
+  projectId: string,
+  queries: (db: Database) => Q,
+): Promise<[ProjectView, ...BatchResponse<Q>]> {
+  const db = databaseOf(c);
+  const [read] = await Promise.all([readProject(db, c.var, projectId, queries(db)), requireAdmission(c)]);
+  if (read) return read;
+  await countUnknownProject(c);
+  auditDenial(c, 'project', projectId);
+  throw new ApiError('NOT_FOUND');
+}
+
+/** Audits the request if the ID is another tenant's, after the response. */
+export const auditDenial = (c: AppContext, kind: 'project' | 'job', id: string): void =>
+  c.executionCtx.waitUntil(recordDeniedAccess(databaseOf(c), actorOf(c), c.req.method, { kind, id }));
