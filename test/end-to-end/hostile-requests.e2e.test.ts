@@ -107,7 +107,7 @@ async function bearersOf(platformSecret: string, account: string): Promise<typeo
     tampered: owner.replace(/.{20}(?=\.)/, (piece) => piece.toLowerCase()),
     platform: platformSecret,
     garbage: 'v4.public.AAAA.\xff',
-    nobody: null,
+    anonymous: null,
   };
   return {
     ...(Object.fromEntries(Object.entries(known).map(([caller, bearer]) => [caller, () => bearer])) as Record<

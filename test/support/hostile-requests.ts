@@ -28,7 +28,7 @@ export const CALLERS = [
   'tampered',
   'platform',
   'garbage',
-  'nobody',
+  'anonymous',
 ] as const;
 export type Caller = (typeof CALLERS)[number];
 
@@ -205,7 +205,7 @@ const HONEST: Record<(typeof OPERATIONS)[number]['access'], Caller[]> = {
   signed_in: ['owner', 'own account', 'user without a tenant'],
   pre_auth: ['half signed in'],
   platform: ['platform'],
-  public: ['nobody'],
+  public: ['anonymous'],
 };
 
 function requestsFor(readable: ReadableOperation, resources: Resources): fc.Arbitrary<HostileRequest> {
