@@ -4,11 +4,12 @@ import { LongFirst } from './test/support/long-first.ts';
 /** Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack. */
 const SERVERS = 'test/**/*.pg.test.ts';
 const STACK = 'test/**/*.e2e.test.ts';
-/** What benchmarks compare with brings tests of its own. */
-const OTHERS = '**/node_modules/**';
+/** The packages that benchmarks compare with contain tests. */
+const PACKAGES = '**/node_modules/**';
+const RUN_FOLDER = 'test/support/run-folder.ts';
 
-/** They wait for the quick ones, and are few at a time: each file has servers of its own, and mostly waits for them. */
-const WITH_SERVERS = { testTimeout: 120_000, hookTimeout: 120_000, maxWorkers: 3 };
+/** One pool for all projects: files with servers mostly wait for them, and quick files fill the gaps. */
+const IN_ONE_POOL = { maxWorkers: 3, testTimeout: 120_000, hookTimeout: 120_000 };
 
 export default defineConfig({
   test: {
@@ -19,20 +20,18 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          exclude: [OTHERS, SERVERS, STACK],
-          testTimeout: 20_000,
-          hookTimeout: 30_000,
-          maxWorkers: 2,
+          exclude: [PACKAGES, SERVERS, STACK],
+          globalSetup: RUN_FOLDER,
+          ...IN_ONE_POOL,
         },
       },
-      { test: { name: 'servers', include: [SERVERS], sequence: { groupOrder: 1 }, ...WITH_SERVERS } },
+      { test: { name: 'servers', include: [SERVERS], globalSetup: RUN_FOLDER, ...IN_ONE_POOL } },
       {
         test: {
           name: 'stack',
           include: [STACK],
-          globalSetup: 'test/support/stack/shared-stack.ts',
-          sequence: { groupOrder: 2 },
-          ...WITH_SERVERS,
+          globalSetup: [RUN_FOLDER, 'test/support/stack/shared-stack.ts'],
+          ...IN_ONE_POOL,
         },
       },
     ],

@@ -1,6 +1,5 @@
-import { mkdirSync, rmSync } from 'node:fs';
+import { mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { build } from 'esbuild';
 import { Miniflare } from 'miniflare';
 import { z } from 'zod';
 import { LOOPBACK } from '../stack/programs.ts';
@@ -17,6 +16,8 @@ import { type WorkerConfiguration, workerConfiguration } from './worker-configur
 const Settings = z.object({
   GATEWAY_PORT: z.coerce.number(),
   GATEWAY_STATE_DIR: z.string(),
+  /** The Worker as one file. */
+  GATEWAY_BUNDLE: z.string(),
   /** For temporary files of this process and workerd. */
   GATEWAY_SCRATCH_DIR: z.string(),
 });
@@ -44,7 +45,7 @@ const miniflare = new Miniflare({
   logRequests: false,
   // Otherwise Miniflare starts another workerd, and the supervisor does not notice that the old one died.
   unsafeHandleRuntimeRestart: () => process.exit(1),
-  workers: [worker(configuration, await bundle(configuration.main))],
+  workers: [worker(configuration, readFileSync(settings.GATEWAY_BUNDLE, 'utf8'))],
 });
 await miniflare.ready;
 await applyMigrations(await miniflare.getD1Database(database.binding), join(ROOT, database.migrations_dir));
@@ -56,22 +57,6 @@ process.once('SIGTERM', async () => {
 // The stack's process was killed.
 process.once('disconnect', () => process.exit(1));
 process.send?.('ready');
-
-async function bundle(entryPoint: string): Promise<string> {
-  const { outputFiles } = await build({
-    entryPoints: [join(ROOT, entryPoint)],
-    bundle: true,
-    write: false,
-    format: 'esm',
-    target: 'es2024',
-    conditions: ['workerd', 'worker'],
-    external: ['cloudflare:*', 'node:*'],
-    sourcemap: 'inline',
-  });
-  const [output] = outputFiles;
-  if (!output) throw new Error('esbuild wrote no bundle');
-  return output.text;
-}
 
 function worker({ name, vars, durable_objects, ...configuration }: WorkerConfiguration, script: string) {
   const objects = durable_objects.bindings;

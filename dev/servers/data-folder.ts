@@ -57,8 +57,19 @@ export function checkDataFolder(dataDir: string, user: OsUser): boolean {
   return true;
 }
 
-/** Creates the data folder with initdb. @param dataDir an empty folder, or one that an interrupted call left */
-export async function initializeDataFolder(dataDir: string, binaries: string, user: OsUser): Promise<void> {
+interface Initialization {
+  /** The folder of `initdb`. */
+  binaries: string;
+  user: OsUser;
+  /** A data folder fresh from `initdb`, which is copied; left out, `initdb` makes a new one. */
+  template?: string | undefined;
+}
+
+/** @param dataDir an empty folder, or what an unfinished call left */
+export async function initializeDataFolder(
+  dataDir: string,
+  { binaries, user, template }: Initialization,
+): Promise<void> {
   for (const entry of readdirSync(dataDir)) rmSync(join(dataDir, entry), { recursive: true });
   chownSync(dataDir, user.uid, user.gid);
   chmodSync(dataDir, 0o700);
@@ -75,7 +86,11 @@ export async function initializeDataFolder(dataDir: string, binaries: string, us
     '--auth-local=peer',
     '--auth-host=reject',
   ];
-  await runAs(user, join(binaries, 'initdb'), options, { cwd: dataDir });
+  if (template) {
+    await runAs(user, 'cp', ['--archive', '--reflink=auto', template, unfinished], { cwd: dataDir });
+  } else {
+    await runAs(user, join(binaries, 'initdb'), options, { cwd: dataDir });
+  }
   const made = readdirSync(unfinished).filter((entry) => entry !== 'PG_VERSION');
   for (const entry of [...made, 'PG_VERSION']) renameSync(join(unfinished, entry), join(dataDir, entry));
   rmSync(unfinished, { recursive: true });

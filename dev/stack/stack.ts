@@ -7,6 +7,7 @@ import { configureServers } from '../servers/configure.ts';
 import { checkDataFolder, initializeDataFolder } from '../servers/data-folder.ts';
 import { enrolHost, isEnrolled, isLinked } from './enrolment.ts';
 import { endLeftovers } from './leftovers.ts';
+import type { Prepared } from './prepared.ts';
 import {
   agentSettings,
   gatewayUrl,
@@ -59,6 +60,8 @@ export interface StartOptions {
   restarts: boolean;
   /** Cancels the start, as soon as the parts that are starting are ready. */
   signal?: AbortSignal;
+  /** Left out, this start bundles its programs and runs initdb. */
+  prepared?: Prepared;
 }
 
 const LINKED = { within: 30_000, every: 50 };
@@ -73,7 +76,7 @@ export async function startStack(settings: StackSettings, options: StartOptions)
   try {
     const leftovers = await endLeftovers(settings.DEV_DIR);
     if (leftovers > 0) options.report(`ended ${leftovers} processes that an earlier start had left running`);
-    const site = await prepareSite(settings);
+    const site = await prepareSite(settings, options.prepared);
     let state: StackState | null = null;
     const writeState = () => {
       if (!state) return;
@@ -104,7 +107,11 @@ export async function startStack(settings: StackSettings, options: StartOptions)
   }
 }
 
-async function boot(site: Site, parts: Stack['parts'], { report, signal }: StartOptions): Promise<void> {
+async function boot(
+  site: Site,
+  parts: Stack['parts'],
+  { report, signal, prepared }: StartOptions,
+): Promise<void> {
   const up = async (name: PartName, where: string) => {
     signal?.throwIfAborted();
     await parts[name].start();
@@ -113,7 +120,10 @@ async function boot(site: Site, parts: Stack['parts'], { report, signal }: Start
   const { ports, host, user, binaries } = site;
 
   async function servers() {
-    if (!checkDataFolder(host.data, user)) await initializeDataFolder(host.data, binaries.postgres, user);
+    if (!checkDataFolder(host.data, user)) {
+      const template = await prepared?.cluster(binaries.postgres, user);
+      await initializeDataFolder(host.data, { binaries: binaries.postgres, user, template });
+    }
     await configureServers(site);
     await up('postgres', `${LOOPBACK}:${ports.DIRECT_PORT}, as user ${user.name}, data in ${host.data}`);
     await up('pgbouncer', `${LOOPBACK}:${ports.POOLED_PORT}`);

@@ -6,8 +6,8 @@ import type { ApiResponse, BranchBody } from '../support/api.ts';
 import { FaultStage, insist } from '../support/stack/fault-stage.ts';
 import { afterReply } from '../support/stack/moments.ts';
 
-/** Long enough for the host to have begun a second clone, if it were to. */
-const TEMPTATION_MS = 300;
+/** Long enough for a faulty host to begin a second clone. */
+const SECOND_CLONE_MS = 300;
 
 let stage: FaultStage;
 beforeAll(async () => {
@@ -15,13 +15,13 @@ beforeAll(async () => {
 });
 afterAll(() => stage?.close());
 
-/** A creation whose clone PostgreSQL has begun, and goes on with whoever dies. */
+/** A creation whose clone PostgreSQL continues when the agent or the gateway dies. */
 async function slowCreation(send: typeof insist<BranchBody>) {
   const project = await stage.api.project('Orphaned');
   const path = `/api/v1/projects/${project.id}/branches`;
   const headers = { 'Idempotency-Key': randomUUID() };
   const begunBefore = stage.databasesBegun;
-  const goOn = await stage.holdCopies();
+  const release = await stage.holdCopies();
   const created = send(() => stage.api.post<BranchBody>(path, { branch_name: 'orphaned' }, headers));
   await stage.copyHeld();
   return {
@@ -29,19 +29,19 @@ async function slowCreation(send: typeof insist<BranchBody>) {
     begun: () => stage.databasesBegun - begunBefore,
     branches: async () => (await stage.api.get<{ branches: BranchBody[] }>(path)).body.branches,
     remove: (id = '') => stage.api.delete(`${path}/${id}`),
-    /** Lets PostgreSQL go on, once the gateway has called for one of these and the host has had time to be wrong. */
-    goOnAfter: (...methods: Method[]) =>
+    /** Releases PostgreSQL after the gateway has called one of these and the host has had time for a second clone. */
+    releaseAfter: (...methods: Method[]) =>
       Promise.race(methods.map((method) => stage.nextCall(method)))
-        .then(() => sleep(TEMPTATION_MS))
-        .then(goOn)
+        .then(() => sleep(SECOND_CLONE_MS))
+        .then(release)
         .then(() => null),
   };
 }
 
 test.each(['agent', 'gateway'] as const)('a clone that outlives the %s is adopted', async (victim) => {
-  const { created, begun, branches, goOnAfter } = await slowCreation(insist);
+  const { created, begun, branches, releaseAfter } = await slowCreation(insist);
 
-  const [, answer] = await stage.crash([victim], () => [goOnAfter('branch.clone'), created]);
+  const [, answer] = await stage.crash([victim], () => [releaseAfter('branch.clone'), created]);
 
   expect(answer).toMatchObject({ status: 201 });
   expect(begun()).toBe(1);
@@ -51,14 +51,14 @@ test.each(['agent', 'gateway'] as const)('a clone that outlives the %s is adopte
 test.each(['agent', 'gateway'] as const)(
   'a clone that outlives the %s goes with its branch',
   async (victim) => {
-    // Not by a stubborn client: it would have the branch made again.
-    const { created, begun, branches, remove, goOnAfter } = await slowCreation((request) => request());
+    // The client sends it once: a repeated request would create the branch again.
+    const { created, begun, branches, remove, releaseAfter } = await slowCreation((request) => request());
     created.catch(() => {});
     const [, branch] = await branches();
 
     const [, answer] = await stage.crash([victim], () => [
-      // The creation may be resumed before the deletion comes, which then waits for it.
-      goOnAfter('branch.drop', 'branch.clone'),
+      // The creation may be resumed before the deletion arrives, which then waits for it.
+      releaseAfter('branch.drop', 'branch.clone'),
       insist(() => remove(branch?.id)),
     ]);
 
@@ -68,7 +68,7 @@ test.each(['agent', 'gateway'] as const)(
   },
 );
 
-test('a deletion overtakes a creation: neither branch nor event of its making', async () => {
+test('a deletion overtakes a creation: neither its branch nor its event remains', async () => {
   const project = await stage.api.project('Overtaken');
   const path = `/api/v1/projects/${project.id}/branches`;
   let created = Promise.resolve<ApiResponse<BranchBody> | null>(null);

@@ -1,4 +1,4 @@
-/** Runs the check again and again until it passes, at most for `seconds`; then its last error is thrown. */
+/** Repeats the check until it passes. @throws the last error of the check after `seconds` */
 export async function eventually<T>(check: () => Promise<T>, seconds = 15): Promise<T> {
   const deadline = Date.now() + seconds * 1000;
   for (;;) {

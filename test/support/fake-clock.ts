@@ -1,6 +1,6 @@
 import type { Clock } from '../../shared/protocol/transport.ts';
 
-/** Time that passes only when a test says so. */
+/** A clock that only a test advances. */
 export class FakeClock implements Clock {
   #now = Date.parse('2026-11-21T12:00:00Z');
   readonly #tasks = new Set<{ at: number; task: () => void }>();
@@ -13,7 +13,7 @@ export class FakeClock implements Clock {
     return () => this.#tasks.delete(entry);
   };
 
-  /** Timers that are still running: a test can show that none is left behind. */
+  /** Number of running timers. A test can show that none is left. */
   get waiting(): number {
     return this.#tasks.size;
   }

@@ -1,11 +1,4 @@
-import { once } from 'node:events';
-import { type AddressInfo, createServer } from 'node:net';
+import { reservePort } from '../../dev/stack/reserve-port.ts';
 
-/** A port of 127.0.0.1 that was free a moment ago. */
-export async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  return port;
-}
+/** A free port of 127.0.0.1. No other test and no `npm start` chooses it while this process lives. */
+export const freePort = (): Promise<number> => reservePort();

@@ -1,12 +1,23 @@
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
-/** Files that take minutes. On a machine that has not run them yet, nothing but their names tells. */
-const LONG = /\/faults-(?:creation|deletion)\.e2e\.test\.ts$/;
+/** Kinds of files, the longest first. A machine that has not run them yet knows only their names. */
+const KINDS = [
+  /\/(?:faults-|simulation-|planted-fault)[^/]*\.e2e\.test\.ts$/,
+  /\/dev\/[^/]*\.e2e\.test\.ts$/,
+  /\.e2e\.test\.ts$/,
+  /\.pg\.test\.ts$/,
+  /\.worker\.test\.ts$/,
+];
 
-/** Starts them first, so that no worker is left with one at the end while the others have nothing to do. */
+const kindOf = ({ moduleId }: TestSpecification): number => {
+  const found = KINDS.findIndex((kind) => kind.test(moduleId));
+  return found < 0 ? KINDS.length : found;
+};
+
+/** Starts long files first, so that the run does not end with one long file while the other workers are idle. */
 export class LongFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const sorted = await super.sort(files);
-    return [true, false].flatMap((isLong) => sorted.filter(({ moduleId }) => LONG.test(moduleId) === isLong));
+    return sorted.sort((one, other) => kindOf(one) - kindOf(other));
   }
 }

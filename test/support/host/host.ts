@@ -18,13 +18,13 @@ import {
 } from '../../../agent/servers/configuration.ts';
 import { type AgentSettings, readSettings, rulesFolder } from '../../../agent/settings.ts';
 import { serverUser } from '../../../dev/processes/os-user.ts';
-import { runAs } from '../../../dev/processes/run-as.ts';
 import { serverCertificate } from '../../../dev/servers/certificate.ts';
-import { bundleAgent } from '../../../dev/stack/agent-program.ts';
+import { initializeDataFolder } from '../../../dev/servers/data-folder.ts';
 import { withinReach } from '../../../dev/stack/host-folder.ts';
 import { findPgBouncer } from '../../../dev/stack/programs.ts';
 import { ROOT } from '../../../dev/stack/repository.ts';
 import { freePort } from '../free-port.ts';
+import { preparedAgent, preparedCluster } from '../prepared.ts';
 
 const START_WITHIN_MS = 10_000;
 
@@ -112,10 +112,10 @@ async function startParts(started: AsyncDisposableStack): Promise<TestHost> {
     agentUser: user.name,
     poolerUser: user.name,
   };
-  const initdb = ['-D', dataDir, '-U', PLATFORM_ROLE, '-E', 'UTF8', '--locale=C', '--no-sync'];
-  await runAs(user, join(binaries, 'initdb'), initdb, { cwd: root });
-  const agentProgram = join(root, 'branchgate-agent.mjs');
-  await bundleAgent(agentProgram);
+  mkdirSync(dataDir);
+  const template = await preparedCluster(binaries, user);
+  await initializeDataFolder(dataDir, { binaries, user, template });
+  const agentProgram = await preparedAgent();
 
   if (process.getuid?.() === 0) {
     process.seteuid?.(user.uid);

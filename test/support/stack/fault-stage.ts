@@ -14,13 +14,13 @@ import { RETRYABLE_CODES } from '../retryable-codes.ts';
 import { readRecords, type Sources, takeSnapshot } from '../snapshot.ts';
 import { type Victim as AnyVictim, crash, partOf } from './crash.ts';
 import { LinkProxy } from './link-proxy.ts';
-import type { Moment } from './moments.ts';
+import { type Barrier, hasLanded, type Moment } from './moments.ts';
 import { type Stack, startStack, UNLIMITED } from './stack.ts';
 import { sourcesOf } from './stack-sources.ts';
 
 /**
- * What dies at each moment. Of PostgreSQL either every process, or its first alone: the others notice at their
- * next wait and clean up as they go, so it is the former that leaves half of a database behind.
+ * What is killed. `postgres` is every process of the server; `postmaster` is its first process, whose death the others
+ * notice at their next wait and clean up after. Only the former leaves half of a database behind.
  */
 export const VICTIMS = [
   'agent',
@@ -31,12 +31,16 @@ export const VICTIMS = [
 ] as const satisfies AnyVictim[];
 export type Victim = (typeof VICTIMS)[number];
 
-/** Promised from the moment on when everything is up again. */
+/** Whether a clone may have to be begun a second time: the end of its server interrupted the first. */
+export const mayCloneTwice = (victim: Victim) => partOf(victim) === 'postgres';
+
+/** Promised from the instant at which everything is up again. */
 const AT_REST_WITHIN_S = 30;
 const MOMENT_WITHIN_MS = 15_000;
-const ASK_AGAIN_EVERY_MS = 50;
+const RETRY_EVERY_MS = 50;
+const BLOCKED_POLL_MS = 5;
 
-/** A whole stack whose link goes through a proxy, and of which nothing is started again but by the test. */
+/** A whole stack whose link goes through a proxy. Only the test restarts its parts. */
 export class FaultStage {
   readonly api: Api;
   readonly #stack: Stack;
@@ -44,6 +48,9 @@ export class FaultStage {
   readonly #sources: Sources;
   readonly #watcher: FSWatcher;
   readonly #directories = new Set<string>();
+  /** Release the table locks. */
+  #unblock: (() => Promise<void>)[] = [];
+  #copyHeld: () => Promise<void> = async () => {};
 
   private constructor(stack: Stack, proxy: LinkProxy, token: string) {
     const { base_url, data_dir } = stack.state;
@@ -71,8 +78,8 @@ export class FaultStage {
   }
 
   /**
-   * Databases that PostgreSQL has begun to make since the stage was opened, finished or not: each is born
-   * with a directory, so clones are seen that nobody was told of.
+   * Databases that PostgreSQL has begun to create since the stage was opened, finished or not. Each begins with a
+   * directory, so this counts clones that no call reports.
    */
   get databasesBegun(): number {
     return this.#directories.size;
@@ -88,7 +95,7 @@ export class FaultStage {
   /**
    * Kills a part at a moment of a request's life, starts it again, and waits until everything is at rest.
    * Two clients send the request: one before the fault, one right after it.
-   * @returns their answers
+   * @returns the responses to them
    */
   async strike<B>(
     victim: Victim,
@@ -100,27 +107,38 @@ export class FaultStage {
     return this.crash([victim], () => [first(), insist(request)]);
   }
 
-  /** Waits for the moment. @throws Error when it does not come */
+  /** Waits for the moment. @throws Error when it does not come, or a kill would not land inside it */
   async reach(moment: Moment, begin: () => Promise<unknown>): Promise<void> {
+    this.#proxy.forgetProgress();
     const scene = {
       proxy: this.#proxy,
       begin,
+      block: (barrier: Barrier) => this.#block(barrier),
       databaseBegun: () => once(this.#watcher, 'change'),
       jobsEnded: () => this.#jobsEnded(),
     };
-    await within(MOMENT_WITHIN_MS, moment.reach(scene), `the moment ${moment.name} did not come`);
+    try {
+      await within(MOMENT_WITHIN_MS, moment.reach(scene), `the moment ${moment.name} did not come`);
+      for (const landing of moment.landings) {
+        const progress = this.#proxy.progressOf(landing.method);
+        expect(hasLanded(progress, landing), `${moment.name}: ${JSON.stringify(progress)}`).toBe(true);
+      }
+    } catch (error) {
+      await this.#release();
+      throw error;
+    }
   }
 
   /**
-   * Kills parts at once, starts them again, and waits until everything is at rest.
-   * @param meanwhile called when all are dead and what was held is let go
-   * @returns the answers that `meanwhile` waits for
+   * Kills parts in parallel, starts them again, and waits until everything is at rest.
+   * @param meanwhile called when all are dead and what was held is released
+   * @returns the responses that `meanwhile` waits for
    */
   async crash<T>(victims: readonly Victim[], meanwhile: () => Promise<T>[]): Promise<T[]> {
     await Promise.all(victims.map((victim) => crash(this.#stack, victim)));
-    this.#proxy.letGo();
+    await this.#release();
     const answers = Promise.all(meanwhile());
-    // A server whose orphans still use its memory does not start; whoever supervises it tries again.
+    // A server does not start while orphans of its predecessor use its memory.
     await Promise.all(victims.map((victim) => eventually(() => this.#stack.start(partOf(victim)))));
     await within(AT_REST_WITHIN_S * 1000, answers, 'the clients have no answer');
     await this.atRest();
@@ -129,40 +147,63 @@ export class FaultStage {
   }
 
   /**
-   * Keeps PostgreSQL from finishing any `CREATE DATABASE`: each notes the dependencies of its copy in this
-   * table. So a creation outlives whoever asked for it, as a large one does.
-   * @returns lets them go on
+   * Locks a table until `crash` has killed its victims.
+   * @returns resolves when the statement waits for the lock
+   */
+  async #block({ table, statement, mode = 'share' }: Barrier): Promise<() => Promise<void>> {
+    const session = await connectOnHost(this.#sources.postgres, 'branchgate');
+    this.#unblock.push(() => session.end().catch(() => {}));
+    await session.query('begin');
+    await session.query(`lock table ${table} in ${mode} mode`);
+    const isWaiting = async () => {
+      // Within a transaction PostgreSQL shows the same activity again unless its snapshot is cleared.
+      await session.query('select pg_stat_clear_snapshot()');
+      const { rowCount } = await session.query(
+        `select from pg_locks left join pg_stat_activity using (pid)
+         where not granted and relation = $1::regclass and coalesce(query, '') like $2`,
+        [table, statement],
+      );
+      return rowCount !== 0;
+    };
+    return async () => {
+      while (!(await isWaiting())) await sleep(BLOCKED_POLL_MS);
+    };
+  }
+
+  /**
+   * Keeps PostgreSQL from finishing any `CREATE DATABASE`, which records the dependencies of its copy in this table.
+   * The creation then outlives the agent or gateway that began it, as a large one does.
+   * @returns releases the creations
    */
   async holdCopies(): Promise<() => Promise<void>> {
-    const session = await connectOnHost(this.#sources.postgres, 'branchgate');
-    await session.query('begin');
-    await session.query('lock table pg_shdepend in share mode');
-    return () => session.end();
+    const copyHeld = await this.#block({ table: 'pg_shdepend', statement: 'CREATE DATABASE%' });
+    const [release] = this.#unblock.splice(0);
+    this.#copyHeld = copyHeld;
+    return async () => release?.();
   }
 
-  /** Resolves when a `CREATE DATABASE` waits to be let go on. */
-  async copyHeld(): Promise<void> {
-    const session = await connectOnHost(this.#sources.postgres, 'branchgate');
-    await eventually(async () => {
-      const { rowCount } = await session.query(
-        `select from pg_stat_activity where query like 'CREATE DATABASE%' and wait_event_type = 'Lock'`,
-      );
-      expect(rowCount).toBe(1);
-    });
-    await session.end();
+  /** Resolves when a `CREATE DATABASE` waits to be released. */
+  copyHeld(): Promise<void> {
+    return within(MOMENT_WITHIN_MS, this.#copyHeld(), 'no copy is held');
   }
 
-  /** Resolves when the gateway has called for this operation once more. */
+  /** Resolves when the gateway has sent the next call of this operation. */
   nextCall(method: Method): Promise<void> {
     return this.#proxy.watch({ method, side: 'call' });
   }
 
-  /** Waits until records and host agree; what they do not agree on in time is the error. */
+  /** Waits until records and host agree. @throws Error that lists the remaining differences */
   async atRest(): Promise<void> {
     await eventually(
       async () => expect(violations(await takeSnapshot(this.#sources))).toEqual([]),
       AT_REST_WITHIN_S,
     );
+  }
+
+  /** Lets go of frames and tables. */
+  async #release(): Promise<void> {
+    this.#proxy.letGo();
+    for (const unblock of this.#unblock.splice(0)) await unblock();
   }
 
   async #jobsEnded(): Promise<void> {
@@ -187,7 +228,7 @@ const within = <T>(milliseconds: number, work: Promise<T>, complaint: string): P
     sleep(milliseconds, undefined, { ref: false }).then(() => Promise.reject(new Error(complaint))),
   ]);
 
-/** Sends a request as a stubborn client does: again after a broken connection and after an undecided answer. */
+/** Repeats a request after a broken connection and after a response without a definite outcome. */
 export async function insist<B>(request: () => Promise<ApiResponse<B>>): Promise<ApiResponse<B>> {
   for (;;) {
     const answer = await request().catch((error: Error) => {
@@ -196,6 +237,6 @@ export async function insist<B>(request: () => Promise<ApiResponse<B>>): Promise
     });
     const { error } = (answer?.body ?? {}) as { error?: string };
     if (answer && !RETRYABLE_CODES.includes(error ?? '')) return answer;
-    await sleep(ASK_AGAIN_EVERY_MS);
+    await sleep(RETRY_EVERY_MS);
   }
 }

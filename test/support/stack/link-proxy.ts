@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { WebSocket, WebSocketServer } from 'ws';
 import type { Method } from '../../../shared/protocol/operations.ts';
 
-/** A place on the way between gateway and agent. */
+/** A point on the way between gateway and agent. */
 export interface Spot {
   method: Method;
   side: 'call' | 'reply';
@@ -18,18 +18,24 @@ interface Post extends Spot {
   meet: () => void;
 }
 
+/** How far a frame has come. */
+export type FrameState = 'unsent' | 'held' | 'delivered';
+
+/** The latest call of a method, and the reply to it. */
+export type StepProgress = Record<Spot['side'], FrameState>;
+
 /** A link, as the two sockets it is made of here. */
 interface Pair {
   gateway: WebSocket;
   agent: WebSocket;
-  /** What comes is lost, and nobody is told. */
+  /** Frames are lost without notice. */
   swallows: boolean;
 }
 
 /**
- * Stands between the agent and its gateway and understands their frames, so that a test can stop the service at
- * an exact step without a switch in the product. What nobody looks out for passes unchanged. When one side of a
- * link goes, the other side's socket is cut at once, as it is when a process dies.
+ * Relays between the agent and its gateway and parses their frames, so that a test can stop the service at an exact
+ * step without a switch in the product. All other frames pass unchanged. When one side of a link closes, the other
+ * side's socket is cut immediately, as it is when a process dies.
  */
 export class LinkProxy {
   /** What the agent dials in place of the gateway. */
@@ -38,10 +44,11 @@ export class LinkProxy {
   readonly #target: string;
   readonly #upgrades = new WebSocketServer({ noServer: true });
   readonly #methods = new Map<string, Method>();
+  readonly #progress = new Map<Method, StepProgress>();
   #posts: Post[] = [];
   #held: (() => void)[] = [];
   #pairs: Pair[] = [];
-  /** Milliseconds that each frame is on its way. */
+  /** Milliseconds by which each frame is delayed. */
   delay = 0;
   /** How often each call and each reply arrives. */
   copies: 1 | 2 = 1;
@@ -70,7 +77,16 @@ export class LinkProxy {
     return this.#post(spot, false);
   }
 
-  /** Sends on what is held, unless its link is gone by now, and stops nothing any more. */
+  /** How far the latest call of this method has come since `forgetProgress`. */
+  progressOf(method: Method): StepProgress {
+    return this.#progress.get(method) ?? { call: 'unsent', reply: 'unsent' };
+  }
+
+  forgetProgress(): void {
+    this.#progress.clear();
+  }
+
+  /** Sends the held frames whose link still exists, and holds no further frame. */
   letGo(): void {
     const held = this.#held;
     this.#held = [];
@@ -78,7 +94,7 @@ export class LinkProxy {
     for (const goOn of held) goOn();
   }
 
-  /** Ends the links of now, without a goodbye. */
+  /** Ends the current links without a close frame. */
   cut(): void {
     for (const { gateway, agent } of this.#pairs) {
       gateway.terminate();
@@ -86,7 +102,7 @@ export class LinkProxy {
     }
   }
 
-  /** The links of now stay open and carry nothing any more; new ones work. */
+  /** The current links stay open and carry nothing; new ones work. */
   swallow(): void {
     for (const pair of this.#pairs) pair.swallows = true;
   }
@@ -103,7 +119,7 @@ export class LinkProxy {
     return promise;
   }
 
-  /** The name that was dialled is part of the handshake's signature, so the gateway is told the same one. */
+  /** The host name is part of the handshake's signature, so it is passed on unchanged. */
   #connect(request: IncomingMessage, socket: Duplex, head: Buffer): void {
     const gateway = new WebSocket(`${this.#target}${request.url}`, {
       headers: { host: request.headers.host },
@@ -137,19 +153,32 @@ export class LinkProxy {
         for (let sent = 0; sent < copies; sent++) to.send(text);
       };
       const { delay } = this;
+      const record = (state: FrameState) => {
+        if (spot) this.#record(spot, state);
+      };
       const goOn = () => {
+        record('delivered');
         onTheWay = onTheWay.then(() => (delay > 0 ? sleep(delay).then(arrive) : arrive()));
       };
       const post = this.#posts.find(({ method, side }) => method === spot?.method && side === spot.side);
       this.#posts = this.#posts.filter((other) => other !== post);
-      if (post?.holds) this.#held.push(goOn);
-      else goOn();
+      if (post?.holds) {
+        record('held');
+        this.#held.push(goOn);
+      } else {
+        goOn();
+      }
       post?.meet();
     });
     from.on('close', () => to.terminate());
   }
 
-  /** Null for the handshake and for beats. */
+  #record({ method, side }: Spot, state: FrameState): void {
+    const { call } = this.progressOf(method);
+    this.#progress.set(method, side === 'call' ? { call: state, reply: 'unsent' } : { call, reply: state });
+  }
+
+  /** Null for the handshake and for heartbeats. */
   #spotOf(text: string): Spot | null {
     if (!text.startsWith('{')) return null;
     const { id, method } = JSON.parse(text) as { id?: string; method?: Method };

@@ -17,6 +17,7 @@ import {
 } from '../../../dev/stack/stack.ts';
 import { checkResponse } from '../contract.ts';
 import { freePort } from '../free-port.ts';
+import { PREPARED } from '../prepared.ts';
 
 export interface StackOptions {
   /** A folder that outlives the stack; left out, a temporary one that goes with it. */
@@ -104,7 +105,11 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     ...options.env,
   });
   const report = () => {};
-  const stack = await startLocalStack(settings, { report, restarts: options.restarts ?? true });
+  const stack = await startLocalStack(settings, {
+    report,
+    restarts: options.restarts ?? true,
+    prepared: PREPARED,
+  });
   STACKS.add(stack);
   const { site, parts, state } = stack;
 
@@ -119,7 +124,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       const away = `${data}.away`;
       renameSync(data, away);
       mkdirSync(data);
-      await initializeDataFolder(data, site.binaries.postgres, site.user);
+      await initializeDataFolder(data, { binaries: site.binaries.postgres, user: site.user });
       return () => {
         rmSync(data, { recursive: true });
         renameSync(away, data);

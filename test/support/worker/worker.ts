@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { build } from 'esbuild';
 import {
@@ -6,12 +7,13 @@ import {
   type V4SharedOptions,
   type V4WorkerOptionsShape,
 } from 'miniflare';
+import { oncePerRun } from '../run-folder.ts';
 
 export const PLATFORM_SECRET = 'platform-secret-of-the-tests-0123456789';
 
 const KEYS = `1:${Buffer.alloc(32).toString('base64')}`;
 
-/** Settings that the gateway has to have. */
+/** The gateway's required settings. */
 export const SETTINGS = {
   BASE_URL: 'http://127.0.0.1',
   IDP_URL: 'http://127.0.0.1:1',
@@ -28,7 +30,7 @@ export const OBJECTS = {
   CHALLENGES: { className: 'Challenges', useSQLite: true },
 };
 
-/** A Worker in real workerd that asks nothing of the internet. @param options what it has beside its script */
+/** A Worker in workerd that uses no network. @param options its configuration besides the script */
 export const startWorker = (script: string, options: Partial<V4SharedOptions & V4WorkerOptionsShape> = {}) =>
   new Miniflare(
     convertV4MiniflareOptions({
@@ -44,24 +46,18 @@ export const startWorker = (script: string, options: Partial<V4SharedOptions & V
     }),
   );
 
-const bundles = new Map<string, Promise<string>>();
-
-/** The script of a Worker in this folder, made once a process. @param name of its file, without the ending */
-export function bundle(name: string): Promise<string> {
-  const bundled = bundles.get(name) ?? bundleOf(name);
-  bundles.set(name, bundled);
-  return bundled;
-}
-
-async function bundleOf(name: string): Promise<string> {
-  const { outputFiles } = await build({
-    entryPoints: [join(import.meta.dirname, `${name}.ts`)],
-    bundle: true,
-    write: false,
-    format: 'esm',
-    target: 'es2023',
-    conditions: ['workerd'],
-    external: ['cloudflare:*', 'node:*'],
+/** The script of a Worker in this folder, bundled once a run. @param name of its file, without the ending */
+export async function bundle(name: string): Promise<string> {
+  const file = await oncePerRun(`${name}.mjs`, async (outfile) => {
+    await build({
+      entryPoints: [join(import.meta.dirname, `${name}.ts`)],
+      outfile,
+      bundle: true,
+      format: 'esm',
+      target: 'es2023',
+      conditions: ['workerd'],
+      external: ['cloudflare:*', 'node:*'],
+    });
   });
-  return outputFiles.map(({ text }) => text).join('');
+  return readFileSync(file, 'utf8');
 }

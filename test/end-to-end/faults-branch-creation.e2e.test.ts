@@ -5,11 +5,14 @@ import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { type Fingerprint, fingerprint, query } from '../support/database.ts';
 import { fillLedger } from '../support/load.ts';
-import { FaultStage, VICTIMS, type Victim } from '../support/stack/fault-stage.ts';
+import { faultCases } from '../support/stack/fault-cases.ts';
+import { FaultStage, mayCloneTwice } from '../support/stack/fault-stage.ts';
 import {
   afterEnd,
+  afterMilliseconds,
   afterReply,
   around,
+  asCopyBegins,
   beforeCall,
   beforeRequest,
   duringCopy,
@@ -21,31 +24,51 @@ const SAMPLE = join(import.meta.dirname, '../support/sample.sql');
 /** Large enough to be cloned file by file where there is no reflink, which takes some hundred milliseconds. */
 const LARGE_MB = 64;
 
-/** Every moment at which each part is killed, and what is cloned then. */
-const MOMENTS = [
-  { moments: [beforeRequest('reserve'), soonAfterRequest('reserve', 8)], size: 'small' },
-  { moments: around('prepare', 'branch.prepare', 3, 10, 20), size: 'small' },
-  { moments: [beforeCall('clone', 'branch.clone'), duringCopy('clone', 5)], size: 'small' },
-  { moments: [duringCopy('clone', 40), afterReply('clone', 'branch.clone')], size: 'large' },
-  { moments: around('publish', 'branch.finalize', 0, 1), size: 'small' },
-  { moments: around('prove', 'branch.prove', 1, 4), size: 'small' },
-  { moments: [soonAfterReply('activate', 'branch.prove', 2), afterEnd('activate')], size: 'small' },
-] as const;
-
-const CASES = MOMENTS.flatMap(({ moments, size }) =>
-  moments.flatMap((moment) => VICTIMS.map((victim) => ({ name: moment.name, victim, moment, size }))),
-);
-
-/** A project's `main` comes from an empty database, which is then opened to the project's groups. */
-const PROJECT_CASES = [
-  beforeRequest('reserve'),
-  soonAfterRequest('reserve', 8),
-  ...around('clone', 'branch.clone', 15, 30, 45),
-  afterReply('publish', 'branch.finalize'),
-  soonAfterReply('activate', 'branch.prove', 2),
-].flatMap((moment) => VICTIMS.map((victim) => ({ name: moment.name, victim, moment })));
-
-const isServer = (victim: Victim) => victim === 'postgres' || victim === 'postmaster';
+/** Every moment at which a part is killed while a small branch is created. */
+const SMALL = faultCases({
+  firstVictim: 0,
+  moments: [
+    beforeRequest('reserve', 'branch.prepare'),
+    soonAfterRequest('reserve', 8, 'branch.prepare', 'branch.clone'),
+    ...around(
+      'prepare',
+      'branch.prepare',
+      { table: 'branch', statement: 'INSERT INTO branch%' },
+      { table: 'login', statement: 'INSERT INTO login%' },
+      { table: 'project', statement: 'INSERT INTO project%' },
+    ),
+    beforeCall('clone', 'branch.clone'),
+    duringCopy('clone', 5),
+    ...around(
+      'finalize',
+      'branch.finalize',
+      { table: 'pg_shdepend', statement: 'ALTER DATABASE%' },
+      { table: 'branch_usage', statement: 'ALTER DATABASE%' },
+    ),
+    ...around(
+      'prove',
+      'branch.prove',
+      { table: 'pg_db_role_setting', statement: '%', mode: 'access exclusive' },
+      { table: 'branch_usage', statement: 'UPDATE branch_usage%' },
+    ),
+    soonAfterReply('activate', 'branch.prove', 0),
+    afterEnd('activate', 'branch.prove'),
+  ],
+  nightly: [
+    ...afterMilliseconds('prepare', 'branch.prepare', 3, 10, 20),
+    ...afterMilliseconds('finalize', 'branch.finalize', 0, 1),
+    ...afterMilliseconds('prove', 'branch.prove', 1, 4),
+  ],
+});
+const LARGE = faultCases({
+  firstVictim: 2,
+  moments: [asCopyBegins('clone'), afterReply('clone', 'branch.clone')],
+  nightly: [duringCopy('clone', 40)],
+});
+const CASES = [
+  ...SMALL.map((each) => ({ ...each, size: 'small' as const })),
+  ...LARGE.map((each) => ({ ...each, size: 'large' as const })),
+];
 
 let stage: FaultStage;
 const sources = {} as Record<'small' | 'large', { project: ProjectBody; content: Fingerprint }>;
@@ -67,7 +90,7 @@ beforeAll(async () => {
 });
 afterAll(() => stage?.close());
 
-/** What a case has left, so that the next one is judged by itself. */
+/** Each case begins without the branches of the one before. */
 afterEach(async () => {
   for (const { project } of Object.values(sources)) {
     const path = `/api/v1/projects/${project.id}/branches`;
@@ -77,7 +100,7 @@ afterEach(async () => {
   await stage.atRest();
 });
 
-test.each(CASES)('a branch is made once: $victim killed $name', async ({ victim, moment, size }) => {
+test.each(CASES)('a branch is created once: $victim killed $name', async ({ victim, moment, size }) => {
   const { project, content } = sources[size];
   const path = `/api/v1/projects/${project.id}/branches`;
   const branch_name = 'same-name';
@@ -92,29 +115,11 @@ test.each(CASES)('a branch is made once: $victim killed $name', async ({ victim,
   expect(other).toMatchObject({ status: 201, body: one?.body ?? {} });
   const { body } = await stage.api.get<{ branches: BranchBody[] }>(path);
   expect(body.branches.map(({ id }) => id)).toEqual([project.main_branch.id, one?.body.id]);
-  // Only a clone that the server's own end has interrupted is begun anew.
-  expect(stage.databasesBegun - begunBefore).toBeLessThanOrEqual(isServer(victim) ? 2 : 1);
+  // Only a clone that the end of its server interrupted is begun again.
+  expect(stage.databasesBegun - begunBefore).toBeLessThanOrEqual(mayCloneTwice(victim) ? 2 : 1);
   const credentials = await stage.api.credentials(project.id, branch_name);
   expect(await query(credentials.database_url, 'select current_database() as name')).toEqual([
     { name: credentials.database },
   ]);
   expect(await fingerprint(credentials.direct_url)).toEqual(content);
-});
-
-test.each(PROJECT_CASES)('a project is made once: $victim killed $name', async ({ victim, moment }) => {
-  const headers = { 'Idempotency-Key': randomUUID() };
-  const begunBefore = stage.databasesBegun;
-
-  const [one, other] = await stage.strike(victim, moment, () =>
-    stage.api.post<ProjectBody>('/api/v1/projects', { name: 'Made once' }, headers),
-  );
-
-  expect(one).toMatchObject({ status: 201, body: { status: 'active', main_branch: { status: 'active' } } });
-  expect(other).toMatchObject({ status: 201, body: { id: one?.body.id } });
-  expect(stage.databasesBegun - begunBefore).toBeLessThanOrEqual(isServer(victim) ? 2 : 1);
-  const project = `/api/v1/projects/${one?.body.id}`;
-  const branch = await stage.api.branch(String(one?.body.id), 'of-it');
-  const { direct_url } = await stage.api.credentials(String(one?.body.id), branch.id);
-  await query(direct_url, 'create table made_by_its_owner ()');
-  await stage.api.delete(project);
 });

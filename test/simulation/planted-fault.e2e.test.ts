@@ -1,0 +1,14 @@
+import { expect, test } from 'vitest';
+import { schedulesFrom, simulate } from './simulation.ts';
+
+test('a saga step that is not idempotent is found within 50 schedules', { timeout: 600_000 }, async () => {
+  const { failures } = await simulate({
+    schedules: schedulesFrom(1, 50),
+    planted: 'clone-again',
+    keepGoing: false,
+    shrinkingTries: 0,
+  });
+  expect(failures.flatMap(({ report }) => report.violations)).toContainEqual(
+    expect.stringMatching(/^double clones: \d+ were begun, \d+ were wanted$/),
+  );
+});

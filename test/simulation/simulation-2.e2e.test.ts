@@ -1,0 +1,3 @@
+import { testFixedSchedules } from './fixed-schedules.ts';
+
+testFixedSchedules(1);

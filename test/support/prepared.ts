@@ -1,0 +1,23 @@
+import { mkdirSync } from 'node:fs';
+import { bundleWorker } from '../../dev/gateway/bundle-worker.ts';
+import type { OsUser } from '../../dev/processes/os-user.ts';
+import { initializeDataFolder } from '../../dev/servers/data-folder.ts';
+import { bundleAgent } from '../../dev/stack/agent-program.ts';
+import type { Prepared } from '../../dev/stack/prepared.ts';
+import { oncePerRun } from './run-folder.ts';
+
+export const preparedAgent = (): Promise<string> => oncePerRun('branchgate-agent.mjs', bundleAgent);
+
+/** @param binaries the folder of `initdb`. @param user owner of the data folder */
+export const preparedCluster = (binaries: string, user: OsUser): Promise<string> =>
+  oncePerRun('cluster', async (path) => {
+    mkdirSync(path);
+    await initializeDataFolder(path, { binaries, user });
+  });
+
+/** What the stacks of a test run start from. Clusters of one run have the same system identifier. */
+export const PREPARED: Prepared = {
+  agent: preparedAgent,
+  worker: () => oncePerRun('worker.mjs', bundleWorker),
+  cluster: preparedCluster,
+};

@@ -1,0 +1,56 @@
+import { chmodSync, existsSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { TestProject } from 'vitest/node';
+
+/** Names the folder of this test run for the processes that run its files. */
+const VARIABLE = 'BRANCHGATE_TEST_RUN';
+
+/** Vitest's global set-up: one folder for what the files of a run share. */
+export function setup(project: TestProject): (() => void) | undefined {
+  // Another project of this run has made it.
+  if (process.env[VARIABLE]) return;
+  process.env[VARIABLE] = makeFolder();
+  const remove = () => {
+    rmSync(runFolder(), { recursive: true, force: true });
+    delete process.env[VARIABLE];
+  };
+  // In watch mode the sources have changed since.
+  project.onTestsRerun(() => {
+    remove();
+    process.env[VARIABLE] = makeFolder();
+  });
+  return remove;
+}
+
+/**
+ * Makes a file or folder once a test run, and once a process outside of Vitest. Processes that need it at the same
+ * time may each make it; the first one to finish provides it.
+ * @param make writes it to the path that it is given
+ * @returns its path
+ */
+export async function oncePerRun(name: string, make: (path: string) => Promise<void>): Promise<string> {
+  const path = join(runFolder(), name);
+  if (existsSync(path)) return path;
+  const unfinished = `${path}.${process.pid}`;
+  await make(unfinished);
+  if (existsSync(path)) rmSync(unfinished, { recursive: true });
+  else renameSync(unfinished, path);
+  return path;
+}
+
+function runFolder(): string {
+  const folder = process.env[VARIABLE];
+  if (folder) return folder;
+  const made = makeFolder();
+  process.env[VARIABLE] = made;
+  process.once('exit', () => rmSync(made, { recursive: true, force: true }));
+  return made;
+}
+
+/** The servers' user can read it. */
+function makeFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), 'branchgate-run-'));
+  chmodSync(folder, 0o755);
+  return folder;
+}
