@@ -1,12 +1,12 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneMethod, Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type OnProgress, watchCopy } from './clone-progress.ts';
 import { cloneLive } from './live-source.ts';
 
-type CloneResult = Result<'branch.clone'>;
+type CloneResult = MethodResult<'branch.clone'>;
 type Strategy = NonNullable<CloneResult['strategy']>;
 
 /** How `CREATE DATABASE` runs, by the strategy's name in the result. */

@@ -1,4 +1,4 @@
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { enforceAccess } from '../access/enforce-access.ts';
 import { storeAccess } from '../access/store-access.ts';
 import type { Host } from '../host.ts';
@@ -9,7 +9,7 @@ import { withLocks } from '../postgres/locks.ts';
 export async function applyAccess(
   host: Host,
   { project_id, access }: Params<'access.apply'>,
-): Promise<Result<'access.apply'>> {
+): Promise<MethodResult<'access.apply'>> {
   await withLocks(host.sessions, [], async (session) => {
     await inTransaction(session, () => storeAccess(session, project_id, access));
     await enforceAccess(host, session, project_id);

@@ -1,5 +1,5 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { type BranchIdentity, claimBranch, nameHeld } from '../cloning/claim-branch.ts';
 import type { OnProgress } from '../cloning/clone-progress.ts';
 import { createClone } from '../cloning/create-clone.ts';
@@ -10,7 +10,7 @@ import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { takeLock, withLocks } from '../postgres/locks.ts';
 import { ensureGroups } from '../postgres/roles.ts';
 
-type CloneResult = Result<'branch.clone'>;
+type CloneResult = MethodResult<'branch.clone'>;
 
 const ADOPTED: CloneResult = { created: false, strategy: null, clone_ms: 0, paused_ms: 0, source_bytes: 0 };
 

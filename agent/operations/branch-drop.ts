@@ -1,5 +1,5 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { BranchIdentity } from '../cloning/claim-branch.ts';
 import type { Host } from '../host.ts';
 import type { Session } from '../postgres/connect.ts';
@@ -11,7 +11,7 @@ import { dropUnusedRoles } from '../postgres/roles.ts';
  * Removes the branch as far as it exists: first access to it, then the database, then the logins. Waits for a
  * preparation or clone of the branch that still runs.
  */
-export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<Result<'branch.drop'>> {
+export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<MethodResult<'branch.drop'>> {
   const { branch_id } = params;
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
     await session.query('DELETE FROM login WHERE branch_id = $1', [branch_id]);

@@ -1,5 +1,5 @@
 import { loginName } from '../../shared/branch/login.ts';
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { setBaseline } from '../measurement/read-server.ts';
 import { pollUntil } from '../poll-until.ts';
@@ -32,7 +32,7 @@ const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
 export async function proveBranch(
   { settings, postgres }: Host,
   params: Params<'branch.prove'>,
-): Promise<Result<'branch.prove'>> {
+): Promise<MethodResult<'branch.prove'>> {
   const { branch_id, database } = params;
   let failure: unknown;
   const proof = await pollUntil(

@@ -1,4 +1,4 @@
-import { type Method, OPERATIONS, type Params, type Result } from '../../shared/protocol/operations.ts';
+import { type Method, type MethodResult, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import type { OnProgress } from '../cloning/clone-progress.ts';
 import type { Host } from '../host.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
@@ -18,7 +18,7 @@ import { updateRow } from './row-update.ts';
 import { listTables } from './table-list.ts';
 
 type Handlers = {
-  [M in Method]: (host: Host, params: Params<M>, onProgress?: OnProgress) => Promise<Result<M>>;
+  [M in Method]: (host: Host, params: Params<M>, onProgress?: OnProgress) => Promise<MethodResult<M>>;
 };
 
 /** One function per operation of the protocol. The link and the control tool call the same ones. */
@@ -47,7 +47,7 @@ export async function performOperation<M extends Method>(
   method: M,
   params: Params<M>,
   onProgress?: OnProgress,
-): Promise<Result<M>> {
+): Promise<MethodResult<M>> {
   try {
     return await HANDLERS[method](host, params, onProgress);
   } catch (error) {
@@ -64,7 +64,7 @@ export async function runOperation<M extends Method>(
   method: M,
   params: unknown,
   onProgress?: OnProgress,
-): Promise<Result<M>> {
+): Promise<MethodResult<M>> {
   const parsed = OPERATIONS[method].params.safeParse(params);
   if (!parsed.success) {
     // Names the fields without their values: a value may be a secret.

@@ -1,10 +1,10 @@
 import manifest from '../../package.json' with { type: 'json' };
-import type { Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { examine } from '../maintenance/examine.ts';
 
 /** Versions of the agent and both servers, and a sentence for each fault of their set-up. */
-export async function describeHost(host: Host): Promise<Result<'host.describe'>> {
+export async function describeHost(host: Host): Promise<MethodResult<'host.describe'>> {
   const { findings, postgresVersion, poolerVersion } = await examine(host);
   return {
     agent_version: manifest.version,

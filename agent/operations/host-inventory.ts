@@ -1,4 +1,4 @@
-import type { Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
@@ -9,14 +9,14 @@ import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
  * Lists what the host holds. It also retries roles that could not be dropped earlier and restores passwords that
  * logins changed, because the reconciler calls it regularly.
  */
-export async function takeInventory(host: Host): Promise<Result<'host.inventory'>> {
+export async function takeInventory(host: Host): Promise<MethodResult<'host.inventory'>> {
   await withLocks(host.sessions, [], async (session) => {
     await dropUnusedRoles(session);
     await inTransaction(session, () => restoreLogins(session));
   });
   const [branches, projects, cluster] = await Promise.all([
     readBranches(host.postgres),
-    host.postgres.query<Result<'host.inventory'>['projects'][number]>(
+    host.postgres.query<MethodResult<'host.inventory'>['projects'][number]>(
       'SELECT project_id, access_revision FROM project ORDER BY project_id',
     ),
     host.postgres.query<{ system_identifier: string }>(

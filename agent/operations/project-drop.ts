@@ -1,4 +1,4 @@
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { readBranches } from '../postgres/read-branches.ts';
@@ -9,7 +9,7 @@ import { dropBranch } from './branch-drop.ts';
 export async function dropProject(
   host: Host,
   { project_id, job_id }: Params<'project.drop'>,
-): Promise<Result<'project.drop'>> {
+): Promise<MethodResult<'project.drop'>> {
   const branches = (await readBranches(host.postgres)).filter((branch) => branch.project_id === project_id);
   const outcomes = await Promise.allSettled(
     branches.map(({ branch_id, database }) => dropBranch(host, { job_id, project_id, branch_id, database })),

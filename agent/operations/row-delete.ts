@@ -1,4 +1,4 @@
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
 import { describeTable, fromTable } from '../rows/describe-table.ts';
@@ -8,7 +8,7 @@ import { rowCondition } from '../rows/row-condition.ts';
  * Deletes rows in one transaction. Ids that name no row are reported, not refused.
  * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
  */
-export function deleteRows(host: Host, params: Params<'row.delete'>): Promise<Result<'row.delete'>> {
+export function deleteRows(host: Host, params: Params<'row.delete'>): Promise<MethodResult<'row.delete'>> {
   return inBranch(host, params, 'change', async (session) => {
     const table = await describeTable(session, params);
     await admitTenantCode(session);

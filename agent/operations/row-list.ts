@@ -1,4 +1,4 @@
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
@@ -12,7 +12,7 @@ import { fromMark, isSeekable, type OrderedTable, orderedTable, orderOf, seek } 
  * A page of rows in the order of the primary key; without one, in the order in which the server reads them.
  * @throws HostError TABLE_NOT_FOUND, STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
  */
-export function listRows(host: Host, params: Params<'row.list'>): Promise<Result<'row.list'>> {
+export function listRows(host: Host, params: Params<'row.list'>): Promise<MethodResult<'row.list'>> {
   return inBranch(host, params, 'read', async (session) => {
     const description = await describeTable(session, params);
     await admitTenantCode(session);

@@ -1,4 +1,4 @@
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { identifier } from '../postgres/connect.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
@@ -16,7 +16,7 @@ const TRIGGERED_ACTION = '09000';
  * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, ROW_NOT_FOUND, ROW_CHANGED, STATEMENT_REFUSED,
  *   HOST_TIMEOUT, HOST_BUSY
  */
-export function updateRow(host: Host, params: Params<'row.update'>): Promise<Result<'row.update'>> {
+export function updateRow(host: Host, params: Params<'row.update'>): Promise<MethodResult<'row.update'>> {
   return inBranch(host, params, 'change', async (session) => {
     const description = await describeTable(session, params);
     await admitTenantCode(session);

@@ -1,5 +1,5 @@
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
-import type { Params, Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Table } from '../../shared/protocol/tables.ts';
 import type { Host } from '../host.ts';
 import { inBranch } from '../rows/branch-session.ts';
@@ -31,7 +31,7 @@ const TAKEN = `
  * Tables and views in the order of schema and name, as many as fit into one message of the link.
  * @throws HostError STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
  */
-export function listTables(host: Host, params: Params<'table.list'>): Promise<Result<'table.list'>> {
+export function listTables(host: Host, params: Params<'table.list'>): Promise<MethodResult<'table.list'>> {
   const { schema, after } = params;
   return inBranch(host, params, 'read', async (session) => {
     await session.query(

@@ -1,10 +1,10 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
-import type { Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { BranchIdentity } from '../cloning/claim-branch.ts';
 import type { Queryable } from './connect.ts';
 import { readDatabases } from './databases.ts';
 
-export type HostBranch = Result<'host.inventory'>['branches'][number];
+export type HostBranch = MethodResult<'host.inventory'>['branches'][number];
 
 /** Every branch of the host: those in the agent's tables, and databases that only their mark identifies. */
 export async function readBranches(db: Queryable): Promise<HostBranch[]> {

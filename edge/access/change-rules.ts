@@ -8,8 +8,8 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { nextAccessRevision } from './access-revision.ts';
-import { hasRoom, ruleStatements } from './insert-rule.ts';
 import { type NetworkRuleRow, toNetworkRuleResponse } from './network-rule-resource.ts';
+import { hasRoom, ruleStatements } from './rule-statements.ts';
 
 /** @param applied the rule is known to be in effect on both ports */
 export const ruleResponse = (rule: NetworkRuleRow, applied: boolean) => ({

@@ -1,7 +1,7 @@
 import { eq, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { confirmAccess, withdrawAccess } from '../access/access-revision.ts';
-import { type Access, accessOf, accessReads } from '../access/apply-access.ts';
+import { type Access, accessOf, accessReads } from '../access/send-access.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
 import { scramVerifier } from '../credentials/password.ts';

@@ -5,7 +5,7 @@ import { expiryOf, LIFESPAN_SECONDS } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
 import { creatorRule } from '../access/creator-rule.ts';
-import { ruleStatements } from '../access/insert-rule.ts';
+import { ruleStatements } from '../access/rule-statements.ts';
 import { insertKey } from '../api/idempotency-key.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';

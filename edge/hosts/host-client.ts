@@ -1,6 +1,6 @@
 import type { Failure } from '../../shared/failures.ts';
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
-import type { Method, Result as MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { fail, type Result } from '../../shared/result.ts';
 import type { Env } from '../env.ts';
 import { failureOfRequest } from './host-failure-table.ts';

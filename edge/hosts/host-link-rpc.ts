@@ -1,5 +1,5 @@
 import type { HostFailure } from '../../shared/protocol/host-failures.ts';
-import type { Method, Result as MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Result } from '../../shared/result.ts';
 
 /** How a call of a host ended. */

@@ -1,11 +1,11 @@
 import { and, eq, inArray, lte, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
-import type { Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Database } from '../database/database.ts';
 import { jobs, projectBranches, projects } from '../database/schema.ts';
 import { OPEN_STATUSES } from '../jobs/job-store.ts';
 
-export type Inventory = Result<'host.inventory'>;
+export type Inventory = MethodResult<'host.inventory'>;
 export type HostedBranch = Inventory['branches'][number];
 
 export interface RecordedBranch {

@@ -246,4 +246,4 @@ export const OPERATIONS = {
 
 export type Method = keyof typeof OPERATIONS;
 export type Params<M extends Method> = z.output<(typeof OPERATIONS)[M]['params']>;
-export type Result<M extends Method> = z.output<(typeof OPERATIONS)[M]['result']>;
+export type MethodResult<M extends Method> = z.output<(typeof OPERATIONS)[M]['result']>;

@@ -11,7 +11,7 @@ import { runLink } from '../../agent/link/run-link.ts';
 import { openDatabase } from '../../edge/database/database.ts';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../shared/protocol/closes.ts';
-import type { Result } from '../../shared/protocol/operations.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { eventually } from '../support/eventually.ts';
 import { signAnswer } from '../support/host/host-key.ts';
 import { insertBranch, insertDeletion, insertProject, readBranch } from '../support/records/records.ts';
@@ -24,7 +24,7 @@ vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
 const quick = { heartbeat: 500, silence: 1_000, handshakeTime: 2_000 };
 const bounds = { ...BOUNDS, ...quick };
-const inventory: Result<'host.inventory'> = { system_identifier: '1', branches: [], projects: [] };
+const inventory: MethodResult<'host.inventory'> = { system_identifier: '1', branches: [], projects: [] };
 const ids = { job_id: crypto.randomUUID(), project_id: crypto.randomUUID() };
 
 let stateDir: string;

@@ -1,11 +1,11 @@
 import type { Host } from '../../../agent/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import type { Method, Params, Result } from '../../../shared/protocol/operations.ts';
+import type { Method, MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import type { Cell, RowId, Scalar } from '../../../shared/protocol/tables.ts';
 import { asClient, type Branch } from './host-project.ts';
 
 /** A page whose cells have the names of their columns. */
-export interface Page extends Omit<Result<'row.list'>, 'rows'> {
+export interface Page extends Omit<MethodResult<'row.list'>, 'rows'> {
   rows: Record<string, Cell>[];
 }
 
@@ -57,11 +57,11 @@ export class Browser {
     return this.#run('row.delete', { schema, table, primary_key, ids: ids.map((id) => [id].flat()) });
   }
 
-  #run<M extends Method>(method: M, params: object): Promise<Result<M>> {
+  #run<M extends Method>(method: M, params: object): Promise<MethodResult<M>> {
     const { branch_id, database } = this.#branch;
     return runOperation(this.#host, method, { branch_id, database, ...params });
   }
 }
 
-const named = (columns: Result<'row.list'>['columns'], row: Cell[]) =>
+const named = (columns: MethodResult<'row.list'>['columns'], row: Cell[]) =>
   Object.fromEntries(columns.map(({ name }, index) => [name, row[index] ?? null]));

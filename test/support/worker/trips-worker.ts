@@ -7,7 +7,7 @@ import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/co
 import { RateLimiter as RealRateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import { Challenges as RealChallenges } from '../../../edge/sign-in/email-codes/challenges.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
-import type { Method, Params, Result } from '../../../shared/protocol/operations.ts';
+import type { Method, MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { fail } from '../../../shared/result.ts';
 import { TALLY_HEADER, type Tally, Trips } from './trips.ts';
 
@@ -20,7 +20,7 @@ const tripsOf = (env: Env): Trips => {
   return known;
 };
 
-const ANSWERS: { [M in Method]?: (params: Params<M>) => Result<M> } = {
+const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.prepare': () => ({}),
   'branch.clone': () => ({
     created: true,
@@ -62,7 +62,7 @@ export class HostLink extends RealHostLink {
     if (!this.#answers) return failed('HOST_UNAVAILABLE', 'the host of the test does not answer');
     const planted = this.#planted.get(method);
     if (planted) return fail(planted);
-    const answer = ANSWERS[method] as ((given: Params<Method>) => Result<Method>) | undefined;
+    const answer = ANSWERS[method] as ((given: Params<Method>) => MethodResult<Method>) | undefined;
     if (!answer) throw new Error(`the host of the test does not know ${method}`);
     return { ok: true, value: answer(params) };
   }
