@@ -208,10 +208,8 @@ test('a call ends immediately when its agent disconnects', async () => {
   const agent = await startAgent({ handle: () => never });
   const outcome = dropProject();
   await eventually(async () => expect(asked).toContain('project.drop'));
-  const left = performance.now();
   agent.leave();
   expect(await outcome).toMatchObject({ failure: { code: 'HOST_UNAVAILABLE' } });
-  expect(performance.now() - left).toBeLessThan(1_000);
 });
 
 test('a call ends immediately when its socket breaks', async () => {
@@ -220,10 +218,9 @@ test('a call ends immediately when its socket breaks', async () => {
   await hear(2);
   const outcome = dropProject();
   await eventually(async () => expect(await hear(3)).toHaveProperty('method'));
-  const broke = performance.now();
+  // A call that ends at its deadline has another failure code.
   socket.terminate();
   expect(await outcome).toMatchObject({ failure: { code: 'HOST_UNAVAILABLE' } });
-  expect(performance.now() - broke).toBeLessThan(1_000);
 });
 
 test('when the network drops all packets, both sides notice and the agent reconnects', async () => {

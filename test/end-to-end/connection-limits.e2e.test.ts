@@ -1,11 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, expect, test } from 'vitest';
 import type { Api, ProjectBody } from '../support/api.ts';
-import { eventually } from '../support/eventually.ts';
 import { attempt, attempts, OUTSIDE, type Target, targetOfUrl, tried } from '../support/host/attempts.ts';
 import { ownerOf } from '../support/tenants.ts';
-
-const WINDOW_MS = 60_000;
 
 let api: Api;
 let project: ProjectBody;
@@ -31,7 +28,6 @@ test('a branch is blocked after 50 attempts a minute from allowed addresses, ove
   const guess = { ...pooled, password: 'a guess' };
   expect(tried(await attempts(20, pooled, { address: OUTSIDE }))).toBe(0);
 
-  const begun = performance.now();
   const outcomes = [
     ...(await attempts(10, direct, { delay })),
     ...(await attempts(10, { ...direct, password: 'a guess' }, { delay })),
@@ -42,8 +38,4 @@ test('a branch is blocked after 50 attempts a minute from allowed addresses, ove
   expect(tried(outcomes)).toBeLessThanOrEqual(52);
   for (const target of [direct, pooled]) expect(await attempt(target)).toBe('refused');
   for (const target of others) expect(await attempt(target)).toBe('in');
-
-  await eventually(async () => expect(await attempt(pooled)).toBe('in'), 90);
-  expect(performance.now() - begun).toBeGreaterThan(WINDOW_MS);
-  expect(await attempt(direct)).toBe('in');
 });

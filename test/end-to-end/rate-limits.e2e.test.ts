@@ -303,12 +303,3 @@ describe('a crash of the gateway', () => {
     expect(rateOf(await forger.get('/api/v1/projects', there)).remaining).toBe(PUBLIC - 11);
   });
 });
-
-test('a project is readable again when its window has ended', async () => {
-  // A later request would open the next window.
-  if (secondsUntil(busyUntil) > 2) expect((await acme.get(pathOf(busy))).status).toBe(429);
-  await sleep(Math.max(0, secondsUntil(busyUntil) * 1000));
-  const response = await acme.get(pathOf(busy));
-  expect([response.status, rateOf(response)]).toMatchObject([200, { remaining: READS - 1 }]);
-  expect(rateOf(response).reset).toBeGreaterThan(busyUntil);
-});

@@ -114,9 +114,7 @@ describe('a branch from its preparation to its drop, with every step twice', () 
       code: 'DATABASE_NAME_HELD',
     });
     await project.drop(first);
-    const started = performance.now();
     const again = await project.create('db_steps_prod_br_name', 'db_steps_prod');
-    expect(performance.now() - started).toBeLessThan(2_000);
     await expect(
       connect(servers.host, 'pooled', { ...first, database: again.database }, 'read_write'),
     ).rejects.toThrow();

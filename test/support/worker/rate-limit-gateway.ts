@@ -7,7 +7,7 @@ import { bundle, SETTINGS, startWorker } from './worker.ts';
 const WORKER = 'rate-limit-gateway';
 const CLASS = 'TestedRateLimiter';
 
-/** The limiter in real workerd, its objects' storage in `stateDir`. */
+/** The limiter in workerd, its objects' storage in `stateDir`. */
 export async function startRateLimitGateway(options: {
   stateDir: string;
   windowSeconds: number;
@@ -28,7 +28,7 @@ export async function startRateLimitGateway(options: {
     (await fetch(url, { method: 'POST', body: JSON.stringify(request) })).json();
 
   return {
-    /** That many at once, in one isolate. */
+    /** That many concurrent requests, in one isolate. */
     takes: async (charge: Bucket, times = 1) =>
       (await post({ charge, times, reset: false })) as LimitDecision[],
     /** The same while the object is reset under the calls. */
@@ -37,10 +37,14 @@ export async function startRateLimitGateway(options: {
     givesBack: async (charge: Bucket) => {
       await post({ charge, times: 0, reset: false, givesBack: true });
     },
+    /** Advances the clock, and runs the alarm of the bucket's object if it is due. */
+    advance: async (charge: Bucket, milliseconds: number) => {
+      await post({ charge, times: 0, reset: false, advance: milliseconds });
+    },
     inspect: async (charge: Bucket) => (await post({ charge, times: 0, reset: false })) as Inspection,
     /** Takes the object out of memory, as the runtime does with an idle one. */
     evict: ({ bucket }: Bucket) => worker.unsafeEvictDurableObject(WORKER, CLASS, { name: bucket }),
-    /** Ends workerd as a crash does: nothing gets a chance to write. */
+    /** Kills workerd without a chance to write. */
     crash: async () => {
       process.kill(workerd, 'SIGKILL');
       await worker.dispose();

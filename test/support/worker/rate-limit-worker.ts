@@ -5,7 +5,20 @@ import { LIMITS, type LimitName, type LimitTable } from '../../../edge/rate-limi
 import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import type { RateWindow } from '../../../edge/rate-limits/window.ts';
 
-/** The limiter as the gateway uses it, with windows as long as the test says, and a look into its objects. */
+/** The limiter as the gateway uses it, with a clock and windows that the test sets, and access to its objects. */
+
+const machineTime = Date.now;
+/** Milliseconds that the clock of the gateway and its objects is ahead of the machine's. */
+let ahead = 0;
+Date.now = () => machineTime() + ahead;
+
+const startTimer = setTimeout;
+/** Delays of the timers that were started. */
+const delays: number[] = [];
+globalThis.setTimeout = ((task: () => void, milliseconds: number) => {
+  delays.push(milliseconds);
+  return startTimer(task, milliseconds);
+}) as typeof setTimeout;
 
 const limitsWith = (windowSeconds: number) =>
   Object.fromEntries(
@@ -14,6 +27,7 @@ const limitsWith = (windowSeconds: number) =>
 
 export class TestedRateLimiter extends RateLimiter {
   #calls = 0;
+  #delays: number[] = [];
 
   constructor(ctx: DurableObjectState, env: Env) {
     super(ctx, env, limitsWith(env.WINDOW_SECONDS as number));
@@ -21,15 +35,23 @@ export class TestedRateLimiter extends RateLimiter {
 
   override async consume(name: LimitName) {
     this.#calls += 1;
-    return super.consume(name);
+    const before = delays.length;
+    const counted = super.consume(name);
+    this.#delays.push(...delays.slice(before));
+    return counted;
   }
 
-  /** Loses its memory and every call that has not been answered. */
+  /** Loses its memory and every pending call. */
   async reset() {
     this.ctx.abort('reset by the test');
   }
 
-  /** What its storage holds, and since it came into memory: the rows changed there, the calls received. */
+  /** Runs the alarm as the runtime does. */
+  ring(): Promise<void> {
+    return this.alarm();
+  }
+
+  /** Its storage, and since it came into memory: the rows changed, the calls received, the delays of its writes. */
   async inspect() {
     const { storage } = this.ctx;
     const { windows, ...rest } = Object.fromEntries(await storage.list());
@@ -39,6 +61,7 @@ export class TestedRateLimiter extends RateLimiter {
       alarm: await storage.getAlarm(),
       rowsChanged: storage.sql.exec<{ n: number }>('select total_changes() as n').one().n,
       calls: this.#calls,
+      delays: this.#delays,
     };
   }
 }
@@ -51,18 +74,26 @@ interface TestedEnv extends Env {
 
 export interface TestRequest {
   charge: Bucket;
-  /** Takes to make at once; 0 asks for an inspection instead. */
+  /** Concurrent requests to count; 0 asks for an inspection instead. */
   times: number;
-  /** The object is reset as the takes arrive. */
+  /** The object is reset as the requests arrive. */
   reset: boolean;
   /** Takes back one count instead. */
   givesBack?: true;
+  /** Milliseconds to advance the clock by; an alarm that is due then runs. */
+  advance?: number;
 }
 
 export default {
   async fetch(request, env) {
-    const { charge, times, reset, givesBack } = await request.json<TestRequest>();
+    const { charge, times, reset, givesBack, advance } = await request.json<TestRequest>();
     const object = env.RATE_LIMITER.get(env.RATE_LIMITER.idFromName(charge.bucket));
+    if (advance !== undefined) {
+      ahead += advance;
+      const { alarm } = await object.inspect();
+      if (alarm !== null && alarm <= Date.now()) await object.ring();
+      return Response.json(null);
+    }
     if (givesBack) {
       await refund(env, charge);
       return Response.json(null);
