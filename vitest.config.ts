@@ -4,6 +4,8 @@ import { LongFirst } from './test/support/long-first.ts';
 /** Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack. */
 const SERVERS = 'test/**/*.pg.test.ts';
 const STACK = 'test/**/*.e2e.test.ts';
+/** Attacks of one tenant on another: `npm run test:neighbours`. */
+const NEIGHBOURS = 'test/neighbours/**/*.test.ts';
 /** The packages that benchmarks compare with contain tests. */
 const PACKAGES = '**/node_modules/**';
 const RUN_FOLDER = 'test/support/run-folder.ts';
@@ -30,8 +32,18 @@ export default defineConfig({
         test: {
           name: 'stack',
           include: [STACK],
+          exclude: [PACKAGES, NEIGHBOURS],
           globalSetup: [RUN_FOLDER, 'test/support/stack/shared-stack.ts'],
           ...IN_ONE_POOL,
+        },
+      },
+      {
+        test: {
+          name: 'neighbours',
+          include: [NEIGHBOURS],
+          globalSetup: RUN_FOLDER,
+          ...IN_ONE_POOL,
+          maxWorkers: 1,
         },
       },
     ],

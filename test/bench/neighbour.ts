@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
 import { Load } from '../support/load.ts';
+import { percentile } from '../support/percentile.ts';
 import { dropBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, makeBareClone } from './bare-clone.ts';
@@ -132,10 +133,4 @@ async function measure(stack: Stack): Promise<Report> {
     await Promise.all(Object.values(loads).map((load) => load.stop()));
     await postgres.end();
   }
-}
-
-/** @returns the smallest value that at least `share` of all values do not exceed */
-function percentile(values: readonly number[], share: number): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  return sorted[Math.ceil(share * sorted.length) - 1] ?? Number.NaN;
 }

@@ -14,6 +14,7 @@ import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
 import { measureMeasurement } from './measurement.ts';
 import { measureNeighbour } from './neighbour.ts';
+import { measureNeighbours } from './neighbours.ts';
 import { measureRateLimiter } from './rate-limiter.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
 import { measureRowPages } from './row-pages.ts';
@@ -40,6 +41,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'busy-main': { hindrance: xfsHindrance, measure: measureBusyMain },
   'aged-source': { hindrance: xfsHindrance, measure: measureAgedSource },
   neighbour: { hindrance: xfsHindrance, measure: measureNeighbour },
+  neighbours: { hindrance: () => null, measure: measureNeighbours, byName: true },
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
   'cpu-accounting': { hindrance: () => null, measure: measureCpuAccounting },

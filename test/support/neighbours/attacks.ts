@@ -1,0 +1,43 @@
+import type { Attack } from './attack.ts';
+import {
+  directConnections,
+  pooledConnections,
+  silentSockets,
+  stalledLogins,
+  wrongPasswords,
+} from './attacks/connections.ts';
+import {
+  failedStatements,
+  fullVolume,
+  notifications,
+  serverLog,
+  temporaryFiles,
+  writeAheadLog,
+} from './attacks/floods.ts';
+import { advisoryLocks, tableLocks } from './attacks/locks.ts';
+import { slowViews } from './attacks/rows.ts';
+import { abandonedStatements, memory, oldTransaction, transactionIds } from './attacks/work.ts';
+
+/** Attacks that run while a victim is measured, by name. Those without load are tests of `rights.e2e.test.ts`. */
+export const ATTACKS = {
+  'advisory locks': advisoryLocks,
+  'locks on tables': tableLocks,
+  'server log': serverLog,
+  'failed statements': failedStatements,
+  'temporary files': temporaryFiles,
+  notifications,
+  'write-ahead log': writeAheadLog,
+  'full volume': fullVolume,
+  'direct connections': directConnections,
+  'pooled connections': pooledConnections,
+  'silent sockets': silentSockets,
+  memory,
+  'transaction ids': transactionIds,
+  'old transaction': oldTransaction,
+  'abandoned statements': abandonedStatements,
+  'wrong passwords': wrongPasswords,
+  'stalled logins': stalledLogins,
+  'slow views': slowViews,
+} satisfies Record<string, Attack>;
+
+export type AttackName = keyof typeof ATTACKS;

@@ -1,0 +1,147 @@
+import { once } from 'node:events';
+import { connect as connectSocket, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { connect as connectTls } from 'node:tls';
+import { attempt, connectFrom, HERE, OUTSIDE, type Target } from '../../host/attempts.ts';
+import type { Port } from '../../host/host-project.ts';
+import type { Attack, Attacker } from '../attack.ts';
+
+const BURST_BRANCHES = 4;
+const DIRECT_BURST = 420;
+const POOLED_BURST = 250;
+const SILENT_SOCKETS: Record<Port, number> = { direct: 900, pooled: 250 };
+const STALLED_LOGINS = 150;
+/** An address that the victim's rules admit, and that the victim does not use. */
+export const ADMITTED_STRANGER = '127.0.0.3';
+const WRONG_PASSWORD_EVERY_MS = 100;
+
+/** All at once and over several branches, because attempts are limited by branch, once the first are in the log. */
+async function holdMany({ branchTargets, goesOn, count }: Attacker, port: Port, many: number): Promise<void> {
+  const targets = branchTargets.map((ports) => ports[port]);
+  const hold = async (target: Target) => {
+    while (goesOn()) {
+      try {
+        const client = await connectFrom(HERE, target);
+        count('connections');
+        const ended = new Promise((resolve) => client.once('end', resolve));
+        await client.query('begin');
+        await ended;
+        count('sessions ended');
+      } catch (error) {
+        count(`refused: ${String((error as Error).message).slice(0, 60)}`);
+      }
+      await sleep(500);
+    }
+  };
+  const all = Array.from({ length: many }, (_, n) => hold(targets[n % targets.length] as Target));
+  await Promise.race([Promise.all(all), untilOver(goesOn)]);
+}
+
+export const directConnections: Attack = {
+  row: 3,
+  login: 'read_only',
+  branches: BURST_BRANCHES - 1,
+  run: (attacker) => holdMany(attacker, 'direct', DIRECT_BURST),
+  revocation: 'rule',
+};
+
+/** Each has a transaction open, and so keeps a session of the pooler with PostgreSQL. */
+export const pooledConnections: Attack = {
+  row: 3,
+  login: 'read_only',
+  branches: BURST_BRANCHES - 1,
+  run: (attacker) => holdMany(attacker, 'pooled', POOLED_BURST),
+  revocation: 'rotation',
+};
+
+/** Sockets from an address that no rule admits send nothing; one that the server closes is opened again. */
+export const silentSockets: Attack = {
+  row: 4,
+  login: null,
+  run: async ({ targets, goesOn, count }) => {
+    const keepOpen = async (port: number) => {
+      while (goesOn()) {
+        const socket = connectSocket({ port, host: HERE, localAddress: OUTSIDE });
+        socket.on('error', () => {});
+        socket.on('connect', () => count('sockets'));
+        await new Promise((resolve) => socket.once('close', resolve));
+        await sleep(500);
+      }
+    };
+    const all = (['direct', 'pooled'] as const).flatMap((port) =>
+      Array.from({ length: SILENT_SOCKETS[port] }, () => keepOpen(targets[port].port)),
+    );
+    await Promise.race([Promise.all(all), untilOver(goesOn)]);
+  },
+  revocation: null,
+  needsFirewall: true,
+};
+
+/** Wrong passwords against the victim's branch, from an address that its rules admit. */
+export const wrongPasswords: Attack = {
+  row: 11,
+  login: null,
+  // The limit is reached after some seconds, and the victim connects every few seconds.
+  durationMs: 15_000,
+  run: async ({ victim, repeat, count }) => {
+    await Promise.all(
+      (['direct', 'pooled'] as const).map((port) =>
+        repeat(async () => count(await attempt(victim[port], ADMITTED_STRANGER)), WRONG_PASSWORD_EVERY_MS),
+      ),
+    );
+  },
+  revocation: null,
+};
+
+/** Logins that never respond to the server's challenge: another branch's rotation waits for all that are under way. */
+export const stalledLogins: Attack = {
+  row: 12,
+  login: 'read_only',
+  run: async ({ targets, goesOn, count }) => {
+    const keepStalled = async (target: Target) => {
+      while (goesOn()) {
+        try {
+          const socket = await stall(target);
+          count('stalled');
+          await new Promise((resolve) => socket.once('close', resolve));
+        } catch (error) {
+          count(`refused: ${String((error as Error).message).slice(0, 60)}`);
+        }
+        await sleep(500);
+      }
+    };
+    const all = Array.from({ length: STALLED_LOGINS }, () => keepStalled(targets.direct));
+    await Promise.race([Promise.all(all), untilOver(goesOn)]);
+  },
+  revocation: 'rotation',
+  rotationWithinMs: 3_000,
+};
+
+async function untilOver(goesOn: () => boolean): Promise<void> {
+  while (goesOn()) await sleep(50);
+}
+
+const SSL_REQUEST = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47]);
+const PROTOCOL_3 = 196_608;
+
+/** A connection that has the server's SCRAM challenge (PostgreSQL's protocol, section 54.3). @throws Error when refused */
+async function stall({ port, user, database }: Target): Promise<Socket> {
+  const socket = connectSocket({ port, host: HERE });
+  await once(socket, 'connect');
+  socket.write(SSL_REQUEST);
+  await once(socket, 'data');
+  const secure = connectTls({ socket, rejectUnauthorized: false });
+  secure.on('error', () => {});
+  await once(secure, 'secureConnect');
+  const parameters = Buffer.from(`user\0${user}\0database\0${database}\0\0`);
+  const head = Buffer.alloc(8);
+  head.writeInt32BE(parameters.length + 8, 0);
+  head.writeInt32BE(PROTOCOL_3, 4);
+  secure.write(Buffer.concat([head, parameters]));
+  const [first] = (await Promise.race([once(secure, 'data'), once(secure, 'close')])) as [Buffer?];
+  if (first?.[0] !== 'R'.charCodeAt(0)) {
+    secure.destroy();
+    throw new Error(first?.toString('latin1').replace(/[^ -~]+/g, ' ') ?? 'closed');
+  }
+  return secure;
+}
