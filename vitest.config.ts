@@ -40,6 +40,7 @@ export default defineConfig({
       {
         test: {
           name: 'neighbours',
+          sequence: { groupOrder: 1 },
           include: [NEIGHBOURS],
           globalSetup: RUN_FOLDER,
           ...IN_ONE_POOL,
