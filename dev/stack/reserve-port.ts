@@ -64,7 +64,7 @@ export async function tryReserve(port: number): Promise<boolean> {
   return false;
 }
 
-/** Whether a server can listen on this port of 127.0.0.1, whoever has reserved it. */
+/** Whether a server can listen on this port of 127.0.0.1, reserved or not. */
 export async function isFree(port: number): Promise<boolean> {
   const server = await listen({ port, host: '127.0.0.1' });
   if (!server) return false;

@@ -53,9 +53,7 @@ async function run(options: Options): Promise<boolean> {
 }
 
 const command = new Command('simulate')
-  .description(
-    'Run seeded schedules of operations and faults on a real stack, and judge what is left of each',
-  )
+  .description('Run seeded schedules of operations and faults on a real stack, and check what each leaves')
   .option('--seed <n>', 'the first seed; the others follow it', wholeNumber, 1)
   .option('--schedules <k>', 'how many', wholeNumber, 20)
   .option('--short', 'schedules as short as those of `npm test`')
@@ -63,9 +61,9 @@ const command = new Command('simulate')
   .addOption(
     new Option('--plant <name>', 'build a fault into the agent, to see it found').choices(PLANT_NAMES),
   )
-  .option('--keep-going', 'go on after a failure')
+  .option('--keep-going', 'continue after a failure')
   .option('--shrink <tries>', 'runs to make a failing schedule smaller with', wholeNumber, SHRINKING_TRIES)
-  .option('--failures <folder>', 'where failing schedules are kept', '.dev/simulation')
+  .option('--failures <folder>', 'where failing schedules are stored', '.dev/simulation')
   .option('--json', 'print the summary as JSON on standard output, the rest on standard error')
   .addHelpText('after', '\nThe exit code is 1 when a schedule failed.')
   .action(async (options: Options) => {
@@ -75,7 +73,7 @@ const command = new Command('simulate')
       console.error(error);
       process.exitCode = 1;
     }
-    // A client that was given up may still wait for a server that is gone.
+    // An abandoned client may still wait for a server that has ended.
     process.exit();
   });
 

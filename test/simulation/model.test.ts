@@ -5,7 +5,7 @@ const DONE = { done: true, doubtful: false };
 const LOST = { done: false, doubtful: true };
 const REFUSED = { done: false, doubtful: false };
 
-/** Values written one after the other, with what became of each. */
+/** Values written one after the other, with the outcome of each. */
 function written(...writes: [string, typeof DONE][]): Promised<string | null> {
   const title = new Promised<string | null>(null);
   for (const [value, fate] of writes) {
@@ -15,10 +15,10 @@ function written(...writes: [string, typeof DONE][]): Promised<string | null> {
   return title;
 }
 
-describe('what a value may be', () => {
+describe('possible values', () => {
   test.each([
     [
-      'what was acknowledged last',
+      'the value acknowledged last',
       [
         ['a', DONE],
         ['b', DONE],
@@ -26,7 +26,7 @@ describe('what a value may be', () => {
       ['b'],
     ],
     [
-      'what was there, or what nobody answered',
+      'the stored value, or one whose write got no response',
       [
         ['a', DONE],
         ['b', LOST],
@@ -34,7 +34,7 @@ describe('what a value may be', () => {
       ['a', 'b'],
     ],
     [
-      'what nobody answered may come late',
+      'a write without a response may arrive late',
       [
         ['a', LOST],
         ['b', DONE],
@@ -42,7 +42,7 @@ describe('what a value may be', () => {
       ['a', 'b'],
     ],
     [
-      'never what was refused',
+      'never a refused value',
       [
         ['a', DONE],
         ['b', REFUSED],
@@ -53,7 +53,7 @@ describe('what a value may be', () => {
     expect([...written(...writes).possible].sort()).toEqual(possible);
   });
 
-  test('in a copy: what it was at the beginning, and all that was written meanwhile', () => {
+  test('in a copy: the value at its beginning, and all values written meanwhile', () => {
     const title = written(['old', DONE], ['a', DONE]);
     title.ask('under way');
     const endCopy = title.beginCopy();

@@ -12,7 +12,7 @@ test('one seed gives one schedule, other seeds others', () => {
   expect(new Set(texts).size).toBe(SCHEDULES.length);
 });
 
-test('a schedule can be kept as JSON', () => {
+test('a schedule can be stored as JSON', () => {
   expect(SCHEDULES.map((schedule) => Schedule.parse(JSON.parse(JSON.stringify(schedule))))).toEqual(
     SCHEDULES,
   );
@@ -23,7 +23,7 @@ const kindsOf = (items: { kind: string }[]) => [...new Set(items.map(({ kind }) 
 test.each([
   ['many', SCHEDULES],
   ['the fixed', fixedSchedules()],
-])('every kind of operation, every fault, every part and every step has its turn in %s', (_, schedules) => {
+])('every kind of operation, every fault, every part and every step occurs in %s', (_, schedules) => {
   const operations = schedules.flatMap(({ actors }) => actors.flatMap(({ groups }) => groups.flat()));
   const faults = schedules.flatMap((schedule) => schedule.faults);
   const strikes = faults.flatMap((fault) => fault.strikes);

@@ -18,6 +18,6 @@ test.each(PLANT_NAMES)('%s has its place in the agent', (name) => {
   expect(plant(name, bundle)).not.toBe(bundle);
 });
 
-test('a fault that has no place any more is told', () => {
+test('a fault that has no place in the agent is reported', () => {
   expect(() => plant('clone-again', 'another program')).toThrow('0 places for clone-again');
 });

@@ -22,13 +22,13 @@ const fails = async ({ actors, faults }: Schedule) =>
   faults.some(({ strikes }) => strikes.some(({ kind }) => kind === 'kill')) &&
   actors.some(({ groups }) => groups.flat().some(({ kind }) => kind === 'create_branch'));
 
-test('what has no part in a failure is taken away', async () => {
+test('operations and faults without a part in the failure are removed', async () => {
   const { actors, faults } = await shrink(schedule, fails, 1000);
   expect(faults).toEqual([{ when: { step: 2 }, strikes: [{ kind: 'kill', part: 'agent', ms: 0 }] }]);
   expect(actors.flatMap(({ groups }) => groups.flat()).map(({ kind }) => kind)).toEqual(['create_branch']);
 });
 
-test('ends after as many tries as it may make', async () => {
+test('it ends at the limit of tries', async () => {
   let tries = 0;
   const smallest = await shrink(
     schedule,

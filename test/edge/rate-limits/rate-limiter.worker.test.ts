@@ -8,7 +8,7 @@ import { type RateLimitGateway, startRateLimitGateway } from '../../support/work
 
 const newStateDir = () => mkdtemp(join(tmpdir(), 'branchgate-rate-limits-'));
 
-/** The buckets of a project that no other test uses. */
+/** Two buckets of a project that no other test knows. */
 function newProject(): { reads: Bucket; writes: Bucket } {
   const path = `/api/v1/projects/${crypto.randomUUID()}`;
   return {
@@ -18,7 +18,7 @@ function newProject(): { reads: Bucket; writes: Bucket } {
 }
 
 let addresses = 0;
-/** The buckets of an address that no other test uses. */
+/** Two buckets of an address that no other test knows. */
 function newAddress() {
   addresses += 1;
   const address = `2001:db8:0:${addresses.toString(16)}::1`;
@@ -81,16 +81,16 @@ describe('with windows of a minute', () => {
     expect(await gateway.takes(address.public)).toMatchObject([{ admitted: true, remaining: 59 }]);
   });
 
-  test('a refund admits one more request', async () => {
+  test('a refunded count admits one more request', async () => {
     const bucket = bucketOf.wrongPassword(`${crypto.randomUUID()}@example.com`);
     expect(admitted(await gateway.takes(bucket, 40))).toBe(30);
-    await gateway.givesBack(bucket);
+    await gateway.refunds(bucket);
     expect(admitted(await gateway.takes(bucket, 2))).toBe(1);
     const { windows } = await stored(gateway, bucket);
     expect(windows.wrong_passwords?.count).toBe(30);
   });
 
-  test('a denied client costs no further call of the object', async () => {
+  test('repeated requests of a refused client cost no call of the object', async () => {
     const address = newAddress();
     const [refused] = (await gateway.takes(address.public, 61)).filter((decision) => !decision.admitted);
     const { calls } = await gateway.inspect(address.public);
@@ -125,7 +125,7 @@ describe('with windows of a minute', () => {
     expect((await gateway.inspect(address.failed)).rowsChanged).toBe(rowsChanged);
   });
 
-  test('an evicted object continues its count', async () => {
+  test('an evicted object continues counting', async () => {
     const { reads } = newProject();
     const [first] = await gateway.takes(reads, 5);
     await eventually(async () => {
@@ -136,7 +136,7 @@ describe('with windows of a minute', () => {
     expect(await gateway.takes(reads)).toMatchObject([{ remaining: 994, resetAt: first?.resetAt }]);
   });
 
-  test('a call is repeated when its object is reset', async () => {
+  test('a call to an object that is reset is repeated', async () => {
     const { failed } = newAddress();
     await gateway.takes(failed, 3);
     const decisions = await gateway.takesInReset(failed, 4);
@@ -198,7 +198,7 @@ describe('when workerd crashes', () => {
     return second;
   }
 
-  test('a failed authentication is counted once its response was sent', async () => {
+  test('a failed authentication is counted before its response', async () => {
     const address = newAddress();
     const gateway = await crashAfter(async ({ takes }) => {
       await takes(address.failed, 59);
@@ -207,7 +207,7 @@ describe('when workerd crashes', () => {
     expect(await gateway.takes(address.failed)).toMatchObject([{ admitted: false, remaining: 0 }]);
   });
 
-  test('a written count of a minute survives', async () => {
+  test('a count that was written survives', async () => {
     const { reads } = newProject();
     const gateway = await crashAfter(async ({ takes, inspect }) => {
       await takes(reads, 10);
@@ -218,7 +218,7 @@ describe('when workerd crashes', () => {
     expect(await gateway.takes(reads)).toMatchObject([{ remaining: 989 }]);
   });
 
-  test('its storage is still cleared', async () => {
+  test('its storage is still emptied', async () => {
     const address = newAddress();
     const gateway = await crashAfter(async ({ takes }) => {
       await takes(address.failed);

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../eventually.ts';
 import { AgentClock } from './agent-clock.ts';
 
-/** Says its time in three ways, again at every line it reads. */
+/** Prints its time in three ways, and again for every line it reads. */
 const PROGRAM = `
   const say = () => console.log(JSON.stringify([Date.now(), +new Date(), Date.parse(Date())]));
   say();
@@ -37,7 +37,7 @@ test("the agent's clock is as it is set, before it starts and while it runs", as
   try {
     expect(await next()).toEqual([-120, -120, -120]);
     clock.set(3600);
-    // It is told of the change in its own time.
+    // The change of the file reaches it asynchronously.
     await eventually(async () => {
       child.stdin.write('\n');
       expect(await next()).toEqual([60, 60, 60]);
@@ -47,7 +47,7 @@ test("the agent's clock is as it is set, before it starts and while it runs", as
   }
 });
 
-test('other programs keep their time', async () => {
+test("other programs have the machine's time", async () => {
   clock.set(3600);
   const other = join(folder, 'main.mjs');
   writeFileSync(other, PROGRAM);

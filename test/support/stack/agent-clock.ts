@@ -2,7 +2,7 @@ import { copyFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { temporaryFolder } from './stack.ts';
 
-/** The clock of a stack's agent, which a test can set. The agent's program is as it always is. */
+/** Sets the clock of a stack's agent without a change of its program. */
 export class AgentClock {
   readonly #folder = temporaryFolder();
   readonly #offsetFile = join(this.#folder, 'offset');
@@ -12,7 +12,7 @@ export class AgentClock {
     this.set(0);
   }
 
-  /** Settings of the stack. Its other parts load it too and keep their time. */
+  /** Settings of the stack. Its other parts load the module too, without effect. */
   get env(): Record<string, string> {
     return { NODE_OPTIONS: `--import ${this.#preload}`, CLOCK_OFFSET_FILE: this.#offsetFile };
   }
@@ -26,7 +26,7 @@ export class AgentClock {
     rmSync(this.#folder, { recursive: true, force: true });
   }
 
-  /** A copy, because the agent's user can't reach every folder. */
+  /** A copy, because the agent's user cannot reach every folder. */
   get #preload(): string {
     return join(this.#folder, 'shifted-clock.ts');
   }

@@ -3,12 +3,12 @@ import { sendSignal } from '../../../dev/processes/send-signal.ts';
 import type { PartName } from '../../../dev/stack/programs.ts';
 import type { Stack } from './stack.ts';
 
-/** A part, or of PostgreSQL every process at once; `postmaster` is its first alone, and the others notice later. */
+/** A part of the stack. `postgres` is every process of the server; `postmaster` is its first process. */
 export type Victim = PartName | 'postmaster';
 
 export const partOf = (victim: Victim): PartName => (victim === 'postmaster' ? 'postgres' : victim);
 
-/** Processes that PostgreSQL has started, which are in no group of its own; none for other parts. */
+/** Processes that PostgreSQL has started, which leave its process group; none for other parts. */
 export function childrenOf(stack: Stack, victim: Victim): number[] {
   const { postgres } = stack.state.pids;
   if (victim !== 'postgres' || !postgres) return [];
@@ -16,9 +16,9 @@ export function childrenOf(stack: Stack, victim: Victim): number[] {
   return children.split(' ').filter(Boolean).map(Number);
 }
 
-/** SIGKILL. */
+/** Sends SIGKILL. */
 export async function crash(stack: Stack, victim: Victim): Promise<void> {
-  // Looked up first: without its parent a process can't be told from any other.
+  // Looked up first: when their parent is dead, its children cannot be identified.
   const children = childrenOf(stack, victim);
   const killed = stack.kill(partOf(victim));
   for (const child of children) sendSignal(child, 'SIGKILL');

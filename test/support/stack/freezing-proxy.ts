@@ -1,7 +1,7 @@
 import type { AddressInfo } from 'node:net';
 import { connect, createServer, type Socket } from 'node:net';
 
-/** Stands between agent and gateway and can play a network that swallows everything without a word. */
+/** Relays between agent and gateway, and can simulate a network that drops everything. */
 export async function startFreezingProxy(targetPort: number) {
   const open = new Set<Socket>();
   const server = createServer((client) => {
@@ -20,7 +20,7 @@ export async function startFreezingProxy(targetPort: number) {
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
-    /** The connections of now stay open and carry nothing any more; new ones work. */
+    /** The current connections stay open and carry nothing; new ones work. */
     freeze() {
       for (const socket of open) socket.unpipe().pause();
     },

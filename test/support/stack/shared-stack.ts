@@ -3,14 +3,14 @@ import { startStack } from './stack.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
-    /** The stack that end-to-end tests share; those that kill parts of one start their own. */
+    /** The stack that end-to-end tests share. Tests that kill a part start their own. */
     stack: { url: string; devDir: string };
   }
 }
 
-/** Vitest's global set-up: one stack for all files that only use it. */
+/** Vitest's global set-up: one stack for all files that kill no part of it. */
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
-  // All test files share one address, and many of them try what is refused.
+  // All test files share one address, and many of them send requests that are refused.
   const stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' } });
   project.provide('stack', { url: stack.url, devDir: stack.devDir });
   return () => stack.stop();

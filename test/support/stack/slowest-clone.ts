@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 
-const LOOK_EVERY_MS = 5;
+const POLL_MS = 5;
 
 /**
- * Longest that a `CREATE DATABASE` was seen at work while `action` ran, in milliseconds: too short by one look
- * at most.
+ * The longest time that a `CREATE DATABASE` was seen running during `action`, in milliseconds. It is too short by at most
+ * one poll.
  * @param postgres a session that may see all others
  */
 export async function slowestClone(postgres: pg.Client, action: () => Promise<unknown>): Promise<number> {
@@ -20,7 +20,7 @@ export async function slowestClone(postgres: pg.Client, action: () => Promise<un
        from pg_stat_activity where query like 'CREATE DATABASE%' and state = 'active'`,
     );
     slowest = Math.max(slowest, ...rows.map(({ ms }) => ms));
-    await sleep(LOOK_EVERY_MS);
+    await sleep(POLL_MS);
   }
   await acting;
   return slowest;

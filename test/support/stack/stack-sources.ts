@@ -7,7 +7,7 @@ import { socketsOf } from '../host/host-session.ts';
 import type { Sources } from '../snapshot.ts';
 import type { Stack } from './stack.ts';
 
-/** Where a running stack keeps what a picture is taken of. */
+/** The files and sockets of a running stack from which a picture is taken. */
 export function sourcesOf({ state, devDir }: Stack): Sources {
   const [d1File] = globSync(join(devFolder(devDir).gatewayState, 'd1/**/*.sqlite'));
   if (!d1File) throw new Error('the gateway has no D1');

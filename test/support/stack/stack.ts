@@ -20,11 +20,11 @@ import { freePort } from '../free-port.ts';
 import { PREPARED } from '../prepared.ts';
 
 export interface StackOptions {
-  /** A folder that outlives the stack; left out, a temporary one that goes with it. */
+  /** A folder that outlives the stack; left out, a temporary one that is removed with it. */
   devDir?: string;
-  /** Settings by name. `GATEWAY_URL` makes the agent dial something else than the gateway. */
+  /** Settings by name. `GATEWAY_URL` makes the agent dial another address than the gateway's. */
   env?: Record<string, string>;
-  /** Whether a part that ends is started again by itself. Default true. */
+  /** Whether a part that ends is restarted automatically. Default true. */
   restarts?: boolean;
 }
 
@@ -36,7 +36,7 @@ export interface TokenOptions {
   scope?: (typeof SCOPES)[number];
   /** Seconds; negative for a token that has expired. */
   expiresIn?: number;
-  /** Seconds that the clock it is dated by is ahead of this one, or negative. */
+  /** Seconds by which the issuer's clock is ahead of this one; negative for behind. */
   ahead?: number;
 }
 
@@ -49,20 +49,20 @@ export interface RequestOptions {
 }
 
 export interface Stack {
-  /** As in `stack.json`, kept up to date. */
+  /** The content of `stack.json`, always current. */
   readonly state: StackState;
   url: string;
   devDir: string;
-  /** SIGKILL; of the gateway, workerd and its runner at once. */
+  /** Sends SIGKILL; for the gateway, to workerd and its runner. */
   kill(part: PartName): Promise<void>;
-  /** For parts that were killed. */
+  /** Starts a part that was killed. */
   start(part: PartName): Promise<void>;
-  /** Puts an empty cluster in the place of PostgreSQL's data, while that is down. @returns takes it away again */
+  /** Replaces PostgreSQL's data by an empty cluster while the server is down. @returns restores the data */
   swapCluster(): Promise<() => void>;
-  /** Resolves once the gateway answers and a host is linked. */
+  /** Resolves once the gateway responds and a host is linked. */
   untilReady(milliseconds?: number): Promise<void>;
   token(options?: TokenOptions): Promise<string>;
-  /** @throws Error when the answer is not as the API describes it */
+  /** @throws Error when the response differs from the API's description */
   fetch(path: string, options?: RequestOptions): Promise<Response>;
   /** Runs a command of the agent's control tool on the database host, as the agent's user. */
   agentTool(...words: string[]): Promise<{ stdout: string; stderr: string }>;
@@ -70,10 +70,10 @@ export interface Stack {
   stop(): Promise<void>;
 }
 
-/** For tests that look whether D1 changed: a measurement can change it. */
+/** For tests that check whether D1 changed: a measurement can change it. */
 export const UNMEASURED = { MEASURE_INTERVAL_SECONDS: '3600' };
 
-/** For tests that ask more often than a client may. */
+/** For tests that send more requests than the limits allow. */
 export const UNLIMITED = Object.fromEntries(
   ['READS', 'WRITES', 'PUBLIC'].map((name) => [`LIMIT_${name}_PER_MINUTE`, '100000']),
 );
@@ -81,7 +81,7 @@ export const UNLIMITED = Object.fromEntries(
 const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
 const STACKS = new Set<LocalStack>();
 
-// A test run that is cut off leaves nothing behind.
+// An interrupted test run leaves no process.
 process.once('exit', () => {
   for (const { state } of STACKS) for (const pid of Object.values(state.pids)) if (pid) end(-pid);
 });
@@ -181,7 +181,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
   };
 }
 
-/** Readable by others, unlike what mkdtemp makes: started by root, the servers run as another user. */
+/** Other users can read it, unlike a folder of mkdtemp: started by root, the servers run as another user. */
 export function temporaryFolder(): string {
   const dir = mkdtempSync(join(tmpdir(), 'branchgate-stack-'));
   chmodSync(dir, 0o755);

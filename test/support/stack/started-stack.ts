@@ -40,7 +40,7 @@ export function runStart(
   return { process: child, output: () => texts.stdout, ended };
 }
 
-/** Waits for the line that says so. @throws Error with what it said when it ended instead */
+/** Waits for the line that reports it. @throws Error with its output when it ends instead */
 export async function untilReady(started: StartedStack): Promise<void> {
   const ending = started.ended.then(({ stdout, stderr }) => {
     throw new Error(`it ended: ${stdout}${stderr}`);
@@ -51,7 +51,7 @@ export async function untilReady(started: StartedStack): Promise<void> {
   await Promise.race([ready, ending]);
 }
 
-/** Ends it as Ctrl-C does. */
+/** Interrupts it as Ctrl-C does. */
 export function interrupt(started: StartedStack): Promise<Ending> {
   started.process.kill('SIGINT');
   return started.ended;

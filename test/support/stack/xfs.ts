@@ -5,7 +5,7 @@ import { join } from 'node:path';
 
 export interface XfsMount {
   folder: string;
-  /** Bytes in use on the disk, everything that was written included. */
+  /** Bytes in use on the disk after a sync. */
   usedBytes: () => number;
   /** Unmounts it and removes its file; the second time it does nothing. */
   remove: () => void;
@@ -14,7 +14,7 @@ export interface XfsMount {
 const run = (command: string, ...args: string[]) =>
   execFileSync(command, args, { stdio: 'pipe', encoding: 'utf8' });
 
-/** Why no file system with copy-on-write can be made here; null when it can. */
+/** The reason why this machine cannot make a file system with copy-on-write; null when it can. */
 export function xfsHindrance(): string | null {
   if (process.platform !== 'linux') return 'XFS needs Linux';
   if (process.getuid?.() !== 0) return 'only root can mount a file system';
@@ -24,7 +24,7 @@ export function xfsHindrance(): string | null {
 /**
  * Mounts an XFS with reflink that lies in a sparse file, and removes it at the latest when this process ends.
  * @param bytes size of the file system; the file takes only what is written
- * @throws Error when mkfs.xfs or mount can't do it
+ * @throws Error when mkfs.xfs or mount fails
  */
 export function mountXfs(bytes: number): XfsMount {
   installMkfs();
@@ -36,7 +36,7 @@ export function mountXfs(bytes: number): XfsMount {
   let mounted = false;
   const remove = () => {
     process.off('exit', remove);
-    // Lazily, because a process that was left behind would keep it: the mount goes now, the disk with its last file.
+    // Lazily, because a leftover process would block it: the mount is removed now, the disk with its last open file.
     if (mounted) run('umount', '--lazy', folder);
     mounted = false;
     rmSync(home, { recursive: true, force: true });
@@ -65,25 +65,25 @@ export function mountXfs(bytes: number): XfsMount {
 }
 
 /**
- * Past the cache of the file system that the image lies in, where that can be: otherwise what was written
- * seconds ago is still on its way to the disk when something is measured.
+ * Mounts it without the cache of the file system that contains the image, where possible. With the cache, earlier writes
+ * would reach the disk during a measurement.
  */
 function mountDirectly(image: string, folder: string): void {
   const device = run('losetup', '--find', '--show', image).trim();
   try {
     run('losetup', '--direct-io=on', device);
   } catch {
-    // Not every file system under the image can do without its cache.
+    // Not every file system below the image supports direct I/O.
   }
   try {
     run('mount', device, folder);
   } finally {
-    // While it is mounted this only asks that the device go with the mount.
+    // While it is mounted, this removes the device together with the mount.
     run('losetup', '--detach', device);
   }
 }
 
-/** Debian and Ubuntu keep it in a package of its own. */
+/** Debian and Ubuntu have it in a separate package. */
 function installMkfs(): void {
   try {
     run('mkfs.xfs', '-V');

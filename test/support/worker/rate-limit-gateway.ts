@@ -29,21 +29,21 @@ export async function startRateLimitGateway(options: {
 
   return {
     /** That many concurrent requests, in one isolate. */
-    takes: async (charge: Bucket, times = 1) =>
-      (await post({ charge, times, reset: false })) as LimitDecision[],
+    takes: async (bucket: Bucket, times = 1) =>
+      (await post({ bucket, times, reset: false })) as LimitDecision[],
     /** The same while the object is reset under the calls. */
-    takesInReset: async (charge: Bucket, times: number) =>
-      (await post({ charge, times, reset: true })) as LimitDecision[],
-    givesBack: async (charge: Bucket) => {
-      await post({ charge, times: 0, reset: false, givesBack: true });
+    takesInReset: async (bucket: Bucket, times: number) =>
+      (await post({ bucket, times, reset: true })) as LimitDecision[],
+    refunds: async (bucket: Bucket) => {
+      await post({ bucket, times: 0, reset: false, refunds: true });
     },
     /** Advances the clock, and runs the alarm of the bucket's object if it is due. */
-    advance: async (charge: Bucket, milliseconds: number) => {
-      await post({ charge, times: 0, reset: false, advance: milliseconds });
+    advance: async (bucket: Bucket, milliseconds: number) => {
+      await post({ bucket, times: 0, reset: false, advance: milliseconds });
     },
-    inspect: async (charge: Bucket) => (await post({ charge, times: 0, reset: false })) as Inspection,
+    inspect: async (bucket: Bucket) => (await post({ bucket, times: 0, reset: false })) as Inspection,
     /** Takes the object out of memory, as the runtime does with an idle one. */
-    evict: ({ bucket }: Bucket) => worker.unsafeEvictDurableObject(WORKER, CLASS, { name: bucket }),
+    evict: (bucket: Bucket) => worker.unsafeEvictDurableObject(WORKER, CLASS, { name: bucket.bucket }),
     /** Kills workerd without a chance to write. */
     crash: async () => {
       process.kill(workerd, 'SIGKILL');

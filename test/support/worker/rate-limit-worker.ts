@@ -73,35 +73,35 @@ interface TestedEnv extends Env {
 }
 
 export interface TestRequest {
-  charge: Bucket;
+  bucket: Bucket;
   /** Concurrent requests to count; 0 asks for an inspection instead. */
   times: number;
   /** The object is reset as the requests arrive. */
   reset: boolean;
-  /** Takes back one count instead. */
-  givesBack?: true;
+  /** Refunds one count instead. */
+  refunds?: true;
   /** Milliseconds to advance the clock by; an alarm that is due then runs. */
   advance?: number;
 }
 
 export default {
   async fetch(request, env) {
-    const { charge, times, reset, givesBack, advance } = await request.json<TestRequest>();
-    const object = env.RATE_LIMITER.get(env.RATE_LIMITER.idFromName(charge.bucket));
+    const { bucket, times, reset, refunds, advance } = await request.json<TestRequest>();
+    const object = env.RATE_LIMITER.get(env.RATE_LIMITER.idFromName(bucket.bucket));
     if (advance !== undefined) {
       ahead += advance;
       const { alarm } = await object.inspect();
       if (alarm !== null && alarm <= Date.now()) await object.ring();
       return Response.json(null);
     }
-    if (givesBack) {
-      await refund(env, charge);
+    if (refunds) {
+      await refund(env, bucket);
       return Response.json(null);
     }
     if (times === 0) return Response.json(await object.inspect());
     const resetting = reset ? object.reset().catch(() => {}) : undefined;
-    const verdicts = await Promise.all(Array.from({ length: times }, () => consume(env, charge)));
+    const decisions = await Promise.all(Array.from({ length: times }, () => consume(env, bucket)));
     await resetting;
-    return Response.json(verdicts);
+    return Response.json(decisions);
   },
 } satisfies ExportedHandler<TestedEnv>;
