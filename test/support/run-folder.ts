@@ -12,9 +12,12 @@ export function setup(project: TestProject): (() => void) | undefined {
   if (process.env[VARIABLE]) return;
   process.env[VARIABLE] = makeFolder();
   const remove = () => {
-    rmSync(runFolder(), { recursive: true, force: true });
+    const folder = process.env[VARIABLE];
     delete process.env[VARIABLE];
+    if (folder) rmSync(folder, { recursive: true, force: true });
   };
+  // Vitest skips the teardown when it only lists tests or is interrupted.
+  process.once('exit', remove);
   // In watch mode the sources have changed since.
   project.onTestsRerun(() => {
     remove();
