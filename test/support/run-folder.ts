@@ -1,4 +1,4 @@
-import { chmodSync, existsSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
@@ -36,6 +36,8 @@ export async function oncePerRun(name: string, make: (path: string) => Promise<v
   const path = join(runFolder(), name);
   if (existsSync(path)) return path;
   const unfinished = `${path}.${process.pid}`;
+  // A cleaner of temporary files may have removed the folder.
+  mkdirSync(runFolder(), { recursive: true });
   await make(unfinished);
   if (existsSync(path)) rmSync(unfinished, { recursive: true });
   else renameSync(unfinished, path);
