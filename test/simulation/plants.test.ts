@@ -14,10 +14,10 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(folder, { recursive: true }));
 
-test.each(PLANT_NAMES)('%s has its place in the agent', (name) => {
+test.each(PLANT_NAMES)('%s is found in the agent', (name) => {
   expect(plant(name, bundle)).not.toBe(bundle);
 });
 
-test('a fault that has no place in the agent is reported', () => {
-  expect(() => plant('clone-again', 'another program')).toThrow('0 places for clone-again');
+test('a fault that the agent does not contain is reported', () => {
+  expect(() => plant('clone-again', 'another program')).toThrow('0 occurrences of clone-again');
 });

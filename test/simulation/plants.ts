@@ -14,15 +14,15 @@ const PLANTS = {
     find: 'if (!found.some(({ interrupted }) => interrupted)) return "built";',
     put: '',
   },
-  /** A repeated call to publish fails because the name is taken. */
+  /** A repeated call to finalize fails because the name is taken. */
   'publish-once': {
-    find: 'if (published?.mark?.branch_id === branch_id) return {};',
+    find: 'if (finalized?.mark?.branch_id === branch_id) return {};',
     put: '',
   },
   /** A changed row is reported and rolled back. */
   'lost-write': {
-    find: 'if (!row) throw await whyNothing();',
-    put: `if (!row) throw await whyNothing();
+    find: 'if (!row) throw await reasonForNoChange();',
+    put: `if (!row) throw await reasonForNoChange();
     await session.query('ROLLBACK');
     await session.query('BEGIN');`,
   },
@@ -40,6 +40,6 @@ export const PLANT_NAMES = Object.keys(PLANTS) as PlantName[];
 export function plant(name: PlantName, bundle: string): string {
   const { find, put } = PLANTS[name];
   const parts = bundle.split(find);
-  if (parts.length !== 2) throw new Error(`the agent has ${parts.length - 1} places for ${name}`);
+  if (parts.length !== 2) throw new Error(`the agent has ${parts.length - 1} occurrences of ${name}`);
   return parts.join(put);
 }
