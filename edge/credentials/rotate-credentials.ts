@@ -1,5 +1,4 @@
 import { and, eq, sql } from 'drizzle-orm';
-import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
@@ -11,9 +10,6 @@ import type { Rotation } from '../projects/coordinator-rpc.ts';
 import { makePassword, sealPassword } from './password.ts';
 import type { SecretKey } from './seal.ts';
 
-/** The logins that get new passwords. The read-only login is not rotated. */
-const ROTATED: readonly BranchRole[] = ['owner', 'read_write'];
-
 /**
  * Stores new passwords under a new access revision, in one batch. Applying the access puts them into effect and ends
  * the sessions of the old ones.
@@ -21,7 +17,7 @@ const ROTATED: readonly BranchRole[] = ['owner', 'read_write'];
 export async function storeRotation(
   db: Database,
   keys: readonly SecretKey[],
-  { projectId, branchId, actor, keyUse }: Rotation,
+  { projectId, branchId, roles, actor, keyUse }: Rotation,
   now: Date,
 ): Promise<Result<null, Failure>> {
   const active = sql`exists (select 1 from ${projectBranches} where ${and(
@@ -30,10 +26,10 @@ export async function storeRotation(
     eq(projectBranches.tenantId, actor.tenantId),
     eq(projectBranches.status, 'active'),
   )})`;
-  const about = { projectId, branchId, metadata: { roles: ROTATED } };
+  const about = { projectId, branchId, metadata: { roles } };
   const event = auditEvent('branch.credentials.rotated', actor, about, now);
   const fresh = await Promise.all(
-    ROTATED.map(async (role) => ({ role, ...(await sealPassword(keys, branchId, role, makePassword())) })),
+    roles.map(async (role) => ({ role, ...(await sealPassword(keys, branchId, role, makePassword())) })),
   );
   const changes = fresh.map(({ role, keyId, sealed }) =>
     db

@@ -1,4 +1,5 @@
 import type { Lifespan } from '../../shared/branch/lifespan.ts';
+import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { StorageState } from '../../shared/project/storage-quota.ts';
@@ -56,6 +57,8 @@ export interface BranchDeletion extends ProjectDeletion {
 export interface Rotation {
   projectId: string;
   branchId: string;
+  /** The logins that get new passwords. */
+  roles: readonly BranchRole[];
   hostId: string;
   actor: Actor;
   keyUse: KeyUse | null;

@@ -1,5 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
+import { BRANCH_ROLES, type BranchRole } from '../../shared/branch/login.ts';
 import {
   IdempotencyHeader,
   KEY_FAILURES,
@@ -7,7 +8,7 @@ import {
   recordedResponse,
   recordedUses,
 } from '../api/idempotency-key.ts';
-import { operation, operations, response } from '../api/operation.ts';
+import { operation, operations, optionalJsonBody, response } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
@@ -36,6 +37,24 @@ const CredentialsQuery = z.strictObject({
       'Return the read-only login for both URLs. Default: the read-write login for the pooled URL, the owner for the direct URL.',
   }),
 });
+
+const RotationRequest = z
+  .strictObject({
+    roles: z
+      .array(z.enum(BRANCH_ROLES))
+      .min(1)
+      .refine((roles) => new Set(roles).size === roles.length, 'must not name a role twice')
+      .optional()
+      .meta({
+        description: 'The logins that get new passwords, each at most once. Default: all three.',
+        uniqueItems: true,
+      }),
+  })
+  .meta({ id: 'RotationRequest', example: { roles: ['read_only'] } });
+
+/** The URLs of the logins that were rotated: those of the read-only login if no other was. */
+const viewOf = (roles: readonly BranchRole[]): CredentialsView =>
+  roles.every((role) => role === 'read_only') ? 'read_only' : 'default';
 
 /**
  * The only place where a branch's passwords leave the gateway.
@@ -99,9 +118,13 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials/rotate',
     summary: 'Replace the passwords of a branch',
     description:
-      'Sets new passwords for the owner and the read-write login. The old passwords stop working immediately and their database sessions end. The password of the read-only login does not change. Limited to five rotations per hour and branch.',
+      'Sets new passwords for all three logins, or for those that `roles` names. The old passwords stop working immediately and their database sessions end. The URLs are those of the read-only login if only that login was rotated. A repeated request with the same `Idempotency-Key` shows the current passwords, which the audit log records as a view. Limited to five rotations per hour and branch.',
     tags,
-    request: { params: BranchRefParams, headers: IdempotencyHeader },
+    request: {
+      params: BranchRefParams,
+      headers: IdempotencyHeader,
+      body: optionalJsonBody(RotationRequest),
+    },
     responses: {
       200: response('The connection URLs with the new passwords.', Credentials, 'Idempotency-Replayed'),
     },
@@ -110,7 +133,10 @@ router.openapi(
   async (c) => {
     const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
     const key = c.req.valid('header')['idempotency-key'];
-    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, null);
+    const { roles: named = BRANCH_ROLES } = c.req.valid('json');
+    const roles = BRANCH_ROLES.filter((role) => named.includes(role));
+    const view = viewOf(roles);
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { roles });
     const [project, branchRows, uses] = await inProject(c, projectId, (db) => [
       referencedBranch(db, projectId, reference),
       recordedUses(db, keyUse, new Date()),
@@ -122,13 +148,15 @@ router.openapi(
     // If storing succeeds and applying fails, a repeated request with the same key gets the passwords once they work.
     if (unwrap(recordedResponse(uses, keyUse))) {
       unwrap(await coordinator.applyAccess(projectId, hostId));
+      const audited = auditedView(databaseOf(c), branch, view, actorOf(c), new Date());
+      const credentials = await credentialsOf(c, hostId, branch, view, [audited]);
       c.header('Idempotency-Replayed', 'true');
-    } else {
-      await enforceRequestLimit(c, bucketOf.rotation(branch.id));
-      const rotation = { projectId, branchId: branch.id, hostId, actor: actorOf(c), keyUse };
-      unwrap(await coordinator.rotateCredentials(rotation));
+      return c.json(credentials, 200);
     }
-    return c.json(await credentialsOf(c, hostId, branch, 'default', []), 200);
+    await enforceRequestLimit(c, bucketOf.rotation(branch.id));
+    const rotation = { projectId, branchId: branch.id, roles, hostId, actor: actorOf(c), keyUse };
+    unwrap(await coordinator.rotateCredentials(rotation));
+    return c.json(await credentialsOf(c, hostId, branch, view, []), 200);
   },
 );
 

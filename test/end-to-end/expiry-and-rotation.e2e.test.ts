@@ -143,12 +143,12 @@ test('removing a network rule ends its sessions on both ports, and no sessions o
 });
 
 describe('rotation', () => {
-  const rotate = (branch: string, key?: string) =>
-    api.post<Credentials>(`${branchPath(branch)}/credentials/rotate`, undefined, {
+  const rotate = (branch: string, key?: string, body?: unknown) =>
+    api.post<Credentials>(`${branchPath(branch)}/credentials/rotate`, body, {
       ...(key !== undefined && { 'Idempotency-Key': key }),
     });
 
-  test('refuses old passwords immediately, ends their sessions, and leaves the read-only login unchanged', async () => {
+  test('refuses the old passwords of all three logins immediately and ends their sessions', async () => {
     await api.branch(project.id, 'rotated');
     const sessions = await openSessions('rotated');
     const old = await api.credentials(project.id, 'rotated');
@@ -157,12 +157,28 @@ describe('rotation', () => {
     expect(rotated.status).toBe(200);
     expect(rotated.headers.get('cache-control')).toBe('no-store');
     expect(Object.keys(rotated.body)).toEqual(Object.keys(old));
-    // The direct read-only session stays; the pooler disconnects all clients of the database.
-    expect(await countOpen(sessions)).toBe(1);
+    expect(await countOpen(sessions)).toBe(0);
     expect(await loginsOnBothPorts(old)).toEqual([false, false]);
     expect(await loginsOnBothPorts(rotated.body)).toEqual([true, true]);
-    expect(await loginsOnBothPorts(reading)).toEqual([true, true]);
+    expect(await loginsOnBothPorts(reading)).toEqual([false, false]);
     expect(await api.credentials(project.id, 'rotated')).toEqual(rotated.body);
+    const readingNow = await api.credentials(project.id, 'rotated', '?role=read_only');
+    expect(await loginsOnBothPorts(readingNow)).toEqual([true, true]);
+  });
+
+  test('can be narrowed to the read-only login', async () => {
+    await api.branch(project.id, 'reading-rotated');
+    const sessions = await openSessions('reading-rotated');
+    const usual = await api.credentials(project.id, 'reading-rotated');
+    const reading = await api.credentials(project.id, 'reading-rotated', '?role=read_only');
+    const rotated = await rotate('reading-rotated', undefined, { roles: ['read_only'] });
+    expect(rotated.status).toBe(200);
+    // The direct session of the owner stays; the pooler disconnects all clients of the database.
+    expect(await countOpen(sessions)).toBe(1);
+    expect(await loginsOnBothPorts(reading)).toEqual([false, false]);
+    expect(await loginsOnBothPorts(usual)).toEqual([true, true]);
+    expect(await loginsOnBothPorts(rotated.body)).toEqual([true, true]);
+    expect(rotated.body).toEqual(await api.credentials(project.id, 'reading-rotated', '?role=read_only'));
   });
 
   test('happens once under one key, and five times an hour per branch', async () => {
@@ -180,7 +196,7 @@ describe('rotation', () => {
     );
     const ofBranch = body.audit_events.filter(({ branch_id }) => branch_id === branch.id);
     expect(ofBranch).toHaveLength(5);
-    expect(ofBranch[0]?.metadata).toEqual({ roles: ['owner', 'read_write'] });
+    expect(ofBranch[0]?.metadata).toEqual({ roles: ['owner', 'read_write', 'read_only'] });
   });
 
   test('works for main, refuses an unknown branch, and changes nothing while the host is disconnected', async () => {

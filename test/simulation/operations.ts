@@ -183,6 +183,8 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
       permitted: ['RATE_LIMITED'],
     });
     branch.rotations.most += 1;
+    // A repetition under the key shows the passwords again.
+    for (const { tries } of outcomes) branch.views.most += tries;
     const [first] = responses;
     run.expectEnd('rotate', sessions, first ? 'now' : 'never');
     if (!first) return;
