@@ -42,7 +42,7 @@ export const FAILURES = {
   },
   PROJECT_EXISTS: {
     status: 409,
-    message: 'A project with this app key and environment already exists. Choose another app key.',
+    message: 'Your tenant already has a project with this app key and environment. Choose another app key.',
   },
   PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active. Check its status.' },
   RULE_EXISTS: { status: 409, message: 'The network rule already exists.' },

@@ -94,6 +94,8 @@ export const projects = sqliteTable(
     id: text('id').primaryKey(),
     name: text('name').notNull(),
     appKey: text('app_key').notNull(),
+    /** The app key that the request named, if it was in use by another tenant; otherwise null. */
+    requestedAppKey: text('requested_app_key'),
     env: text('env').notNull(),
     status: text('status', { enum: PROJECT_STATUSES }).notNull(),
     /** Upper bounds of the branch count and of the quota that users may choose; the platform operator can raise them. */

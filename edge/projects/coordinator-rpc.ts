@@ -20,7 +20,8 @@ export interface ProjectRequest {
   projectId: string;
   mainBranchId: string;
   name: string;
-  appKey: string;
+  /** Null if the request named none; the app key is then derived from the name. */
+  requestedAppKey: string | null;
   env: string;
   storageQuotaGib: number;
   hostId: string;

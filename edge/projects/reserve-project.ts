@@ -1,14 +1,15 @@
-import { sql } from 'drizzle-orm';
+import { and, eq, ne, notInArray, or, type SQL, sql } from 'drizzle-orm';
 import { MAIN_BRANCH } from '../../shared/branch/branch-name.ts';
 import { mainDatabaseName } from '../../shared/branch/database-name.ts';
 import type { Failure } from '../../shared/failures.ts';
+import { deriveAppKey, suffixedAppKey } from '../../shared/project/project-name.ts';
 import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import { SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
 import type { Result } from '../../shared/result.ts';
 import { insertKey } from '../api/idempotency-key.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
-import { changesOf, type Database, insertIf } from '../database/database.ts';
+import { type Database, insertIf } from '../database/database.ts';
 import { branchCredentials, jobs, projectBranches, projects, users } from '../database/schema.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
@@ -19,40 +20,123 @@ import type { ProjectRow } from './project-resource.ts';
 /** The template that `main` is created from. It is recorded as the source, although it is no tenant's database. */
 const EMPTY_TEMPLATE = 'template0';
 
-/** Reserves the project's names and opens the job that creates its `main` database, in one batch. */
+const SUFFIX_LENGTH = 4;
+const SUFFIX_ALPHABET = 'abcdefghijklmnopqrstuvwxyz0123456789';
+/** Bounds the suffixes that are tried; of 1.7 million, one is rarely in use. */
+const MAX_TRIES = 5;
+
+const randomSuffix = () =>
+  [...crypto.getRandomValues(new Uint8Array(SUFFIX_LENGTH))]
+    .map((byte) => SUFFIX_ALPHABET[byte % SUFFIX_ALPHABET.length])
+    .join('');
+
+/** The app key of each try: the requested one, then with random suffixes. */
+function appKeyFor({ requestedAppKey, name, env }: ProjectRequest, attempt: number): string {
+  if (requestedAppKey === null) return deriveAppKey(name, randomSuffix());
+  return attempt === 0 ? requestedAppKey : suffixedAppKey(requestedAppKey, env, randomSuffix());
+}
+
+/**
+ * Reserves the project's names and opens the job that creates its `main` database, in one batch. An app key that is in
+ * use outside the tenant gets a random suffix, because a refusal would reveal another tenant's project.
+ */
 export async function reserveProject(
   db: Database,
   settings: Settings,
   request: ProjectRequest,
   now: Date,
 ): Promise<Result<JobRow, Failure>> {
-  const main = mainBranchRow(request, now);
-  const job = newJob({ ...request, id: request.jobId, kind: 'project.create', branchId: main.id }, now);
-  const credentials = await newCredentials(settings.CREDENTIAL_KEYS, main.id, now);
-  // A user who has moved to another tenant since authentication must not create a project in the former one.
-  const { userId, tenantId } = request.actor;
-  const allowed = sql`exists (select 1 from ${users} where id = ${userId} and tenant_id = ${tenantId})`;
-  const statements = [
-    ...insertKey(db, request.keyUse, job.id, allowed, now),
-    insertIf(db, projects, projectRow(request, now), allowed),
-    insertIf(db, projectBranches, main, allowed),
-    ...credentials.map((row) => insertIf(db, branchCredentials, row, allowed)),
-    insertIf(db, jobs, job, allowed),
-  ];
-  const conflicts = {
-    idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT',
-    projects: 'PROJECT_EXISTS',
-    project_branches: 'PROJECT_EXISTS',
-  } as const;
-  return reserve(db, job, statements, conflicts, (result) =>
-    changesOf(result) === 1 ? null : { code: 'UNAUTHENTICATED' },
-  );
+  for (let attempt = 0; attempt < MAX_TRIES; attempt++) {
+    const reserved = await reserveAs(db, settings, request, appKeyFor(request, attempt), now);
+    if (reserved) return reserved;
+  }
+  throw new Error(`no free app key was found for project ${request.projectId}`);
 }
 
-const projectRow = (request: ProjectRequest, now: Date): ProjectRow => ({
+/** What the reservation depends on, as conditions of its batch. They do not see the project itself. */
+function conditionsOf(
+  { actor: { userId, tenantId }, requestedAppKey, env, projectId }: ProjectRequest,
+  main: BranchRow,
+  appKey: string,
+) {
+  const otherProject = (condition: SQL | undefined) =>
+    sql`exists (select 1 from ${projects} where ${and(
+      ne(projects.id, projectId),
+      ne(projects.status, 'failed'),
+      eq(projects.env, env),
+      condition,
+    )})`;
+  const ofTenant = and(
+    eq(projects.tenantId, tenantId),
+    or(eq(projects.appKey, requestedAppKey ?? ''), eq(projects.requestedAppKey, requestedAppKey ?? '')),
+  );
+  const database = and(
+    ne(projectBranches.projectId, projectId),
+    eq(projectBranches.databaseName, main.databaseName),
+    notInArray(projectBranches.status, ['deleted', 'failed']),
+  );
+  return {
+    // A user who has moved to another tenant since authentication must not create a project in the former one.
+    isUser: sql`exists (select 1 from ${users} where id = ${userId} and tenant_id = ${tenantId})`,
+    isOwn: otherProject(ofTenant),
+    // As in the unique indexes, which cover all tenants.
+    isInUse: sql`(${otherProject(eq(projects.appKey, appKey))}
+      or exists (select 1 from ${projectBranches} where ${database}))`,
+  };
+}
+
+/** Result of the reservation's last statement. */
+interface Found {
+  reserved: number;
+  isUser: number;
+  isOwn: number;
+}
+
+/** @returns null if the app key is in use outside the tenant */
+async function reserveAs(
+  db: Database,
+  settings: Settings,
+  request: ProjectRequest,
+  appKey: string,
+  now: Date,
+): Promise<Result<JobRow, Failure> | null> {
+  const main = mainBranchRow(request, appKey, now);
+  const job = newJob({ ...request, id: request.jobId, kind: 'project.create', branchId: main.id }, now);
+  const credentials = await newCredentials(settings.CREDENTIAL_KEYS, main.id, now);
+  const { isUser, isOwn, isInUse } = conditionsOf(request, main, appKey);
+  const allowed = sql`${isUser} and not ${isOwn} and not ${isInUse}`;
+  const reserved = sql`exists (select 1 from ${projects} where id = ${request.projectId})`;
+  const statements = [
+    ...insertKey(db, request.keyUse, job.id, allowed, now),
+    insertIf(db, projects, projectRow(request, appKey, now), allowed),
+    insertIf(db, projectBranches, main, reserved),
+    ...credentials.map((row) => insertIf(db, branchCredentials, row, reserved)),
+    insertIf(db, jobs, job, reserved),
+    db
+      .select({
+        reserved: sql<number>`${reserved}`,
+        isUser: sql<number>`${isUser}`,
+        isOwn: sql<number>`${isOwn}`,
+      })
+      .from(users)
+      .where(eq(users.id, request.actor.userId)),
+  ];
+  let isInUseElsewhere = false;
+  const result = await reserve(db, job, statements, { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' }, (last) => {
+    const [found] = last as Found[];
+    if (!found?.isUser) return { code: 'UNAUTHENTICATED' };
+    if (found.reserved) return null;
+    isInUseElsewhere = !found.isOwn;
+    return { code: 'PROJECT_EXISTS' };
+  });
+  return isInUseElsewhere ? null : result;
+}
+
+const projectRow = (request: ProjectRequest, appKey: string, now: Date): ProjectRow => ({
   id: request.projectId,
   name: request.name,
-  appKey: request.appKey,
+  appKey,
+  requestedAppKey: request.requestedAppKey === appKey ? null : request.requestedAppKey,
   env: request.env,
   status: 'creating',
   branchLimit: DEFAULT_BRANCH_LIMIT,
@@ -70,12 +154,12 @@ const projectRow = (request: ProjectRequest, now: Date): ProjectRow => ({
   updatedAt: now,
 });
 
-const mainBranchRow = (request: ProjectRequest, now: Date): BranchRow => ({
+const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): BranchRow => ({
   id: request.mainBranchId,
   projectId: request.projectId,
   parentBranchId: null,
   branchName: MAIN_BRANCH,
-  databaseName: mainDatabaseName(request.appKey, request.env),
+  databaseName: mainDatabaseName(appKey, request.env),
   sourceDatabase: EMPTY_TEMPLATE,
   status: 'creating',
   lifespan: 'forever',

@@ -3,8 +3,8 @@ import { z } from 'zod';
 import {
   AppKey,
   DEFAULT_ENVIRONMENT,
-  deriveAppKey,
   Environment,
+  hasRoomForBranches,
   ProjectName,
 } from '../../shared/project/project-name.ts';
 import {
@@ -39,20 +39,16 @@ const NewProject = z
     env: Environment.default(DEFAULT_ENVIRONMENT),
     storage_quota_gib: StorageQuotaGib.default(DEFAULT_STORAGE_QUOTA_GIB),
   })
+  .refine(({ app_key, env }) => app_key === undefined || hasRoomForBranches(app_key, env), {
+    path: ['app_key'],
+    message: 'too long: app_key and env leave no room for a branch name',
+  })
   .meta({ example: { name: 'Web shop', app_key: 'web_shop', env: 'prod', storage_quota_gib: 0.5 } });
 
 const ProjectChange = z
   .strictObject({ name: ProjectName.optional(), storage_quota_gib: StorageQuotaGib.optional() })
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { storage_quota_gib: 1 } });
-
-const KEY_SUFFIX_LENGTH = 4;
-const KEY_ALPHABET = 'abcdefghijklmnopqrstuvwxyz0123456789';
-
-const randomSuffix = () =>
-  [...crypto.getRandomValues(new Uint8Array(KEY_SUFFIX_LENGTH))]
-    .map((byte) => KEY_ALPHABET[byte % KEY_ALPHABET.length])
-    .join('');
 
 /** The linked host with the fewest projects. @throws ApiError HOST_UNAVAILABLE */
 async function chooseHost(env: Env, db: Database): Promise<string> {
@@ -91,7 +87,8 @@ router.openapi(
     method: 'post',
     path: '/api/v1/projects',
     summary: 'Create a project and its main database',
-    description: 'The databases of a new project accept no connections until a network rule is created.',
+    description:
+      'The databases of a new project accept no connections until a network rule is created. If `app_key` and `env` are in use outside the tenant, the app key gets a random suffix of four characters; the response has the app key in use.',
     tags,
     request: { headers: CreationHeaders, body: jsonBody(NewProject) },
     responses: {
@@ -125,7 +122,7 @@ router.openapi(
         projectId,
         mainBranchId: crypto.randomUUID(),
         name: body.name,
-        appKey: body.app_key ?? deriveAppKey(body.name, randomSuffix()),
+        requestedAppKey: body.app_key ?? null,
         env: body.env,
         storageQuotaGib: body.storage_quota_gib,
         hostId,

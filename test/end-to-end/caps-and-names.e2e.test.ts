@@ -104,6 +104,7 @@ describe('names', () => {
   test.each([
     [{ name: 'x', app_key: 'br' }, 'app_key'],
     [{ name: 'x', app_key: 'a"; drop database postgres; --' }, 'app_key'],
+    [{ name: 'x', app_key: 'a'.repeat(46), env: 'staging' }, 'app_key'],
     [{ name: 'x', env: 'br' }, 'env'],
     [{ name: 'x', env: 'too_long' }, 'env'],
     [{ name: '' }, 'name'],

@@ -1,5 +1,10 @@
 import { describe, expect, test } from 'vitest';
-import { AppKey, deriveAppKey, Environment } from '../../../shared/project/project-name.ts';
+import {
+  AppKey,
+  deriveAppKey,
+  Environment,
+  hasRoomForBranches,
+} from '../../../shared/project/project-name.ts';
 
 describe('app key', () => {
   test.each(['shop', 'a', 'my_shop_2', 'a'.repeat(48), 'abr', 'br2'])('%s is accepted', (key) => {
@@ -24,6 +29,15 @@ describe('app key', () => {
     expect(deriveAppKey(name, 'x1y2')).toBe(key);
     expect(AppKey.safeParse(key).success).toBe(true);
   });
+});
+
+test.each([
+  ['a'.repeat(48), 'prod', true],
+  ['a'.repeat(48), 'stage', false],
+  ['a'.repeat(45), 'staging', true],
+  ['a'.repeat(46), 'staging', false],
+])('%s with %s has room for branch names: %s', (key, env, expected) => {
+  expect(hasRoomForBranches(key, env)).toBe(expected);
 });
 
 test('an environment is short, lowercase and never "br"', () => {

@@ -1,0 +1,1 @@
+ALTER TABLE `projects` ADD `requested_app_key` text;
