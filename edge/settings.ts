@@ -49,6 +49,12 @@ const Settings = z.object({
   LIMIT_WRITES_PER_MINUTE: Count.default(200),
   /** Requests of one client address on public routes; failed authentications have the same limit, counted separately. */
   LIMIT_PUBLIC_PER_MINUTE: Count.default(60),
+  /** Projects of a tenant, and GiB of their storage quotas together; the platform route of a tenant's caps overrides them. */
+  TENANT_PROJECT_LIMIT: Count.default(10),
+  TENANT_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(20),
+  /** The same for tenants of the gateway's own accounts, because anyone can sign up. */
+  SELF_SIGNUP_PROJECT_LIMIT: Count.default(3),
+  SELF_SIGNUP_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(1),
   /** Seconds between two measurements of a project (specification 8); must equal the setting of the agents. */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().positive().default(60),
   /** URL that takes each e-mail as one JSON POST; without it no e-mail is sent. */

@@ -99,6 +99,16 @@ export const FAILURES = {
     status: 429,
     message: 'The project has reached its branch limit. Delete a branch first.',
   },
+  PROJECT_LIMIT_REACHED: {
+    status: 429,
+    message:
+      'The tenant has reached its project limit. Delete a project, or ask the platform operator to raise the limit.',
+  },
+  TENANT_QUOTA_REACHED: {
+    status: 429,
+    message:
+      "The storage quotas of the tenant's projects would exceed its limit in GiB. Lower a quota, delete a project, or ask the platform operator to raise the limit.",
+  },
   RULE_LIMIT_REACHED: {
     status: 429,
     message: 'The project has reached its network rule limit. Delete a rule first.',

@@ -42,6 +42,14 @@ export const gatewayUrl = ({ ports }: { ports: Pick<Ports, 'GATEWAY_PORT'> }) =>
 export const idpUrl = ({ ports }: { ports: Pick<Ports, 'IDP_PORT'> }) =>
   `http://${LOOPBACK}:${ports.IDP_PORT}`;
 
+/** Nobody else uses the local host, so its tenants may have more than those of a deployment. */
+const LOCAL_CAPS = {
+  TENANT_PROJECT_LIMIT: '100',
+  TENANT_QUOTA_LIMIT_GIB: '500',
+  SELF_SIGNUP_PROJECT_LIMIT: '100',
+  SELF_SIGNUP_QUOTA_LIMIT_GIB: '500',
+};
+
 /** Settings of the gateway: the environment overrides the stack's own. */
 export const gatewaySettings = (site: Site) => ({
   BASE_URL: gatewayUrl(site),
@@ -49,6 +57,7 @@ export const gatewaySettings = (site: Site) => ({
   MAIL_API_URL: `${idpUrl(site)}${MAIL_PATH}`,
   MAIL_API_KEY: LOCAL_MAIL_KEY,
   ALERT_EMAIL: 'team@localhost',
+  ...LOCAL_CAPS,
   ...site.secrets,
   ...site.settings.environment,
 });

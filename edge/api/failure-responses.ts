@@ -62,6 +62,22 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     },
     example: { limit: 10, current: 10, retry_after: null },
   },
+  PROJECT_LIMIT_REACHED: {
+    shape: {
+      limit: Count,
+      current: Count,
+      retry_after: z.null().meta({ description: 'Always null: waiting does not help, delete a project.' }),
+    },
+    example: { limit: 10, current: 10, retry_after: null },
+  },
+  TENANT_QUOTA_REACHED: {
+    shape: {
+      limit: z.number().meta({ description: 'GiB that the quotas of all projects may have together.' }),
+      current: z.number().meta({ description: 'GiB that the quotas of the other projects have.' }),
+      retry_after: z.null().meta({ description: 'Always null: waiting does not help, lower a quota.' }),
+    },
+    example: { limit: 20, current: 19.75, retry_after: null },
+  },
   STORAGE_QUOTA_EXCEEDED: {
     shape: { used_bytes: Count, needed_bytes: Count, limit_bytes: Count },
     example: { used_bytes: 201_326_592, needed_bytes: 104_857_600, limit_bytes: 268_435_456 },

@@ -15,6 +15,7 @@ export const AUDIT_NAMES = [
   'project.renamed',
   'project.quota.changed',
   'project.caps.changed',
+  'tenant.caps.changed',
   'project.storage_state.changed',
   'access.denied',
   'project.deleted',

@@ -6,18 +6,22 @@ import { created, timestamp, updated } from './columns.ts';
  * The gateway's own accounts. An account is created with its own tenant once its e-mail address is verified. Its user
  * has the gateway as issuer and the account id as `gid`.
  */
-export const accounts = sqliteTable('accounts', {
-  id: text('id').primaryKey(),
-  /** In lower case. */
-  email: text('email').notNull().unique(),
-  name: text('name').notNull(),
-  /** scrypt with its parameters and salt; see `sign-in/accounts/password-hash.ts`. */
-  passwordHash: text('password_hash').notNull(),
-  role: text('role').notNull(),
-  tenantId: text('tenant_id').notNull(),
-  createdAt: created(),
-  updatedAt: updated(),
-});
+export const accounts = sqliteTable(
+  'accounts',
+  {
+    id: text('id').primaryKey(),
+    /** In lower case. */
+    email: text('email').notNull().unique(),
+    name: text('name').notNull(),
+    /** scrypt with its parameters and salt; see `sign-in/accounts/password-hash.ts`. */
+    passwordHash: text('password_hash').notNull(),
+    role: text('role').notNull(),
+    tenantId: text('tenant_id').notNull(),
+    createdAt: created(),
+    updatedAt: updated(),
+  },
+  (t) => [index('accounts_by_tenant').on(t.tenantId)],
+);
 
 /** The second factor of a user, of a gateway account or of the identity provider. */
 export const secondFactors = sqliteTable(

@@ -67,6 +67,14 @@ export const organizationMembers = sqliteTable(
   (t) => [primaryKey({ columns: [t.organizationId, t.userId] })],
 );
 
+/** Caps of a tenant that the platform operator set; null: as in the settings. */
+export const tenantCaps = sqliteTable('tenant_caps', {
+  tenantId: text('tenant_id').primaryKey(),
+  projectLimit: integer('project_limit'),
+  storageQuotaLimitGib: real('storage_quota_limit_gib'),
+  updatedAt: updated(),
+});
+
 /** A database host: enrolled once with a one-time token, then authenticated by its public key. */
 export const hosts = sqliteTable('hosts', {
   id: text('id').primaryKey(),

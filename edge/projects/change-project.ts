@@ -1,4 +1,4 @@
-import { and, eq, gte, sql } from 'drizzle-orm';
+import { and, eq, gte, or, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor } from '../audit/actor.ts';
@@ -6,6 +6,8 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
+import { readSettings } from '../settings.ts';
+import { hasQuotaFor, type TenantUsage, tenantQuotaReached, tenantUsage } from '../tenancy/tenant-caps.ts';
 import { coordinatorOf } from './coordinator-stub.ts';
 import { projectViews } from './project-access.ts';
 import type { ProjectView } from './project-resource.ts';
@@ -27,7 +29,8 @@ const EVENTS = {
 
 /**
  * Changes the project and audits the change, in one batch. After a change of the quota its storage is evaluated.
- * @returns the changed project, or NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP
+ * A quota can always be lowered, also above the limit of the tenant.
+ * @returns the changed project, or NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED
  */
 export async function changeProject(
   env: Env,
@@ -42,9 +45,14 @@ export async function changeProject(
   const db = openDatabase(env.DB);
   const now = new Date();
   const ofTenant = and(eq(projects.id, projectId), eq(projects.tenantId, actor.tenantId));
+  const usage = tenantUsage(readSettings(env), actor.tenantId, projectId);
+  const wantedGib = storageQuotaGib ?? 0;
+  const isPromisable = or(gte(projects.storageQuotaGib, wantedGib), hasQuotaFor(usage, wantedGib));
   const changeable = and(
     ofTenant,
-    storageQuotaGib === undefined ? undefined : gte(projects.storageQuotaCapGib, storageQuotaGib),
+    storageQuotaGib === undefined
+      ? undefined
+      : and(gte(projects.storageQuotaCapGib, storageQuotaGib), isPromisable),
   );
   const events = (Object.keys(EVENTS) as (keyof typeof EVENTS)[]).flatMap((event) => {
     const [from, to] = EVENTS[event](project, change);
@@ -58,11 +66,17 @@ export async function changeProject(
     // Only the requested fields, so that a concurrent change of another field is not reverted.
     db.update(projects).set({ name, storageQuotaGib, updatedAt: now }).where(changeable),
     projectViews(db).where(ofTenant),
+    db
+      .select({ isPromisable: sql<number>`${isPromisable}`, ...usage })
+      .from(projects)
+      .where(ofTenant),
   ]);
-  const [current] = results.at(-1) as ProjectView[];
-  if (!current) return fail({ code: 'NOT_FOUND' });
+  const [current] = results.at(-2) as ProjectView[];
+  const [promise] = results.at(-1) as (TenantUsage & { isPromisable: number })[];
+  if (!current || !promise) return fail({ code: 'NOT_FOUND' });
+  if (!promise.isPromisable) return fail(tenantQuotaReached(promise));
   // The cap was lowered in between.
-  if (changesOf(results.at(-2)) === 0) return changeProject(env, current, change, actor);
+  if (changesOf(results.at(-3)) === 0) return changeProject(env, current, change, actor);
   if (storageQuotaGib === undefined) return ok(current);
   const status = await coordinatorOf(env, projectId).monitor.evaluate(projectId);
   return ok(status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current);

@@ -14,6 +14,14 @@ import { branchCredentials, jobs, projectBranches, projects, users } from '../da
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import type { Settings } from '../settings.ts';
+import {
+  hasProjectSlot,
+  hasQuotaFor,
+  projectLimitReached,
+  type TenantUsage,
+  tenantQuotaReached,
+  tenantUsage,
+} from '../tenancy/tenant-caps.ts';
 import type { ProjectRequest } from './coordinator-rpc.ts';
 import type { ProjectRow } from './project-resource.ts';
 
@@ -86,10 +94,12 @@ function conditionsOf(
 }
 
 /** Result of the reservation's last statement. */
-interface Found {
+interface Found extends TenantUsage {
   reserved: number;
   isUser: number;
   isOwn: number;
+  hasSlot: number;
+  hasQuota: number;
 }
 
 /** @returns null if the app key is in use outside the tenant */
@@ -104,7 +114,10 @@ async function reserveAs(
   const job = newJob({ ...request, id: request.jobId, kind: 'project.create', branchId: main.id }, now);
   const credentials = await newCredentials(settings.CREDENTIAL_KEYS, main.id, now);
   const { isUser, isOwn, isInUse } = conditionsOf(request, main, appKey);
-  const allowed = sql`${isUser} and not ${isOwn} and not ${isInUse}`;
+  const usage = tenantUsage(settings, request.actor.tenantId, request.projectId);
+  const hasSlot = hasProjectSlot(usage);
+  const hasQuota = hasQuotaFor(usage, request.storageQuotaGib);
+  const allowed = sql`${isUser} and not ${isOwn} and not ${isInUse} and ${hasSlot} and ${hasQuota}`;
   const reserved = sql`exists (select 1 from ${projects} where id = ${request.projectId})`;
   const statements = [
     ...insertKey(db, request.keyUse, job.id, allowed, now),
@@ -117,6 +130,9 @@ async function reserveAs(
         reserved: sql<number>`${reserved}`,
         isUser: sql<number>`${isUser}`,
         isOwn: sql<number>`${isOwn}`,
+        hasSlot: sql<number>`${hasSlot}`,
+        hasQuota: sql<number>`${hasQuota}`,
+        ...usage,
       })
       .from(users)
       .where(eq(users.id, request.actor.userId)),
@@ -126,7 +142,10 @@ async function reserveAs(
     const [found] = last as Found[];
     if (!found?.isUser) return { code: 'UNAUTHENTICATED' };
     if (found.reserved) return null;
-    isInUseElsewhere = !found.isOwn;
+    if (found.isOwn) return { code: 'PROJECT_EXISTS' };
+    if (!found.hasSlot) return projectLimitReached(found);
+    if (!found.hasQuota) return tenantQuotaReached(found);
+    isInUseElsewhere = true;
     return { code: 'PROJECT_EXISTS' };
   });
   return isInUseElsewhere ? null : result;

@@ -15,4 +15,7 @@ export const TableParams = BranchRefParams.extend({
 });
 export const RuleParams = z.strictObject({ project_id: Id, rule_id: Id });
 export const JobParams = z.strictObject({ job_id: Id });
+export const TenantParams = z.strictObject({
+  tenant_id: z.string().meta({ description: 'As in the tokens of its users.', example: 'acme' }),
+});
 export const HostParams = z.strictObject({ host_id: Id });

@@ -8,7 +8,9 @@ import { NewHost, Registration, registerHost } from '../hosts/enrolment.ts';
 import { Host, toHostResponse } from '../hosts/host-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { CapsChange, changeCaps, ProjectCaps } from '../projects/change-caps.ts';
-import { HostParams, ProjectParams } from './parameters.ts';
+import { readSettings } from '../settings.ts';
+import { changeTenantCaps, TenantCaps, TenantCapsRequest } from '../tenancy/tenant-caps.ts';
+import { HostParams, ProjectParams, TenantParams } from './parameters.ts';
 
 /** Operations for the operator of the platform, not for tenants. */
 const tags = ['Platform'];
@@ -108,6 +110,28 @@ router.openapi(
     const { project_id: projectId } = c.req.valid('param');
     const request = { ip: connectingIp(c), requestId: c.var.requestId };
     return c.json(unwrap(await changeCaps(databaseOf(c), projectId, c.req.valid('json'), request)), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'setTenantCaps',
+    method: 'put',
+    path: '/platform/v1/tenants/{tenant_id}/caps',
+    summary: 'Set the caps of a tenant on projects and on the total of their storage quotas',
+    description:
+      'Replaces both caps; one that is left out is the default of the service again. Existing projects and quotas are not affected. The change is recorded in the audit log of the tenant.',
+    tags,
+    request: { params: TenantParams, body: jsonBody(TenantCapsRequest) },
+    responses: { 200: response('The caps in effect.', TenantCaps) },
+  }),
+  async (c) => {
+    const { tenant_id: tenantId } = c.req.valid('param');
+    const request = { ip: connectingIp(c), requestId: c.var.requestId };
+    const caps = c.req.valid('json');
+    const changed = await changeTenantCaps(databaseOf(c), readSettings(c.env), tenantId, caps, request);
+    return c.json(unwrap(changed), 200);
   },
 );
 

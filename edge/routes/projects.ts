@@ -70,7 +70,7 @@ const change = {
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
   responses: { 200: response('The updated project.', Project) },
-  failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP'],
+  failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP', 'TENANT_QUOTA_REACHED'],
 } as const;
 
 async function changed(c: AppContext, projectId: string, wanted: z.output<typeof ProjectChange>) {
@@ -98,6 +98,8 @@ router.openapi(
     failures: [
       ...KEY_FAILURES,
       'PROJECT_EXISTS',
+      'PROJECT_LIMIT_REACHED',
+      'TENANT_QUOTA_REACHED',
       'QUOTA_ABOVE_SELF_SERVICE_CAP',
       'NOT_FOUND',
       ...HOST_CREATION_FAILURES,

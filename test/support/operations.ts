@@ -40,6 +40,8 @@ const BODIES: Record<string, Record<string, unknown>> = {
   createProject: { name: 'Shop' },
   // A draining host accepts no more projects.
   updateHost: { draining: false },
+  // The example is less than tests create.
+  setTenantCaps: { project_limit: 1000 },
 };
 
 /** Extensions of the description beyond OpenAPI. */
@@ -128,7 +130,7 @@ export function callOperation(
 
 /** Creates a project with one resource of each kind. */
 export async function createResources(api: Api): Promise<Ids> {
-  const { id: project_id } = await api.project('Made');
+  const { id: project_id, tenant_id } = await api.project('Made');
   const { id: branch_id } = await api.branch(project_id, 'made');
   const { id: rule_id } = await api.allow(project_id);
   const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
@@ -138,5 +140,13 @@ export async function createResources(api: Api): Promise<Ids> {
     "create table book (id int primary key, title text); insert into book values (7, 'Seven'), (8, 'Eight')",
   );
   const job_id = body.jobs[0]?.id ?? '';
-  return { project_id, branch_id, branch_ref: branch_id, rule_id, job_id, table: 'book' };
+  return {
+    project_id,
+    branch_id,
+    branch_ref: branch_id,
+    rule_id,
+    job_id,
+    table: 'book',
+    tenant_id: String(tenant_id),
+  };
 }

@@ -1,9 +1,18 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
-import { projectBranches, projects, users } from '../../../edge/database/schema.ts';
+import { accounts } from '../../../edge/database/account-schema.ts';
+import {
+  auditEvents,
+  organizations,
+  projectBranches,
+  projects,
+  tenantCaps,
+  users,
+} from '../../../edge/database/schema.ts';
 import type { ProjectRequest } from '../../../edge/projects/coordinator-rpc.ts';
 import { reserveProject } from '../../../edge/projects/reserve-project.ts';
 import { readSettings } from '../../../edge/settings.ts';
+import { changeTenantCaps } from '../../../edge/tenancy/tenant-caps.ts';
 import { maxSlugLength } from '../../../shared/branch/database-name.ts';
 import { AppKey } from '../../../shared/project/project-name.ts';
 import { ACTOR, startRecords } from '../../support/records/records.ts';
@@ -12,10 +21,14 @@ import { SETTINGS } from '../../support/worker/worker.ts';
 const { db, stop } = await startRecords();
 afterAll(stop);
 
+const settings = readSettings(SETTINGS);
+
 const OTHER = { ...ACTOR, userId: 'v', tenantId: 'other' };
 
 beforeEach(async () => {
   await db.delete(projects);
+  await db.delete(accounts);
+  await db.delete(tenantCaps);
   const [user] = await db.select().from(users).where(eq(users.id, ACTOR.userId));
   if (!user) throw new Error('no user');
   await db
@@ -24,8 +37,7 @@ beforeEach(async () => {
     .onConflictDoNothing();
 });
 
-/** @param change of the request */
-async function create(change: Partial<ProjectRequest> = {}, settings: Record<string, string> = {}) {
+async function create(change: Partial<ProjectRequest> = {}) {
   const projectId = crypto.randomUUID();
   const request: ProjectRequest = {
     jobId: crypto.randomUUID(),
@@ -40,7 +52,7 @@ async function create(change: Partial<ProjectRequest> = {}, settings: Record<str
     keyUse: null,
     ...change,
   };
-  const reserved = await reserveProject(db, readSettings({ ...SETTINGS, ...settings }), request, new Date());
+  const reserved = await reserveProject(db, settings, request, new Date());
   const [project] = await db.select().from(projects).where(eq(projects.id, projectId));
   const [main] = await db.select().from(projectBranches).where(eq(projectBranches.projectId, projectId));
   return {
@@ -110,6 +122,89 @@ describe('an app key', () => {
     expect(appKey).not.toBe(key);
     expect(AppKey.safeParse(appKey).success).toBe(true);
     expect(maxSlugLength(appKey, env)).toBeGreaterThanOrEqual(3);
+  });
+});
+
+describe('the caps of a tenant', () => {
+  const another = (change: Partial<ProjectRequest> = {}) => create({ requestedAppKey: null, ...change });
+  const failures = async (count: number, change?: Partial<ProjectRequest>) => {
+    const made = await Promise.all(Array.from({ length: count }, () => another(change)));
+    return made.flatMap(({ failure }) => failure ?? []);
+  };
+  const signUp = (tenantId: string) =>
+    db.insert(accounts).values({
+      ...{ id: 'a', email: 'a@example.com', name: 'A', passwordHash: '', role: 'owner', tenantId },
+      createdAt: new Date(),
+      updatedAt: new Date(),
+    });
+
+  test('are 10 projects, also when they are requested at the same time', async () => {
+    const refused = await failures(12);
+    const fields = { limit: 10, current: 10, retry_after: null };
+    expect(refused).toEqual(Array(2).fill({ code: 'PROJECT_LIMIT_REACHED', fields }));
+    expect((await another({ actor: OTHER })).failure).toBeNull();
+    await db.update(projects).set({ status: 'deleting' });
+    expect(await failures(1)).toHaveLength(1);
+    await db.update(projects).set({ status: 'failed' });
+    expect(await failures(1)).toEqual([]);
+  });
+
+  test('are 20 GiB of quotas together, also when they are requested at the same time', async () => {
+    const refused = await failures(6, { storageQuotaGib: 5 });
+    const fields = { limit: 20, current: 20, retry_after: null };
+    expect(refused).toEqual(Array(2).fill({ code: 'TENANT_QUOTA_REACHED', fields }));
+  });
+
+  test('are 3 projects and 1 GiB for an account of the gateway', async () => {
+    await signUp(ACTOR.tenantId);
+    expect((await another({ storageQuotaGib: 1.1 })).failure).toMatchObject({
+      code: 'TENANT_QUOTA_REACHED',
+      fields: { limit: 1, current: 0 },
+    });
+    expect(await failures(4, { storageQuotaGib: 0.1 })).toMatchObject([
+      { code: 'PROJECT_LIMIT_REACHED', fields: { limit: 3 } },
+    ]);
+    expect((await another({ actor: OTHER, storageQuotaGib: 5 })).failure).toBeNull();
+  });
+
+  test('add decimal fractions exactly', async () => {
+    await signUp(ACTOR.tenantId);
+    expect(await failures(1, { storageQuotaGib: 0.7 })).toEqual([]);
+    expect(await failures(1, { storageQuotaGib: 0.1 })).toEqual([]);
+    expect(await failures(1, { storageQuotaGib: 0.2 })).toEqual([]);
+  });
+
+  test('are replaced by those that the platform sets, which is audited', async () => {
+    const set = (tenantId: string, caps: Parameters<typeof changeTenantCaps>[3]) =>
+      changeTenantCaps(db, settings, tenantId, caps, { ip: '192.0.2.1', requestId: 'r' });
+    expect(await set(ACTOR.tenantId, { project_limit: 1 })).toMatchObject({ failure: { code: 'NOT_FOUND' } });
+    expect(await db.$count(tenantCaps)).toBe(0);
+    const organization = { id: 'o', idpTenantId: ACTOR.tenantId, createdAt: new Date() };
+    await db.insert(organizations).values(organization);
+    expect(await set(ACTOR.tenantId, { project_limit: 12, storage_quota_limit_gib: 60 })).toEqual({
+      ok: true,
+      value: {
+        ...{ tenant_id: ACTOR.tenantId, project_limit: 12, project_count: 0 },
+        ...{ storage_quota_limit_gib: 60, storage_quota_gib: 0 },
+      },
+    });
+    expect(await failures(13, { storageQuotaGib: 5 })).toMatchObject([
+      { code: 'PROJECT_LIMIT_REACHED', fields: { limit: 12, current: 12 } },
+    ]);
+    expect(await set(ACTOR.tenantId, { project_limit: 13 })).toMatchObject({
+      value: { project_limit: 13, project_count: 12, storage_quota_limit_gib: 20, storage_quota_gib: 60 },
+    });
+    expect(await failures(1)).toMatchObject([
+      { code: 'TENANT_QUOTA_REACHED', fields: { limit: 20, current: 60 } },
+    ]);
+    const events = await db.select().from(auditEvents).where(eq(auditEvents.name, 'tenant.caps.changed'));
+    expect(events.map(({ tenantId, actorId, ip }) => ({ tenantId, actorId, ip }))).toEqual(
+      Array(2).fill({ tenantId: ACTOR.tenantId, actorId: null, ip: '192.0.2.1' }),
+    );
+    expect(events.map(({ metadata }) => metadata)).toContainEqual({
+      from: { project_limit: 12, storage_quota_limit_gib: 60 },
+      to: { project_limit: 13, storage_quota_limit_gib: null },
+    });
   });
 });
 

@@ -78,6 +78,14 @@ export const UNLIMITED = Object.fromEntries(
   ['READS', 'WRITES', 'PUBLIC'].map((name) => [`LIMIT_${name}_PER_MINUTE`, '100000']),
 );
 
+/** Tests create more projects than a tenant may have. */
+const UNCAPPED = Object.fromEntries(
+  ['TENANT', 'SELF_SIGNUP'].flatMap((kind) => [
+    [`${kind}_PROJECT_LIMIT`, '10000'],
+    [`${kind}_QUOTA_LIMIT_GIB`, '10000'],
+  ]),
+);
+
 const PORT_NAMES = ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'];
 const STACKS = new Set<LocalStack>();
 
@@ -101,6 +109,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
   const settings = readSettings({
     PATH: process.env.PATH,
     DEV_DIR: devDir,
+    ...UNCAPPED,
     ...(isNew ? await freePorts() : {}),
     ...options.env,
   });

@@ -11,7 +11,7 @@ import { measurementOf } from '../records/sample-measurement.ts';
 import { newSigner, startProvider } from '../sign-in/provider.ts';
 import { TALLY_HEADER, type Tally } from './trips.ts';
 import type { HostLink } from './trips-worker.ts';
-import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker } from './worker.ts';
+import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } from './worker.ts';
 
 const UNLIMITED = '10000000';
 
@@ -29,6 +29,7 @@ export async function startTripsGateway(delayMs: number) {
     durableObjects: OBJECTS,
     bindings: {
       ...SETTINGS,
+      ...UNCAPPED,
       IDP_URL: issuer,
       LIMIT_PUBLIC_PER_MINUTE: UNLIMITED,
       LIMIT_READS_PER_MINUTE: UNLIMITED,

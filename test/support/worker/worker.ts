@@ -22,6 +22,12 @@ export const SETTINGS = {
   PLATFORM_SECRET,
 };
 
+/** For tests that create more projects than a tenant may have. */
+export const UNCAPPED = {
+  TENANT_PROJECT_LIMIT: '10000',
+  TENANT_QUOTA_LIMIT_GIB: '10000',
+};
+
 /** The gateway's Durable Objects by binding, as `wrangler.toml` has them. */
 export const OBJECTS = {
   HOST_LINK: { className: 'HostLink', useSQLite: true },

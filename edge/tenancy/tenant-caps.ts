@@ -1,0 +1,145 @@
+import { and, eq, ne, type SQL, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { type AuditActor, noActor } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { accounts } from '../database/account-schema.ts';
+import { type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { auditEvents, organizations, projects, tenantCaps } from '../database/schema.ts';
+import type { Settings } from '../settings.ts';
+
+type CapSettings = Pick<
+  Settings,
+  | 'TENANT_PROJECT_LIMIT'
+  | 'TENANT_QUOTA_LIMIT_GIB'
+  | 'SELF_SIGNUP_PROJECT_LIMIT'
+  | 'SELF_SIGNUP_QUOTA_LIMIT_GIB'
+>;
+
+/** Far above any real number, so that a mistyped cap is noticed. */
+const HIGHEST_CAP = 1_000_000;
+
+const ProjectLimit = z
+  .int()
+  .min(0)
+  .max(HIGHEST_CAP)
+  .meta({ description: 'Number of projects.', example: 25 });
+const QuotaLimit = z
+  .number()
+  .min(0)
+  .max(HIGHEST_CAP)
+  .meta({ description: 'Storage quotas of all projects together, in GiB.', example: 50 });
+
+export const TenantCapsRequest = z
+  .strictObject({ project_limit: ProjectLimit.optional(), storage_quota_limit_gib: QuotaLimit.optional() })
+  .meta({ example: { project_limit: 25, storage_quota_limit_gib: 50 } });
+
+/** The caps in effect and what they count. */
+export const TenantCaps = z
+  .strictObject({
+    tenant_id: z.string().meta({ example: 'acme' }),
+    project_limit: ProjectLimit,
+    project_count: z.int().meta({ example: 4 }),
+    storage_quota_limit_gib: QuotaLimit,
+    storage_quota_gib: z.number().meta({ description: 'GiB promised to its projects.', example: 2.5 }),
+  })
+  .meta({ id: 'TenantCaps' });
+
+/** Sums of decimal fractions are rounded, so that ten quotas of 0.1 GiB fit into a cap of 1 GiB. */
+const DECIMALS = 6;
+
+/**
+ * The caps of a tenant and what they count, as SQL for the batch that checks them. Projects count until their data is
+ * gone: only failed ones do not.
+ * @param except a project that does not count
+ */
+export function tenantUsage(settings: CapSettings, tenantId: string, except = '') {
+  const hasAccount = sql`exists (select 1 from ${accounts} where tenant_id = ${tenantId})`;
+  const cap = (column: SQL, own: number, usual: number) =>
+    sql<number>`coalesce((select ${column} from ${tenantCaps} where tenant_id = ${tenantId}),
+      case when ${hasAccount} then ${own} else ${usual} end)`;
+  const counted = and(
+    eq(projects.tenantId, tenantId),
+    ne(projects.status, 'failed'),
+    except === '' ? undefined : ne(projects.id, except),
+  );
+  return {
+    projectLimit: cap(sql`project_limit`, settings.SELF_SIGNUP_PROJECT_LIMIT, settings.TENANT_PROJECT_LIMIT),
+    projectCount: sql<number>`(select count(*) from ${projects} where ${counted})`,
+    quotaLimitGib: cap(
+      sql`storage_quota_limit_gib`,
+      settings.SELF_SIGNUP_QUOTA_LIMIT_GIB,
+      settings.TENANT_QUOTA_LIMIT_GIB,
+    ),
+    quotaGib: sql<number>`(select round(coalesce(sum(storage_quota_gib), 0), ${sql.raw(String(DECIMALS))})
+      from ${projects} where ${counted})`,
+  };
+}
+
+type UsageSql = ReturnType<typeof tenantUsage>;
+export type TenantUsage = { [F in keyof UsageSql]: number };
+
+export const hasProjectSlot = ({ projectCount, projectLimit }: UsageSql): SQL =>
+  sql`${projectCount} < ${projectLimit}`;
+
+export const hasQuotaFor = ({ quotaGib, quotaLimitGib }: UsageSql, wantedGib: number): SQL =>
+  sql`round(${quotaGib} + ${wantedGib}, ${sql.raw(String(DECIMALS))}) <= ${quotaLimitGib}`;
+
+export const projectLimitReached = ({ projectLimit, projectCount }: TenantUsage): Failure => ({
+  code: 'PROJECT_LIMIT_REACHED',
+  fields: { limit: projectLimit, current: projectCount, retry_after: null },
+});
+
+export const tenantQuotaReached = ({ quotaLimitGib, quotaGib }: TenantUsage): Failure => ({
+  code: 'TENANT_QUOTA_REACHED',
+  fields: { limit: quotaLimitGib, current: quotaGib, retry_after: null },
+});
+
+/**
+ * Replaces the caps of a tenant and audits the change, in one batch. A cap that is left out is the one of the settings
+ * again. A cap below what the tenant already has removes nothing.
+ * @param request of the operator, for the audit row
+ * @returns or NOT_FOUND for a tenant without users
+ */
+export async function changeTenantCaps(
+  db: Database,
+  settings: CapSettings,
+  tenantId: string,
+  { project_limit, storage_quota_limit_gib }: z.output<typeof TenantCapsRequest>,
+  request: Pick<AuditActor, 'ip' | 'requestId'>,
+): Promise<Result<z.output<typeof TenantCaps>, Failure>> {
+  const organization = eq(organizations.idpTenantId, tenantId);
+  const isKnown = sql`exists (select 1 from ${organizations} where ${organization})`;
+  const [before] = await db.select().from(tenantCaps).where(eq(tenantCaps.tenantId, tenantId));
+  const now = new Date();
+  const caps = {
+    projectLimit: project_limit ?? null,
+    storageQuotaLimitGib: storage_quota_limit_gib ?? null,
+    updatedAt: now,
+  };
+  const metadata = { from: capsIn(before), to: capsIn(caps) };
+  const event = auditEvent('tenant.caps.changed', { ...noActor(tenantId), ...request }, { metadata }, now);
+  const results = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, isKnown),
+    db.delete(tenantCaps).where(and(eq(tenantCaps.tenantId, tenantId), isKnown)),
+    insertIf(db, tenantCaps, { tenantId, ...caps }, isKnown),
+    db.select(tenantUsage(settings, tenantId)).from(organizations).where(organization),
+  ]);
+  const [usage] = results.at(-1) as TenantUsage[];
+  if (!usage) return fail({ code: 'NOT_FOUND' });
+  return ok({
+    tenant_id: tenantId,
+    project_limit: usage.projectLimit,
+    project_count: usage.projectCount,
+    storage_quota_limit_gib: usage.quotaLimitGib,
+    storage_quota_gib: usage.quotaGib,
+  });
+}
+
+type Caps = Pick<typeof tenantCaps.$inferSelect, 'projectLimit' | 'storageQuotaLimitGib'>;
+
+const capsIn = (caps: Caps | undefined) => ({
+  project_limit: caps?.projectLimit ?? null,
+  storage_quota_limit_gib: caps?.storageQuotaLimitGib ?? null,
+});

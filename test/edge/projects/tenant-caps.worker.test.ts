@@ -1,0 +1,55 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+
+let gateway: TripsGateway;
+
+beforeAll(async () => {
+  gateway = await startTripsGateway(0);
+});
+afterAll(() => gateway?.stop());
+
+const setCaps = (tenant: string, caps: Record<string, unknown>) =>
+  gateway.platform.call('PUT', `/platform/v1/tenants/${tenant}/caps`, { body: caps });
+
+test('caps that the platform sets apply to creations and to raised quotas', async () => {
+  const { id } = await gateway.api.project('Shop', { storage_quota_gib: 1 });
+  const change = (storage_quota_gib: number) =>
+    gateway.api.patch(`/api/v1/projects/${id}`, { storage_quota_gib });
+  expect(await setCaps('acme', { project_limit: 2, storage_quota_limit_gib: 1.5 })).toMatchObject({
+    status: 200,
+    body: { tenant_id: 'acme', project_limit: 2, project_count: 1, storage_quota_gib: 1 },
+  });
+  expect(await change(1.6)).toMatchObject({
+    status: 429,
+    body: { error: 'TENANT_QUOTA_REACHED', limit: 1.5, current: 0, retry_after: null },
+  });
+  expect(await change(1.5)).toMatchObject({ status: 200, body: { storage_quota_gib: 1.5 } });
+  const other = { name: 'Other', storage_quota_gib: 0.25 };
+  expect(await gateway.api.post('/api/v1/projects', other)).toMatchObject({
+    status: 429,
+    body: { error: 'TENANT_QUOTA_REACHED', limit: 1.5, current: 1.5 },
+  });
+  expect((await setCaps('acme', { project_limit: 1, storage_quota_limit_gib: 1 })).status).toBe(200);
+  expect(await gateway.api.post('/api/v1/projects', other)).toMatchObject({
+    status: 429,
+    body: { error: 'PROJECT_LIMIT_REACHED', limit: 1, current: 1, retry_after: null },
+  });
+  // A quota above the limit can be lowered, but not raised.
+  expect(await change(1.2)).toMatchObject({ status: 200, body: { storage_quota_gib: 1.2 } });
+  expect((await change(1.3)).status).toBe(429);
+  const { body } = await gateway.api.get<{ audit_events: { metadata: unknown }[] }>(
+    '/api/v1/audit-events?name=tenant.caps.changed',
+  );
+  expect(body.audit_events).toHaveLength(2);
+});
+
+test.each([{ project_limit: -1 }, { project_limit: 1.5 }, { storage_quota_limit_gib: 'x' }, { cap: 1 }])(
+  'the caps %j are refused',
+  async (caps) => {
+    expect((await setCaps('acme', caps)).status).toBe(422);
+  },
+);
+
+test('caps of an unknown tenant are not found', async () => {
+  expect((await setCaps('nobody', { project_limit: 1 })).status).toBe(404);
+});
