@@ -56,9 +56,13 @@ const OWN_PATHS = /^\/api\/v1\/(?:me|auth\/logout)$/;
 /** Responses are data, never an active page; the page at `/docs` sets its own policy. */
 const NO_PAGE = "default-src 'none'; frame-ancestors 'none'";
 
+/** The API's own description, the only responses that are the same for everyone. */
+const CACHEABLE_PATHS = /^\/(?:docs|api\/v1\/openapi\.json)$/;
+
 const secure: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
   const { headers } = c.res;
+  if (!CACHEABLE_PATHS.test(c.req.path)) headers.set('Cache-Control', 'no-store');
   if (!headers.has('Content-Security-Policy')) headers.set('Content-Security-Policy', NO_PAGE);
 };
 

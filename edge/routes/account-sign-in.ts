@@ -108,7 +108,6 @@ router.openapi(
     const { email, password, provider } = c.req.valid('json');
     const context = signInContextOf(c);
     checkProvider(context.settings, provider);
-    c.header('Cache-Control', 'no-store');
     return c.json(await logIn(context, email, password), 200);
   },
 );
@@ -132,7 +131,6 @@ router.openapi(
     const context = signInContextOf(c);
     checkProvider(context.settings, provider);
     const started = await startSignUp(context, request);
-    c.header('Cache-Control', 'no-store');
     return c.json(
       {
         email: request.email,
@@ -164,7 +162,6 @@ router.openapi(
   async (c) => {
     const { email } = c.req.valid('json');
     const started = await startMagicLink(signInContextOf(c), email);
-    c.header('Cache-Control', 'no-store');
     return c.json(toChallengeResponse(started), 202);
   },
 );
@@ -185,7 +182,6 @@ router.openapi(
   }),
   async (c) => {
     const { email, challenge_id: challengeId, code } = c.req.valid('json');
-    c.header('Cache-Control', 'no-store');
     return c.json(await verifyEmailCode(signInContextOf(c), { email, challengeId, code }), 200);
   },
 );

@@ -106,7 +106,6 @@ router.openapi(
   async (c) => {
     const { code_challenge_method: _, ...parameters } = c.req.valid('json');
     const { settings } = signInContextOf(c);
-    c.header('Cache-Control', 'no-store');
     const authorization_url = await authorizationUrl(settings, 'cli', parameters);
     const scopes = scopesOf(settings);
     return c.json({ authorization_url, client_id: settings.IDP_CLI_CLIENT_ID, scopes }, 200);
@@ -128,7 +127,6 @@ router.openapi(
     failures: ['SIGN_IN_FAILED', 'TENANT_REQUIRED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
-    c.header('Cache-Control', 'no-store');
     const context = signInContextOf(c);
     const { tokens, principal } = await exchangeCliCode(context, c.req.valid('json'));
     const { userId: id, email, role } = principal;

@@ -76,7 +76,6 @@ async function credentialsOf(
   // The branch was deleted or moved to another tenant between the two reads.
   found(credentials);
   if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
-  c.header('Cache-Control', 'no-store');
   const keys = readSettings(c.env).CREDENTIAL_KEYS;
   return toCredentialsResponse(keys, branch, credentials, found(hostRows), view);
 }

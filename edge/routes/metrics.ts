@@ -118,7 +118,6 @@ async function streamed(
   // A response to HEAD has no body, so there is no stream to keep open.
   const wanted = { branchId, seconds: c.req.method === 'HEAD' ? 0 : seconds, since };
   const stream = unwrap(await monitorOf(c, projectId).stream(projectId, wanted));
-  c.header('Cache-Control', 'no-store');
   c.header('Content-Type', 'text/event-stream');
   return c.body(stream, 200);
 }

@@ -42,7 +42,6 @@ router.openapi(
     failures: ['HOST_EXISTS'],
   }),
   async (c) => {
-    c.header('Cache-Control', 'no-store');
     return c.json(unwrap(await registerHost(databaseOf(c), c.req.valid('json'), new Date())), 201);
   },
 );

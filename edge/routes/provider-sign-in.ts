@@ -55,7 +55,6 @@ router.openapi(
     const { location, state, cookie } = await startAtProvider(context, c.req.valid('query').return_to);
     const { name, attributes } = stateCookie(context.settings, state);
     setCookie(c, name, cookie, attributes);
-    c.header('Cache-Control', 'no-store');
     return c.redirect(location, 302);
   },
 );
@@ -75,7 +74,6 @@ router.openapi(
     failures: ['SIGN_IN_FAILED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
-    c.header('Cache-Control', 'no-store');
     const context = signInContextOf(c);
     const { name, attributes } = stateCookie(context.settings, c.req.valid('query').state ?? '');
     const parameters = new URL(c.req.url).searchParams;

@@ -43,12 +43,6 @@ const contextOf = (c: AppContext): SecondFactorContext => ({
   preAuth: c.var.preAuth,
 });
 
-/** Responses with a code, a secret or a token must not be cached. */
-function uncached<T>(c: AppContext, body: T): T {
-  c.header('Cache-Control', 'no-store');
-  return body;
-}
-
 const router = operations();
 
 router.openapi(
@@ -66,7 +60,7 @@ router.openapi(
   }),
   async (c) => {
     const { secret, uri } = await startSetUp(contextOf(c));
-    return c.json(uncached(c, { secret, totp_uri: uri, method: 'totp' as const }), 200);
+    return c.json({ secret, totp_uri: uri, method: 'totp' as const }, 200);
   },
 );
 
@@ -84,7 +78,7 @@ router.openapi(
     responses: { 200: response('The tokens.', LoginResponse) },
     failures: ['SECOND_FACTOR_ENROLLED', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(uncached(c, await finishSetUp(contextOf(c), c.req.valid('json').code)), 200),
+  async (c) => c.json(await finishSetUp(contextOf(c), c.req.valid('json').code), 200),
 );
 
 router.openapi(
@@ -101,7 +95,7 @@ router.openapi(
     responses: { 200: response('The tokens.', LoginResponse) },
     failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(uncached(c, await checkSecondFactor(contextOf(c), c.req.valid('json').code)), 200),
+  async (c) => c.json(await checkSecondFactor(contextOf(c), c.req.valid('json').code), 200),
 );
 
 router.openapi(
@@ -117,7 +111,7 @@ router.openapi(
     responses: { 200: response('The tokens.', LoginResponse) },
     failures: ['SECOND_FACTOR_REQUIRED', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(uncached(c, await skipSecondFactor(contextOf(c))), 200),
+  async (c) => c.json(await skipSecondFactor(contextOf(c)), 200),
 );
 
 router.openapi(
@@ -135,7 +129,7 @@ router.openapi(
   }),
   async (c) => {
     const expiresAt = new Date(await mailCode(contextOf(c))).toISOString();
-    return c.json(uncached(c, { channel: 'email' as const, expires_at: expiresAt }), 202);
+    return c.json({ channel: 'email' as const, expires_at: expiresAt }, 202);
   },
 );
 

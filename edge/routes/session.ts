@@ -72,7 +72,6 @@ router.openapi(
   async (c) => {
     const { refresh_token: submitted } = c.req.valid('json');
     const tokens = await refresh(signInContextOf(c), submitted);
-    c.header('Cache-Control', 'no-store');
     // A provider that returns no new refresh token continues to accept this one (RFC 6749 section 6).
     return c.json({ ...tokenFields(tokens), refresh_token: tokens.refreshToken ?? submitted }, 200);
   },
