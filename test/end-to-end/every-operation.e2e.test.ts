@@ -92,7 +92,11 @@ test.each(inOrder(PLATFORM_OPERATIONS))('the platform may $method $path', async 
   const maker = await apiOf('maker for the platform', { ...MAKER, role: 'operator' });
   const hosts = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
   const project = await maker.project('Capped');
-  const ids = { project_id: project.id, host_id: hosts.body.hosts[0]?.id ?? '', tenant_id: TENANT };
+  const ids = {
+    project_id: project.id,
+    host_id: hosts.body.hosts[0]?.id ?? '',
+    tenant_id: String(project.tenant_id),
+  };
   const response = await callOperation(platform, operation, ids);
   expectDone(operation, response);
   const { enrolment_token } = response.body;
