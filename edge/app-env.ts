@@ -6,6 +6,7 @@ import type { Reach } from './authentication/permissions.ts';
 import type { Identity, Principal } from './authentication/principal.ts';
 import { type Database, openDatabase } from './database/database.ts';
 import type { Env } from './env.ts';
+import type { Bucket } from './rate-limits/buckets.ts';
 import type { LimitDecision } from './rate-limits/consume.ts';
 
 /** The Hono context of routes and middleware. */
@@ -24,6 +25,8 @@ export interface AppEnv {
     reach: Reach;
     /** Details of a failed request, for the log. */
     failed: { code: FailureCode; reason: string; stack?: string | undefined };
+    /** The bucket that a failed authentication is counted against, if it is not that of tokens. */
+    failures: Bucket;
     /** Whether the request is within its limit; determined concurrently with what the request reads. */
     limitDecision: Promise<LimitDecision>;
   };

@@ -16,6 +16,7 @@ import {
   countRequest,
   enforceBeforeWrites,
   enforceRequestLimit,
+  guardSecret,
   limitRequests,
 } from './rate-limits/limit-requests.ts';
 import { accountSignInRoutes } from './routes/account-sign-in.ts';
@@ -103,9 +104,10 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   } else if (AGENT_PATHS.test(path)) {
     await enforceRequestLimit(c, bucketOf.agent(connectingIp(c)));
   } else if (PLATFORM_PATHS.test(path)) {
-    await checkPlatformSecret(authorization, settings.PLATFORM_SECRET);
+    const failures = bucketOf.failedPlatformSecret(connectingIp(c));
+    const check = () => checkPlatformSecret(authorization, settings.PLATFORM_SECRET);
+    await guardSecret(c, failures, check, bucketOf.platform(c.req));
     c.set('isPlatform', true);
-    countRequest(c, bucketOf.platform(c.req));
   } else if (SECOND_FACTOR_PATHS.test(path)) {
     c.set('preAuth', await verifyOwnToken(settings, 'pre_auth', bearerToken(authorization), new Date()));
     countRequest(c, bucketOf.public(connectingIp(c)));

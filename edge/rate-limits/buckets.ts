@@ -43,6 +43,10 @@ export const bucketOf = {
     bucket: addressBucket(address),
     limit: 'failed_authentication',
   }),
+  failedPlatformSecret: (address: string | null): Bucket => ({
+    bucket: addressBucket(address),
+    limit: 'failed_platform_secret',
+  }),
   rotation: (branchId: string): Bucket => ({ bucket: named('branch', branchId), limit: 'rotations' }),
   /** For a bearer without a tenant. */
   user: ({ issuer, gid }: UserKey, request: RequestLine): Bucket => ({

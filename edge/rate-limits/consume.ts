@@ -21,12 +21,28 @@ export interface LimitDecision {
 const denials = new Denials<WindowState>(CACHED_DENIALS);
 
 /** Counts a request. A denial is cached until the window ends, so that repeated requests cost no further call. */
-export async function consume(env: Env, { bucket, limit }: Bucket): Promise<LimitDecision> {
+export const consume = (env: Env, bucket: Bucket): Promise<LimitDecision> => decide(env, bucket, 'consume');
+
+/** Whether a request would be admitted, without counting one. Denials are cached as those of `consume`. */
+export const peek = (env: Env, bucket: Bucket): Promise<LimitDecision> => decide(env, bucket, 'peek');
+
+/** The cached denial of this bucket, without a call; null if there is none. */
+export function cachedDenial({ bucket, limit }: Bucket): LimitDecision | null {
+  const now = Date.now();
+  const denial = denials.get(JSON.stringify([limit, bucket]), now);
+  return denial ? decisionOf(denial.value, denial.until - now) : null;
+}
+
+async function decide(
+  env: Env,
+  { bucket, limit }: Bucket,
+  method: 'consume' | 'peek',
+): Promise<LimitDecision> {
   const key = JSON.stringify([limit, bucket]);
   const calledAt = Date.now();
   const denial = denials.get(key, calledAt);
   if (denial) return decisionOf(denial.value, denial.until - calledAt);
-  const window = await callLimiter(env, { bucket, limit });
+  const window = await callLimiter(env, { bucket, limit }, method);
   const { admitted, restMs } = window;
   if (!admitted && !(LIMITS as LimitTable)[limit].refundable)
     denials.remember(key, window, { calledAt, restMs });
@@ -40,8 +56,12 @@ export const refund = ({ RATE_LIMITER }: Env, { bucket, limit }: Bucket): Promis
     .catch(() => {});
 
 /** Retries once if the object was reset during the call (a deployment, a move); the request may be counted twice. */
-async function callLimiter({ RATE_LIMITER }: Env, { bucket, limit }: Bucket): Promise<WindowState> {
-  const call = () => RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket)).consume(limit);
+async function callLimiter(
+  { RATE_LIMITER }: Env,
+  { bucket, limit }: Bucket,
+  method: 'consume' | 'peek',
+): Promise<WindowState> {
+  const call = () => RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket))[method](limit);
   try {
     return await call();
   } catch (error) {

@@ -1,13 +1,18 @@
 import type { Env } from '../env.ts';
 import { ApiError } from '../errors.ts';
 import type { Bucket } from './buckets.ts';
-import { consume, type LimitDecision } from './consume.ts';
+import { consume, type LimitDecision, peek } from './consume.ts';
 
-/** @throws ApiError LIMITER_UNAVAILABLE */
-export const consumeOrFail = (env: Env, bucket: Bucket): Promise<LimitDecision> =>
-  consume(env, bucket).catch((error: Error) => {
+const orFail = (decision: Promise<LimitDecision>): Promise<LimitDecision> =>
+  decision.catch((error: Error) => {
     throw new ApiError('LIMITER_UNAVAILABLE', undefined, error.message);
   });
+
+/** @throws ApiError LIMITER_UNAVAILABLE */
+export const consumeOrFail = (env: Env, bucket: Bucket) => orFail(consume(env, bucket));
+
+/** @throws ApiError LIMITER_UNAVAILABLE */
+export const peekOrFail = (env: Env, bucket: Bucket) => orFail(peek(env, bucket));
 
 export const rateLimited = ({ retryAfter }: LimitDecision) => ({
   code: 'RATE_LIMITED' as const,

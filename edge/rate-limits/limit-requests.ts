@@ -3,11 +3,15 @@ import { renderFailure } from '../api/failure-envelope.ts';
 import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
 import { type Bucket, bucketOf, isReading } from './buckets.ts';
 
-import { admit, consumeOrFail, rateLimited } from './enforce-limit.ts';
+import { cachedDenial, type LimitDecision } from './consume.ts';
+import { admit, consumeOrFail, peekOrFail, rateLimited } from './enforce-limit.ts';
 
 /** Starts to count the request; `requireAdmission` waits for the decision. */
 export function countRequest(c: AppContext, bucket: Bucket): void {
-  const decision = consumeOrFail(c.env, bucket);
+  governRequest(c, consumeOrFail(c.env, bucket));
+}
+
+function governRequest(c: AppContext, decision: Promise<LimitDecision>): void {
   // Code that awaits the decision sees a failure; if none does, it must not be an unhandled rejection.
   decision.catch(() => {});
   c.set('limitDecision', decision);
@@ -15,6 +19,33 @@ export function countRequest(c: AppContext, bucket: Bucket): void {
 
 /** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
 export const requireAdmission = async (c: AppContext): Promise<void> => admit(await c.var.limitDecision);
+
+/**
+ * Limits guesses of a secret. Once the failures of this bucket are used up, a right secret gets the same 429 as a wrong
+ * one. The count is read concurrently with the request, to save a round trip, and a known denial before the check.
+ * @param check of the secret; throws if it is wrong
+ * @param bucket of the request if the secret is right
+ * @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function guardSecret(
+  c: AppContext,
+  failures: Bucket,
+  check: () => Promise<void>,
+  bucket: Bucket,
+): Promise<void> {
+  c.set('failures', failures);
+  const denial = cachedDenial(failures);
+  if (denial) {
+    governRequest(c, Promise.resolve(denial));
+    return requireAdmission(c);
+  }
+  await check();
+  const [guesses, counted] = [peekOrFail(c.env, failures), consumeOrFail(c.env, bucket)];
+  governRequest(
+    c,
+    Promise.all([guesses, counted]).then(([guess, own]) => (guess.admitted ? own : guess)),
+  );
+}
 
 /**
  * Counts the request against this bucket, which the rate limit headers then report, and waits for the decision.
@@ -46,7 +77,7 @@ export const enforceBeforeWrites: MiddlewareHandler<AppEnv> = async (c, next) =>
 export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
   // Unauthenticated requests are counted by address.
-  if (c.res.status === 401) countRequest(c, bucketOf.failedAuthentication(connectingIp(c)));
+  if (c.res.status === 401) countRequest(c, c.var.failures ?? bucketOf.failedAuthentication(connectingIp(c)));
   else if (!c.var.limitDecision) countRequest(c, bucketOf.public(connectingIp(c)));
   const decision = await c.var.limitDecision;
   if (!decision.admitted && c.res.status !== 429) {

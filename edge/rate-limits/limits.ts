@@ -45,6 +45,12 @@ export const LIMITS = {
     windowSeconds: 60,
     written: 'before_the_response',
   },
+  // Separate from failed tokens, which any client behind the same address can cause.
+  failed_platform_secret: {
+    max: ({ LIMIT_PUBLIC_PER_MINUTE }) => LIMIT_PUBLIC_PER_MINUTE,
+    windowSeconds: 60,
+    written: 'before_the_response',
+  },
   rotations: { max: () => 5, windowSeconds: 3600, written: 'before_the_response' },
   // Wrong passwords, per e-mail address and per client address.
   wrong_passwords: wrongTries(30),

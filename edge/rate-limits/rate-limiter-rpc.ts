@@ -16,5 +16,7 @@ export interface WindowState {
 /** The Durable Object that counts the requests of one bucket. */
 export interface RateLimiterRpc extends Rpc.DurableObjectBranded {
   consume(name: LimitName): Promise<WindowState>;
+  /** Whether a request would be admitted, without counting one. */
+  peek(name: LimitName): Promise<WindowState>;
   refund(name: LimitName): Promise<void>;
 }

@@ -43,6 +43,18 @@ export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
     return { admitted, limit, remaining, endsAt: window.endsAt, restMs: window.endsAt - now };
   }
 
+  async peek(name: LimitName): Promise<WindowState> {
+    const { max, windowSeconds } = this.#limits[name];
+    const limit = max(readSettings(this.env));
+    const now = Date.now();
+    const { window, admitted } = countIn(this.#windows.get(name), now, {
+      max: limit,
+      windowMs: windowSeconds * 1000,
+    });
+    const remaining = admitted ? limit - window.count + 1 : 0;
+    return { admitted, limit, remaining, endsAt: window.endsAt, restMs: window.endsAt - now };
+  }
+
   /** Undoes one count, for instance of a correct password, because only wrong ones are limited. */
   async refund(name: LimitName): Promise<void> {
     const window = this.#windows.get(name);

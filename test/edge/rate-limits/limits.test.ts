@@ -20,6 +20,7 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     public: 60,
     agents: 60,
     failed_authentication: 60,
+    failed_platform_secret: 60,
     rotations: 5,
     wrong_passwords: 30,
     wrong_passwords_of_address: 100,
@@ -29,7 +30,14 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     wrong_second_factors: 30,
     single_use: 1,
   });
-  const byTheMinute = ['reads', 'writes', 'public', 'agents', 'failed_authentication'];
+  const byTheMinute = [
+    'reads',
+    'writes',
+    'public',
+    'agents',
+    'failed_authentication',
+    'failed_platform_secret',
+  ];
   for (const [name, { windowSeconds }] of Object.entries(LIMITS)) {
     expect(windowSeconds, name).toBe(byTheMinute.includes(name) ? 60 : 3600);
   }
@@ -47,6 +55,7 @@ test('each limit has its own variable', () => {
     writes: 6,
     public: 7,
     failed_authentication: 7,
+    failed_platform_secret: 7,
   });
 });
 

@@ -18,8 +18,9 @@ const UNLIMITED = '10000000';
 /**
  * The whole gateway in real workerd, a project with one of each thing, and a host that answers at once.
  * @param delayMs before every call of an object or of D1 sets out
+ * @param settings of the gateway that differ from those of other tests
  */
-export async function startTripsGateway(delayMs: number) {
+export async function startTripsGateway(delayMs: number, settings: Record<string, string> = {}) {
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);
   const { url: issuer } = provider;
@@ -34,6 +35,7 @@ export async function startTripsGateway(delayMs: number) {
       LIMIT_PUBLIC_PER_MINUTE: UNLIMITED,
       LIMIT_READS_PER_MINUTE: UNLIMITED,
       DELAY_MS: delayMs,
+      ...settings,
     },
   });
   const { origin: url } = await worker.ready;
