@@ -23,6 +23,12 @@ const Settings = z.object({
   POOLER_LOG: Path.default('/var/log/postgresql/pgbouncer.log'),
   /** Client connections through the pooler (specification 8: 200, up to 500). */
   POOLER_MAX_CLIENTS: z.coerce.number().int().min(200).max(500).default(200),
+  /** Connections to one branch's database, direct and pooled together. */
+  BRANCH_CONNECTIONS: z.coerce.number().int().min(10).max(1000).default(60),
+  /** Connections that the pooler opens for one login of a branch. */
+  BRANCH_POOL_SIZE: z.coerce.number().int().min(1).max(500).default(20),
+  /** Size of PostgreSQL's log folder above which the oldest files are deleted. */
+  LOG_FOLDER_MB: z.coerce.number().int().min(128).max(1_048_576).default(1024),
   /** Interval of the measurements (specification 8). */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().int().min(1).max(3600).default(60),
 });

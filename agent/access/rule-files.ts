@@ -13,9 +13,16 @@ export interface BranchAccess {
 
 export type RuleFileTexts = Record<keyof typeof RULE_FILES, string>;
 
-interface PostgresSocket {
+/** PostgreSQL as the pooler connects to it for one branch. */
+interface PooledServer {
   socketDir: string;
   port: number;
+  /** Connections per login. */
+  poolSize: number;
+  /** Connections per database. */
+  connections: number;
+  /** Clients per database; null when the pooler does not know this limit. */
+  clients: number | null;
 }
 
 const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
@@ -25,7 +32,7 @@ const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
  * The text of every rule file. Both servers reject any connection that they do not name.
  * @throws Error when a value could break out of its field: PostgreSQL does not start with a malformed line
  */
-export function ruleFiles(branches: readonly BranchAccess[], postgres: PostgresSocket): RuleFileTexts {
+export function ruleFiles(branches: readonly BranchAccess[], server: PooledServer): RuleFileTexts {
   branches.forEach(check);
   const networkLines = branches.flatMap(({ database, verifiers, cidrs }) => {
     const logins = Object.keys(verifiers).map((login) => `"${login}"`);
@@ -37,7 +44,7 @@ export function ruleFiles(branches: readonly BranchAccess[], postgres: PostgresS
     poolerHba: lines(['local all all scram-sha-256', ...networkLines]),
     poolerDatabases: poolerEntries(
       branches.map(({ database }) => database),
-      postgres,
+      server,
     ),
     poolerUsers: lines(
       branches.flatMap(({ verifiers }) =>
@@ -48,8 +55,17 @@ export function ruleFiles(branches: readonly BranchAccess[], postgres: PostgresS
 }
 
 /** The pooler's database entries. */
-export const poolerEntries = (databases: readonly string[], { socketDir, port }: PostgresSocket) =>
-  lines(databases.map((database) => `${database} = host=${socketDir} port=${port} dbname=${database}`));
+export function poolerEntries(databases: readonly string[], server: PooledServer): string {
+  const { socketDir, port, poolSize, connections, clients } = server;
+  const limits = [
+    `pool_size=${poolSize}`,
+    `max_db_connections=${connections}`,
+    ...(clients === null ? [] : [`max_db_client_connections=${clients}`]),
+  ].join(' ');
+  return lines(
+    databases.map((database) => `${database} = host=${socketDir} port=${port} dbname=${database} ${limits}`),
+  );
+}
 
 /** The databases that such entries name. */
 export const databasesOf = (entries: string): string[] =>

@@ -2,6 +2,7 @@ import { readBlockedBranches } from '../attempts/blocked-branches.ts';
 import { pollUntil } from '../poll-until.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { endLogins } from '../pooler/end-logins.ts';
+import { countsClients, readPoolerVersion } from '../pooler/version.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
@@ -24,6 +25,8 @@ export class RuleSync {
   /** The files of the last sync, as if no branch was blocked. */
   #unblocked: RuleFileTexts | null = null;
   #blocked: ReadonlySet<string> = new Set();
+  /** The pooler's version; null until it has reported it. */
+  #poolerVersion: string | null = null;
   /** Databases that are temporarily removed from the pooler. */
   readonly #withheld = new Set<string>();
   #running: Promise<void> = Promise.resolve();
@@ -82,7 +85,7 @@ export class RuleSync {
   }
 
   async #sync(session: Session): Promise<void> {
-    const { POSTGRES_SOCKET_DIR: socketDir, POSTGRES_PORT: port } = this.#settings;
+    const server = await this.#pooledServer();
     const branches = await readAccess(session);
     const pooled = branches.filter(({ database }) => !this.#withheld.has(database));
     const staying = new Set(pooled.map(({ database }) => database));
@@ -91,8 +94,8 @@ export class RuleSync {
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a branch blocked meanwhile would be admitted again.
-    const { postgresHba } = ruleFiles(branches, { socketDir, port });
-    this.#unblocked = { ...ruleFiles(pooled, { socketDir, port }), postgresHba };
+    const { postgresHba } = ruleFiles(branches, server);
+    this.#unblocked = { ...ruleFiles(pooled, server), postgresHba };
     const wanted = withBlocked(this.#unblocked, new Set([...blocked, ...this.#blocked]));
     // The files on disk are compared too, because a control tool may have written them in the meantime.
     if (sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)) return;
@@ -100,7 +103,7 @@ export class RuleSync {
     // Databases that leave the pooler keep their entries until no login to them is in progress.
     const leaving = databasesOf(found.poolerDatabases).filter((database) => !staying.has(database));
     const entries = [...staying, ...leaving];
-    writeRuleFiles(folder, { ...wanted, poolerDatabases: poolerEntries(entries, { socketDir, port }) });
+    writeRuleFiles(folder, { ...wanted, poolerDatabases: poolerEntries(entries, server) });
     const error = await hbaError(session);
     if (error) {
       // PostgreSQL still applies the old rules, but would not start with these.
@@ -115,6 +118,20 @@ export class RuleSync {
       await reloadPooler(this.#settings, staying);
     }
     this.#applied = wanted;
+  }
+
+  /** The limits of each branch's pooler entry. An older pooler refuses an entry with a limit that it does not know. */
+  async #pooledServer() {
+    const settings = this.#settings;
+    this.#poolerVersion ??= await withConsole(settings, readPoolerVersion);
+    return {
+      socketDir: settings.POSTGRES_SOCKET_DIR,
+      port: settings.POSTGRES_PORT,
+      poolSize: settings.BRANCH_POOL_SIZE,
+      // The rest is for direct sessions.
+      connections: Math.ceil((settings.BRANCH_CONNECTIONS * 2) / 3),
+      clients: countsClients(this.#poolerVersion) ? settings.POOLER_MAX_CLIENTS : null,
+    };
   }
 }
 

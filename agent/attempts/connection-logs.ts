@@ -1,4 +1,4 @@
-import { currentPostgresLog } from '../logs/postgres-log.ts';
+import { currentPostgresLog, postgresLogsBetween } from '../logs/postgres-log.ts';
 import type { AgentSettings } from '../settings.ts';
 
 /** An attempt to log in to a branch over the network. */
@@ -13,6 +13,8 @@ export interface ConnectionLog {
   name: 'postgres' | 'pooler';
   /** The log's present path; null while it is unknown. */
   locate: (settings: AgentSettings) => string | null;
+  /** Logs that the server began between these two. */
+  between?: (from: string, to: string) => readonly string[];
   /** Every line of interest contains one of these. */
   marks: readonly string[];
   /** The attempt in a line. Lines contain text chosen by clients, so only the server's own format is accepted. */
@@ -75,6 +77,7 @@ export const CONNECTION_LOGS: readonly ConnectionLog[] = [
   {
     name: 'postgres',
     locate: currentPostgresLog,
+    between: postgresLogsBetween,
     marks: [PASSWORD_RIGHT, PASSWORD_WRONG],
     read: readPostgresLine,
     includesRejected: false,

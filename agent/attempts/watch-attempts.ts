@@ -59,13 +59,14 @@ export class AttemptWatch {
   }
 
   #follow(
-    { name, locate, marks, read, includesRejected }: ConnectionLog,
+    { name, locate, between, marks, read, includesRejected }: ConnectionLog,
     signal: AbortSignal,
   ): Promise<void> {
     const { settings } = this.#host;
     const admission = new Admission(rulesFolder(settings));
     const follower = new LogFollower({
       locate: () => locate(settings),
+      ...(between && { between }),
       marks,
       onLines: (lines) => {
         if (includesRejected) admission.refresh();

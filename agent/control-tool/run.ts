@@ -6,6 +6,7 @@ import { openHost } from '../host.ts';
 import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
+import { runLogFolderLoop } from '../logs/log-folder.ts';
 import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
 import { performOperation } from '../operations/handlers.ts';
@@ -41,6 +42,7 @@ async function runAgent(): Promise<void> {
   const loops = Promise.all([
     watch.runLoop(signal),
     new AttemptWatch(host, log).run(signal),
+    runLogFolderLoop(settings, log, signal),
     runMeasurementLoop({ settings, log, report, signal }),
   ]);
   await runLink({

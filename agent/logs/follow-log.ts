@@ -9,6 +9,8 @@ const NEWLINE = 0x0a;
 interface FollowedLog {
   /** The log's present path; null while there is none. */
   locate: () => string | null;
+  /** Paths of the logs that were begun after the first and before the second path, in their order. */
+  between?: (from: string, to: string) => readonly string[];
   /** A line that contains none of these is skipped. */
   marks: readonly string[];
   /** Called with whole lines. */
@@ -16,7 +18,7 @@ interface FollowedLog {
 }
 
 /**
- * Follows a log that another process writes, across rotation and truncation. It starts at the end of an existing log,
+ * Follows a log that another process writes, across rotations and truncation. It starts at the end of an existing log,
  * and at the beginning of one that is created later. Against a flooded log, memory use is constant and the event loop
  * is yielded to after every chunk. Reads are synchronous, because they take microseconds: on a busy machine, Node's
  * thread pool would delay a block by the duration of another attempt.
@@ -26,6 +28,8 @@ export class LogFollower {
   readonly #buffer = Buffer.alloc(CHUNK_BYTES);
   #path: string | null = null;
   #file: number | null = null;
+  /** Path of the open file when it was opened. */
+  #openPath: string | null = null;
   #hasPolled = false;
   /** Offset of the next read in the file. */
   #position = 0;
@@ -83,11 +87,28 @@ export class LogFollower {
       // The new log is still empty: its writer may not have switched to it yet.
       if (open && found.size === 0) return;
       await this.#readRest();
-      this.close();
-      this.#file = openSync(path, 'r');
+      for (const skipped of this.#begunBefore(path)) {
+        this.#open(skipped);
+        this.#moveTo(0);
+        await this.#readRest();
+      }
+      this.#open(path);
       this.#moveTo(this.#hasPolled ? 0 : found.size);
     }
     await this.#readRest();
+  }
+
+  /** Logs that were begun and ended since the last poll, because the writer may switch more than once in between. */
+  #begunBefore(path: string): readonly string[] {
+    if (this.#openPath === null || this.#openPath === path) return [];
+    return this.#log.between?.(this.#openPath, path) ?? [];
+  }
+
+  #open(path: string) {
+    const file = openSync(path, 'r');
+    this.close();
+    this.#file = file;
+    this.#openPath = path;
   }
 
   #moveTo(position: number) {

@@ -3,11 +3,13 @@ import { join } from 'node:path';
 import { CONNECTION_LOGS, type ConnectionLog } from '../attempts/connection-logs.ts';
 import type { CloneMethod, Host } from '../host.ts';
 import { withConsole } from '../pooler/console.ts';
+import { atLeast, readPoolerVersion } from '../pooler/version.ts';
 import {
   LOGIN_RETRY_SECONDS,
   RESERVED_FOR_AGENT,
   RULE_FILES,
   SERVER_IDLE_SECONDS,
+  SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
 
@@ -90,8 +92,9 @@ const CHECKS: readonly Check[] = [
     "The agent cannot read both servers' logs, so attempts are not limited: grant its user read access.",
   ),
   advice(
-    ({ settings, pooler }) => Number(pooler.max_client_conn) === settings.POOLER_MAX_CLIENTS,
-    'PgBouncer accepts another number of clients than POOLER_MAX_CLIENTS: set max_client_conn as `configuration` prints it.',
+    ({ settings, pooler }) =>
+      Number(pooler.max_client_conn) === settings.POOLER_MAX_CLIENTS + SPARE_POOLER_CLIENTS,
+    'PgBouncer accepts another number of clients than POOLER_MAX_CLIENTS provides for: set max_client_conn as `configuration` prints it.',
   ),
   advice(
     ({ poolerVersion }) => atLeast(poolerVersion, [1, 25, 2]),
@@ -125,8 +128,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     postgres.query<{ name: string; setting: string }>('SELECT name, setting FROM pg_settings'),
     withConsole(settings, async (console) => {
       const config = await console.query<{ key: string; value: string }>('SHOW CONFIG');
-      const version = await console.query<{ version: string }>('SHOW VERSION');
-      return { config: config.rows, version: version.rows[0]?.version ?? '' };
+      return { config: config.rows, version: await readPoolerVersion(console) };
     }),
   ]);
   const facts: Facts = {
@@ -134,7 +136,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     cloneMethod,
     postgres: Object.fromEntries(rows.map(({ name, setting }) => [name, setting])),
     pooler: Object.fromEntries(config.map(({ key, value }) => [key, value])),
-    poolerVersion: version.replace(/^PgBouncer /, ''),
+    poolerVersion: version,
     hbaText: '',
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
@@ -159,11 +161,4 @@ async function canRead({ locate }: ConnectionLog, settings: AgentSettings): Prom
   } catch {
     return false;
   }
-}
-
-/** Whether a version such as `1.25.2` is `wanted` or later. */
-function atLeast(version: string, wanted: readonly number[]): boolean {
-  const parts = version.split('.').map((part) => Number.parseInt(part, 10));
-  const differing = wanted.findIndex((number, index) => (parts[index] ?? 0) !== number);
-  return differing === -1 || (parts[differing] ?? 0) > (wanted[differing] ?? 0);
 }

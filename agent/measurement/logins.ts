@@ -1,5 +1,5 @@
 import { LogFollower } from '../logs/follow-log.ts';
-import { currentPostgresLog } from '../logs/postgres-log.ts';
+import { currentPostgresLog, postgresLogsBetween } from '../logs/postgres-log.ts';
 import type { PooledClient } from '../pooler/console.ts';
 import type { AgentSettings } from '../settings.ts';
 
@@ -48,6 +48,7 @@ export class Logins {
       }),
       new LogFollower({
         locate: () => currentPostgresLog(settings),
+        between: postgresLogsBetween,
         marks: [POSTGRES_MARK],
         onLines: (lines) => {
           for (const line of lines) this.#recordLocal(line);

@@ -10,6 +10,30 @@ export const PLATFORM_ROLE = 'branchgate';
 const DIRECT_CLIENTS = 180;
 export const RESERVED_FOR_AGENT = 20;
 
+/**
+ * Entries of PostgreSQL's lock table per connection. One session that takes all of them stops every login, so the
+ * table is large enough for the agent to end that session first.
+ */
+export const LOCKS_PER_CONNECTION = 1024;
+
+/** Queue of NOTIFY, which one open listener can fill: 128 MB in pages of 8 kB. */
+export const NOTIFY_QUEUE_PAGES = 16_384;
+
+/** Longest time for a client to log in to PostgreSQL, which takes a connection meanwhile. */
+export const LOGIN_WITHIN_SECONDS = 10;
+
+/** How often a statement checks that its client is still there. */
+export const CLIENT_CHECK_SECONDS = 10;
+
+/** Size at which PostgreSQL begins another log file. */
+export const LOG_FILE_MB = 64;
+
+/** Names with the time, so that a rotation by size opens another file and names sort by time. */
+export const LOG_FILENAME = 'postgresql-%Y%m%d-%H%M%S.log';
+
+/** Clients of the pooler above the number that is sold. Sockets that never log in take these first. */
+export const SPARE_POOLER_CLIENTS = 300;
+
 /** Far shorter than a clone, and long enough for the pooler to stay idle while PostgreSQL is away. */
 export const LOGIN_RETRY_SECONDS = 0.01;
 
@@ -28,7 +52,7 @@ export interface ServerLayout {
   /** Addresses both servers listen on, comma-separated; `*` for all. */
   listenAddresses: string;
   postgres: { port: number; socketDir: string };
-  /** `maxClients` (specification 8) is for all branches together. */
+  /** `maxClients` is the number that is sold, for all branches together (specification 8). */
   pooler: { port: number; socketDir: string; logFile: string; maxClients: number };
   /** Certificate and key (PEM) that both servers present to clients. */
   tls: { certFile: string; keyFile: string };
@@ -55,16 +79,24 @@ password_encryption = scram-sha-256
 # ${pooler.maxClients} pooled, ${DIRECT_CLIENTS} direct, ${RESERVED_FOR_AGENT} reserved for the agent.
 max_connections = ${pooler.maxClients + DIRECT_CLIENTS + RESERVED_FOR_AGENT}
 superuser_reserved_connections = ${RESERVED_FOR_AGENT}
+max_locks_per_transaction = ${LOCKS_PER_CONNECTION}
+authentication_timeout = ${LOGIN_WITHIN_SECONDS}s
+# Without it, the statement of a client that has disconnected runs to its end.
+client_connection_check_interval = ${CLIENT_CHECK_SECONDS}s
+# The queue of NOTIFY is at most ${(NOTIFY_QUEUE_PAGES * 8) / 1024} MB.
+max_notify_queue_pages = ${NOTIFY_QUEUE_PAGES}
 # A forgotten prepared transaction would prevent clones and the drop of its database.
 max_prepared_transactions = 0
 
-# One file per day for a week. The agent counts connection attempts here and in the pooler's log.
+# The agent counts connection attempts here and in the pooler's log. It deletes the oldest files, and follows the
+# files in the order of their names, so the names contain the time in UTC.
 logging_collector = on
 log_destination = 'jsonlog'
-log_filename = 'postgresql-%a.log'
+log_timezone = 'UTC'
+log_filename = ${quoted(LOG_FILENAME)}
 log_rotation_age = 1d
-log_rotation_size = 0
-log_truncate_on_rotation = on
+log_rotation_size = ${LOG_FILE_MB}MB
+log_truncate_on_rotation = off
 log_connections = 'authentication,authorization'
 `;
 
@@ -113,7 +145,8 @@ auth_hba_file = ${rulesDir}/${RULE_FILES.poolerHba}
 auth_file = ${rulesDir}/${RULE_FILES.poolerUsers}
 
 pool_mode = transaction
-max_client_conn = ${pooler.maxClients}
+# ${pooler.maxClients} clients, and ${SPARE_POOLER_CLIENTS} sockets that have not logged in.
+max_client_conn = ${pooler.maxClients + SPARE_POOLER_CLIENTS}
 ignore_startup_parameters = extra_float_digits
 # PAUSE cuts off a login to PostgreSQL that is under way. It counts as failed, and clients of that database are not
 # served until this many seconds later.

@@ -62,6 +62,15 @@ export const gatewaySettings = (site: Site) => ({
   ...site.settings.environment,
 });
 
+/** Settings of the agent that the environment can override. */
+const AGENT_LIMITS = [
+  'POOLER_MAX_CLIENTS',
+  'BRANCH_CONNECTIONS',
+  'BRANCH_POOL_SIZE',
+  'LOG_FOLDER_MB',
+  'MEASURE_INTERVAL_SECONDS',
+] as const;
+
 /** Settings of the agent for this stack. The environment can override the gateway's address. */
 export const agentSettings = ({ settings, ports, host }: Site) => ({
   GATEWAY_URL: settings.environment.GATEWAY_URL ?? gatewayUrl({ ports }),
@@ -72,12 +81,12 @@ export const agentSettings = ({ settings, ports, host }: Site) => ({
   POOLER_SOCKET_DIR: host.sockets,
   POOLER_PORT: String(ports.POOLED_PORT),
   POOLER_LOG: join(host.logs, 'pgbouncer.log'),
-  ...(settings.environment.POOLER_MAX_CLIENTS && {
-    POOLER_MAX_CLIENTS: settings.environment.POOLER_MAX_CLIENTS,
-  }),
-  ...(settings.environment.MEASURE_INTERVAL_SECONDS && {
-    MEASURE_INTERVAL_SECONDS: settings.environment.MEASURE_INTERVAL_SECONDS,
-  }),
+  ...Object.fromEntries(
+    AGENT_LIMITS.flatMap((name) => {
+      const value = settings.environment[name];
+      return value ? [[name, value]] : [];
+    }),
+  ),
 });
 
 type Definition = Omit<Program, 'name' | 'logFile' | 'environment'> & { environment?: Environment };

@@ -1,8 +1,9 @@
 import { expect, test } from 'vitest';
 import { type BranchAccess, ruleFiles } from '../../../agent/access/rule-files.ts';
+import { countsClients } from '../../../agent/pooler/version.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 
-const POSTGRES = { socketDir: '/run/pg', port: 5432 };
+const POSTGRES = { socketDir: '/run/pg', port: 5432, poolSize: 20, connections: 40, clients: null };
 const ID = '0f0e0d0c-0b0a-4908-8706-050403020100';
 const OWNER = loginName(ID, 'owner');
 const READ_WRITE = loginName(ID, 'read_write');
@@ -29,9 +30,20 @@ test('a branch without networks has a pooler entry and logins, but no rule on ei
   expect(files).toEqual({
     postgresHba: '',
     poolerHba: 'local all all scram-sha-256\n',
-    poolerDatabases: 'db_shop_prod_br_a-b = host=/run/pg port=5432 dbname=db_shop_prod_br_a-b\n',
+    poolerDatabases:
+      'db_shop_prod_br_a-b = host=/run/pg port=5432 dbname=db_shop_prod_br_a-b pool_size=20 max_db_connections=40\n',
     poolerUsers: `"${OWNER}" "${VERIFIER}"\n"${READ_WRITE}" "${VERIFIER}"\n`,
   });
+});
+
+test('the clients of a database are limited where the pooler knows that limit', () => {
+  const { poolerDatabases } = ruleFiles([access()], { ...POSTGRES, clients: 200 });
+  expect(poolerDatabases).toContain(' max_db_connections=40 max_db_client_connections=200\n');
+  expect([countsClients('1.18.0'), countsClients('1.23.1'), countsClients('1.24.0')]).toEqual([
+    false,
+    false,
+    true,
+  ]);
 });
 
 test.each<[string, Partial<BranchAccess>]>([

@@ -21,7 +21,7 @@ const FILES = ruleFiles(
     access(SHOP, 'db_shop', ['10.0.0.0/8', '2001:db8::/32', '0.0.0.0/2']),
     access(FARM, 'db_farm', ['192.0.2.7/32']),
   ],
-  { socketDir: '/run/pg', port: 5432 },
+  { socketDir: '/run/pg', port: 5432, poolSize: 20, connections: 40, clients: null },
 );
 
 let folder: string;

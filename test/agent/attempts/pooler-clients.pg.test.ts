@@ -1,8 +1,10 @@
+import { once } from 'node:events';
+import { createConnection, type Socket } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { pgbouncerIni, postgresqlConf } from '../../../agent/servers/configuration.ts';
+import { pgbouncerIni, postgresqlConf, SPARE_POOLER_CLIENTS } from '../../../agent/servers/configuration.ts';
 import { readSettings } from '../../../agent/settings.ts';
 import { eventually } from '../../support/eventually.ts';
-import { attempt, connectFrom, HERE, targetOf } from '../../support/host/attempts.ts';
+import { attempt, connectFrom, HERE, OUTSIDE, targetOf } from '../../support/host/attempts.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, Project, toolOptions } from '../../support/host/host-project.ts';
 
@@ -21,7 +23,18 @@ beforeAll(async () => {
 });
 afterAll(() => servers.stop());
 
-test('the pooler accepts 200 clients of all branches together; the next gets PgBouncer’s error', async () => {
+/** Sockets from an address that no rule admits. They send nothing. */
+async function openSilent(count: number): Promise<Socket[]> {
+  const sockets = Array.from({ length: count }, () =>
+    createConnection({ host: HERE, port: servers.settings.POOLER_PORT, localAddress: OUTSIDE }),
+  );
+  for (const socket of sockets) socket.on('error', () => {});
+  await Promise.all(sockets.map((socket) => once(socket, 'connect')));
+  return sockets;
+}
+
+test('200 clients of all branches together are served, also next to silent sockets; a full pooler gives an error', async () => {
+  const silent = await openSilent(210);
   const clients = [];
   while (clients.length < CLIENTS) {
     const target = targetOf(servers, 'pooled', clients.length % 2 === 0 ? main : branch);
@@ -29,9 +42,15 @@ test('the pooler accepts 200 clients of all branches together; the next gets PgB
   }
   const results = await Promise.all(clients.map((client) => client.query('SELECT 1 AS one')));
   expect(results.every(({ rows }) => rows[0].one === 1)).toBe(true);
+  // Silent sockets are ended after 15 seconds, so clients take the rest.
+  for (const socket of silent) socket.destroy();
+  await eventually(async () => {
+    while (clients.length < CLIENTS + SPARE_POOLER_CLIENTS)
+      clients.push(await connectFrom(HERE, targetOf(servers, 'pooled', main)));
+  });
   for (const each of [main, branch]) expect(await attempt(targetOf(servers, 'pooled', each))).toBe('full');
   expect(await attempt(targetOf(servers, 'direct', main)), 'the direct port has its own limit').toBe('in');
-  // The agent's own operations need none of the 200 slots.
+  // The agent's own operations need none of the slots.
   const made = await project.create('db_clients_prod_br_two', main.database);
   expect(await attempt(targetOf(servers, 'pooled', made))).toBe('full');
   await expectUnproved(made);
@@ -60,12 +79,12 @@ test('the limit can be set up to 500, and the printed configuration contains it'
   const { tls, agentUser } = servers.layout;
   const options = toolOptions({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
   const printed = async (file: string) => (await servers.tool('configuration', file, ...options)).stdout;
-  expect(await printed('pgbouncer.ini')).toContain('\nmax_client_conn = 200\n');
+  expect(await printed('pgbouncer.ini')).toContain('\nmax_client_conn = 500\n');
   expect(await printed('postgresql.conf')).toContain('\nmax_connections = 400\n');
   expect(readSettings({})).toMatchObject({ POOLER_MAX_CLIENTS: CLIENTS });
   expect(readSettings({ POOLER_MAX_CLIENTS: '500' })).toMatchObject({ POOLER_MAX_CLIENTS: 500 });
   expect(() => readSettings({ POOLER_MAX_CLIENTS: '501' })).toThrow('POOLER_MAX_CLIENTS');
   const raised = { ...servers.layout, pooler: { ...servers.layout.pooler, maxClients: 500 } };
-  expect(pgbouncerIni(raised)).toContain('\nmax_client_conn = 500\n');
+  expect(pgbouncerIni(raised)).toContain('\nmax_client_conn = 800\n');
   expect(postgresqlConf(raised)).toContain('\nmax_connections = 700\n');
 });

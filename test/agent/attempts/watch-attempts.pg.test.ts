@@ -1,10 +1,13 @@
 import { renameSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { AttemptWindows } from '../../../agent/attempts/attempt-windows.ts';
 import { AttemptWatch } from '../../../agent/attempts/watch-attempts.ts';
 import { closeHost, type Host, openHost } from '../../../agent/host.ts';
+import { currentPostgresLog } from '../../../agent/logs/postgres-log.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { withConsole } from '../../../agent/pooler/console.ts';
+import { LOG_FILENAME } from '../../../agent/servers/configuration.ts';
 import { eventually } from '../../support/eventually.ts';
 import {
   attempt,
@@ -245,6 +248,30 @@ test('a restarted agent blocks a branch for the rest of its window, and then ope
   expect(await attempt(target)).toBe('in');
   await closeHost(next);
   stop = await watch(servers.host);
+});
+
+test('attempts are counted while PostgreSQL begins other logs', async () => {
+  const branch = await newBranch();
+  await servers.query("ALTER SYSTEM SET log_rotation_size = '1kB'");
+  await servers.query(`ALTER SYSTEM SET log_filename = '${LOG_FILENAME}'`);
+  await servers.query('SELECT pg_reload_conf()');
+  const step = inStep(branch);
+  const logs = new Set<string>();
+  let made = 0;
+  const outcomes = await attempts(60, wrong(targetOf(servers, 'direct', branch)), {
+    delay: async (outcome) => {
+      await step(outcome);
+      // The logs of one second have the same name, and are one file.
+      made += 1;
+      if (made % 20 === 0) await sleep(1_100);
+      logs.add(currentPostgresLog(servers.settings) ?? '');
+    },
+  });
+  expect(tried(outcomes)).toBe(LIMIT);
+  expect(logs.size).toBeGreaterThan(1);
+  leftBlocked.push(branch);
+  await servers.query('ALTER SYSTEM RESET log_rotation_size');
+  await servers.query('SELECT pg_reload_conf()');
 });
 
 test('doctor reports when attempts cannot be counted', async () => {

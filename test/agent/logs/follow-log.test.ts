@@ -11,6 +11,7 @@ let location: string | null | Error;
 let onLocate: () => void;
 let lines: string[];
 let follower: LogFollower;
+let begun: string[];
 
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), 'branchgate-log-'));
@@ -18,12 +19,14 @@ beforeEach(() => {
   location = path;
   onLocate = () => {};
   lines = [];
+  begun = [];
   follower = new LogFollower({
     locate: () => {
       onLocate();
       if (location instanceof Error) throw location;
       return location;
     },
+    between: () => begun,
     marks: ['hit', 'strike'],
     onLines: (found) => {
       lines.push(...found);
@@ -105,6 +108,34 @@ test('a log that continues under another name is followed', async () => {
   location = join(folder, 'sunday.log');
   writeFileSync(location, 'hit 2\n');
   expect(await found()).toEqual(['hit 1', 'hit 2']);
+});
+
+test('logs that were begun and ended between two polls are read, each line once', async () => {
+  write('hit 0\n');
+  await found();
+  write('hit 1\n');
+  const names = ['b.log', 'c.log', 'd.log'].map((name) => join(folder, name));
+  names.forEach((name, index) => {
+    writeFileSync(name, `hit ${index + 2}\n`);
+  });
+  location = names[2] ?? null;
+  begun = names.slice(0, 2);
+  expect(await found()).toEqual(['hit 1', 'hit 2', 'hit 3', 'hit 4']);
+  expect(await found()).toEqual([]);
+  // One that is deleted before it is read fails this poll. The next one continues after the last log that was read.
+  const [gone, next, last] = ['e.log', 'f.log', 'g.log'].map((name) => join(folder, name)) as [
+    string,
+    string,
+    string,
+  ];
+  writeFileSync(next, 'hit 5\n');
+  writeFileSync(last, 'hit 6\n');
+  location = last;
+  begun = [next, gone];
+  await expect(found()).rejects.toThrow('ENOENT');
+  expect(lines).toEqual(['hit 5']);
+  begun = [];
+  expect(await found()).toEqual(['hit 6']);
 });
 
 test('a truncated log is read from its beginning, without the unfinished line before', async () => {
