@@ -27,6 +27,8 @@ const Settings = z.object({
   BRANCH_CONNECTIONS: z.coerce.number().int().min(10).max(1000).default(60),
   /** Connections that the pooler opens for one login of a branch. */
   BRANCH_POOL_SIZE: z.coerce.number().int().min(1).max(500).default(20),
+  /** Temporary files that one session may fill. */
+  TEMP_FILE_LIMIT_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
   /** Size of PostgreSQL's log folder above which the oldest files are deleted. */
   LOG_FOLDER_MB: z.coerce.number().int().min(128).max(1_048_576).default(1024),
   /** Interval of the measurements (specification 8). */

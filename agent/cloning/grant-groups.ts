@@ -15,6 +15,11 @@ const LARGE_OBJECT_WRITERS = [
   .map((name) => `pg_catalog.${name}`)
   .join(', ');
 
+/** Functions that write any number of bytes to the log of changes (WAL), which PUBLIC may run by default. */
+const WAL_WRITERS = ['text', 'bytea']
+  .map((message) => `pg_catalog.pg_logical_emit_message(boolean, text, ${message}, boolean)`)
+  .join(', ');
+
 /**
  * Grants a new `main` to its project's groups. Default privileges open what the owner creates to the other groups,
  * and every clone inherits them without a statement per object. No tenant has run code in this database yet; the
@@ -32,6 +37,7 @@ export const grantGroups = (settings: AgentSettings, database: string, projectId
        GRANT USAGE ON SCHEMA public TO ${readWrite}, ${readOnly};
        REVOKE EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} FROM PUBLIC;
        GRANT EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} TO ${owner}, ${readWrite};
+       REVOKE EXECUTE ON FUNCTION ${WAL_WRITERS} FROM PUBLIC;
        ${byDefault} GRANT USAGE ON SCHEMAS TO ${readWrite}, ${readOnly};
        ${byDefault} GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO ${readWrite};
        ${byDefault} GRANT SELECT ON TABLES TO ${readOnly};

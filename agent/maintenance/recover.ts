@@ -6,6 +6,7 @@ import type { Host } from '../host.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
 import { inTransaction } from '../postgres/connect.ts';
+import { protectDatabases } from '../postgres/database-settings.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
@@ -20,6 +21,7 @@ export const RECOVERY_STEPS: readonly RecoveryStep[] = [
   migrateTables,
   resumeAbandoned,
   dropInterrupted,
+  protectBranches,
   removeLeakedDirectories,
   retryUnusedRoles,
   resetChangedLogins,
@@ -76,6 +78,11 @@ async function dropInterrupted({ postgres }: Host): Promise<void> {
   const databases = await readDatabases(postgres);
   for (const { name } of databases.filter(({ interrupted }) => interrupted))
     await dropDatabase(postgres, name);
+}
+
+/** Branches of an earlier release have no limits, and the settings may have changed. */
+function protectBranches({ postgres, settings }: Host): Promise<void> {
+  return protectDatabases(postgres, settings);
 }
 
 /**

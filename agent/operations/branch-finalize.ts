@@ -4,13 +4,14 @@ import type { Params } from '../../shared/protocol/operations.ts';
 import { nameHeld } from '../cloning/claim-branch.ts';
 import type { Host } from '../host.ts';
 import { identifier, literal } from '../postgres/connect.ts';
+import { protectDatabase } from '../postgres/database-settings.ts';
 import { markText, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 
 /**
  * Gives the clone its final name and opens it to the branch's logins. A clone does not inherit the privileges on
- * its source, and PUBLIC may connect by default. The statements are sent together, which makes them one transaction.
+ * its source, and PUBLIC may connect by default. The last statement opens it, with its limits. The statements are sent together, which makes them one transaction.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export function finalizeBranch(
@@ -38,7 +39,7 @@ export function finalizeBranch(
        ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
        COMMENT ON DATABASE ${name} IS ${literal(markText(params))};
        INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;
-       ALTER DATABASE ${name} CONNECTION LIMIT -1`,
+       ${protectDatabase(host.settings, database)}`,
     );
     return {};
   });

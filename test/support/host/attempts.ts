@@ -14,7 +14,7 @@ export type Outcome = 'in' | 'wrong password' | 'refused' | 'full';
 const OUTCOMES: [RegExp, Outcome][] = [
   [/^(password|SASL) authentication failed/, 'wrong password'],
   [/^(pg_hba\.conf rejects connection|no pg_hba\.conf entry|login rejected)/, 'refused'],
-  [/^no more connections allowed \(max_client_conn\)/, 'full'],
+  [/^(no more connections allowed \(max_client_conn\)|too many connections for database)/, 'full'],
 ];
 
 export interface Target {
