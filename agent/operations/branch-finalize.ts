@@ -1,10 +1,10 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
-import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
+import { groupName, loginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { nameHeld } from '../cloning/claim-branch.ts';
 import type { Host } from '../host.ts';
 import { identifier, literal } from '../postgres/connect.ts';
-import { protectDatabase } from '../postgres/database-settings.ts';
+import { grantDatabase, protectDatabase } from '../postgres/database-settings.ts';
 import { markText, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
@@ -29,13 +29,11 @@ export function finalizeBranch(
       throw new HostError('INVALID_CALL', `job ${job_id} has made no clone to finalize`);
 
     const name = identifier(database);
-    const logins = BRANCH_ROLES.map((role) => identifier(loginName(branch_id, role))).join(', ');
     const ownerGroup = identifier(groupName(project_id, 'owner'));
     await session.query(
       `ALTER DATABASE ${identifier(build)} RENAME TO ${name};
        REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
-       GRANT CONNECT, TEMPORARY ON DATABASE ${name} TO ${logins};
-       GRANT CONNECT, CREATE ON DATABASE ${name} TO ${ownerGroup};
+       ${grantDatabase(params)};
        ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
        COMMENT ON DATABASE ${name} IS ${literal(markText(params))};
        INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;

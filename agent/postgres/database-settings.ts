@@ -1,11 +1,19 @@
+import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
 import type { AgentSettings } from '../settings.ts';
 import { identifier, literal, type Queryable } from './connect.ts';
-import { readDatabases } from './databases.ts';
+import { type Mark, readDatabases } from './databases.ts';
 import { sqlState } from './postgres-failure.ts';
 
 /** Another operation that alters the database holds it for milliseconds. */
 const LOCKED_FOR_MS = 2_000;
 const DATABASE_GONE = '3D000';
+
+/** Numbers of rights that `grantDatabase` grants to each login and to the owner's group. */
+const LOGIN_RIGHTS = 2;
+const GROUP_RIGHTS = 3;
+
+/** A branch's ids and the name of its database. */
+type Named = Pick<Mark, 'branch_id' | 'project_id'> & { database: string };
 
 type Limits = Pick<AgentSettings, 'BRANCH_CONNECTIONS' | 'TEMP_FILE_LIMIT_MB'>;
 
@@ -29,27 +37,69 @@ export function protectDatabase(limits: Limits, database: string): string {
 }
 
 /**
- * Applies the present limits to the branches that an earlier release, or an agent with other settings, has made.
+ * Statements that admit a branch's logins to its database. The owner login acts as its group, which therefore needs
+ * the rights itself.
+ */
+export function grantDatabase({ branch_id, project_id, database }: Named): string {
+  const name = identifier(database);
+  const logins = BRANCH_ROLES.map((role) => identifier(loginName(branch_id, role))).join(', ');
+  return `GRANT CONNECT, TEMPORARY ON DATABASE ${name} TO ${logins};
+    GRANT CONNECT, CREATE, TEMPORARY ON DATABASE ${name} TO ${identifier(groupName(project_id, 'owner'))}`;
+}
+
+/**
+ * Applies the present limits and grants to the branches that an earlier release, or an agent with other settings, has
+ * made.
  * Sessions that are open already keep their settings.
  * @throws the first failure, after all databases were tried
  */
 export async function protectDatabases(db: Queryable, limits: Limits): Promise<void> {
-  const finalized = (await readDatabases(db)).filter(({ mark, interrupted }) => mark && !interrupted);
+  const finalized = (await readDatabases(db)).flatMap(({ name, mark, interrupted }) =>
+    mark && !interrupted ? [{ ...mark, database: name }] : [],
+  );
   const wanted = Object.entries(databaseSettings(limits)).map(([setting, value]) => `${setting}=${value}`);
   const { rows } = await db.query<{ name: string }>(
     `SELECT datname AS name
      FROM pg_database LEFT JOIN pg_db_role_setting ON setdatabase = pg_database.oid AND setrole = 0
      WHERE datname = ANY ($1) AND (datconnlimit <> $2 OR NOT coalesce(setconfig @> $3::text[], false))`,
-    [finalized.map(({ name }) => name), limits.BRANCH_CONNECTIONS, wanted],
+    [finalized.map(({ database }) => database), limits.BRANCH_CONNECTIONS, wanted],
   );
+  const unprotected = new Set(rows.map(({ name }) => name));
+  const ungranted = await readUngranted(db, finalized);
   const failures: unknown[] = [];
-  for (const { name } of rows) {
+  for (const branch of finalized) {
+    const statements = [
+      ...(unprotected.has(branch.database) ? [protectDatabase(limits, branch.database)] : []),
+      ...(ungranted.has(branch.database) ? [grantDatabase(branch)] : []),
+    ];
+    if (statements.length === 0) continue;
     // Statements that are sent together are one transaction, to which SET LOCAL applies.
-    await db
-      .query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; ${protectDatabase(limits, name)}`)
-      .catch((error) => {
-        if (sqlState(error) !== DATABASE_GONE) failures.push(error);
-      });
+    await db.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; ${statements.join('; ')}`).catch((error) => {
+      if (sqlState(error) !== DATABASE_GONE) failures.push(error);
+    });
   }
   if (failures.length > 0) throw failures[0];
+}
+
+/** Databases in which a login or the owner's group lacks one of its grants. */
+async function readUngranted(db: Queryable, branches: readonly Named[]): Promise<Set<string>> {
+  const wanted = branches.flatMap(({ branch_id, project_id, database }) => [
+    ...BRANCH_ROLES.map((role) => ({ database, role: loginName(branch_id, role), rights: LOGIN_RIGHTS })),
+    { database, role: groupName(project_id, 'owner'), rights: GROUP_RIGHTS },
+  ]);
+  const { rows } = await db.query<{ name: string }>(
+    `SELECT DISTINCT datname AS name
+     FROM unnest($1::text[], $2::text[], $3::int[]) AS wanted (database, role, rights)
+     JOIN pg_database ON datname = database JOIN pg_roles ON rolname = role
+     WHERE rights <> (
+       SELECT count(*) FROM aclexplode(datacl)
+       WHERE grantee = pg_roles.oid AND privilege_type IN ('CONNECT', 'CREATE', 'TEMPORARY')
+     )`,
+    [
+      wanted.map(({ database }) => database),
+      wanted.map(({ role }) => role),
+      wanted.map(({ rights }) => rights),
+    ],
+  );
+  return new Set(rows.map(({ name }) => name));
 }

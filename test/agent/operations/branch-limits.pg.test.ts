@@ -3,7 +3,7 @@ import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { currentPostgresLog } from '../../../agent/logs/postgres-log.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
-import { BRANCH_ROLES, loginName } from '../../../shared/branch/login.ts';
+import { BRANCH_ROLES, groupName, loginName } from '../../../shared/branch/login.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
   asClient,
@@ -109,6 +109,30 @@ test('one branch takes a bounded number of connections; others and the agent sti
   await asClient(servers.host, 'direct', main, 'read_only', 'SELECT 1');
   await servers.query('SELECT 1');
   await Promise.all(clients.map((client) => client.end()));
+});
+
+test('every login makes temporary tables', async () => {
+  const sql = 'BEGIN; CREATE TEMP TABLE own (x int); INSERT INTO own VALUES (1); COMMIT';
+  for (const role of BRANCH_ROLES)
+    for (const port of ['direct', 'pooled'] as const) await asClient(servers.host, port, branch, role, sql);
+});
+
+test('grants that an earlier release did not make are made at the start of the agent, once', async () => {
+  const group = groupName(project.id, 'owner');
+  const login = loginName(branch.branch_id, 'read_only');
+  const makeTable = () => asClient(servers.host, 'direct', branch, 'owner', 'CREATE TEMP TABLE own (x int)');
+  await servers.query(
+    `REVOKE TEMPORARY ON DATABASE "${branch.database}" FROM ${group};
+     REVOKE CONNECT ON DATABASE "${branch.database}" FROM ${login}`,
+  );
+  await expect(makeTable()).rejects.toThrow('permission denied');
+  expect(await recover(servers.host)).toEqual([]);
+  await makeTable();
+  await asClient(servers.host, 'direct', branch, 'read_only', `SELECT 1; DROP OWNED BY ${login}`);
+  await asClient(servers.host, 'direct', branch, 'read_only', 'SELECT 1');
+  const after = await limits();
+  expect(await recover(servers.host)).toEqual([]);
+  expect(await limits(), 'nothing is written again').toEqual(after);
 });
 
 test('branches of an earlier release get the limits at the start of the agent, once', async () => {
