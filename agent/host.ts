@@ -6,6 +6,7 @@ import { openPool, type Pool } from './postgres/connect.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
 import type { AgentSettings } from './settings.ts';
+import type { Log } from './trouble-log.ts';
 
 /** How a clone is made: by sharing the source's blocks (reflink), or by copying each of them. */
 export type CloneMethod = 'reflink' | 'copy';
@@ -21,6 +22,7 @@ export interface Host {
   /** State of the table browser that outlives an operation. */
   rows: { slots: Slots; marks: PageMarks };
   cloneMethod: CloneMethod;
+  log: Log;
 }
 
 /** The sum is within the connections that the configuration reserves for the agent. */
@@ -28,7 +30,7 @@ const SHORT_SESSIONS = 4;
 const OPERATION_SESSIONS = 14;
 
 /** Opens no session yet. When a server is away, the first operation that needs it fails. */
-export async function openHost(settings: AgentSettings): Promise<Host> {
+export async function openHost(settings: AgentSettings, log: Log = () => {}): Promise<Host> {
   const postgres = openPool(settings, SHORT_SESSIONS);
   return {
     settings,
@@ -36,6 +38,7 @@ export async function openHost(settings: AgentSettings): Promise<Host> {
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
     rows: { slots: new Slots(), marks: new PageMarks() },
+    log,
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }

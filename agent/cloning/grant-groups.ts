@@ -1,5 +1,6 @@
 import { groupName } from '../../shared/branch/login.ts';
 import { identifier, inDatabase } from '../postgres/connect.ts';
+import { grantByDefault, OPENED_GROUPS } from '../privileges/default-privileges.ts';
 import type { AgentSettings } from '../settings.ts';
 
 /** Functions that write large objects. PUBLIC may run them by default, so read-only and write-blocked logins could. */
@@ -29,7 +30,6 @@ export const grantGroups = (settings: AgentSettings, database: string, projectId
   const owner = identifier(groupName(projectId, 'owner'));
   const readWrite = identifier(groupName(projectId, 'read_write'));
   const readOnly = identifier(groupName(projectId, 'read_only'));
-  const byDefault = `ALTER DEFAULT PRIVILEGES FOR ROLE ${owner}`;
   return inDatabase(settings, database, (session) =>
     session.query(
       `ALTER SCHEMA public OWNER TO ${owner};
@@ -38,11 +38,7 @@ export const grantGroups = (settings: AgentSettings, database: string, projectId
        REVOKE EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} FROM PUBLIC;
        GRANT EXECUTE ON FUNCTION ${LARGE_OBJECT_WRITERS} TO ${owner}, ${readWrite};
        REVOKE EXECUTE ON FUNCTION ${WAL_WRITERS} FROM PUBLIC;
-       ${byDefault} GRANT USAGE ON SCHEMAS TO ${readWrite}, ${readOnly};
-       ${byDefault} GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO ${readWrite};
-       ${byDefault} GRANT SELECT ON TABLES TO ${readOnly};
-       ${byDefault} GRANT SELECT, USAGE, UPDATE ON SEQUENCES TO ${readWrite};
-       ${byDefault} GRANT SELECT ON SEQUENCES TO ${readOnly}`,
+       ${OPENED_GROUPS.map((group) => grantByDefault(projectId, group)).join('; ')}`,
     ),
   );
 };

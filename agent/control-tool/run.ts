@@ -10,6 +10,7 @@ import { runLogFolderLoop } from '../logs/log-folder.ts';
 import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
 import { performOperation } from '../operations/handlers.ts';
+import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -31,7 +32,7 @@ async function runAgent(): Promise<void> {
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stop.abort());
   const { signal } = stop;
-  const host = await openHost(settings);
+  const host = await openHost(settings, log);
   const running = new Set<Promise<unknown>>();
   log('agent.started', { host_id: identity.host_id, clone_method: host.cloneMethod });
 
@@ -43,6 +44,7 @@ async function runAgent(): Promise<void> {
     watch.runLoop(signal),
     new AttemptWatch(host, log).run(signal),
     runLogFolderLoop(settings, log, signal),
+    runPrivilegeLoop(host, signal),
     runMeasurementLoop({ settings, log, report, signal }),
   ]);
   await runLink({

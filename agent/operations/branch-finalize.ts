@@ -7,6 +7,7 @@ import { identifier, literal } from '../postgres/connect.ts';
 import { grantDatabase, protectDatabase } from '../postgres/database-settings.ts';
 import { markText, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
+import { repairPrivileges } from '../privileges/repair-privileges.ts';
 import { HostError } from '../servers/host-error.ts';
 
 /**
@@ -38,6 +39,10 @@ export function finalizeBranch(
        COMMENT ON DATABASE ${name} IS ${literal(markText(params))};
        INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;
        ${protectDatabase(host.settings, database)}`,
+    );
+    // A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again.
+    await repairPrivileges(host, params).catch((error: Error) =>
+      host.log('privileges.unrepaired', { branch_id, reason: error.message }),
     );
     return {};
   });

@@ -101,7 +101,8 @@ log_connections = 'authentication,authorization'
 `;
 
 const ANY_LOGIN = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
-const ANY_READ_WRITE_LOGIN = '/^u_[0-9a-f]{32}_rw$';
+/** The agent reads rows as the read-write login, and repairs default privileges as the owner. */
+const AGENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw)$';
 
 /**
  * `pg_hba.conf`. Local sessions authenticate as their operating system user, so neither agent nor pooler stores a
@@ -116,7 +117,7 @@ include_if_exists "${rulesDir}/${RULE_FILES.postgresHba}"
 /** `pg_ident.conf`: maps operating system users to roles. */
 export const pgIdentConf = ({ agentUser, poolerUser }: ServerLayout) => `\
 ${PLATFORM_ROLE} "${agentUser}" ${PLATFORM_ROLE}
-${PLATFORM_ROLE} "${agentUser}" ${ANY_READ_WRITE_LOGIN}
+${PLATFORM_ROLE} "${agentUser}" ${AGENT_LOGINS}
 ${PLATFORM_ROLE} "${poolerUser}" ${ANY_LOGIN}
 `;
 

@@ -1,0 +1,110 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { groupName, loginName } from '../../shared/branch/login.ts';
+import type { Host } from '../host.ts';
+import { inSession } from '../postgres/connect.ts';
+import { TroubleLog } from '../trouble-log.ts';
+import { grantByDefault, OPENED_GROUPS } from './default-privileges.ts';
+
+/** A clone of the database delays new sessions until it is complete. */
+const CONNECT_WITHIN_MS = 3_000;
+const STATEMENT_WITHIN_MS = 2_000;
+const LOCK_WITHIN_MS = 500;
+/** The session is ended after this time in every case. */
+const SESSION_WITHIN_MS = 5_000;
+
+const REPEAT_AFTER_MS = 60 * 60 * 1000;
+/** Between two branches, so that a thousand of them do not disturb their clients. */
+const PAUSE_MS = 20;
+
+interface Branch {
+  branch_id: string;
+  project_id: string;
+  database: string;
+}
+
+/**
+ * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. The statements call no function
+ * of a tenant, and only a superuser can make an event trigger.
+ */
+const optionsFor = (projectId: string) =>
+  [
+    `role=${groupName(projectId, 'owner')}`,
+    'search_path=pg_catalog,pg_temp',
+    'default_transaction_read_only=off',
+    `lock_timeout=${LOCK_WITHIN_MS}`,
+    `statement_timeout=${STATEMENT_WITHIN_MS}`,
+    `transaction_timeout=${SESSION_WITHIN_MS}`,
+    `idle_session_timeout=${SESSION_WITHIN_MS}`,
+  ]
+    .map((option) => `-c ${option}`)
+    .join(' ');
+
+/**
+ * Grants the default privileges again to each group that has lost all of them: a login of the group can drop them with
+ * DROP OWNED, for this branch and its later clones. A group that has some is left alone, because the owner may narrow
+ * them. Runs as the branch's owner login over the unix socket: default privileges can be altered only in a session in
+ * their database, and no superuser opens one there.
+ * @throws Error when the login is refused, for example because the branch has no connection left
+ */
+export async function repairPrivileges(host: Host, branch: Branch): Promise<void> {
+  const { branch_id, project_id, database } = branch;
+  const { POSTGRES_SOCKET_DIR, POSTGRES_PORT } = host.settings;
+  const config = {
+    host: POSTGRES_SOCKET_DIR,
+    port: POSTGRES_PORT,
+    user: loginName(branch_id, 'owner'),
+    database,
+    application_name: 'branchgate-privileges',
+    options: optionsFor(project_id),
+    connectionTimeoutMillis: CONNECT_WITHIN_MS,
+    query_timeout: SESSION_WITHIN_MS,
+  };
+  const groups = new Map(OPENED_GROUPS.map((group) => [groupName(project_id, group), group]));
+  const lost = await inSession(config, async (session) => {
+    const { rows } = await session.query<{ rolname: string }>(
+      `SELECT grantee.rolname FROM pg_catalog.pg_roles AS grantee
+       WHERE grantee.rolname = ANY ($1) AND NOT EXISTS (
+         SELECT FROM pg_catalog.pg_default_acl, pg_catalog.aclexplode(defaclacl) AS item,
+                     pg_catalog.pg_roles AS owner
+         WHERE owner.rolname = $2 AND defaclrole = owner.oid AND defaclnamespace = 0
+           AND item.grantee = grantee.oid
+       )
+       ORDER BY 1`,
+      [[...groups.keys()], groupName(project_id, 'owner')],
+    );
+    const found = rows.flatMap(({ rolname }) => groups.get(rolname) ?? []);
+    if (found.length > 0)
+      await session.query(found.map((group) => grantByDefault(project_id, group)).join('; '));
+    return found;
+  });
+  if (lost.length > 0) host.log('privileges.repaired', { branch_id, groups: lost });
+}
+
+/** Repairs every branch that its owner may log in to: at the start, and then once an hour. Never throws. */
+export async function runPrivilegeLoop(host: Host, signal: AbortSignal): Promise<void> {
+  const troubles = new TroubleLog(host.log);
+  while (!signal.aborted) {
+    try {
+      for (const branch of await readOpenBranches(host)) {
+        if (signal.aborted) return;
+        await repairPrivileges(host, branch).catch((error) =>
+          troubles.report('privileges.unrepaired', branch.branch_id, error, { branch_id: branch.branch_id }),
+        );
+        await sleep(PAUSE_MS, undefined, { signal }).catch(() => {});
+      }
+      troubles.clearAll();
+    } catch (error) {
+      troubles.report('privileges.unrepaired', 'branches', error);
+    }
+    await sleep(REPEAT_AFTER_MS, undefined, { signal }).catch(() => {});
+  }
+}
+
+/** Finalized branches whose owner login is not disabled. */
+async function readOpenBranches({ postgres }: Host): Promise<Branch[]> {
+  const { rows } = await postgres.query<Branch>(
+    `SELECT branch_id, project_id, database FROM branch JOIN pg_database ON datname = database
+     WHERE NOT closed AND datconnlimit > 0 ORDER BY database`,
+  );
+  return rows;
+}
