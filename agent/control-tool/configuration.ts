@@ -7,6 +7,7 @@ import {
   postgresqlConf,
   type ServerLayout,
 } from '../servers/configuration.ts';
+import { poolerUnit, postgresUnit } from '../servers/unit-drop-ins.ts';
 import { rulesFolder } from '../settings.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -15,6 +16,8 @@ const FILES: Record<string, (layout: ServerLayout) => string> = {
   'pg_hba.conf': pgHbaConf,
   'pg_ident.conf': pgIdentConf,
   'pgbouncer.ini': pgbouncerIni,
+  'postgresql.service.conf': postgresUnit,
+  'pgbouncer.service.conf': poolerUnit,
 };
 
 interface Options {
@@ -28,7 +31,9 @@ interface Options {
 /** Prints one configuration file for a new host, from the agent's own settings. */
 export const configurationCommand = () =>
   new Command('configuration')
-    .description('Print a configuration file of PostgreSQL or PgBouncer that the agent requires')
+    .description(
+      'Print a configuration file or a systemd drop-in of PostgreSQL or PgBouncer that the agent requires',
+    )
     .addArgument(new Argument('<file>').choices(Object.keys(FILES)))
     .requiredOption('--tls-cert <path>', 'TLS certificate of both servers (PEM)')
     .requiredOption('--tls-key <path>', 'private key of the certificate (PEM)')

@@ -5,13 +5,22 @@ import type { CloneMethod, Host } from '../host.ts';
 import { withConsole } from '../pooler/console.ts';
 import { atLeast, readPoolerVersion } from '../pooler/version.ts';
 import {
+  AGENT_LOGINS,
+  CLIENT_CHECK_SECONDS,
+  LOCKS_PER_CONNECTION,
+  LOG_FILE_MB,
+  LOG_FILENAME,
   LOGIN_RETRY_SECONDS,
+  LOGIN_WITHIN_SECONDS,
+  NOTIFY_QUEUE_PAGES,
   RESERVED_FOR_AGENT,
   RULE_FILES,
   SERVER_IDLE_SECONDS,
   SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
+
+import { type MachineLimits, readMachineLimits } from './machine-limits.ts';
 
 /** A fault of the set-up. With a `problem`, branches do not work or are not safe. */
 export interface Finding {
@@ -27,14 +36,42 @@ interface Facts {
   pooler: Record<string, string>;
   poolerVersion: string;
   hbaText: string;
+  identText: string;
+  machine: MachineLimits;
   sameDataDirectory: boolean;
   readsLogs: boolean;
 }
 
-type Check = Finding & { fine: (facts: Facts) => boolean };
+interface Check {
+  severity: (facts: Facts) => Finding['severity'];
+  fine: (facts: Facts) => boolean;
+  sentence: string;
+}
 
-const problem = (fine: Check['fine'], sentence: string): Check => ({ severity: 'problem', fine, sentence });
-const advice = (fine: Check['fine'], sentence: string): Check => ({ severity: 'advice', fine, sentence });
+const problem = (fine: Check['fine'], sentence: string): Check => ({
+  severity: () => 'problem',
+  fine,
+  sentence,
+});
+const advice = (fine: Check['fine'], sentence: string): Check => ({
+  severity: () => 'advice',
+  fine,
+  sentence,
+});
+/** A problem on a host that serves a network, and advice on one that only programs of the same machine reach. */
+const problemOnNetwork = (fine: Check['fine'], sentence: string): Check => ({
+  severity: ({ postgres, pooler }) =>
+    isLoopback(postgres.listen_addresses) && isLoopback(pooler.listen_addr) ? 'advice' : 'problem',
+  fine,
+  sentence,
+});
+
+const isLoopback = (addresses = '') =>
+  addresses.split(',').every((address) => ['', '127.0.0.1', '::1', 'localhost'].includes(address.trim()));
+
+/** Whether a setting is switched on and at most `limit`; most settings mean "no limit" with 0 or -1. */
+const within = (setting: string | undefined, limit: number) =>
+  Number(setting) > 0 && Number(setting) <= limit;
 
 const ruleFile = ({ settings }: Facts, file: keyof typeof RULE_FILES) =>
   join(rulesFolder(settings), RULE_FILES[file]);
@@ -91,14 +128,63 @@ const CHECKS: readonly Check[] = [
     ({ readsLogs }) => readsLogs,
     "The agent cannot read both servers' logs, so attempts are not limited: grant its user read access.",
   ),
-  advice(
-    ({ settings, pooler }) =>
-      Number(pooler.max_client_conn) === settings.POOLER_MAX_CLIENTS + SPARE_POOLER_CLIENTS,
-    'PgBouncer accepts another number of clients than POOLER_MAX_CLIENTS provides for: set max_client_conn as `configuration` prints it.',
+  problem(
+    ({ identText }) => identText.includes(AGENT_LOGINS),
+    'pg_ident.conf does not map the agent to the owner logins, so default privileges are not repaired: add the line that `configuration` prints.',
   ),
-  advice(
+  problem(
+    ({ postgres }) => Number(postgres.max_locks_per_transaction) >= LOCKS_PER_CONNECTION,
+    `One login can fill the lock table, after which nobody logs in: set max_locks_per_transaction = ${LOCKS_PER_CONNECTION}.`,
+  ),
+  problem(
+    ({ postgres }) => within(postgres.max_notify_queue_pages, NOTIFY_QUEUE_PAGES),
+    `One login can fill the disk with notifications: set max_notify_queue_pages = ${NOTIFY_QUEUE_PAGES}.`,
+  ),
+  problem(
+    ({ postgres }) => within(postgres.authentication_timeout, LOGIN_WITHIN_SECONDS),
+    `Clients that never log in occupy connections: set authentication_timeout = ${LOGIN_WITHIN_SECONDS}s.`,
+  ),
+  problem(
+    ({ postgres }) => within(postgres.client_connection_check_interval, CLIENT_CHECK_SECONDS * 1000),
+    `Statements run on after their client has gone: set client_connection_check_interval = ${CLIENT_CHECK_SECONDS}s.`,
+  ),
+  problem(
+    ({ postgres }) => Number(postgres.superuser_reserved_connections) >= RESERVED_FOR_AGENT,
+    `Tenants can take every connection from the agent: set superuser_reserved_connections = ${RESERVED_FOR_AGENT}.`,
+  ),
+  problem(
+    ({ settings, postgres }) =>
+      settings.BRANCH_CONNECTIONS * 2 <=
+      Number(postgres.max_connections) - Number(postgres.superuser_reserved_connections),
+    'One branch can take more than half of the connections: lower BRANCH_CONNECTIONS or raise max_connections.',
+  ),
+  problem(
+    ({ postgres }) =>
+      within(postgres.log_rotation_size, LOG_FILE_MB * 1024) &&
+      postgres.log_filename === LOG_FILENAME &&
+      postgres.log_timezone === 'UTC',
+    "The agent cannot bound PostgreSQL's logs: set log_rotation_size, log_filename and log_timezone as `configuration` prints them.",
+  ),
+  problem(
+    ({ settings, pooler }) =>
+      Number(pooler.max_client_conn) >= settings.POOLER_MAX_CLIENTS + SPARE_POOLER_CLIENTS,
+    'Sockets that never log in can take the places of POOLER_MAX_CLIENTS: set max_client_conn as `configuration` prints it.',
+  ),
+  problemOnNetwork(
     ({ poolerVersion }) => atLeast(poolerVersion, [1, 25, 2]),
     'PgBouncer is older than 1.25.2 and has known vulnerabilities: upgrade it before exposing it to a network.',
+  ),
+  problemOnNetwork(
+    ({ machine }) => machine.memoryMax !== Infinity,
+    'Sorts of one tenant can take all memory of the machine: install the drop-in that `configuration postgresql.service.conf` prints.',
+  ),
+  advice(
+    ({ machine }) => machine.memoryMax !== null,
+    "It is unknown whether PostgreSQL's memory is limited (no cgroup v2): check the limits of its unit.",
+  ),
+  advice(
+    ({ machine }) => machine.overcommit === 2,
+    'Linux ends a process, and with it all sessions, when memory runs out: set vm.overcommit_memory = 2.',
   ),
   advice(
     ({ pooler }) => Number(pooler.server_login_retry) <= LOGIN_RETRY_SECONDS,
@@ -111,10 +197,6 @@ const CHECKS: readonly Check[] = [
   advice(
     ({ postgres }) => postgres.max_prepared_transactions === '0',
     'A forgotten prepared transaction would block clones and drops: set max_prepared_transactions = 0.',
-  ),
-  advice(
-    ({ postgres }) => Number(postgres.superuser_reserved_connections) >= RESERVED_FOR_AGENT,
-    `Tenants can take every connection from the agent: set superuser_reserved_connections = ${RESERVED_FOR_AGENT}.`,
   ),
   advice(
     ({ cloneMethod }) => cloneMethod === 'reflink',
@@ -138,10 +220,13 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     pooler: Object.fromEntries(config.map(({ key, value }) => [key, value])),
     poolerVersion: version,
     hbaText: '',
+    identText: '',
+    machine: await readMachineLimits(settings.PGDATA_DIR),
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');
+  facts.identText = await readFile(facts.postgres.ident_file ?? '', 'utf8').catch(() => '');
   facts.sameDataDirectory =
     (await realpath(settings.PGDATA_DIR).catch(() => null)) ===
     (await realpath(facts.postgres.data_directory ?? ''));
@@ -149,7 +234,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     postgresVersion: facts.postgres.server_version ?? '',
     poolerVersion: facts.poolerVersion,
     findings: CHECKS.filter(({ fine }) => !fine(facts)).map(
-      ({ severity, sentence }): Finding => ({ severity, sentence }),
+      ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),
     ),
   };
 }

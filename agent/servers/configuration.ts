@@ -63,6 +63,10 @@ export interface ServerLayout {
   poolerUser: string;
 }
 
+/** `max_connections` of PostgreSQL. */
+export const postgresConnections = ({ maxClients }: Pick<ServerLayout['pooler'], 'maxClients'>) =>
+  maxClients + DIRECT_CLIENTS + RESERVED_FOR_AGENT;
+
 const quoted = (text: string) => `'${text.replaceAll("'", "''")}'`;
 
 /** `postgresql.conf`, or a file that it includes. */
@@ -77,7 +81,7 @@ ssl_key_file = ${quoted(tls.keyFile)}
 password_encryption = scram-sha-256
 
 # ${pooler.maxClients} pooled, ${DIRECT_CLIENTS} direct, ${RESERVED_FOR_AGENT} reserved for the agent.
-max_connections = ${pooler.maxClients + DIRECT_CLIENTS + RESERVED_FOR_AGENT}
+max_connections = ${postgresConnections(pooler)}
 superuser_reserved_connections = ${RESERVED_FOR_AGENT}
 max_locks_per_transaction = ${LOCKS_PER_CONNECTION}
 authentication_timeout = ${LOGIN_WITHIN_SECONDS}s
@@ -102,7 +106,7 @@ log_connections = 'authentication,authorization'
 
 const ANY_LOGIN = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
 /** The agent reads rows as the read-write login, and repairs default privileges as the owner. */
-const AGENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw)$';
+export const AGENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw)$';
 
 /**
  * `pg_hba.conf`. Local sessions authenticate as their operating system user, so neither agent nor pooler stores a

@@ -1,8 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { chmod, writeFile } from 'node:fs/promises';
+import { chmod, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { withConsole } from '../../../agent/pooler/console.ts';
 import { scramVerifier } from '../../../edge/credentials/password.ts';
+import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, connect, identity, Project, toolOptions } from '../../support/host/host-project.ts';
 
@@ -119,11 +121,59 @@ test('doctor reports all problems, even when PostgreSQL is down', async () => {
     'This host is not enrolled: run `enrol`.',
   ]);
   expect(healthy.exitCode).toBe(1);
+  expect(findings, 'this host serves no network').toContainEqual(
+    expect.objectContaining({ severity: 'advice', sentence: expect.stringContaining('older than 1.25.2') }),
+  );
   await servers.end('postgres', 'SIGKILL');
   const broken = await servers.tool('doctor');
   expect(broken.exitCode).toBe(1);
   expect(broken.stdout).toContain('start PostgreSQL');
   await servers.start('postgres');
+});
+
+test.each([
+  ['max_locks_per_transaction', '64'],
+  ['max_notify_queue_pages', '1048576'],
+  ['superuser_reserved_connections', '3'],
+  ['max_connections', '100'],
+])('doctor reports %s = %s', async (setting, value) => {
+  await withSetting(setting, value, async () => {
+    await servers.end('postgres', 'SIGINT');
+    await servers.start('postgres');
+  });
+});
+
+test.each([
+  ['authentication_timeout', '1min'],
+  ['client_connection_check_interval', '0'],
+  ['log_rotation_size', '0'],
+  ['log_filename', 'postgresql-%a.log'],
+])('doctor reports %s = %s', async (setting, value) => {
+  await withSetting(setting, value, async () => {
+    await servers.query('SELECT pg_reload_conf()');
+  });
+});
+
+/** Expects a problem that names the setting, only while it has this value. */
+async function withSetting(setting: string, value: string, apply: () => Promise<unknown>) {
+  const file = join(servers.settings.PGDATA_DIR, 'postgresql.auto.conf');
+  const before = await readFile(file, 'utf8');
+  await writeFile(file, `${before}${setting} = '${value}'\n`);
+  await apply();
+  const problems = expect.stringMatching(new RegExp(`^problem: .*\\b${setting}\\b`, 'm'));
+  await eventually(async () => expect((await servers.tool('doctor')).stdout).toEqual(problems));
+  await writeFile(file, before);
+  await apply();
+  await eventually(async () => expect((await servers.tool('doctor')).stdout).not.toEqual(problems));
+}
+
+test('doctor reports settings of PgBouncer', async () => {
+  await withConsole(servers.settings, async (session) => {
+    await session.query('SET max_client_conn = 200');
+  });
+  const { stdout } = await servers.tool('doctor');
+  expect(stdout).toMatch(/^problem: .*max_client_conn/m);
+  await withConsole(servers.settings, (session) => session.query('RELOAD'));
 });
 
 test('tables and rows are read and changed from a shell', async () => {

@@ -1,0 +1,32 @@
+import { postgresConnections, type ServerLayout, SPARE_POOLER_CLIENTS } from './configuration.ts';
+
+/** Files that PgBouncer opens next to its sockets. */
+const OWN_FILES = 100;
+
+/**
+ * Drop-in of PostgreSQL's unit. When the sessions of tenants take too much memory, Linux ends one of them inside the
+ * unit, and PostgreSQL restarts within seconds; the agent, PgBouncer and sshd are not affected.
+ */
+export const postgresUnit = () => `\
+# /etc/systemd/system/postgresql@18-main.service.d/branchgate.conf
+# Next to it, set vm.overcommit_memory = 2 in /etc/sysctl.d: then a session that asks for too much gets an error.
+[Service]
+MemoryMax=75%
+MemorySwapMax=0
+# The postmaster recovers from the end of one session.
+OOMPolicy=continue
+LimitNOFILE=65536
+# PostgreSQL's logs are bounded by LOG_FOLDER_MB. Put them on a volume of their own (log_directory) and make it larger
+# than that, so that a full log volume does not stop writes.
+`;
+
+/** Drop-in of PgBouncer's unit. */
+export const poolerUnit = ({ pooler }: ServerLayout) => `\
+# /etc/systemd/system/pgbouncer.service.d/branchgate.conf
+[Service]
+MemoryMax=512M
+# ${pooler.maxClients + SPARE_POOLER_CLIENTS} clients, ${postgresConnections(pooler)} connections to PostgreSQL, and its own files.
+LimitNOFILE=${pooler.maxClients + SPARE_POOLER_CLIENTS + postgresConnections(pooler) + OWN_FILES}
+# Its log grows with each attempt to connect. Rotate ${pooler.logFile} daily and at 100 MB
+# with logrotate (rename, then reload), on a volume other than PostgreSQL's data.
+`;
