@@ -37,7 +37,7 @@ function atRest(): Snapshot {
     host: {
       databases: [
         ...platform.map((name, n) => ({ oid: String(n), name, limit: -1, comment: null })),
-        { oid: '20000', name: 'db_shop', limit: -1, comment: MARK },
+        { oid: '20000', name: 'db_shop', limit: 60, comment: MARK },
       ],
       roles: [...LOGINS, `${GROUP}_owner`, `${GROUP}_rw`, `${GROUP}_ro`],
       branches: [{ branch_id: MAIN, project_id: PROJECT, job_id: '1', database: 'db_shop' }],
@@ -78,7 +78,7 @@ const DAMAGES: Record<string, (picture: Snapshot) => unknown> = {
     host.directories.push('20001');
   },
   'databases that can be used': ({ host }) => {
-    for (const database of host.databases) database.limit = database.name === 'db_shop' ? -2 : -1;
+    for (const database of host.databases) if (database.name === 'db_shop') database.limit = -1;
   },
   'directories below base/': ({ host }) => host.directories.push('20001'),
   logins: ({ host }) => host.roles.shift(),

@@ -3,6 +3,8 @@ import type { BranchRow, RuleRow, Snapshot } from '../snapshot.ts';
 
 /** Databases that are nobody's branch. */
 const PLATFORM_DATABASES = ['branchgate', 'postgres', 'template0', 'template1'];
+/** The agent's default for `BRANCH_CONNECTIONS`. */
+const CONNECTIONS = 60;
 
 /** The event that each kind of job leaves behind, and what it is about. */
 const EVENT_OF_JOB: Record<string, { name: string; subject: 'project_id' | 'branch_id' }> = {
@@ -69,11 +71,12 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     wanted: [...PLATFORM_DATABASES, ...databasesOf(picture)],
     found: picture.host.databases.map(({ name }) => name),
   }),
-  // A clone that is not published takes no connections, one that is half dropped never will again.
+  // An unfinished clone takes no connections (0), a half-dropped one never will again (-2), and without a limit (-1) a
+  // branch could take all connections of the host.
   'databases that can be used': (picture) => ({
     wanted: marksOf(picture),
     found: picture.host.databases
-      .filter(({ name, limit }) => !PLATFORM_DATABASES.includes(name) && limit === -1)
+      .filter(({ name, limit }) => !PLATFORM_DATABASES.includes(name) && limit === CONNECTIONS)
       .map(({ name, comment }) => {
         const { branch_id, project_id } = JSON.parse(comment ?? '{}') as Record<string, string>;
         return mark(name, branch_id, project_id);
