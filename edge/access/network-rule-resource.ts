@@ -8,11 +8,18 @@ export const NetworkRule = z
   .strictObject({
     id: z.uuid(),
     project_id: z.uuid(),
-    branch_id: z.uuid().nullable(),
+    branch_id: z
+      .uuid()
+      .nullable()
+      .meta({ description: 'Null: the rule is for every branch of the project.' }),
     cidr: z.string().meta({ example: '203.0.113.0/24' }),
     description: z.string().nullable().meta({ example: 'Office' }),
-    source: z.enum(networkRules.source.enumValues),
-    status: z.enum(['applied', 'pending']),
+    source: z
+      .enum(networkRules.source.enumValues)
+      .meta({ description: '`creator_ip`: added with a branch for the address of its creator.' }),
+    status: z
+      .enum(['applied', 'pending'])
+      .meta({ description: '`applied`: in effect on both ports. `pending`: the host is not connected.' }),
     created_by: z.uuid(),
     created_at: z.iso.datetime(),
   })

@@ -13,16 +13,24 @@ export const CreatedBranch = z
   .strictObject({
     id: Id,
     project_id: Id,
-    parent_branch_id: Id.nullable(),
+    parent_branch_id: Id.nullable().meta({ description: 'The branch that this one was cloned from.' }),
     branch_name: z.string().meta({ example: 'checkout-redesign' }),
     database_name: z.string().meta({ example: 'db_web_shop_prod_br_checkout-redesign' }),
-    source_database: z.string().meta({ example: 'db_web_shop_prod' }),
+    source_database: z
+      .string()
+      .meta({ description: 'The database that was cloned.', example: 'db_web_shop_prod' }),
     status: z.enum(BRANCH_STATUSES).meta({ example: 'active' }),
     lifespan: z.enum(LIFESPANS),
-    expires_at: Timestamp.nullable(),
-    ttl_seconds: z.int().nullable().meta({ example: 604_800 }),
-    is_default: z.boolean().meta({ example: false }),
-    protected: z.boolean().meta({ example: false }),
+    expires_at: Timestamp.nullable().meta({ description: 'Null: the branch does not expire.' }),
+    ttl_seconds: z
+      .int()
+      .nullable()
+      .meta({
+        description: 'Length of the lifespan in seconds. Null: the branch does not expire.',
+        example: 604_800,
+      }),
+    is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
+    protected: z.boolean().meta({ description: 'A protected branch cannot be deleted.', example: false }),
     created_by: Id,
     tenant_id: z.string().meta({ example: 'acme' }),
     created_at: Timestamp,

@@ -47,13 +47,21 @@ export const Credentials = z
     branch_id: z.uuid(),
     branch_name: z.string().meta({ example: 'checkout-redesign' }),
     database: z.string().meta({ example: 'db_web_shop_prod_br_checkout-redesign' }),
-    runtime_key: z.string().meta({ example: 'DATABASE_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN' }),
-    direct_key: z.string().meta({ example: 'DIRECT_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN' }),
+    runtime_key: z.string().meta({
+      description: 'Name of an environment variable for the pooled URL.',
+      example: 'DATABASE_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN',
+    }),
+    direct_key: z.string().meta({
+      description: 'Name of an environment variable for the direct URL.',
+      example: 'DIRECT_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN',
+    }),
     database_url: z.string().meta({
+      description: 'Through the pooler, as the read-write login; as the read-only login on request.',
       example:
         'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
     }),
     direct_url: z.string().meta({
+      description: 'Directly to PostgreSQL, as the owner login; as the read-only login on request.',
       example:
         'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
     }),

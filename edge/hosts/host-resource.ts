@@ -12,8 +12,8 @@ export const Host = z
     direct_port: z.int().meta({ example: 5432 }),
     pooled_port: z.int().meta({ example: 6432 }),
     linked: z.boolean().meta({ description: 'Whether its agent is currently connected.' }),
-    draining: z.boolean().meta({ example: false }),
-    enrolled_at: z.iso.datetime().nullable(),
+    draining: z.boolean().meta({ description: 'A draining host gets no new projects.', example: false }),
+    enrolled_at: z.iso.datetime().nullable().meta({ description: 'Null: no agent has enrolled yet.' }),
     created_at: z.iso.datetime(),
   })
   .meta({ id: 'Host' });

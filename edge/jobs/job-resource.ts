@@ -19,12 +19,12 @@ export const Job = z
   .strictObject({
     id: Id,
     project_id: Id,
-    branch_id: Id.nullable(),
+    branch_id: Id.nullable().meta({ description: 'Null: the job is about the whole project.' }),
     kind: z.enum(JOB_KINDS).meta({ example: 'branch.create' }),
     status: z.enum(JOB_STATUSES).meta({ example: 'succeeded' }),
     steps: z.array(Step).meta({ description: 'Empty until the job runs.' }),
     error: z.strictObject({ code: z.string(), message: z.string() }).nullable().meta({ example: null }),
-    attempts: z.int().min(0),
+    attempts: z.int().min(0).meta({ description: 'Failed attempts so far.' }),
     created_at: Timestamp,
     updated_at: Timestamp,
   })

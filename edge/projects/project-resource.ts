@@ -14,19 +14,25 @@ export const Project = z
   .strictObject({
     id: z.uuid(),
     name: z.string().meta({ example: 'Web shop' }),
-    app_key: z.string().meta({ example: 'web_shop' }),
-    env: z.string().meta({ example: 'prod' }),
-    storage_quota_gib: z.number().meta({ example: 0.5 }),
+    app_key: z
+      .string()
+      .meta({ description: 'Part of every database name of the project.', example: 'web_shop' }),
+    env: z.string().meta({ description: 'Environment; part of every database name.', example: 'prod' }),
+    storage_quota_gib: z
+      .number()
+      .meta({ description: 'Storage quota of all branches together, in GiB.', example: 0.5 }),
     storage_used_bytes: z.int().meta({
       description: 'Sizes of its active branches together, to the MiB; `usage` has the exact value.',
       example: 25_165_824,
     }),
     storage_state: z.enum(STORAGE_STATES),
     status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
-    branch_count: z.int().meta({ example: 2 }),
+    branch_count: z.int().meta({ description: 'Branches that count against the limit.', example: 2 }),
     branch_limit: z.int().meta({ example: 10 }),
-    max_slug_length: z.int().meta({ example: 43 }),
-    host: z.string().meta({ example: 'eu-1' }),
+    max_slug_length: z
+      .int()
+      .meta({ description: 'Longest branch name whose database name fits into 63 characters.', example: 43 }),
+    host: z.string().meta({ description: 'Name of the database host.', example: 'eu-1' }),
     created_by: z.uuid(),
     tenant_id: z.string().meta({ example: 'acme' }),
     created_at: z.iso.datetime(),

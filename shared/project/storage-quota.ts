@@ -15,7 +15,7 @@ const SMALLEST_STORAGE_QUOTA_GIB = 0.001;
 export const StorageQuotaGib = z
   .number()
   .min(SMALLEST_STORAGE_QUOTA_GIB)
-  .meta({ description: 'GiB', example: 0.5 });
+  .meta({ description: 'Storage quota in GiB.', example: 0.5 });
 
 const BYTES_OF_A_GIB = 2 ** 30;
 
