@@ -19,7 +19,6 @@ import {
   SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
-
 import { type MachineLimits, readMachineLimits } from './machine-limits.ts';
 
 /** A fault of the set-up. With a `problem`, branches do not work or are not safe. */

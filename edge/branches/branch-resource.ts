@@ -22,13 +22,10 @@ export const CreatedBranch = z
     status: z.enum(BRANCH_STATUSES).meta({ example: 'active' }),
     lifespan: z.enum(LIFESPANS),
     expires_at: Timestamp.nullable().meta({ description: 'Null: the branch does not expire.' }),
-    ttl_seconds: z
-      .int()
-      .nullable()
-      .meta({
-        description: 'Length of the lifespan in seconds. Null: the branch does not expire.',
-        example: 604_800,
-      }),
+    ttl_seconds: z.int().nullable().meta({
+      description: 'Length of the lifespan in seconds. Null: the branch does not expire.',
+      example: 604_800,
+    }),
     is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
     protected: z.boolean().meta({ description: 'A protected branch cannot be deleted.', example: false }),
     created_by: Id,

@@ -43,17 +43,14 @@ async function send<M extends Method>(
   }
 }
 
-/** Calls an operation of a host for the gateway itself. @throws HostCallError */
-export async function callHost<M extends Method>(
-  env: Env,
-  hostId: string,
-  method: M,
-  params: Params<M>,
-): Promise<MethodResult<M>> {
-  const outcome = await send(env, hostId, method, params);
-  if (!outcome.ok) throw new HostCallError(outcome.failure.code, outcome.failure.message);
-  return outcome.value;
-}
+/** Calls operations of a host for the gateway itself. */
+export const hostCaller =
+  (env: Env, hostId: string): CallHost =>
+  async (method, params) => {
+    const outcome = await send(env, hostId, method, params);
+    if (!outcome.ok) throw new HostCallError(outcome.failure.code, outcome.failure.message);
+    return outcome.value;
+  };
 
 /** Calls an operation of a host with the values of a client's request, which gets the result or the failure. */
 export async function callHostForClient<M extends Method>(

@@ -16,7 +16,7 @@ import { storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
-import { callHost, isLinked } from '../hosts/host-client.ts';
+import { hostCaller, isLinked } from '../hosts/host-client.ts';
 import { jobError, publicFailure, retryDelay } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
 import { type JobRow, newJob, openJobs } from '../jobs/job-store.ts';
@@ -227,12 +227,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   async #applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>> {
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
-      await sendAccess(
-        this.#db,
-        CREDENTIAL_KEYS,
-        (method, params) => callHost(this.env, hostId, method, params),
-        projectId,
-      );
+      await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
       this.#failures['access.not_applied'] = 0;
       return ok(null);
     } catch (error) {
@@ -276,7 +271,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     this.#runner ??= new JobRunner({
       db: this.#db,
       settings: readSettings(this.env),
-      callHost: (method, params) => callHost(this.env, hostId, method, params),
+      callHost: hostCaller(this.env, hostId),
       sagas: SAGAS,
       wakeAt: (timestamp) => this.#alarm.wakeAt(timestamp),
     });

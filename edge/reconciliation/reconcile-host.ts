@@ -2,7 +2,7 @@ import { and, eq, lt, sql } from 'drizzle-orm';
 import { type Database, openDatabase } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
-import { type CallHost, callHost as callHostById } from '../hosts/host-client.ts';
+import { type CallHost, hostCaller } from '../hosts/host-client.ts';
 import { logEvent } from '../log.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import {
@@ -30,7 +30,7 @@ export async function reconcileHost(
   admit: (admitted: boolean) => boolean,
 ): Promise<void> {
   const db = openDatabase(env.DB);
-  const callHost: CallHost = (method, params) => callHostById(env, hostId, method, params);
+  const callHost = hostCaller(env, hostId);
   const applied = await readAppliedRevisions(db, hostId);
   // The inventory is read before the records. A record is written before the host creates anything, so a database
   // that is missing from the later records is an orphan.

@@ -12,7 +12,7 @@ import { deliveredMails } from '../support/sign-in/mails.ts';
 import { signUp } from '../support/sign-in/sign-in.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 
-/** Attacks that need no load: caps, rotation, default privileges, the write block and what the operator is told. */
+/** Attacks that need no load: caps, rotation, default privileges, the write block and the instructions for operators. */
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
@@ -153,7 +153,7 @@ test('row 14: who passes the write block by a grant to PUBLIC is closed out at t
   await query(credentials.direct_url, 'truncate filled');
 }, 180_000);
 
-test("row 15: data of a stranger is saved and loaded as the branch's owner login, never as superuser", () => {
+test("row 15: data of an unrecorded tenant is saved and loaded as the branch's owner login, never as superuser", () => {
   const decision = readFileSync(join(ROOT, 'docs/decisions/0023-records-that-went-back.md'), 'utf8');
   expect(decision).toMatch(/owner login/);
 });

@@ -90,8 +90,8 @@ describe('a stream', () => {
     await project.remember(times.map((at) => measurementOf(project.id, at, branches)));
     const stream = await listen({ since: 0 });
     await eventually(async () => expect(stream.listener.events).toHaveLength(60));
-    const told = stream.listener.events.map(({ id, data }) => ({ id, count: data.branches.length }));
-    expect(told).toEqual(times.map((at) => ({ id: new Date(at).toISOString(), count: 20 })));
+    const received = stream.listener.events.map(({ id, data }) => ({ id, count: data.branches.length }));
+    expect(received).toEqual(times.map((at) => ({ id: new Date(at).toISOString(), count: 20 })));
   });
 
   test('of a project without measurements is empty at first', async () => {

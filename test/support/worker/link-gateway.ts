@@ -61,7 +61,7 @@ export async function startLinkGateway(options: {
     },
     call: async <M extends Method>(host_id: string, method: M, params: Params<M>) =>
       (await post('/test/call', { host_id, method, params })).json(),
-    /** Measurements that the project's coordinator was told of. */
+    /** Measurements that the project's coordinator received. */
     measurements: async (projectId: string) =>
       (await fetch(`${url}/test/measurements/${projectId}`)).json() as Promise<ProjectMeasurement[]>,
     isLinked: async (hostId: string) => (await fetch(`${url}/test/linked/${hostId}`)).json(),

@@ -5,7 +5,7 @@ import { PASETO_HEADER, type PasetoParts, splitPaseto } from '../../../edge/auth
 import { Paserk } from '../../../edge/authentication/public-key.ts';
 import { preAuthEncode } from '../../../edge/authentication/signature.ts';
 
-/** Verifies the same tokens in several ways, as often as it is told; the clock is the caller's. */
+/** Verifies the same tokens in several ways, as often as the request says; the clock is the caller's. */
 
 export interface VerificationOrder {
   way: keyof typeof WAYS | 'prepare';

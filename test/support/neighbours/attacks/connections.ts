@@ -15,7 +15,7 @@ const STALLED_LOGINS = 150;
 export const ADMITTED_STRANGER = '127.0.0.3';
 const WRONG_PASSWORD_EVERY_MS = 100;
 
-/** All at once and over several branches, because attempts are limited by branch, once the first are in the log. */
+/** All in parallel and over several branches, because attempts are limited by branch, once the first are in the log. */
 async function holdMany({ branchTargets, goesOn, count }: Attacker, port: Port, many: number): Promise<void> {
   const targets = branchTargets.map((ports) => ports[port]);
   const hold = async (target: Target) => {
