@@ -19,11 +19,14 @@ const MIB = 2 ** 20;
 const MANY_PROJECTS = 25;
 const WAY_BEYOND_QUOTA_MIB = 60;
 
+/** The default number of projects; enough quota for them, so that their number is what is refused. */
+const OWN_ACCOUNT_CAPS = { SELF_SIGNUP_PROJECT_LIMIT: '3', SELF_SIGNUP_QUOTA_LIMIT_GIB: '100' };
+
 let stack: Stack;
 let api: Api;
 
 beforeAll(async () => {
-  stack = await startStack({ env: { ...UNLIMITED, MEASURE_INTERVAL_SECONDS: '1' } });
+  stack = await startStack({ env: { ...UNLIMITED, ...OWN_ACCOUNT_CAPS, MEASURE_INTERVAL_SECONDS: '1' } });
   api = new Api(stack.url, await stack.token());
 });
 afterAll(() => stack?.stop());
