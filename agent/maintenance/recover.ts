@@ -20,6 +20,7 @@ export type RecoveryStep = (host: Host) => Promise<void>;
 export const RECOVERY_STEPS: readonly RecoveryStep[] = [
   migrateTables,
   resumeAbandoned,
+  truncateNotifications,
   dropInterrupted,
   protectBranches,
   removeLeakedDirectories,
@@ -72,6 +73,14 @@ export async function resumeAbandoned(host: Host): Promise<void> {
   const paused = (await withConsole(host.settings, showDatabases)).filter((entry) => entry.paused);
   for (const { name } of paused)
     await withLocks(host.sessions, [], (session) => resumeUnlessCloning(host.settings, session, name));
+}
+
+/**
+ * Removes notifications that no listener waits for any more. PostgreSQL does that when it writes one, but not once the
+ * queue is full: NOTIFY would then fail on the whole host for ever, although the listener that held it up has gone.
+ */
+export async function truncateNotifications({ postgres }: Host): Promise<void> {
+  await postgres.query('SELECT pg_notification_queue_usage()');
 }
 
 async function dropInterrupted({ postgres }: Host): Promise<void> {

@@ -2,9 +2,16 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Host } from '../host.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
-import { RECOVERY_STEPS, type RecoveryStep, recover, resumeAbandoned } from './recover.ts';
+import {
+  RECOVERY_STEPS,
+  type RecoveryStep,
+  recover,
+  resumeAbandoned,
+  truncateNotifications,
+} from './recover.ts';
 
 const POLL_EVERY_MS = 1_000;
+const AT_EVERY_POLL = [resumeAbandoned, truncateNotifications];
 
 /**
  * Recovers the host at the first poll, and again whenever PostgreSQL was away. An idle session detects that: it is
@@ -32,7 +39,7 @@ export class ServerWatch {
     await this.#session?.end();
   }
 
-  /** Tries each recovery step that is due. Paused databases are resumed at every poll. Never throws. */
+  /** Tries each recovery step that is due. Two of them run at every poll. Never throws. */
   async poll(): Promise<void> {
     if (!this.#session) {
       this.#due = RECOVERY_STEPS;
@@ -43,7 +50,7 @@ export class ServerWatch {
     const failed = await recover(this.#host, this.#due, ({ name: step }, error) =>
       this.#troubles.report('recovery.failed', step, error, { step }),
     );
-    this.#due = [...new Set([resumeAbandoned, ...failed])];
+    this.#due = [...new Set([...AT_EVERY_POLL, ...failed])];
     if (failed.length === 0 && this.#troubles.clearAll()) this.#log('recovery.done');
   }
 }
