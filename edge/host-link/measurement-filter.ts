@@ -41,6 +41,7 @@ export class MeasurementFilter {
   async receive({ method, params }: NotificationFrame): Promise<void> {
     const { log, record } = this.#options;
     if (!this.#hasRoom()) return;
+    if (method !== 'measurement') return;
     const reading = NOTIFICATIONS[method].params.safeParse(params);
     if (!reading.success) {
       log('measurement.malformed', { places: reading.error.issues.map(({ path }) => path.join('.')) });

@@ -1,3 +1,4 @@
+import { ProjectBlocks } from '../block.ts';
 import { ProjectMeasurement } from '../measurement.ts';
 
 /**
@@ -7,6 +8,8 @@ import { ProjectMeasurement } from '../measurement.ts';
 export const NOTIFICATIONS = {
   /** All branches of one project, measured together. */
   measurement: { params: ProjectMeasurement },
+  /** All blocks of one project: after each change, and once a minute while there is one. */
+  blocks: { params: ProjectBlocks },
 } as const;
 
 export type Notification = keyof typeof NOTIFICATIONS;

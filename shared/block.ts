@@ -1,0 +1,26 @@
+import { z } from 'zod';
+
+/**
+ * Why a host accepts no connections to a branch. The first four say what its sessions took too much of; `attempts`
+ * concerns only the addresses that tried too many passwords (specification 8).
+ */
+export const BlockReason = z.enum(['locks', 'connections', 'disk', 'transaction_ids', 'attempts']);
+export type BlockReason = z.output<typeof BlockReason>;
+
+/** A branch that its host accepts no connections to, until an instant that the host can extend. */
+export const BranchBlock = z.strictObject({
+  branch_id: z.uuid(),
+  reason: BlockReason,
+  /** By the host's clock, ISO 8601 UTC. */
+  until: z.iso.datetime(),
+});
+export type BranchBlock = z.output<typeof BranchBlock>;
+
+/** All blocks of one project on its host: at most one of each reason for a branch. */
+export const ProjectBlocks = z.strictObject({
+  project_id: z.uuid(),
+  /** By the host's clock, ISO 8601 UTC. */
+  observed_at: z.iso.datetime(),
+  blocks: z.array(BranchBlock).max(500),
+});
+export type ProjectBlocks = z.output<typeof ProjectBlocks>;
