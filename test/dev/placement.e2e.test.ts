@@ -72,9 +72,13 @@ test.skipIf(!isRoot)(
   },
 );
 
-test('a default port that is taken is replaced by a free one', async () => {
-  const devDir = temporaryFolder();
-  folders.push(devDir);
+test('PGDATA_DIR moves the data, a long DEV_DIR works, and a taken default port is replaced', async () => {
+  const folder = temporaryFolder();
+  folders.push(folder);
+  const devDir = join(folder, 'a-long-name'.repeat(10));
+  const dataDir = join(folder, 'data');
+  mkdirSync(devDir);
+  mkdirSync(dataDir);
   const { GATEWAY_PORT: _left_out, ...ports } = await freePorts();
   // The port is taken by this test, or already by another program.
   const occupant = createServer().on('error', () => {});
@@ -82,21 +86,12 @@ test('a default port that is taken is replaced by a free one', async () => {
     occupant.listen(8787, '127.0.0.1', () => resolve(null)).once('error', resolve),
   );
   try {
-    await start({ DEV_DIR: devDir, ...ports });
-    expect(readStackFile(devDir).base_url).not.toBe('http://127.0.0.1:8787');
+    await start({ DEV_DIR: devDir, PGDATA_DIR: dataDir, ...ports });
   } finally {
     occupant.close();
   }
-});
-
-test('PGDATA_DIR moves the data, and sockets work with a long DEV_DIR', async () => {
-  const folder = temporaryFolder();
-  folders.push(folder);
-  const devDir = join(folder, 'a-long-name'.repeat(10));
-  const dataDir = join(folder, 'data');
-  mkdirSync(devDir);
-  mkdirSync(dataDir);
-  await start({ DEV_DIR: devDir, PGDATA_DIR: dataDir, ...(await freePorts()) });
-  expect(readStackFile(devDir).data_dir).toBe(dataDir);
+  const { base_url, data_dir } = readStackFile(devDir);
+  expect(base_url).not.toBe('http://127.0.0.1:8787');
+  expect(data_dir).toBe(dataDir);
   expect(existsSync(join(dataDir, 'PG_VERSION'))).toBe(true);
 });

@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { accessToken, scopeNames } from '../../dev/identity-provider/access-token.ts';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
@@ -15,25 +15,25 @@ import {
   untilReady,
 } from '../support/stack/started-stack.ts';
 
+/** Every test goes on where the previous one ended, because a start in a new folder takes several seconds. */
 let devDir: string;
 let home: string;
 let env: Record<string, string>;
-const started: StartedStack[] = [];
+let stack: StartedStack;
 
-beforeEach(async () => {
+beforeAll(async () => {
   devDir = temporaryFolder();
   home = temporaryFolder();
   env = { DEV_DIR: devDir, HOME: home, ...(await freePorts()) };
 });
 
-afterEach(async () => {
-  for (const stack of started.splice(0)) await interrupt(stack);
+afterAll(async () => {
+  await interrupt(stack);
   for (const dir of [devDir, home]) rmSync(dir, { recursive: true, force: true });
 });
 
 async function start(settings = env): Promise<StartedStack> {
-  const stack = runStart(settings);
-  started.push(stack);
+  stack = runStart(settings);
   await untilReady(stack);
   return stack;
 }
@@ -51,9 +51,17 @@ async function owner(): Promise<Api> {
   return new Api(readStackFile(devDir).base_url, token);
 }
 
-test('Ctrl-C stops everything, and the next start reuses all data', async () => {
-  const first = await start();
-  expect(first.output().trimEnd().split('\n').at(-1)).toBe(
+test('an interrupted first start stops the parts that it started', async () => {
+  stack = runStart(env);
+  await eventually(async () => expect(stackProcesses(devDir)).not.toEqual([]));
+  const ending = await interrupt(stack);
+  expect(ending).toMatchObject({ code: 1, stderr: 'branchgate: stopped\n' });
+  expect(stackProcesses(devDir)).toEqual([]);
+});
+
+test('a start writes stack.json and nothing outside its folder', async () => {
+  const { output } = await start();
+  expect(output().trimEnd().split('\n').at(-1)).toBe(
     `branchgate is ready: http://127.0.0.1:${env.GATEWAY_PORT}`,
   );
   const state = readStackFile(devDir);
@@ -67,28 +75,10 @@ test('Ctrl-C stops everything, and the next start reuses all data', async () => 
   });
   expect(statSync(state.mail_dir).isDirectory()).toBe(true);
   expect(statSync(devFolder(devDir).secretsFile).mode & 0o777).toBe(0o600);
-  const temporaryFiles = () => readdirSync(devFolder(devDir).gatewayScratch);
-  expect(temporaryFiles()).not.toEqual([]);
-  const made = await (await owner()).post('/api/v1/projects', { name: 'Shop' });
-  expect(made.status, JSON.stringify(made.body)).toBe(201);
-
-  const ending = await interrupt(first);
-  expect(ending).toMatchObject({ code: 0, stderr: '' });
   expect(readdirSync(home)).toEqual([]);
-  expect(temporaryFiles()).toEqual([]);
-  expect(stackProcesses(devDir)).toEqual([]);
-  expect(existsSync(join(state.host_dir, 'sockets'))).toBe(false);
-  expect(existsSync(devFolder(devDir).stackFile)).toBe(false);
-
-  // The ports of the first start are stored.
-  await start({ DEV_DIR: devDir });
-  expect(readStackFile(devDir)).toEqual({ ...state, pids: expect.anything() });
-  const listed = await (await owner()).get('/api/v1/projects');
-  expect(listed.body).toMatchObject({ projects: [{ name: 'Shop', status: 'active' }] });
 });
 
 test('a second start is refused, and the first runs on', async () => {
-  await start();
   const second = await runStart(env).ended;
   expect(second).toEqual({
     code: 1,
@@ -99,7 +89,6 @@ test('a second start is refused, and the first runs on', async () => {
 });
 
 test('a part that dies is restarted, and stack.json contains its new process id', async () => {
-  const stack = await start();
   const before = readStackFile(devDir).pids;
   for (const pid of [before.gateway, before.postgres, before.agent]) process.kill(pid ?? 0, 'SIGKILL');
   await eventually(async () => {
@@ -114,12 +103,39 @@ test('a part that dies is restarted, and stack.json contains its new process id'
   expect((await (await owner()).post('/api/v1/projects', { name: 'Shop' })).status).toBe(201);
 });
 
+test('logs contain no secret', () => {
+  const { secretsFile, logs } = devFolder(devDir);
+  const secrets = Object.values(JSON.parse(readFileSync(secretsFile, 'utf8')) as Record<string, string>);
+  for (const log of readdirSync(logs)) {
+    const text = readFileSync(join(logs, log), 'utf8');
+    for (const secret of secrets) expect(text.includes(secret), log).toBe(false);
+  }
+});
+
+test('Ctrl-C stops everything, and the next start reuses all data', async () => {
+  const state = readStackFile(devDir);
+  const temporaryFiles = () => readdirSync(devFolder(devDir).gatewayScratch);
+  expect(temporaryFiles()).not.toEqual([]);
+
+  const ending = await interrupt(stack);
+  expect(ending).toMatchObject({ code: 0, stderr: '' });
+  expect(readdirSync(home)).toEqual([]);
+  expect(temporaryFiles()).toEqual([]);
+  expect(stackProcesses(devDir)).toEqual([]);
+  expect(existsSync(join(state.host_dir, 'sockets'))).toBe(false);
+  expect(existsSync(devFolder(devDir).stackFile)).toBe(false);
+
+  // The ports of the first start are stored.
+  await start({ DEV_DIR: devDir });
+  expect(readStackFile(devDir)).toEqual({ ...state, pids: expect.anything() });
+  const listed = await (await owner()).get('/api/v1/projects');
+  expect(listed.body).toMatchObject({ projects: [{ name: 'Shop', status: 'active' }] });
+});
+
 test('processes that a killed start left running are ended by the next start', async () => {
-  const killed = runStart(env);
-  await untilReady(killed);
   const before = readStackFile(devDir).pids;
-  killed.process.kill('SIGKILL');
-  await killed.ended;
+  stack.process.kill('SIGKILL');
+  await stack.ended;
   // workerd runs on without a parent when its runner is killed.
   process.kill(before.gateway ?? 0, 'SIGKILL');
   expect(stackProcesses(devDir)).not.toEqual([]);
@@ -128,24 +144,4 @@ test('processes that a killed start left running are ended by the next start', a
   expect(next.output()).toMatch(/ended \d+ processes that an earlier start had left running/);
   const running = stackProcesses(devDir).map(({ pid }) => pid);
   for (const pid of Object.values(before)) expect(running).not.toContain(pid);
-});
-
-test('an interrupted start stops the parts that it started', async () => {
-  const stack = runStart(env);
-  await eventually(async () => expect(stackProcesses(devDir)).not.toEqual([]));
-  const ending = await interrupt(stack);
-  expect(ending).toMatchObject({ code: 1, stderr: 'branchgate: stopped\n' });
-  expect(stackProcesses(devDir)).toEqual([]);
-  await start();
-});
-
-test('logs contain no secret', async () => {
-  await start();
-  await (await owner()).post('/api/v1/projects', { name: 'Shop' });
-  const { secretsFile, logs } = devFolder(devDir);
-  const secrets = Object.values(JSON.parse(readFileSync(secretsFile, 'utf8')) as Record<string, string>);
-  for (const log of readdirSync(logs)) {
-    const text = readFileSync(join(logs, log), 'utf8');
-    for (const secret of secrets) expect(text.includes(secret), log).toBe(false);
-  }
 });
