@@ -1,17 +1,27 @@
 import type { AgentSettings } from '../settings.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
-import type { Finding, Guard, Observation } from './guard.ts';
+import { type Growth, growthBetween } from './disk-growth.ts';
+import type { DiskUse } from './disk-use.ts';
+import {
+  byBranch,
+  type Finding,
+  type Guard,
+  type GuardedBranch,
+  type Observation,
+  type TenantSession,
+} from './guard.ts';
 import { readLogVolumes, readVolumes } from './volumes.ts';
-import { WriteRates } from './write-rates.ts';
 
 const MB = 2 ** 20;
 const CHECK_EVERY_MS = 1_000;
 /** A branch is blocked when it alone would fill what is left within this time. */
 const FILLS_WITHIN_SECONDS = 60;
-/** What a branch at work writes anyhow is left alone, however little is free. Bytes a second. */
-const USUAL = MB;
+/** A branch that grows no faster is left alone, however little is free. Bytes a second. */
+const SLOW = MB;
 /** A server writes no log with less. */
 const LOG_NEEDS = MB;
+
+type ReadDiskUse = (sessions: ReadonlyMap<GuardedBranch, readonly TenantSession[]>) => Promise<DiskUse>;
 
 /** Free space. When one tenant fills a volume, nobody can write, and attempts are not logged any more. */
 export class DiskSpace implements Guard {
@@ -19,36 +29,67 @@ export class DiskSpace implements Guard {
   readonly reason = 'disk';
   readonly #settings: AgentSettings;
   readonly #log: Log;
-  readonly #rates: WriteRates;
+  readonly #readUse: ReadDiskUse;
   readonly #low: TroubleLog;
   readonly #unwatched: TroubleLog;
+  readonly #unmeasured: TroubleLog;
   #checkAt = 0;
+  /** Null while there is enough space. */
+  #use: DiskUse | null = null;
+  #growth: Growth[] = [];
+  #reading: Promise<void> | null = null;
 
-  /** @param rates set by tests only */
-  constructor(settings: AgentSettings, log: Log, rates = new WriteRates()) {
+  constructor(settings: AgentSettings, log: Log, readUse: ReadDiskUse) {
     this.#settings = settings;
     this.#log = log;
-    this.#rates = rates;
+    this.#readUse = readUse;
     this.#low = new TroubleLog(log);
     this.#unwatched = new TroubleLog(log);
+    this.#unmeasured = new TroubleLog(log);
   }
 
   async check(server: Observation): Promise<Finding[]> {
     if (server.at < this.#checkAt) return [];
     this.#checkAt = server.at + CHECK_EVERY_MS;
-    this.#rates.observe(server);
     await this.#reportLogs();
     const free = await this.#lowestFree();
-    if (free === null) return [];
-    const tooFast = Math.max(USUAL, free / FILLS_WITHIN_SECONDS);
-    return this.#rates
-      .fastest(server.at)
+    if (free === null) {
+      this.#use = null;
+      return [];
+    }
+    const tooFast = Math.max(SLOW, free / FILLS_WITHIN_SECONDS);
+    const growth = this.#takeGrowth();
+    this.#measure(byBranch(server.sessions));
+    return growth
       .filter(({ bytesPerSecond }) => bytesPerSecond > tooFast)
       .map(({ branch, bytesPerSecond }) => ({
         sessions: [],
         branches: [branch],
         detail: { free_mb: Math.round(free / MB), mb_per_second: Math.round(bytesPerSecond / MB) },
       }));
+  }
+
+  /** Each growth counts once: its branch may have been blocked since. */
+  #takeGrowth(): Growth[] {
+    const growth = this.#growth;
+    this.#growth = [];
+    return growth;
+  }
+
+  /** Not waited for: it takes as long as tenants have files, and the other watchdogs must go on. */
+  #measure(sessions: ReadonlyMap<GuardedBranch, readonly TenantSession[]>): void {
+    this.#reading ??= this.#readUse(sessions)
+      .then(
+        (use) => {
+          this.#growth = this.#use ? growthBetween(this.#use, use) : [];
+          this.#use = use;
+          this.#unmeasured.clearAll();
+        },
+        (error) => this.#unmeasured.report('guard.failed', 'disk use', error, { what: 'disk use' }),
+      )
+      .finally(() => {
+        this.#reading = null;
+      });
   }
 
   /** Free bytes of the fullest volume below the limit; null when every volume has enough. */

@@ -5,6 +5,7 @@ import { Blocks } from './blocks.ts';
 import { BranchDirectory } from './branch-directory.ts';
 import { ProjectConnections } from './connections.ts';
 import { DiskSpace } from './disk-space.ts';
+import { readDiskUse } from './disk-use.ts';
 import { SessionEnder } from './end-sessions.ts';
 import type { Finding, Guard, Observation } from './guard.ts';
 import { Locks } from './locks.ts';
@@ -16,16 +17,16 @@ import { type Reading, WatchSession } from './watch-session.ts';
 /** A session can take 300,000 locks a second, and fill the queue of NOTIFY at 80 MB a second. */
 const POLL_EVERY_MS = 250;
 
-const guardsOf = (settings: Host['settings'], directory: BranchDirectory, log: Log): Guard[] => [
+type Watched = Pick<Host, 'settings' | 'postgres' | 'rules'>;
+
+const guardsOf = ({ settings, postgres }: Watched, directory: BranchDirectory, log: Log): Guard[] => [
   new Locks(),
   new ProjectConnections(settings.PROJECT_CONNECTIONS),
   new OldTransactions(settings.TRANSACTION_SECONDS),
   new TransactionIds(settings.TRANSACTION_IDS_PER_SECOND),
   new NotificationQueue(settings.PGDATA_DIR, directory),
-  new DiskSpace(settings, log),
+  new DiskSpace(settings, log, (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions)),
 ];
-
-type Watched = Pick<Host, 'settings' | 'postgres' | 'rules'>;
 
 /** Runs all watchdogs on what one session reads, ends the sessions that they find and blocks the branches. */
 export class GuardWatch {
@@ -42,7 +43,7 @@ export class GuardWatch {
     this.#log = log;
     this.#session = new WatchSession(host.settings);
     this.#directory = new BranchDirectory(host.postgres);
-    this.#guards = guardsOf(host.settings, this.#directory, log);
+    this.#guards = guardsOf(host, this.#directory, log);
     this.#blocks = blocks;
     this.#troubles = new TroubleLog(log);
   }

@@ -174,7 +174,7 @@ const CHECKS: readonly Check[] = [
   ),
   problem(
     ({ canGuard }) => canGuard,
-    "The agent may not signal PostgreSQL's processes or see what they write: run it as PostgreSQL's user and group.",
+    "The agent may not signal PostgreSQL's processes, so it cannot end sessions of tenants: run it as PostgreSQL's user.",
   ),
   problem(
     ({ settings, freeBytes }) => freeBytes >= settings.MIN_FREE_DISK_MB * 2 ** 20,

@@ -1,13 +1,13 @@
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ProjectConnections } from '../../../agent/guard/connections.ts';
 import { DiskSpace } from '../../../agent/guard/disk-space.ts';
 import type { GuardedBranch, Observation, TenantSession } from '../../../agent/guard/guard.ts';
 import { Locks } from '../../../agent/guard/locks.ts';
 import { TransactionIds } from '../../../agent/guard/transaction-ids.ts';
-import { WriteRates } from '../../../agent/guard/write-rates.ts';
 import { readSettings } from '../../../agent/settings.ts';
 
 const branchOf = (project_id: string, branch_id: string): GuardedBranch => ({
@@ -145,26 +145,32 @@ describe('disk', () => {
   afterAll(() => rmSync(folder, { recursive: true }));
 
   const GIB = 2 ** 30;
-  const writer = session(ATTACKER);
-  const victim = session(VICTIM);
 
-  /** @param speeds bytes a second by session */
-  async function check(minFreeMb: number, speeds: Map<TenantSession, number>) {
+  /** @param speeds bytes a second by branch: of its files, and of WAL */
+  async function check(minFreeMb: number, speeds: [GuardedBranch, { files?: number; wal?: number }][]) {
     let at = 0;
-    const rates = new WriteRates(
-      (pid) => ([...speeds].find(([one]) => one.pid === pid)?.[1] ?? 0) * (at / 1_000),
-    );
     const events: string[] = [];
     const settings = readSettings({
       PGDATA_DIR: folder,
       POOLER_LOG: join(folder, 'pgbouncer.log'),
       MIN_FREE_DISK_MB: String(minFreeMb),
     });
-    const guard = new DiskSpace(settings, (event) => events.push(event), rates);
+    const guard = new DiskSpace(
+      settings,
+      (event) => events.push(event),
+      async () => ({
+        at,
+        files: new Map(speeds.map(([branch, { files = 0 }]) => [branch, GIB + (files * at) / 1_000])),
+        wal: new Map(
+          speeds.map(([branch, { wal = 0 }]) => [branch.branch_id, { branch, bytes: (wal * at) / 1_000 }]),
+        ),
+      }),
+    );
     const found: GuardedBranch[] = [];
     for (; at <= 3_000; at += 1_000) {
-      const findings = await guard.check(server([...speeds.keys()], { at }));
+      const findings = await guard.check(server([], { at }));
       found.push(...findings.flatMap(({ branches }) => branches));
+      await setImmediate();
     }
     return { found: [...new Set(found)], events };
   }
@@ -174,17 +180,22 @@ describe('disk', () => {
   const MORE_THAN_FREE_MB = 1_048_576;
 
   test('on a volume with little space, the branch that would fill it within a minute is found', async () => {
-    const { found, events } = await check(
-      MORE_THAN_FREE_MB,
-      new Map([
-        [writer, FAST],
-        [victim, 600_000],
-      ]),
-    );
+    const { found, events } = await check(MORE_THAN_FREE_MB, [
+      [VICTIM, { files: 600_000, wal: 3_000_000 }],
+      [ATTACKER, { files: FAST }],
+    ]);
     expect({ found, events }).toEqual({ found: [ATTACKER], events: ['guard.disk_low'] });
   });
 
+  test('WAL alone counts too', async () => {
+    const { found } = await check(MORE_THAN_FREE_MB, [
+      [VICTIM, {}],
+      [ATTACKER, { wal: FAST }],
+    ]);
+    expect(found).toEqual([ATTACKER]);
+  });
+
   test('with enough space, everybody may write', async () => {
-    expect(await check(16, new Map([[writer, FAST]]))).toEqual({ found: [], events: [] });
+    expect(await check(16, [[ATTACKER, { files: FAST }]])).toEqual({ found: [], events: [] });
   });
 });

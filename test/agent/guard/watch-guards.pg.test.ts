@@ -1,17 +1,16 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { RuleSync } from '../../../agent/access/sync-rules.ts';
 import { Blocks } from '../../../agent/guard/blocks.ts';
+import { readDiskUse } from '../../../agent/guard/disk-use.ts';
 import type { TenantSession } from '../../../agent/guard/guard.ts';
 import { BlockReports } from '../../../agent/guard/report-blocks.ts';
 import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
-import { WriteRates } from '../../../agent/guard/write-rates.ts';
 import type { Host } from '../../../agent/host.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
 import { eventually } from '../../support/eventually.ts';
 import { attempt, targetOf } from '../../support/host/attempts.ts';
-import { asRoot, startHost, type TestHost } from '../../support/host/host.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
 
 const BLOCK_MS = 6_000;
@@ -213,25 +212,44 @@ test('who fills the queue of NOTIFY is blocked, before the queue is full for oth
   });
 });
 
-test('what a session writes is seen while its statement runs', async () => {
+test('what a branch takes on the disk is seen while its statement runs', async () => {
   const branch = await newBranch();
   const writer = await connect(host, 'direct', branch, 'owner');
-  const { rows } = await writer.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
-  const session = { pid: rows[0]?.pid, key: 'writer', branch: { ...branch } } as unknown as TenantSession;
-  const rates = new WriteRates();
-  // A process that has changed its user for the tests is not trusted by the kernel.
-  asRoot(() => rates.observe({ at: 0, sessions: [session] }));
-  const writing = writer.query(
-    `DO $$ BEGIN
-       CREATE TABLE filled AS SELECT repeat(md5(n::text), 20) AS text FROM generate_series(1, 60000) AS n;
-       PERFORM pg_sleep(1);
-     END $$`,
+  const sorter = await connect(host, 'direct', branch, 'read_only');
+  const sessions = await Promise.all(
+    [writer, sorter].map(async (client) => {
+      const { rows } = await client.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
+      return { pid: rows[0]?.pid, key: String(rows[0]?.pid) } as TenantSession;
+    }),
   );
+  const read = () => readDiskUse(host.postgres, host.settings.PGDATA_DIR, new Map([[branch, sessions]]));
+  const before = await read();
+  // Both statements hold what they have taken for a while.
+  const running = Promise.all([
+    writer.query(
+      `DO $$ BEGIN
+         CREATE TABLE filled AS SELECT repeat(md5(n::text), 20) AS text FROM generate_series(1, 60000) AS n;
+         PERFORM pg_sleep(1);
+       END $$`,
+    ),
+    sorter.query(
+      `SET work_mem = '64kB'; SELECT pg_sleep(CASE WHEN n = 1 THEN 1 ELSE 0 END)
+       FROM (SELECT n FROM generate_series(1, 4000000) AS n ORDER BY -n, n OFFSET 3999999) AS last`,
+    ),
+  ]);
+  const MB = 2 ** 20;
   await eventually(async () => {
-    await sleep(50);
-    asRoot(() => rates.observe({ at: 2_000, sessions: [session] }));
-    expect(rates.fastest(2_000)[0]?.bytesPerSecond).toBeGreaterThan(5_000_000);
-  }, 5);
-  await writing;
-  await writer.end();
+    const { files, wal } = await read();
+    expect(Number(files.get(branch)) - Number(before.files.get(branch))).toBeGreaterThan(60 * MB);
+    expect(wal.size).toBe(2);
+  }, 10);
+  await running;
+  await eventually(async () => {
+    const { files, wal } = await read();
+    const grown = Number(files.get(branch)) - Number(before.files.get(branch));
+    expect(grown).toBeGreaterThan(35 * MB);
+    expect(grown).toBeLessThan(60 * MB);
+    expect(wal.get(String(sessions[0]?.pid))?.bytes).toBeGreaterThan(10_000);
+  });
+  await Promise.all([writer.end(), sorter.end()]);
 });

@@ -59,7 +59,7 @@ export interface TestHost {
 }
 
 /** Runs `action` as root if this process was started by root. */
-export function asRoot<T>(action: () => T): T {
+function asRoot<T>(action: () => T): T {
   if (process.getuid?.() !== 0) return action();
   const user = process.geteuid?.() ?? 0;
   process.seteuid?.(0);
