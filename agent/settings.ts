@@ -31,6 +31,16 @@ const Settings = z.object({
   TEMP_FILE_LIMIT_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
   /** Size of PostgreSQL's log folder above which the oldest files are deleted. */
   LOG_FOLDER_MB: z.coerce.number().int().min(128).max(1_048_576).default(1024),
+  /** Sessions with PostgreSQL of all branches of one project together. */
+  PROJECT_CONNECTIONS: z.coerce.number().int().min(10).max(10_000).default(120),
+  /** Free space of each volume below which a branch that fills it is blocked. */
+  MIN_FREE_DISK_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
+  /** Age at which a tenant's transaction is ended. */
+  TRANSACTION_SECONDS: z.coerce.number().int().min(1).max(604_800).default(3600),
+  /** Transaction ids that a branch may take for long; it may take as many at once as in ten seconds. */
+  TRANSACTION_IDS_PER_SECOND: z.coerce.number().int().min(100).max(1_000_000).default(5_000),
+  /** `off` turns the watchdogs off, which only a benchmark does. */
+  GUARDS: z.enum(['on', 'off']).default('on'),
   /** Interval of the measurements (specification 8). */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().int().min(1).max(3600).default(60),
 });

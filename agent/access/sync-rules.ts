@@ -1,4 +1,4 @@
-import { readBlockedBranches } from '../attempts/blocked-branches.ts';
+import { disconnects, readBlockedBranches } from '../guard/blocked-branches.ts';
 import { pollUntil } from '../poll-until.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { endLogins } from '../pooler/end-logins.ts';
@@ -16,6 +16,9 @@ const RELOAD = { within: 5_000, every: 1 };
 /** The files in which a blocked branch is rejected. */
 const HBA_FILES: typeof RULE_FILE_NAMES = ['postgresHba', 'poolerHba'];
 
+/** Who blocks branches: the limit of attempts, and the watchdogs, whose blocks disconnect pooled clients too. */
+type Blocker = 'attempts' | 'guard';
+
 /** Writes the access in the agent's tables to the rule files, and makes both servers apply them. */
 export class RuleSync {
   readonly #settings: AgentSettings;
@@ -24,7 +27,7 @@ export class RuleSync {
   #applied: RuleFileTexts | null = null;
   /** The files of the last sync, as if no branch was blocked. */
   #unblocked: RuleFileTexts | null = null;
-  #blocked: ReadonlySet<string> = new Set();
+  readonly #blocked: Record<Blocker, ReadonlySet<string>> = { attempts: new Set(), guard: new Set() };
   /** The pooler's version; null until it has reported it. */
   #poolerVersion: string | null = null;
   /** Databases that are temporarily removed from the pooler. */
@@ -68,16 +71,19 @@ export class RuleSync {
   }
 
   /**
-   * Makes both servers reject all connections to exactly these branches, as fast as possible, because password
-   * guessing continues meanwhile. It therefore starts from the files of the last sync, takes no lock and does not
-   * wait until the servers have applied them; the caller calls `sync` next. Calls must not run concurrently.
+   * Makes both servers reject all connections to exactly these branches of one blocker, as fast as possible, because
+   * password guessing continues meanwhile. It therefore starts from the files of the last sync, takes no lock and does
+   * not wait until the servers have applied them; the caller calls `sync` next. Calls of the same blocker must not run
+   * concurrently.
    * @throws HostError POOLER_UNAVAILABLE
    */
-  async block(branchIds: ReadonlySet<string>): Promise<void> {
-    if (branchIds.size === this.#blocked.size && [...branchIds].every((id) => this.#blocked.has(id))) return;
-    this.#blocked = branchIds;
+  async block(blocker: Blocker, branchIds: ReadonlySet<string>): Promise<void> {
+    const before = this.#blocked[blocker];
+    if (branchIds.size === before.size && [...branchIds].every((id) => before.has(id))) return;
+    this.#blocked[blocker] = branchIds;
     if (!this.#unblocked) return;
-    writeRuleFiles(rulesFolder(this.#settings), withBlocked(this.#unblocked, branchIds), HBA_FILES, 'now');
+    const wanted = withBlocked(this.#unblocked, this.#blockedIds());
+    writeRuleFiles(rulesFolder(this.#settings), wanted, HBA_FILES, 'now');
     await Promise.all([
       this.#pool.query('SELECT pg_reload_conf()'),
       withConsole(this.#settings, (console) => console.query('RELOAD')),
@@ -87,16 +93,18 @@ export class RuleSync {
   async #sync(session: Session): Promise<void> {
     const server = await this.#pooledServer();
     const branches = await readAccess(session);
-    const pooled = branches.filter(({ database }) => !this.#withheld.has(database));
-    const staying = new Set(pooled.map(({ database }) => database));
-    const blocked = (await readBlockedBranches(session)).map(({ branch_id }) => branch_id);
+    const stored = await readBlockedBranches(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a branch blocked meanwhile would be admitted again.
+    const disconnected = stored.filter(disconnects).map(({ database }) => database);
+    const withheld = new Set([...this.#withheld, ...disconnected]);
+    const pooled = branches.filter(({ database }) => !withheld.has(database));
+    const staying = new Set(pooled.map(({ database }) => database));
     const { postgresHba } = ruleFiles(branches, server);
     this.#unblocked = { ...ruleFiles(pooled, server), postgresHba };
-    const wanted = withBlocked(this.#unblocked, new Set([...blocked, ...this.#blocked]));
+    const wanted = withBlocked(this.#unblocked, this.#blockedIds(stored.map(({ branch_id }) => branch_id)));
     // The files on disk are compared too, because a control tool may have written them in the meantime.
     if (sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)) return;
 
@@ -118,6 +126,10 @@ export class RuleSync {
       await reloadPooler(this.#settings, staying);
     }
     this.#applied = wanted;
+  }
+
+  #blockedIds(stored: readonly string[] = []): Set<string> {
+    return new Set([...stored, ...this.#blocked.attempts, ...this.#blocked.guard]);
   }
 
   /** The limits of each branch's pooler entry. An older pooler refuses an entry with a limit that it does not know. */

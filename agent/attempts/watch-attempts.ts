@@ -87,7 +87,8 @@ export class AttemptWatch {
   }
 
   #block(): Promise<void> {
-    const block = () => this.#host.rules.block(new Set(this.#windows.atLimit(performance.now()).keys()));
+    const block = () =>
+      this.#host.rules.block('attempts', new Set(this.#windows.atLimit(performance.now()).keys()));
     this.#blocking = this.#blocking.then(block, block);
     return this.#blocking;
   }

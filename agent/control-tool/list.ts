@@ -1,8 +1,17 @@
 import { Command } from 'commander';
-import { readBlockedBranches } from '../attempts/blocked-branches.ts';
+import type { BlockReason } from '../../shared/block.ts';
+import { readBlockedBranches } from '../guard/blocked-branches.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { print, table } from './output.ts';
 import { withHost } from './with-host.ts';
+
+const TOO_MANY: Record<BlockReason, string> = {
+  attempts: 'too many connection attempts',
+  connections: 'too many connections',
+  disk: 'it fills the disk',
+  locks: 'too many locks',
+  transaction_ids: 'too many transactions',
+};
 
 export const listCommand = () =>
   new Command('list')
@@ -21,8 +30,8 @@ export const listCommand = () =>
       print(command, { branches, blocked }, [
         ...table([['DATABASE', 'STATE', 'BRANCH', 'PROJECT'], ...rows]),
         ...blocked.map(
-          ({ database, until }) =>
-            `${database} is blocked until ${until.toISOString()}: too many connection attempts`,
+          ({ database, reason, until }) =>
+            `${database} is blocked until ${until.toISOString()}: ${TOO_MANY[reason]}`,
         ),
       ]);
     });

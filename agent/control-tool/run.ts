@@ -1,7 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
-import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
+import { BlockReports } from '../guard/report-blocks.ts';
+import { GuardWatch } from '../guard/watch-guards.ts';
 import { openHost } from '../host.ts';
 import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
@@ -34,18 +35,28 @@ async function runAgent(): Promise<void> {
   const { signal } = stop;
   const host = await openHost(settings, log);
   const running = new Set<Promise<unknown>>();
-  log('agent.started', { host_id: identity.host_id, clone_method: host.cloneMethod });
+  log('agent.started', {
+    host_id: identity.host_id,
+    clone_method: host.cloneMethod,
+    guards: settings.GUARDS,
+  });
 
   const watch = new ServerWatch(host, log);
   await watch.poll();
   let link: AgentLink | null = null;
-  const report = (measurement: ProjectMeasurement) => link?.notify('measurement', measurement);
   const loops = Promise.all([
     watch.runLoop(signal),
     new AttemptWatch(host, log).run(signal),
     runLogFolderLoop(settings, log, signal),
     runPrivilegeLoop(host, signal),
-    runMeasurementLoop({ settings, log, report, signal }),
+    runMeasurementLoop({
+      settings,
+      log,
+      report: (measurement) => link?.notify('measurement', measurement),
+      signal,
+    }),
+    new BlockReports(host, (blocks) => link?.notify('blocks', blocks)).run(log, signal),
+    ...(settings.GUARDS === 'on' ? [new GuardWatch(host, log).run(signal)] : []),
   ]);
   await runLink({
     gatewayUrl: settings.GATEWAY_URL,

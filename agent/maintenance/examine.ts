@@ -1,6 +1,8 @@
 import { access, constants, readFile, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CONNECTION_LOGS, type ConnectionLog } from '../attempts/connection-logs.ts';
+import { canGuard } from '../guard/can-guard.ts';
+import { readVolumes } from '../guard/volumes.ts';
 import type { CloneMethod, Host } from '../host.ts';
 import { withConsole } from '../pooler/console.ts';
 import { atLeast, readPoolerVersion } from '../pooler/version.ts';
@@ -39,6 +41,9 @@ interface Facts {
   machine: MachineLimits;
   sameDataDirectory: boolean;
   readsLogs: boolean;
+  canGuard: boolean;
+  /** Free bytes of the fullest volume. */
+  freeBytes: number;
 }
 
 interface Check {
@@ -158,6 +163,24 @@ const CHECKS: readonly Check[] = [
     'One branch can take more than half of the connections: lower BRANCH_CONNECTIONS or raise max_connections.',
   ),
   problem(
+    ({ settings, postgres }) =>
+      settings.PROJECT_CONNECTIONS * 2 <=
+      Number(postgres.max_connections) - Number(postgres.superuser_reserved_connections),
+    'One project can take more than half of the connections: lower PROJECT_CONNECTIONS or raise max_connections.',
+  ),
+  problem(
+    ({ settings }) => settings.GUARDS === 'on',
+    'The watchdogs are off, so one tenant can stop all others: unset GUARDS.',
+  ),
+  problem(
+    ({ canGuard }) => canGuard,
+    "The agent may not signal PostgreSQL's processes, so it cannot end sessions of tenants: run it as PostgreSQL's user.",
+  ),
+  problem(
+    ({ settings, freeBytes }) => freeBytes >= settings.MIN_FREE_DISK_MB * 2 ** 20,
+    'A volume has less free space than MIN_FREE_DISK_MB, so branches that write much are blocked: free some.',
+  ),
+  problem(
     ({ postgres }) =>
       within(postgres.log_rotation_size, LOG_FILE_MB * 1024) &&
       postgres.log_filename === LOG_FILENAME &&
@@ -223,6 +246,8 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     machine: await readMachineLimits(settings.PGDATA_DIR),
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
+    canGuard: canGuard(settings),
+    freeBytes: Math.min(...(await readVolumes(settings)).map((volume) => volume.freeBytes)),
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');
   facts.identText = await readFile(facts.postgres.ident_file ?? '', 'utf8').catch(() => '');

@@ -69,11 +69,19 @@ const BLOCKED_BRANCH = `
   ALTER TABLE blocked_branch RENAME CONSTRAINT shut_branch_branch_id_fkey TO blocked_branch_branch_id_fkey;
 `;
 
+/** A branch can be blocked for several reasons at once, each until a time of its own. */
+const BLOCK_REASON = `
+  ALTER TABLE blocked_branch ADD COLUMN reason text NOT NULL DEFAULT 'attempts';
+  ALTER TABLE blocked_branch ALTER COLUMN reason DROP DEFAULT,
+                             DROP CONSTRAINT blocked_branch_pkey,
+                             ADD CONSTRAINT blocked_branch_pkey PRIMARY KEY (branch_id, reason);
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
  * is never changed, removed or moved; a change of the tables is a new entry at the end.
  */
-export const MIGRATIONS: readonly string[] = [INITIAL, BLOCKED_BRANCH];
+export const MIGRATIONS: readonly string[] = [INITIAL, BLOCKED_BRANCH, BLOCK_REASON];
 
 /**
  * Runs the migrations that the session's database does not have yet, each in a transaction with the record of its

@@ -5,6 +5,11 @@ test('every setting has a default or is optional; an empty variable counts as mi
   expect(readSettings({ POSTGRES_PORT: '' })).toMatchObject({ POSTGRES_PORT: 5432, POOLER_PORT: 6432 });
 });
 
+test('the watchdogs are on, and an unknown value of GUARDS is refused', () => {
+  expect(readSettings({}).GUARDS).toBe('on');
+  expect(() => readSettings({ GUARDS: 'false' })).toThrow(/GUARDS$/);
+});
+
 test('an error names the variables without their values', () => {
   const read = () =>
     readSettings({ POSTGRES_PORT: 'secret', STATE_DIR: 'relative', GATEWAY_URL: 'ftp://secret' });

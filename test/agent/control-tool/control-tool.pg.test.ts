@@ -2,7 +2,9 @@ import { randomUUID } from 'node:crypto';
 import { chmod, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { examine } from '../../../agent/maintenance/examine.ts';
 import { withConsole } from '../../../agent/pooler/console.ts';
+import type { AgentSettings } from '../../../agent/settings.ts';
 import { scramVerifier } from '../../../edge/credentials/password.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
@@ -166,6 +168,20 @@ async function withSetting(setting: string, value: string, apply: () => Promise<
   await apply();
   await eventually(async () => expect((await servers.tool('doctor')).stdout).not.toEqual(problems));
 }
+
+test.each<[keyof AgentSettings, Partial<AgentSettings>]>([
+  ['GUARDS', { GUARDS: 'off' }],
+  ['PROJECT_CONNECTIONS', { PROJECT_CONNECTIONS: 300 }],
+  ['MIN_FREE_DISK_MB', { MIN_FREE_DISK_MB: 2 ** 40 }],
+])('doctor reports %s of the agent', async (name, changes) => {
+  const problems = async (settings: AgentSettings) =>
+    (await examine({ ...servers.host, settings })).findings
+      .filter(({ severity }) => severity === 'problem')
+      .map(({ sentence }) => sentence);
+  const named = expect.stringContaining(name);
+  expect(await problems({ ...servers.settings, ...changes })).toContainEqual(named);
+  expect(await problems(servers.settings)).not.toContainEqual(named);
+});
 
 test('doctor reports settings of PgBouncer', async () => {
   await withConsole(servers.settings, async (session) => {

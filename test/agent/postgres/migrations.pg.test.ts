@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { readBlockedBranches } from '../../../agent/attempts/blocked-branches.ts';
+import { readBlockedBranches } from '../../../agent/guard/blocked-branches.ts';
 import { ZERO_TOTALS } from '../../../agent/measurement/counters.ts';
 import { makeAgentTables } from '../../../agent/postgres/agent-tables.ts';
 import { inDatabase } from '../../../agent/postgres/connect.ts';
@@ -168,7 +168,7 @@ describe('a database of the release before numbered migrations', () => {
       login: [{ login: 'u_old', branch_id: BRANCH, verifier: 'SCRAM', end_from: expect.any(Date) }],
       branch_usage: [{ branch_id: BRANCH, seen: { seen: 1 }, totals: { totals: 2 } }],
       meter: [{ id: 1, state: { cpu: 3 } }],
-      blocked_branch: [{ branch_id: BRANCH }],
+      blocked_branch: [{ branch_id: BRANCH, reason: 'attempts' }],
     });
     expect(await readBlockedBranches(servers.host.postgres)).toMatchObject([{ branch_id: BRANCH }]);
     expect(await servers.query("SELECT to_regclass('shut_branch') AS old")).toEqual([{ old: null }]);

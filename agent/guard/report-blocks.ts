@@ -1,0 +1,59 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { ProjectBlocks } from '../../shared/block.ts';
+import type { Host } from '../host.ts';
+import { type Log, TroubleLog } from '../trouble-log.ts';
+import { type BlockedBranch, readBlockedBranches } from './blocked-branches.ts';
+
+const CHECK_EVERY_MS = 1_000;
+/** While a project has a block, it is reported again: a report is lost when the link is down. */
+const REPEAT_AFTER_MS = 60_000;
+
+interface Reported {
+  at: number;
+  text: string;
+}
+
+/** Reports the stored blocks of each project after each change, whatever has changed them. */
+export class BlockReports {
+  readonly #postgres: Host['postgres'];
+  readonly #report: (blocks: ProjectBlocks) => void;
+  /** By project: what was reported last. Without a block there is none. */
+  readonly #reported = new Map<string, Reported>();
+
+  constructor({ postgres }: Pick<Host, 'postgres'>, report: (blocks: ProjectBlocks) => void) {
+    this.#postgres = postgres;
+    this.#report = report;
+  }
+
+  /** Repeats it until `signal` aborts. Never throws. */
+  async run(log: Log, signal: AbortSignal): Promise<void> {
+    const troubles = new TroubleLog(log);
+    while (!signal.aborted) {
+      await this.check().then(
+        () => troubles.clearAll(),
+        (error) => troubles.report('blocks.unreported', 'blocks', error),
+      );
+      await sleep(CHECK_EVERY_MS, undefined, { signal }).catch(() => {});
+    }
+  }
+
+  /** @param now milliseconds of a monotonic clock */
+  async check(now = performance.now()): Promise<void> {
+    const stored = Map.groupBy(await readBlockedBranches(this.#postgres), ({ project_id }) => project_id);
+    for (const project of new Set([...stored.keys(), ...this.#reported.keys()])) {
+      const blocks = (stored.get(project) ?? []).map(toReport);
+      const text = JSON.stringify(blocks);
+      const last = this.#reported.get(project);
+      if (last?.text === text && now - last.at < REPEAT_AFTER_MS) continue;
+      this.#report({ project_id: project, observed_at: new Date().toISOString(), blocks });
+      if (blocks.length > 0) this.#reported.set(project, { at: now, text });
+      else this.#reported.delete(project);
+    }
+  }
+}
+
+const toReport = ({ branch_id, reason, until }: BlockedBranch) => ({
+  branch_id,
+  reason,
+  until: until.toISOString(),
+});

@@ -1,0 +1,87 @@
+import type { Finding, Guard, GuardedBranch, Observation, TenantSession } from './guard.ts';
+
+/** A branch may take as many ids at once as in this time. */
+const BURST_SECONDS = 10;
+
+/** What is remembered of a session until it is seen in a transaction again. */
+type Seen = Pick<TenantSession, 'transaction' | 'newestId'>;
+
+/**
+ * Transaction ids, of which the whole host has two thousand million before old ones have to be freed. PostgreSQL's
+ * statistics do not count a statement before it ends, so the ids are estimated: each server process numbers its
+ * transactions, and those that are seen with an id count as many as have been begun since. What is left of the ids that
+ * the host has given out goes to the long transactions that were seen with a new id: these are of subtransactions.
+ */
+export class TransactionIds implements Guard {
+  readonly name = 'transaction ids';
+  readonly reason = 'transaction_ids';
+  readonly #perSecond: number;
+  #before: Pick<Observation, 'at' | 'nextId'> | null = null;
+  /** By session. */
+  #seen = new Map<string, Seen>();
+  /** Ids above the allowed rate, by the id of the branch. */
+  readonly #excess = new Map<string, number>();
+
+  constructor(perSecond: number) {
+    this.#perSecond = perSecond;
+  }
+
+  check(server: Observation): Finding[] {
+    const { at, nextId, sessions } = server;
+    const used = this.#before ? nextId - this.#before.nextId : 0;
+    const seconds = this.#before ? (at - this.#before.at) / 1000 : 0;
+    this.#before = { at, nextId };
+    const taken = this.#estimate(sessions, used);
+    this.#seen = new Map(sessions.map((session) => [session.key, this.#remember(session)]));
+    return this.#overLimit(taken, seconds);
+  }
+
+  #estimate(sessions: readonly TenantSession[], used: number): Map<GuardedBranch, number> {
+    const taken = new Map<GuardedBranch, number>();
+    const add = (branch: GuardedBranch | null, ids: number) => {
+      if (branch && ids > 0) taken.set(branch, (taken.get(branch) ?? 0) + ids);
+    };
+    let left = used;
+    for (const session of sessions.filter(({ hasId }) => hasId)) {
+      const ids = Math.min(this.#begunSince(session), left);
+      add(session.branch, ids);
+      left -= ids;
+    }
+    const nested = sessions.filter((session) => this.#takesMore(session));
+    for (const { branch } of nested) add(branch, left / nested.length);
+    return taken;
+  }
+
+  /** Transactions of the session since it was last seen in one. */
+  #begunSince({ key, transaction }: TenantSession): number {
+    const before = this.#seen.get(key)?.transaction ?? null;
+    return transaction === null || before === null ? 0 : Math.max(0, transaction - before);
+  }
+
+  /** Whether a transaction holds another id than before. */
+  #takesMore({ key, isActive, transaction, newestId }: TenantSession): boolean {
+    const before = this.#seen.get(key);
+    return (
+      isActive && transaction !== null && transaction === before?.transaction && newestId !== before.newestId
+    );
+  }
+
+  #remember({ key, transaction, newestId }: TenantSession): Seen {
+    return { transaction: transaction ?? this.#seen.get(key)?.transaction ?? null, newestId };
+  }
+
+  #overLimit(taken: ReadonlyMap<GuardedBranch, number>, seconds: number): Finding[] {
+    for (const [id, excess] of this.#excess) {
+      const rest = excess - this.#perSecond * seconds;
+      if (rest > 0) this.#excess.set(id, rest);
+      else this.#excess.delete(id);
+    }
+    return [...taken].flatMap(([branch, ids]) => {
+      const excess = (this.#excess.get(branch.branch_id) ?? 0) + ids;
+      this.#excess.set(branch.branch_id, excess);
+      if (excess <= this.#perSecond * BURST_SECONDS) return [];
+      this.#excess.delete(branch.branch_id);
+      return [{ sessions: [], branches: [branch], detail: { transaction_ids: Math.round(excess) } }];
+    });
+  }
+}

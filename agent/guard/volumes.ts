@@ -1,0 +1,53 @@
+import { stat, statfs } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { CONNECTION_LOGS } from '../attempts/connection-logs.ts';
+import { presentPostgresLogs } from '../logs/postgres-log.ts';
+import type { AgentSettings } from '../settings.ts';
+
+type Paths = Pick<AgentSettings, 'PGDATA_DIR' | 'POOLER_LOG'>;
+
+export interface Volume {
+  /** What a tenant can fill on it. */
+  names: string[];
+  freeBytes: number;
+}
+
+/** Folders that tenants can fill, directly or through a server. */
+const foldersOf = ({ PGDATA_DIR, POOLER_LOG }: Paths): [string, string][] => [
+  ['data', PGDATA_DIR],
+  ['wal', join(PGDATA_DIR, 'pg_wal')],
+  ['temporary files', join(PGDATA_DIR, 'base/pgsql_tmp')],
+  ...presentPostgresLogs({ PGDATA_DIR }).map((path): [string, string] => ['logs', dirname(path)]),
+  ['logs', dirname(POOLER_LOG)],
+];
+
+/** The volumes of these folders. A folder that does not exist yet has none. */
+export async function readVolumes(settings: Paths): Promise<Volume[]> {
+  const volumes = new Map<number, Volume>();
+  for (const [name, folder] of foldersOf(settings)) {
+    const found = await stat(folder).catch(() => null);
+    if (!found) continue;
+    const volume = volumes.get(found.dev) ?? { names: [], freeBytes: await freeBytes(folder) };
+    if (!volume.names.includes(name)) volume.names.push(name);
+    volumes.set(found.dev, volume);
+  }
+  return [...volumes.values()];
+}
+
+/** Names of the logs in which attempts are counted, and the bytes free on the volume of each. */
+export async function readLogVolumes(
+  settings: AgentSettings,
+): Promise<{ name: string; freeBytes: number }[]> {
+  return Promise.all(
+    CONNECTION_LOGS.flatMap(({ name, locate }) => {
+      const path = locate(settings);
+      return path ? [freeBytes(dirname(path)).then((free) => ({ name, freeBytes: free }))] : [];
+    }),
+  );
+}
+
+/** Without the blocks that are reserved for root. */
+async function freeBytes(folder: string): Promise<number> {
+  const { bavail, bsize } = await statfs(folder);
+  return bavail * bsize;
+}

@@ -1,0 +1,107 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Host } from '../host.ts';
+import { type Log, TroubleLog } from '../trouble-log.ts';
+import { Blocks } from './blocks.ts';
+import { BranchDirectory } from './branch-directory.ts';
+import { ProjectConnections } from './connections.ts';
+import { DiskSpace } from './disk-space.ts';
+import { readDiskUse } from './disk-use.ts';
+import { SessionEnder } from './end-sessions.ts';
+import type { Finding, Guard, Observation } from './guard.ts';
+import { Locks } from './locks.ts';
+import { NotificationQueue } from './notification-queue.ts';
+import { OldTransactions } from './old-transactions.ts';
+import { TransactionIds } from './transaction-ids.ts';
+import { type Reading, WatchSession } from './watch-session.ts';
+
+/** A session can take 300,000 locks a second, and fill the queue of NOTIFY at 80 MB a second. */
+const POLL_EVERY_MS = 250;
+
+type Watched = Pick<Host, 'settings' | 'postgres' | 'rules'>;
+
+const guardsOf = ({ settings, postgres }: Watched, directory: BranchDirectory, log: Log): Guard[] => [
+  new Locks(),
+  new ProjectConnections(settings.PROJECT_CONNECTIONS),
+  new OldTransactions(settings.TRANSACTION_SECONDS),
+  new TransactionIds(settings.TRANSACTION_IDS_PER_SECOND),
+  new NotificationQueue(settings.PGDATA_DIR, directory),
+  new DiskSpace(settings, log, (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions)),
+];
+
+/** Runs all watchdogs on what one session reads, ends the sessions that they find and blocks the branches. */
+export class GuardWatch {
+  readonly #log: Log;
+  readonly #session: WatchSession;
+  readonly #directory: BranchDirectory;
+  readonly #guards: readonly Guard[];
+  readonly #blocks: Blocks;
+  readonly #ender = new SessionEnder();
+  readonly #troubles: TroubleLog;
+
+  /** @param blocks set by tests only */
+  constructor(host: Watched, log: Log, blocks = new Blocks(host, log)) {
+    this.#log = log;
+    this.#session = new WatchSession(host.settings);
+    this.#directory = new BranchDirectory(host.postgres);
+    this.#guards = guardsOf(host, this.#directory, log);
+    this.#blocks = blocks;
+    this.#troubles = new TroubleLog(log);
+  }
+
+  /** Watches until `signal` aborts. Never throws. */
+  async run(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      await this.#poll();
+      await sleep(POLL_EVERY_MS, undefined, { signal }).catch(() => {});
+    }
+    await this.#blocks.enforce();
+    await this.#session.close().catch(() => {});
+  }
+
+  async #poll(): Promise<void> {
+    await this.#try('sessions', async () => {
+      const reading = await this.#session.read();
+      this.#directory.refresh(
+        reading.sessions.map(({ database }) => database),
+        (trouble) => this.#note('branches', trouble),
+      );
+      const server = this.#withBranches(reading);
+      for (const guard of this.#guards) {
+        await this.#try(guard.name, async () => {
+          for (const finding of await guard.check(server)) this.#act(guard, finding, reading);
+        });
+      }
+      const isBlocked = server.sessions.filter(({ branch }) => branch && this.#blocks.has(branch));
+      this.#ender.end(isBlocked, reading);
+    });
+    void this.#blocks.enforce();
+  }
+
+  #withBranches({ sessions, ...server }: Reading): Observation {
+    return {
+      ...server,
+      sessions: sessions.map((session) => ({ ...session, branch: this.#directory.find(session.database) })),
+    };
+  }
+
+  #act({ name, reason }: Guard, { sessions, branches, detail }: Finding, reading: Reading): void {
+    for (const branch of branches) this.#blocks.block(branch, reason, detail);
+    const ended = this.#ender.end(sessions, reading);
+    const branchIds = [...new Set(sessions.flatMap(({ branch }) => branch?.branch_id ?? []))];
+    if (ended > 0)
+      this.#log('guard.ended', { guard: name, sessions: ended, branch_ids: branchIds, ...detail });
+  }
+
+  /** One watchdog that fails must not stop the others. */
+  async #try(what: string, action: () => Promise<void>): Promise<void> {
+    await action().then(
+      () => this.#note(what, null),
+      (error) => this.#note(what, error),
+    );
+  }
+
+  #note(what: string, trouble: unknown): void {
+    if (trouble !== null) this.#troubles.report('guard.failed', what, trouble, { what });
+    else if (this.#troubles.clear(what)) this.#log('guard.resumed', { what });
+  }
+}

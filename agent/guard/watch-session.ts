@@ -1,0 +1,161 @@
+import { uptime } from 'node:os';
+import { readProcessTimes } from '../measurement/process-times.ts';
+import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
+import type { AgentSettings } from '../settings.ts';
+import type { Observation, TenantSession } from './guard.ts';
+
+/** How long the catalogs stay locked: an operator's REINDEX of one of them waits no longer. */
+const HOLD_FOR_MS = 60_000;
+/** With more locks than this on the server, the catalogs are not released: there may be no room to lock them again. */
+const MANY_LOCKS = 20_000;
+
+/** An operator's timeouts must not end the session. */
+const UNLIMITED = `
+  SET idle_in_transaction_session_timeout = 0; SET transaction_timeout = 0; SET statement_timeout = 0;
+  SET lock_timeout = '1s'`;
+
+/** Locks every catalog with its indexes: planning a query on a table opens all of its indexes. */
+const HOLD_CATALOGS = `
+  DO $$ DECLARE catalog regclass; BEGIN
+    FOR catalog IN
+      SELECT oid FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r'
+    LOOP
+      EXECUTE format('SELECT FROM %s LIMIT 0', catalog);
+    END LOOP;
+  END $$`;
+
+/** Functions instead of the views over them, which join tables. A transaction sees one snapshot of the activity. */
+const READ = `
+  SELECT pg_stat_clear_snapshot();
+  SELECT pid, datid::text AS database, extract(epoch FROM backend_start)::float8 AS begun,
+         coalesce(greatest(0, extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 AS transaction_seconds,
+         held.transaction, backend_xid IS NOT NULL AS has_id, held.newest_id, state = 'active' AS is_active,
+         coalesce(held.locks, 0)::float8 AS locks
+  FROM pg_stat_get_activity(NULL) LEFT JOIN (
+    SELECT pid, count(*) AS locks,
+           max(split_part(virtualtransaction, '/', 2)::float8) FILTER (WHERE locktype = 'virtualxid') AS transaction,
+           max(transactionid::text::float8)
+             FILTER (WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock') AS newest_id
+    FROM pg_lock_status() GROUP BY pid
+  ) AS held USING (pid)
+  WHERE backend_type = 'client backend' AND datid <> 0
+    AND usesysid <> (SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid()));
+  SELECT pg_backend_pid() AS pid, pg_notification_queue_usage() AS share,
+         pg_snapshot_xmax(pg_current_snapshot())::text::float8 AS next_id`;
+
+interface SessionRow {
+  pid: number;
+  database: string;
+  begun: number;
+  transaction_seconds: number;
+  transaction: number | null;
+  has_id: boolean;
+  newest_id: number | null;
+  is_active: boolean | null;
+  locks: number;
+}
+
+interface ServerRow {
+  pid: number;
+  share: number;
+  next_id: number;
+}
+
+type Results = [unknown, { rows: SessionRow[] }, { rows: [ServerRow] }];
+
+/** A session without its branch, and the database that it is in. */
+export type ReadSession = Omit<TenantSession, 'branch'> & { database: string };
+
+/** What the session reads, and what identifies the processes that it saw. */
+export interface Reading extends Omit<Observation, 'sessions'> {
+  sessions: ReadSession[];
+  postmaster: number;
+  /** Every process that was seen began before this time. In the kernel's ticks since the machine started. */
+  seenAt: number;
+}
+
+const TICKS_PER_SECOND = 100;
+
+/**
+ * The session in which the server is watched. When a tenant has filled the lock table, nobody can log in, and a
+ * statement that needs a lock fails. This session is open before that, and its open transaction holds the lock of
+ * every catalog that a statement may look up. A lock that a session holds it can take again without the table.
+ */
+export class WatchSession {
+  readonly #settings: AgentSettings;
+  #session: OwnSession | null = null;
+  #releaseAt = 0;
+  #locks = 0;
+
+  constructor(settings: AgentSettings) {
+    this.#settings = settings;
+  }
+
+  /** @throws what PostgreSQL reports */
+  async read(): Promise<Reading> {
+    const session = await this.#opened();
+    const seenAt = Math.floor(uptime() * TICKS_PER_SECOND);
+    try {
+      // Statements sent together have one result each, which the types of `pg` do not know.
+      const results = (await session.query(READ)) as unknown as Results;
+      const [, { rows: sessions }, { rows: servers }] = results;
+      const [server] = servers;
+      this.#locks = sessions.reduce((sum, { locks }) => sum + locks, 0);
+      return {
+        at: performance.now(),
+        sessions: sessions.map(toSession),
+        nextId: server.next_id,
+        notificationShare: server.share,
+        postmaster: readProcessTimes(server.pid)?.parent ?? 0,
+        seenAt,
+      };
+    } catch (error) {
+      // The transaction has failed, and with it the locks are gone. The session stays: it may be the last one.
+      this.#releaseAt = 0;
+      this.#locks = 0;
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#session?.end();
+  }
+
+  async #opened(): Promise<OwnSession> {
+    if (!this.#session) {
+      this.#releaseAt = 0;
+      const session = await openPlatformSession(this.#settings, () => {
+        this.#session = null;
+      });
+      await session.query(UNLIMITED);
+      this.#session = session;
+    }
+    if (performance.now() >= this.#releaseAt && this.#locks < MANY_LOCKS) await this.#hold(this.#session);
+    return this.#session;
+  }
+
+  async #hold(session: OwnSession): Promise<void> {
+    await session.query('ROLLBACK');
+    // Reading needs no more than is in the caches mostly, so it goes on without the locks.
+    const hold = session.query(`BEGIN; ${HOLD_CATALOGS}`);
+    await hold.then(
+      () => {
+        this.#releaseAt = performance.now() + HOLD_FOR_MS;
+      },
+      () => session.query('ROLLBACK'),
+    );
+  }
+}
+
+const toSession = (row: SessionRow): ReadSession => ({
+  pid: row.pid,
+  key: `${row.pid} ${row.begun}`,
+  database: row.database,
+  begun: row.begun,
+  transactionSeconds: row.transaction_seconds,
+  transaction: row.transaction,
+  hasId: row.has_id,
+  newestId: row.newest_id,
+  isActive: row.is_active === true,
+  locks: row.locks,
+});

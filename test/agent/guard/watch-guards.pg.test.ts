@@ -1,0 +1,255 @@
+import type pg from 'pg';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { RuleSync } from '../../../agent/access/sync-rules.ts';
+import { Blocks } from '../../../agent/guard/blocks.ts';
+import { readDiskUse } from '../../../agent/guard/disk-use.ts';
+import type { TenantSession } from '../../../agent/guard/guard.ts';
+import { BlockReports } from '../../../agent/guard/report-blocks.ts';
+import { GuardWatch } from '../../../agent/guard/watch-guards.ts';
+import type { Host } from '../../../agent/host.ts';
+import type { ProjectBlocks } from '../../../shared/block.ts';
+import { eventually } from '../../support/eventually.ts';
+import { attempt, targetOf } from '../../support/host/attempts.ts';
+import { startHost, type TestHost } from '../../support/host/host.ts';
+import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
+
+const BLOCK_MS = 6_000;
+const LIMITS = { PROJECT_CONNECTIONS: 10, TRANSACTION_SECONDS: 3, TRANSACTION_IDS_PER_SECOND: 500 };
+
+interface Event {
+  event: string;
+  branch_id?: string;
+  [field: string]: unknown;
+}
+
+let servers: TestHost;
+let host: Host;
+let project: Project;
+let victim: Branch;
+let clients: pg.Client[];
+const events: Event[] = [];
+let stop: () => Promise<void>;
+
+beforeAll(async () => {
+  servers = await startHost();
+  host = { ...servers.host, settings: { ...servers.settings, ...LIMITS } };
+  project = new Project(host);
+  victim = await project.create('db_guards_prod', null);
+  clients = [
+    await connect(host, 'direct', victim, 'read_write'),
+    await connect(host, 'pooled', victim, 'read_write'),
+  ];
+  stop = watch(host);
+});
+afterAll(async () => {
+  // Nobody else was disturbed by any of the attacks.
+  for (const client of clients) {
+    await client.query('NOTIFY afterwards');
+    await client.end();
+  }
+  await stop();
+  expect(events.filter(({ event }) => /failed|not_applied/.test(event))).toEqual([]);
+  expect(events.filter(({ branch_id }) => branch_id === victim.branch_id)).toEqual([]);
+  await servers.stop();
+});
+
+/** Watches as an agent does. @returns a function that stops it */
+function watch(watched: Host): () => Promise<void> {
+  const ending = new AbortController();
+  const log = (event: string, fields?: Record<string, unknown>) => events.push({ event, ...fields });
+  const running = new GuardWatch(watched, log, new Blocks(watched, log, BLOCK_MS)).run(ending.signal);
+  return async () => {
+    ending.abort();
+    await running;
+  };
+}
+
+let made = 0;
+const newBranch = (of = project) => of.create(`db_guards_${of.id.slice(0, 8)}_br_n${made++}`, null);
+const eventsOf = ({ branch_id }: Branch) => events.filter((event) => event.branch_id === branch_id);
+const blocked = (branch: Branch, reason: string) =>
+  eventually(
+    async () =>
+      expect(eventsOf(branch)).toContainEqual(expect.objectContaining({ event: 'guard.blocked', reason })),
+    10,
+  );
+/** `refused`, or the pooler's answer for a database that it does not serve. */
+const outcome = (port: Port, branch: Branch) =>
+  attempt(targetOf(servers, port, branch)).catch((error: Error) => error.message);
+const whenEnded = (client: pg.Client) => new Promise<void>((resolve) => client.once('end', resolve));
+
+/** A loop of transactions, each with an id. It is one statement, so PostgreSQL's statistics do not show them. */
+const TAKE_IDS = 'DO $$ BEGIN LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$';
+const TAKE_SUBTRANSACTION_IDS = `
+  CREATE TEMPORARY TABLE t (n integer);
+  DO $$ BEGIN LOOP
+    BEGIN INSERT INTO t VALUES (1); RAISE division_by_zero; EXCEPTION WHEN OTHERS THEN END;
+  END LOOP; END $$`;
+
+test('a blocked branch is rejected on both ports and its clients are disconnected, until the block ends', async () => {
+  const branch = await newBranch();
+  const pooled = await connect(host, 'pooled', branch, 'read_only');
+  const idle = await connect(host, 'direct', branch, 'read_only');
+  const attacker = await connect(host, 'direct', branch, 'read_only');
+  const ended = Promise.all([pooled, idle, attacker].map(whenEnded));
+  const start = performance.now();
+  attacker.query(TAKE_IDS).catch(() => {});
+  await blocked(branch, 'transaction_ids');
+  await ended;
+  expect(performance.now() - start).toBeLessThan(BLOCK_MS);
+  await eventually(async () => expect(await outcome('direct', branch)).toBe('refused'), 3);
+  await eventually(
+    async () => expect(await outcome('pooled', branch)).toMatch(/^(refused|no such database)/),
+    3,
+  );
+  // What a control tool does, which does not know this process.
+  await new RuleSync(host.settings, host.postgres).sync();
+  expect(await outcome('direct', branch)).toBe('refused');
+  await eventually(async () => {
+    expect(await outcome('direct', branch)).toBe('in');
+    expect(await outcome('pooled', branch)).toBe('in');
+  });
+  expect(eventsOf(branch).map(({ event }) => event)).toEqual(['guard.blocked', 'guard.unblocked']);
+});
+
+test('the ids of subtransactions count too', async () => {
+  const branch = await newBranch();
+  const attacker = await connect(host, 'direct', branch, 'read_only');
+  attacker.query(TAKE_SUBTRANSACTION_IDS).catch(() => {});
+  await Promise.all([blocked(branch, 'transaction_ids'), whenEnded(attacker)]);
+});
+
+test('the blocks of a project are reported, and an agent that starts continues them', async () => {
+  const other = new Project(host);
+  const branch = await newBranch(other);
+  const reports: ProjectBlocks[] = [];
+  const reporter = new BlockReports(host, (blocks) => reports.push(blocks));
+  const ofProject = () => reports.filter(({ project_id }) => project_id === other.id);
+  await reporter.check();
+  expect(ofProject()).toEqual([]);
+
+  const attacker = await connect(host, 'direct', branch, 'read_only');
+  attacker.query(TAKE_IDS).catch(() => {});
+  await blocked(branch, 'transaction_ids');
+  await eventually(async () => {
+    await reporter.check();
+    expect(ofProject()).toHaveLength(1);
+  });
+  expect(ofProject()[0]?.blocks).toEqual([
+    { branch_id: branch.branch_id, reason: 'transaction_ids', until: expect.any(String) },
+  ]);
+  await reporter.check(performance.now() + 59_000);
+  expect(ofProject()).toHaveLength(1);
+  await reporter.check(performance.now() + 61_000);
+  expect(ofProject()).toHaveLength(2);
+
+  await stop();
+  stop = watch({ ...host, rules: new RuleSync(host.settings, host.postgres) });
+  expect(await outcome('direct', branch)).toBe('refused');
+  await eventually(async () => expect(await outcome('direct', branch)).toBe('in'));
+  await reporter.check();
+  expect(ofProject().at(-1)?.blocks).toEqual([]);
+  expect(eventsOf(branch).map(({ event }) => event)).toEqual(['guard.blocked', 'guard.unblocked']);
+});
+
+test('an old transaction is ended, also one without a timeout; the agent keeps its own', async () => {
+  const branch = await newBranch();
+  const own = await servers.connect();
+  await own.query('BEGIN; SELECT pg_current_xact_id()');
+  const old = await connect(host, 'direct', branch, 'read_only');
+  await old.query(
+    'SET transaction_timeout = 0; SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT 1',
+  );
+  const ended = whenEnded(old);
+  const start = performance.now();
+  await ended;
+  expect(performance.now() - start).toBeGreaterThan(2_500);
+  expect(performance.now() - start).toBeLessThan(8_000);
+  await own.query('COMMIT');
+  await own.end();
+  expect(await outcome('direct', branch)).toBe('in');
+});
+
+test('the newest sessions of a project above its limit are ended, over all of its branches', async () => {
+  const crowded = new Project(host);
+  const branches = [await newBranch(crowded), await newBranch(crowded)] as const;
+  // The pooler keeps the sessions of the proofs for a while.
+  const [present] = await servers.query<{ count: number }>(
+    "SELECT count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname = ANY ($1)",
+    [branches.map(({ database }) => database)],
+  );
+  const held: pg.Client[] = [];
+  for (let n = present?.count ?? 0; n < LIMITS.PROJECT_CONNECTIONS; n++)
+    held.push(await connect(host, 'direct', branches[n % 2 === 0 ? 0 : 1], 'read_only'));
+  for (const branch of branches) await whenEnded(await connect(host, 'direct', branch, 'read_only'));
+  for (const client of held) {
+    await client.query('SELECT 1');
+    await client.end();
+  }
+  expect(branches.flatMap(eventsOf)).toEqual([]);
+});
+
+test('who fills the queue of NOTIFY is blocked, before the queue is full for others', async () => {
+  const branch = await newBranch();
+  const listener = await connect(host, 'direct', branch, 'read_only');
+  await listener.query('LISTEN flood');
+  await listener.query('BEGIN');
+  const flooder = await connect(host, 'direct', branch, 'read_only');
+  const ended = Promise.all([listener, flooder].map(whenEnded));
+  const flood = async () => {
+    for (;;)
+      await flooder.query(
+        "SELECT count(pg_notify('flood', repeat('x', 7500) || n)) FROM generate_series(1, 500) AS n",
+      );
+  };
+  const flooding = flood().catch((error: Error) => error.message);
+  await blocked(branch, 'disk');
+  await ended;
+  expect(await flooding).not.toMatch(/too many notifications/);
+  await eventually(async () => {
+    const [queue] = await servers.query<{ share: number }>('SELECT pg_notification_queue_usage() AS share');
+    expect(queue?.share).toBeLessThan(0.01);
+  });
+});
+
+test('what a branch takes on the disk is seen while its statement runs', async () => {
+  const branch = await newBranch();
+  const writer = await connect(host, 'direct', branch, 'owner');
+  const sorter = await connect(host, 'direct', branch, 'read_only');
+  const sessions = await Promise.all(
+    [writer, sorter].map(async (client) => {
+      const { rows } = await client.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
+      return { pid: rows[0]?.pid, key: String(rows[0]?.pid) } as TenantSession;
+    }),
+  );
+  const read = () => readDiskUse(host.postgres, host.settings.PGDATA_DIR, new Map([[branch, sessions]]));
+  const before = await read();
+  // Both statements hold what they have taken for a while.
+  const running = Promise.all([
+    writer.query(
+      `DO $$ BEGIN
+         CREATE TABLE filled AS SELECT repeat(md5(n::text), 20) AS text FROM generate_series(1, 60000) AS n;
+         PERFORM pg_sleep(1);
+       END $$`,
+    ),
+    sorter.query(
+      `SET work_mem = '64kB'; SELECT pg_sleep(CASE WHEN n = 1 THEN 1 ELSE 0 END)
+       FROM (SELECT n FROM generate_series(1, 4000000) AS n ORDER BY -n, n OFFSET 3999999) AS last`,
+    ),
+  ]);
+  const MB = 2 ** 20;
+  await eventually(async () => {
+    const { files, wal } = await read();
+    expect(Number(files.get(branch)) - Number(before.files.get(branch))).toBeGreaterThan(60 * MB);
+    expect(wal.size).toBe(2);
+  }, 10);
+  await running;
+  await eventually(async () => {
+    const { files, wal } = await read();
+    const grown = Number(files.get(branch)) - Number(before.files.get(branch));
+    expect(grown).toBeGreaterThan(35 * MB);
+    expect(grown).toBeLessThan(60 * MB);
+    expect(wal.get(String(sessions[0]?.pid))?.bytes).toBeGreaterThan(10_000);
+  });
+  await Promise.all([writer.end(), sorter.end()]);
+});
