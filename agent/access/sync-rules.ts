@@ -1,19 +1,30 @@
+import { readBlockedAddresses } from '../attempts/blocked-addresses.ts';
 import { readBlockedBranches } from '../attempts/blocked-branches.ts';
+import { PacketFilter } from '../firewall/packet-filter.ts';
 import { pollUntil } from '../poll-until.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { endLogins } from '../pooler/end-logins.ts';
 import { countsClients, readPoolerVersion } from '../pooler/version.ts';
-import type { Pool, Session } from '../postgres/connect.ts';
+import type { Pool, Queryable, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { databasesOf, poolerEntries, type RuleFileTexts, ruleFiles, withBlocked } from './rule-files.ts';
+import {
+  type Block,
+  blockKey,
+  databasesOf,
+  type PooledServer,
+  poolerEntries,
+  type RuleFileTexts,
+  ruleFiles,
+  withBlocked,
+} from './rule-files.ts';
 import { makeRulesFolder, RULE_FILE_NAMES, readRuleFiles, writeRuleFiles } from './rules-folder.ts';
 import { readAccess } from './store-access.ts';
 
 const RELOAD = { within: 5_000, every: 1 };
 
-/** The files in which a blocked branch is rejected. */
+/** The files in which blocked networks and branches are rejected. */
 const HBA_FILES: typeof RULE_FILE_NAMES = ['postgresHba', 'poolerHba'];
 
 /** Writes the access in the agent's tables to the rule files, and makes both servers apply them. */
@@ -22,9 +33,11 @@ export class RuleSync {
   readonly #pool: Pool;
   /** The files known to be in effect on both servers. Null at first: a killed agent may not have reloaded them. */
   #applied: RuleFileTexts | null = null;
-  /** The files of the last sync, as if no branch was blocked. */
+  /** The files of the last sync, as if nothing was blocked. */
   #unblocked: RuleFileTexts | null = null;
-  #blocked: ReadonlySet<string> = new Set();
+  #blocked: readonly Block[] = [];
+  /** Null when the rules are not published to a packet filter. */
+  readonly #filter: PacketFilter | null;
   /** The pooler's version; null until it has reported it. */
   #poolerVersion: string | null = null;
   /** Databases that are temporarily removed from the pooler. */
@@ -35,10 +48,22 @@ export class RuleSync {
   constructor(settings: AgentSettings, pool: Pool) {
     this.#settings = settings;
     this.#pool = pool;
+    this.#filter = settings.FIREWALL === 'nftables' ? new PacketFilter(settings) : null;
+  }
+
+  /**
+   * Publishes the networks to the packet filter again if someone has changed it there.
+   * @throws as `sync`
+   */
+  async restoreFilter(): Promise<void> {
+    if (!this.#filter || (await this.#filter.isIntact())) return;
+    this.#filter.forget();
+    await this.sync();
   }
 
   /**
    * Resolves when both servers apply the access that the tables held at the time of the call, or newer access.
+   * The packet filter, if there is one, admits the same networks then.
    * A reload briefly stalls every pooled client, so calls made during a sync share the next one.
    * @throws HostError RULES_NOT_APPLIED, POOLER_UNAVAILABLE
    */
@@ -68,16 +93,17 @@ export class RuleSync {
   }
 
   /**
-   * Makes both servers reject all connections to exactly these branches, as fast as possible, because password
-   * guessing continues meanwhile. It therefore starts from the files of the last sync, takes no lock and does not
-   * wait until the servers have applied them; the caller calls `sync` next. Calls must not run concurrently.
+   * Makes both servers apply exactly these blocks, as fast as possible, because password guessing continues
+   * meanwhile. It therefore starts from the files of the last sync, takes no lock and does not wait until the servers
+   * have applied them; the caller calls `sync` next. Calls must not run concurrently.
    * @throws HostError POOLER_UNAVAILABLE
    */
-  async block(branchIds: ReadonlySet<string>): Promise<void> {
-    if (branchIds.size === this.#blocked.size && [...branchIds].every((id) => this.#blocked.has(id))) return;
-    this.#blocked = branchIds;
+  async block(blocks: readonly Block[]): Promise<void> {
+    const present = new Set(this.#blocked.map(blockKey));
+    if (blocks.length === present.size && blocks.every((block) => present.has(blockKey(block)))) return;
+    this.#blocked = blocks;
     if (!this.#unblocked) return;
-    writeRuleFiles(rulesFolder(this.#settings), withBlocked(this.#unblocked, branchIds), HBA_FILES, 'now');
+    writeRuleFiles(rulesFolder(this.#settings), withBlocked(this.#unblocked, blocks), HBA_FILES, 'now');
     await Promise.all([
       this.#pool.query('SELECT pg_reload_conf()'),
       withConsole(this.#settings, (console) => console.query('RELOAD')),
@@ -88,18 +114,26 @@ export class RuleSync {
     const server = await this.#pooledServer();
     const branches = await readAccess(session);
     const pooled = branches.filter(({ database }) => !this.#withheld.has(database));
-    const staying = new Set(pooled.map(({ database }) => database));
-    const blocked = (await readBlockedBranches(session)).map(({ branch_id }) => branch_id);
+    const blocked = await readBlocks(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);
-    // Nothing is awaited from here until the files are written, or a branch blocked meanwhile would be admitted again.
+    // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be admitted again.
     const { postgresHba } = ruleFiles(branches, server);
     this.#unblocked = { ...ruleFiles(pooled, server), postgresHba };
-    const wanted = withBlocked(this.#unblocked, new Set([...blocked, ...this.#blocked]));
+    const wanted = withBlocked(this.#unblocked, [...blocked, ...this.#blocked]);
     // The files on disk are compared too, because a control tool may have written them in the meantime.
-    if (sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)) return;
+    if (!(sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)))
+      await this.#apply(session, { found, wanted, server });
+    await this.#filter?.publish(branches.flatMap(({ cidrs }) => cidrs));
+  }
 
+  async #apply(
+    session: Session,
+    { found, wanted, server }: { found: RuleFileTexts; wanted: RuleFileTexts; server: PooledServer },
+  ): Promise<void> {
+    const folder = rulesFolder(this.#settings);
+    const staying = new Set(databasesOf(wanted.poolerDatabases));
     // Databases that leave the pooler keep their entries until no login to them is in progress.
     const leaving = databasesOf(found.poolerDatabases).filter((database) => !staying.has(database));
     const entries = [...staying, ...leaving];
@@ -121,7 +155,7 @@ export class RuleSync {
   }
 
   /** The limits of each branch's pooler entry. An older pooler refuses an entry with a limit that it does not know. */
-  async #pooledServer() {
+  async #pooledServer(): Promise<PooledServer> {
     const settings = this.#settings;
     this.#poolerVersion ??= await withConsole(settings, readPoolerVersion);
     return {
@@ -134,6 +168,12 @@ export class RuleSync {
     };
   }
 }
+
+/** Whole branches, and networks of a branch. */
+const readBlocks = async (db: Queryable): Promise<Block[]> => [
+  ...(await readBlockedBranches(db)).map(({ branch_id }) => ({ branch_id, address: null })),
+  ...(await readBlockedAddresses(db)),
+];
 
 /**
  * The postmaster signals its sessions to reload and then reads the rules itself, both before it accepts the next

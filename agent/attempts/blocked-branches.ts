@@ -18,18 +18,3 @@ export async function readBlockedBranches(db: Queryable): Promise<BlockedBranch[
   );
   return rows;
 }
-
-/** Stores these as the blocked branches, each for a time in milliseconds. The rule files follow with the next sync. */
-export async function writeBlockedBranches(
-  db: Queryable,
-  blocked: ReadonlyMap<string, { endsIn: number }>,
-): Promise<void> {
-  await db.query(
-    `WITH open_again AS (DELETE FROM blocked_branch WHERE branch_id <> ALL ($1::uuid[]))
-     INSERT INTO blocked_branch (branch_id, until)
-     SELECT branch_id, clock_timestamp() + ends_in * interval '1 millisecond'
-     FROM unnest($1::uuid[], $2::float8[]) AS wanted (branch_id, ends_in) JOIN branch USING (branch_id)
-     ON CONFLICT (branch_id) DO UPDATE SET until = excluded.until`,
-    [[...blocked.keys()], [...blocked.values()].map(({ endsIn }) => endsIn)],
-  );
-}

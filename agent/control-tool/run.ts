@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
+import { runFilterLoop } from '../firewall/watch-filter.ts';
 import { openHost } from '../host.ts';
 import type { AgentLink } from '../link/agent-link.ts';
 import { readIdentity } from '../link/identity.ts';
@@ -43,6 +44,7 @@ async function runAgent(): Promise<void> {
   const loops = Promise.all([
     watch.runLoop(signal),
     new AttemptWatch(host, log).run(signal),
+    runFilterLoop(host, signal),
     runLogFolderLoop(settings, log, signal),
     runPrivilegeLoop(host, signal),
     runMeasurementLoop({ settings, log, report, signal }),
