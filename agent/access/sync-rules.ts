@@ -5,7 +5,7 @@ import { pollUntil } from '../poll-until.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { endLogins } from '../pooler/end-logins.ts';
 import { countsClients, readPoolerVersion } from '../pooler/version.ts';
-import type { Pool, Queryable, Session } from '../postgres/connect.ts';
+import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
@@ -35,7 +35,9 @@ export class RuleSync {
   #applied: RuleFileTexts | null = null;
   /** The files of the last sync, as if nothing was blocked. */
   #unblocked: RuleFileTexts | null = null;
+  /** Blocks by `block`, and branches that were blocked in the tables at the last sync. */
   #blocked: readonly Block[] = [];
+  #blockedBranches: readonly Block[] = [];
   /** Null when the rules are not published to a packet filter. */
   readonly #filter: PacketFilter | null;
   /** The pooler's version; null until it has reported it. */
@@ -52,12 +54,13 @@ export class RuleSync {
   }
 
   /**
-   * Publishes the networks to the packet filter again if someone has changed it there.
+   * Publishes the networks to the packet filter if someone has changed it there, or if a control tool that may not do
+   * it has changed the rules.
    * @throws as `sync`
    */
   async restoreFilter(): Promise<void> {
-    if (!this.#filter || (await this.#filter.isIntact())) return;
-    this.#filter.forget();
+    if (!this.#filter) return;
+    if (!(await this.#filter.isIntact())) this.#filter.forget();
     await this.sync();
   }
 
@@ -103,7 +106,8 @@ export class RuleSync {
     if (blocks.length === present.size && blocks.every((block) => present.has(blockKey(block)))) return;
     this.#blocked = blocks;
     if (!this.#unblocked) return;
-    writeRuleFiles(rulesFolder(this.#settings), withBlocked(this.#unblocked, blocks), HBA_FILES, 'now');
+    const texts = withBlocked(this.#unblocked, [...this.#blockedBranches, ...blocks]);
+    writeRuleFiles(rulesFolder(this.#settings), texts, HBA_FILES, 'now');
     await Promise.all([
       this.#pool.query('SELECT pg_reload_conf()'),
       withConsole(this.#settings, (console) => console.query('RELOAD')),
@@ -114,14 +118,19 @@ export class RuleSync {
     const server = await this.#pooledServer();
     const branches = await readAccess(session);
     const pooled = branches.filter(({ database }) => !this.#withheld.has(database));
-    const blocked = await readBlocks(session);
+    const branchBlocks = (await readBlockedBranches(session)).map(({ branch_id }) => ({
+      branch_id,
+      address: null,
+    }));
+    const addressBlocks = await readBlockedAddresses(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be admitted again.
     const { postgresHba } = ruleFiles(branches, server);
     this.#unblocked = { ...ruleFiles(pooled, server), postgresHba };
-    const wanted = withBlocked(this.#unblocked, [...blocked, ...this.#blocked]);
+    this.#blockedBranches = branchBlocks;
+    const wanted = withBlocked(this.#unblocked, [...branchBlocks, ...addressBlocks, ...this.#blocked]);
     // The files on disk are compared too, because a control tool may have written them in the meantime.
     if (!(sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)))
       await this.#apply(session, { found, wanted, server });
@@ -168,12 +177,6 @@ export class RuleSync {
     };
   }
 }
-
-/** Whole branches, and networks of a branch. */
-const readBlocks = async (db: Queryable): Promise<Block[]> => [
-  ...(await readBlockedBranches(db)).map(({ branch_id }) => ({ branch_id, address: null })),
-  ...(await readBlockedAddresses(db)),
-];
 
 /**
  * The postmaster signals its sessions to reload and then reads the rules itself, both before it accepts the next

@@ -5,8 +5,8 @@ import { COUNTING_SETS, networksRuleset, type Ports, tableName, tableRuleset } f
 const WITHIN_MS = 20_000;
 /** A listing names every network. */
 const LISTING_BYTES = 64 * 1024 * 1024;
-/** A service's PATH may lack the folder of `nft`. */
-const PATH = `${process.env.PATH ?? ''}:/usr/sbin:/sbin`;
+/** Folders of `nft`, which a service's PATH may lack. */
+const SYSTEM_FOLDERS = '/usr/sbin:/sbin';
 
 /** Whether the table exists; null when this process may not read it. */
 export async function hasTable(ports: Ports): Promise<boolean | null> {
@@ -35,10 +35,13 @@ export class PacketFilter {
     const wanted = [...new Set(cidrs)].sort();
     const networks = wanted.join();
     if (this.#published?.networks === networks) return;
-    const isNew = this.#published === null;
+    const isKnown = this.#published !== null;
     this.#published = null;
+    const replaceTable = () => nft(['-f', '-'], tableRuleset(this.#ports, wanted));
     try {
-      await nft(['-f', '-'], (isNew ? tableRuleset : networksRuleset)(this.#ports, wanted));
+      // It fails when someone has removed the table.
+      if (isKnown) await nft(['-f', '-'], networksRuleset(this.#ports, wanted)).catch(replaceTable);
+      else await replaceTable();
       this.#published = { networks, listing: await this.#list() };
     } catch (error) {
       throw new HostError(
@@ -71,7 +74,8 @@ export class PacketFilter {
 
 /** Runs `nft` to its end. @throws Error with its complaint, or what is missing */
 function nft(args: string[], input = ''): Promise<string> {
-  const options = { env: { ...process.env, PATH }, timeout: WITHIN_MS, maxBuffer: LISTING_BYTES };
+  const env = { ...process.env, PATH: `${process.env.PATH ?? ''}:${SYSTEM_FOLDERS}` };
+  const options = { env, timeout: WITHIN_MS, maxBuffer: LISTING_BYTES };
   return new Promise((resolve, reject) => {
     const child = execFile('nft', args, options, (error, stdout, stderr) => {
       if (error) reject(new Error(explain(error, stderr)));

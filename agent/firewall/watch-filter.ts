@@ -4,7 +4,7 @@ import { TroubleLog } from '../trouble-log.ts';
 
 const CHECK_EVERY_MS = 5_000;
 
-/** Publishes the rules to the packet filter again when someone has flushed or changed it. Never throws. */
+/** Publishes the rules to the packet filter again when someone else has changed it or them. Never throws. */
 export async function runFilterLoop({ settings, rules, log }: Host, signal: AbortSignal): Promise<void> {
   if (settings.FIREWALL === 'off') return;
   const troubles = new TroubleLog(log);
