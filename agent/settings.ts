@@ -27,6 +27,10 @@ const Settings = z.object({
   BRANCH_CONNECTIONS: z.coerce.number().int().min(10).max(1000).default(60),
   /** Connections that the pooler opens for one login of a branch. */
   BRANCH_POOL_SIZE: z.coerce.number().int().min(1).max(500).default(20),
+  /** Attempts to connect to one branch from one client address (specification 8: 50). */
+  CONNECTION_ATTEMPTS_PER_MINUTE: z.coerce.number().int().min(10).max(10_000).default(50),
+  /** Whether the network rules are published to a packet filter as well, which needs CAP_NET_ADMIN. */
+  FIREWALL: z.enum(['off', 'nftables']).default('off'),
   /** Temporary files that one session may fill. */
   TEMP_FILE_LIMIT_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
   /** Size of PostgreSQL's log folder above which the oldest files are deleted. */

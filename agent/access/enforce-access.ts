@@ -2,12 +2,14 @@ import type { Host } from '../host.ts';
 import { pollUntil } from '../poll-until.ts';
 import { showClientsAndLogins, withConsole } from '../pooler/console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
+import { readClientLogins } from '../postgres/client-logins.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
+import { endSessions } from '../postgres/end-sessions.ts';
 import { takeLock } from '../postgres/locks.ts';
 import { restoreLogins } from '../postgres/roles.ts';
 
-/** Longest wait for a session that was signalled to end. */
-const END_WITHIN_MS = 4_000;
+/** Longest wait for sessions that were signalled to end. */
+const ENDING = { within: 4_000 };
 /** A login takes a few round trips; one that stays unfinished for longer is ended. */
 const LOGIN = { within: 2_000, every: 10 };
 
@@ -26,7 +28,7 @@ export async function enforceAccess(host: Host, session: Session, projectId: str
   const ending = await loginsToEnd(session, projectId);
   await inTransaction(session, () => restoreLogins(session, projectId));
   await host.rules.sync();
-  await waitForLogins(session);
+  await waitForLogins(session, projectId);
   await endDirectSessions(session, projectId);
   await disconnectClients(host, ending.disconnected);
   for (const database of ending.reconnected) await reconnectServers(host.settings, database);
@@ -62,17 +64,26 @@ async function loginsToEnd(session: Session, projectId: string): Promise<Ending>
 }
 
 /**
- * A login in progress is checked against the password and the rules at its start, and has no name yet by which it
- * could be ended. Logins to other branches are waited for as well.
+ * A login in progress was checked against the rules at its start. Those to other projects' branches are not waited for:
+ * a tenant could otherwise delay all others with logins that stall.
  */
-async function waitForLogins(session: Session): Promise<void> {
-  const { rows } = await session.query<{ now: string }>('SELECT clock_timestamp()::text AS now');
-  const inProgress = `FROM pg_stat_activity
-    WHERE state = 'starting' AND client_addr IS NOT NULL AND backend_start < $1::timestamptz`;
-  const values = [rows[0]?.now];
-  const noneLeft = async () => (await session.query(`SELECT ${inProgress}`, values)).rowCount === 0;
-  if (await pollUntil(noneLeft, LOGIN)) return;
-  await session.query(`SELECT pg_terminate_backend(pid, ${END_WITHIN_MS}) ${inProgress}`, values);
+async function waitForLogins(session: Session, projectId: string): Promise<void> {
+  const { rows } = await session.query<{ branch_id: string; now: string }>(
+    'SELECT branch_id, clock_timestamp()::text AS now FROM branch WHERE project_id = $1',
+    [projectId],
+  );
+  const [first] = rows;
+  if (!first) return;
+  const branches = new Set<string | null>([null, ...rows.map(({ branch_id }) => branch_id)]);
+  const left = async () =>
+    (await readClientLogins(session, first.now)).filter(({ branch_id }) => branches.has(branch_id));
+  if (await pollUntil(async () => (await left()).length === 0, LOGIN)) return;
+  await endSessions(
+    session,
+    "FROM pg_stat_activity WHERE state = 'starting' AND pid = ANY ($1) AND backend_start < $2::timestamptz",
+    [(await left()).map(({ pid }) => pid), first.now],
+    ENDING,
+  );
 }
 
 /**
@@ -83,19 +94,35 @@ async function disconnectClients({ rules }: Host, databases: string[]): Promise<
   if (databases.length > 0) await rules.disconnectClients(databases);
 }
 
+/** Whether no rule admits the address of `session`, which is in the database of `branch`. */
+const NO_RULE = `NOT EXISTS (
+  SELECT FROM network_rule AS rule
+  WHERE rule.project_id = branch.project_id
+    AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id) AND client_addr <<= rule.cidr)`;
+
+const UNADMITTED = `
+  FROM pg_stat_activity AS session JOIN branch ON datname = database JOIN login ON login = usename
+  WHERE client_addr IS NOT NULL AND ${NO_RULE}`;
+
 /** Direct sessions of ended logins, and those from addresses that no rule admits. The pooler's use the socket. */
 const NOT_ALLOWED = `
   FROM pg_stat_activity AS session
   JOIN branch ON datname = database AND project_id = $1
   LEFT JOIN login ON login = usename
   WHERE client_addr IS NOT NULL
-    AND (backend_start >= end_from OR NOT EXISTS (
-      SELECT FROM network_rule AS rule
-      WHERE rule.project_id = $1 AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id)
-        AND client_addr <<= rule.cidr))`;
+    AND (backend_start >= end_from OR ${NO_RULE})`;
+
+/**
+ * Ends direct sessions from addresses that no rule admits any more. Such a client has connected before its rule was
+ * removed and has begun to log in afterwards, when PostgreSQL still checks it against the rules of its connection. Until
+ * it begins, no view shows it.
+ */
+export async function endUnadmitted({ postgres }: Host): Promise<void> {
+  await endSessions(postgres, UNADMITTED, [], ENDING);
+}
 
 const endDirectSessions = (session: Session, projectId: string) =>
-  session.query(`SELECT pg_terminate_backend(pid, ${END_WITHIN_MS}) ${NOT_ALLOWED}`, [projectId]);
+  endSessions(session, NOT_ALLOWED, [projectId], ENDING);
 
 /** Pooled clients from addresses that no rule admits any more. They can only be disconnected by database. */
 async function disconnectUnauthorised(host: Host, session: Session, projectId: string): Promise<void> {

@@ -14,7 +14,7 @@ export interface BranchAccess {
 export type RuleFileTexts = Record<keyof typeof RULE_FILES, string>;
 
 /** PostgreSQL as the pooler connects to it for one branch. */
-interface PooledServer {
+export interface PooledServer {
   socketDir: string;
   port: number;
   /** Connections per login. */
@@ -74,15 +74,38 @@ export const databasesOf = (entries: string): string[] =>
     .map((entry) => entry.split(' = ')[0] ?? '')
     .filter((database) => MANAGED_DATABASE.test(database));
 
-/** A rule, capturing the 32 digits of the branch's id that its logins share. */
-const RULE = /^(hostssl "[^"]+" "u_([0-9a-f]{32})_\S+ \S+) scram-sha-256$/gm;
+/** A branch that refuses the clients of one network, or of all. */
+export interface Block {
+  branch_id: string;
+  /** In canonical form; null for every network. */
+  address: string | null;
+}
 
-/** The same files with these branches rejected; other branches' rules are unchanged. */
-export function withBlocked(texts: RuleFileTexts, branchIds: ReadonlySet<string>): RuleFileTexts {
-  if (branchIds.size === 0) return texts;
-  const blocked = new Set([...branchIds].map((id) => id.replaceAll('-', '')));
-  const reject = (text: string) =>
-    text.replaceAll(RULE, (line, rule: string, id: string) => (blocked.has(id) ? `${rule} reject` : line));
+/** Identifies a block. */
+export const blockKey = ({ branch_id, address }: Block) => `${branch_id} ${address ?? '*'}`;
+
+/** A rule up to its network and to its method, and the 32 digits of the branch's id that its logins share. */
+const RULE = /^((hostssl "[^"]+" "u_([0-9a-f]{32})_\S+) \S+) scram-sha-256$/gm;
+
+/** The same files with these blocks. The first line that matches a client decides, so a branch's rejected networks precede its rules. */
+export function withBlocked(texts: RuleFileTexts, blocks: readonly Block[]): RuleFileTexts {
+  if (blocks.length === 0) return texts;
+  const addresses = new Map<string, Set<string | null>>();
+  for (const { branch_id, address } of blocks) {
+    const id = branch_id.replaceAll('-', '');
+    addresses.set(id, (addresses.get(id) ?? new Set()).add(address));
+  }
+  const reject = (text: string) => {
+    const begun = new Set<string>();
+    return text.replaceAll(RULE, (line, rule: string, logins: string, id: string) => {
+      const rejected = addresses.get(id);
+      if (!rejected) return line;
+      if (rejected.has(null)) return `${rule} reject`;
+      if (begun.has(id)) return line;
+      begun.add(id);
+      return [...[...rejected].map((address) => `${logins} ${address} reject`), line].join('\n');
+    });
+  };
   return { ...texts, postgresHba: reject(texts.postgresHba), poolerHba: reject(texts.poolerHba) };
 }
 

@@ -1,4 +1,6 @@
-import { disconnects, readBlockedBranches } from '../guard/blocked-branches.ts';
+import { readBlockedAddresses } from '../attempts/blocked-addresses.ts';
+import { PacketFilter } from '../firewall/packet-filter.ts';
+import { readBlockedBranches } from '../guard/blocked-branches.ts';
 import { pollUntil } from '../poll-until.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { endLogins } from '../pooler/end-logins.ts';
@@ -7,13 +9,22 @@ import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { databasesOf, poolerEntries, type RuleFileTexts, ruleFiles, withBlocked } from './rule-files.ts';
+import {
+  type Block,
+  blockKey,
+  databasesOf,
+  type PooledServer,
+  poolerEntries,
+  type RuleFileTexts,
+  ruleFiles,
+  withBlocked,
+} from './rule-files.ts';
 import { makeRulesFolder, RULE_FILE_NAMES, readRuleFiles, writeRuleFiles } from './rules-folder.ts';
 import { readAccess } from './store-access.ts';
 
 const RELOAD = { within: 5_000, every: 1 };
 
-/** The files in which a blocked branch is rejected. */
+/** The files in which blocked networks and branches are rejected. */
 const HBA_FILES: typeof RULE_FILE_NAMES = ['postgresHba', 'poolerHba'];
 
 /** Who blocks branches: the limit of attempts, and the watchdogs, whose blocks disconnect pooled clients too. */
@@ -25,9 +36,13 @@ export class RuleSync {
   readonly #pool: Pool;
   /** The files known to be in effect on both servers. Null at first: a killed agent may not have reloaded them. */
   #applied: RuleFileTexts | null = null;
-  /** The files of the last sync, as if no branch was blocked. */
+  /** The files of the last sync, as if nothing was blocked. */
   #unblocked: RuleFileTexts | null = null;
-  readonly #blocked: Record<Blocker, ReadonlySet<string>> = { attempts: new Set(), guard: new Set() };
+  /** Blocks by `block`, and those in the tables at the last sync. */
+  readonly #blocked: Record<Blocker, readonly Block[]> = { attempts: [], guard: [] };
+  #stored: readonly Block[] = [];
+  /** Null when the rules are not published to a packet filter. */
+  readonly #filter: PacketFilter | null;
   /** The pooler's version; null until it has reported it. */
   #poolerVersion: string | null = null;
   /** Databases that are temporarily removed from the pooler. */
@@ -38,10 +53,23 @@ export class RuleSync {
   constructor(settings: AgentSettings, pool: Pool) {
     this.#settings = settings;
     this.#pool = pool;
+    this.#filter = settings.FIREWALL === 'nftables' ? new PacketFilter(settings) : null;
+  }
+
+  /**
+   * Publishes the networks to the packet filter if someone has changed it there, or if a control tool that may not do
+   * it has changed the rules.
+   * @throws as `sync`
+   */
+  async restoreFilter(): Promise<void> {
+    if (!this.#filter) return;
+    if (!(await this.#filter.isIntact())) this.#filter.forget();
+    await this.sync();
   }
 
   /**
    * Resolves when both servers apply the access that the tables held at the time of the call, or newer access.
+   * The packet filter, if there is one, admits the same networks then.
    * A reload briefly stalls every pooled client, so calls made during a sync share the next one.
    * @throws HostError RULES_NOT_APPLIED, POOLER_UNAVAILABLE
    */
@@ -71,19 +99,18 @@ export class RuleSync {
   }
 
   /**
-   * Makes both servers reject all connections to exactly these branches of one blocker, as fast as possible, because
-   * password guessing continues meanwhile. It therefore starts from the files of the last sync, takes no lock and does
-   * not wait until the servers have applied them; the caller calls `sync` next. Calls of the same blocker must not run
-   * concurrently.
+   * Makes both servers apply exactly these blocks of one blocker, as fast as possible, because password guessing
+   * continues meanwhile. It therefore starts from the files of the last sync, takes no lock and does not wait until the
+   * servers have applied them; the caller calls `sync` next. Calls of the same blocker must not run concurrently.
    * @throws HostError POOLER_UNAVAILABLE
    */
-  async block(blocker: Blocker, branchIds: ReadonlySet<string>): Promise<void> {
-    const before = this.#blocked[blocker];
-    if (branchIds.size === before.size && [...branchIds].every((id) => before.has(id))) return;
-    this.#blocked[blocker] = branchIds;
+  async block(blocker: Blocker, blocks: readonly Block[]): Promise<void> {
+    const present = new Set(this.#blocked[blocker].map(blockKey));
+    if (blocks.length === present.size && blocks.every((block) => present.has(blockKey(block)))) return;
+    this.#blocked[blocker] = blocks;
     if (!this.#unblocked) return;
-    const wanted = withBlocked(this.#unblocked, this.#blockedIds());
-    writeRuleFiles(rulesFolder(this.#settings), wanted, HBA_FILES, 'now');
+    const texts = withBlocked(this.#unblocked, this.#allBlocks());
+    writeRuleFiles(rulesFolder(this.#settings), texts, HBA_FILES, 'now');
     await Promise.all([
       this.#pool.query('SELECT pg_reload_conf()'),
       withConsole(this.#settings, (console) => console.query('RELOAD')),
@@ -93,21 +120,30 @@ export class RuleSync {
   async #sync(session: Session): Promise<void> {
     const server = await this.#pooledServer();
     const branches = await readAccess(session);
-    const stored = await readBlockedBranches(session);
+    const guarded = await readBlockedBranches(session);
+    const addresses = await readBlockedAddresses(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     const found = await readRuleFiles(folder);
-    // Nothing is awaited from here until the files are written, or a branch blocked meanwhile would be admitted again.
-    const disconnected = stored.filter(disconnects).map(({ database }) => database);
-    const withheld = new Set([...this.#withheld, ...disconnected]);
+    // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be admitted again.
+    const withheld = new Set([...this.#withheld, ...guarded.map(({ database }) => database)]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
-    const staying = new Set(pooled.map(({ database }) => database));
     const { postgresHba } = ruleFiles(branches, server);
     this.#unblocked = { ...ruleFiles(pooled, server), postgresHba };
-    const wanted = withBlocked(this.#unblocked, this.#blockedIds(stored.map(({ branch_id }) => branch_id)));
+    this.#stored = [...guarded.map(({ branch_id }) => ({ branch_id, address: null })), ...addresses];
+    const wanted = withBlocked(this.#unblocked, this.#allBlocks());
     // The files on disk are compared too, because a control tool may have written them in the meantime.
-    if (sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)) return;
+    if (!(sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)))
+      await this.#apply(session, { found, wanted, server });
+    await this.#filter?.publish(branches.flatMap(({ cidrs }) => cidrs));
+  }
 
+  async #apply(
+    session: Session,
+    { found, wanted, server }: { found: RuleFileTexts; wanted: RuleFileTexts; server: PooledServer },
+  ): Promise<void> {
+    const folder = rulesFolder(this.#settings);
+    const staying = new Set(databasesOf(wanted.poolerDatabases));
     // Databases that leave the pooler keep their entries until no login to them is in progress.
     const leaving = databasesOf(found.poolerDatabases).filter((database) => !staying.has(database));
     const entries = [...staying, ...leaving];
@@ -128,12 +164,12 @@ export class RuleSync {
     this.#applied = wanted;
   }
 
-  #blockedIds(stored: readonly string[] = []): Set<string> {
-    return new Set([...stored, ...this.#blocked.attempts, ...this.#blocked.guard]);
+  #allBlocks(): Block[] {
+    return [...this.#stored, ...this.#blocked.attempts, ...this.#blocked.guard];
   }
 
   /** The limits of each branch's pooler entry. An older pooler refuses an entry with a limit that it does not know. */
-  async #pooledServer() {
+  async #pooledServer(): Promise<PooledServer> {
     const settings = this.#settings;
     this.#poolerVersion ??= await withConsole(settings, readPoolerVersion);
     return {

@@ -5,7 +5,7 @@ import { RULE_FILES } from '../servers/configuration.ts';
 import type { Attempt } from './connection-logs.ts';
 
 /** A line of the pooler's rule file, as `rule-files.ts` writes it: database, logins, network. */
-const RULE = /^hostssl "([^"]+)" (\S+) ([^\s/]+)\/(\d+) scram-sha-256$/gm;
+const RULE = /^hostssl "([^"]+)" (\S+) ([^\s/]+)\/(\d+) (scram-sha-256|reject)$/gm;
 
 const familyOf = (address: string) => (isIPv6(address) ? 'ipv6' : 'ipv4');
 
@@ -30,33 +30,36 @@ export class Admission {
     if (version === this.#version) return;
     this.#rules = new Map();
     const text = readFileSync(this.#file, 'utf8');
-    for (const [, database = '', logins = '', address = '', prefix] of text.matchAll(RULE)) {
+    for (const [, database = '', logins = '', address = '', prefix, method] of text.matchAll(RULE)) {
       const rules = this.#rules.get(database) ?? [];
-      rules.push(new Rule(logins, address, Number(prefix)));
+      rules.push(new Rule(logins, address, Number(prefix), method !== 'reject'));
       this.#rules.set(database, rules);
     }
     this.#version = version;
   }
 
   admits({ database, login, address }: Attempt): boolean {
-    return this.#rules.get(database)?.some((rule) => rule.admits(login, address)) ?? false;
+    // The pooler applies the first rule that matches.
+    return this.#rules.get(database)?.find((rule) => rule.matches(login, address))?.admits ?? false;
   }
 }
 
 class Rule {
+  readonly admits: boolean;
   readonly #logins: string;
   readonly #address: string;
   readonly #prefix: number;
   /** Created on first use: only few of many rules are ever used. */
   #network: BlockList | null = null;
 
-  constructor(logins: string, address: string, prefix: number) {
+  constructor(logins: string, address: string, prefix: number, admits: boolean) {
     this.#logins = logins;
     this.#address = address;
     this.#prefix = prefix;
+    this.admits = admits;
   }
 
-  admits(login: string, address: string): boolean {
+  matches(login: string, address: string): boolean {
     if (!this.#logins.includes(`"${login}"`)) return false;
     if (!this.#network) {
       this.#network = new BlockList();

@@ -1,44 +1,102 @@
-interface Window {
+import { type Block, blockKey } from '../access/rule-files.ts';
+
+interface Window extends Block {
   /** When it ends, in milliseconds of the caller's clock. */
   end: number;
   count: number;
+  limit: number;
 }
 
-/** Counts attempts per branch. A branch's window opens with its first attempt and has a fixed length. */
+/** What has reached its limit: a branch and a network, or (null) a branch and all networks together. */
+export interface FullWindow extends Block {
+  /** Milliseconds. */
+  endsIn: number;
+  count: number;
+}
+
+/** The attempts on a branch from all networks together, as a multiple of those from one. */
+const NETWORKS_AT_LIMIT = 20;
+/** Counted networks of all branches. A flood from more of them makes the agent forget the oldest below the limit. */
+const NETWORKS_MAX = 50_000;
+
+/**
+ * Counts attempts per branch and network, and per branch. A window opens with its first attempt and has a fixed length.
+ * The count of a branch bounds guesses that are distributed over many networks.
+ */
 export class AttemptWindows {
   readonly #limit: number;
   readonly #length: number;
-  /** By branch. */
-  readonly #windows = new Map<string, Window>();
+  readonly #max: number;
+  /** By `blockKey`, the oldest first. */
+  readonly #networks = new Map<string, Window>();
+  readonly #branches = new Map<string, Window>();
 
-  /** @param length of a window, in milliseconds */
-  constructor(limit: number, length: number) {
+  /**
+   * @param limit of one network; that of a branch is a multiple
+   * @param length of a window, in milliseconds
+   * @param max networks that are counted at a time
+   */
+  constructor(limit: number, length: number, max = NETWORKS_MAX) {
     this.#limit = limit;
     this.#length = length;
+    this.#max = max;
   }
 
-  /** Counts one attempt. @returns whether it is the branch's last within the limit */
-  count(branchId: string, now: number): boolean {
-    this.#forgetEnded(now);
-    const window = this.#windows.get(branchId) ?? { end: now + this.#length, count: 0 };
-    window.count += 1;
-    this.#windows.set(branchId, window);
-    return window.count === this.#limit;
+  /**
+   * Counts one attempt.
+   * @param address network of the client; null when it is unknown
+   * @returns whether it is the last within a limit
+   */
+  count(branch_id: string, address: string | null, now: number): boolean {
+    const windows = [{ branch_id, address: null }, ...(address === null ? [] : [{ branch_id, address }])];
+    const reached = windows.map((block) => {
+      const window = this.#open(block, now);
+      window.count += 1;
+      return window.count === window.limit;
+    });
+    return reached.includes(true);
   }
 
   /** Continues a window at its limit that another process left. */
-  resume(branchId: string, now: number, endsIn: number): void {
-    this.#windows.set(branchId, { end: now + Math.min(endsIn, this.#length), count: this.#limit });
+  resume(block: Block, now: number, endsIn: number): void {
+    const window = this.#open(block, now);
+    window.end = now + Math.min(endsIn, this.#length);
+    window.count = window.limit;
   }
 
-  /** Branches whose window is at its limit, with the milliseconds it has left. */
-  atLimit(now: number): Map<string, { endsIn: number; count: number }> {
-    this.#forgetEnded(now);
-    const full = [...this.#windows].filter(([, { count }]) => count >= this.#limit);
-    return new Map(full.map(([branchId, { end, count }]) => [branchId, { endsIn: end - now, count }]));
+  /** The windows at their limit, by `blockKey`. */
+  atLimit(now: number): Map<string, FullWindow> {
+    const full = new Map<string, FullWindow>();
+    for (const windows of [this.#branches, this.#networks]) {
+      for (const [key, { branch_id, address, end, count, limit }] of windows) {
+        if (end <= now) windows.delete(key);
+        else if (count >= limit) full.set(key, { branch_id, address, endsIn: end - now, count });
+      }
+    }
+    return full;
   }
 
-  #forgetEnded(now: number) {
-    for (const [branchId, { end }] of this.#windows) if (end <= now) this.#windows.delete(branchId);
+  #open(block: Block, now: number): Window {
+    const isBranch = block.address === null;
+    const windows = isBranch ? this.#branches : this.#networks;
+    const key = blockKey(block);
+    const open = windows.get(key);
+    if (open && open.end > now) return open;
+    const limit = isBranch ? this.#limit * NETWORKS_AT_LIMIT : this.#limit;
+    const window = { ...block, end: now + this.#length, count: 0, limit };
+    // A deleted key moves to the end.
+    windows.delete(key);
+    windows.set(key, window);
+    if (this.#networks.size > this.#max) this.#forgetOldest();
+    return window;
+  }
+
+  /** A network at its limit stays, because it would be open again. */
+  #forgetOldest() {
+    for (const [key, { count, limit }] of this.#networks) {
+      if (count >= limit) continue;
+      this.#networks.delete(key);
+      return;
+    }
   }
 }

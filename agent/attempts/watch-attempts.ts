@@ -1,4 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { branchOfLogin } from '../../shared/branch/login.ts';
+import { type Block, blockKey } from '../access/rule-files.ts';
 import type { RuleSync } from '../access/sync-rules.ts';
 import type { Log } from '../link/dispatch.ts';
 import { LogFollower } from '../logs/follow-log.ts';
@@ -7,13 +9,13 @@ import { type AgentSettings, rulesFolder } from '../settings.ts';
 import { TroubleLog } from '../trouble-log.ts';
 import { Admission } from './admission.ts';
 import { AttemptWindows } from './attempt-windows.ts';
-import { readBlockedBranches, writeBlockedBranches } from './blocked-branches.ts';
+import { readBlockedAddresses, writeBlockedAddresses } from './blocked-addresses.ts';
+import { clientNetwork } from './client-network.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from './connection-logs.ts';
+import { StalledLogins } from './stalled-logins.ts';
 
-/** Attempts per minute and branch, over both ports (specification 8). */
-const ATTEMPTS = 50;
 const WINDOW_MS = 60_000;
-/** Longest delay before a branch opens again, and the interval of retries. */
+/** Longest delay before a blocked network is admitted again, and the interval of retries. */
 const CHECK_EVERY_MS = 250;
 const RETRY_AFTER_MS = 1_000;
 
@@ -24,17 +26,19 @@ interface Watched {
 }
 
 /**
- * Counts the attempts that both servers log, and blocks a branch from its last allowed attempt until its window
- * ends. The blocked branches are stored in the agent's tables: a control tool that syncs the rules leaves them
- * blocked, and the agent's next process opens them in time. Counts below the limit are lost with the process.
+ * Counts the attempts that both servers log, and logins that stall. From its last allowed attempt until its window ends,
+ * a client's network is blocked for that branch. The blocks are stored in the agent's tables: a control tool that syncs
+ * the rules preserves them, and the agent's next process ends them in time. Counts below the limit are lost with the
+ * process.
  */
 export class AttemptWatch {
   readonly #host: Watched;
   readonly #log: Log;
   readonly #windows: AttemptWindows;
   readonly #limitTrouble: (trouble: unknown) => void;
-  /** Branches that both servers are known to reject; null at first. */
-  #blocked: ReadonlySet<string> | null = null;
+  readonly #stalled = new StalledLogins();
+  /** Blocks that both servers are known to apply, by their keys; null at first. */
+  #blocked: ReadonlyMap<string, Block> | null = null;
   #blocking: Promise<void> = Promise.resolve();
   #enforcing: Promise<void> | null = null;
   #retryAt = 0;
@@ -43,13 +47,19 @@ export class AttemptWatch {
   constructor(host: Watched, log: Log, windowMs = WINDOW_MS) {
     this.#host = host;
     this.#log = log;
-    this.#windows = new AttemptWindows(ATTEMPTS, windowMs);
+    this.#windows = new AttemptWindows(host.settings.CONNECTION_ATTEMPTS_PER_MINUTE, windowMs);
     this.#limitTrouble = this.#troubleOf('limit');
   }
 
   /** Watches until `signal` aborts. Never throws. */
   async run(signal: AbortSignal): Promise<void> {
-    const following = CONNECTION_LOGS.map((log) => this.#follow(log, signal));
+    const following = [
+      ...CONNECTION_LOGS.map((log) => this.#follow(log, signal)),
+      this.#stalled.follow(this.#host.postgres, signal, {
+        onStalled: ({ branch_id, address }) => this.#count(branch_id, address),
+        onPoll: this.#troubleOf('logins under way'),
+      }),
+    ];
     while (!signal.aborted) {
       await this.#enforce();
       await sleep(CHECK_EVERY_MS, undefined, { signal }).catch(() => {});
@@ -72,15 +82,15 @@ export class AttemptWatch {
         if (includesRejected) admission.refresh();
         for (const attempt of lines.map(read)) {
           if (attempt && !(includesRejected && !admission.admits(attempt)))
-            this.#count(branchOf(attempt.login));
+            this.#count(branchOfLogin(attempt.login), attempt.address);
         }
       },
     });
     return follower.follow(signal, this.#troubleOf(`log of ${name}`));
   }
 
-  #count(branchId: string) {
-    if (!this.#windows.count(branchId, performance.now())) return;
+  #count(branchId: string, address: string) {
+    if (!this.#windows.count(branchId, clientNetwork(address), performance.now())) return;
     // Blocks it before a sync in progress for another branch ends.
     this.#block().catch(() => {});
     void this.#enforce();
@@ -88,12 +98,12 @@ export class AttemptWatch {
 
   #block(): Promise<void> {
     const block = () =>
-      this.#host.rules.block('attempts', new Set(this.#windows.atLimit(performance.now()).keys()));
+      this.#host.rules.block('attempts', [...this.#windows.atLimit(performance.now()).values()]);
     this.#blocking = this.#blocking.then(block, block);
     return this.#blocking;
   }
 
-  /** Makes the servers reject the branches that are at their limit, and no others. Never throws. */
+  /** Makes the servers apply a block for each window at its limit, and no others. Never throws. */
   #enforce(): Promise<void> {
     this.#enforcing ??= this.#enforceOnce().finally(() => {
       this.#enforcing = null;
@@ -107,12 +117,12 @@ export class AttemptWatch {
       this.#blocked ??= await this.#takeOver();
       for (;;) {
         const wanted = this.#windows.atLimit(performance.now());
-        if (sameMembers(this.#blocked, wanted)) break;
+        if (sameKeys(this.#blocked, wanted)) break;
         await this.#block();
-        await writeBlockedBranches(this.#host.postgres, wanted);
+        await writeBlockedAddresses(this.#host.postgres, [...wanted.values()]);
         await this.#host.rules.sync();
-        this.#logChanges(this.#blocked, new Set(wanted.keys()));
-        this.#blocked = new Set(wanted.keys());
+        this.#logChanges(this.#blocked, wanted);
+        this.#blocked = wanted;
       }
       this.#limitTrouble(null);
     } catch (error) {
@@ -122,21 +132,21 @@ export class AttemptWatch {
   }
 
   /** Continues the blocks that an earlier process left. */
-  async #takeOver(): Promise<Set<string>> {
-    const left = await readBlockedBranches(this.#host.postgres);
-    for (const { branch_id, ends_in } of left) this.#windows.resume(branch_id, performance.now(), ends_in);
-    return new Set(left.map(({ branch_id }) => branch_id));
+  async #takeOver(): Promise<Map<string, Block>> {
+    const left = await readBlockedAddresses(this.#host.postgres);
+    for (const block of left) this.#windows.resume(block, performance.now(), block.ends_in);
+    return new Map(left.map((block) => [blockKey(block), block]));
   }
 
-  #logChanges(before: ReadonlySet<string>, after: ReadonlySet<string>) {
+  #logChanges(before: ReadonlyMap<string, Block>, after: ReadonlyMap<string, Block>) {
     const counted = this.#windows.atLimit(performance.now());
-    for (const branch_id of after) {
+    for (const [key, { branch_id, address }] of after) {
       // The present count is logged too, because concurrent attempts pass before the rules are in effect.
-      if (!before.has(branch_id))
-        this.#log('attempts.limited', { branch_id, count: counted.get(branch_id)?.count });
+      if (!before.has(key))
+        this.#log('attempts.limited', { branch_id, address, count: counted.get(key)?.count });
     }
-    for (const branch_id of before)
-      if (!after.has(branch_id)) this.#log('attempts.open_again', { branch_id });
+    for (const [key, { branch_id, address }] of before)
+      if (!after.has(key)) this.#log('attempts.open_again', { branch_id, address });
   }
 
   /** Logs why attempts cannot be limited, and when they can be again. @param what log or step concerned */
@@ -152,8 +162,5 @@ export class AttemptWatch {
   }
 }
 
-const sameMembers = (one: ReadonlySet<string>, other: ReadonlyMap<string, unknown>) =>
-  one.size === other.size && [...one].every((member) => other.has(member));
-
-/** The branch's id, which its logins' names contain. */
-const branchOf = (login: string) => login.replace(/^u_(.{8})(.{4})(.{4})(.{4})(.{12})_.*$/, '$1-$2-$3-$4-$5');
+const sameKeys = (one: ReadonlyMap<string, unknown>, other: ReadonlyMap<string, unknown>) =>
+  one.size === other.size && [...one.keys()].every((key) => other.has(key));

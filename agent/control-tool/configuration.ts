@@ -1,5 +1,6 @@
 import { userInfo } from 'node:os';
 import { Argument, Command } from 'commander';
+import { baseRuleset } from '../firewall/ruleset.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -7,7 +8,7 @@ import {
   postgresqlConf,
   type ServerLayout,
 } from '../servers/configuration.ts';
-import { poolerUnit, postgresUnit } from '../servers/unit-drop-ins.ts';
+import { agentUnit, poolerUnit, postgresUnit } from '../servers/unit-drop-ins.ts';
 import { rulesFolder } from '../settings.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -18,6 +19,9 @@ const FILES: Record<string, (layout: ServerLayout) => string> = {
   'pgbouncer.ini': pgbouncerIni,
   'postgresql.service.conf': postgresUnit,
   'pgbouncer.service.conf': poolerUnit,
+  'branchgate-agent.service.conf': agentUnit,
+  'nftables.conf': ({ postgres, pooler }) =>
+    baseRuleset({ POSTGRES_PORT: postgres.port, POOLER_PORT: pooler.port }),
 };
 
 interface Options {
@@ -32,7 +36,7 @@ interface Options {
 export const configurationCommand = () =>
   new Command('configuration')
     .description(
-      'Print a configuration file or a systemd drop-in of PostgreSQL or PgBouncer that the agent requires',
+      'Print a configuration file or a systemd drop-in of PostgreSQL, PgBouncer or the agent, or the base of its packet filter',
     )
     .addArgument(new Argument('<file>').choices(Object.keys(FILES)))
     .requiredOption('--tls-cert <path>', 'TLS certificate of both servers (PEM)')

@@ -1,12 +1,12 @@
 import { Command } from 'commander';
-import type { BlockReason } from '../../shared/block.ts';
+import { readBlockedAddresses } from '../attempts/blocked-addresses.ts';
 import { readBlockedBranches } from '../guard/blocked-branches.ts';
+import type { GuardReason } from '../guard/guard.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { print, table } from './output.ts';
 import { withHost } from './with-host.ts';
 
-const TOO_MANY: Record<BlockReason, string> = {
-  attempts: 'too many connection attempts',
+const TOO_MANY: Record<GuardReason, string> = {
   connections: 'too many connections',
   disk: 'it fills the disk',
   locks: 'too many locks',
@@ -17,9 +17,13 @@ export const listCommand = () =>
   new Command('list')
     .description('List the branches on this host')
     .action(async (_options, command: Command) => {
-      const { branches, blocked } = await withHost(async (host) => {
+      const { branches, blocked, addresses } = await withHost(async (host) => {
         const { branches } = await performOperation(host, 'host.inventory', {});
-        return { branches, blocked: await readBlockedBranches(host.postgres) };
+        return {
+          branches,
+          blocked: await readBlockedBranches(host.postgres),
+          addresses: await readBlockedAddresses(host.postgres),
+        };
       });
       const rows = branches.map(({ database, state, branch_id, project_id }) => [
         database,
@@ -27,11 +31,15 @@ export const listCommand = () =>
         branch_id,
         project_id,
       ]);
-      print(command, { branches, blocked }, [
+      print(command, { branches, blocked, blocked_addresses: addresses }, [
         ...table([['DATABASE', 'STATE', 'BRANCH', 'PROJECT'], ...rows]),
         ...blocked.map(
           ({ database, reason, until }) =>
             `${database} is blocked until ${until.toISOString()}: ${TOO_MANY[reason]}`,
+        ),
+        ...addresses.map(
+          ({ database, address, until }) =>
+            `${database} is blocked for ${address ?? 'all addresses'} until ${until.toISOString()}: too many connection attempts`,
         ),
       ]);
     });

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
+import { runFilterLoop } from '../firewall/watch-filter.ts';
 import { BlockReports } from '../guard/report-blocks.ts';
 import { GuardWatch } from '../guard/watch-guards.ts';
 import { openHost } from '../host.ts';
@@ -47,6 +48,7 @@ async function runAgent(): Promise<void> {
   const loops = Promise.all([
     watch.runLoop(signal),
     new AttemptWatch(host, log).run(signal),
+    runFilterLoop(host, signal),
     runLogFolderLoop(settings, log, signal),
     runPrivilegeLoop(host, signal),
     runMeasurementLoop({

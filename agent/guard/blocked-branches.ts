@@ -1,22 +1,16 @@
-import { BlockReason } from '../../shared/block.ts';
 import type { Queryable } from '../postgres/connect.ts';
+import type { GuardReason } from './guard.ts';
 
-/** A branch that accepts no connections until a time. */
+/** A branch that a watchdog lets accept no connections until a time. */
 export interface BlockedBranch {
   branch_id: string;
   project_id: string;
   database: string;
-  reason: BlockReason;
+  reason: GuardReason;
   until: Date;
   /** Milliseconds until then. */
   ends_in: number;
 }
-
-/** What the watchdogs block for; attempts are counted elsewhere. */
-const GUARDED = BlockReason.exclude(['attempts']).options;
-
-/** Whether a branch that is blocked for this reason leaves the pooler, so that its clients are disconnected. */
-export const disconnects = ({ reason }: Pick<BlockedBranch, 'reason'>) => reason !== 'attempts';
 
 /** Ordered by the end of their time. A branch whose time is over counts as open even if no agent was running. */
 export async function readBlockedBranches(db: Queryable): Promise<BlockedBranch[]> {
@@ -41,7 +35,7 @@ export async function writeGuardedBranches(
        JOIN branch USING (branch_id)
      ), open_again AS (
        DELETE FROM blocked_branch
-       WHERE reason = ANY ($4) AND (branch_id, reason) NOT IN (SELECT branch_id, reason FROM wanted)
+       WHERE (branch_id, reason) NOT IN (SELECT branch_id, reason FROM wanted)
      )
      INSERT INTO blocked_branch (branch_id, reason, until) SELECT branch_id, reason, until FROM wanted
      ON CONFLICT (branch_id, reason) DO UPDATE SET until = excluded.until`,
@@ -49,7 +43,6 @@ export async function writeGuardedBranches(
       blocked.map(({ branch_id }) => branch_id),
       blocked.map(({ reason }) => reason),
       blocked.map(({ ends_in }) => ends_in),
-      GUARDED,
     ],
   );
 }

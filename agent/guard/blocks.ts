@@ -1,13 +1,7 @@
-import type { BlockReason } from '../../shared/block.ts';
 import type { Host } from '../host.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
-import {
-  type BlockedBranch,
-  disconnects,
-  readBlockedBranches,
-  writeGuardedBranches,
-} from './blocked-branches.ts';
-import type { GuardedBranch } from './guard.ts';
+import { type BlockedBranch, readBlockedBranches, writeGuardedBranches } from './blocked-branches.ts';
+import type { GuardedBranch, GuardReason } from './guard.ts';
 
 /** How long a branch stays blocked after the last time that a watchdog found something. Milliseconds. */
 const BLOCK_FOR = 60_000;
@@ -15,11 +9,11 @@ const BLOCK_FOR = 60_000;
 const EXTEND_BELOW = 30_000;
 const RETRY_AFTER_MS = 1_000;
 
-type Key = `${string} ${BlockReason}`;
+type Key = `${string} ${GuardReason}`;
 
 interface Block {
   branch_id: string;
-  reason: BlockReason;
+  reason: GuardReason;
   /** In milliseconds of the monotonic clock. */
   end: number;
 }
@@ -52,7 +46,7 @@ export class Blocks {
   }
 
   /** Blocks a branch, or extends its block. @param detail what was found, for the log */
-  block({ branch_id }: GuardedBranch, reason: BlockReason, detail: Record<string, unknown>): void {
+  block({ branch_id }: GuardedBranch, reason: GuardReason, detail: Record<string, unknown>): void {
     const key = keyOf({ branch_id, reason });
     const end = this.#blocks.get(key)?.end;
     const now = performance.now();
@@ -89,7 +83,7 @@ export class Blocks {
 
   /** Continues the blocks that an earlier process left. */
   async #takeOver(): Promise<Map<Key, Block>> {
-    const left = (await readBlockedBranches(this.#host.postgres)).filter(disconnects);
+    const left = await readBlockedBranches(this.#host.postgres);
     const blocks = left.map(({ ends_in, ...block }) => ({ ...block, end: performance.now() + ends_in }));
     for (const block of blocks) if (!this.#blocks.has(keyOf(block))) this.#blocks.set(keyOf(block), block);
     if (left.length > 0) this.#isStored = false;
@@ -99,7 +93,10 @@ export class Blocks {
   async #apply(): Promise<void> {
     this.#isStored = true;
     const wanted = new Map(this.#blocks);
-    await this.#host.rules.block('guard', new Set([...wanted.values()].map(({ branch_id }) => branch_id)));
+    await this.#host.rules.block(
+      'guard',
+      [...wanted.values()].map(({ branch_id }) => ({ branch_id, address: null })),
+    );
     await writeGuardedBranches(this.#host.postgres, [...wanted.values()].map(withTimeLeft));
     await this.#host.rules.sync();
     for (const [key, { branch_id, reason }] of this.#applied ?? [])

@@ -1,5 +1,8 @@
 import type { BlockReason } from '../../shared/block.ts';
 
+/** Why a watchdog blocks a branch. */
+export type GuardReason = Exclude<BlockReason, 'attempts'>;
+
 /** A branch whose sessions the watchdogs see. */
 export interface GuardedBranch {
   branch_id: string;
@@ -52,7 +55,7 @@ export interface Finding {
 export interface Guard {
   name: string;
   /** Why a branch is blocked. */
-  reason: BlockReason;
+  reason: GuardReason;
   /** Called about four times a second, never concurrently. */
   check: (server: Observation) => Finding[] | Promise<Finding[]>;
 }

@@ -1,8 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ProjectBlocks } from '../../shared/block.ts';
+import { readAttemptBlocks, type StoredBlock } from '../attempts/blocked-addresses.ts';
 import type { Host } from '../host.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
-import { type BlockedBranch, readBlockedBranches } from './blocked-branches.ts';
+import { readBlockedBranches } from './blocked-branches.ts';
 
 const CHECK_EVERY_MS = 1_000;
 /** While a project has a block, it is reported again: a report is lost when the link is down. */
@@ -39,7 +40,11 @@ export class BlockReports {
 
   /** @param now milliseconds of a monotonic clock */
   async check(now = performance.now()): Promise<void> {
-    const stored = Map.groupBy(await readBlockedBranches(this.#postgres), ({ project_id }) => project_id);
+    const all = [
+      ...(await readBlockedBranches(this.#postgres)),
+      ...(await readAttemptBlocks(this.#postgres)),
+    ];
+    const stored = Map.groupBy<string, StoredBlock>(all, ({ project_id }) => project_id);
     for (const project of new Set([...stored.keys(), ...this.#reported.keys()])) {
       const blocks = (stored.get(project) ?? []).map(toReport);
       const text = JSON.stringify(blocks);
@@ -52,7 +57,7 @@ export class BlockReports {
   }
 }
 
-const toReport = ({ branch_id, reason, until }: BlockedBranch) => ({
+const toReport = ({ branch_id, reason, until }: StoredBlock) => ({
   branch_id,
   reason,
   until: until.toISOString(),

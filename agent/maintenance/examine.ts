@@ -1,6 +1,7 @@
 import { access, constants, readFile, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CONNECTION_LOGS, type ConnectionLog } from '../attempts/connection-logs.ts';
+import { hasTable } from '../firewall/packet-filter.ts';
 import { canGuard } from '../guard/can-guard.ts';
 import { readVolumes } from '../guard/volumes.ts';
 import type { CloneMethod, Host } from '../host.ts';
@@ -44,6 +45,8 @@ interface Facts {
   canGuard: boolean;
   /** Free bytes of the fullest volume. */
   freeBytes: number;
+  /** Whether the packet filter has the agent's table; null when it is unknown, and true when none is wanted. */
+  filters: boolean | null;
 }
 
 interface Check {
@@ -121,8 +124,9 @@ const CHECKS: readonly Check[] = [
     ({ postgres }) =>
       postgres.logging_collector === 'on' &&
       /\bjsonlog\b/.test(postgres.log_destination ?? '') &&
-      /\b(authentication|all|on)\b/.test(postgres.log_connections ?? ''),
-    'PostgreSQL does not log connections, so attempts are not limited: set logging_collector, log_destination and log_connections as `configuration` prints them.',
+      /\b(authentication|all|on)\b/.test(postgres.log_connections ?? '') &&
+      postgres.log_hostname === 'off',
+    'PostgreSQL does not log connections with their addresses, so attempts are not limited: set logging_collector, log_destination and log_connections as `configuration` prints them, and log_hostname = off.',
   ),
   problem(
     ({ settings, pooler }) => pooler.logfile === settings.POOLER_LOG && pooler.log_connections === '1',
@@ -200,6 +204,18 @@ const CHECKS: readonly Check[] = [
     ({ machine }) => machine.memoryMax !== Infinity,
     'Sorts of one tenant can take all memory of the machine: install the drop-in that `configuration postgresql.service.conf` prints.',
   ),
+  problem(
+    ({ filters }) => filters !== false,
+    'FIREWALL is nftables, but the packet filter has no table of this agent: start it with the drop-in that `configuration branchgate-agent.service.conf` prints.',
+  ),
+  advice(
+    ({ filters }) => filters !== null,
+    'It is unknown whether the packet filter has the table of this agent: run `nft list tables` as root.',
+  ),
+  advice(
+    ({ settings }) => settings.FIREWALL !== 'off',
+    'Silent sockets from addresses that no rule admits can occupy both ports: set FIREWALL = nftables, with the drop-in that `configuration branchgate-agent.service.conf` prints.',
+  ),
   advice(
     ({ machine }) => machine.memoryMax !== null,
     "It is unknown whether PostgreSQL's memory is limited (no cgroup v2): check the limits of its unit.",
@@ -248,6 +264,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
     canGuard: canGuard(settings),
     freeBytes: Math.min(...(await readVolumes(settings)).map((volume) => volume.freeBytes)),
+    filters: settings.FIREWALL === 'off' || (await hasTable(settings)),
   };
   facts.hbaText = await readFile(facts.postgres.hba_file ?? '', 'utf8').catch(() => '');
   facts.identText = await readFile(facts.postgres.ident_file ?? '', 'utf8').catch(() => '');

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { endUnadmitted } from '../access/enforce-access.ts';
 import type { Host } from '../host.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
@@ -11,7 +12,7 @@ import {
 } from './recover.ts';
 
 const POLL_EVERY_MS = 1_000;
-const AT_EVERY_POLL = [resumeAbandoned, truncateNotifications];
+const AT_EVERY_POLL = [resumeAbandoned, truncateNotifications, endUnadmitted];
 
 /**
  * Recovers the host at the first poll, and again whenever PostgreSQL was away. An idle session detects that: it is
@@ -39,7 +40,7 @@ export class ServerWatch {
     await this.#session?.end();
   }
 
-  /** Tries each recovery step that is due. Two of them run at every poll. Never throws. */
+  /** Tries each recovery step that is due. Three of them run at every poll. Never throws. */
   async poll(): Promise<void> {
     if (!this.#session) {
       this.#due = RECOVERY_STEPS;

@@ -77,11 +77,28 @@ const BLOCK_REASON = `
                              ADD CONSTRAINT blocked_branch_pkey PRIMARY KEY (branch_id, reason);
 `;
 
+/** Blocks for too many attempts are blocks of one address now. */
+const BLOCKED_ADDRESS = `
+  -- Too many connection attempts: refused at both ports until then.
+  CREATE TABLE blocked_address (
+    branch_id uuid NOT NULL REFERENCES branch ON DELETE CASCADE,
+    address cidr, -- null: every address
+    until timestamptz NOT NULL,
+    UNIQUE NULLS NOT DISTINCT (branch_id, address)
+  );
+  WITH moved AS (
+    DELETE FROM blocked_branch
+    WHERE reason = 'attempts'
+    RETURNING branch_id, until
+  )
+  INSERT INTO blocked_address (branch_id, until) SELECT branch_id, until FROM moved;
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
  * is never changed, removed or moved; a change of the tables is a new entry at the end.
  */
-export const MIGRATIONS: readonly string[] = [INITIAL, BLOCKED_BRANCH, BLOCK_REASON];
+export const MIGRATIONS: readonly string[] = [INITIAL, BLOCKED_BRANCH, BLOCK_REASON, BLOCKED_ADDRESS];
 
 /**
  * Runs the migrations that the session's database does not have yet, each in a transaction with the record of its

@@ -1,5 +1,6 @@
 import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
 import { identifier, literal, type Queryable, type Session } from './connect.ts';
+import { endSessions } from './end-sessions.ts';
 import { takeLock } from './locks.ts';
 import { sqlState } from './postgres-failure.ts';
 
@@ -20,6 +21,7 @@ const LOCKED_FOR_MS = 500;
 const LOCKED = '55P03';
 const CHANGED_MEANWHILE = 'XX000';
 const TRIES = 5;
+const ENDING = { within: 1_000 };
 
 async function existing(db: Queryable, names: string[]): Promise<Set<string>> {
   const { rows } = await db.query<{ rolname: string }>(
@@ -169,10 +171,11 @@ async function alter(session: Session, login: string, statement: string): Promis
       await session.query('ROLLBACK TO altering');
       // The first time it may have been another operation.
       if (state === CHANGED_MEANWHILE && tries === 1) continue;
-      await session.query(
-        `SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
-         WHERE usename = $1 AND (backend_xid IS NOT NULL OR $2)`,
+      await endSessions(
+        session,
+        'FROM pg_stat_activity WHERE usename = $1 AND (backend_xid IS NOT NULL OR $2)',
         [login, tries > 2],
+        ENDING,
       );
     }
   }

@@ -30,3 +30,13 @@ LimitNOFILE=${pooler.maxClients + SPARE_POOLER_CLIENTS + postgresConnections(poo
 # Its log grows with each attempt to connect. Rotate ${pooler.logFile} daily and at 100 MB
 # with logrotate (rename, then reload), on a volume other than PostgreSQL's data.
 `;
+
+/** Drop-in of the agent's own unit, for `FIREWALL=nftables`. Without it the agent has no capability at all. */
+export const agentUnit = () => `\
+# /etc/systemd/system/branchgate-agent.service.d/firewall.conf
+# Next to it, set FIREWALL=nftables in the agent's environment file. The agent changes only its own nftables table.
+[Service]
+CapabilityBoundingSet=CAP_NET_ADMIN
+AmbientCapabilities=CAP_NET_ADMIN
+RestrictAddressFamilies=AF_NETLINK
+`;

@@ -1,10 +1,12 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { delimiter, join } from 'node:path';
+import { withNetAdmin } from '../processes/net-admin.ts';
 import type { OsUser } from '../processes/os-user.ts';
 import type { Program } from '../processes/supervise.ts';
 import { waitForServerProcesses } from '../servers/stale-server.ts';
 import type { DevFolder, GatewaySecrets } from './dev-folder.ts';
+import { hasFirewall } from './firewall.ts';
 import type { HostFolder } from './host-folder.ts';
 import { marks } from './leftovers.ts';
 import type { Ports } from './ports.ts';
@@ -67,6 +69,8 @@ const AGENT_LIMITS = [
   'POOLER_MAX_CLIENTS',
   'BRANCH_CONNECTIONS',
   'BRANCH_POOL_SIZE',
+  'CONNECTION_ATTEMPTS_PER_MINUTE',
+  'FIREWALL',
   'TEMP_FILE_LIMIT_MB',
   'LOG_FOLDER_MB',
   'PROJECT_CONNECTIONS',
@@ -124,9 +128,8 @@ export function programs(site: Site): Record<PartName, Program> {
       serves: () => accepts(join(host.sockets, `.s.PGSQL.${ports.POOLED_PORT}`)),
     },
     agent: {
-      ...onHost,
-      command: binaries.node,
-      args: [...AGENT_NODE_OPTIONS, binaries.agent, 'run'],
+      ...agentProgram(site),
+      workFolder: host.dir,
       environment: agentSettings(site),
       stopSignals: ['SIGTERM'],
       // The stack checks separately whether the agent is linked.
@@ -170,6 +173,12 @@ export function programs(site: Site): Record<PartName, Program> {
     logFile: join(folder.logs, `${name}.log`),
   });
   return Object.fromEntries(PART_NAMES.map((name) => [name, complete(name)])) as Record<PartName, Program>;
+}
+
+/** Only root can give it the capability to change the packet filter. */
+function agentProgram({ settings, user, binaries }: Site) {
+  const program = { command: binaries.node, args: [...AGENT_NODE_OPTIONS, binaries.agent, 'run'] };
+  return hasFirewall(settings) ? withNetAdmin(user, program) : { ...program, user };
 }
 
 /** Options with the configuration files that `servers/configure.ts` writes. */

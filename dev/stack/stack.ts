@@ -6,6 +6,7 @@ import { type Part, supervise } from '../processes/supervise.ts';
 import { configureServers } from '../servers/configure.ts';
 import { checkDataFolder, initializeDataFolder } from '../servers/data-folder.ts';
 import { enrolHost, isEnrolled, isLinked } from './enrolment.ts';
+import { removeFirewall } from './firewall.ts';
 import { endLeftovers } from './leftovers.ts';
 import type { Prepared } from './prepared.ts';
 import {
@@ -92,6 +93,7 @@ export async function startStack(settings: StackSettings, options: StartOptions)
     stop = async () => {
       state = null;
       for (const name of PART_NAMES) await parts[name].stop();
+      removeFirewall(settings, site.ports);
       rmSync(site.host.sockets, { recursive: true, force: true });
       rmSync(site.folder.stackFile, { force: true });
       await unlock();

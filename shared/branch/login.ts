@@ -9,5 +9,9 @@ const compact = (id: string) => id.replaceAll('-', '');
 /** LOGIN role of one branch, e.g. `u_0f…_rw`: 32 hexadecimal digits of the branch id. */
 export const loginName = (branchId: string, role: BranchRole) => `u_${compact(branchId)}_${SUFFIX[role]}`;
 
+/** The id of the branch that a login belongs to. */
+export const branchOfLogin = (login: string) =>
+  login.replace(/^u_(.{8})(.{4})(.{4})(.{4})(.{12})_.*$/, '$1-$2-$3-$4-$5');
+
 /** NOLOGIN group role of one project, e.g. `g_0f…_owner`; owns the objects or has the grants. */
 export const groupName = (projectId: string, role: BranchRole) => `g_${compact(projectId)}_${SUFFIX[role]}`;

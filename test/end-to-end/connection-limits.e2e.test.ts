@@ -21,7 +21,7 @@ async function targets(branch: string): Promise<[direct: Target, pooled: Target]
 /** A busy machine may not schedule the agent for a tenth of a second, so the client waits between attempts. */
 const delay = () => sleep(150);
 
-test('a branch is blocked after 50 attempts a minute from allowed addresses, over both ports', async () => {
+test('an address is blocked after 50 attempts a minute on one branch, over both ports', async () => {
   await api.branch(project.id, 'guessed');
   const [direct, pooled] = await targets('guessed');
   const others = await targets('other');

@@ -1,5 +1,8 @@
-import type pg from 'pg';
+import { once } from 'node:events';
+import { connect as connectSocket } from 'node:net';
+import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { endUnadmitted } from '../../../agent/access/enforce-access.ts';
 import { storeAccess } from '../../../agent/access/store-access.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
@@ -8,8 +11,10 @@ import { makePassword, scramVerifier } from '../../../edge/credentials/password.
 import { type BranchRole, loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import { eventually } from '../../support/eventually.ts';
+import { targetOf } from '../../support/host/attempts.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
+import { stalledLogin } from '../../support/host/stalled-login.ts';
 
 const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
 const CONNECTIONS = [
@@ -177,6 +182,36 @@ test('a removed rule ends the sessions from its network', async () => {
   await apply({ rules: [{ branch_id: main.branch_id, cidr: '127.0.0.1/32' }] });
   expect(await runAll(sessions)).toEqual(Array(6).fill('over'));
   expect(await run(neighbour, 'select 1')).toBe('ok');
+});
+
+test('a login of another project that stalls is left alone; those of the project are ended', async () => {
+  const neighbour = new Project(servers.host, HERE);
+  const theirs = await neighbour.create(`db_access${made}_other`, null);
+  const stall = (of: Branch) => stalledLogin(targetOf(servers, 'direct', of));
+  const other = await stall(theirs);
+  const own = await Promise.all(Array.from({ length: 20 }, () => stall(branch)));
+  await apply({ verifiers: { [branch.branch_id]: { read_write: await scramVerifier(makePassword()) } } });
+  await eventually(async () => expect(own.every(({ closed }) => closed)).toBe(true));
+  expect(other.closed).toBe(false);
+  other.destroy();
+});
+
+test('a client that connected before its rule was removed and logs in afterwards is disconnected', async () => {
+  const socket = connectSocket({ host: '127.0.0.1', port: servers.settings.POSTGRES_PORT });
+  await once(socket, 'connect');
+  await apply({ rules: [] });
+  const stream = Object.assign(socket, { connect: () => process.nextTick(() => socket.emit('connect')) });
+  const late = new pg.Client({
+    ...targetOf(servers, 'direct', branch),
+    ssl: { rejectUnauthorized: false },
+    stream: () => stream,
+  });
+  late.on('error', () => {});
+  clients.push(late);
+  await late.connect();
+  expect(await run(late, 'select 1')).toBe('ok');
+  await endUnadmitted(servers.host);
+  expect(await run(late, 'select 1')).toBe('over');
 });
 
 test('an agent that died before it ended the sessions ends them at its next start', async () => {

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { type BranchAccess, ruleFiles } from '../../../agent/access/rule-files.ts';
+import { type BranchAccess, ruleFiles, withBlocked } from '../../../agent/access/rule-files.ts';
 import { countsClients } from '../../../agent/pooler/version.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 
@@ -61,4 +61,24 @@ test.each<[string, Partial<BranchAccess>]>([
   ['a network with host bits', { cidrs: ['10.0.0.1/8'] }],
 ])('%s is not written', (_, changes) => {
   expect(() => ruleFiles([access(changes)], POSTGRES)).toThrow('cannot be written');
+});
+
+test('rejected networks precede the rules of their branch, once, and leave those of others', () => {
+  const other = '1f0e0d0c-0b0a-4908-8706-050403020100';
+  const files = ruleFiles(
+    [access(), access({ database: 'db_other', verifiers: { [loginName(other, 'owner')]: VERIFIER } })],
+    POSTGRES,
+  );
+  const blocked = withBlocked(files, [
+    { branch_id: ID, address: '10.0.0.7/32' },
+    { branch_id: ID, address: '2001:db8:1:2::/64' },
+    { branch_id: ID, address: '10.0.0.7/32' },
+  ]);
+  const logins = `"${OWNER}","${READ_WRITE}"`;
+  const rejected = `hostssl "db_shop_prod_br_a-b" ${logins} 10.0.0.7/32 reject
+hostssl "db_shop_prod_br_a-b" ${logins} 2001:db8:1:2::/64 reject
+`;
+  expect(blocked.postgresHba).toBe(rejected + files.postgresHba);
+  expect(blocked.poolerHba).toContain(`local all all scram-sha-256\n${rejected}hostssl`);
+  expect(blocked.poolerDatabases).toBe(files.poolerDatabases);
 });

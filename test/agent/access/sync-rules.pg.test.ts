@@ -123,6 +123,40 @@ test('a line that PostgreSQL rejects is removed, because it would prevent the ne
   expect(await admitted()).toEqual([]);
 });
 
+test('a blocked network of one branch is refused on both ports, and others are not', async () => {
+  await apply(55, [{ branch_id: null, cidr: HERE }]);
+  const { rules } = servers.host;
+  const blocked = (address: string | null) => ({ branch_id: branch.branch_id, address });
+  await rules.block('attempts', [blocked('127.0.0.3/32'), blocked('2001:db8:1:2::/64')]);
+  await rules.sync();
+  expect(await admitted()).toEqual(ALL_ADMITTED);
+  for (const address of [HERE, null]) {
+    await rules.block('attempts', [blocked(address)]);
+    await rules.sync();
+    expect(await admitted()).toEqual(['direct db_rules_prod', 'pooled db_rules_prod']);
+  }
+  await rules.block('attempts', []);
+  await rules.sync();
+  expect(await admitted()).toEqual(ALL_ADMITTED);
+});
+
+test('a blocked branch stays blocked when a network of another one is', async () => {
+  await servers.query(
+    "INSERT INTO blocked_branch (branch_id, reason, until) VALUES ($1, 'locks', now() + interval '1 minute')",
+    [branch.branch_id],
+  );
+  const { rules } = servers.host;
+  await rules.sync();
+  await rules.block('attempts', [{ branch_id: main.branch_id, address: '127.0.0.3/32' }]);
+  expect(await readFile(join(servers.layout.rulesDir, 'pg_hba.conf'), 'utf8')).toMatch(
+    /^hostssl "db_rules_prod_br_one" \S+ \S+ reject$/m,
+  );
+  await rules.block('attempts', []);
+  await servers.query('DELETE FROM blocked_branch');
+  await rules.sync();
+  expect(await admitted()).toEqual(ALL_ADMITTED);
+});
+
 test('without the pooler a change fails, is stored, and takes effect when the pooler is back', async () => {
   await servers.end('pooler', 'SIGKILL');
   await expect(apply(60, [{ branch_id: null, cidr: HERE }])).rejects.toMatchObject({

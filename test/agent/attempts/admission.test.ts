@@ -58,16 +58,19 @@ test("rejects another branch's login, a login without a rule and an unknown data
   expect(admission.admits({ database: 'db_none', login, address })).toBe(false);
 });
 
-test('a changed file is read again; a blocked branch admits no client', () => {
+test('a changed file is read again; a blocked branch or network admits no client', () => {
   write(FILES.poolerHba);
   const admission = new Admission(folder);
   admission.refresh();
-  write(withBlocked(FILES, new Set([SHOP])).poolerHba);
+  write(withBlocked(FILES, [{ branch_id: SHOP, address: '10.1.2.3/32' }]).poolerHba);
+  admission.refresh();
+  expect(admission.admits({ database: 'db_shop', login, address: '10.1.2.3' })).toBe(false);
+  expect(admission.admits({ database: 'db_shop', login, address: '10.1.2.4' })).toBe(true);
+  const whole = withBlocked(FILES, [{ branch_id: SHOP, address: null }]);
+  write(whole.poolerHba);
   admission.refresh();
   expect(admission.admits({ database: 'db_shop', login, address: '10.1.2.3' })).toBe(false);
   const farm = { database: 'db_farm', login: loginName(FARM, 'owner'), address: '192.0.2.7' };
   expect(admission.admits(farm)).toBe(true);
-  expect(withBlocked(FILES, new Set([SHOP])).postgresHba).toMatch(
-    /db_shop.* reject\n.*db_farm.* scram-sha-256\n$/s,
-  );
+  expect(whole.postgresHba).toMatch(/db_shop.* reject\n.*db_farm.* scram-sha-256\n$/s);
 });

@@ -83,6 +83,7 @@ test('the limit can be set up to 500, and the printed configuration contains it'
   expect(await printed('postgresql.conf')).toContain('\nmax_connections = 400\n');
   expect(await printed('pgbouncer.service.conf')).toContain('\nLimitNOFILE=1000\n');
   expect(await printed('postgresql.service.conf')).toMatch(/^\[Service\]\nMemoryMax=75%$/m);
+  expect(await printed('branchgate-agent.service.conf')).toContain('\nAmbientCapabilities=CAP_NET_ADMIN\n');
   expect(readSettings({})).toMatchObject({ POOLER_MAX_CLIENTS: CLIENTS });
   expect(readSettings({ POOLER_MAX_CLIENTS: '500' })).toMatchObject({ POOLER_MAX_CLIENTS: 500 });
   expect(() => readSettings({ POOLER_MAX_CLIENTS: '501' })).toThrow('POOLER_MAX_CLIENTS');

@@ -2,6 +2,7 @@ import { renameSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { AttemptWindows } from '../../../agent/attempts/attempt-windows.ts';
+import { readAttemptBlocks } from '../../../agent/attempts/blocked-addresses.ts';
 import { AttemptWatch } from '../../../agent/attempts/watch-attempts.ts';
 import { closeHost, type Host, openHost } from '../../../agent/host.ts';
 import { currentPostgresLog } from '../../../agent/logs/postgres-log.ts';
@@ -20,6 +21,7 @@ import {
 } from '../../support/host/attempts.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, type Port, Project, toolOptions } from '../../support/host/host-project.ts';
+import { stalledLogin } from '../../support/host/stalled-login.ts';
 
 /** Long enough for 70 attempts on a busy machine. */
 const WINDOW_MS = 15_000;
@@ -29,6 +31,7 @@ const PORTS = ['direct', 'pooled'] satisfies Port[];
 interface Event {
   event: string;
   branch_id?: string;
+  address?: string | null;
   count?: number;
 }
 
@@ -117,7 +120,12 @@ test.each(
   for (const each of PORTS) expect(await attempt(targetOf(servers, each, branch))).toBe('refused');
   await eventually(async () =>
     expect(eventsOf(branch)).toEqual([
-      { event: 'attempts.limited', branch_id: branch.branch_id, count: expect.any(Number) },
+      {
+        event: 'attempts.limited',
+        branch_id: branch.branch_id,
+        address: HERE_RULE.cidr,
+        count: expect.any(Number),
+      },
     ]),
   );
   leftBlocked.push(branch);
@@ -150,6 +158,34 @@ test.each(
     leftBlocked.push(branch);
   },
 );
+
+test("wrong passwords from one address do not block another's, on either port", async () => {
+  const stranger = '127.0.0.3';
+  const shared = new Project(servers.host, [HERE_RULE, { branch_id: null, cidr: `${stranger}/32` }]);
+  const branch = await shared.create('db_shared_prod', null);
+  const [direct, pooled] = PORTS.map((port) => targetOf(servers, port, branch)) as [Target, Target];
+  await attempts(30, wrong(direct), { address: stranger });
+  await attempts(30, wrong(pooled), { address: stranger });
+  await eventually(async () =>
+    expect(eventsOf(branch)).toMatchObject([{ event: 'attempts.limited', address: `${stranger}/32` }]),
+  );
+  for (const target of [direct, pooled]) {
+    expect(await attempt(target, stranger)).toBe('refused');
+    expect(await attempt(target)).toBe('in');
+  }
+  // Refused attempts count for nothing, so those of the owner are still far from any limit.
+  expect(await attempts(40, direct)).toEqual(Array(40).fill('in'));
+});
+
+test('logins that stall are attempts, also when their clients close before PostgreSQL does', async () => {
+  const branch = await newBranch();
+  const target = targetOf(servers, 'direct', branch);
+  const stalled = await Promise.all(Array.from({ length: LIMIT }, () => stalledLogin(target)));
+  await eventually(async () => expect(eventsOf(branch)).toHaveLength(1));
+  for (const socket of stalled) socket.destroy();
+  expect(await attempt(target)).toBe('refused');
+  leftBlocked.push(branch);
+});
 
 test.each(PORTS)('attempts of unauthorised clients do not block the branch on the %s port', async (port) => {
   const branch = await newBranch();
@@ -204,12 +240,18 @@ test('a control tool lists blocked branches and leaves them blocked', async () =
   expect(apply.exitCode).toBe(0);
   expect(await attempt(target)).toBe('refused');
   const list = await servers.tool('list');
-  expect(list.stdout).toMatch(new RegExp(`^${branch.database} is blocked until \\S+Z: `, 'm'));
+  expect(list.stdout).toMatch(
+    new RegExp(`^${branch.database} is blocked for 127.0.0.1/32 until \\S+Z: `, 'm'),
+  );
   expect(list.stdout).not.toMatch(new RegExp(`^${other.database} is blocked`, 'm'));
+  const blocks = await readAttemptBlocks(servers.host.postgres);
+  expect(blocks.filter(({ branch_id }) => branch_id === branch.branch_id)).toMatchObject([
+    { reason: 'attempts', until: expect.any(Date) },
+  ]);
 });
 
 test('a branch opens on both ports when its window ends', async () => {
-  expect(leftBlocked).toHaveLength(8);
+  expect(leftBlocked).toHaveLength(9);
   for (const branch of leftBlocked) {
     for (const port of PORTS) await untilOpen(targetOf(servers, port, branch));
     await eventually(async () => expect(eventsOf(branch).at(-1)?.event).toBe('attempts.open_again'));

@@ -126,6 +126,9 @@ test('doctor reports all problems, even when PostgreSQL is down', async () => {
   expect(findings, 'this host serves no network').toContainEqual(
     expect.objectContaining({ severity: 'advice', sentence: expect.stringContaining('older than 1.25.2') }),
   );
+  expect(findings).toContainEqual(
+    expect.objectContaining({ severity: 'advice', sentence: expect.stringContaining('FIREWALL = nftables') }),
+  );
   await servers.end('postgres', 'SIGKILL');
   const broken = await servers.tool('doctor');
   expect(broken.exitCode).toBe(1);

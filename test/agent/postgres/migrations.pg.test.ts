@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { readBlockedBranches } from '../../../agent/guard/blocked-branches.ts';
+import { readBlockedAddresses } from '../../../agent/attempts/blocked-addresses.ts';
 import { ZERO_TOTALS } from '../../../agent/measurement/counters.ts';
 import { makeAgentTables } from '../../../agent/postgres/agent-tables.ts';
 import { inDatabase } from '../../../agent/postgres/connect.ts';
@@ -88,7 +88,16 @@ const ROWS = `
   INSERT INTO shut_branch VALUES ('${BRANCH}', 'infinity');
 `;
 
-const TABLES = ['project', 'network_rule', 'branch', 'login', 'branch_usage', 'meter', 'blocked_branch'];
+const TABLES = [
+  'project',
+  'network_rule',
+  'branch',
+  'login',
+  'branch_usage',
+  'meter',
+  'blocked_branch',
+  'blocked_address',
+];
 
 let servers: TestHost;
 beforeAll(async () => {
@@ -168,9 +177,10 @@ describe('a database of the release before numbered migrations', () => {
       login: [{ login: 'u_old', branch_id: BRANCH, verifier: 'SCRAM', end_from: expect.any(Date) }],
       branch_usage: [{ branch_id: BRANCH, seen: { seen: 1 }, totals: { totals: 2 } }],
       meter: [{ id: 1, state: { cpu: 3 } }],
-      blocked_branch: [{ branch_id: BRANCH, reason: 'attempts' }],
+      blocked_branch: [],
+      blocked_address: [{ branch_id: BRANCH, address: null }],
     });
-    expect(await readBlockedBranches(servers.host.postgres)).toMatchObject([{ branch_id: BRANCH }]);
+    expect(await readBlockedAddresses(servers.host.postgres)).toMatchObject([{ branch_id: BRANCH }]);
     expect(await servers.query("SELECT to_regclass('shut_branch') AS old")).toEqual([{ old: null }]);
   });
 
@@ -208,7 +218,7 @@ describe('a database of the release before numbered migrations', () => {
     expect(await holder.query('SELECT * FROM shut_branch')).toMatchObject({ rowCount: 1 });
     await holder.end();
     await makeTables();
-    expect((await contents()).blocked_branch).toHaveLength(1);
+    expect((await contents()).blocked_address).toHaveLength(1);
   });
 });
 
@@ -258,6 +268,6 @@ describe('two agents that start at the same time', () => {
     await makeOldDatabase();
     await Promise.all([makeTables(), makeTables(), makeTables()]);
     expect(await versions()).toEqual(ALL_VERSIONS);
-    expect((await contents()).blocked_branch).toHaveLength(1);
+    expect((await contents()).blocked_address).toHaveLength(1);
   });
 });

@@ -1,9 +1,8 @@
-import { once } from 'node:events';
-import { connect as connectSocket, type Socket } from 'node:net';
+import { connect as connectSocket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { connect as connectTls } from 'node:tls';
 import { attempt, connectFrom, HERE, OUTSIDE, type Target } from '../../host/attempts.ts';
 import type { Port } from '../../host/host-project.ts';
+import { stalledLogin } from '../../host/stalled-login.ts';
 import type { Attack, Attacker } from '../attack.ts';
 
 const BURST_BRANCHES = 4;
@@ -101,7 +100,7 @@ export const stalledLogins: Attack = {
     const keepStalled = async (target: Target) => {
       while (goesOn()) {
         try {
-          const socket = await stall(target);
+          const socket = await stalledLogin(target);
           count('stalled');
           await new Promise((resolve) => socket.once('close', resolve));
         } catch (error) {
@@ -119,29 +118,4 @@ export const stalledLogins: Attack = {
 
 async function untilOver(goesOn: () => boolean): Promise<void> {
   while (goesOn()) await sleep(50);
-}
-
-const SSL_REQUEST = Buffer.from([0, 0, 0, 8, 4, 210, 22, 47]);
-const PROTOCOL_3 = 196_608;
-
-/** A connection that has the server's SCRAM challenge (PostgreSQL's protocol, section 54.3). @throws Error when refused */
-async function stall({ port, user, database }: Target): Promise<Socket> {
-  const socket = connectSocket({ port, host: HERE });
-  await once(socket, 'connect');
-  socket.write(SSL_REQUEST);
-  await once(socket, 'data');
-  const secure = connectTls({ socket, rejectUnauthorized: false });
-  secure.on('error', () => {});
-  await once(secure, 'secureConnect');
-  const parameters = Buffer.from(`user\0${user}\0database\0${database}\0\0`);
-  const head = Buffer.alloc(8);
-  head.writeInt32BE(parameters.length + 8, 0);
-  head.writeInt32BE(PROTOCOL_3, 4);
-  secure.write(Buffer.concat([head, parameters]));
-  const [first] = (await Promise.race([once(secure, 'data'), once(secure, 'close')])) as [Buffer?];
-  if (first?.[0] !== 'R'.charCodeAt(0)) {
-    secure.destroy();
-    throw new Error(first?.toString('latin1').replace(/[^ -~]+/g, ' ') ?? 'closed');
-  }
-  return secure;
 }

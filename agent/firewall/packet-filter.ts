@@ -1,0 +1,95 @@
+import { execFile } from 'node:child_process';
+import { HostError } from '../servers/host-error.ts';
+import { COUNTING_SETS, networksRuleset, type Ports, tableName, tableRuleset } from './ruleset.ts';
+
+const WITHIN_MS = 20_000;
+/** A listing names every network. */
+const LISTING_BYTES = 64 * 1024 * 1024;
+/** Folders of `nft`, which a service's PATH may lack. */
+const SYSTEM_FOLDERS = '/usr/sbin:/sbin';
+
+/** Whether the table exists; null when this process may not read it. */
+export async function hasTable(ports: Ports): Promise<boolean | null> {
+  try {
+    return (await nft(['list', 'tables'])).split('\n').includes(`table ${tableName(ports)}`);
+  } catch {
+    return null;
+  }
+}
+
+/** The nftables table that admits exactly the networks of all rules to both ports. */
+export class PacketFilter {
+  readonly #ports: Ports;
+  /** The networks that were published last, and the table as the kernel lists it since; null: unknown. */
+  #published: { networks: string; listing: string } | null = null;
+
+  constructor(ports: Ports) {
+    this.#ports = ports;
+  }
+
+  /**
+   * Resolves when exactly these networks are admitted. Calls must not run concurrently.
+   * @throws HostError RULES_NOT_APPLIED
+   */
+  async publish(cidrs: readonly string[]): Promise<void> {
+    const wanted = [...new Set(cidrs)].sort();
+    const networks = wanted.join();
+    if (this.#published?.networks === networks) return;
+    const isKnown = this.#published !== null;
+    this.#published = null;
+    const replaceTable = () => nft(['-f', '-'], tableRuleset(this.#ports, wanted));
+    try {
+      // It fails when someone has removed the table.
+      if (isKnown) await nft(['-f', '-'], networksRuleset(this.#ports, wanted)).catch(replaceTable);
+      else await replaceTable();
+      this.#published = { networks, listing: await this.#list() };
+    } catch (error) {
+      throw new HostError(
+        'RULES_NOT_APPLIED',
+        `the packet filter was not changed: ${error instanceof Error ? error.message : error}`,
+      );
+    }
+  }
+
+  /** Whether the kernel has the table as it was published last. */
+  async isIntact(): Promise<boolean> {
+    if (!this.#published) return false;
+    return (await this.#list().catch(() => null)) === this.#published.listing;
+  }
+
+  /** Makes the next `publish` replace the whole table. */
+  forget(): void {
+    this.#published = null;
+  }
+
+  /** The table without what the kernel counts. */
+  async #list(): Promise<string> {
+    const listing = await nft(['list', 'table', ...tableName(this.#ports).split(' ')]);
+    return COUNTING_SETS.reduce(
+      (text, set) => text.replace(new RegExp(`\\tset ${set} \\{[\\s\\S]*?\\n\\t\\}`), ''),
+      listing,
+    );
+  }
+}
+
+/** Runs `nft` to its end. @throws Error with its complaint, or what is missing */
+function nft(args: string[], input = ''): Promise<string> {
+  const env = { ...process.env, PATH: `${process.env.PATH ?? ''}:${SYSTEM_FOLDERS}` };
+  const options = { env, timeout: WITHIN_MS, maxBuffer: LISTING_BYTES };
+  return new Promise((resolve, reject) => {
+    const child = execFile('nft', args, options, (error, stdout, stderr) => {
+      if (error) reject(new Error(explain(error, stderr)));
+      else resolve(stdout);
+    });
+    // It may end before it has read everything; its exit code says why.
+    child.stdin?.on('error', () => {});
+    child.stdin?.end(input);
+  });
+}
+
+function explain(error: Error & { code?: unknown }, stderr: string): string {
+  if (error.code === 'ENOENT') return 'install nftables';
+  if (/not permitted/.test(stderr))
+    return 'start the agent with CAP_NET_ADMIN (`configuration branchgate-agent.service.conf`)';
+  return stderr.trim().split('\n')[0] || error.message;
+}
