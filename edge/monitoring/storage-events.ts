@@ -1,6 +1,6 @@
-import { html } from 'hono/html';
 import { inGib, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
 import type { Mail } from '../mail/mail.ts';
+import { inOneLine, plainMail } from '../mail/plain-mail.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 
 /** Specification 6. */
@@ -47,13 +47,11 @@ const MEANING: Record<StorageEventName, string> = {
 /** The e-mail for the operators. The name of the project is text from a user. */
 export function storageMail(event: StorageEvent, projectName: string, to: string): Mail {
   const { usage_percent, storage_used_gib, storage_quota_gib, project_id, timestamp } = event;
-  const name = projectName.replaceAll(/[\s\p{C}]+/gu, ' ');
+  const name = inOneLine(projectName);
   const fact = `Project "${name}" uses ${usage_percent}% of its storage quota: ${storage_used_gib} of ${storage_quota_gib} GiB.`;
-  const lines = [fact, MEANING[event.event], `Project ${project_id}, measured at ${timestamp}.`];
-  return {
-    to,
-    subject: `${event.event}: ${name} at ${usage_percent}%`,
-    text: `${lines.join('\n\n')}\n`,
-    html: lines.map((line) => html`<p>${line}</p>`).join('\n'),
-  };
+  return plainMail(to, `${event.event}: ${name} at ${usage_percent}%`, [
+    fact,
+    MEANING[event.event],
+    `Project ${project_id}, measured at ${timestamp}.`,
+  ]);
 }
