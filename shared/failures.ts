@@ -117,6 +117,12 @@ export const FAILURES = {
     status: 429,
     message: 'The project has reached its limit of open streams. Close a stream first.',
   },
+  PROJECT_BUSY: {
+    status: 429,
+    message:
+      'Too many table operations of the project are running. Try again shortly, and shorten slow views and triggers.',
+    retryAfterSeconds: SOON,
+  },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },
   INTERNAL: { status: 500, message: 'Internal error. Quote the request ID when you report it.' },
   LIMITER_UNAVAILABLE: {
