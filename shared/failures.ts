@@ -62,6 +62,11 @@ export const FAILURES = {
     message:
       'The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.',
   },
+  DATABASES_CLOSED: {
+    status: 409,
+    message:
+      'The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.',
+  },
   ROW_CHANGED: { status: 409, message: 'The cell no longer has the expected value. Read the row again.' },
   STORAGE_QUOTA_EXCEEDED: {
     status: 409,

@@ -14,13 +14,15 @@ export interface StorageEvent {
   timestamp: string;
 }
 
-export type StorageEventName = 'STORAGE_WARNING' | 'WRITE_BLOCKED';
+/** `DATABASES_CLOSED` is the gateway's own. */
+export type StorageEventName = 'STORAGE_WARNING' | 'WRITE_BLOCKED' | 'DATABASES_CLOSED';
 
-/** The events of each state, sent once an episode. A project over 100% is over 80% as well. */
+/** The events of each state, sent once an episode. A project over one threshold is over those below. */
 export const EVENTS_OF_STATE: Record<StorageState, readonly StorageEventName[]> = {
   normal: [],
   warning: ['STORAGE_WARNING'],
   write_blocked: ['STORAGE_WARNING', 'WRITE_BLOCKED'],
+  closed: ['STORAGE_WARNING', 'WRITE_BLOCKED', 'DATABASES_CLOSED'],
 };
 
 /** @param used bytes */
@@ -42,6 +44,8 @@ const MEANING: Record<StorageEventName, string> = {
   STORAGE_WARNING: 'At 100% the read-write and read-only logins can no longer write.',
   WRITE_BLOCKED:
     'The read-write and read-only logins can no longer write; the owner login can. Delete data or raise the quota to restore write access.',
+  DATABASES_CLOSED:
+    'No login can be used any more, not even that of the owner. Delete branches or raise the quota to open the databases again; the platform operator can raise the cap of the quota.',
 };
 
 /** The e-mail for the operators. The name of the project is text from a user. */

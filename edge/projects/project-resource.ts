@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { maxSlugLength } from '../../shared/branch/database-name.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
-import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
+import { StorageStateField } from '../../shared/project/storage-quota.ts';
 import { Blocked, blockedOf, type StoredBlock } from '../branches/branch-blocks.ts';
 import { CreatedBranch } from '../branches/branch-resource.ts';
 import type { projects } from '../database/schema.ts';
@@ -29,7 +29,7 @@ export const Project = z
       description: 'Sizes of its active branches together, to the MiB; `usage` has the exact value.',
       example: 25_165_824,
     }),
-    storage_state: z.enum(STORAGE_STATES),
+    storage_state: StorageStateField,
     status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
     branch_count: z.int().meta({ description: 'Branches that count against the limit.', example: 2 }),
     branch_limit: z.int().meta({ example: 10 }),

@@ -335,6 +335,8 @@ test('rows of an inactive branch are not shown; those of a blocked project are n
     body: { error: 'WRITE_BLOCKED' },
   });
   expect((await api.get(path)).status).toBe(200);
+  setState("projects set storage_state = 'closed'", other.id);
+  expect(await api.get(path)).toMatchObject({ status: 409, body: { error: 'DATABASES_CLOSED' } });
   setState("project_branches set status = 'expired'", other.main_branch.id);
   for (const of of [path, `${path}/any/rows`])
     expect(await api.get(of)).toMatchObject({ status: 409, body: { error: 'BRANCH_NOT_ACTIVE' } });
