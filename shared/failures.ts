@@ -151,7 +151,8 @@ export const FAILURES = {
   },
   HOST_FULL: {
     status: 503,
-    message: 'The disk of the database host is full. Delete data, or contact the platform operator.',
+    message:
+      'The disk of the database host is full or promised to other projects. Delete data, choose a smaller storage quota, or contact the platform operator.',
   },
   HOST_UNAVAILABLE: {
     status: 503,
