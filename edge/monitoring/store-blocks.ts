@@ -48,10 +48,7 @@ interface BranchChange {
 }
 
 /** Compares the observed blocks with the recorded ones. Blocks of branches without a record are ignored. */
-export function blockChanges(
-  { branches }: Pick<BlockSubject, 'branches'>,
-  observed: ProjectBlocks,
-): BranchChange[] {
+function blockChanges({ branches }: Pick<BlockSubject, 'branches'>, observed: ProjectBlocks): BranchChange[] {
   const observedAt = Date.parse(observed.observed_at);
   return branches.flatMap(({ id, blocks: recorded }) => {
     const blocks = observed.blocks
