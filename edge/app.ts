@@ -72,7 +72,7 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
   if (origin.length === 0) return next();
   const share = cors({
     origin,
-    allowMethods: ['GET', 'POST', 'PATCH', 'DELETE'],
+    allowMethods: ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'],
     allowHeaders: [
       'Authorization',
       'Content-Type',

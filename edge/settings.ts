@@ -55,6 +55,8 @@ const Settings = z.object({
   /** The same for tenants of the gateway's own accounts, because anyone can sign up. */
   SELF_SIGNUP_PROJECT_LIMIT: Count.default(3),
   SELF_SIGNUP_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(1),
+  /** What the storage quotas on a host may promise, as a multiple of its free disk. */
+  STORAGE_OVERCOMMIT: z.coerce.number().positive().default(1),
   /** Seconds between two measurements of a project (specification 8); must equal the setting of the agents. */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().positive().default(60),
   /** URL that takes each e-mail as one JSON POST; without it no e-mail is sent. */

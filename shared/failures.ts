@@ -62,6 +62,11 @@ export const FAILURES = {
     message:
       'The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.',
   },
+  DATABASES_CLOSED: {
+    status: 409,
+    message:
+      'The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.',
+  },
   ROW_CHANGED: { status: 409, message: 'The cell no longer has the expected value. Read the row again.' },
   STORAGE_QUOTA_EXCEEDED: {
     status: 409,
@@ -117,6 +122,12 @@ export const FAILURES = {
     status: 429,
     message: 'The project has reached its limit of open streams. Close a stream first.',
   },
+  PROJECT_BUSY: {
+    status: 429,
+    message:
+      'Too many table operations of the project are running. Try again shortly, and shorten slow views and triggers.',
+    retryAfterSeconds: SOON,
+  },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },
   INTERNAL: { status: 500, message: 'Internal error. Quote the request ID when you report it.' },
   LIMITER_UNAVAILABLE: {
@@ -140,7 +151,8 @@ export const FAILURES = {
   },
   HOST_FULL: {
     status: 503,
-    message: 'The disk of the database host is full. Delete data, or contact the platform operator.',
+    message:
+      'The disk of the database host is full or promised to other projects. Delete data, choose a smaller storage quota, or contact the platform operator.',
   },
   HOST_UNAVAILABLE: {
     status: 503,

@@ -24,6 +24,7 @@ const ADVICE: Partial<Record<HostFailureCode, string>> = {
     'start PgBouncer, check POOLER_SOCKET_DIR and POOLER_PORT, and run this command as its system user',
   RULES_NOT_APPLIED: 'run `doctor` to check the configuration',
   HOST_BUSY: 'try again shortly',
+  PROJECT_BUSY: 'try again shortly',
   HOST_FULL: 'free disk space in the data directory',
 };
 

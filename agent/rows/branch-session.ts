@@ -92,7 +92,7 @@ interface BranchDatabase {
 /**
  * Runs `action` as one transaction in a tenant's database, as the branch's read-write login. Each call has a new
  * session: one that stayed open would delay clones, and a tenant's code can leave anything behind in it.
- * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, HOST_TIMEOUT, HOST_BUSY
+ * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, HOST_TIMEOUT, HOST_BUSY, PROJECT_BUSY
  * @throws Error of the connection when the server is away
  */
 export async function inBranch<T>(
@@ -101,7 +101,7 @@ export async function inBranch<T>(
   mode: keyof typeof MODES,
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
-  const leave = await host.rows.slots.enter(branch_id);
+  const leave = await host.rows.slots.enter(branch_id, database);
   const user = loginName(branch_id, 'read_write');
   try {
     const session = await openSession({

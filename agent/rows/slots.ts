@@ -1,70 +1,100 @@
+import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import { HostError } from '../servers/host-error.ts';
+
+interface Limits {
+  total: number;
+  /** Of the total, only for projects that have fewer than `keptFor`. */
+  kept: number;
+  keptFor: number;
+  ofProject: number;
+  ofBranch: number;
+}
 
 /**
  * How many row operations run, and how many are admitted, running or waiting. A tenant's slow view or trigger delays
- * that branch alone, and never uses up the link, which carries 64 calls.
+ * that project alone, and never uses up the link, which carries 64 calls.
  */
-const LIMITS = { runningOfBranch: 4, admittedOfBranch: 8, running: 16, admitted: 32 };
+const RUNNING: Limits = { total: 16, kept: 1, keptFor: 1, ofProject: 8, ofBranch: 4 };
+const ADMITTED: Limits = { total: 32, kept: 8, keptFor: 4, ofProject: 12, ofBranch: 8 };
 const WAIT_MS = 2_000;
 
-interface Waiter {
+interface Operation {
   branchId: string;
+  /** The database of the project's branch `main`, which identifies the project. */
+  project: string;
+}
+
+interface Waiter extends Operation {
   start: () => void;
 }
 
 /** Limits concurrent row operations. */
 export class Slots {
-  /** Branch ids of the operations that run, and of all that run or wait. */
-  readonly #running: string[] = [];
-  readonly #admitted: string[] = [];
+  readonly #running: Operation[] = [];
+  /** All that run or wait. */
+  readonly #admitted: Operation[] = [];
   readonly #waiters: Waiter[] = [];
 
   /**
    * Waits for a slot.
    * @returns a function that frees the slot
-   * @throws HostError HOST_BUSY, immediately when too many operations wait already, otherwise after the wait
+   * @throws HostError PROJECT_BUSY or HOST_BUSY, immediately when too many operations wait already, otherwise after
+   *   the wait
    */
-  async enter(branchId: string): Promise<() => void> {
-    const ofBranch = count(this.#admitted, branchId);
-    if (this.#admitted.length >= LIMITS.admitted || ofBranch >= LIMITS.admittedOfBranch) throw busy();
-    this.#admitted.push(branchId);
-    if (!this.#hasSlot(branchId)) await this.#wait(branchId);
-    else this.#running.push(branchId);
-    return () => this.#leave(branchId);
+  async enter(branchId: string, database: string): Promise<() => void> {
+    const operation = { branchId, project: projectDatabaseName(database) };
+    const full = fullFor(this.#admitted, ADMITTED, operation);
+    if (full) throw busy(full);
+    this.#admitted.push(operation);
+    if (fullFor(this.#running, RUNNING, operation)) await this.#wait(operation);
+    else this.#running.push(operation);
+    return () => this.#leave(operation);
   }
 
-  #hasSlot(branchId: string): boolean {
-    return this.#running.length < LIMITS.running && count(this.#running, branchId) < LIMITS.runningOfBranch;
-  }
-
-  #wait(branchId: string): Promise<void> {
+  #wait(operation: Operation): Promise<void> {
     return new Promise((resolve, reject) => {
       const timeout = setTimeout(() => {
         remove(this.#waiters, waiter);
-        remove(this.#admitted, branchId);
-        reject(busy());
+        remove(this.#admitted, operation);
+        reject(busy(fullFor(this.#running, RUNNING, operation) ?? 'host'));
       }, WAIT_MS);
       const start = () => {
         clearTimeout(timeout);
         remove(this.#waiters, waiter);
-        this.#running.push(branchId);
+        this.#running.push(operation);
         resolve();
       };
-      const waiter = { branchId, start };
+      const waiter = { ...operation, start };
       this.#waiters.push(waiter);
     });
   }
 
-  #leave(branchId: string): void {
-    remove(this.#running, branchId);
-    remove(this.#admitted, branchId);
-    this.#waiters.find((waiter) => this.#hasSlot(waiter.branchId))?.start();
+  /** The free slot goes to the waiting project that has the fewest. */
+  #leave(operation: Operation): void {
+    remove(this.#running, operation);
+    remove(this.#admitted, operation);
+    const ready = this.#waiters.filter((waiter) => !fullFor(this.#running, RUNNING, waiter));
+    ready.sort((a, b) => ofProject(this.#running, a) - ofProject(this.#running, b))[0]?.start();
   }
 }
 
-const busy = () => new HostError('HOST_BUSY', 'too many row operations are under way');
+type Full = 'project' | 'host';
 
-const count = (list: readonly string[], wanted: string) => list.filter((item) => item === wanted).length;
+/** What leaves no room for another such operation: the limits of its own project, or those of all; null if neither. */
+function fullFor(list: readonly Operation[], limits: Limits, operation: Operation): Full | null {
+  const own = ofProject(list, operation);
+  const ofBranch = list.filter(({ branchId }) => branchId === operation.branchId).length;
+  if (own >= limits.ofProject || ofBranch >= limits.ofBranch) return 'project';
+  return list.length >= limits.total - (own < limits.keptFor ? 0 : limits.kept) ? 'host' : null;
+}
+
+const ofProject = (list: readonly Operation[], { project }: Operation) =>
+  list.filter((operation) => operation.project === project).length;
+
+const busy = (full: Full) =>
+  full === 'project'
+    ? new HostError('PROJECT_BUSY', 'too many row operations of this project are under way')
+    : new HostError('HOST_BUSY', 'too many row operations are under way');
 
 function remove<T>(list: T[], item: T): void {
   const index = list.indexOf(item);

@@ -48,6 +48,7 @@ export const idpUrl = ({ ports }: { ports: Pick<Ports, 'IDP_PORT'> }) =>
 const LOCAL_CAPS = {
   TENANT_PROJECT_LIMIT: '100',
   TENANT_QUOTA_LIMIT_GIB: '500',
+  STORAGE_OVERCOMMIT: '100',
   SELF_SIGNUP_PROJECT_LIMIT: '100',
   SELF_SIGNUP_QUOTA_LIMIT_GIB: '500',
 };

@@ -16,6 +16,14 @@ export const nextAccessRevision = (db: Database, projectId: string, condition: S
 export const withdrawAccess = (db: Database, projectId: string, condition: SQL) =>
   nextAccessRevision(db, projectId, sql`access_applied < access_revision and ${condition}`);
 
+/** Whether the logins of the project's branches are closed because of its storage. */
+export const isClosedProject = (projectId: string): SQL =>
+  sql`exists (select 1 from ${projects} where id = ${projectId} and storage_state = 'closed')`;
+
+/** For a branch that becomes active: in a closed project, a new revision closes it as well. */
+export const closeWithProject = (db: Database, projectId: string, condition: SQL) =>
+  nextAccessRevision(db, projectId, sql`${isClosedProject(projectId)} and ${condition}`);
+
 /** Records that this revision is in effect on both ports. */
 export const confirmAccess = (db: Database, projectId: string, revision: number) =>
   db

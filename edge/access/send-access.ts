@@ -1,17 +1,18 @@
-import { and, eq, getTableColumns, gt } from 'drizzle-orm';
+import { and, eq, getTableColumns, gt, or } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
+import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { openPassword, scramVerifier } from '../credentials/password.ts';
 import type { SecretKey } from '../credentials/seal.ts';
 import type { Database } from '../database/database.ts';
 import { branchCredentials, networkRules, projectBranches, projects } from '../database/schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
-import { confirmAccess } from './access-revision.ts';
+import { confirmAccess, isClosedProject } from './access-revision.ts';
 import type { NetworkRuleRow } from './network-rule-resource.ts';
 
 /**
- * The access to one project's databases with its revision, as the host receives it: network rules, expired branches,
- * write block and new passwords.
+ * The access to one project's databases with its revision, as the host receives it: network rules, closed branches
+ * (expired ones, or all at twice the storage quota), write block and new passwords.
  */
 export type Access = Params<'access.apply'>['access'];
 
@@ -23,7 +24,15 @@ export const accessReads = (db: Database, projectId: string) =>
     db
       .select({ id: projectBranches.id })
       .from(projectBranches)
-      .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.status, 'expired'))),
+      .where(
+        and(
+          eq(projectBranches.projectId, projectId),
+          or(
+            eq(projectBranches.status, 'expired'),
+            and(eq(projectBranches.status, 'active'), isClosedProject(projectId)),
+          ),
+        ),
+      ),
     db
       .select(getTableColumns(branchCredentials))
       .from(branchCredentials)
@@ -47,7 +56,7 @@ export async function accessOf(
   return {
     revision: project.accessRevision,
     rules: rules.map(({ branchId, cidr }) => ({ branch_id: branchId, cidr })),
-    write_blocked: project.storageState === 'write_blocked',
+    write_blocked: ACCESS_OF_STATE[project.storageState] !== 'open',
     closed: closed.map(({ id }) => id),
     verifiers,
   };

@@ -8,6 +8,8 @@ export const AUDIT_NAMES = [
   'branch.lost',
   'branch.found',
   'branch.expired',
+  'branch.blocked',
+  'branch.unblocked',
   'branch.credentials.rotated',
   'branch.lifespan.changed',
   'branch.credentials.viewed',

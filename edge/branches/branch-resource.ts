@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import { LIFESPANS } from '../../shared/branch/lifespan.ts';
 import type { projectBranches } from '../database/schema.ts';
+import { Blocked, blockedOf, connectionsBlockedUntil } from './branch-blocks.ts';
 
 export type BranchRow = typeof projectBranches.$inferSelect;
 
@@ -34,8 +35,18 @@ export const CreatedBranch = z
   })
   .meta({ id: 'CreatedBranch' });
 
-/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`. */
-export const Branch = CreatedBranch.extend({ updated_at: Timestamp }).meta({ id: 'Branch' });
+/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, and its blocks. */
+export const Branch = CreatedBranch.extend({
+  updated_at: Timestamp,
+  blocked: Blocked.meta({
+    description:
+      'The database host accepts no connections to the branch until then, because its sessions took too much of what all branches of the host share. Null: not blocked.',
+  }),
+  connections_blocked_until: Timestamp.nullable().meta({
+    description:
+      'Connections are refused until then, because of too many connection attempts. Null: they are not.',
+  }),
+}).meta({ id: 'Branch' });
 
 export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof CreatedBranch> => ({
   id: row.id,
@@ -58,4 +69,6 @@ export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof Created
 export const toBranchResponse = (row: BranchRow): z.output<typeof Branch> => ({
   ...toCreatedBranchResponse(row),
   updated_at: row.updatedAt.toISOString(),
+  blocked: blockedOf(row.blocks),
+  connections_blocked_until: connectionsBlockedUntil(row.blocks),
 });

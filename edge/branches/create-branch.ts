@@ -1,6 +1,6 @@
 import { eq, sql } from 'drizzle-orm';
 import type { BranchRole } from '../../shared/branch/login.ts';
-import { confirmAccess, withdrawAccess } from '../access/access-revision.ts';
+import { closeWithProject, confirmAccess, withdrawAccess } from '../access/access-revision.ts';
 import { type Access, accessOf, accessReads } from '../access/send-access.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
@@ -128,6 +128,7 @@ export function activation(
       .set({ tenantId: sql`${ofProject}` })
       .where(eq(auditEvents.id, job.id)),
     confirmAccess(db, project.id, access.revision),
+    closeWithProject(db, project.id, isAllowed('proved', thisBranch)),
     transition(db, 'proved', thisBranch, now),
   ];
 }

@@ -92,6 +92,7 @@ const branchRow = (
   protected: false,
   createdBy: actor.userId,
   tenantId: project.tenantId,
+  blocks: [],
   deletedAt: null,
   createdAt: now,
   updatedAt: now,

@@ -56,7 +56,8 @@ export const Credentials = z
       example: 'DIRECT_URL_WEB_SHOP_PROD_BR_CHECKOUT_REDESIGN',
     }),
     database_url: z.string().meta({
-      description: 'Through the pooler, as the read-write login; as the read-only login on request.',
+      description:
+        'Through the pooler, as the read-write login; as the read-only login on request. Settings (`SET`), temporary tables and session locks of a client reach the next client of the same login: use `SET LOCAL`, and `ON COMMIT DROP` for temporary tables.',
       example:
         'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
     }),

@@ -20,6 +20,7 @@ import {
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
 import type { Actor } from '../audit/actor.ts';
+import type { StoredBlock } from '../branches/branch-blocks.ts';
 import { created, timestamp, updated } from './columns.ts';
 
 /**
@@ -93,6 +94,8 @@ export const hosts = sqliteTable('hosts', {
   draining: integer('draining', { mode: 'boolean' }).notNull().default(false),
   /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
   systemIdentifier: text('system_identifier'),
+  /** Free bytes of the volume with PostgreSQL's data at the last reconciliation; null before the first one. */
+  freeBytes: integer('free_bytes'),
   createdAt: created(),
 });
 
@@ -114,6 +117,8 @@ export const projects = sqliteTable(
     storageUsedBytes: integer('storage_used_bytes').notNull().default(0),
     storageState: text('storage_state', { enum: STORAGE_STATES }).notNull().default('normal'),
     storageMeasuredAt: timestamp('storage_measured_at'),
+    /** When the host observed the blocks of the project's branches, by its clock; null before the first one. */
+    blocksObservedAt: timestamp('blocks_observed_at'),
     hostId: text('host_id')
       .notNull()
       .references(() => hosts.id),
@@ -159,6 +164,8 @@ export const projectBranches = sqliteTable(
       .notNull()
       .references(() => users.id),
     tenantId: text('tenant_id').notNull(),
+    /** Connections that the host refuses, at most one entry of each reason; those whose end has passed count no more. */
+    blocks: text('blocks', { mode: 'json' }).$type<StoredBlock[]>().notNull().default([]),
     deletedAt: timestamp('deleted_at'),
     createdAt: created(),
     updatedAt: updated(),

@@ -9,7 +9,7 @@ import { logEvent } from '../log.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
-import { MeasurementFilter, projectsOn } from './measurement-filter.ts';
+import { NotificationFilter, projectsOn } from './notification-filter.ts';
 import { failed } from './pending-calls.ts';
 
 /** The calls that are allowed while a host is blocked. */
@@ -25,7 +25,7 @@ const RECONCILE_RETRY = 5_000;
  */
 export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   readonly #links: Links;
-  readonly #measurements: MeasurementFilter;
+  readonly #notifications: NotificationFilter;
 
   /** @param bounds set only by tests */
   constructor(ctx: DurableObjectState, env: Env, bounds: Bounds = BOUNDS) {
@@ -40,16 +40,19 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
       onLinked: () => ctx.waitUntil(ctx.storage.setAlarm(Date.now())),
       onNotification: (notification) => {
         // A blocked host runs another cluster, whose databases are not the recorded ones.
-        if (!this.#isBlocked()) ctx.waitUntil(this.#measurements.receive(notification));
+        if (!this.#isBlocked()) ctx.waitUntil(this.#notifications.receive(notification));
       },
       log: logEvent,
       clock: { now: Date.now, after },
       bounds,
     });
-    this.#measurements = new MeasurementFilter({
+    this.#notifications = new NotificationFilter({
       placed: () => projectsOn(openDatabase(env.DB), this.#hostId() ?? ''),
-      record: (measurement) =>
-        coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId()),
+      record: {
+        measurement: (measurement) =>
+          coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId()),
+        blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId()),
+      },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
       now: Date.now,
       bounds,

@@ -34,6 +34,7 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
   POOLER_UNAVAILABLE: { code: 'DATABASE_SERVER_UNAVAILABLE' },
   RULES_NOT_APPLIED: { code: 'RULES_NOT_APPLIED' },
   HOST_BUSY: { code: 'HOST_BUSY' },
+  PROJECT_BUSY: { code: 'PROJECT_BUSY' },
   HOST_FULL: { code: 'HOST_FULL' },
   INTERNAL: { code: 'INTERNAL' },
   HOST_UNAVAILABLE: { code: 'HOST_UNAVAILABLE' },

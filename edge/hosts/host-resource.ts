@@ -13,6 +13,10 @@ export const Host = z
     pooled_port: z.int().meta({ example: 6432 }),
     linked: z.boolean().meta({ description: 'Whether its agent is currently connected.' }),
     draining: z.boolean().meta({ description: 'A draining host gets no new projects.', example: false }),
+    free_bytes: z.int().nullable().meta({
+      description: "Free disk for PostgreSQL's data a few minutes ago. Null: not known yet.",
+      example: 214_748_364_800,
+    }),
     enrolled_at: z.iso.datetime().nullable().meta({ description: 'Null: no agent has enrolled yet.' }),
     created_at: z.iso.datetime(),
   })
@@ -29,6 +33,7 @@ export const toHostResponse = async (
   pooled_port: row.pooledPort,
   linked: row.enrolledAt !== null && (await isLinked(env, row.id)),
   draining: row.draining,
+  free_bytes: row.freeBytes,
   enrolled_at: row.enrolledAt?.toISOString() ?? null,
   created_at: row.createdAt.toISOString(),
 });

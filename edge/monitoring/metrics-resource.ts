@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { quotaBytes, STORAGE_STATES } from '../../shared/project/storage-quota.ts';
+import { quotaBytes, StorageStateField } from '../../shared/project/storage-quota.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
 import { ALERT_NAMES, alertsOf } from './alert-advice.ts';
@@ -80,7 +80,7 @@ export const ProjectUsage = z
     storage_limit_bytes: Count.meta({ description: 'The quota in bytes.', example: 268_435_456 }),
     storage_quota_gib: z.number().meta({ description: 'The quota in GiB.', example: 0.25 }),
     usage_percent: z.number().meta({ description: 'Used share of the quota, in percent.', example: 9.38 }),
-    storage_state: z.enum(STORAGE_STATES),
+    storage_state: StorageStateField,
     observed_at: ObservedAt,
     stale: Stale,
     branches: z.array(

@@ -1,6 +1,6 @@
-import { html } from 'hono/html';
 import { inGib, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
 import type { Mail } from '../mail/mail.ts';
+import { inOneLine, plainMail } from '../mail/plain-mail.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 
 /** Specification 6. */
@@ -14,13 +14,15 @@ export interface StorageEvent {
   timestamp: string;
 }
 
-export type StorageEventName = 'STORAGE_WARNING' | 'WRITE_BLOCKED';
+/** `DATABASES_CLOSED` is the gateway's own. */
+export type StorageEventName = 'STORAGE_WARNING' | 'WRITE_BLOCKED' | 'DATABASES_CLOSED';
 
-/** The events of each state, sent once an episode. A project over 100% is over 80% as well. */
+/** The events of each state, sent once an episode. A project over one threshold is over those below. */
 export const EVENTS_OF_STATE: Record<StorageState, readonly StorageEventName[]> = {
   normal: [],
   warning: ['STORAGE_WARNING'],
   write_blocked: ['STORAGE_WARNING', 'WRITE_BLOCKED'],
+  closed: ['STORAGE_WARNING', 'WRITE_BLOCKED', 'DATABASES_CLOSED'],
 };
 
 /** @param used bytes */
@@ -42,18 +44,18 @@ const MEANING: Record<StorageEventName, string> = {
   STORAGE_WARNING: 'At 100% the read-write and read-only logins can no longer write.',
   WRITE_BLOCKED:
     'The read-write and read-only logins can no longer write; the owner login can. Delete data or raise the quota to restore write access.',
+  DATABASES_CLOSED:
+    'No login can be used any more, not even that of the owner. Delete branches or raise the quota to open the databases again; the platform operator can raise the cap of the quota.',
 };
 
 /** The e-mail for the operators. The name of the project is text from a user. */
 export function storageMail(event: StorageEvent, projectName: string, to: string): Mail {
   const { usage_percent, storage_used_gib, storage_quota_gib, project_id, timestamp } = event;
-  const name = projectName.replaceAll(/[\s\p{C}]+/gu, ' ');
+  const name = inOneLine(projectName);
   const fact = `Project "${name}" uses ${usage_percent}% of its storage quota: ${storage_used_gib} of ${storage_quota_gib} GiB.`;
-  const lines = [fact, MEANING[event.event], `Project ${project_id}, measured at ${timestamp}.`];
-  return {
-    to,
-    subject: `${event.event}: ${name} at ${usage_percent}%`,
-    text: `${lines.join('\n\n')}\n`,
-    html: lines.map((line) => html`<p>${line}</p>`).join('\n'),
-  };
+  return plainMail(to, `${event.event}: ${name} at ${usage_percent}%`, [
+    fact,
+    MEANING[event.event],
+    `Project ${project_id}, measured at ${timestamp}.`,
+  ]);
 }

@@ -1,5 +1,5 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
-import { quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
+import { ACCESS_OF_STATE, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
@@ -38,8 +38,8 @@ export async function readSubject(db: Database, projectId: string): Promise<Stor
 const NOTABLE_BYTES = 1024 * 1024;
 
 /**
- * Writes usage and state if they have changed notably. A change of the state is audited, and a change of the write block
- * gets a new access revision, all in one batch.
+ * Writes usage and state if they have changed notably. A change of the state is audited, and a change of what the
+ * logins may do gets a new access revision, all in one batch.
  * @param project as it was read: the result is written only if the project has not changed since
  * @returns false if the project has changed
  */
@@ -63,10 +63,10 @@ export async function storeStorageUsage(
   const metadata = { from, to: state, used_bytes: used, limit_bytes: quotaBytes(storageQuotaGib) };
   const about = { projectId: id, metadata };
   const event = auditEvent('project.storage_state.changed', noActor(tenantId), about, now);
-  const changesWriting = (state === 'write_blocked') !== (from === 'write_blocked');
+  const changesAccess = ACCESS_OF_STATE[state] !== ACCESS_OF_STATE[from];
   const results = await inOneBatch(db, [
     ...(state === from ? [] : [insertIf(db, auditEvents, event, isUnchanged)]),
-    ...(changesWriting ? [nextAccessRevision(db, id, isUnchanged)] : []),
+    ...(changesAccess ? [nextAccessRevision(db, id, isUnchanged)] : []),
     db
       .update(projects)
       .set({ storageUsedBytes: used, storageState: state, storageMeasuredAt: now })

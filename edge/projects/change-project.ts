@@ -6,6 +6,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
+import { hasRoomOn } from '../hosts/host-room.ts';
 import { readSettings } from '../settings.ts';
 import { hasQuotaFor, type TenantUsage, tenantQuotaReached, tenantUsage } from '../tenancy/tenant-caps.ts';
 import { coordinatorOf } from './coordinator-stub.ts';
@@ -29,8 +30,8 @@ const EVENTS = {
 
 /**
  * Changes the project and audits the change, in one batch. After a change of the quota its storage is evaluated.
- * A quota can always be lowered, also above the limit of the tenant.
- * @returns the changed project, or NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED
+ * A quota can always be lowered, also above the limit of the tenant or beyond the room of the host.
+ * @returns the changed project, or NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED, HOST_FULL
  */
 export async function changeProject(
   env: Env,
@@ -47,12 +48,14 @@ export async function changeProject(
   const ofTenant = and(eq(projects.id, projectId), eq(projects.tenantId, actor.tenantId));
   const usage = tenantUsage(readSettings(env), actor.tenantId, projectId);
   const wantedGib = storageQuotaGib ?? 0;
-  const isPromisable = or(gte(projects.storageQuotaGib, wantedGib), hasQuotaFor(usage, wantedGib));
+  const isLower = gte(projects.storageQuotaGib, wantedGib);
+  const isPromisable = or(isLower, hasQuotaFor(usage, wantedGib));
+  const hasRoom = or(isLower, hasRoomOn(readSettings(env), project.hostId, projectId, wantedGib));
   const changeable = and(
     ofTenant,
     storageQuotaGib === undefined
       ? undefined
-      : and(gte(projects.storageQuotaCapGib, storageQuotaGib), isPromisable),
+      : and(gte(projects.storageQuotaCapGib, storageQuotaGib), isPromisable, hasRoom),
   );
   const events = (Object.keys(EVENTS) as (keyof typeof EVENTS)[]).flatMap((event) => {
     const [from, to] = EVENTS[event](project, change);
@@ -67,14 +70,15 @@ export async function changeProject(
     db.update(projects).set({ name, storageQuotaGib, updatedAt: now }).where(changeable),
     projectViews(db).where(ofTenant),
     db
-      .select({ isPromisable: sql<number>`${isPromisable}`, ...usage })
+      .select({ isPromisable: sql<number>`${isPromisable}`, hasRoom: sql<number>`${hasRoom}`, ...usage })
       .from(projects)
       .where(ofTenant),
   ]);
   const [current] = results.at(-2) as ProjectView[];
-  const [promise] = results.at(-1) as (TenantUsage & { isPromisable: number })[];
+  const [promise] = results.at(-1) as (TenantUsage & { isPromisable: number; hasRoom: number })[];
   if (!current || !promise) return fail({ code: 'NOT_FOUND' });
   if (!promise.isPromisable) return fail(tenantQuotaReached(promise));
+  if (!promise.hasRoom) return fail({ code: 'HOST_FULL' });
   // The cap was lowered in between.
   if (changesOf(results.at(-3)) === 0) return changeProject(env, current, change, actor);
   if (storageQuotaGib === undefined) return ok(current);

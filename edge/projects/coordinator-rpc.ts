@@ -1,3 +1,4 @@
+import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Lifespan } from '../../shared/branch/lifespan.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
@@ -118,6 +119,8 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   readonly monitor: ProjectMonitorRpc;
   /** @param hostId the host that sent the measurement */
   recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void>;
+  /** Records the blocks of the project's branches. @param hostId the host that sent them */
+  recordBlocks(blocks: ProjectBlocks, hostId?: string): Promise<void>;
   /** Creates a project and its `main` database. @param waitMs how long the client waits for the end */
   createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Creates a branch as a clone of an active one. @param waitMs how long the client waits for the end */

@@ -1,5 +1,6 @@
 import { DurableObject } from 'cloudflare:workers';
 import { eq } from 'drizzle-orm';
+import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
@@ -23,6 +24,7 @@ import { type JobRow, newJob, openJobs } from '../jobs/job-store.ts';
 import type { SagaTable } from '../jobs/saga.ts';
 import { logEvent } from '../log.ts';
 import { Outbox } from '../mail/outbox.ts';
+import { BlockRecorder } from '../monitoring/block-recorder.ts';
 import { MeasurementStore } from '../monitoring/measurement-store.ts';
 import { ProjectMonitor } from '../monitoring/project-monitor.ts';
 import { StorageQuota } from '../monitoring/storage-quota.ts';
@@ -65,6 +67,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   readonly #db: Database;
   readonly #outbox: Outbox;
   readonly #monitor: ProjectMonitor;
+  readonly #blocks: BlockRecorder;
   readonly #alarm: EarliestAlarm;
   #runner: JobRunner | undefined;
   /** Number of failures in a row. */
@@ -82,6 +85,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     void state.blockConcurrencyWhile(() => this.#alarm.recall());
     const wakeAt = (timestamp: number) => this.#alarm.wakeAt(timestamp);
     this.#outbox = new Outbox({ storage, settings, wakeAt, waitUntil });
+    this.#blocks = new BlockRecorder({ db: this.#db, storage, settings, outbox: this.#outbox });
     this.quota = new StorageQuota({
       db: this.#db,
       storage,
@@ -104,6 +108,11 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   async recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
     await this.#monitor.record(measurement, hostId);
+  }
+
+  async recordBlocks(blocks: ProjectBlocks, hostId?: string): Promise<void> {
+    this.#armAlarm(blocks.project_id);
+    await this.#blocks.record(blocks, hostId);
   }
 
   async createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
@@ -260,6 +269,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       this.#alarm.spent();
       return;
     }
+    await this.#blocks.finish();
     if (open.length > 0) this.#armAlarm(projectId);
     for (const job of open) this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
     if (project?.status === 'active' && project.accessApplied < project.accessRevision) {

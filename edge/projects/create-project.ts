@@ -37,7 +37,7 @@ export const createProjectJob = saga<ProjectCreation>({
   response: ({ project, branch, hostName }) => ({
     status: 201,
     body: {
-      ...toProjectResponse({ ...project, status: 'active', hostName, branchCount: 1 }),
+      ...toProjectResponse({ ...project, status: 'active', hostName, branchCount: 1, blocks: [] }),
       main_branch: toCreatedBranchResponse({ ...branch, status: 'active' }),
     },
   }),

@@ -3,6 +3,7 @@ import type { BatchResponse } from 'drizzle-orm/batch';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Reach } from '../authentication/permissions.ts';
 import type { Principal } from '../authentication/principal.ts';
+import type { StoredBlock } from '../branches/branch-blocks.ts';
 import type { Database, Statement } from '../database/database.ts';
 import { hosts, projectBranches, projects } from '../database/schema.ts';
 import type { ProjectView } from './project-resource.ts';
@@ -11,12 +12,19 @@ import type { ProjectView } from './project-resource.ts';
 export const visible = ({ tenantId, userId }: Principal, reach: Reach): SQL | undefined =>
   and(eq(projects.tenantId, tenantId), reach === 'own' ? eq(projects.createdBy, userId) : undefined);
 
-/** Number of the project's branches that count against its branch limit. */
-const countedBranches = sql<number>`(select count(*) from ${projectBranches} where project_id = ${projects.id}
+/** The project's branches that count against its branch limit, as the end of a query. */
+const countedBranches = sql`where project_id = ${projects.id}
   and status in (${sql.join(
     COUNTED_STATUSES.map((status) => sql`${status}`),
     sql`, `,
-  )}))`;
+  )})`;
+
+const branchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches})`;
+
+const blocks =
+  sql`(select json_group_array(json(block.value)) from ${projectBranches}, json_each(blocks) as block ${countedBranches})`.mapWith(
+    (blocks: string): StoredBlock[] => JSON.parse(blocks),
+  );
 
 /** With a name of its own, because a batch on D1 returns only one of two columns with the same name. */
 const hostName = sql<string>`${hosts.name}`.as('host_name');
@@ -24,7 +32,7 @@ const hostName = sql<string>`${hosts.name}`.as('host_name');
 /** Projects with everything that a response shows. */
 export const projectViews = (db: Database) =>
   db
-    .select({ ...getTableColumns(projects), hostName, branchCount: countedBranches })
+    .select({ ...getTableColumns(projects), hostName, branchCount, blocks })
     .from(projects)
     .innerJoin(hosts, eq(hosts.id, projects.hostId));
 

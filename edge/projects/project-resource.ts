@@ -1,14 +1,18 @@
 import { z } from 'zod';
 import { maxSlugLength } from '../../shared/branch/database-name.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
-import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
+import { StorageStateField } from '../../shared/project/storage-quota.ts';
+import { Blocked, blockedOf, type StoredBlock } from '../branches/branch-blocks.ts';
 import { CreatedBranch } from '../branches/branch-resource.ts';
 import type { projects } from '../database/schema.ts';
 
 export type ProjectRow = typeof projects.$inferSelect;
 
-/** A project with its host's name and the number of its branches that count against the branch limit. */
-export type ProjectView = ProjectRow & { hostName: string; branchCount: number };
+/**
+ * A project with its host's name, the number of its branches that count against the branch limit, and the blocks of
+ * these branches.
+ */
+export type ProjectView = ProjectRow & { hostName: string; branchCount: number; blocks: StoredBlock[] };
 
 export const Project = z
   .strictObject({
@@ -25,7 +29,7 @@ export const Project = z
       description: 'Sizes of its active branches together, to the MiB; `usage` has the exact value.',
       example: 25_165_824,
     }),
-    storage_state: z.enum(STORAGE_STATES),
+    storage_state: StorageStateField,
     status: z.enum(PROJECT_STATUSES).meta({ example: 'active' }),
     branch_count: z.int().meta({ description: 'Branches that count against the limit.', example: 2 }),
     branch_limit: z.int().meta({ example: 10 }),
@@ -33,6 +37,10 @@ export const Project = z
       .int()
       .meta({ description: 'Longest branch name whose database name fits into 63 characters.', example: 43 }),
     host: z.string().meta({ description: 'Name of the database host.', example: 'eu-1' }),
+    blocked: Blocked.meta({
+      description:
+        'The block of its branches that lasts longest; each branch has its own. Null: none is blocked.',
+    }),
     created_by: z.uuid(),
     tenant_id: z.string().meta({ example: 'acme' }),
     created_at: z.iso.datetime(),
@@ -56,6 +64,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   branch_limit: row.branchLimit,
   max_slug_length: maxSlugLength(row.appKey, row.env),
   host: row.hostName,
+  blocked: blockedOf(row.blocks),
   created_by: row.createdBy,
   tenant_id: row.tenantId,
   created_at: row.createdAt.toISOString(),

@@ -11,6 +11,7 @@ import type { BranchRow } from '../branches/branch-resource.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import { branchCredentials, jobs, projectBranches, projects, users } from '../database/schema.ts';
+import { hasRoomOn } from '../hosts/host-room.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import type { Settings } from '../settings.ts';
@@ -100,6 +101,7 @@ interface Found extends TenantUsage {
   isOwn: number;
   hasSlot: number;
   hasQuota: number;
+  hasRoom: number;
 }
 
 /** @returns null if the app key is in use outside the tenant */
@@ -117,7 +119,8 @@ async function reserveAs(
   const usage = tenantUsage(settings, request.actor.tenantId, request.projectId);
   const hasSlot = hasProjectSlot(usage);
   const hasQuota = hasQuotaFor(usage, request.storageQuotaGib);
-  const allowed = sql`${isUser} and not ${isOwn} and not ${isInUse} and ${hasSlot} and ${hasQuota}`;
+  const hasRoom = hasRoomOn(settings, request.hostId, request.projectId, request.storageQuotaGib);
+  const allowed = sql`${isUser} and not ${isOwn} and not ${isInUse} and ${hasSlot} and ${hasQuota} and ${hasRoom}`;
   const reserved = sql`exists (select 1 from ${projects} where id = ${request.projectId})`;
   const statements = [
     ...insertKey(db, request.keyUse, job.id, allowed, now),
@@ -132,6 +135,7 @@ async function reserveAs(
         isOwn: sql<number>`${isOwn}`,
         hasSlot: sql<number>`${hasSlot}`,
         hasQuota: sql<number>`${hasQuota}`,
+        hasRoom: sql<number>`${hasRoom}`,
         ...usage,
       })
       .from(users)
@@ -145,6 +149,7 @@ async function reserveAs(
     if (found.isOwn) return { code: 'PROJECT_EXISTS' };
     if (!found.hasSlot) return projectLimitReached(found);
     if (!found.hasQuota) return tenantQuotaReached(found);
+    if (!found.hasRoom) return { code: 'HOST_FULL' };
     isInUseElsewhere = true;
     return { code: 'PROJECT_EXISTS' };
   });
@@ -164,6 +169,7 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   storageUsedBytes: 0,
   storageState: 'normal',
   storageMeasuredAt: null,
+  blocksObservedAt: null,
   hostId: request.hostId,
   accessRevision: 0,
   accessApplied: 0,
@@ -188,6 +194,7 @@ const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): Bran
   protected: true,
   createdBy: request.actor.userId,
   tenantId: request.actor.tenantId,
+  blocks: [],
   deletedAt: null,
   createdAt: now,
   updatedAt: now,

@@ -1,4 +1,5 @@
 import { eq } from 'drizzle-orm';
+import { closeWithProject } from '../access/access-revision.ts';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { isAllowed, transition } from '../branches/branch-transition.ts';
@@ -22,6 +23,7 @@ export async function markFound(db: Database, branch: RecordedBranch, now: Date)
   const thisBranch = eq(projectBranches.id, branch.id);
   await inOneBatch(db, [
     insertIf(db, auditEvents, eventOf('branch.found', branch, now), isAllowed('found', thisBranch)),
+    closeWithProject(db, branch.projectId, isAllowed('found', thisBranch)),
     transition(db, 'found', thisBranch, now),
   ]);
   logEvent('reconcile.branch_found', { branch_id: branch.id });

@@ -36,6 +36,7 @@ export async function reconcileHost(
   // that is missing from the later records is an orphan.
   const inventory = await callHost('host.inventory', {});
   if (!(await isKnownCluster(db, hostId, inventory, admit))) return;
+  await db.update(hosts).set({ freeBytes: inventory.free_bytes }).where(eq(hosts.id, hostId));
   const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
   const leftovers = await leftoversAmong(db, hostId, found);
 

@@ -20,12 +20,14 @@ import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { isLinked } from '../hosts/host-client.ts';
+import { hasRoomOn } from '../hosts/host-room.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { changeProject } from '../projects/change-project.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { projectViews, visible } from '../projects/project-access.ts';
 import { CreatedProject, Project, toProjectResponse } from '../projects/project-resource.ts';
+import { readSettings } from '../settings.ts';
 import { CreationHeaders, creationResponse, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 import { inProject } from './in-project.ts';
 import { ProjectParams } from './parameters.ts';
@@ -50,17 +52,21 @@ const ProjectChange = z
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { storage_quota_gib: 1 } });
 
-/** The linked host with the fewest projects. @throws ApiError HOST_UNAVAILABLE */
-async function chooseHost(env: Env, db: Database): Promise<string> {
+/** The linked host with the fewest projects that has room for the quota. @throws ApiError HOST_UNAVAILABLE, HOST_FULL */
+async function chooseHost(env: Env, db: Database, projectId: string, quotaGib: number): Promise<string> {
+  const hasRoom = hasRoomOn(readSettings(env), sql`hosts.id`, projectId, quotaGib);
   const candidates = await db
-    .select({ id: hosts.id })
+    .select({ id: hosts.id, hasRoom: hasRoom.mapWith(Boolean) })
     .from(hosts)
     .where(and(isNotNull(hosts.enrolledAt), eq(hosts.draining, false)))
     .orderBy(sql`(select count(*) from ${projects} where host_id = ${hosts.id})`);
-  for (const { id } of candidates) {
-    if (await isLinked(env, id)) return id;
+  let isFull = false;
+  for (const { id, hasRoom } of candidates) {
+    if (!(await isLinked(env, id))) continue;
+    if (hasRoom) return id;
+    isFull = true;
   }
-  throw new ApiError('HOST_UNAVAILABLE');
+  throw new ApiError(isFull ? 'HOST_FULL' : 'HOST_UNAVAILABLE');
 }
 
 const change = {
@@ -70,7 +76,7 @@ const change = {
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
   responses: { 200: response('The updated project.', Project) },
-  failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP', 'TENANT_QUOTA_REACHED'],
+  failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP', 'TENANT_QUOTA_REACHED', 'HOST_FULL'],
 } as const;
 
 async function changed(c: AppContext, projectId: string, wanted: z.output<typeof ProjectChange>) {
@@ -116,8 +122,8 @@ router.openapi(
     if (body.storage_quota_gib > SELF_SERVICE_QUOTA_CAP_GIB) {
       throw new ApiError('QUOTA_ABOVE_SELF_SERVICE_CAP', { limit: SELF_SERVICE_QUOTA_CAP_GIB });
     }
-    const hostId = await chooseHost(c.env, db);
     const projectId = crypto.randomUUID();
+    const hostId = await chooseHost(c.env, db, projectId, body.storage_quota_gib);
     const outcome = await coordinatorOf(c.env, projectId).createProject(
       {
         jobId: crypto.randomUUID(),

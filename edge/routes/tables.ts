@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { ROWS_MAX } from '../../shared/limits.ts';
+import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
@@ -100,7 +101,9 @@ const DeletedRows = z
 
 const HOST_FAILURES = [
   'BRANCH_NOT_ACTIVE',
+  'DATABASES_CLOSED',
   'STATEMENT_REFUSED',
+  'PROJECT_BUSY',
   'HOST_BUSY',
   'HOST_FULL',
   'HOST_UNAVAILABLE',
@@ -115,7 +118,9 @@ async function branchOf(c: AppContext, projectId: string, reference: string, use
   const [project, rows] = await inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]);
   const branch = found(rows);
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-  if (use === 'change' && project.storageState === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
+  const access = ACCESS_OF_STATE[project.storageState];
+  if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
+  if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
   const database = { branch_id: branch.id, database: branch.databaseName };
   const call = async <M extends Method>(method: M, params: Params<M>) =>
     unwrap(await callHostForClient(c.env, project.hostId, method, params));

@@ -13,6 +13,9 @@ export const mainDatabaseName = (appKey: string, env: string) => `${PREFIX}${app
 export const branchDatabaseName = (appKey: string, env: string, branchName: string) =>
   `${mainDatabaseName(appKey, env)}${BRANCH_INFIX}${branchName}`;
 
+/** The `main` database of the project that a database belongs to; neither app key nor environment contains the infix. */
+export const projectDatabaseName = (database: string) => database.split(BRANCH_INFIX, 1)[0] ?? database;
+
 /** Length of the longest branch name whose database name fits, in a project with this app key and environment. */
 export const maxSlugLength = (appKey: string, env: string) =>
   Math.max(

@@ -27,6 +27,8 @@ export const HOST_FAILURES = {
   /** A server still applies its previous rules or entries after a reload. */
   RULES_NOT_APPLIED: 'transient',
   HOST_BUSY: 'transient',
+  /** The project itself has too many operations under way. */
+  PROJECT_BUSY: 'transient',
   HOST_FULL: 'permanent',
   INVALID_CALL: 'permanent',
   INTERNAL: 'transient',

@@ -88,11 +88,13 @@ export const OPERATIONS = {
   }),
 
   'host.inventory': operation({
-    summary: 'List every database, project and unfinished clone on the host',
+    summary: 'List every database, project and unfinished clone on the host, and its free disk',
     params: z.strictObject({}),
     result: z.strictObject({
       /** Identifier of the PostgreSQL cluster (`pg_control_system()`), as decimal digits. */
       system_identifier: z.string().min(1).max(20),
+      /** Of the volume with PostgreSQL's data. */
+      free_bytes: z.int().nonnegative(),
       branches: z.array(
         z.strictObject({
           project_id: Id,

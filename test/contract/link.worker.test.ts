@@ -24,7 +24,12 @@ vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
 const quick = { heartbeat: 500, silence: 1_000, handshakeTime: 2_000 };
 const bounds = { ...BOUNDS, ...quick };
-const inventory: MethodResult<'host.inventory'> = { system_identifier: '1', branches: [], projects: [] };
+const inventory: MethodResult<'host.inventory'> = {
+  system_identifier: '1',
+  free_bytes: 0,
+  branches: [],
+  projects: [],
+};
 const ids = { job_id: crypto.randomUUID(), project_id: crypto.randomUUID() };
 
 let stateDir: string;

@@ -62,7 +62,7 @@ async function startAgent(identity: HostIdentity) {
     onLinked: resolve,
     handle: async () => {
       inventories += 1;
-      return { system_identifier: cluster, branches: [], projects: [] };
+      return { system_identifier: cluster, free_bytes: 0, branches: [], projects: [] };
     },
   });
   const link = await promise;
@@ -112,6 +112,27 @@ test("a measurement reaches its project's coordinator, also after the link's obj
   const later = measurement();
   host.link.notify('measurement', later);
   await eventually(async () => expect(await recorded()).toEqual([sent, later]));
+});
+
+test('blocks of a branch reach its record', async () => {
+  const host = await startHost('a');
+  await placeProject(host.host_id);
+  const branch_id = crypto.randomUUID();
+  await gateway.database
+    .prepare(
+      `insert into project_branches (id, project_id, branch_name, database_name, source_database, status, lifespan,
+         created_by, tenant_id, created_at, updated_at) values (?, ?, 'main', 'd', 's', 'active', 'forever', 'u', 't', 0, 0)`,
+    )
+    .bind(branch_id, projectId)
+    .run();
+  const until = new Date(Date.now() + 60_000).toISOString();
+  const blocks = [{ branch_id, reason: 'disk' as const, until }];
+  host.link.notify('blocks', { project_id: projectId, observed_at: new Date().toISOString(), blocks });
+  const stored = () =>
+    gateway.database.prepare('select blocks from project_branches').first<string>('blocks');
+  await eventually(async () =>
+    expect(JSON.parse((await stored()) ?? '')).toEqual([{ reason: 'disk', until }]),
+  );
 });
 
 test("measurements of another host's project are dropped", async () => {

@@ -60,6 +60,7 @@ describe('hosts', () => {
       pooled_port: stack.state.pooled_port,
       linked: true,
       draining: false,
+      free_bytes: expect.any(Number),
       enrolled_at: expect.any(String),
       created_at: expect.any(String),
     });

@@ -335,16 +335,18 @@ test('rows of an inactive branch are not shown; those of a blocked project are n
     body: { error: 'WRITE_BLOCKED' },
   });
   expect((await api.get(path)).status).toBe(200);
+  setState("projects set storage_state = 'closed'", other.id);
+  expect(await api.get(path)).toMatchObject({ status: 409, body: { error: 'DATABASES_CLOSED' } });
   setState("project_branches set status = 'expired'", other.main_branch.id);
   for (const of of [path, `${path}/any/rows`])
     expect(await api.get(of)).toMatchObject({ status: 409, body: { error: 'BRANCH_NOT_ACTIVE' } });
 });
 
-test('more concurrent requests than a branch has slots get HOST_BUSY', async () => {
+test('more concurrent requests than a branch has slots get PROJECT_BUSY', async () => {
   await query(ownerUrl, 'create view slow as select pg_sleep(1)::text as slept');
   const responses = await Promise.all(Array.from({ length: 12 }, () => api.get(rowsOf('slow'))));
-  const busy = responses.filter(({ status }) => status === 503);
+  const busy = responses.filter(({ status }) => status === 429);
   expect(busy).toHaveLength(4);
-  for (const { body } of busy) expect(body).toMatchObject({ error: 'HOST_BUSY' });
+  for (const { body } of busy) expect(body).toMatchObject({ error: 'PROJECT_BUSY' });
   expect(responses.filter(({ status }) => status === 200)).toHaveLength(8);
 });

@@ -80,13 +80,14 @@ describe('a branch from its preparation to its drop, with every step twice', () 
     const building = project.plan('db_steps_prod_br_building');
     await project.prepare(prepared);
     await project.clone(building, 'db_steps_prod');
-    const { system_identifier, branches, projects } = await inventory();
+    const { system_identifier, free_bytes, branches, projects } = await inventory();
     expect(Object.fromEntries(branches.map(({ database, state }) => [database, state]))).toEqual({
       db_steps_prod: 'ready',
       db_steps_prod_br_building: 'building',
       db_steps_prod_br_prepared: 'prepared',
     });
     expect(projects).toEqual([{ project_id: project.id, access_revision: 1 }]);
+    expect(free_bytes).toBeGreaterThan(2 ** 20);
     expect(await servers.query('SELECT system_identifier::text FROM pg_control_system()')).toEqual([
       { system_identifier },
     ]);

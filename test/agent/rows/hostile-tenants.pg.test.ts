@@ -290,7 +290,7 @@ describe('time', () => {
     expect((await neighbour.page('calm')).rows).toEqual([{ id: 1 }]);
     const codes = await Promise.all(hanging);
     expect(codes.filter((code) => code === 'HOST_TIMEOUT')).toHaveLength(4);
-    expect(codes.filter((code) => code === 'HOST_BUSY')).toHaveLength(8);
+    expect(codes.filter((code) => code === 'PROJECT_BUSY')).toHaveLength(8);
     expect((await browser.page('patient')).rows).toHaveLength(1);
   });
 });

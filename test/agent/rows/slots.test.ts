@@ -6,12 +6,17 @@ afterEach(() => vi.useRealTimers());
 
 const settle = () => vi.advanceTimersByTimeAsync(0);
 
-/** Calls `enter` that many times; collects the functions that leave, and the codes of the refusals. */
-function crowd(slots: Slots, branchId: string, count: number) {
+/**
+ * Calls `enter` that many times; collects the functions that leave, and the codes of the refusals.
+ * @param branch named `project/branch`; the project's `main` without the second part
+ */
+function crowd(slots: Slots, branch: string, count: number) {
+  const [project, name] = branch.split('/');
+  const database = name ? `db_${project}_prod_br_${name}` : `db_${project}_prod`;
   const inside: (() => void)[] = [];
   const refused: string[] = [];
   for (let n = 0; n < count; n += 1) {
-    slots.enter(branchId).then(
+    slots.enter(branch, database).then(
       (leave) => inside.push(leave),
       ({ code }) => refused.push(code),
     );
@@ -21,9 +26,9 @@ function crowd(slots: Slots, branchId: string, count: number) {
 
 test('a branch has four slots and four waiting operations; one that leaves admits the next', async () => {
   const slots = new Slots();
-  const { inside, refused } = crowd(slots, 'one', 10);
+  const { inside, refused } = crowd(slots, 'shop', 10);
   await settle();
-  expect([inside.length, refused]).toEqual([4, ['HOST_BUSY', 'HOST_BUSY']]);
+  expect([inside.length, refused]).toEqual([4, ['PROJECT_BUSY', 'PROJECT_BUSY']]);
   inside[0]?.();
   await settle();
   expect(inside).toHaveLength(5);
@@ -31,28 +36,58 @@ test('a branch has four slots and four waiting operations; one that leaves admit
   await settle();
   expect(inside).toHaveLength(8);
   for (const leave of inside.slice(5)) leave();
-  expect((await Promise.all(Array.from({ length: 4 }, () => slots.enter('one')))).length).toBe(4);
+  const again = crowd(slots, 'shop', 4);
+  await settle();
+  expect(again.inside).toHaveLength(4);
 });
 
 test('an operation that has waited for two seconds is refused and occupies no slot', async () => {
   const slots = new Slots();
-  const { inside, refused } = crowd(slots, 'one', 8);
+  const { inside, refused } = crowd(slots, 'shop', 8);
   await vi.advanceTimersByTimeAsync(2_000);
-  expect([inside.length, refused]).toEqual([4, Array(4).fill('HOST_BUSY')]);
+  expect([inside.length, refused]).toEqual([4, Array(4).fill('PROJECT_BUSY')]);
   for (const leave of inside) leave();
-  const again = crowd(slots, 'one', 8);
+  const again = crowd(slots, 'shop', 8);
   await settle();
   expect([again.inside.length, again.refused]).toEqual([4, []]);
 });
 
-test('a full branch leaves slots to the others; all branches together have sixteen', async () => {
+test('all branches of a project together have eight slots and four waiting operations', async () => {
   const slots = new Slots();
-  const first = crowd(slots, 'one', 8);
-  const others = ['two', 'three', 'four', 'five'].map((name) => crowd(slots, name, 4));
+  const branches = ['shop', 'shop/a', 'shop/b', 'shop/c'].map((branch) => crowd(slots, branch, 8));
   await settle();
-  expect([first, ...others].map(({ inside }) => inside.length)).toEqual([4, 4, 4, 4, 0]);
-  // The first branch is at its own limit, so the free slot goes to the branch that waits behind it.
-  others[0]?.inside[0]?.();
+  expect(branches.flatMap(({ inside }) => inside)).toHaveLength(8);
+  expect(branches.flatMap(({ refused }) => refused)).toEqual(Array(20).fill('PROJECT_BUSY'));
+  const victim = crowd(slots, 'victim', 4);
   await settle();
-  expect([first, ...others].map(({ inside }) => inside.length)).toEqual([4, 4, 4, 4, 1]);
+  expect([victim.inside.length, victim.refused]).toEqual([4, []]);
+});
+
+test('of sixteen slots the last is kept for a project that has none', async () => {
+  const slots = new Slots();
+  const attackers = ['one', 'one/a', 'two', 'two/a'].map((branch) => crowd(slots, branch, 6));
+  await settle();
+  expect(attackers.map(({ inside }) => inside.length)).toEqual([4, 4, 4, 3]);
+  const victim = crowd(slots, 'victim', 2);
+  await settle();
+  expect(victim.inside).toHaveLength(1);
+  // A free slot goes to the waiting project that has the fewest.
+  attackers[0]?.inside[0]?.();
+  attackers[0]?.inside[1]?.();
+  await settle();
+  expect([attackers[2]?.inside.length, victim.inside.length]).toEqual([4, 2]);
+  await vi.advanceTimersByTimeAsync(2_000);
+  expect(attackers[3]?.refused).toContain('HOST_BUSY');
+});
+
+test('projects that have operations cannot use up those that are admitted', async () => {
+  const slots = new Slots();
+  const attackers = ['one', 'one/a', 'two', 'two/a', 'three', 'three/a'].map((branch) =>
+    crowd(slots, branch, 8),
+  );
+  await settle();
+  expect(attackers.flatMap(({ refused }) => refused)).toContain('HOST_BUSY');
+  const newcomers = ['a', 'b', 'c'].map((project) => crowd(slots, project, 1));
+  await settle();
+  expect(newcomers.flatMap(({ refused }) => refused)).toEqual([]);
 });

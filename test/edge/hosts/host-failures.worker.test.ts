@@ -27,6 +27,7 @@ const OF_REQUESTS: Record<HostFailureCode, Expected> = {
   POOLER_UNAVAILABLE: [503, 'DATABASE_SERVER_UNAVAILABLE', '5'],
   RULES_NOT_APPLIED: [503, 'RULES_NOT_APPLIED', '60'],
   HOST_BUSY: [503, 'HOST_BUSY', '5'],
+  PROJECT_BUSY: [429, 'PROJECT_BUSY', '5'],
   HOST_FULL: [503, 'HOST_FULL', null],
   INTERNAL: [500, 'INTERNAL', null],
   HOST_UNAVAILABLE: [503, 'HOST_UNAVAILABLE', '5'],
@@ -42,7 +43,7 @@ const OF_OWN_CALLS: Record<HostFailureCode, Expected> = {
 };
 
 /** Failures that no operation of a job, or none on rows, can have, so the description does not list them. */
-const NOT_OF_JOBS: HostFailureCode[] = ['ROW_NOT_FOUND', 'ROW_CHANGED'];
+const NOT_OF_JOBS: HostFailureCode[] = ['ROW_NOT_FOUND', 'ROW_CHANGED', 'PROJECT_BUSY'];
 const NOT_OF_ROWS: HostFailureCode[] = [
   'SOURCE_BUSY',
   'SOURCE_MISSING',

@@ -69,6 +69,33 @@ describe('the state', () => {
     });
   });
 
+  test('above twice the quota closes the logins of all branches, until usage falls or the quota rises', async () => {
+    const closed = await project.branch('closed', 'expired');
+    const seen = [];
+    for (const mib of [2000, 2001, 2500, 1999]) {
+      await project.measure({ [main]: mib });
+      seen.push([
+        (await state()).storageState,
+        (await state()).accessRevision,
+        await project.closedBranches(),
+      ]);
+    }
+    expect(seen).toEqual([
+      ['write_blocked', 1, [closed]],
+      ['closed', 2, [main, closed].sort()],
+      ['closed', 2, [main, closed].sort()],
+      ['write_blocked', 3, [closed]],
+    ]);
+    await project.measure({ [main]: 2500 });
+    await project.setQuota(2600);
+    expect(await project.evaluate()).toMatchObject({ state: 'warning' });
+    expect(await state()).toMatchObject({ accessRevision: 5 });
+    await mailed('STORAGE_WARNING', 'WRITE_BLOCKED', 'DATABASES_CLOSED');
+    const changes = (await project.audited()).map(({ metadata: { from, to } }) => `${from} → ${to}`);
+    expect(changes).toContain('write_blocked → closed');
+    expect(changes.at(-1)).toBe('closed → warning');
+  });
+
   test('is evaluated from all active branches and from no other', async () => {
     const others = {
       active: await project.branch('a'),

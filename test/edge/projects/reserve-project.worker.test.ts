@@ -3,6 +3,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { accounts } from '../../../edge/database/account-schema.ts';
 import {
   auditEvents,
+  hosts,
   organizations,
   projectBranches,
   projects,
@@ -153,6 +154,13 @@ describe('the caps of a tenant', () => {
     const refused = await failures(6, { storageQuotaGib: 5 });
     const fields = { limit: 20, current: 20, retry_after: null };
     expect(refused).toEqual(Array(2).fill({ code: 'TENANT_QUOTA_REACHED', fields }));
+  });
+
+  test('end where the free disk of the host is promised, also when requests are concurrent', async () => {
+    await db.update(hosts).set({ freeBytes: 2.5 * 2 ** 30 });
+    const refused = await failures(6, { storageQuotaGib: 1 });
+    await db.update(hosts).set({ freeBytes: null });
+    expect(refused).toEqual(Array(4).fill({ code: 'HOST_FULL' }));
   });
 
   test('are 3 projects and 1 GiB for an account of the gateway', async () => {

@@ -1,4 +1,6 @@
+import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { hosts, projects } from '../../../edge/database/schema.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 let gateway: TripsGateway;
@@ -41,6 +43,33 @@ test('caps that the platform sets apply to creations and to raised quotas', asyn
     '/api/v1/audit-events?name=tenant.caps.changed',
   );
   expect(body.audit_events).toHaveLength(2);
+});
+
+test('a host promises no more than its free disk', async () => {
+  const GIB = 2 ** 30;
+  const free = (bytes: number | null) => gateway.db.update(hosts).set({ freeBytes: bytes });
+  expect((await setCaps('acme', { project_limit: 100, storage_quota_limit_gib: 100 })).status).toBe(200);
+  const promised = await gateway.db.select().from(projects);
+  const promisedGib = promised.reduce((sum, { storageQuotaGib }) => sum + storageQuotaGib, 0);
+  await free((promisedGib + 1) * GIB);
+  const create = (storage_quota_gib: number) =>
+    gateway.api.post<{ id: string }>('/api/v1/projects', { name: 'Roomy', storage_quota_gib });
+  expect(await create(1.01)).toMatchObject({ status: 503, body: { error: 'HOST_FULL' } });
+  const made = await create(0.5);
+  expect(made.status).toBe(201);
+  const change = (storage_quota_gib: number) =>
+    gateway.api.patch(`/api/v1/projects/${made.body.id}`, { storage_quota_gib });
+  expect(await change(1.01)).toMatchObject({ status: 503, body: { error: 'HOST_FULL' } });
+  expect((await change(1)).status).toBe(200);
+  // Used bytes are no longer free, and no longer promised.
+  const used = { storageUsedBytes: 0.75 * GIB };
+  await gateway.db.update(projects).set(used).where(eq(projects.id, made.body.id));
+  await free((promisedGib + 0.25) * GIB);
+  expect((await create(0.25)).status).toBe(503);
+  await free(0);
+  expect((await change(0.9)).status).toBe(200);
+  await free(null);
+  expect((await create(5)).status).toBe(201);
 });
 
 test.each([{ project_limit: -1 }, { project_limit: 1.5 }, { storage_quota_limit_gib: 'x' }, { cap: 1 }])(

@@ -1,11 +1,17 @@
+import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/access-revision.ts';
+import { activation, type Creation } from '../../../edge/branches/create-branch.ts';
 import { expireBranches } from '../../../edge/branches/expire-branches.ts';
-import { projects } from '../../../edge/database/schema.ts';
+import { type Database, inOneBatch } from '../../../edge/database/database.ts';
+import { projectBranches, projects } from '../../../edge/database/schema.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
+import type { SagaContext } from '../../../edge/jobs/saga.ts';
+import type { RecordedBranch } from '../../../edge/reconciliation/differences.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
 import { clusterOnRecord } from '../../../edge/reconciliation/reconcile-host.ts';
-import { insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const EARLIER = new Date(NOW.getTime() - 1);
@@ -51,6 +57,43 @@ test.each([
   expect((await readBranch(db, found)).status).toBe(expires ? 'expired' : 'active');
   await confirmAccess(db, 'p', await revision());
   expect(await isStale()).toBe(false);
+});
+
+/** As the last step of its creation does. */
+async function activate(db: Database, { id }: RecordedBranch) {
+  const [[project], [branch]] = await db.batch([
+    db.select().from(projects),
+    db.select().from(projectBranches).where(eq(projectBranches.id, id)),
+  ]);
+  if (!project || !branch) throw new Error('there are no records');
+  const job = newJob(
+    {
+      id: crypto.randomUUID(),
+      kind: 'branch.create',
+      projectId: 'p',
+      branchId: id,
+      hostId: 'h',
+      actor: ACTOR,
+    },
+    NOW,
+  );
+  const creation = { project, branch, credentials: [], access: { revision: 0 } } as unknown as Creation;
+  await inOneBatch(db, activation({ db, job } as SagaContext, creation, NOW));
+}
+
+test.each([
+  ['found', 'failed', markFound],
+  ['created', 'creating', activate],
+] as const)('a branch that is %s in a closed project is closed as well', async (_, status, makeActive) => {
+  const branch = await insertBranch(db, status);
+  const revision = async () => (await db.select().from(projects))[0]?.accessRevision ?? 0;
+  const before = await revision();
+  await db.update(projects).set({ storageState: 'closed' });
+  await makeActive(db, branch, NOW);
+  await makeActive(db, branch, NOW);
+  await db.update(projects).set({ storageState: 'normal' });
+  expect((await readBranch(db, branch)).status).toBe('active');
+  expect(await revision()).toBe(before + 1);
 });
 
 test('an earlier deletion remains, without an event', async () => {

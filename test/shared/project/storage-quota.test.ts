@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
+  ceilingBytes,
   evaluateStorage,
   inGib,
   quotaBytes,
@@ -8,23 +9,38 @@ import {
   type StorageState,
 } from '../../../shared/project/storage-quota.ts';
 
-const QUOTA = 1000;
+const MIB = 2 ** 20;
 const state = fc.constantFrom(...STORAGE_STATES);
 const bytes = fc.integer({ min: 0, max: 2 ** 43 });
 const quota = fc.integer({ min: 1, max: 2 ** 43 });
 const rank = (of: StorageState) => STORAGE_STATES.indexOf(of);
 
 describe('evaluateStorage', () => {
-  test.each<[used: number, normal: StorageState, warning: StorageState, writeBlocked: StorageState]>([
-    [0, 'normal', 'normal', 'normal'],
-    [799, 'normal', 'normal', 'normal'],
-    [800, 'normal', 'warning', 'warning'],
-    [801, 'warning', 'warning', 'warning'],
-    [999, 'warning', 'warning', 'warning'],
-    [1000, 'write_blocked', 'write_blocked', 'write_blocked'],
-    [5000, 'write_blocked', 'write_blocked', 'write_blocked'],
-  ])('%d of 1000 bytes: from normal %s, from warning %s, from write_blocked %s', (used, ...expected) => {
-    expect(STORAGE_STATES.map((before) => evaluateStorage(before, used, QUOTA))).toEqual(expected);
+  /** Used MiB of 1000, and the resulting state by the state before. */
+  type Row = [
+    used: number,
+    normal: StorageState,
+    warning: StorageState,
+    blocked: StorageState,
+    closed: StorageState,
+  ];
+  test.each<Row>([
+    [0, 'normal', 'normal', 'normal', 'normal'],
+    [799, 'normal', 'normal', 'normal', 'normal'],
+    [800, 'normal', 'warning', 'warning', 'warning'],
+    [801, 'warning', 'warning', 'warning', 'warning'],
+    [999, 'warning', 'warning', 'warning', 'warning'],
+    [1000, 'write_blocked', 'write_blocked', 'write_blocked', 'write_blocked'],
+    [2000, 'write_blocked', 'write_blocked', 'write_blocked', 'closed'],
+    [2001, 'closed', 'closed', 'closed', 'closed'],
+  ])('%d of 1000 MiB: from normal %s, warning %s, write_blocked %s, closed %s', (used, ...expected) => {
+    const states = STORAGE_STATES.map((before) => evaluateStorage(before, used * MIB, 1000 * MIB));
+    expect(states).toEqual(expected);
+  });
+
+  test('the empty databases of a tiny quota leave the owner login open', () => {
+    expect(evaluateStorage('normal', 32 * MIB, MIB)).toBe('write_blocked');
+    expect(evaluateStorage('normal', 34 * MIB, MIB)).toBe('closed');
   });
 
   test('is idempotent: the same usage never changes the state again', () => {
@@ -52,11 +68,16 @@ describe('evaluateStorage', () => {
   });
 
   test('a state is left for a lower one only below its threshold', () => {
-    const THRESHOLD: Record<StorageState, number> = { normal: 0, warning: 80, write_blocked: 100 };
+    const threshold: Record<StorageState, (limit: number) => number> = {
+      normal: () => 0,
+      warning: (limit) => limit * 80,
+      write_blocked: (limit) => limit * 100,
+      closed: (limit) => ceilingBytes(limit) * 100,
+    };
     fc.assert(
       fc.property(state, bytes, quota, (before, used, limit) => {
         const after = evaluateStorage(before, used, limit);
-        if (rank(after) < rank(before)) expect(used * 100).toBeLessThan(limit * THRESHOLD[before]);
+        if (rank(after) < rank(before)) expect(used * 100).toBeLessThan(threshold[before](limit));
       }),
     );
   });

@@ -1,4 +1,5 @@
 import { eq } from 'drizzle-orm';
+import { accessReads } from '../../../edge/access/send-access.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import type { BranchRequest } from '../../../edge/projects/coordinator-rpc.ts';
@@ -112,6 +113,11 @@ export async function measuredProject(
         Object.entries(sizes).map(([branchId, mib]) => [branchId, { database_size_bytes: mib * MIB }]),
       );
       return coordinator.record(measurementOf(id, Date.now() + measured, branches), hostId);
+    },
+    /** The branches whose logins the next access closes. */
+    closedBranches: async () => {
+      const [, , closed] = await db.batch(accessReads(db, id));
+      return closed.map((branch) => branch.id).sort();
     },
     row: async () => {
       const [row] = await db.select().from(projects).where(eq(projects.id, id));

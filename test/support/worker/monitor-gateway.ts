@@ -4,6 +4,7 @@ import type { MeasurementEvent } from '../../../edge/monitoring/measurement-stre
 import type { MetricHistory, Range } from '../../../edge/monitoring/metric-history.ts';
 import type { Point } from '../../../edge/monitoring/metrics.ts';
 import type { BranchRequest, StorageStatus } from '../../../edge/projects/coordinator-rpc.ts';
+import type { ProjectBlocks } from '../../../shared/block.ts';
 import type { Failure } from '../../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 import type { Result } from '../../../shared/result.ts';
@@ -74,6 +75,9 @@ export async function startMonitorGateway() {
     coordinator: (projectId: string) => ({
       record: (measurement: ProjectMeasurement, hostId?: string) =>
         call('coordinator', projectId, 'recordMeasurement', measurement, ...(hostId ? [hostId] : [])),
+      recordBlocks: (blocks: ProjectBlocks, hostId?: string) =>
+        call('coordinator', projectId, 'recordBlocks', blocks, ...(hostId ? [hostId] : [])),
+      interruptBlocks: (blocks: ProjectBlocks) => call('coordinator', projectId, 'interruptBlocks', blocks),
       remember: (measured: ProjectMeasurement[]) => call('coordinator', projectId, 'remember', measured),
       evaluate: () => call<StorageStatus | null>('monitor', projectId, 'evaluate', projectId),
       last: () => call<{ last: LastMeasurement | null; overdue: boolean }>('monitor', projectId, 'last'),

@@ -8,6 +8,7 @@ import { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
 import type { BranchRequest, LifespanChange } from '../../../edge/projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../../../edge/projects/coordinator-stub.ts';
 import { readSettings } from '../../../edge/settings.ts';
+import type { ProjectBlocks } from '../../../shared/block.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 
 export { HostLink } from '../../../edge/host-link/host-link.ts';
@@ -106,6 +107,12 @@ export class TestedCoordinator extends ProjectCoordinator {
       const branches = measurement.branches.map(({ branch_id: id }) => ({ id, branchName: id }));
       measurements.record(measurement, branches, Date.parse(measurement.observed_at));
     }
+  }
+
+  /** As if it had crashed after it stored the observation. */
+  async interruptBlocks(blocks: ProjectBlocks) {
+    this.ctx.storage.kv.put('pending_blocks', { observed: blocks });
+    await this.ctx.storage.put('project_id', blocks.project_id);
   }
 
   /** Its alarm, as the runtime would call it. */

@@ -1,5 +1,6 @@
-import { beforeEach, expect, test } from 'vitest';
-import { MeasurementFilter } from '../../../edge/host-link/measurement-filter.ts';
+import { beforeEach, describe, expect, test } from 'vitest';
+import { NotificationFilter } from '../../../edge/host-link/notification-filter.ts';
+import type { ProjectBlocks } from '../../../shared/block.ts';
 import type { NotificationFrame } from '../../../shared/protocol/frames.ts';
 import { FakeClock } from '../../support/fake-clock.ts';
 
@@ -11,29 +12,39 @@ let clock: FakeClock;
 let placed: string[];
 let lookups: number;
 let recorded: string[];
+let blocks: ProjectBlocks[];
 let events: string[];
 let record: () => Promise<void>;
-let measurements: MeasurementFilter;
+let bounds: { notificationsPerMinute: number };
+let filter: NotificationFilter;
 
 beforeEach(() => {
   clock = new FakeClock();
   placed = [...ids];
   lookups = 0;
   recorded = [];
+  blocks = [];
   events = [];
   record = async () => {};
-  measurements = new MeasurementFilter({
+  bounds = { notificationsPerMinute: NOTIFICATIONS_PER_MINUTE };
+  filter = new NotificationFilter({
     placed: async () => {
       lookups += 1;
       return placed;
     },
-    record: async ({ project_id }) => {
-      await record();
-      recorded.push(project_id);
+    record: {
+      measurement: async ({ project_id }) => {
+        await record();
+        recorded.push(project_id);
+      },
+      blocks: async (observed) => {
+        await record();
+        blocks.push(observed);
+      },
     },
     log: (event) => events.push(event),
     now: () => clock.now(),
-    bounds: { notificationsPerMinute: NOTIFICATIONS_PER_MINUTE },
+    bounds,
   });
 });
 
@@ -42,7 +53,16 @@ const frame = (project_id: string, params: object = {}): NotificationFrame => ({
   method: 'measurement',
   params: { project_id, observed_at: '2026-01-01T00:00:00.000Z', branches: [], ...params },
 });
-const receive = (project_id: string, params?: object) => measurements.receive(frame(project_id, params));
+const receive = (project_id: string, params?: object) => filter.receive(frame(project_id, params));
+
+/** @param seconds of the observation */
+const blocksOf = (project_id: string, seconds = 0) => ({
+  project_id,
+  observed_at: new Date(seconds * 1000).toISOString(),
+  blocks: [{ branch_id: first, reason: 'disk', until: '2026-01-01T00:05:00.000Z' }],
+});
+const receiveBlocks = (params: object) =>
+  filter.receive({ jsonrpc: '2.0', method: 'blocks', params: { ...params } });
 
 test('a measurement of a project on the host is passed on', async () => {
   await receive(first);
@@ -96,4 +116,30 @@ test('a failure of the coordinator is logged and not thrown', async () => {
   record = () => Promise.reject(new Error('broken'));
   await receive(first);
   expect(events).toEqual(['measurement.lost']);
+});
+
+describe('blocks', () => {
+  test('of a project on the host are passed on, also when they follow each other immediately', async () => {
+    const changes = [0, 1, 2].map((seconds) => blocksOf(first, seconds));
+    for (const change of changes) await receiveBlocks(change);
+    expect(blocks).toEqual(changes);
+  });
+
+  test("of another host's project, and malformed ones, are dropped", async () => {
+    await receiveBlocks(blocksOf(crypto.randomUUID()));
+    await receiveBlocks({ ...blocksOf(first), blocks: [{ branch_id: first, reason: 'mood', until: 'now' }] });
+    expect(blocks).toEqual([]);
+    expect(events).toEqual(['blocks.foreign', 'blocks.malformed']);
+  });
+
+  test('have limits of their own, for the project and for the host', async () => {
+    for (const id of ids) await receive(id);
+    await receiveBlocks(blocksOf(first));
+    expect(blocks).toHaveLength(1);
+    bounds.notificationsPerMinute = 1_000;
+    for (let seconds = 1; seconds < 100; seconds++) await receiveBlocks(blocksOf(first, seconds));
+    expect(blocks).toHaveLength(30);
+    await receiveBlocks(blocksOf(ids[1] ?? ''));
+    expect(blocks).toHaveLength(31);
+  });
 });
