@@ -32,3 +32,10 @@ export const ProjectMeasurement = z.strictObject({
   branches: z.array(BranchMeasurement).max(100),
 });
 export type ProjectMeasurement = z.output<typeof ProjectMeasurement>;
+
+/** Present size of each database of a project in bytes, by branch. A database that takes too long to size is missing. */
+export const ProjectSizes = z.strictObject({
+  project_id: z.uuid(),
+  sizes: z.record(z.uuid(), Count),
+});
+export type ProjectSizes = z.output<typeof ProjectSizes>;

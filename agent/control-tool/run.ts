@@ -9,6 +9,7 @@ import { runLink } from '../link/run-link.ts';
 import { runLogFolderLoop } from '../logs/log-folder.ts';
 import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
+import { watchBlockedProjects } from '../measurement/watch-blocked.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
 import { UsageError } from './exit-codes.ts';
@@ -46,6 +47,7 @@ async function runAgent(): Promise<void> {
     runLogFolderLoop(settings, log, signal),
     runPrivilegeLoop(host, signal),
     runMeasurementLoop({ settings, log, report, signal }),
+    watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),
   ]);
   await runLink({
     gatewayUrl: settings.GATEWAY_URL,

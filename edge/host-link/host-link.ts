@@ -50,6 +50,7 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
       placed: () => projectsOn(openDatabase(env.DB), this.#hostId() ?? ''),
       record: (measurement) =>
         coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId()),
+      recordSizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId()),
       log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
       now: Date.now,
       bounds,

@@ -1,5 +1,6 @@
 import { eq } from 'drizzle-orm';
-import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import type { z } from 'zod';
+import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { NotificationFrame } from '../../shared/protocol/frames.ts';
 import { NOTIFICATIONS } from '../../shared/protocol/notifications.ts';
@@ -7,7 +8,7 @@ import type { Database } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 
 const MINUTE_MS = 60_000;
-/** Minimum time between two measurements of a project, so that a faulty host cannot overload it. */
+/** Minimum time between two equal notifications about a project, so that a faulty host cannot overload it. */
 const APART_MS = 500;
 /** Minimum time between two lookups of the host's projects. */
 const LOOKUP_APART_MS = 1_000;
@@ -16,20 +17,21 @@ interface MeasurementsOptions {
   /** Looks up the ids of the projects on the host. */
   placed: () => Promise<Iterable<string>>;
   record: (measurement: ProjectMeasurement) => Promise<void>;
+  recordSizes: (sizes: ProjectSizes) => Promise<void>;
   log: (event: string, fields: Record<string, unknown>) => void;
   now: () => number;
   bounds: Pick<Bounds, 'notificationsPerMinute'>;
 }
 
 /**
- * Passes on the measurements of a host that are well-formed, within the rate limit and about its own projects. The
+ * Passes on the measurements and sizes of a host that are well-formed, within the rate limit and about its own projects. The
  * others are dropped; the next measurement supersedes them.
  */
 export class MeasurementFilter {
   readonly #options: MeasurementsOptions;
   #window = { end: 0, count: 0 };
-  /** When the last measurement of each project was passed on, in Unix milliseconds. */
-  #passed = new Map<string, number>();
+  /** When the last notification of each method was passed on, by project, in Unix milliseconds. */
+  #passed = new Map<string, Record<string, number>>();
   #placed: { ids: ReadonlySet<string>; at: number } | null = null;
   #lookup: Promise<ReadonlySet<string>> | null = null;
 
@@ -39,10 +41,20 @@ export class MeasurementFilter {
 
   /** Never throws. */
   async receive({ method, params }: NotificationFrame): Promise<void> {
-    const { log, record } = this.#options;
+    const { record, recordSizes } = this.#options;
     if (!this.#hasRoom()) return;
-    if (method !== 'measurement') return;
-    const reading = NOTIFICATIONS[method].params.safeParse(params);
+    if (method === 'measurement') await this.#passOn(method, NOTIFICATIONS[method].params, params, record);
+    if (method === 'sizes') await this.#passOn(method, NOTIFICATIONS[method].params, params, recordSizes);
+  }
+
+  async #passOn<T extends { project_id: string }>(
+    method: string,
+    schema: z.ZodType<T>,
+    params: unknown,
+    record: (value: T) => Promise<void>,
+  ): Promise<void> {
+    const { log } = this.#options;
+    const reading = schema.safeParse(params);
     if (!reading.success) {
       log('measurement.malformed', { places: reading.error.issues.map(({ path }) => path.join('.')) });
       return;
@@ -51,7 +63,7 @@ export class MeasurementFilter {
     try {
       if (!(await this.#isPlaced(project_id))) {
         log('measurement.foreign', { project_id });
-      } else if (this.#isApart(project_id)) {
+      } else if (this.#isApart(method, project_id)) {
         await record(reading.data);
       }
     } catch (error) {
@@ -70,10 +82,11 @@ export class MeasurementFilter {
   }
 
   /** Called only for projects on the host, so that invented ids do not grow the map. */
-  #isApart(projectId: string): boolean {
+  #isApart(method: string, projectId: string): boolean {
     const now = this.#options.now();
-    if (now - (this.#passed.get(projectId) ?? Number.NEGATIVE_INFINITY) < APART_MS) return false;
-    this.#passed.set(projectId, now);
+    const passed = this.#passed.get(projectId) ?? {};
+    if (now - (passed[method] ?? Number.NEGATIVE_INFINITY) < APART_MS) return false;
+    this.#passed.set(projectId, { ...passed, [method]: now });
     return true;
   }
 

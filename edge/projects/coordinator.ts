@@ -93,6 +93,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       db: this.#db,
       measurements,
       quota: this.quota,
+      callHost: (hostId) => hostCaller(env, hostId),
       applyAccess: (projectId, hostId) => this.#applyAccess(projectId, hostId),
       waitUntil,
     });
@@ -118,7 +119,9 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     const { id: projectId, hostId } = request.project;
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm(projectId);
-    const reserved = await this.quota.reserveWithinQuota(request);
+    const sized = await this.#monitor.readSizes(projectId, hostId);
+    if (!sized.ok) return sized;
+    const reserved = await this.quota.reserveWithinQuota(request, sized.value.sizes);
     return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
   }
 
@@ -129,6 +132,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     if (marked.ok) {
       this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
       this.ctx.waitUntil(this.#applyAccess(job.projectId, job.hostId));
+      this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
     }
     return marked;
   }

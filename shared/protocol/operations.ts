@@ -3,6 +3,7 @@ import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { readCidr } from '../cidr.ts';
 import { NETWORK_RULES_MAX, ROWS_MAX } from '../limits.ts';
+import { ProjectSizes } from '../measurement.ts';
 import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 
 /**
@@ -159,6 +160,14 @@ export const OPERATIONS = {
     params: z.strictObject(BranchIdentity),
     result: z.strictObject({ dropped: z.boolean() }),
     deadline: 120_000,
+  }),
+
+  'project.size': operation({
+    summary: 'Read the present size of each database of a project',
+    params: z.strictObject({ project_id: Id }),
+    result: ProjectSizes,
+    deadline: 15_000,
+    concurrent: true,
   }),
 
   'project.drop': operation({

@@ -11,6 +11,7 @@ let clock: FakeClock;
 let placed: string[];
 let lookups: number;
 let recorded: string[];
+let sized: string[];
 let events: string[];
 let record: () => Promise<void>;
 let measurements: MeasurementFilter;
@@ -20,6 +21,7 @@ beforeEach(() => {
   placed = [...ids];
   lookups = 0;
   recorded = [];
+  sized = [];
   events = [];
   record = async () => {};
   measurements = new MeasurementFilter({
@@ -30,6 +32,9 @@ beforeEach(() => {
     record: async ({ project_id }) => {
       await record();
       recorded.push(project_id);
+    },
+    recordSizes: async ({ project_id }) => {
+      sized.push(project_id);
     },
     log: (event) => events.push(event),
     now: () => clock.now(),
@@ -50,6 +55,22 @@ test('a measurement of a project on the host is passed on', async () => {
   await receive(first);
   expect(recorded).toEqual([first, first]);
   expect(lookups).toBe(1);
+});
+
+test('sizes are passed on, apart from measurements, at most twice a second and only of projects on the host', async () => {
+  const sizes = (project_id: string, params: object = { sizes: { [first]: 7 } }) =>
+    measurements.receive({ jsonrpc: '2.0', method: 'sizes', params: { project_id, ...params } });
+  await receive(first);
+  await sizes(first);
+  await sizes(first);
+  expect([recorded, sized]).toEqual([[first], [first]]);
+  await clock.advance(500);
+  await sizes(first);
+  expect(sized).toEqual([first, first]);
+  await sizes(crypto.randomUUID());
+  await sizes(first, { sizes: { [first]: -1 } });
+  expect(sized).toEqual([first, first]);
+  expect(events).toEqual(['measurement.foreign', 'measurement.malformed']);
 });
 
 test("a measurement of another host's project is dropped, at the cost of at most one lookup a second", async () => {

@@ -211,6 +211,27 @@ describe('mails', () => {
   });
 });
 
+describe('sizes between two measurements', () => {
+  test('end a write block, and count until the next measurement', async () => {
+    await project.measure({ [main]: 1000 });
+    expect(await state()).toMatchObject({ storageState: 'write_blocked', accessRevision: 1 });
+    await project.resize({ [main]: 100 });
+    expect(await state()).toMatchObject({ used: 100, storageState: 'normal', accessRevision: 2 });
+    await project.evaluate();
+    expect(await state()).toMatchObject({ used: 100 });
+    await project.measure({ [main]: 1000 });
+    expect(await state()).toMatchObject({ used: 1000, storageState: 'write_blocked' });
+  });
+
+  test('of another host, and of branches without a record, are ignored', async () => {
+    await project.measure({ [main]: 1000 });
+    await project.resize({ [main]: 1 }, crypto.randomUUID());
+    await project.resize({ [crypto.randomUUID()]: 1 });
+    expect(await state()).toMatchObject({ used: 1000, storageState: 'write_blocked' });
+    expect((await project.inspect()).kept.known_sizes).toBeUndefined();
+  });
+});
+
 describe('a clone', () => {
   const cloneOf = (sourceId: string) => ({ branchId: crypto.randomUUID(), sourceId });
 
@@ -235,6 +256,23 @@ describe('a clone', () => {
     expect(outcomes.filter(({ ok }) => ok)).toHaveLength(4);
   });
 
+  test('is refused by the sizes that the host reads now, measured before or not', async () => {
+    const sizes = { [main]: 600 };
+    const refused = [
+      {
+        ok: false,
+        failure: {
+          code: 'STORAGE_QUOTA_EXCEEDED',
+          fields: { used_bytes: 600 * MIB, needed_bytes: 600 * MIB, limit_bytes: 1000 * MIB },
+        },
+      },
+    ];
+    expect(await project.reserveClones([cloneOf(main)], sizes)).toEqual(refused);
+    await project.measure({ [main]: 10 });
+    expect(await project.reserveClones([cloneOf(main)], sizes)).toEqual(refused);
+    expect(await project.reserveClones([cloneOf(main)], { [main]: 490 })).toMatchObject([{ ok: true }]);
+  });
+
   test('counts before it is measured, also after a restart of the object, and as a source', async () => {
     await project.measure({ [main]: 300 });
     const [first, second] = [crypto.randomUUID(), crypto.randomUUID()];
@@ -255,7 +293,7 @@ describe('a clone', () => {
     await project.setQuota(2000);
     const third = crypto.randomUUID();
     await project.reserveClones([{ branchId: third, sourceId: main }]);
-    expect((await project.inspect()).kept.unmeasured).toEqual({ [third]: 300 * MIB });
+    expect((await project.inspect()).kept.known_sizes).toEqual({ [third]: { bytes: 300 * MIB, at: null } });
   });
 
   test('that was refused for another reason, or whose branch is deleted, needs no space', async () => {
