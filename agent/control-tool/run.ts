@@ -41,12 +41,21 @@ async function runAgent(): Promise<void> {
   await watch.poll();
   let link: AgentLink | null = null;
   const report = (measurement: ProjectMeasurement) => link?.notify('measurement', measurement);
+  const begun = Promise.withResolvers<void>();
   const loops = Promise.all([
     watch.runLoop(signal),
     new AttemptWatch(host, log).run(signal),
     runLogFolderLoop(settings, log, signal),
-    runPrivilegeLoop(host, signal),
-    runMeasurementLoop({ settings, log, report, signal }),
+    // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
+    begun.promise.then(() => runPrivilegeLoop(host, signal)),
+    runMeasurementLoop({
+      settings,
+      log,
+      report,
+      deadTuples: host.deadTuples,
+      onBegun: begun.resolve,
+      signal,
+    }),
     watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),
   ]);
   await runLink({
