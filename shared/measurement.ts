@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { BRANCHES_MAX } from './limits.ts';
 
 const Count = z.int().nonnegative();
 
@@ -40,7 +41,7 @@ export const ProjectMeasurement = z.strictObject({
   project_id: z.uuid(),
   /** By the host's clock, ISO 8601 UTC. */
   observed_at: z.iso.datetime(),
-  branches: z.array(BranchMeasurement).max(100),
+  branches: z.array(BranchMeasurement).max(BRANCHES_MAX),
 });
 export type ProjectMeasurement = z.output<typeof ProjectMeasurement>;
 

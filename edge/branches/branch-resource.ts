@@ -34,8 +34,13 @@ export const CreatedBranch = z
   })
   .meta({ id: 'CreatedBranch' });
 
-/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`. */
-export const Branch = CreatedBranch.extend({ updated_at: Timestamp }).meta({ id: 'Branch' });
+/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, and `deletes_at`. */
+export const Branch = CreatedBranch.extend({
+  deletes_at: Timestamp.nullable().meta({
+    description: 'When this expired branch will be deleted. Null: it is not expired.',
+  }),
+  updated_at: Timestamp,
+}).meta({ id: 'Branch' });
 
 export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof CreatedBranch> => ({
   id: row.id,
@@ -57,5 +62,6 @@ export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof Created
 
 export const toBranchResponse = (row: BranchRow): z.output<typeof Branch> => ({
   ...toCreatedBranchResponse(row),
+  deletes_at: row.deletesAt?.toISOString() ?? null,
   updated_at: row.updatedAt.toISOString(),
 });

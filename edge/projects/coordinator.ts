@@ -8,10 +8,12 @@ import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
 import { sendAccess } from '../access/send-access.ts';
 import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
+import { nextEnd } from '../branches/branch-ends.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { createBranchJob } from '../branches/create-branch.ts';
 import { deleteBranchJob, markBranchDeleted } from '../branches/delete-branch.ts';
 import { expireBranches } from '../branches/expire-branches.ts';
+import { retireBranches } from '../branches/retire-branches.ts';
 import { storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
@@ -253,8 +255,10 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   /** Starts open work without waiting for it: an alarm that waited would delay the alarms of the retries. */
   async #resumeWork(projectId: string): Promise<void> {
-    const nextExpiry = await expireBranches(this.#db, projectId, new Date());
-    if (nextExpiry) this.#alarm.wakeAt(nextExpiry.getTime());
+    await expireBranches(this.#db, readSettings(this.env), projectId, new Date());
+    await retireBranches(this.#db, projectId, new Date(), () => this.#armAlarm(projectId));
+    const end = await nextEnd(this.#db, projectId);
+    if (end) this.#alarm.wakeAt(end.getTime());
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
       this.#db.select().from(projects).where(eq(projects.id, projectId)),

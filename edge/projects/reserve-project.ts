@@ -183,6 +183,7 @@ const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): Bran
   status: 'creating',
   lifespan: 'forever',
   expiresAt: null,
+  deletesAt: null,
   ttlSeconds: null,
   isDefault: true,
   protected: true,

@@ -316,6 +316,28 @@ describe('a clone', () => {
     expect(await project.extend(expired)).toMatchObject([{ ok: true, value: { status: 'active' } }]);
   });
 
+  test('an expired branch needs no slot under the limit; to become active again it needs a free one', async () => {
+    await project.db.update(projects).set({ branchLimit: 2 }).where(eq(projects.id, project.id));
+    const expired = await project.branch('expired', 'expired');
+    await project.measure({ [main]: 1, [expired]: 1 });
+    const clone = cloneOf(main);
+    expect(await project.reserveClones([clone])).toMatchObject([{ ok: true }]);
+    const refused = { code: 'BRANCH_LIMIT_REACHED', fields: { limit: 2, current: 2, retry_after: null } };
+    const before = await state();
+    expect(await project.extend(expired)).toEqual([{ ok: false, failure: refused }]);
+    expect(await state()).toEqual(before);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ failure: refused }]);
+    // An active branch keeps its slot, also above a limit that was lowered.
+    expect(await project.extend(main)).toMatchObject([{ ok: true }]);
+    await project.setStatus(clone.branchId, 'deleted');
+    const outcomes = await project.extend(expired, expired);
+    expect(outcomes).toMatchObject([
+      { ok: true, value: { status: 'active' } },
+      { ok: true, value: { status: 'active' } },
+    ]);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ failure: refused }]);
+  });
+
   test('of concurrently extended expired branches and clones as many are admitted as fit together', async () => {
     const [one, other] = [await project.branch('one', 'expired'), await project.branch('other', 'expired')];
     await project.measure({ [main]: 400, [one]: 350, [other]: 350 });
