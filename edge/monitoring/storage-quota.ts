@@ -2,6 +2,7 @@ import type { Failure } from '../../shared/failures.ts';
 import type { ProjectSizes } from '../../shared/measurement.ts';
 import { evaluateStorage, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
 import { fail, type Result } from '../../shared/result.ts';
+import { unlessInFlight } from '../api/idempotency-key.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { storeLifespan } from '../branches/change-lifespan.ts';
 import { reserveBranch } from '../branches/reserve-branch.ts';
@@ -83,21 +84,25 @@ export class StorageQuota {
     request: BranchRequest,
     sizes: ProjectSizes['sizes'],
   ): Promise<Result<JobRow, Failure>> {
-    const { db, settings } = this.#options;
     const release = await this.#admissions.take();
     try {
-      const subject = await readSubject(db, request.project.id);
-      if (subject) this.recordSizes(subject, sizes);
-      const needed = this.#sizeOf(request.source.id);
-      const excess = subject && this.#excess(subject, needed);
-      if (excess) return fail(excess);
-      const reserved = await reserveBranch(db, settings(), request, new Date());
-      if (subject && reserved.ok)
-        this.#storeSizes(subject, { [request.branchId]: { bytes: needed, at: null } });
-      return reserved;
+      return await unlessInFlight(this.#options.db, request.keyUse, await this.#reserve(request, sizes));
     } finally {
       release();
     }
+  }
+
+  async #reserve(request: BranchRequest, sizes: ProjectSizes['sizes']): Promise<Result<JobRow, Failure>> {
+    const { db, settings } = this.#options;
+    const subject = await readSubject(db, request.project.id);
+    if (subject) this.recordSizes(subject, sizes);
+    const needed = this.#sizeOf(request.source.id);
+    const excess = subject && this.#excess(subject, needed);
+    if (excess) return fail(excess);
+    const reserved = await reserveBranch(db, settings(), request, new Date());
+    if (subject && reserved.ok)
+      this.#storeSizes(subject, { [request.branchId]: { bytes: needed, at: null } });
+    return reserved;
   }
 
   /** Changes a lifespan. An expired branch does not count against the quota, so it must fit to become active again. */

@@ -1,4 +1,4 @@
-import { and, eq, gte, or, sql } from 'drizzle-orm';
+import { and, eq, gte, ne, or, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor } from '../audit/actor.ts';
@@ -30,7 +30,7 @@ const EVENTS = {
 /**
  * Changes the project and audits the change, in one batch. After a change of the quota its storage is evaluated.
  * A quota can always be lowered, also above the limit of the tenant.
- * @returns the changed project, or NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED
+ * @returns the changed project, or NOT_FOUND, PROJECT_NOT_ACTIVE, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED
  */
 export async function changeProject(
   env: Env,
@@ -40,6 +40,7 @@ export async function changeProject(
 ): Promise<Result<ProjectView, Failure>> {
   const { name, storage_quota_gib: storageQuotaGib } = change;
   const { id: projectId, storageQuotaCapGib: limit } = project;
+  if (project.status === 'deleting') return fail({ code: 'PROJECT_NOT_ACTIVE' });
   const isWithinCap = storageQuotaGib === undefined || storageQuotaGib <= limit;
   if (!isWithinCap) return fail({ code: 'QUOTA_ABOVE_SELF_SERVICE_CAP', fields: { limit } });
   const db = openDatabase(env.DB);
@@ -50,6 +51,7 @@ export async function changeProject(
   const isPromisable = or(gte(projects.storageQuotaGib, wantedGib), hasQuotaFor(usage, wantedGib));
   const changeable = and(
     ofTenant,
+    ne(projects.status, 'deleting'),
     storageQuotaGib === undefined
       ? undefined
       : and(gte(projects.storageQuotaCapGib, storageQuotaGib), isPromisable),
@@ -75,7 +77,7 @@ export async function changeProject(
   const [promise] = results.at(-1) as (TenantUsage & { isPromisable: number })[];
   if (!current || !promise) return fail({ code: 'NOT_FOUND' });
   if (!promise.isPromisable) return fail(tenantQuotaReached(promise));
-  // The cap was lowered in between.
+  // The cap was lowered, or the project deleted, in between.
   if (changesOf(results.at(-3)) === 0) return changeProject(env, current, change, actor);
   if (storageQuotaGib === undefined) return ok(current);
   const status = await coordinatorOf(env, projectId).monitor.evaluate(projectId);

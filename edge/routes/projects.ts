@@ -70,7 +70,7 @@ const change = {
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
   responses: { 200: response('The updated project.', Project) },
-  failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP', 'TENANT_QUOTA_REACHED'],
+  failures: ['PROJECT_NOT_ACTIVE', 'QUOTA_ABOVE_SELF_SERVICE_CAP', 'TENANT_QUOTA_REACHED'],
 } as const;
 
 async function changed(c: AppContext, projectId: string, wanted: z.output<typeof ProjectChange>) {
@@ -205,6 +205,7 @@ router.openapi(
     tags,
     request: { params: ProjectParams },
     responses: { 202: response('The job that drops the databases and logins of the project.', Job) },
+    failures: ['PROJECT_NOT_ACTIVE'],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');

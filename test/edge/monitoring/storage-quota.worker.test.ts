@@ -273,6 +273,25 @@ describe('a clone', () => {
     expect(await project.reserveClones([cloneOf(main)], { [main]: 490 })).toMatchObject([{ ok: true }]);
   });
 
+  test.each([
+    ['the branch limit', 1, 2],
+    ['the quota', 500, 10],
+  ])(
+    'that is requested twice under one key is not refused because it reached %s itself',
+    async (_, mib, limit) => {
+      await project.db.update(projects).set({ branchLimit: limit }).where(eq(projects.id, project.id));
+      await project.measure({ [main]: mib });
+      const key = crypto.randomUUID();
+      const twice = [cloneOf(main), cloneOf(main)].map((clone) => ({ ...clone, branchName: 'twice', key }));
+      const outcomes = await project.reserveClones(twice);
+      expect(outcomes).toMatchObject([
+        { ok: true },
+        { ok: false, failure: { code: 'IDEMPOTENCY_IN_FLIGHT', fields: { job_id: expect.any(String) } } },
+      ]);
+      expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: false }]);
+    },
+  );
+
   test('counts before it is measured, also after a restart of the object, and as a source', async () => {
     await project.measure({ [main]: 300 });
     const [first, second] = [crypto.randomUUID(), crypto.randomUUID()];

@@ -84,7 +84,7 @@ export async function measuredProject(
      * @param sizes as the host reads them just before, in MiB
      */
     async reserveClones(
-      clones: { branchId: string; sourceId: string; branchName?: string }[],
+      clones: { branchId: string; sourceId: string; branchName?: string; key?: string }[],
       sizes: Record<string, number> = {},
     ) {
       const [[row], branches] = await db.batch([
@@ -99,12 +99,17 @@ export async function measuredProject(
         userAgent: null,
         requestId: 'r',
       };
-      const requests = clones.map(({ branchId, sourceId, branchName = branchId }): BranchRequest => {
+      const requests = clones.map(({ branchId, sourceId, branchName = branchId, key }): BranchRequest => {
         const source = branches.find((branch) => branch.id === sourceId);
         if (!row || !source) throw new Error('no such project or source');
         const jobId = crypto.randomUUID();
         const request = { jobId, branchId, project: row, source, branchName, actor };
-        return { ...request, lifespan: '7d', creatorCidr: null, keyUse: null };
+        return {
+          ...request,
+          lifespan: '7d',
+          creatorCidr: null,
+          keyUse: key ? { tenantId: 'acme', userId, path: '/', key, bodyHash: 'h' } : null,
+        };
       });
       return coordinator.reserveBranches(requests, inBytes(sizes));
     },
