@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { constants, copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
+import { DeadTuples } from './measurement/dead-tuples.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
@@ -21,6 +22,8 @@ export interface Host {
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
   rows: { slots: Slots; marks: PageMarks };
+  /** As read in the hourly session of each branch's owner login. */
+  deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
   log: Log;
 }
@@ -38,6 +41,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
     rows: { slots: new Slots(), marks: new PageMarks() },
+    deadTuples: new DeadTuples(),
     log,
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };

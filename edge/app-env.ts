@@ -29,6 +29,8 @@ export interface AppEnv {
     failures: Bucket;
     /** Whether the request is within its limit; determined concurrently with what the request reads. */
     limitDecision: Promise<LimitDecision>;
+    /** The bucket of that decision. */
+    limitBucket: Bucket;
   };
 }
 

@@ -15,6 +15,10 @@ const Keys = z
   )
   .refine((keys) => keys.every((key) => key.id !== '' && key.bytes.length === KEY_BYTES));
 
+const DAY_SECONDS = 86_400;
+const DEFAULT_EXPIRED_RETENTION_SECONDS = 7 * DAY_SECONDS;
+const EXPIRED_RETENTION_MAX_SECONDS = 30 * DAY_SECONDS;
+
 const Settings = z.object({
   /** `<service>` of the specification, for instance in the scopes `<service>:read` and `<service>:write`. */
   SERVICE_NAME: z
@@ -57,6 +61,10 @@ const Settings = z.object({
   SELF_SIGNUP_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(1),
   /** What the storage quotas on a host may promise, as a multiple of its free disk. */
   STORAGE_OVERCOMMIT: z.coerce.number().positive().default(1),
+  /** How long an expired branch can be revived before it is deleted; at most 30 days, because it costs no slot. */
+  EXPIRED_RETENTION_SECONDS: Count.max(EXPIRED_RETENTION_MAX_SECONDS).default(
+    DEFAULT_EXPIRED_RETENTION_SECONDS,
+  ),
   /** Seconds between two measurements of a project (specification 8); must equal the setting of the agents. */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().positive().default(60),
   /** URL that takes each e-mail as one JSON POST; without it no e-mail is sent. */

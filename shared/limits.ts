@@ -6,3 +6,6 @@ export const ROWS_MAX = 50;
 
 /** UTF-8 bytes of one cell in a response; a longer value is cut. */
 export const CELL_BYTES_MAX = 65_536;
+
+/** Branches of one project with a database: those that count against its limit, and the expired ones. */
+export const BRANCHES_MAX = 500;

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { BRANCHES_MAX } from './limits.ts';
 
 const Count = z.int().nonnegative();
 
@@ -15,12 +16,23 @@ const Compute = z.strictObject({
   rows_deleted: Count,
 });
 
+const Ratio = z.number().min(0).max(1);
+const Seconds = z.number().nonnegative();
+
 /** Metrics of one branch at one instant. */
 export const BranchMeasurement = Compute.extend({
   branch_id: z.uuid(),
   database_size_bytes: Count,
   /** Share of blocks found in memory among those read since the last measurement; null when none was read. */
-  cache_hit_ratio: z.number().min(0).max(1).nullable(),
+  cache_hit_ratio: Ratio.nullable(),
+  /** Private memory of its sessions; null where the host does not allow to read it. */
+  memory_bytes: Count.nullable(),
+  /** Longest that a statement was seen running since the last measurement. */
+  longest_query_seconds: Seconds,
+  /** Longest that a client now waits for a connection of the pooler; null while the pooler is away. */
+  connection_wait_seconds: Seconds.nullable(),
+  /** Share of dead rows in its tables, at most an hour old; null when it is not known. */
+  dead_tuple_ratio: Ratio.nullable(),
 });
 export type BranchMeasurement = z.output<typeof BranchMeasurement>;
 
@@ -29,6 +41,13 @@ export const ProjectMeasurement = z.strictObject({
   project_id: z.uuid(),
   /** By the host's clock, ISO 8601 UTC. */
   observed_at: z.iso.datetime(),
-  branches: z.array(BranchMeasurement).max(100),
+  branches: z.array(BranchMeasurement).max(BRANCHES_MAX),
 });
 export type ProjectMeasurement = z.output<typeof ProjectMeasurement>;
+
+/** Present size of each database of a project in bytes, by branch. A database that takes too long to size is missing. */
+export const ProjectSizes = z.strictObject({
+  project_id: z.uuid(),
+  sizes: z.record(z.uuid(), Count),
+});
+export type ProjectSizes = z.output<typeof ProjectSizes>;

@@ -41,10 +41,10 @@ export async function storeAccess(session: Session, projectId: string, access: A
     await storeVerifiers(session, access.verifiers);
   }
   if (before.blocked_from && !access.write_blocked) {
-    // A read-write session that began during the block stays read-only, so it has to reconnect.
+    // A session that began during the block stays read-only, so it has to reconnect.
     await session.query(
       `UPDATE login SET end_from = least(end_from, $2)
-       FROM branch WHERE branch.branch_id = login.branch_id AND project_id = $1 AND login ~ '_rw$'`,
+       FROM branch WHERE branch.branch_id = login.branch_id AND project_id = $1 AND login !~ '_owner$'`,
       [projectId, before.blocked_from],
     );
   }

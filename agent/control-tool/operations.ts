@@ -35,7 +35,7 @@ const PARAMETER_HELP: Record<Parameter, string> = {
 const GROUP_HELP: Record<string, string> = {
   host: 'Describe this host and its contents',
   branch: 'Create and drop a branch, step by step',
-  project: 'Drop a project',
+  project: 'Size and drop a project',
   access: 'Apply network rules, closures and write blocks',
   table: 'List the tables of a branch',
   row: 'Read and change rows of a branch as its read-write login',

@@ -11,6 +11,7 @@ import { runLink } from '../link/run-link.ts';
 import { runLogFolderLoop } from '../logs/log-folder.ts';
 import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
+import { watchBlockedProjects } from '../measurement/watch-blocked.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
 import { UsageError } from './exit-codes.ts';
@@ -45,18 +46,23 @@ async function runAgent(): Promise<void> {
   const watch = new ServerWatch(host, log);
   await watch.poll();
   let link: AgentLink | null = null;
+  const begun = Promise.withResolvers<void>();
   const loops = Promise.all([
     watch.runLoop(signal),
     new AttemptWatch(host, log).run(signal),
     runFilterLoop(host, signal),
     runLogFolderLoop(settings, log, signal),
-    runPrivilegeLoop(host, signal),
+    // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
+    begun.promise.then(() => runPrivilegeLoop(host, signal)),
     runMeasurementLoop({
       settings,
       log,
       report: (measurement) => link?.notify('measurement', measurement),
+      deadTuples: host.deadTuples,
+      onBegun: begun.resolve,
       signal,
     }),
+    watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),
     new BlockReports(host, (blocks) => link?.notify('blocks', blocks)).run(log, signal),
     ...(settings.GUARDS === 'on' ? [new GuardWatch(host, log).run(signal)] : []),
   ]);

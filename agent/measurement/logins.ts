@@ -15,6 +15,9 @@ const POOLER_MARK = ' closing because: client close request ';
 /** Quotes are escaped inside a JSON string, so the text of a statement cannot contain this mark. */
 const POSTGRES_MARK = '"message":"connection authorized: ';
 
+/** End of the message about a session of the table browser. */
+const TABLE_BROWSER = / application_name=branchgate-rows$/;
+
 /** Rounds for which a client that left the pooler's list is remembered, because its log line may be late. */
 const GONE_ROUNDS = 3;
 
@@ -32,6 +35,8 @@ export class Logins {
   /** By database name. */
   #closed = new Map<string, number>();
   readonly #local = new Map<string, number>();
+  /** Databases that the table browser has logged in to since the last call of `takeBrowsed`. */
+  #browsed = new Set<string>();
   /** Pooled clients that were counted → rounds since they left the list. */
   readonly #counted: Map<string, number>;
 
@@ -104,6 +109,13 @@ export class Logins {
     for (const name of this.#local.keys()) if (!databases.has(name)) this.#local.delete(name);
   }
 
+  /** Databases that the table browser has logged in to since the last call. Its sessions work for clients. */
+  takeBrowsed(): ReadonlySet<string> {
+    const browsed = this.#browsed;
+    this.#browsed = new Set();
+    return browsed;
+  }
+
   #recordClosed(line: string) {
     const [, pointer, database, address, port] = POOLER_LINE.exec(line) ?? [];
     if (!pointer || !database || !address) return;
@@ -113,8 +125,10 @@ export class Logins {
   }
 
   #recordLocal(line: string) {
-    const { dbname, remote_host } = parse(line);
-    if (dbname && remote_host === '[local]') increase(this.#local, dbname);
+    const { dbname, remote_host, message = '' } = parse(line);
+    if (!dbname || remote_host !== '[local]') return;
+    increase(this.#local, dbname);
+    if (TABLE_BROWSER.test(message)) this.#browsed.add(dbname);
   }
 }
 
@@ -122,7 +136,7 @@ function increase(counts: Map<string, number>, name: string) {
   counts.set(name, (counts.get(name) ?? 0) + 1);
 }
 
-function parse(line: string): { dbname?: string; remote_host?: string } {
+function parse(line: string): { dbname?: string; remote_host?: string; message?: string } {
   try {
     return JSON.parse(line);
   } catch {

@@ -3,6 +3,7 @@ import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { Log } from '../link/dispatch.ts';
 import type { AgentSettings } from '../settings.ts';
 import { TroubleLog } from '../trouble-log.ts';
+import type { DeadTuples } from './dead-tuples.ts';
 import { Meter } from './meter.ts';
 
 const SAMPLE_EVERY_MS = 1_000;
@@ -11,6 +12,9 @@ interface Measuring {
   settings: AgentSettings;
   log: Log;
   report: (measurement: ProjectMeasurement) => void;
+  deadTuples?: DeadTuples;
+  /** Called after the first attempt to measure. */
+  onBegun?: () => void;
   signal: AbortSignal;
 }
 
@@ -18,8 +22,9 @@ interface Measuring {
  * Measures this host every MEASURE_INTERVAL_SECONDS until `signal` aborts. A measurement that takes longer delays the
  * next one. Never throws.
  */
-export async function runMeasurementLoop({ settings, log, report, signal }: Measuring): Promise<void> {
-  const meter = new Meter(settings, { stores: true });
+export async function runMeasurementLoop(measuring: Measuring): Promise<void> {
+  const { settings, log, report, deadTuples, onBegun, signal } = measuring;
+  const meter = new Meter(settings, { stores: true, ...(deadTuples && { deadTuples }) });
   const interval = settings.MEASURE_INTERVAL_SECONDS * 1000;
   const reportPostgres = troubleOf('PostgreSQL', log);
   const reportPooler = troubleOf('PgBouncer', log);
@@ -37,9 +42,11 @@ export async function runMeasurementLoop({ settings, log, report, signal }: Meas
     } catch (error) {
       reportPostgres(error);
     }
+    onBegun?.();
     const wait = Math.min(SAMPLE_EVERY_MS, next - performance.now());
     await sleep(Math.max(0, wait), undefined, { signal }).catch(() => {});
   }
+  onBegun?.();
   await meter.close().catch(() => {});
 }
 

@@ -2,12 +2,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measurement.ts';
-import { type PooledClient, showClients, withConsole } from '../pooler/console.ts';
+import { type PooledClient, showClients, showWaits, withConsole } from '../pooler/console.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import type { AgentSettings } from '../settings.ts';
+import { ClientActivity } from './client-activity.ts';
 import { addChange, cacheHitRatio, changeSince, metricsOf, Statistics, type Totals } from './counters.ts';
 import { CpuAccount, CpuState } from './cpu-account.ts';
 import { DatabaseSizes } from './database-sizes.ts';
+import { DeadTuples } from './dead-tuples.ts';
 import { Logins } from './logins.ts';
 import {
   type MeasuredBranch,
@@ -17,10 +19,13 @@ import {
   type ServerSample,
   sampleServer,
 } from './read-server.ts';
+import { readSessionMemory } from './session-memory.ts';
 
 /** Statement timeout of a measurement; the next measurement tries again. */
 const STATEMENT_WITHIN_MS = 10_000;
 const POOLER_WITHIN_MS = 5_000;
+/** No statement of the agent's own sessions in a tenant's database runs for longer. */
+const OWN_STATEMENT_MS_MAX = 10_000;
 
 /** The part of the state that is not per branch, stored in the agent's tables. */
 const MeterState = z.object({
@@ -39,6 +44,13 @@ export interface Round {
   sized: number;
 }
 
+/** What the pooler shows; nulls when it is unavailable. */
+interface Pooled {
+  clients: PooledClient[] | null;
+  waits: ReadonlyMap<string, number> | null;
+  trouble: unknown;
+}
+
 /**
  * Measures the branches of a host, over one session in the agent's database and none in a tenant's. Each measurement
  * is stored in the agent's tables before it is reported, and the next one counts from there.
@@ -50,13 +62,24 @@ export class Meter {
   #session: OwnSession | null = null;
   /** Observations since the last measurement; null when they have to be continued from the tables. */
   #since: { cpu: CpuAccount; others: MeterState['others']; logins: Logins | null } | null = null;
-  /** Oids of the branches' databases at the last measurement. */
-  #known: ReadonlySet<string> | null = null;
+  /** Oids of the branches' databases at the last measurement, and when that was. */
+  #known: { databases: ReadonlySet<string>; at: number } | null = null;
+  readonly #activity = new ClientActivity();
+  /** Milliseconds of the longest statement since the last measurement, by the database's oid. */
+  #longest = new Map<string, number>();
+  readonly #deadTuples: DeadTuples;
 
-  /** @param stores whether measurements are stored, which only the agent's meter does */
-  constructor(settings: AgentSettings, { stores }: { stores: boolean }) {
+  /**
+   * @param stores whether measurements are stored, which only the agent's meter does
+   * @param deadTuples what the agent's own sessions in the branches have read
+   */
+  constructor(
+    settings: AgentSettings,
+    { stores, deadTuples = new DeadTuples() }: { stores: boolean; deadTuples?: DeadTuples },
+  ) {
     this.#settings = settings;
     this.#stores = stores;
+    this.#deadTuples = deadTuples;
   }
 
   /** Must be called about once a second, so that short sessions are observed. */
@@ -66,6 +89,12 @@ export class Meter {
     await logins?.poll();
     const sample = await sampleServer(session);
     cpu.addSample(sample);
+    for (const database of sample.direct.keys()) this.#activity.record(database, sample.at);
+    for (const [database, ms] of sample.longest) {
+      this.#longest.set(database, Math.max(this.#longest.get(database) ?? 0, ms));
+      // A statement outlives the connection of the client that sent it.
+      if (ms > OWN_STATEMENT_MS_MAX) this.#activity.record(database, sample.at);
+    }
     return sample;
   }
 
@@ -137,8 +166,11 @@ export class Meter {
     const used = cpu.settle(changes);
     const arrived = (pooled.clients && logins?.newPooled(pooled.clients)) ?? new Map<string, number>();
     // Sessions of a new branch so far, such as the proof's, are older than its baseline.
-    const lasting = branches.filter(({ statistics }) => this.#known?.has(statistics.database) ?? true);
+    const previous = this.#known;
+    const lasting = branches.filter(({ statistics }) => previous?.databases.has(statistics.database) ?? true);
     logins?.forgetLocalExcept(new Set(lasting.map(({ name }) => name)));
+    const browsed = logins?.takeBrowsed();
+    const memory = await readSessionMemory(sample.sessions);
     const changed: { branch_id: string; seen: Statistics; totals: Totals }[] = [];
     const projects = new Map<string, BranchMeasurement[]>();
     for (const { name, statistics, branch } of branches) {
@@ -147,22 +179,37 @@ export class Meter {
       const change = changes.get(oid);
       if (bytes === undefined || !change) continue;
       const connections = (logins?.direct(name, change.sessions) ?? 0) + (arrived.get(name) ?? 0);
-      const totals = addChange(branch.totals, change, { cpu_seconds: used.get(oid) ?? 0, connections });
+      const clients = pooled.clients?.filter((client) => client.database === name).length ?? 0;
+      if (connections + clients > 0 || browsed?.has(name)) this.#activity.record(oid, sample.at);
+      // Without the agent's memory of the time before: what a branch reports that clients have used.
+      const isUsed =
+        previous && logins
+          ? this.#activity.isUsedSince(oid, previous.at)
+          : connections > 0 || branch.totals.connections > 0;
+      const totals = isUsed
+        ? addChange(branch.totals, change, { cpu_seconds: used.get(oid) ?? 0, connections })
+        : branch.totals;
       if (!isDeepStrictEqual([branch.seen, branch.totals], [statistics, totals])) {
         changed.push({ branch_id: branch.branch_id, seen: statistics, totals });
       }
-      const clients = pooled.clients?.filter((client) => client.database === name).length ?? 0;
       const measured = projects.get(branch.project_id) ?? [];
       projects.set(branch.project_id, measured);
       measured.push({
         branch_id: branch.branch_id,
         database_size_bytes: bytes,
         active_connections: (sample.direct.get(oid) ?? 0) + clients,
-        cache_hit_ratio: cacheHitRatio(change),
+        cache_hit_ratio: isUsed ? cacheHitRatio(change) : null,
+        memory_bytes: isUsed && sample.sessions.has(oid) ? (memory.get(oid) ?? null) : 0,
+        longest_query_seconds: isUsed ? (this.#longest.get(oid) ?? 0) / 1000 : 0,
+        connection_wait_seconds: pooled.waits && (pooled.waits.get(name) ?? 0),
+        dead_tuple_ratio: this.#deadTuples.shareOf(branch.branch_id),
         ...metricsOf(totals),
       });
     }
-    this.#known = new Set(branches.map(({ statistics }) => statistics.database));
+    const databasesNow = new Set(branches.map(({ statistics }) => statistics.database));
+    this.#known = { databases: databasesNow, at: sample.at };
+    this.#activity.forgetExcept(databasesNow);
+    this.#longest = new Map();
     if (this.#stores) await this.#store(session, databases, changed);
     const observed_at = new Date().toISOString();
     return {
@@ -185,17 +232,18 @@ export class Meter {
   }
 
   /** When the pooler is unavailable, everything but its clients is measured. */
-  async #pooledClients(): Promise<{ clients: PooledClient[] | null; trouble: unknown }> {
+  async #pooledClients(): Promise<Pooled> {
     try {
       const timeout = sleep(POOLER_WITHIN_MS, undefined, { ref: false }).then(() => {
         throw new Error(`PgBouncer did not respond within ${POOLER_WITHIN_MS / 1000} s`);
       });
-      return {
-        clients: await Promise.race([withConsole(this.#settings, showClients), timeout]),
-        trouble: null,
-      };
+      const shown = withConsole(this.#settings, async (console) => ({
+        clients: await showClients(console),
+        waits: await showWaits(console),
+      }));
+      return { ...(await Promise.race([shown, timeout])), trouble: null };
     } catch (trouble) {
-      return { clients: null, trouble };
+      return { clients: null, waits: null, trouble };
     }
   }
 

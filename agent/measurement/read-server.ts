@@ -10,6 +10,10 @@ export interface ServerSample extends ProcessSample {
   direct: Map<string, number>;
   /** Oids of databases with an open transaction. */
   inTransaction: Set<string>;
+  /** Process ids of sessions and their parallel workers, by the database's oid. */
+  sessions: Map<string, number[]>;
+  /** Milliseconds of the longest running statement, by the database's oid. */
+  longest: Map<string, number>;
 }
 
 interface ActivityRow {
@@ -41,6 +45,8 @@ export async function sampleServer(session: Session): Promise<ServerSample> {
   const processes: SeenProcess[] = [];
   const direct = new Map<string, number>();
   const inTransaction = new Set<string>();
+  const sessions = new Map<string, number[]>();
+  const longest = new Map<string, number>();
   let postmasterPid = 0;
   for (const { pid, database, backend_type, over_network, in_transaction, active_ms, own } of rows) {
     const kind = KINDS[backend_type] ?? 'other';
@@ -48,6 +54,10 @@ export async function sampleServer(session: Session): Promise<ServerSample> {
       direct.set(database, (direct.get(database) ?? 0) + 1);
     }
     if (database !== null && in_transaction) inTransaction.add(database);
+    if (database !== null && kind !== 'other' && !own) {
+      sessions.set(database, [...(sessions.get(database) ?? []), pid]);
+      longest.set(database, Math.max(longest.get(database) ?? 0, active_ms));
+    }
     const times = readProcessTimes(pid);
     if (!times) continue;
     if (own) postmasterPid = times.parent;
@@ -65,6 +75,8 @@ export async function sampleServer(session: Session): Promise<ServerSample> {
     processes,
     direct,
     inTransaction,
+    sessions,
+    longest,
   };
 }
 

@@ -3,10 +3,11 @@ import { groupName, loginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import { nameHeld } from '../cloning/claim-branch.ts';
 import type { Host } from '../host.ts';
-import { identifier, literal } from '../postgres/connect.ts';
+import { identifier, inTransaction, literal } from '../postgres/connect.ts';
 import { grantDatabase, protectDatabase } from '../postgres/database-settings.ts';
 import { markText, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
+import { restoreLogins } from '../postgres/roles.ts';
 import { repairPrivileges } from '../privileges/repair-privileges.ts';
 import { HostError } from '../servers/host-error.ts';
 
@@ -40,6 +41,8 @@ export function finalizeBranch(
        INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;
        ${protectDatabase(host.settings, database)}`,
     );
+    // The project may be write-blocked, so the rest of the rights is not the same for every branch.
+    await inTransaction(session, () => restoreLogins(session, project_id));
     // A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again.
     await repairPrivileges(host, params).catch((error: Error) =>
       host.log('privileges.unrepaired', { branch_id, reason: error.message }),

@@ -12,6 +12,7 @@ import { proveBranch } from './branch-prove.ts';
 import { describeHost } from './host-describe.ts';
 import { takeInventory } from './host-inventory.ts';
 import { dropProject } from './project-drop.ts';
+import { sizeProject } from './project-size.ts';
 import { deleteRows } from './row-delete.ts';
 import { listRows } from './row-list.ts';
 import { updateRow } from './row-update.ts';
@@ -30,6 +31,7 @@ const HANDLERS: Handlers = {
   'branch.finalize': finalizeBranch,
   'branch.prove': proveBranch,
   'branch.drop': dropBranch,
+  'project.size': sizeProject,
   'project.drop': dropProject,
   'access.apply': applyAccess,
   'table.list': listTables,

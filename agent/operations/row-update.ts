@@ -13,8 +13,8 @@ const TRIGGERED_ACTION = '09000';
 
 /**
  * Changes one cell.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, ROW_NOT_FOUND, ROW_CHANGED, STATEMENT_REFUSED,
- *   HOST_TIMEOUT, HOST_BUSY
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, ROW_NOT_FOUND, ROW_CHANGED,
+ *   STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
  */
 export function updateRow(host: Host, params: Params<'row.update'>): Promise<MethodResult<'row.update'>> {
   return inBranch(host, params, 'change', async (session) => {

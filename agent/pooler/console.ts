@@ -96,6 +96,19 @@ export async function showDemand(
   };
 }
 
+/** Seconds that the first waiting client of each database has waited for a server connection, by database. */
+export async function showWaits(console: Session): Promise<Map<string, number>> {
+  const { rows } = await console.query<{ database: string; maxwait: number; maxwait_us: number }>(
+    'SHOW POOLS',
+  );
+  const waits = new Map<string, number>();
+  for (const { database, maxwait, maxwait_us } of rows) {
+    const seconds = Number(maxwait) + Number(maxwait_us) / 1_000_000;
+    waits.set(database, Math.max(waits.get(database) ?? 0, seconds));
+  }
+  return waits;
+}
+
 /** The databases that the pooler serves, except its console. */
 export async function showDatabases(console: Session): Promise<PoolerEntry[]> {
   const { rows } = await console.query<{ name: string; paused: number }>('SHOW DATABASES');

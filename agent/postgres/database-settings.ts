@@ -1,4 +1,4 @@
-import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
+import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../shared/branch/login.ts';
 import type { AgentSettings } from '../settings.ts';
 import { identifier, literal, type Queryable } from './connect.ts';
 import { type Mark, readDatabases } from './databases.ts';
@@ -8,9 +8,16 @@ import { sqlState } from './postgres-failure.ts';
 const LOCKED_FOR_MS = 2_000;
 const DATABASE_GONE = '3D000';
 
-/** Numbers of rights that `grantDatabase` grants to each login and to the owner's group. */
-const LOGIN_RIGHTS = 2;
-const GROUP_RIGHTS = 3;
+/**
+ * Rights on the database that the logins and the owner's group always have. The right to make temporary tables of the
+ * other logins depends on the write block: `restoreLogins` grants and revokes it.
+ */
+const LOGIN_RIGHTS: Record<BranchRole, string> = {
+  owner: 'CONNECT, TEMPORARY',
+  read_write: 'CONNECT',
+  read_only: 'CONNECT',
+};
+const GROUP_RIGHTS = 'CONNECT, CREATE, TEMPORARY';
 
 /** A branch's ids and the name of its database. */
 type Named = Pick<Mark, 'branch_id' | 'project_id'> & { database: string };
@@ -41,10 +48,12 @@ export function protectDatabase(limits: Limits, database: string): string {
  * the rights itself.
  */
 export function grantDatabase({ branch_id, project_id, database }: Named): string {
-  const name = identifier(database);
-  const logins = BRANCH_ROLES.map((role) => identifier(loginName(branch_id, role))).join(', ');
-  return `GRANT CONNECT, TEMPORARY ON DATABASE ${name} TO ${logins};
-    GRANT CONNECT, CREATE, TEMPORARY ON DATABASE ${name} TO ${identifier(groupName(project_id, 'owner'))}`;
+  return [
+    ...BRANCH_ROLES.map((role) => [LOGIN_RIGHTS[role], loginName(branch_id, role)] as const),
+    [GROUP_RIGHTS, groupName(project_id, 'owner')] as const,
+  ]
+    .map(([rights, role]) => `GRANT ${rights} ON DATABASE ${identifier(database)} TO ${identifier(role)}`)
+    .join('; ');
 }
 
 /**
@@ -84,16 +93,19 @@ export async function protectDatabases(db: Queryable, limits: Limits): Promise<v
 /** Databases in which a login or the owner's group lacks one of its grants. */
 async function readUngranted(db: Queryable, branches: readonly Named[]): Promise<Set<string>> {
   const wanted = branches.flatMap(({ branch_id, project_id, database }) => [
-    ...BRANCH_ROLES.map((role) => ({ database, role: loginName(branch_id, role), rights: LOGIN_RIGHTS })),
+    ...BRANCH_ROLES.map((role) => ({
+      database,
+      role: loginName(branch_id, role),
+      rights: LOGIN_RIGHTS[role],
+    })),
     { database, role: groupName(project_id, 'owner'), rights: GROUP_RIGHTS },
   ]);
   const { rows } = await db.query<{ name: string }>(
     `SELECT DISTINCT datname AS name
-     FROM unnest($1::text[], $2::text[], $3::int[]) AS wanted (database, role, rights)
+     FROM unnest($1::text[], $2::text[], $3::text[]) AS wanted (database, role, rights)
      JOIN pg_database ON datname = database JOIN pg_roles ON rolname = role
-     WHERE rights <> (
-       SELECT count(*) FROM aclexplode(datacl)
-       WHERE grantee = pg_roles.oid AND privilege_type IN ('CONNECT', 'CREATE', 'TEMPORARY')
+     WHERE NOT string_to_array(rights, ', ') <@ ARRAY (
+       SELECT privilege_type FROM aclexplode(datacl) WHERE grantee = pg_roles.oid
      )`,
     [
       wanted.map(({ database }) => database),

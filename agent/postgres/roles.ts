@@ -97,33 +97,47 @@ interface LoginState {
   login: string;
   verifier: string;
   project_id: string;
+  database: string;
   closed: boolean;
   write_blocked: boolean;
   login_differs: boolean;
-  right_differs: boolean;
+  /** Membership in the group that may write; the read-only login never has it. */
+  group_differs: boolean;
+  read_only_differs: boolean;
+  temporary_differs: boolean;
 }
+
+const temporaryRight = ({ login, database, write_blocked }: LoginState) =>
+  write_blocked
+    ? `REVOKE TEMPORARY ON DATABASE ${identifier(database)} FROM ${identifier(login)}`
+    : `GRANT TEMPORARY ON DATABASE ${identifier(database)} TO ${identifier(login)}`;
 
 /**
  * Restores logins to the state in the agent's tables: the password, which a login can change itself, whether it may
- * log in, and whether a read-write login may write. To be called in a transaction.
+ * log in, and the effects of a write block on the logins other than the owner's: they are read-only by default, and
+ * cannot make temporary tables, which would fill the disk whatever the default is. To be called in a transaction.
  * @param projectId limits it to one project
  */
 export async function restoreLogins(session: Session, projectId?: string): Promise<void> {
   await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
   const { rows } = await session.query<LoginState>(
     `SELECT *,
-            login ~ '_rw$' AND (
-              write_blocked = EXISTS (
-                SELECT FROM pg_auth_members JOIN pg_roles AS "group" ON "group".oid = roleid
-                WHERE member = login_oid AND "group".rolname = 'g_' || replace(project_id::text, '-', '') || '_rw'
-              ) OR write_blocked <> coalesce('default_transaction_read_only=on' = ANY (settings), false)
-            ) AS right_differs
+            login ~ '_rw$' AND write_blocked = EXISTS (
+              SELECT FROM pg_auth_members JOIN pg_roles AS "group" ON "group".oid = roleid
+              WHERE member = login_oid AND "group".rolname = 'g_' || replace(project_id::text, '-', '') || '_rw'
+            ) AS group_differs,
+            login !~ '_owner$'
+              AND write_blocked <> coalesce('default_transaction_read_only=on' = ANY (settings), false)
+              AS read_only_differs,
+            login !~ '_owner$' AND write_blocked = has_database_privilege(login_oid, database_oid, 'TEMPORARY')
+              AS temporary_differs
      FROM (
-       SELECT login, verifier, project_id, closed, write_blocked_since IS NOT NULL AS write_blocked,
+       SELECT login, verifier, project_id, database, pg_database.oid AS database_oid, closed, write_blocked_since IS NOT NULL AS write_blocked,
               pg_authid.oid AS login_oid, rolconfig AS settings,
               pg_authid.rolpassword IS DISTINCT FROM verifier OR pg_authid.rolcanlogin = closed AS login_differs
        FROM login JOIN branch USING (branch_id) JOIN project USING (project_id)
        JOIN pg_authid ON pg_authid.rolname = login JOIN pg_roles ON pg_roles.oid = pg_authid.oid
+       LEFT JOIN pg_database ON datname = database
        WHERE $1::uuid IS NULL OR project_id = $1
      ) AS state
      ORDER BY login`,
@@ -135,22 +149,26 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
       const may = state.closed ? 'NOLOGIN' : 'LOGIN';
       await alter(session, state.login, `ALTER ROLE ${name} ${may} PASSWORD ${literal(state.verifier)}`);
     }
-    if (state.right_differs) {
+    if (state.group_differs) {
       const [from, to] = ['read_write', 'read_only'].map((role) =>
         identifier(groupName(state.project_id, role as BranchRole)),
       );
       const [given, taken] = state.write_blocked ? [to, from] : [from, to];
-      const setting = state.write_blocked
-        ? 'SET default_transaction_read_only = on'
-        : 'RESET default_transaction_read_only';
       // The membership acts immediately, also on open sessions. The setting gives new ones a clear error.
       await alter(
         session,
         state.login,
-        `GRANT ${given} TO ${name} WITH ${MEMBERSHIP.read_write};
-         REVOKE ${taken} FROM ${name};
-         ALTER ROLE ${name} ${setting}`,
+        `GRANT ${given} TO ${name} WITH ${MEMBERSHIP.read_write}; REVOKE ${taken} FROM ${name}`,
       );
+    }
+    if (state.read_only_differs) {
+      const setting = state.write_blocked
+        ? 'SET default_transaction_read_only = on'
+        : 'RESET default_transaction_read_only';
+      await alter(session, state.login, `ALTER ROLE ${name} ${setting}`);
+    }
+    if (state.temporary_differs) {
+      await alter(session, state.login, temporaryRight(state));
     }
   }
 }

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { groupName, loginName } from '../../shared/branch/login.ts';
 import type { Host } from '../host.ts';
+import { readDeadTuples } from '../measurement/dead-tuples.ts';
 import { inSession } from '../postgres/connect.ts';
 import { TroubleLog } from '../trouble-log.ts';
 import { grantByDefault, OPENED_GROUPS } from './default-privileges.ts';
@@ -42,7 +43,7 @@ const optionsFor = (projectId: string) =>
 /**
  * Grants the default privileges again to each group that has lost all of them: a login of the group can drop them with
  * DROP OWNED, for this branch and its later clones. A group that has some is left alone, because the owner may narrow
- * them. Runs as the branch's owner login over the unix socket: default privileges can be altered only in a session in
+ * them. The session also reads the share of dead rows. Runs as the branch's owner login over the unix socket: default privileges can be altered only in a session in
  * their database, and no superuser opens one there.
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
@@ -75,6 +76,7 @@ export async function repairPrivileges(host: Host, branch: Branch): Promise<void
     const found = rows.flatMap(({ rolname }) => groups.get(rolname) ?? []);
     if (found.length > 0)
       await session.query(found.map((group) => grantByDefault(project_id, group)).join('; '));
+    host.deadTuples.record(branch_id, await readDeadTuples(session));
     return found;
   });
   if (lost.length > 0) host.log('privileges.repaired', { branch_id, groups: lost });
@@ -85,7 +87,9 @@ export async function runPrivilegeLoop(host: Host, signal: AbortSignal): Promise
   const troubles = new TroubleLog(host.log);
   while (!signal.aborted) {
     try {
-      for (const branch of await readOpenBranches(host)) {
+      const branches = await readOpenBranches(host);
+      host.deadTuples.forgetExcept(new Set(branches.map(({ branch_id }) => branch_id)));
+      for (const branch of branches) {
         if (signal.aborted) return;
         await repairPrivileges(host, branch).catch((error) =>
           troubles.report('privileges.unrepaired', branch.branch_id, error, { branch_id: branch.branch_id }),

@@ -155,9 +155,9 @@ export async function describeTable(
 export const fromTable = ({ kind }: TableDescription, { schema, table }: { schema: string; table: string }) =>
   `${kind === 'r' ? 'ONLY ' : ''}${identifier(schema)}.${identifier(table)}`;
 
-/** @throws HostError INVALID_CALL when the table has no such column */
+/** @throws HostError COLUMN_NOT_FOUND */
 export function columnOf({ columns }: TableDescription, name: string): TableColumn {
   const column = columns.find((candidate) => candidate.name === name);
-  if (!column) throw new HostError('INVALID_CALL', 'the table has no such column');
+  if (!column) throw new HostError('COLUMN_NOT_FOUND', 'the table has no such column');
   return column;
 }

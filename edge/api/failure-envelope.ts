@@ -8,7 +8,9 @@ import { ApiError } from '../errors.ts';
 /** Renders the error envelope. The underlying cause goes only to the log, under the request id. */
 export function renderFailure(c: AppContext, { code, fields }: Failure): Response {
   const { status, message } = FAILURES[code];
-  if (status === 401) c.header('WWW-Authenticate', 'Bearer error="invalid_token"');
+  // The error is about a token only (RFC 6750 section 3.1), and not about a wrong password or code.
+  const isAboutToken = code === 'UNAUTHENTICATED';
+  if (status === 401) c.header('WWW-Authenticate', isAboutToken ? 'Bearer error="invalid_token"' : 'Bearer');
   const retryAfter = code === 'RATE_LIMITED' ? fields?.retry_after : retryAfterOf(code);
   if (retryAfter !== null) c.header('Retry-After', String(retryAfter));
   return c.json({ error: code, message, request_id: c.var.requestId, ...fields }, status);

@@ -110,3 +110,20 @@ export function recordedResponse(
   if (status === null) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT', fields: { job_id: jobId } });
   return ok({ status, body: body ?? {} });
 }
+
+/**
+ * The outcome of a reservation for its client. A limit may be reached, or a name taken, by another request with the same
+ * key that runs concurrently: this one is then no refusal, and its repetition gets the response of the other.
+ */
+export async function unlessInFlight<T>(
+  db: Database,
+  use: KeyUse | null,
+  outcome: Result<T, Failure>,
+): Promise<Result<T, Failure>> {
+  if (outcome.ok || use === null) return outcome;
+  const [recorded] = await recordedUses(db, use, new Date());
+  if (!recorded) return outcome;
+  const { bodyHash, jobId } = recorded;
+  if (bodyHash !== use.bodyHash) return fail({ code: 'IDEMPOTENCY_KEY_REUSED' });
+  return fail({ code: 'IDEMPOTENCY_IN_FLIGHT', fields: { job_id: jobId } });
+}

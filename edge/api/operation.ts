@@ -67,6 +67,25 @@ const allowNoBody: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
 };
 
+/** An operation without a body accepts none, because an ignored field would look like an accepted one. */
+const refuseBody: MiddlewareHandler<AppEnv> = async (c, next) => {
+  const text = await c.req.text();
+  if (text !== '') {
+    const body = z.strictObject({}).safeParse(readJson(text));
+    if (!body.success)
+      throw new ApiError('VALIDATION_FAILED', { details: body.error.issues.flatMap(detailsOf) });
+  }
+  await next();
+};
+
+function readJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ApiError('BAD_REQUEST');
+  }
+}
+
 /** The check that runs before the handler, and how the OpenAPI document describes it. */
 function guard(access: Access) {
   if (access === 'public') return { failures: FAILURES_OF_ACCESS.public, middleware: null, security: [] };
@@ -120,7 +139,9 @@ export function operation<const O extends Operation>({ access, failures = [], ..
   ];
   const request = { query: z.strictObject({}), ...route.request };
   const responses = { ...failureResponses(codes), ...route.responses };
-  const middleware = [...(check ? [check] : []), ...(body && !body.required ? [allowNoBody] : [])];
+  const withoutBody = method === 'get' ? [] : [refuseBody];
+  const forBody = body ? (body.required ? [] : [allowNoBody]) : withoutBody;
+  const middleware = [...(check ? [check] : []), ...forBody];
   return { ...route, ...guarded, middleware, request, responses } as unknown as Omit<
     O,
     'access' | 'failures'

@@ -35,8 +35,11 @@ export const CreatedBranch = z
   })
   .meta({ id: 'CreatedBranch' });
 
-/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, and its blocks. */
+/** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, `deletes_at`, and its blocks. */
 export const Branch = CreatedBranch.extend({
+  deletes_at: Timestamp.nullable().meta({
+    description: 'When this expired branch will be deleted. Null: it is not expired.',
+  }),
   updated_at: Timestamp,
   blocked: Blocked.meta({
     description:
@@ -68,6 +71,7 @@ export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof Created
 
 export const toBranchResponse = (row: BranchRow): z.output<typeof Branch> => ({
   ...toCreatedBranchResponse(row),
+  deletes_at: row.deletesAt?.toISOString() ?? null,
   updated_at: row.updatedAt.toISOString(),
   blocked: blockedOf(row.blocks),
   connections_blocked_until: connectionsBlockedUntil(row.blocks),

@@ -11,17 +11,21 @@ export const whereAllowed = (event: BranchEvent, branches: SQL | undefined) =>
 export const isAllowed = (event: BranchEvent, branches: SQL | undefined): SQL =>
   sql`exists (select 1 from ${projectBranches} where ${whereAllowed(event, branches)})`;
 
-/** Applies the event to the branches whose status allows it. */
+/**
+ * Applies the event to the branches whose status allows it.
+ * @param deletesAt of branches that expire
+ */
 export const transition = (
   db: Database,
   event: BranchEvent,
   branches: SQL | undefined,
   now: Date,
+  deletesAt: Date | null = null,
 ): Statement => {
   const { to } = BRANCH_TRANSITIONS[event];
   const deletion = to === 'deleted' ? { deletedAt: now } : {};
   return db
     .update(projectBranches)
-    .set({ status: to, updatedAt: now, ...deletion })
+    .set({ status: to, updatedAt: now, deletesAt, ...deletion })
     .where(whereAllowed(event, branches));
 };

@@ -1,4 +1,4 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { and, eq, or, sql } from 'drizzle-orm';
 import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
 import { expiryOf, LIFESPAN_SECONDS } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
@@ -6,14 +6,15 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
-import { auditEvents, projectBranches } from '../database/schema.ts';
+import { auditEvents, projectBranches, projects } from '../database/schema.ts';
 import type { LifespanChange } from '../projects/coordinator-rpc.ts';
+import { branchLimitReached, countedBranches, hasBranchSlot } from './branch-limit.ts';
 import type { BranchRow } from './branch-resource.ts';
 import { isAllowed, whereAllowed } from './branch-transition.ts';
 
 /**
- * Sets the lifespan, counted from now, and records the change, in one batch. An expired branch becomes active again,
- * which changes the access.
+ * Sets the lifespan, counted from now, and records the change, in one batch. An expired branch becomes active again if
+ * the project has a slot for it, which changes the access.
  */
 export async function storeLifespan(
   db: Database,
@@ -27,17 +28,32 @@ export async function storeLifespan(
     expiresAt: expiryOf(lifespan, now),
     ttlSeconds: LIFESPAN_SECONDS[lifespan],
     status: BRANCH_TRANSITIONS.extend.to,
+    deletesAt: null,
     updatedAt: now,
   };
   const thisBranch = and(eq(projectBranches.id, branchId), eq(projectBranches.tenantId, actor.tenantId));
   const expired = sql`exists (select 1 from ${projectBranches} where ${and(thisBranch, eq(projectBranches.status, 'expired'))})`;
+  // An active branch has its slot already.
+  const fits = or(eq(projectBranches.status, 'active'), hasBranchSlot(projectId));
+  const extendable = and(thisBranch, fits);
   const about = { projectId, branchId, metadata: { from: branch.lifespan, to: lifespan } };
   const event = auditEvent('branch.lifespan.changed', actor, about, now);
   const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, isAllowed('extend', thisBranch)),
-    nextAccessRevision(db, projectId, expired),
-    db.update(projectBranches).set(change).where(whereAllowed('extend', thisBranch)),
+    insertIf(db, auditEvents, event, isAllowed('extend', extendable)),
+    nextAccessRevision(db, projectId, and(expired, isAllowed('extend', extendable)) ?? expired),
+    db
+      .select({
+        limit: projects.branchLimit,
+        current: countedBranches(projectId),
+        isExtendable: sql<number>`${isAllowed('extend', thisBranch)}`,
+      })
+      .from(projects)
+      .where(eq(projects.id, projectId)),
+    db.update(projectBranches).set(change).where(whereAllowed('extend', extendable)),
   ]);
-  if (changesOf(results.at(-1)) === 0) return fail({ code: 'BRANCH_NOT_ACTIVE' });
+  if (changesOf(results.at(-1)) === 0) {
+    const [count] = results.at(-2) as { limit: number; current: number; isExtendable: number }[];
+    return fail(count?.isExtendable ? branchLimitReached(count) : { code: 'BRANCH_NOT_ACTIVE' });
+  }
   return ok({ ...branch, ...change });
 }

@@ -1,4 +1,4 @@
-import { and, eq } from 'drizzle-orm';
+import { and, eq, type SQL } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
@@ -9,23 +9,29 @@ import type { JobRow } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
-/** Marks the branch as deleted and opens the job that drops its database, in one batch. */
+/**
+ * Marks the branch as deleted and opens the job that drops its database, in one batch. Its children lose their parent
+ * (specification 2.2).
+ * @param only a further condition on the branch
+ */
 export async function markBranchDeleted(
   db: Database,
   job: JobRow,
   now: Date,
+  { event: transitionName = 'delete', only }: { event?: 'delete' | 'retire'; only?: SQL | undefined } = {},
 ): Promise<Result<JobRow, Failure>> {
   const branchId = job.branchId ?? '';
   const thisBranch = and(
     eq(projectBranches.id, branchId),
     eq(projectBranches.projectId, job.projectId),
     eq(projectBranches.tenantId, job.tenantId),
+    only,
   );
-  const [branch] = await db.select().from(projectBranches).where(whereAllowed('delete', thisBranch));
+  const [branch] = await db.select().from(projectBranches).where(whereAllowed(transitionName, thisBranch));
   if (!branch) return fail({ code: 'NOT_FOUND' });
   if (branch.protected || branch.isDefault) return fail({ code: 'BRANCH_PROTECTED' });
 
-  const stillThere = isAllowed('delete', thisBranch);
+  const stillThere = isAllowed(transitionName, thisBranch);
   const event = auditEvent(
     'branch.deleted',
     job.input.actor,
@@ -33,7 +39,11 @@ export async function markBranchDeleted(
       id: job.id,
       projectId: job.projectId,
       branchId,
-      metadata: { branch_name: branch.branchName, database: branch.databaseName },
+      metadata: {
+        branch_name: branch.branchName,
+        database: branch.databaseName,
+        ...(transitionName === 'retire' && { reason: 'expired' }),
+      },
     },
     now,
   );
@@ -43,7 +53,11 @@ export async function markBranchDeleted(
     withdrawAccess(db, job.projectId, stillThere),
     db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), stillThere)),
     db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere)),
-    transition(db, 'delete', thisBranch, now),
+    db
+      .update(projectBranches)
+      .set({ parentBranchId: null })
+      .where(and(eq(projectBranches.parentBranchId, branchId), stillThere)),
+    transition(db, transitionName, thisBranch, now),
   ]);
   return changesOf(results.at(-1)) === 1 ? ok(job) : fail({ code: 'NOT_FOUND' });
 }

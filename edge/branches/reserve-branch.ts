@@ -1,5 +1,4 @@
-import { and, eq, inArray, sql } from 'drizzle-orm';
-import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import { eq, sql } from 'drizzle-orm';
 import { branchDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf, LIFESPAN_SECONDS } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
@@ -14,10 +13,8 @@ import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import type { BranchRequest } from '../projects/coordinator-rpc.ts';
 import type { Settings } from '../settings.ts';
+import { branchLimitReached, countedBranches, hasBranchSlot } from './branch-limit.ts';
 import type { BranchRow } from './branch-resource.ts';
-
-const countedBranches = (projectId: string) =>
-  sql`(select count(*) from ${projectBranches} where ${and(eq(projectBranches.projectId, projectId), inArray(projectBranches.status, COUNTED_STATUSES))})`;
 
 /** Reserves the branch's name and a slot under the branch limit and opens its job, in one batch. */
 export async function reserveBranch(
@@ -31,8 +28,7 @@ export async function reserveBranch(
   const owner = { projectId: project.id, hostId: project.hostId };
   const job = newJob({ ...request, ...owner, id: request.jobId, kind: 'branch.create' }, now);
   const credentials = await newCredentials(settings.CREDENTIAL_KEYS, branch.id, now);
-  const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active' and tenant_id = ${project.tenantId}
-    and ${countedBranches(project.id)} < branch_limit)
+  const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active' and tenant_id = ${project.tenantId}) and ${hasBranchSlot(project.id)}
     and exists (select 1 from ${projectBranches} where id = ${source.id} and status = 'active')`;
   const reserved = sql`exists (select 1 from ${projectBranches} where id = ${branch.id})`;
   const rule = request.creatorCidr && creatorRule(project, branch, request.creatorCidr, now);
@@ -46,7 +42,7 @@ export async function reserveBranch(
       .select({
         status: projects.status,
         limit: projects.branchLimit,
-        current: sql<number>`${countedBranches(project.id)}`,
+        current: countedBranches(project.id),
         reserved: sql<number>`${reserved}`,
       })
       .from(projects)
@@ -70,8 +66,7 @@ function reasonOf(lastResult: unknown): Failure | null {
   if (found.reserved) return null;
   if (found.status !== 'active') return { code: 'PROJECT_NOT_ACTIVE' };
   if (found.current < found.limit) return { code: 'SOURCE_NOT_ACTIVE' };
-  const fields = { limit: found.limit, current: found.current, retry_after: null };
-  return { code: 'BRANCH_LIMIT_REACHED', fields };
+  return branchLimitReached(found);
 }
 
 const branchRow = (
@@ -87,6 +82,7 @@ const branchRow = (
   status: 'creating',
   lifespan,
   expiresAt: expiryOf(lifespan, now),
+  deletesAt: null,
   ttlSeconds: LIFESPAN_SECONDS[lifespan],
   isDefault: false,
   protected: false,

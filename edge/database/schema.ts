@@ -19,7 +19,7 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
-import type { Actor } from '../audit/actor.ts';
+import type { AuditActor } from '../audit/actor.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
 import { created, timestamp, updated } from './columns.ts';
 
@@ -157,6 +157,8 @@ export const projectBranches = sqliteTable(
     status: text('status', { enum: BRANCH_STATUSES }).notNull(),
     lifespan: text('lifespan', { enum: LIFESPANS }).notNull(),
     expiresAt: timestamp('expires_at'),
+    /** When an expired branch is deleted; null in any other status. */
+    deletesAt: timestamp('deletes_at'),
     ttlSeconds: integer('ttl_seconds'),
     isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),
     protected: integer('protected', { mode: 'boolean' }).notNull().default(false),
@@ -231,7 +233,7 @@ export const jobs = sqliteTable(
     branchId: text('branch_id'),
     kind: text('kind', { enum: JOB_KINDS }).notNull(),
     /** The actor and the parameters; never shown, contains no secrets. */
-    input: text('input', { mode: 'json' }).$type<{ actor: Actor }>().notNull(),
+    input: text('input', { mode: 'json' }).$type<{ actor: AuditActor }>().notNull(),
     status: text('status', { enum: JOB_STATUSES }).notNull(),
     steps: text('steps', { mode: 'json' }).$type<JobStep[]>().notNull(),
     /** Set while the job is still running if it is being rolled back. */

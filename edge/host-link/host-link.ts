@@ -51,6 +51,7 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
       record: {
         measurement: (measurement) =>
           coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId()),
+        sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId()),
         blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId()),
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),

@@ -14,6 +14,7 @@ const LOOKUP_APART_MS = 1_000;
 /** How many notifications of each kind one project may have, so that a faulty host cannot overload it. */
 const OF_PROJECT: Record<Notification, { max: number; windowMs: number }> = {
   measurement: { max: 1, windowMs: 500 },
+  sizes: { max: 1, windowMs: 500 },
   // Each change of a block is sent immediately, and several may follow each other.
   blocks: { max: 30, windowMs: MINUTE_MS },
 };

@@ -22,6 +22,7 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
   TABLE_NOT_FOUND: { code: 'NOT_FOUND' },
   ROW_NOT_FOUND: { code: 'ROW_NOT_FOUND' },
   ROW_CHANGED: { code: 'ROW_CHANGED' },
+  COLUMN_NOT_FOUND: invalid('column'),
   KEY_NOT_UNIQUE: invalid('primary_key'),
   INVALID_CALL: invalid(''),
   STATEMENT_REFUSED: {

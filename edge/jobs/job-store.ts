@@ -1,6 +1,6 @@
 import { and, eq, inArray } from 'drizzle-orm';
 import type { JobKind, JobStatus } from '../../shared/project/job.ts';
-import type { Actor } from '../audit/actor.ts';
+import type { Actor, AuditActor } from '../audit/actor.ts';
 import type { Database } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
 
@@ -16,7 +16,7 @@ export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
     .where(and(eq(jobs.projectId, projectId), inArray(jobs.status, OPEN_STATUSES)))
     .orderBy(jobs.createdAt, jobs.id);
 
-/** The first record of a job. */
+/** The first record of a job. @param about `createdBy` if the service itself acts for that user */
 export const newJob = (
   about: {
     id: string;
@@ -24,8 +24,7 @@ export const newJob = (
     projectId: string;
     branchId: string | null;
     hostId: string;
-    actor: Actor;
-  },
+  } & ({ actor: Actor } | { actor: AuditActor; createdBy: string }),
   now: Date,
 ): JobRow => ({
   id: about.id,
@@ -38,7 +37,7 @@ export const newJob = (
   steps: [],
   error: null,
   attempts: 0,
-  createdBy: about.actor.userId,
+  createdBy: 'createdBy' in about ? about.createdBy : about.actor.userId,
   tenantId: about.actor.tenantId,
   createdAt: now,
   updatedAt: now,

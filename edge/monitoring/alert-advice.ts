@@ -15,7 +15,7 @@ interface Advice {
   alarming: 'at_least' | 'above' | 'below';
 }
 
-/** The recommended alert thresholds of specification 8, as far as they follow from measurements. */
+/** The recommended alert thresholds of specification 8. */
 export const ADVICE = {
   storage: { value: ({ storage }) => storage, threshold: 0.9, alarming: 'at_least' },
   active_connections: {
@@ -29,6 +29,17 @@ export const ADVICE = {
     value: ({ values: { transactions_rolled_back: back, transactions_committed: committed } }) =>
       back / Math.max(committed, 1),
     threshold: 0.05,
+    alarming: 'above',
+  },
+  dead_tuple_ratio: { value: ({ values }) => values.dead_tuple_ratio, threshold: 0.2, alarming: 'above' },
+  longest_query_seconds: {
+    value: ({ values }) => values.longest_query_seconds,
+    threshold: 30,
+    alarming: 'above',
+  },
+  connection_wait_seconds: {
+    value: ({ values }) => values.connection_wait_seconds,
+    threshold: 5,
     alarming: 'above',
   },
 } as const satisfies Record<string, Advice>;
@@ -47,5 +58,6 @@ export const alertsOf = (advised: Advised): { name: AlertName; value: number; th
   ALERT_NAMES.flatMap((name) => {
     const { threshold, alarming, ...advice } = ADVICE[name];
     const value = advice.value(advised);
-    return value !== null && IS_ALARMING[alarming](value, threshold) ? [{ name, value, threshold }] : [];
+    // A measurement of an earlier release lacks later metrics.
+    return value != null && IS_ALARMING[alarming](value, threshold) ? [{ name, value, threshold }] : [];
   });

@@ -153,7 +153,8 @@ export const metricsSeries = (
     unit: METRICS[metric].unit,
     values: measured.points.flatMap(({ at, values }) => {
       const value = values[metric];
-      return value === null ? [] : [{ timestamp: new Date(at).toISOString(), value }];
+      // A point of an earlier release lacks later metrics.
+      return value == null ? [] : [{ timestamp: new Date(at).toISOString(), value }];
     }),
   })),
 });

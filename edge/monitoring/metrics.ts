@@ -8,7 +8,7 @@ interface Metric {
   aggregation: Aggregation;
 }
 
-/** The metrics of specification 2.7, the cache hit ratio and the size. Counters never decrease. */
+/** The metrics of specification 2.7, and those that branchgate adds. Counters never decrease. */
 export const METRICS = {
   cpu_seconds: { unit: 'seconds', aggregation: 'last' },
   active_connections: { unit: 'count', aggregation: 'peak' },
@@ -21,12 +21,16 @@ export const METRICS = {
   rows_deleted: { unit: 'count', aggregation: 'last' },
   cache_hit_ratio: { unit: 'ratio', aggregation: 'mean' },
   database_size_bytes: { unit: 'bytes', aggregation: 'last' },
+  memory_bytes: { unit: 'bytes', aggregation: 'peak' },
+  longest_query_seconds: { unit: 'seconds', aggregation: 'peak' },
+  connection_wait_seconds: { unit: 'seconds', aggregation: 'peak' },
+  dead_tuple_ratio: { unit: 'ratio', aggregation: 'last' },
 } as const satisfies Record<Exclude<keyof BranchMeasurement, 'branch_id'>, Metric>;
 
 export type MetricName = keyof typeof METRICS;
 export const METRIC_NAMES = Object.keys(METRICS) as [MetricName, ...MetricName[]];
 
-/** The values of a branch at one time; the ratio is null if nothing was read since the previous measurement. */
+/** The values of a branch at one time; those that are not known are null. */
 export type BranchValues = Omit<BranchMeasurement, 'branch_id'>;
 
 /** The values of a branch at one time or over one step, with the timestamp of its last measurement. */

@@ -1,15 +1,17 @@
 import { RpcTarget } from 'cloudflare:workers';
 import type { Failure } from '../../shared/failures.ts';
-import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Database } from '../database/database.ts';
+import type { CallHost } from '../hosts/host-client.ts';
+import { jobError, publicFailure } from '../jobs/job-failure.ts';
 import type { ProjectMonitorRpc, Recorded, StorageStatus } from '../projects/coordinator-rpc.ts';
 import type { MeasurementStore } from './measurement-store.ts';
 import { MeasurementStreams, STREAMS_MAX } from './measurement-streams.ts';
 import type { Range } from './metric-history.ts';
 import type { Point } from './metrics.ts';
 import type { StorageQuota } from './storage-quota.ts';
-import { readSubject } from './storage-usage.ts';
+import { readSubject, type StorageSubject } from './storage-usage.ts';
 
 /** How many missed measurements a reopened stream replays at most. */
 const REPLAYED_MAX = 60;
@@ -18,6 +20,7 @@ interface ProjectMonitorOptions {
   db: Database;
   measurements: MeasurementStore;
   quota: StorageQuota;
+  callHost: (hostId: string) => CallHost;
   /** Applies the stored access on the host, now or when it is reachable again. */
   applyAccess: (projectId: string, hostId: string) => Promise<unknown>;
   waitUntil: (work: Promise<unknown>) => void;
@@ -42,7 +45,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
    * @param hostId the host that sent it
    */
   async record(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
-    const { db, measurements, quota, applyAccess, waitUntil } = this.#options;
+    const { db, measurements } = this.#options;
     const projectId = measurement.project_id;
     const subject = await readSubject(db, projectId);
     // A host may only report its own projects.
@@ -50,11 +53,43 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     const event = measurements.record(measurement, subject.branches, Date.now());
     if (!event) return;
     this.#streams.send(projectId, event);
-    const status = await quota.evaluate(projectId, subject);
-    const { storageState, accessApplied, accessRevision } = subject.project;
+    await this.#evaluate(subject);
+  }
+
+  /**
+   * Evaluates the storage by sizes that are newer than the last measurement.
+   * @param hostId the host that sent them
+   */
+  async recordSizes({ project_id, sizes }: ProjectSizes, hostId?: string): Promise<void> {
+    const { db, quota } = this.#options;
+    const subject = await readSubject(db, project_id);
+    if (!subject || (hostId ?? subject.project.hostId) !== subject.project.hostId) return;
+    quota.recordSizes(subject, sizes);
+    await this.#evaluate(subject);
+  }
+
+  /** Asks the host for the present sizes of the project's databases; the last measurement can be a minute old. */
+  async readSizes(projectId: string, hostId: string): Promise<Result<ProjectSizes, Failure>> {
+    try {
+      return ok(await this.#options.callHost(hostId)('project.size', { project_id: projectId }));
+    } catch (error) {
+      return fail(publicFailure(jobError(error)));
+    }
+  }
+
+  /** Evaluates the storage after a deletion. While the host is away, the known sizes of the other branches count. */
+  async evaluateNow(projectId: string, hostId: string): Promise<void> {
+    const sized = await this.readSizes(projectId, hostId);
+    await this.recordSizes(sized.ok ? sized.value : { project_id: projectId, sizes: {} });
+  }
+
+  async #evaluate(subject: StorageSubject): Promise<void> {
+    const { quota, applyAccess, waitUntil } = this.#options;
+    const { id, storageState, accessApplied, accessRevision } = subject.project;
+    const status = await quota.evaluate(id, subject);
     // An object that was lost after it had stored the change leaves its application to the next measurement.
     const isPending = status?.state !== storageState || accessApplied < accessRevision;
-    if (status && isPending) waitUntil(applyAccess(projectId, status.hostId));
+    if (status && isPending) waitUntil(applyAccess(id, status.hostId));
   }
 
   /** Routes call it concurrently with the permission check, so they must not use the result before that succeeds. */

@@ -1,6 +1,8 @@
 import type { Failure } from '../../shared/failures.ts';
+import type { ProjectSizes } from '../../shared/measurement.ts';
 import { evaluateStorage, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
 import { fail, type Result } from '../../shared/result.ts';
+import { unlessInFlight } from '../api/idempotency-key.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { storeLifespan } from '../branches/change-lifespan.ts';
 import { reserveBranch } from '../branches/reserve-branch.ts';
@@ -27,8 +29,14 @@ interface StorageQuotaOptions {
 
 /** Storage key of the events already sent in this episode: an episode ends when the project is `normal`. */
 const SENT_EVENTS = 'told_of_episode';
-/** Storage key of the bytes of clones without a measurement, by branch ID: the size of their source. */
-const UNMEASURED = 'unmeasured';
+/** Storage key of the sizes that no measurement contains yet, by branch ID. */
+const KNOWN_SIZES = 'known_sizes';
+/** A size of a database. */
+interface KnownSize {
+  bytes: number;
+  /** When the host reported it (Unix milliseconds); null for a clone, which has the size of its source until then. */
+  at: number | null;
+}
 /** Concurrent changes of the project can make an evaluation outdated; the next measurement repeats it in any case. */
 const ATTEMPTS = 3;
 
@@ -49,13 +57,13 @@ export class StorageQuota {
    * Evaluates the project by its last measurement and sends each event once an episode. Sent events are stored apart
    * from the state: if the object is lost in between, the next measurement sends them.
    * @param subject as it was just read
-   * @returns null without an active project or a measurement
+   * @returns null without an active project or any known size
    */
   async evaluate(projectId: string, subject?: StorageSubject | null): Promise<StorageStatus | null> {
     const { db } = this.#options;
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
       const current = (attempt === 0 && subject) || (await readSubject(db, projectId));
-      if (!current || !this.#options.lastMeasurement()) return null;
+      if (!current || !this.#isSized()) return null;
       const { project } = current;
       const now = new Date();
       const used = this.#used(current, ['active']);
@@ -70,21 +78,31 @@ export class StorageQuota {
   /**
    * Reserves the branch if its clone fits: the sum of the usage, of clones without a measurement and of the source's
    * size must not exceed the quota.
+   * @param sizes as the host just read them
    */
-  async reserveWithinQuota(request: BranchRequest): Promise<Result<JobRow, Failure>> {
-    const { db, settings } = this.#options;
+  async reserveWithinQuota(
+    request: BranchRequest,
+    sizes: ProjectSizes['sizes'],
+  ): Promise<Result<JobRow, Failure>> {
     const release = await this.#admissions.take();
     try {
-      const subject = await readSubject(db, request.project.id);
-      const needed = this.#sizeOf(request.source.id);
-      const excess = subject && this.#excess(subject, needed);
-      if (excess) return fail(excess);
-      const reserved = await reserveBranch(db, settings(), request, new Date());
-      if (subject && reserved.ok) this.#storeUnmeasured(subject, request.branchId, needed);
-      return reserved;
+      return await unlessInFlight(this.#options.db, request.keyUse, await this.#reserve(request, sizes));
     } finally {
       release();
     }
+  }
+
+  async #reserve(request: BranchRequest, sizes: ProjectSizes['sizes']): Promise<Result<JobRow, Failure>> {
+    const { db, settings } = this.#options;
+    const subject = await readSubject(db, request.project.id);
+    if (subject) this.recordSizes(subject, sizes);
+    const needed = this.#sizeOf(request.source.id);
+    const excess = subject && this.#excess(subject, needed);
+    if (excess) return fail(excess);
+    const reserved = await reserveBranch(db, settings(), request, new Date());
+    if (subject && reserved.ok)
+      this.#storeSizes(subject, { [request.branchId]: { bytes: needed, at: null } });
+    return reserved;
   }
 
   /** Changes a lifespan. An expired branch does not count against the quota, so it must fit to become active again. */
@@ -100,6 +118,16 @@ export class StorageQuota {
     } finally {
       release();
     }
+  }
+
+  /** Stores sizes that the host just read. They count until the next measurement. */
+  recordSizes(subject: StorageSubject, sizes: ProjectSizes['sizes']): void {
+    const at = Date.now();
+    const read = subject.branches.flatMap(({ id }) => {
+      const bytes = sizes[id];
+      return bytes === undefined ? [] : [[id, { bytes, at }] as const];
+    });
+    if (read.length > 0) this.#storeSizes(subject, Object.fromEntries(read));
   }
 
   #excess(subject: StorageSubject, needed: number): Failure | null {
@@ -118,7 +146,12 @@ export class StorageQuota {
 
   #sizeOf(branchId: string): number {
     const measured = this.#options.lastMeasurement()?.branches[branchId]?.database_size_bytes;
-    return measured ?? this.#unmeasured()[branchId] ?? 0;
+    const known = this.#knownSizes()[branchId];
+    return (known && this.#isNews(branchId, known) ? known.bytes : measured) ?? 0;
+  }
+
+  #isSized(): boolean {
+    return this.#options.lastMeasurement() !== null || Object.keys(this.#knownSizes()).length > 0;
   }
 
   #sendEvents(project: ProjectRow, { used, state }: { used: number; state: StorageState }, now: Date): void {
@@ -141,15 +174,22 @@ export class StorageQuota {
     }
   }
 
-  #unmeasured(): Record<string, number> {
-    return this.#options.storage.kv.get<Record<string, number>>(UNMEASURED) ?? {};
+  #knownSizes(): Record<string, KnownSize> {
+    return this.#options.storage.kv.get<Record<string, KnownSize>>(KNOWN_SIZES) ?? {};
   }
 
-  /** Also removes branches that have a measurement by now or no database any more. */
-  #storeUnmeasured({ branches }: StorageSubject, branchId: string, bytes: number): void {
-    const measured = this.#options.lastMeasurement()?.branches ?? {};
+  /** Whether no measurement contains the branch since. */
+  #isNews(branchId: string, { at }: KnownSize): boolean {
+    const last = this.#options.lastMeasurement();
+    return !last || !(branchId in last.branches) || (at ?? 0) > last.receivedAt;
+  }
+
+  /** Also removes what a measurement contains by now, and branches that have no database any more. */
+  #storeSizes({ branches }: StorageSubject, sizes: Record<string, KnownSize>): void {
     const existing = new Set(branches.map(({ id }) => id));
-    const left = Object.entries(this.#unmeasured()).filter(([id]) => existing.has(id) && !(id in measured));
-    this.#options.storage.kv.put(UNMEASURED, { ...Object.fromEntries(left), [branchId]: bytes });
+    const left = Object.entries(this.#knownSizes()).filter(
+      ([id, size]) => existing.has(id) && this.#isNews(id, size),
+    );
+    this.#options.storage.kv.put(KNOWN_SIZES, { ...Object.fromEntries(left), ...sizes });
   }
 }

@@ -1,4 +1,4 @@
-import { and, eq, gte, or, sql } from 'drizzle-orm';
+import { and, eq, gte, ne, or, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor } from '../audit/actor.ts';
@@ -31,7 +31,8 @@ const EVENTS = {
 /**
  * Changes the project and audits the change, in one batch. After a change of the quota its storage is evaluated.
  * A quota can always be lowered, also above the limit of the tenant or beyond the room of the host.
- * @returns the changed project, or NOT_FOUND, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED, HOST_FULL
+ * @returns the changed project, or NOT_FOUND, PROJECT_NOT_ACTIVE, QUOTA_ABOVE_SELF_SERVICE_CAP, TENANT_QUOTA_REACHED,
+ * HOST_FULL
  */
 export async function changeProject(
   env: Env,
@@ -41,6 +42,7 @@ export async function changeProject(
 ): Promise<Result<ProjectView, Failure>> {
   const { name, storage_quota_gib: storageQuotaGib } = change;
   const { id: projectId, storageQuotaCapGib: limit } = project;
+  if (project.status === 'deleting') return fail({ code: 'PROJECT_NOT_ACTIVE' });
   const isWithinCap = storageQuotaGib === undefined || storageQuotaGib <= limit;
   if (!isWithinCap) return fail({ code: 'QUOTA_ABOVE_SELF_SERVICE_CAP', fields: { limit } });
   const db = openDatabase(env.DB);
@@ -53,6 +55,7 @@ export async function changeProject(
   const hasRoom = or(isLower, hasRoomOn(readSettings(env), project.hostId, projectId, wantedGib));
   const changeable = and(
     ofTenant,
+    ne(projects.status, 'deleting'),
     storageQuotaGib === undefined
       ? undefined
       : and(gte(projects.storageQuotaCapGib, storageQuotaGib), isPromisable, hasRoom),
@@ -79,7 +82,7 @@ export async function changeProject(
   if (!current || !promise) return fail({ code: 'NOT_FOUND' });
   if (!promise.isPromisable) return fail(tenantQuotaReached(promise));
   if (!promise.hasRoom) return fail({ code: 'HOST_FULL' });
-  // The cap was lowered in between.
+  // The cap was lowered, or the project deleted, in between.
   if (changesOf(results.at(-3)) === 0) return changeProject(env, current, change, actor);
   if (storageQuotaGib === undefined) return ok(current);
   const status = await coordinatorOf(env, projectId).monitor.evaluate(projectId);

@@ -2,7 +2,7 @@ import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Lifespan } from '../../shared/branch/lifespan.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
-import type { ProjectMeasurement } from '../../shared/measurement.ts';
+import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
 import type { StorageState } from '../../shared/project/storage-quota.ts';
 import type { Result } from '../../shared/result.ts';
 import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
@@ -110,6 +110,8 @@ export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
     projectId: string,
     wanted: { branchId: string | null; seconds: number; since: number | null },
   ): Promise<Result<ReadableStream, Failure>>;
+  /** @param hostId the host that sent the sizes */
+  recordSizes(sizes: ProjectSizes, hostId?: string): Promise<void>;
   /** Evaluates the storage after a change of the quota. @returns null without a project or a measurement */
   evaluate(projectId: string): Promise<StorageStatus | null>;
 }

@@ -9,10 +9,12 @@ import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
 import { sendAccess } from '../access/send-access.ts';
 import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
+import { nextEnd } from '../branches/branch-ends.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { createBranchJob } from '../branches/create-branch.ts';
 import { deleteBranchJob, markBranchDeleted } from '../branches/delete-branch.ts';
 import { expireBranches } from '../branches/expire-branches.ts';
+import { retireBranches } from '../branches/retire-branches.ts';
 import { storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
@@ -97,6 +99,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       db: this.#db,
       measurements,
       quota: this.quota,
+      callHost: (hostId) => hostCaller(env, hostId),
       applyAccess: (projectId, hostId) => this.#applyAccess(projectId, hostId),
       waitUntil,
     });
@@ -127,7 +130,9 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     const { id: projectId, hostId } = request.project;
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm(projectId);
-    const reserved = await this.quota.reserveWithinQuota(request);
+    const sized = await this.#monitor.readSizes(projectId, hostId);
+    if (!sized.ok) return sized;
+    const reserved = await this.quota.reserveWithinQuota(request, sized.value.sizes);
     return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
   }
 
@@ -138,6 +143,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     if (marked.ok) {
       this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
       this.ctx.waitUntil(this.#applyAccess(job.projectId, job.hostId));
+      this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
     }
     return marked;
   }
@@ -258,8 +264,10 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   /** Starts open work without waiting for it: an alarm that waited would delay the alarms of the retries. */
   async #resumeWork(projectId: string): Promise<void> {
-    const nextExpiry = await expireBranches(this.#db, projectId, new Date());
-    if (nextExpiry) this.#alarm.wakeAt(nextExpiry.getTime());
+    await expireBranches(this.#db, readSettings(this.env), projectId, new Date());
+    await retireBranches(this.#db, projectId, new Date(), () => this.#armAlarm(projectId));
+    const end = await nextEnd(this.#db, projectId);
+    if (end) this.#alarm.wakeAt(end.getTime());
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
       this.#db.select().from(projects).where(eq(projects.id, projectId)),

@@ -29,7 +29,12 @@ export async function markProjectDeleting(
     transition(db, 'delete_project', and(eq(projectBranches.projectId, job.projectId), stillThere), now),
     db.update(projects).set({ status: 'deleting', updatedAt: now }).where(deletable),
   ]);
-  return changesOf(results.at(-1)) === 1 ? ok(job) : fail({ code: 'NOT_FOUND' });
+  if (changesOf(results.at(-1)) === 1) return ok(job);
+  const [left] = await db
+    .select({ status: projects.status })
+    .from(projects)
+    .where(and(eq(projects.id, job.projectId), eq(projects.tenantId, job.tenantId)));
+  return fail({ code: left ? 'PROJECT_NOT_ACTIVE' : 'NOT_FOUND' });
 }
 
 /** Drops all databases and logins of the project, then deletes its record with those of its branches. */

@@ -6,7 +6,7 @@ import { deriveAppKey, suffixedAppKey } from '../../shared/project/project-name.
 import { DEFAULT_BRANCH_LIMIT } from '../../shared/project/project-status.ts';
 import { SELF_SERVICE_QUOTA_CAP_GIB } from '../../shared/project/storage-quota.ts';
 import type { Result } from '../../shared/result.ts';
-import { insertKey } from '../api/idempotency-key.ts';
+import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { newCredentials } from '../credentials/branch-credentials.ts';
 import { type Database, insertIf } from '../database/database.ts';
@@ -57,7 +57,7 @@ export async function reserveProject(
 ): Promise<Result<JobRow, Failure>> {
   for (let attempt = 0; attempt < MAX_TRIES; attempt++) {
     const reserved = await reserveAs(db, settings, request, appKeyFor(request, attempt), now);
-    if (reserved) return reserved;
+    if (reserved) return unlessInFlight(db, request.keyUse, reserved);
   }
   throw new Error(`no free app key was found for project ${request.projectId}`);
 }
@@ -189,6 +189,7 @@ const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): Bran
   status: 'creating',
   lifespan: 'forever',
   expiresAt: null,
+  deletesAt: null,
   ttlSeconds: null,
   isDefault: true,
   protected: true,

@@ -1,20 +1,23 @@
 import type { MiddlewareHandler } from 'hono';
+import { FAILURES, retryAfterOf } from '../../shared/failures.ts';
 import { renderFailure } from '../api/failure-envelope.ts';
 import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
+import { readSettings } from '../settings.ts';
 import { type Bucket, bucketOf, isReading } from './buckets.ts';
-
 import { cachedDenial, type LimitDecision } from './consume.ts';
 import { admit, consumeOrFail, peekOrFail, rateLimited } from './enforce-limit.ts';
+import { LIMITS } from './limits.ts';
 
 /** Starts to count the request; `requireAdmission` waits for the decision. */
 export function countRequest(c: AppContext, bucket: Bucket): void {
-  governRequest(c, consumeOrFail(c.env, bucket));
+  governRequest(c, bucket, consumeOrFail(c.env, bucket));
 }
 
-function governRequest(c: AppContext, decision: Promise<LimitDecision>): void {
+function governRequest(c: AppContext, bucket: Bucket, decision: Promise<LimitDecision>): void {
   // Code that awaits the decision sees a failure; if none does, it must not be an unhandled rejection.
   decision.catch(() => {});
   c.set('limitDecision', decision);
+  c.set('limitBucket', bucket);
 }
 
 /** @throws ApiError RATE_LIMITED, LIMITER_UNAVAILABLE */
@@ -36,13 +39,14 @@ export async function guardSecret(
   c.set('failures', failures);
   const denial = cachedDenial(failures);
   if (denial) {
-    governRequest(c, Promise.resolve(denial));
+    governRequest(c, failures, Promise.resolve(denial));
     return requireAdmission(c);
   }
   await check();
   const [guesses, counted] = [peekOrFail(c.env, failures), consumeOrFail(c.env, bucket)];
   governRequest(
     c,
+    bucket,
     Promise.all([guesses, counted]).then(([guess, own]) => (guess.admitted ? own : guess)),
   );
 }
@@ -73,13 +77,25 @@ export const enforceBeforeWrites: MiddlewareHandler<AppEnv> = async (c, next) =>
   await next();
 };
 
+/** Nothing was counted, so the response says that nothing is left until the time to try again. */
+function uncounted(c: AppContext): LimitDecision {
+  const retryAfter = retryAfterOf('LIMITER_UNAVAILABLE') ?? 0;
+  if (c.res.status !== FAILURES.LIMITER_UNAVAILABLE.status) {
+    c.res.headers.delete('WWW-Authenticate');
+    c.res = renderFailure(c, { code: 'LIMITER_UNAVAILABLE' });
+  }
+  const limit = LIMITS[c.var.limitBucket.limit].max(readSettings(c.env));
+  const resetAt = Math.ceil(Date.now() / 1000) + retryAfter;
+  return { admitted: true, limit, remaining: 0, resetAt, retryAfter };
+}
+
 /** Sets the rate limit headers on every response, including errors, and replaces responses over the limit with 429. */
 export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
   // Unauthenticated requests are counted by address.
   if (c.res.status === 401) countRequest(c, c.var.failures ?? bucketOf.failedAuthentication(connectingIp(c)));
   else if (!c.var.limitDecision) countRequest(c, bucketOf.public(connectingIp(c)));
-  const decision = await c.var.limitDecision;
+  const decision = await c.var.limitDecision.catch(() => uncounted(c));
   if (!decision.admitted && c.res.status !== 429) {
     // Hono copies the headers of the replaced response, but this one belongs to a 401 only.
     c.res.headers.delete('WWW-Authenticate');

@@ -1,6 +1,7 @@
-import { and, eq, inArray, lte, sql } from 'drizzle-orm';
+import { and, eq, inArray, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
+import { atTheirEnd } from '../branches/branch-ends.ts';
 import type { Database } from '../database/database.ts';
 import { jobs, projectBranches, projects } from '../database/schema.ts';
 import { OPEN_STATUSES } from '../jobs/job-store.ts';
@@ -56,8 +57,7 @@ export async function readAppliedRevisions(db: Database, hostId: string): Promis
 export async function readRecords(db: Database, hostId: string, now: Date): Promise<HostRecords> {
   const overdue = sql`exists (select 1 from ${projectBranches} where ${and(
     eq(projectBranches.projectId, projects.id),
-    eq(projectBranches.status, 'active'),
-    lte(projectBranches.expiresAt, now),
+    atTheirEnd(now),
   )})`;
   const [branches, projectRows, inWork] = await db.batch([
     db

@@ -182,11 +182,12 @@ router.openapi(
     method: 'patch',
     path: '/api/v1/projects/{project_id}/branches/{branch_id}',
     summary: 'Change the lifespan of a branch',
-    description: 'The new lifespan starts at the time of the request.',
+    description:
+      'The new lifespan starts at the time of the request. An expired branch becomes active again, for which the project needs a free slot.',
     tags,
     request: { params: BranchParams, body: jsonBody(BranchChange) },
     responses: { 200: response('The updated branch.', Branch) },
-    failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED'],
+    failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED', 'BRANCH_LIMIT_REACHED'],
   }),
   async (c) => {
     const { project_id: projectId, branch_id: branchId } = c.req.valid('param');

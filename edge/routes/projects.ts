@@ -76,7 +76,7 @@ const change = {
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
   responses: { 200: response('The updated project.', Project) },
-  failures: ['QUOTA_ABOVE_SELF_SERVICE_CAP', 'TENANT_QUOTA_REACHED', 'HOST_FULL'],
+  failures: ['PROJECT_NOT_ACTIVE', 'QUOTA_ABOVE_SELF_SERVICE_CAP', 'TENANT_QUOTA_REACHED', 'HOST_FULL'],
 } as const;
 
 async function changed(c: AppContext, projectId: string, wanted: z.output<typeof ProjectChange>) {
@@ -211,6 +211,7 @@ router.openapi(
     tags,
     request: { params: ProjectParams },
     responses: { 202: response('The job that drops the databases and logins of the project.', Job) },
+    failures: ['PROJECT_NOT_ACTIVE'],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');

@@ -3,7 +3,7 @@ export const BRANCH_STATUSES = ['creating', 'active', 'expired', 'deleting', 'de
 export type BranchStatus = (typeof BRANCH_STATUSES)[number];
 
 /** Statuses that count towards the branch limit (specification 7). */
-export const COUNTED_STATUSES = ['creating', 'active', 'expired'] as const satisfies readonly BranchStatus[];
+export const COUNTED_STATUSES = ['creating', 'active'] as const satisfies readonly BranchStatus[];
 
 interface Transition {
   from: readonly BranchStatus[];
@@ -17,6 +17,8 @@ export const BRANCH_TRANSITIONS = {
   expire: { from: ['active'], to: 'expired' },
   extend: { from: ['active', 'expired'], to: 'active' },
   delete: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleted' },
+  /** It has been expired for as long as expired branches are kept. */
+  retire: { from: ['expired'], to: 'deleted' },
   delete_project: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleting' },
   /** Its database is missing on the host. */
   lost: { from: ['active', 'expired'], to: 'failed' },

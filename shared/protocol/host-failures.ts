@@ -12,6 +12,7 @@ export const HOST_FAILURES = {
   SOURCE_BUSY: 'refused',
   TABLE_NOT_FOUND: 'refused',
   ROW_NOT_FOUND: 'refused',
+  COLUMN_NOT_FOUND: 'refused',
   /** The cell has another value than the client expected. */
   ROW_CHANGED: 'refused',
   /** The named columns are not a unique key, so they do not identify a row. */

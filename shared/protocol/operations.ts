@@ -2,7 +2,8 @@ import { z } from 'zod';
 import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { readCidr } from '../cidr.ts';
-import { NETWORK_RULES_MAX, ROWS_MAX } from '../limits.ts';
+import { BRANCHES_MAX, NETWORK_RULES_MAX, ROWS_MAX } from '../limits.ts';
+import { ProjectSizes } from '../measurement.ts';
 import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 
 /**
@@ -40,8 +41,8 @@ const Access = z.strictObject({
   rules: z.array(NetworkRule).max(NETWORK_RULES_MAX),
   /** The storage quota is exceeded: only owner logins may write (specification 3.2). */
   write_blocked: z.boolean().default(false),
-  /** Expired branches, whose logins are closed. */
-  closed: z.array(Id).max(100).default([]),
+  /** Expired branches, whose logins are closed. They do not count against the project's limit. */
+  closed: z.array(Id).max(BRANCHES_MAX).default([]),
   /** Passwords newer than the last applied revision, by branch. A revision contains them only once. */
   verifiers: z.record(Id, z.partialRecord(z.enum(BRANCH_ROLES), Verifier)).default({}),
 });
@@ -161,6 +162,14 @@ export const OPERATIONS = {
     params: z.strictObject(BranchIdentity),
     result: z.strictObject({ dropped: z.boolean() }),
     deadline: 120_000,
+  }),
+
+  'project.size': operation({
+    summary: 'Read the present size of each database of a project',
+    params: z.strictObject({ project_id: Id }),
+    result: ProjectSizes,
+    deadline: 15_000,
+    concurrent: true,
   }),
 
   'project.drop': operation({

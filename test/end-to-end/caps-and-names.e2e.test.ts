@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { type Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { ownerOf } from '../support/tenants.ts';
 
 let api: Api;
@@ -37,6 +38,64 @@ describe('the branch limit', () => {
     const first = body.branches[1];
     expect((await api.delete(`${path()}/${first?.id}`)).status).toBe(202);
     expect((await api.post(path(), { branch_name: 'replacement' }, FROM_LOOPBACK)).status).toBe(201);
+  });
+});
+
+/** The stack measures once a minute, so these requests come before the measurement that contains their data. */
+describe('the storage quota between two measurements', () => {
+  const MIB = 1024 * 1024;
+  const fill = (url: string, mib: number) =>
+    query(
+      url,
+      `insert into filled select string_agg(md5(random()::text), '') from generate_series(1, $1::int * 128)
+         cross join generate_series(1, 256) as line group by generate_series`,
+      [mib],
+    );
+  const stateOf = async (id: string) =>
+    (await api.get<{ storage_state: string }>(`/api/v1/projects/${id}/usage`)).body.storage_state;
+
+  test('a clone of data that was just loaded is refused with its size, and leaves nothing', async () => {
+    const limit_bytes = 48 * MIB;
+    const shop = await api.project('Loaded', { storage_quota_gib: 48 / 1024 });
+    await api.allow(shop.id);
+    const { direct_url } = await api.credentials(shop.id, 'main');
+    await query(direct_url, 'create table filled (data text)');
+    await fill(direct_url, 25);
+    const { status, body } = await api.post(path(shop.id), { branch_name: 'at-once' }, FROM_LOOPBACK);
+    expect([status, body.error]).toEqual([409, 'STORAGE_QUOTA_EXCEEDED']);
+    const [size] = await query<{ bytes: string }>(
+      direct_url,
+      'select pg_database_size(current_database()) as bytes',
+    );
+    for (const bytes of [body.used_bytes, body.needed_bytes])
+      expect(Math.abs(Number(bytes) - Number(size?.bytes))).toBeLessThan(MIB);
+    expect(body.limit_bytes).toBe(limit_bytes);
+    expect((await api.get<{ branches: unknown[] }>(path(shop.id))).body.branches).toHaveLength(1);
+    const databases = await query<{ name: string }>(
+      direct_url,
+      "select datname as name from pg_database where datname like $1 || '%'",
+      [shop.main_branch.database_name],
+    );
+    expect(databases).toEqual([{ name: shop.main_branch.database_name }]);
+  });
+
+  test('a write block ends when data or a branch is deleted, long before the next measurement', async () => {
+    const shop = await api.project('Blocked');
+    await api.allow(shop.id);
+    const { direct_url, database_url } = await api.credentials(shop.id, 'main');
+    await query(direct_url, 'create table filled (data text)');
+    await fill(direct_url, 20);
+    const branch = await api.branch(shop.id, 'copy');
+    const quota = (mib: number) => api.patch(`/v1/projects/${shop.id}`, { storage_quota_gib: mib / 1024 });
+
+    expect((await quota(40)).body.storage_state).toBe('write_blocked');
+    expect((await api.delete(`${path(shop.id)}/${branch.id}`)).status).toBe(202);
+    await eventually(async () => expect(await stateOf(shop.id)).toBe('normal'), 10);
+
+    expect((await quota(25)).body.storage_state).toBe('write_blocked');
+    await query(direct_url, 'truncate filled');
+    await eventually(async () => expect(await stateOf(shop.id)).toBe('normal'), 10);
+    await eventually(() => query(database_url, "insert into filled values ('x')"), 10);
   });
 });
 

@@ -106,6 +106,14 @@ describe('a shop', () => {
     ]);
   });
 
+  test('names the field of a column that does not exist', async () => {
+    const cell = { primary_key: 'isbn', id: 'isbn-8', column: 'colour', value: 'red' };
+    expect(await update('book', cell)).toMatchObject({
+      status: 422,
+      body: { error: 'VALIDATION_FAILED', details: [{ path: 'column' }] },
+    });
+  });
+
   test("returns PostgreSQL's message for a refused statement, and never logs it", async () => {
     const negative = await update('book', { primary_key: 'isbn', id: 'isbn-8', column: 'price', value: -1 });
     expect(negative).toMatchObject({ status: 422, body: { error: 'STATEMENT_REFUSED', sqlstate: '23514' } });

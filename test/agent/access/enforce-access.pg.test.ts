@@ -145,23 +145,38 @@ test('write block: owners write and others read, on open sessions too, even if t
   expect(await runAll(during, write)).toEqual([
     'ok',
     '25006',
-    '42501',
+    '25006',
     'ok',
     expect.stringMatching(/25006|42501/),
-    '42501',
+    expect.stringMatching(/25006|42501/),
   ]);
   // A branch created now is blocked too.
   project.restrictions = { write_blocked: true };
   const later = await project.create(`db_access${made}_prod_br_two`, main.database);
-  const { rows } = await (await open('direct', 'read_write', later)).query('show transaction_read_only');
-  expect(rows).toEqual([{ transaction_read_only: 'on' }]);
+  const byDefault = async (role: BranchRole, of: Branch) =>
+    (await (await open('direct', role, of)).query('show transaction_read_only')).rows[0]
+      .transaction_read_only;
+  expect(await byDefault('read_write', later)).toBe('on');
+  // The read-only login is read-only by default too, and neither fills temporary tables.
+  for (const of of [branch, later]) {
+    expect(await byDefault('read_only', of)).toBe('on');
+    const others = [await open('direct', 'read_write', of), await open('pooled', 'read_only', of)];
+    const fill = 'set transaction_read_only = off; create temp table hoard as select 1';
+    await runAll(others, 'set default_transaction_read_only = off');
+    expect(await runAll(others, fill)).toEqual(['42501', '42501']);
+    expect(await run(await open('direct', 'owner', of), fill)).toBe('ok');
+  }
+  expect(await recover(servers.host)).toEqual([]);
+  expect(await run(await open('direct', 'read_only', later), 'create temp table hoard ()')).toBe('25006');
 
   await apply({});
   const [, lasting] = sessions;
   expect(await run(lasting as pg.Client, write)).toBe('ok');
   expect(await runAll(await openAll(), write)).toEqual(['ok', 'ok', '42501', 'ok', 'ok', '42501']);
   // Sessions that began during the block would stay read-only, so they are ended.
-  expect(await run(during[1] as pg.Client, write)).toBe('over');
+  expect(await runAll([during[1], during[2]] as pg.Client[])).toEqual(['over', 'over']);
+  for (const role of ['read_write', 'read_only'] as const)
+    expect(await run(await open('direct', role, later), 'create temp table hoard ()')).toBe('ok');
 });
 
 test('logins that may write tables may write large objects, in clones too', async () => {

@@ -1,6 +1,9 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Meter } from '../../../agent/measurement/meter.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
 import { inDatabase } from '../../../agent/postgres/connect.ts';
+import { repairPrivileges } from '../../../agent/privileges/repair-privileges.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
@@ -132,6 +135,123 @@ describe('compared with the true values', () => {
     await run('direct', 'SELECT count(*) FROM item');
     expect((await meter.read(main)).cache_hit_ratio).toBeGreaterThan(0.5);
     expect((await meter.read(main)).cache_hit_ratio).toBeNull();
+  });
+});
+
+describe('what clients have not done', () => {
+  const UNTOUCHED = { ...NOTHING_COUNTED, active_connections: 0, cache_hit_ratio: null, memory_bytes: 0 };
+
+  test('an untouched branch has used nothing after autovacuum, the pooler and the agent were there', async () => {
+    const branch = await project.create('db_shop_prod_br_calm', main.database);
+    expect(await meter.read(branch)).toMatchObject(UNTOUCHED);
+    // As in the privileges' loop, and enough for several visits of autovacuum and reports of statistics.
+    await servers.query('ALTER SYSTEM SET autovacuum_naptime = 1');
+    await servers.query('SELECT pg_reload_conf()');
+    const pooledSession =
+      "FROM pg_stat_activity WHERE datname = $1 AND application_name <> 'branchgate-agent'";
+    expect(await servers.query(`SELECT ${pooledSession}`, [branch.database])).not.toEqual([]);
+    await repairPrivileges(servers.host, branch);
+    await servers.query(`SELECT pg_terminate_backend(pid, 5000) ${pooledSession}`, [branch.database]);
+    const { xact_commit: before } = await statisticsOf(branch);
+    await eventually(async () =>
+      expect((await statisticsOf(branch)).xact_commit).toBeGreaterThan(before + 2),
+    );
+    expect((await statisticsOf(branch)).session_time).toBeGreaterThan(0);
+    expect(await meter.read(branch)).toMatchObject(UNTOUCHED);
+    await repairPrivileges(servers.host, branch);
+    expect(await meter.read(branch)).toMatchObject(UNTOUCHED);
+    await restartAgent();
+    expect(await meter.read(branch)).toMatchObject(UNTOUCHED);
+    await servers.query('ALTER SYSTEM SET autovacuum_naptime = 3600');
+    await servers.query('SELECT pg_reload_conf()');
+    await project.drop(branch);
+  });
+
+  const statisticsOf = async ({ database }: Branch) =>
+    (
+      await servers.query<{ xact_commit: number; session_time: number }>(
+        'SELECT xact_commit::float8, session_time FROM pg_stat_database WHERE datname = $1',
+        [database],
+      )
+    )[0] as { xact_commit: number; session_time: number };
+
+  test('the table browser works for clients, so its rows count', async () => {
+    const branch = await project.create('db_shop_prod_br_browsed', main.database);
+    await meter.read(branch);
+    await runOperation(servers.host, 'row.update', {
+      branch_id: branch.branch_id,
+      database: branch.database,
+      schema: 'public',
+      table: 'item',
+      primary_key: ['id'],
+      id: [1],
+      column: 'name',
+      value: 'browsed',
+      expected: null,
+    });
+    await eventually(async () => expect((await meter.read(branch)).rows_updated).toBe(1));
+    await project.drop(branch);
+  });
+});
+
+describe('sessions now', () => {
+  test('have private memory, which grows with what they hold', async () => {
+    // The tool runs entirely as the servers' user; this process has another group, so the kernel refuses it.
+    const memory = async () => {
+      const { stdout } = await servers.tool('measure', '--json');
+      return branchIn({ ...JSON.parse(stdout), poolerTrouble: null, sized: 0 }, main).memory_bytes ?? -1;
+    };
+    const session = await client('direct');
+    await run('direct', 'SELECT');
+    await eventually(async () => expect((await meter.read(main)).total_connections).toBeGreaterThan(0));
+    const before = await memory();
+    expect(before).toBeGreaterThan(300_000);
+    expect(before).toBeLessThan(30_000_000);
+    await session.query("SELECT set_config('a.b', repeat('x', 40000000), false)");
+    const grown = await memory();
+    expect(grown).toBeGreaterThan(before + 35_000_000);
+    await session.end();
+    await eventually(async () => expect(await memory()).toBeLessThan(grown - 35_000_000));
+  });
+
+  test('the longest statement between two measurements is reported, and the next time no more', async () => {
+    const session = await client('direct');
+    await meter.pollDuring(() => session.query('SELECT pg_sleep(2.5)'));
+    const seconds = (await meter.read(main)).longest_query_seconds;
+    expect(seconds).toBeGreaterThan(1);
+    expect(seconds).toBeLessThan(3);
+    expect((await meter.read(main)).longest_query_seconds).toBe(0);
+    await session.end();
+  });
+
+  test('a client that waits for a connection of the pooler is reported with its wait', async () => {
+    expect((await meter.read(main)).connection_wait_seconds).toBe(0);
+    const busy = await Promise.all(Array.from({ length: 20 }, () => client('pooled')));
+    await Promise.all(busy.map((session) => session.query('BEGIN')));
+    const waiting = await client('pooled');
+    const waited = waiting.query('SELECT 1');
+    await sleep(1_500);
+    expect((await meter.read(main)).connection_wait_seconds).toBeGreaterThan(1);
+    await Promise.all(busy.map((session) => session.query('ROLLBACK')));
+    await waited;
+    await Promise.all([...busy, waiting].map((session) => session.end()));
+  });
+
+  test("dead rows are read in the hourly session of the branch's owner login", async () => {
+    await run('direct', 'DELETE FROM item WHERE id > 1000');
+    await asClient(servers.host, 'direct', main, 'owner', 'ANALYZE item');
+    const branch = await project.create('db_shop_prod_br_dead', main.database);
+    const session = await client('direct', branch);
+    // The statistics of a clone begin with nothing; the sizes of its tables are copied.
+    await session.query('UPDATE item SET name = name WHERE id <= 500');
+    await flush(session);
+    await session.end();
+    await repairPrivileges(servers.host, branch);
+    const measured = new Meter(servers.settings, { stores: false, deadTuples: servers.host.deadTuples });
+    const { dead_tuple_ratio } = branchIn(await measured.measure(), branch);
+    expect(dead_tuple_ratio).toBeCloseTo(500 / 1500, 1);
+    await measured.close();
+    await project.drop(branch);
   });
 });
 

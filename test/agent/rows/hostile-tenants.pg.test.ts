@@ -210,7 +210,7 @@ describe('names', () => {
     }
     await expect(
       browser.update(table, { ...key, column: '"UPPER"', value: 'x' }, schema),
-    ).rejects.toMatchObject({ code: 'INVALID_CALL' });
+    ).rejects.toMatchObject({ code: 'COLUMN_NOT_FOUND' });
     expect(await browser.delete(table, [1], [column], schema)).toEqual({ deleted: 1, missing: [] });
     expect(await seen()).toEqual([]);
   });

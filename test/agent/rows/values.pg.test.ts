@@ -263,7 +263,7 @@ describe('a value that PostgreSQL refuses is refused with its message', () => {
 
   test('a column that does not exist is refused', async () => {
     await expect(browser.update('made', { column: 'nothing', id: 1, value: 1 })).rejects.toMatchObject({
-      code: 'INVALID_CALL',
+      code: 'COLUMN_NOT_FOUND',
     });
   });
 });

@@ -31,3 +31,22 @@ test('the common headers are set without a copy of the response', async () => {
   expect(names.filter((name) => !headers.has(name))).toEqual([]);
   expect(constructed).toHaveBeenCalledTimes(1);
 });
+
+test.each([['/healthz'], ['/api/v1/auth/login', 'POST']])(
+  'a response without a count has the rate limit headers too: %s',
+  async (path, method = 'GET') => {
+    const consume = async () => {
+      throw new Error('the object is away');
+    };
+    const broken = { ...RATE_LIMITER, get: () => ({ consume }) };
+    const limits = { LIMIT_PUBLIC_PER_MINUTE: '77', RATE_LIMITER: broken };
+    const response = await app.request(path, { method }, { ...SETTINGS, ...limits });
+    expect(response.status).toBe(503);
+    expect(await response.json()).toMatchObject({ error: 'LIMITER_UNAVAILABLE' });
+    const { headers } = response;
+    expect(headers.get('x-ratelimit-limit')).toBe('77');
+    expect(headers.get('x-ratelimit-remaining')).toBe('0');
+    expect(Number(headers.get('x-ratelimit-reset'))).toBeGreaterThan(Date.now() / 1000);
+    expect(headers.get('retry-after')).toBe('5');
+  },
+);

@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
 import { markBranchDeleted } from '../../../edge/branches/delete-branch.ts';
-import { projects } from '../../../edge/database/schema.ts';
+import { projectBranches, projects } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
@@ -25,4 +25,21 @@ test.each([
     failure: { code: 'NOT_FOUND' },
   });
   expect(await db.select().from(projects)).toEqual([project]);
+});
+
+test('the children of a deleted branch have no parent, and still name their source', async () => {
+  const [parent, child, other] = [
+    await insertBranch(db, 'active'),
+    await insertBranch(db, 'active'),
+    await insertBranch(db, 'active'),
+  ];
+  const source = { parentBranchId: parent.id, sourceDatabase: `db_${parent.id}` };
+  await db.update(projectBranches).set(source).where(eq(projectBranches.id, child.id));
+  await db.update(projectBranches).set({ parentBranchId: child.id }).where(eq(projectBranches.id, other.id));
+  const job = newJob({ ...about, id: crypto.randomUUID(), branchId: parent.id }, new Date());
+  expect(await markBranchDeleted(db, job, new Date())).toMatchObject({ ok: true });
+  const rowOf = async ({ id }: { id: string }) =>
+    (await db.select().from(projectBranches).where(eq(projectBranches.id, id)))[0];
+  expect(await rowOf(child)).toMatchObject({ parentBranchId: null, sourceDatabase: `db_${parent.id}` });
+  expect(await rowOf(other)).toMatchObject({ parentBranchId: child.id });
 });

@@ -13,6 +13,7 @@ let placed: string[];
 let lookups: number;
 let recorded: string[];
 let blocks: ProjectBlocks[];
+let sized: string[];
 let events: string[];
 let record: () => Promise<void>;
 let bounds: { notificationsPerMinute: number };
@@ -24,6 +25,7 @@ beforeEach(() => {
   lookups = 0;
   recorded = [];
   blocks = [];
+  sized = [];
   events = [];
   record = async () => {};
   bounds = { notificationsPerMinute: NOTIFICATIONS_PER_MINUTE };
@@ -36,6 +38,9 @@ beforeEach(() => {
       measurement: async ({ project_id }) => {
         await record();
         recorded.push(project_id);
+      },
+      sizes: async ({ project_id }) => {
+        sized.push(project_id);
       },
       blocks: async (observed) => {
         await record();
@@ -70,6 +75,22 @@ test('a measurement of a project on the host is passed on', async () => {
   await receive(first);
   expect(recorded).toEqual([first, first]);
   expect(lookups).toBe(1);
+});
+
+test('sizes are passed on, apart from measurements, at most twice a second and only of projects on the host', async () => {
+  const sizes = (project_id: string, params: object = { sizes: { [first]: 7 } }) =>
+    filter.receive({ jsonrpc: '2.0', method: 'sizes', params: { project_id, ...params } });
+  await receive(first);
+  await sizes(first);
+  await sizes(first);
+  expect([recorded, sized]).toEqual([[first], [first]]);
+  await clock.advance(500);
+  await sizes(first);
+  expect(sized).toEqual([first, first]);
+  await sizes(crypto.randomUUID());
+  await sizes(first, { sizes: { [first]: -1 } });
+  expect(sized).toEqual([first, first]);
+  expect(events).toEqual(['sizes.foreign', 'sizes.malformed']);
 });
 
 test("a measurement of another host's project is dropped, at the cost of at most one lookup a second", async () => {

@@ -17,6 +17,7 @@ const OF_REQUESTS: Record<HostFailureCode, Expected> = {
   SOURCE_MISSING: [409, 'SOURCE_NOT_ACTIVE', null],
   TABLE_NOT_FOUND: [404, 'NOT_FOUND', null],
   ROW_NOT_FOUND: [404, 'ROW_NOT_FOUND', null],
+  COLUMN_NOT_FOUND: [422, 'VALIDATION_FAILED', null],
   ROW_CHANGED: [409, 'ROW_CHANGED', null],
   KEY_NOT_UNIQUE: [422, 'VALIDATION_FAILED', null],
   INVALID_CALL: [422, 'VALIDATION_FAILED', null],
@@ -37,6 +38,7 @@ const OF_REQUESTS: Record<HostFailureCode, Expected> = {
 /** A job and a change of the access carry no values of a client, so an invalid value is a defect of the gateway. */
 const OF_OWN_CALLS: Record<HostFailureCode, Expected> = {
   ...OF_REQUESTS,
+  COLUMN_NOT_FOUND: [500, 'INTERNAL', null],
   KEY_NOT_UNIQUE: [500, 'INTERNAL', null],
   INVALID_CALL: [500, 'INTERNAL', null],
   STATEMENT_REFUSED: [500, 'INTERNAL', null],

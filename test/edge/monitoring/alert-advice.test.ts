@@ -17,6 +17,17 @@ test.each<[AlertName, still: Parameters<typeof names>[0], passed: Parameters<typ
   ['active_connections', { values: { active_connections: 179 } }, { values: { active_connections: 180 } }],
   ['branch_count', { branchCount: 9 }, { branchCount: 10 }],
   ['cache_hit_ratio', { values: { cache_hit_ratio: 0.9 } }, { values: { cache_hit_ratio: 0.899 } }],
+  ['dead_tuple_ratio', { values: { dead_tuple_ratio: 0.2 } }, { values: { dead_tuple_ratio: 0.21 } }],
+  [
+    'longest_query_seconds',
+    { values: { longest_query_seconds: 30 } },
+    { values: { longest_query_seconds: 30.1 } },
+  ],
+  [
+    'connection_wait_seconds',
+    { values: { connection_wait_seconds: 5 } },
+    { values: { connection_wait_seconds: 5.1 } },
+  ],
   ['rollback_ratio', commits(100, 5), commits(100, 6)],
   ['rollback_ratio', commits(0, 0), commits(0, 1)],
 ])('only %s is reported when its threshold is crossed', (name, still, passed) => {

@@ -238,6 +238,27 @@ describe('mails', () => {
   });
 });
 
+describe('sizes between two measurements', () => {
+  test('end a write block, and count until the next measurement', async () => {
+    await project.measure({ [main]: 1000 });
+    expect(await state()).toMatchObject({ storageState: 'write_blocked', accessRevision: 1 });
+    await project.resize({ [main]: 100 });
+    expect(await state()).toMatchObject({ used: 100, storageState: 'normal', accessRevision: 2 });
+    await project.evaluate();
+    expect(await state()).toMatchObject({ used: 100 });
+    await project.measure({ [main]: 1000 });
+    expect(await state()).toMatchObject({ used: 1000, storageState: 'write_blocked' });
+  });
+
+  test('of another host, and of branches without a record, are ignored', async () => {
+    await project.measure({ [main]: 1000 });
+    await project.resize({ [main]: 1 }, crypto.randomUUID());
+    await project.resize({ [crypto.randomUUID()]: 1 });
+    expect(await state()).toMatchObject({ used: 1000, storageState: 'write_blocked' });
+    expect((await project.inspect()).kept.known_sizes).toBeUndefined();
+  });
+});
+
 describe('a clone', () => {
   const cloneOf = (sourceId: string) => ({ branchId: crypto.randomUUID(), sourceId });
 
@@ -262,6 +283,42 @@ describe('a clone', () => {
     expect(outcomes.filter(({ ok }) => ok)).toHaveLength(4);
   });
 
+  test('is refused by the sizes that the host reads now, measured before or not', async () => {
+    const sizes = { [main]: 600 };
+    const refused = [
+      {
+        ok: false,
+        failure: {
+          code: 'STORAGE_QUOTA_EXCEEDED',
+          fields: { used_bytes: 600 * MIB, needed_bytes: 600 * MIB, limit_bytes: 1000 * MIB },
+        },
+      },
+    ];
+    expect(await project.reserveClones([cloneOf(main)], sizes)).toEqual(refused);
+    await project.measure({ [main]: 10 });
+    expect(await project.reserveClones([cloneOf(main)], sizes)).toEqual(refused);
+    expect(await project.reserveClones([cloneOf(main)], { [main]: 490 })).toMatchObject([{ ok: true }]);
+  });
+
+  test.each([
+    ['the branch limit', 1, 2],
+    ['the quota', 500, 10],
+  ])(
+    'that is requested twice under one key is not refused because it reached %s itself',
+    async (_, mib, limit) => {
+      await project.db.update(projects).set({ branchLimit: limit }).where(eq(projects.id, project.id));
+      await project.measure({ [main]: mib });
+      const key = crypto.randomUUID();
+      const twice = [cloneOf(main), cloneOf(main)].map((clone) => ({ ...clone, branchName: 'twice', key }));
+      const outcomes = await project.reserveClones(twice);
+      expect(outcomes).toMatchObject([
+        { ok: true },
+        { ok: false, failure: { code: 'IDEMPOTENCY_IN_FLIGHT', fields: { job_id: expect.any(String) } } },
+      ]);
+      expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: false }]);
+    },
+  );
+
   test('counts before it is measured, also after a restart of the object, and as a source', async () => {
     await project.measure({ [main]: 300 });
     const [first, second] = [crypto.randomUUID(), crypto.randomUUID()];
@@ -282,7 +339,7 @@ describe('a clone', () => {
     await project.setQuota(2000);
     const third = crypto.randomUUID();
     await project.reserveClones([{ branchId: third, sourceId: main }]);
-    expect((await project.inspect()).kept.unmeasured).toEqual({ [third]: 300 * MIB });
+    expect((await project.inspect()).kept.known_sizes).toEqual({ [third]: { bytes: 300 * MIB, at: null } });
   });
 
   test('that was refused for another reason, or whose branch is deleted, needs no space', async () => {
@@ -303,6 +360,28 @@ describe('a clone', () => {
     expect(await project.extend(expired)).toMatchObject([{ ok: true, value: { status: 'active' } }]);
     await project.measure({ [main]: 601, [expired]: 400 });
     expect(await project.extend(expired)).toMatchObject([{ ok: true, value: { status: 'active' } }]);
+  });
+
+  test('an expired branch needs no slot under the limit; to become active again it needs a free one', async () => {
+    await project.db.update(projects).set({ branchLimit: 2 }).where(eq(projects.id, project.id));
+    const expired = await project.branch('expired', 'expired');
+    await project.measure({ [main]: 1, [expired]: 1 });
+    const clone = cloneOf(main);
+    expect(await project.reserveClones([clone])).toMatchObject([{ ok: true }]);
+    const refused = { code: 'BRANCH_LIMIT_REACHED', fields: { limit: 2, current: 2, retry_after: null } };
+    const before = await state();
+    expect(await project.extend(expired)).toEqual([{ ok: false, failure: refused }]);
+    expect(await state()).toEqual(before);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ failure: refused }]);
+    // An active branch keeps its slot, also above a limit that was lowered.
+    expect(await project.extend(main)).toMatchObject([{ ok: true }]);
+    await project.setStatus(clone.branchId, 'deleted');
+    const outcomes = await project.extend(expired, expired);
+    expect(outcomes).toMatchObject([
+      { ok: true, value: { status: 'active' } },
+      { ok: true, value: { status: 'active' } },
+    ]);
+    expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ failure: refused }]);
   });
 
   test('of concurrently extended expired branches and clones as many are admitted as fit together', async () => {

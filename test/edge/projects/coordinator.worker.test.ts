@@ -1,6 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { projectBranches, projects } from '../../../edge/database/schema.ts';
+import { jobs, projectBranches, projects } from '../../../edge/database/schema.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, measuredProject } from '../../support/host/measured-project.ts';
 import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
@@ -50,6 +50,29 @@ test('an alarm while D1 is unavailable is followed by another one', async () => 
   await eventually(async () => {
     const [branch] = await project.db.select().from(projectBranches).where(eq(projectBranches.id, main));
     expect(branch?.status).toBe('expired');
+  });
+});
+
+test('the alarm deletes a branch that has been expired for long enough, and is set for the next one', async () => {
+  const next = await project.branch('next', 'expired');
+  const deletesAt = new Date(Date.now() + 86_400_000);
+  const set = (id: string, values: object) =>
+    project.db.update(projectBranches).set(values).where(eq(projectBranches.id, id));
+  await set(main, { status: 'expired', deletesAt: new Date() });
+  await set(next, { deletesAt });
+  await project.wake();
+  await project.ring();
+  const statusOf = async (id: string) =>
+    (await project.db.select().from(projectBranches).where(eq(projectBranches.id, id)))[0]?.status;
+  expect([await statusOf(main), await statusOf(next)]).toEqual(['deleted', 'expired']);
+  expect(await project.db.select().from(jobs).where(eq(jobs.branchId, main))).toMatchObject([
+    { kind: 'branch.delete' },
+  ]);
+  // The job's host is away, so the alarm is for its next attempt; without the job it is for the other branch.
+  await project.db.update(jobs).set({ status: 'succeeded' }).where(eq(jobs.branchId, main));
+  await eventually(async () => {
+    await project.ring();
+    expect((await project.inspect()).alarm).toBe(deletesAt.getTime());
   });
 });
 

@@ -82,3 +82,18 @@ test.each([{ project_limit: -1 }, { project_limit: 1.5 }, { storage_quota_limit_
 test('caps of an unknown tenant are not found', async () => {
   expect((await setCaps('nobody', { project_limit: 1 })).status).toBe(404);
 });
+
+test('a project that is being deleted can be neither changed nor deleted again', async () => {
+  expect((await setCaps('acme', { project_limit: 9, storage_quota_limit_gib: 9 })).status).toBe(200);
+  const { id } = await gateway.api.project('Ending', { storage_quota_gib: 0.25 });
+  // The host of this test never drops anything, so the deletion goes on.
+  expect((await gateway.api.delete(`/api/v1/projects/${id}`)).status).toBe(202);
+  const refused = { status: 409, body: { error: 'PROJECT_NOT_ACTIVE' } };
+  expect(await gateway.api.delete(`/api/v1/projects/${id}`)).toMatchObject(refused);
+  for (const change of [{ name: 'Renamed' }, { storage_quota_gib: 0.5 }])
+    expect(await gateway.api.patch(`/api/v1/projects/${id}`, change)).toMatchObject(refused);
+  expect(await gateway.api.get(`/api/v1/projects/${id}`)).toMatchObject({
+    status: 200,
+    body: { status: 'deleting', name: 'Ending', storage_quota_gib: 0.25 },
+  });
+});

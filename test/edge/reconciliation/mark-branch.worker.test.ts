@@ -52,7 +52,7 @@ test.each([
   const revision = async () => (await db.select().from(projects))[0]?.accessRevision ?? 0;
   const before = await revision();
   expect(await isStale()).toBe(expires);
-  await expireBranches(db, 'p', NOW);
+  await expireBranches(db, { EXPIRED_RETENTION_SECONDS: 60 }, 'p', NOW);
   expect(await revision()).toBe(before + (expires ? 1 : 0));
   expect((await readBranch(db, found)).status).toBe(expires ? 'expired' : 'active');
   await confirmAccess(db, 'p', await revision());

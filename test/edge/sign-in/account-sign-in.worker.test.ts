@@ -106,6 +106,8 @@ describe('a sign-up', () => {
     await mailTo(gateway, email);
     const response = await expectSameAnswer(logIn(email, PASSWORD), logIn(`x-${email}`, PASSWORD));
     expect(refusal(response)).toEqual([401, 'CREDENTIALS_WRONG']);
+    // `invalid_token` would be about a token (RFC 6750).
+    expect(response.headers.get('www-authenticate')).toBe('Bearer');
   });
 
   test('for an address that has an account gets the same response, and its owner another mail', async () => {

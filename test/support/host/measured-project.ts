@@ -11,6 +11,9 @@ import type { MonitorGateway } from '../worker/monitor-gateway.ts';
 const NOW = new Date();
 export const MIB = 1024 * 1024;
 
+const inBytes = (mib: Record<string, number>) =>
+  Object.fromEntries(Object.entries(mib).map(([branchId, size]) => [branchId, size * MIB]));
+
 /** A project in the database with a quota of 1000 MiB, which the test measures. */
 export async function measuredProject(
   gateway: MonitorGateway,
@@ -76,8 +79,15 @@ export async function measuredProject(
       });
       return branchId;
     },
-    /** Reserves clones, all in parallel. @param clones with a name, or named by their ID */
-    async reserveClones(clones: { branchId: string; sourceId: string; branchName?: string }[]) {
+    /**
+     * Reserves clones, all in parallel.
+     * @param clones with a name, or named by their ID
+     * @param sizes as the host reads them just before, in MiB
+     */
+    async reserveClones(
+      clones: { branchId: string; sourceId: string; branchName?: string; key?: string }[],
+      sizes: Record<string, number> = {},
+    ) {
       const [[row], branches] = await db.batch([
         db.select().from(projects).where(eq(projects.id, id)),
         db.select().from(projectBranches).where(eq(projectBranches.projectId, id)),
@@ -90,15 +100,23 @@ export async function measuredProject(
         userAgent: null,
         requestId: 'r',
       };
-      const requests = clones.map(({ branchId, sourceId, branchName = branchId }): BranchRequest => {
+      const requests = clones.map(({ branchId, sourceId, branchName = branchId, key }): BranchRequest => {
         const source = branches.find((branch) => branch.id === sourceId);
         if (!row || !source) throw new Error('no such project or source');
         const jobId = crypto.randomUUID();
         const request = { jobId, branchId, project: row, source, branchName, actor };
-        return { ...request, lifespan: '7d', creatorCidr: null, keyUse: null };
+        return {
+          ...request,
+          lifespan: '7d',
+          creatorCidr: null,
+          keyUse: key ? { tenantId: 'acme', userId, path: '/', key, bodyHash: 'h' } : null,
+        };
       });
-      return coordinator.reserveBranches(requests);
+      return coordinator.reserveBranches(requests, inBytes(sizes));
     },
+    /** Sizes that the host reports between two measurements, in MiB. */
+    resize: (sizes: Record<string, number>, hostId?: string) =>
+      coordinator.recordSizes(inBytes(sizes), hostId),
     setStatus: (branchId: string, status: BranchStatus) =>
       db.update(projectBranches).set({ status }).where(eq(projectBranches.id, branchId)),
     setQuota: (mib: number) =>

@@ -18,6 +18,10 @@ export const NOTHING_MEASURED = {
   active_connections: 0,
   database_size_bytes: 0,
   cache_hit_ratio: null,
+  memory_bytes: 0,
+  longest_query_seconds: 0,
+  connection_wait_seconds: 0,
+  dead_tuple_ratio: null,
 };
 
 /** A measurement as a host sends it. @param branches by id, what differs from nothing */

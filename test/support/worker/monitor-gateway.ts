@@ -95,8 +95,16 @@ export async function startMonitorGateway() {
             actor: { tenantId: 'acme' },
           })),
         ),
-      reserveBranches: (requests: BranchRequest[]) =>
-        call<Result<unknown, Failure>[]>('coordinator', projectId, 'reserveBranches', requests),
+      reserveBranches: (requests: BranchRequest[], sizes: Record<string, number> = {}) =>
+        call<Result<unknown, Failure>[]>('coordinator', projectId, 'reserveBranches', requests, sizes),
+      recordSizes: (sizes: Record<string, number>, hostId?: string) =>
+        call(
+          'monitor',
+          projectId,
+          'recordSizes',
+          { project_id: projectId, sizes },
+          ...(hostId ? [hostId] : []),
+        ),
       wake: () => call('coordinator', projectId, 'wake', projectId),
       ring: () => call('coordinator', projectId, 'ring'),
       reset: () => call('coordinator', projectId, 'reset').catch(() => {}),

@@ -126,8 +126,8 @@ export class TestedCoordinator extends ProjectCoordinator {
   }
 
   /** All in parallel. */
-  async reserveBranches(requests: BranchRequest[]) {
-    return Promise.all(requests.map((request) => this.quota.reserveWithinQuota(request)));
+  async reserveBranches(requests: BranchRequest[], sizes: Record<string, number> = {}) {
+    return Promise.all(requests.map((request) => this.quota.reserveWithinQuota(request, sizes)));
   }
 }
 

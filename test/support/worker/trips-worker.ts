@@ -32,6 +32,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.finalize': () => ({}),
   'branch.prove': () => ({ login_ms: 1 }),
   'branch.drop': () => ({ dropped: true }),
+  'project.size': ({ project_id }) => ({ project_id, sizes: {} }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
   'table.list': () => ({ tables: [], has_more: false }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),

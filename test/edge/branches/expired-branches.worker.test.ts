@@ -1,0 +1,73 @@
+import { eq } from 'drizzle-orm';
+import { afterAll, beforeEach, expect, test } from 'vitest';
+import { confirmAccess } from '../../../edge/access/access-revision.ts';
+import { nextEnd } from '../../../edge/branches/branch-ends.ts';
+import { expireBranches } from '../../../edge/branches/expire-branches.ts';
+import { retireBranches } from '../../../edge/branches/retire-branches.ts';
+import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
+import { readRecords } from '../../../edge/reconciliation/differences.ts';
+import { insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+
+const { db, stop } = await startRecords();
+afterAll(stop);
+
+const DAY_MS = 86_400_000;
+const NOW = new Date();
+const after = (days: number) => new Date(NOW.getTime() + days * DAY_MS);
+const SETTINGS = { EXPIRED_RETENTION_SECONDS: 7 * 86_400 };
+
+beforeEach(async () => {
+  await db.delete(projectBranches);
+});
+
+const rowOf = async (id: string) =>
+  (await db.select().from(projectBranches).where(eq(projectBranches.id, id)))[0];
+/** @returns how often the alarm was set before work was written */
+async function retire(now: Date): Promise<number> {
+  let armed = 0;
+  await retireBranches(db, 'p', now, () => {
+    armed += 1;
+  });
+  return armed;
+}
+
+test('an expired branch is deleted after its retention, with notice before, a job and an audit event', async () => {
+  const branch = await insertBranch(db, 'active', after(-3));
+  const other = await insertBranch(db, 'active', null);
+  expect(await nextEnd(db, 'p')).toEqual(after(-3));
+  await expireBranches(db, SETTINGS, 'p', NOW);
+  await confirmAccess(db, 'p', 1);
+  // Counted from the expiry itself, which can be late.
+  expect(await rowOf(branch.id)).toMatchObject({ status: 'expired', deletesAt: after(7) });
+  expect(await nextEnd(db, 'p')).toEqual(after(7));
+
+  expect(await retire(after(6.9))).toBe(0);
+  expect((await readBranch(db, branch)).status).toBe('expired');
+  expect((await readRecords(db, 'h', after(6.9))).projects[0]?.stale).toBe(false);
+  expect((await readRecords(db, 'h', after(7))).projects[0]?.stale).toBe(true);
+
+  expect(await retire(after(7))).toBe(1);
+  expect(await retire(after(7))).toBe(0);
+  expect(await rowOf(branch.id)).toMatchObject({ status: 'deleted', deletedAt: after(7), deletesAt: null });
+  const events = await db.select().from(auditEvents).where(eq(auditEvents.branchId, branch.id));
+  expect(events.map(({ name, actorId, metadata }) => ({ name, actorId, metadata }))).toMatchObject([
+    { name: 'branch.expired', actorId: null, metadata: { deletes_at: after(7).toISOString() } },
+    { name: 'branch.deleted', actorId: null, metadata: { reason: 'expired', branch_name: branch.id } },
+  ]);
+  expect(await db.select().from(jobs).where(eq(jobs.branchId, branch.id))).toMatchObject([
+    { kind: 'branch.delete', status: 'queued', hostId: 'h', createdBy: 'u' },
+  ]);
+  expect(await nextEnd(db, 'p')).toBeNull();
+  expect((await readBranch(db, other)).status).toBe('active');
+});
+
+test.each([
+  ['expired, and not yet due', { status: 'expired', deletesAt: after(1) }],
+  ['active again', { status: 'active', deletesAt: null }],
+  ['lost', { status: 'failed', deletesAt: null }],
+] as const)('a branch that is %s stays', async (_, values) => {
+  const branch = await insertBranch(db, 'expired', after(-1));
+  await db.update(projectBranches).set(values).where(eq(projectBranches.id, branch.id));
+  expect(await retire(NOW)).toBe(0);
+  expect((await readBranch(db, branch)).status).toBe(values.status);
+});
