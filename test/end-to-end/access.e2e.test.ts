@@ -69,9 +69,7 @@ beforeAll(async () => {
   platformSecret = gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET;
   own = ownTokens(stack);
   const site = { url: stack.url, mails: () => deliveredMails(stack) };
-  const { sub = '', sid, tenant_id } = decodeJwt(
-    (await signUp(site, 'own@acme.example')).access_token ?? '',
-  );
+  const { sub = '', sid, tenant_id } = decodeJwt((await signUp(site, 'own@acme.example')).access_token ?? '');
   account = { account: sub, session: String(sid), tenant: String(tenant_id) };
   for (const { user, role, scope } of CALLERS) {
     const api = await apiOf({ ...USERS[user], role, scope });

@@ -142,7 +142,7 @@ test.each([
 });
 
 describe('logout', () => {
-  test('of a session of the gateway revokes its refresh tokens; the access token stays valid', async () => {
+  test('of a session of the gateway revokes its refresh tokens; its access tokens end within 30 s', async () => {
     const { access, refresh } = await newcomer();
     const next = await renewed(refresh);
     const response = await signOut(access);

@@ -53,7 +53,14 @@ export function ownTokens({ url, devDir }: Site) {
   };
   const preAuth = ({ step = 'setup', account = randomUUID(), expiresIn }: PreAuthOptions = {}) => {
     const user = { issuer: url, gid: account, email };
-    const claims = { user, step, first_factor: 'password' as const, sealed: null, version: 0, jti: randomUUID() };
+    const claims = {
+      user,
+      step,
+      first_factor: 'password' as const,
+      sealed: null,
+      version: 0,
+      jti: randomUUID(),
+    };
     return signOwnToken(settings, 'pre_auth', claims, life(expiresIn));
   };
 

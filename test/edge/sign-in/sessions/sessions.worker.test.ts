@@ -79,7 +79,13 @@ const stolen = (refreshToken: string) => ({
 });
 
 test('a new session has tokens with the account, the session and the expiry', async () => {
-  const { accessToken, refreshToken, accessExpiresAt } = await openSession(db, settings, account, CLIENT, NOW);
+  const { accessToken, refreshToken, accessExpiresAt } = await openSession(
+    db,
+    settings,
+    account,
+    CLIENT,
+    NOW,
+  );
   expect(accessExpiresAt).toEqual(later(900));
   const [row] = await rows();
   expect(row).toMatchObject({ usedAt: null, expiresAt: later(WEEK) });
