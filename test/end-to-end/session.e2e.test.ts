@@ -160,6 +160,14 @@ describe('logout', () => {
     await renewed(other.refresh);
   });
 
+  test('of all sessions ends each of them', async () => {
+    const { access, refresh } = await newcomer();
+    const { body } = await bearer(access).get<{ sessions: object[] }>('/api/v1/auth/sessions');
+    expect(body.sessions).toMatchObject([{ is_current: true }]);
+    expect((await bearer(access).delete('/api/v1/auth/sessions')).status).toBe(204);
+    expectRefused(await renew(refresh));
+  });
+
   test('of a sign-in at the provider revokes the refresh token there', async () => {
     const { access, refresh } = await guest('edsger@example.com');
     expect((await signOut(access)).status).toBe(204);
