@@ -108,7 +108,7 @@ describe('a change of role', () => {
   test('of the last owner is refused, as is the removal, also concurrently', async () => {
     expect(refusal(await change(owner, owner.userId, 'admin'))).toEqual([409, 'LAST_OWNER']);
     expect(refusal(await remove(owner, owner.userId))).toEqual([409, 'LAST_OWNER']);
-    const second = await memberWith('owner');
+    const second = await newMember(owner, gateway, `second-${count}@example.com`, 'owner');
     const both = await Promise.all([
       change(owner, second.userId, 'viewer'),
       change(second, owner.userId, 'viewer'),
