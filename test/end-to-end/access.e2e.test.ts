@@ -131,7 +131,7 @@ describe('the generated tests', () => {
     expect(SIGNED_IN_OPERATIONS.map(({ id }) => id)).toEqual([
       'changePassword',
       ...['signOut', 'getMe'],
-      ...['listSessions', 'endSession', 'endAllSessions'],
+      ...['listSessions', 'endAllSessions', 'endSession'],
     ]);
     for (const { path } of PRE_AUTH_OPERATIONS) expect(path).toMatch(/^\/api\/v1\/auth\/2fa\//);
   });
@@ -209,8 +209,9 @@ describe('tokens of the gateway', () => {
     for (const operation of [...USER_OPERATIONS, ...SIGNED_IN_OPERATIONS].filter(
       ({ method }) => method === 'GET',
     )) {
-      const { status } = await callOperation(bearer, operation, resources.ada);
-      expect(status, operation.id).toBe(operation.path.includes('{') ? 404 : 200);
+      // Not Ada's resources, which are another tenant's: the attempt would be audited there.
+      const { status } = await callOperation(bearer, operation, nowhere(operation));
+      expect(status, operation.id).toBe(operation.ids.length > 0 ? 404 : 200);
     }
     for (const operation of PRE_AUTH_OPERATIONS.filter(({ id }) => id === 'setUpSecondFactor')) {
       expect((await callOperation(apiWith(await GOOD.pre_auth()), operation, {})).status).toBe(200);
