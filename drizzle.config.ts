@@ -2,6 +2,6 @@ import { defineConfig } from 'drizzle-kit';
 
 export default defineConfig({
   dialect: 'sqlite',
-  schema: ['./edge/database/schema.ts', './edge/database/account-schema.ts'],
+  schema: ['schema', 'account-schema', 'people-schema'].map((name) => `./edge/database/${name}.ts`),
   out: './edge/database/migrations',
 });

@@ -23,6 +23,8 @@ export interface AppEnv {
     isPlatform: boolean;
     /** The projects that the route's action may access: all of the tenant, or the user's own. */
     reach: Reach;
+    /** The route's action takes more than seeing a project. */
+    isChange: boolean;
     /** Details of a failed request, for the log. */
     failed: { code: FailureCode; reason: string; stack?: string | undefined };
     /** The bucket that a failed authentication is counted against, if it is not that of tokens. */

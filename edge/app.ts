@@ -26,9 +26,13 @@ import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
 import { healthRoutes } from './routes/health.ts';
+import { invitationRoutes } from './routes/invitations.ts';
 import { jobRoutes } from './routes/jobs.ts';
+import { memberRoutes } from './routes/members.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
+import { ownSessionRoutes } from './routes/own-sessions.ts';
+import { passwordRoutes } from './routes/passwords.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
@@ -44,7 +48,7 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/readyz$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
-  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|login|signup|magic-link\/(?:start|verify)|cli\/(?:start|exchange)|refresh)$/,
+  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh)$/,
 ];
 /** Agents authenticate in the handshake of their link. */
 const AGENT_PATHS = /^\/agent\/v1\//;
@@ -52,7 +56,7 @@ const PLATFORM_PATHS = /^\/platform\/v1\//;
 /** The only paths that accept a pre-auth token. */
 const SECOND_FACTOR_PATHS = /^\/api\/v1\/auth\/2fa\//;
 /** Paths that accept an access token without a tenant. */
-const OWN_PATHS = /^\/api\/v1\/(?:me|auth\/logout)$/;
+const OWN_PATHS = /^\/api\/v1\/(?:me|auth\/(?:logout|password|sessions(?:\/[^/]+)?))$/;
 
 /** Responses are data, never an active page; the page at `/docs` sets its own policy. */
 const NO_PAGE = "default-src 'none'; frame-ancestors 'none'";
@@ -143,11 +147,15 @@ for (const routes of [
   metricsRoutes,
   jobRoutes,
   auditRoutes,
+  memberRoutes,
+  invitationRoutes,
   providerSignInRoutes,
   accountSignInRoutes,
+  passwordRoutes,
   commandLineSignInRoutes,
   secondFactorRoutes,
   sessionRoutes,
+  ownSessionRoutes,
   platformRoutes,
   agentRoutes,
 ]) {

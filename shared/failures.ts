@@ -32,6 +32,7 @@ export const FAILURES = {
   },
   SECOND_FACTOR_ENROLLED: { status: 403, message: 'A second factor is already enrolled.' },
   FORBIDDEN: { status: 403, message: 'Your role or scope does not allow this operation.' },
+  PASSWORD_WRONG: { status: 403, message: 'The current password is wrong.' },
   TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
   BRANCH_PROTECTED: { status: 403, message: 'The branch is protected and cannot be changed or deleted.' },
   NOT_FOUND: { status: 404, message: 'Not found.' },
@@ -47,6 +48,21 @@ export const FAILURES = {
   PROJECT_NOT_ACTIVE: { status: 409, message: 'The project is not active. Check its status.' },
   RULE_EXISTS: { status: 409, message: 'The network rule already exists.' },
   HOST_EXISTS: { status: 409, message: 'A host with this name is already enrolled. Choose another name.' },
+  MANAGED_BY_PROVIDER: {
+    status: 409,
+    message: 'The identity provider manages its users. Make this change at the identity provider.',
+  },
+  ACCOUNT_EXISTS: {
+    status: 409,
+    message:
+      'This e-mail address already has an account, which belongs to another tenant. Ask for an invitation of another address.',
+  },
+  MEMBER_EXISTS: { status: 409, message: 'This e-mail address already belongs to a member of the tenant.' },
+  INVITATION_EXISTS: {
+    status: 409,
+    message: 'This e-mail address already has an open invitation. Revoke it to send another one.',
+  },
+  LAST_OWNER: { status: 409, message: 'A tenant needs an owner. Make another member an owner first.' },
   SOURCE_BUSY: {
     status: 409,
     message:

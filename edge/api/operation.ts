@@ -3,7 +3,7 @@ import type { MiddlewareHandler } from 'hono';
 import { z } from 'zod';
 import type { FailureCode } from '../../shared/failures.ts';
 import type { AppEnv } from '../app-env.ts';
-import { type Action, allow, requirement } from '../authentication/permissions.ts';
+import { type Action, allow, isChange, requirement } from '../authentication/permissions.ts';
 import { ApiError } from '../errors.ts';
 import { failureResponses } from './failure-responses.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
@@ -58,6 +58,7 @@ const permit =
   (action: Action): MiddlewareHandler<AppEnv> =>
   async (c, next) => {
     c.set('reach', allow(c.var.principal, action));
+    c.set('isChange', isChange(action));
     await next();
   };
 

@@ -43,6 +43,8 @@ const PreAuthClaims = z.object({
   first_factor: z.enum(['password', 'email']),
   /** The identity provider's tokens, sealed until the second factor has passed; null for a gateway account. */
   sealed: z.object({ keyId: z.string(), sealed: z.string() }).nullable(),
+  /** The `version` of the gateway account; null for a user of the provider. */
+  version: z.int().nullable(),
   jti: z.uuid(),
 });
 

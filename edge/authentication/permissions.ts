@@ -2,14 +2,15 @@ import { ApiError } from '../errors.ts';
 import type { Identity } from './principal.ts';
 import { isRole, ROLES, type Role } from './role.ts';
 
-/** The projects that a role can access: all of its tenant, or those that its user created. */
+/** The projects that a role can access: all of its tenant, or those that its user created or that are shared with them. */
 export type Reach = 'all' | 'own';
 type Reaches = Record<Role, Reach | 'no'>;
 
 const CREATE_PROJECT: Reaches = { owner: 'all', admin: 'all', operator: 'all', viewer: 'no' };
 const SEE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'own' };
 const CHANGE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'no' };
-const AUDIT: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
+/** The tenant itself: its members, its audit events, and whom its projects are shared with. */
+const ADMINISTER: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
 
 /** The scopes that satisfy a required scope; `write` includes `read`. */
 const SATISFIED_BY = { read: ['read', 'write'], write: ['write'] } as const;
@@ -30,7 +31,9 @@ const ACTIONS = {
   'network_rules.change': { scope: 'write', reaches: CHANGE },
   'metrics.read': { scope: 'read', reaches: SEE },
   'jobs.read': { scope: 'read', reaches: SEE },
-  'audit.read': { scope: 'read', reaches: AUDIT },
+  'audit.read': { scope: 'read', reaches: ADMINISTER },
+  'members.read': { scope: 'read', reaches: ADMINISTER },
+  'members.change': { scope: 'write', reaches: ADMINISTER },
 } as const satisfies Record<string, { scope: keyof typeof SATISFIED_BY; reaches: Reaches }>;
 
 export type Action = keyof typeof ACTIONS;
@@ -39,7 +42,10 @@ const forbidden = (required: string, reason: string) => new ApiError('FORBIDDEN'
 
 const rolesFor = (reaches: Reaches) => ROLES.filter((name) => reaches[name] !== 'no');
 
-/** The scope and roles that an action requires, for the OpenAPI document. `own`: the user's own projects only. */
+/** Whether the action takes more than seeing a project, so that a project shared for viewing does not allow it. */
+export const isChange = (action: Action): boolean => ACTIONS[action].reaches === CHANGE;
+
+/** The scope and roles that an action requires, for the OpenAPI document. `own`: projects that the user created or that are shared with them. */
 export function requirement(action: Action) {
   const { scope, reaches } = ACTIONS[action];
   return { scope, roles: Object.fromEntries(rolesFor(reaches).map((role) => [role, reaches[role]])) };

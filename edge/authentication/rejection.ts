@@ -16,6 +16,7 @@ export type RejectionReason =
   | 'token_expired'
   | 'token_not_yet_valid'
   | 'token_of_former_tenant'
+  | 'session_ended'
   | 'own_token_wrong'
   | 'platform_secret_wrong';
 

@@ -17,6 +17,8 @@ export const accounts = sqliteTable(
     passwordHash: text('password_hash').notNull(),
     role: text('role').notNull(),
     tenantId: text('tenant_id').notNull(),
+    /** Raised when the password changes or all sessions end: a sign-in that began before cannot be completed. */
+    version: integer('version').notNull().default(0),
     createdAt: created(),
     updatedAt: updated(),
   },
@@ -38,6 +40,40 @@ export const secondFactors = sqliteTable(
     createdAt: created(),
   },
   (t) => [primaryKey({ columns: [t.issuer, t.gid] })],
+);
+
+/** SHA-256 of the unused recovery codes of a second factor, hexadecimal. Each code has 80 random bits. */
+export const recoveryCodes = sqliteTable(
+  'recovery_codes',
+  {
+    issuer: text('issuer').notNull(),
+    gid: text('gid').notNull(),
+    hash: text('hash').notNull(),
+  },
+  (t) => [primaryKey({ columns: [t.issuer, t.gid, t.hash] })],
+);
+
+/** One row per session of an account. An access token is valid only as long as its session is here. */
+export const sessions = sqliteTable(
+  'sessions',
+  {
+    /** The family of its refresh tokens. */
+    id: text('id').primaryKey(),
+    accountId: text('account_id')
+      .notNull()
+      .references(() => accounts.id, { onDelete: 'cascade' }),
+    /** The client that signed in. */
+    ip: text('ip'),
+    userAgent: text('user_agent'),
+    /** When its tokens were renewed last. */
+    lastUsedAt: timestamp('last_used_at').notNull(),
+    expiresAt: timestamp('expires_at').notNull(),
+    createdAt: created(),
+  },
+  (t) => [
+    index('sessions_by_account').on(t.accountId, t.createdAt, t.id),
+    index('sessions_by_expiry').on(t.expiresAt),
+  ],
 );
 
 /** One row per issued refresh token; the tokens of one sign-in are a family. The tokens are not stored. */

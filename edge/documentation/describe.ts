@@ -13,7 +13,7 @@ const INFO = {
   license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
   description: `Managed PostgreSQL databases with copy-on-write branches.
 
-Authentication: send an access token as \`Authorization: Bearer <token>\`. Read operations require the scope \`branchgate:read\` or \`branchgate:write\`; all other operations require \`branchgate:write\`. Owners and admins can access every project of their tenant; operators and viewers can access the projects they created. A resource that you are not allowed to see is reported as not found.
+Authentication: send an access token as \`Authorization: Bearer <token>\`. Read operations require the scope \`branchgate:read\` or \`branchgate:write\`; all other operations require \`branchgate:write\`. Owners and admins can access every project of their tenant; operators and viewers can access the projects that they created or that are shared with them. A resource that you are not allowed to see is reported as not found.
 
 Signing in: a browser starts at \`/api/v1/auth/idp/login\`, a command line tool at \`/api/v1/auth/cli/start\`. Both return tokens of the identity provider (PASETO v4.public). To sign in with a password or an e-mail code, call \`/api/v1/auth/login\` or \`/api/v1/auth/magic-link/verify\`. They return either tokens (the gateway's own JWTs for accounts of this gateway) or a \`pre_auth_token\`. Send a \`pre_auth_token\` as the bearer token to \`/api/v1/auth/2fa/…\` to complete the second factor and get the tokens; no other operation accepts it. Keep the refresh token secret, and exchange it for new tokens at \`/api/v1/auth/refresh\`. \`/api/v1/me\` returns the user that a token belongs to.
 
@@ -45,7 +45,9 @@ const TAGS = {
   Metrics: 'Current values, history and live measurements of branches and projects.',
   Jobs: 'The progress and outcome of long-running operations.',
   Audit: 'A record of who did what in a tenant, and from where.',
-  'Sign-in': 'Sign-up, sign-in with a provider, a password or an e-mail code, second factors and sessions.',
+  Members: 'The people in a tenant, and whom its projects are shared with.',
+  'Sign-in':
+    'Sign-up, sign-in with a provider, a password or an e-mail code, passwords, second factors and sessions.',
   Platform: 'Operations for the operator of the platform, authenticated by the platform secret.',
   Agents: 'Operations used by the agent on a database host.',
   Description: 'The description of this API.',

@@ -1,16 +1,35 @@
-import { and, eq, getTableColumns, type SQL, sql } from 'drizzle-orm';
+import { and, eq, exists, getTableColumns, or, type SQL, sql } from 'drizzle-orm';
 import type { BatchResponse } from 'drizzle-orm/batch';
 import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Reach } from '../authentication/permissions.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
 import type { Database, Statement } from '../database/database.ts';
+import { projectMembers } from '../database/people-schema.ts';
 import { hosts, projectBranches, projects } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
 import type { ProjectView } from './project-resource.ts';
 
+/** How the project is shared with the user, as a subquery of a query on projects. */
+const shareOf = (db: Database, userId: string) =>
+  db
+    .select({ role: projectMembers.role })
+    .from(projectMembers)
+    .where(and(eq(projectMembers.projectId, projects.id), eq(projectMembers.userId, userId)));
+
+/** Whether the user created the project or it is shared with them. */
+export const isOwn = (db: Database, userId: string): SQL | undefined =>
+  or(eq(projects.createdBy, userId), exists(shareOf(db, userId)));
+
 /** The projects that a principal can see. All others appear not to exist. */
-export const visible = ({ tenantId, userId }: Principal, reach: Reach): SQL | undefined =>
-  and(eq(projects.tenantId, tenantId), reach === 'own' ? eq(projects.createdBy, userId) : undefined);
+export const visible = (db: Database, { tenantId, userId }: Principal, reach: Reach): SQL | undefined =>
+  and(eq(projects.tenantId, tenantId), reach === 'own' ? isOwn(db, userId) : undefined);
+
+/** Whether the principal may only see the project, because it is shared with them for viewing. */
+const isViewOnly = (db: Database, { userId }: Principal, reach: Reach) =>
+  reach === 'all'
+    ? sql<number>`0`
+    : sql<number>`${projects.createdBy} <> ${userId} and ${shareOf(db, userId)} = 'viewer'`;
 
 /** The project's branches that count against its branch limit, as the end of a query. */
 const countedBranches = sql`where project_id = ${projects.id}
@@ -36,15 +55,36 @@ export const projectViews = (db: Database) =>
     .from(projects)
     .innerJoin(hosts, eq(hosts.id, projects.hostId));
 
-/** Reads the project and the results of `queries` in one batch. @returns null if the principal cannot see it */
+interface Permission {
+  principal: Principal;
+  reach: Reach;
+  isChange: boolean;
+}
+
+/**
+ * Reads the project and the results of `queries` in one batch.
+ * @returns null if the principal cannot see it
+ * @throws ApiError FORBIDDEN if the principal may see it and nothing more, and the action takes more
+ */
 export async function readProject<const Q extends readonly Statement[]>(
   db: Database,
-  { principal, reach }: { principal: Principal; reach: Reach },
+  { principal, reach, isChange }: Permission,
   projectId: string,
   queries: Q,
 ): Promise<[ProjectView, ...BatchResponse<Q>] | null> {
-  const theProject = and(eq(projects.id, projectId), visible(principal, reach));
-  const [views, ...results] = await db.batch([projectViews(db).where(theProject), ...queries]);
+  const theProject = and(eq(projects.id, projectId), visible(db, principal, reach));
+  const [views, viewOnly, ...results] = await db.batch([
+    projectViews(db).where(theProject),
+    db
+      .select({ id: projects.id })
+      .from(projects)
+      .where(and(theProject, isViewOnly(db, principal, reach))),
+    ...queries,
+  ]);
   const [project] = views as ProjectView[];
-  return project ? [project, ...(results as BatchResponse<Q>)] : null;
+  if (!project) return null;
+  if (isChange && viewOnly.length > 0) {
+    throw new ApiError('FORBIDDEN', { required: 'project role operator' }, 'shared for viewing');
+  }
+  return [project, ...(results as BatchResponse<Q>)];
 }

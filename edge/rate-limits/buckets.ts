@@ -62,6 +62,10 @@ export const bucketOf = {
     bucket: addressBucket(address),
     limit: 'mails_of_address',
   }),
+  invitations: (tenantId: string): Bucket => ({
+    bucket: named('tenant', tenantId),
+    limit: 'invitations',
+  }),
   wrongCodeFrom: (address: string | null): Bucket => ({
     bucket: addressBucket(address),
     limit: 'wrong_codes_of_address',

@@ -57,8 +57,10 @@ export const LIMITS = {
   wrong_passwords_of_address: wrongTries(100),
   // Wrong e-mail codes per client address, because an attacker can try the codes of many accounts.
   wrong_codes_of_address: wrongTries(100),
-  // Sign-ups and magic links per client address.
+  // Sign-ups, magic links, password resets and invitations per client address.
   mails_of_address: { max: () => 200, windowSeconds: 3600, written: 'before_the_response' },
+  // Invitations per tenant, because each is a mail to an address of the inviter's choice.
+  invitations: { max: () => 50, windowSeconds: 3600, written: 'before_the_response' },
   // Second-factor attempts per pre-auth token, and wrong ones per user.
   second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_response' },
   wrong_second_factors: wrongTries(30),

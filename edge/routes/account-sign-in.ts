@@ -4,18 +4,20 @@ import { ApiError } from '../errors.ts';
 import type { Settings } from '../settings.ts';
 import { EmailAddress } from '../sign-in/accounts/accounts.ts';
 import { logIn } from '../sign-in/accounts/password-login.ts';
-import { CODE_DIGITS } from '../sign-in/email-codes/challenge.ts';
-import {
-  type StartedChallenge,
-  startMagicLink,
-  startSignUp,
-  verifyEmailCode,
-} from '../sign-in/email-codes/email-code.ts';
+import { startMagicLink, startSignUp, verifyEmailCode } from '../sign-in/email-codes/email-code.ts';
 import { LoginResponse } from '../sign-in/sessions/login-response.ts';
 import { signInContextOf } from './sign-in-context.ts';
+import {
+  Challenge,
+  EXAMPLE_ID,
+  MailedCode,
+  NewPassword,
+  Password,
+  PersonName,
+  toChallengeResponse,
+} from './sign-in-fields.ts';
 
 const tags = ['Sign-in'];
-const PASSWORD_MAX = 256;
 
 const Provider = z.string().max(64).optional().meta({
   description:
@@ -26,16 +28,16 @@ const Provider = z.string().max(64).optional().meta({
 const Login = z
   .strictObject({
     email: EmailAddress,
-    password: z.string().normalize('NFC').min(1).max(PASSWORD_MAX).meta({ example: 'correct horse battery' }),
+    password: Password,
     provider: Provider,
   })
   .meta({ example: { email: 'ada@example.com', password: 'correct horse battery' } });
 
 const SignUp = z
   .strictObject({
-    name: z.string().trim().min(1).max(100).meta({ example: 'Ada Lovelace' }),
+    name: PersonName,
     email: EmailAddress,
-    password: z.string().normalize('NFC').min(8).max(PASSWORD_MAX).meta({ example: 'correct horse battery' }),
+    password: NewPassword,
     provider: Provider,
   })
   .meta({ example: { name: 'Ada Lovelace', email: 'ada@example.com', password: 'correct horse battery' } });
@@ -46,24 +48,15 @@ const EmailCode = z
   .strictObject({
     email: EmailAddress,
     challenge_id: z.uuid(),
-    code: z
-      .string()
-      .regex(new RegExp(`^[0-9]{${CODE_DIGITS}}$`))
-      .meta({ example: '482910' }),
+    code: MailedCode,
   })
   .meta({
     example: {
       email: 'ada@example.com',
-      challenge_id: '0b9f3f1e-5a52-4f6a-8f6e-0f6f5d9b7a11',
+      challenge_id: EXAMPLE_ID,
       code: '482910',
     },
   });
-
-const Challenge = z.strictObject({
-  challenge_id: z.uuid(),
-  channel: z.enum(['email']),
-  expires_at: z.iso.datetime().meta({ description: 'Later, if the mail is delayed.' }),
-});
 
 const SignedUp = z.strictObject({
   email: z.string(),
@@ -72,12 +65,6 @@ const SignedUp = z.strictObject({
   requires_2fa: z.boolean(),
   requires_2fa_setup: z.boolean(),
   method: z.enum(['email_otp']),
-});
-
-const toChallengeResponse = ({ challengeId, expiresAt }: StartedChallenge) => ({
-  challenge_id: challengeId,
-  channel: 'email' as const,
-  expires_at: new Date(expiresAt).toISOString(),
 });
 
 /** Checked outside the schema, because the name of the service is a setting. @throws ApiError VALIDATION_FAILED */

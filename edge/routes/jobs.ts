@@ -5,6 +5,7 @@ import { jobs, projects } from '../database/schema.ts';
 import { found } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { isOwn } from '../projects/project-access.ts';
 import { auditDenial, inProject } from './in-project.ts';
 import { JobParams, ProjectParams } from './parameters.ts';
 
@@ -55,8 +56,9 @@ router.openapi(
   async (c) => {
     const { userId, tenantId } = c.var.principal;
     const { job_id: jobId } = c.req.valid('param');
-    const own = or(eq(jobs.createdBy, userId), eq(projects.createdBy, userId));
-    const rows = await databaseOf(c)
+    const db = databaseOf(c);
+    const own = or(eq(jobs.createdBy, userId), isOwn(db, userId));
+    const rows = await db
       .select(getTableColumns(jobs))
       .from(jobs)
       .leftJoin(projects, eq(projects.id, jobs.projectId))

@@ -13,6 +13,10 @@ export const BranchRefParams = z.strictObject({
 export const TableParams = BranchRefParams.extend({
   table: z.string().meta({ description: 'The name of the table, without its schema.' }),
 });
+export const ProjectMemberParams = z.strictObject({ project_id: Id, user_id: Id });
+export const MemberParams = z.strictObject({ user_id: Id });
+export const InvitationParams = z.strictObject({ invitation_id: Id });
+export const SessionParams = z.strictObject({ session_id: Id });
 export const RuleParams = z.strictObject({ project_id: Id, rule_id: Id });
 export const JobParams = z.strictObject({ job_id: Id });
 export const TenantParams = z.strictObject({

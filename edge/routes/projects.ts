@@ -150,7 +150,8 @@ router.openapi(
     method: 'get',
     path: '/api/v1/projects',
     summary: 'List projects, oldest first',
-    description: 'Owners and admins see all projects of the tenant, other users the projects they created.',
+    description:
+      'Owners and admins see all projects of the tenant, other users the projects that they created or that are shared with them.',
     tags,
     request: { query: PageQuery },
     responses: { 200: response('A page of projects.', pageOf('projects', Project)) },
@@ -158,8 +159,9 @@ router.openapi(
   async (c) => {
     const query = c.req.valid('query');
     const { orderBy, beyond } = keyset(projects, 'oldest_first', query);
-    const rows = await projectViews(databaseOf(c))
-      .where(and(visible(c.var.principal, c.var.reach), beyond))
+    const db = databaseOf(c);
+    const rows = await projectViews(db)
+      .where(and(visible(db, c.var.principal, c.var.reach), beyond))
       .orderBy(...orderBy)
       .limit(query.limit + 1);
     const { page, next_cursor } = cutPage(rows, query);

@@ -1,11 +1,13 @@
 import { z } from 'zod';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
+import { recover, replaceRecoveryCodes } from '../sign-in/second-factor/recovery.ts';
+import { RECOVERY_CODE } from '../sign-in/second-factor/recovery-codes.ts';
 import type { SecondFactorContext } from '../sign-in/second-factor/second-factor.ts';
 import { checkSecondFactor, skipSecondFactor } from '../sign-in/second-factor/second-factor-check.ts';
 import { finishSetUp, startSetUp } from '../sign-in/second-factor/second-factor-enrolment.ts';
 import { mailCode } from '../sign-in/second-factor/second-factor-mail.ts';
-import { LoginResponse } from '../sign-in/sessions/login-response.ts';
+import { LoginResponse, LoginWithRecoveryCodes } from '../sign-in/sessions/login-response.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
@@ -18,6 +20,19 @@ const CodeBody = z
       .meta({ description: 'Six digits.', example: '287082' }),
   })
   .meta({ id: 'SecondFactorCode', example: { code: '287082' } });
+
+const RecoveryBody = z
+  .strictObject({
+    code: z.string().max(64).regex(RECOVERY_CODE, 'Expected 16 letters and digits').meta({
+      description: 'A recovery code, in upper or lower case, with or without separators.',
+      example: 'k3ud-7xqa-m2pz-w5tc',
+    }),
+    remove_factor: z.boolean().default(false).meta({
+      description:
+        'Whether the factor is lost. It is then removed with all recovery codes, and the next sign-in with a password offers or demands the set-up of another one.',
+    }),
+  })
+  .meta({ example: { code: 'k3ud-7xqa-m2pz-w5tc', remove_factor: true } });
 
 const SetUp = z
   .strictObject({
@@ -72,13 +87,16 @@ router.openapi(
     path: '/api/v1/auth/2fa/verify-setup',
     summary: 'Enrol a second factor with its first code and sign in',
     description:
-      'A code of the app enrols the method `totp`; a code mailed by `2fa/email` enrols the method `email`. A pre-auth token allows five attempts.',
+      'A code of the app enrols the method `totp`; a code mailed by `2fa/email` enrols the method `email`. A pre-auth token allows five attempts. The response has ten recovery codes, each of which signs in once if the factor is lost.',
     tags,
     request: { body: jsonBody(CodeBody) },
-    responses: { 200: response('The tokens.', LoginResponse) },
+    responses: { 200: response('The tokens, and the recovery codes.', LoginWithRecoveryCodes) },
     failures: ['SECOND_FACTOR_ENROLLED', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(await finishSetUp(contextOf(c), c.req.valid('json').code), 200),
+  async (c) => {
+    const { login, recoveryCodes } = await finishSetUp(contextOf(c), c.req.valid('json').code);
+    return c.json({ ...login, recovery_codes: recoveryCodes }, 200);
+  },
 );
 
 router.openapi(
@@ -96,6 +114,44 @@ router.openapi(
     failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => c.json(await checkSecondFactor(contextOf(c), c.req.valid('json').code), 200),
+);
+
+router.openapi(
+  operation({
+    access: 'pre_auth',
+    operationId: 'replaceRecoveryCodes',
+    method: 'post',
+    path: '/api/v1/auth/2fa/recovery-codes',
+    summary: 'Sign in with a code of the enrolled factor, and get new recovery codes',
+    description: 'As `verify-login`. The new recovery codes replace the earlier ones.',
+    tags,
+    request: { body: jsonBody(CodeBody) },
+    responses: { 200: response('The tokens, and the recovery codes.', LoginWithRecoveryCodes) },
+    failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const { login, recoveryCodes } = await replaceRecoveryCodes(contextOf(c), c.req.valid('json').code);
+    return c.json({ ...login, recovery_codes: recoveryCodes }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'pre_auth',
+    operationId: 'recoverSecondFactor',
+    method: 'post',
+    path: '/api/v1/auth/2fa/recover',
+    summary: 'Sign in with a recovery code in place of the enrolled factor',
+    description: 'A recovery code is valid once. Attempts have the limits of `verify-login`.',
+    tags,
+    request: { body: jsonBody(RecoveryBody) },
+    responses: { 200: response('The tokens.', LoginResponse) },
+    failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
+  }),
+  async (c) => {
+    const { code, remove_factor } = c.req.valid('json');
+    return c.json(await recover(contextOf(c), code, remove_factor), 200);
+  },
 );
 
 router.openapi(

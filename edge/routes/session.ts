@@ -85,7 +85,7 @@ router.openapi(
     path: '/api/v1/auth/logout',
     summary: 'Sign out',
     description:
-      'Revokes the refresh tokens of the session. Access tokens cannot be revoked: they remain valid until they expire.',
+      'Revokes the refresh tokens of the session. Access tokens of the gateway are refused within 30 seconds; those of the identity provider remain valid until they expire.',
     tags,
     request: { body: optionalJsonBody(SignOut) },
     responses: { 204: emptyResponse('The session has ended, now or earlier.') },
@@ -110,7 +110,7 @@ router.openapi(
     responses: { 200: response('The identity in the token, and the ID of the user in other responses.', Me) },
   }),
   (c) => {
-    const { email, role, scopes, tenantId, issuer } = c.var.identity;
+    const { email, role, scopes, tenantId, issuer } = c.var.principal ?? c.var.identity;
     const id = c.var.principal?.userId ?? null;
     return c.json({ id, email, role, scopes: [...scopes], tenant_id: tenantId, issuer }, 200);
   },

@@ -4,7 +4,8 @@ import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import type { AppContext } from '../app-env.ts';
+import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import { auditedRowChange } from '../audit/row-change.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
@@ -127,6 +128,11 @@ async function branchOf(c: AppContext, projectId: string, reference: string, use
   return { database, call };
 }
 
+const changeIn = (projectId: string, { branch_id }: { branch_id: string }) => ({
+  projectId,
+  branchId: branch_id,
+});
+
 const listed = <T>(value: T | T[]): T[] => (Array.isArray(value) ? value : [value]);
 
 /** A row for clients, and the names of the columns whose values are truncated. */
@@ -233,16 +239,18 @@ router.openapi(
     const { schema } = c.req.valid('query');
     const { primary_key, id, column, value, expected } = c.req.valid('json');
     const { database, call } = await branchOf(c, project_id, branch_ref, 'change');
-    const { columns, row } = await call('row.update', {
-      ...database,
-      schema,
-      table,
-      primary_key: listed(primary_key),
-      id: listed(id),
-      column,
-      value,
-      expected: expected === undefined ? null : { value: expected },
-    });
+    const key = { primary_key: listed(primary_key), id: listed(id) };
+    const change = { ...changeIn(project_id, database), schema, table, column, ids: [key.id] };
+    const { columns, row } = await auditedRowChange(
+      databaseOf(c),
+      actorOf(c),
+      { ...change, name: 'row.changed', primaryKey: key.primary_key },
+      async () => {
+        const target = { ...database, schema, table, ...key, column, value };
+        const wanted = expected === undefined ? null : { value: expected };
+        return { result: await call('row.update', { ...target, expected: wanted }), changed: [key.id] };
+      },
+    );
     return c.json(namedRow(columns, row), 200);
   },
 );
@@ -266,7 +274,16 @@ router.openapi(
     const { primary_key, ids } = c.req.valid('json');
     const { database, call } = await branchOf(c, project_id, branch_ref, 'change');
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
-    const { deleted, missing } = await call('row.delete', { ...database, schema, table, ...key });
+    const change = { ...changeIn(project_id, database), schema, table, ids: key.ids };
+    const { deleted, missing } = await auditedRowChange(
+      databaseOf(c),
+      actorOf(c),
+      { ...change, name: 'row.deleted', primaryKey: key.primary_key },
+      async () => {
+        const result = await call('row.delete', { ...database, schema, table, ...key });
+        return { result, changed: key.ids.filter((_, at) => !result.missing.includes(at)) };
+      },
+    );
     return c.json({ deleted, missing: ids.filter((_, at) => missing.includes(at)) }, 200);
   },
 );

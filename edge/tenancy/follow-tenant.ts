@@ -1,6 +1,7 @@
 import { and, eq, inArray, or, sql } from 'drizzle-orm';
 import { union } from 'drizzle-orm/sqlite-core';
 import type { Database, Statement } from '../database/database.ts';
+import { projectMembers } from '../database/people-schema.ts';
 import {
   auditEvents,
   jobs,
@@ -14,7 +15,8 @@ import { settledUserId, type TenantIdentity } from './upsert-user.ts';
 
 /**
  * Moves the user's projects, everything that belongs to them, and the user's audit events from the former tenant to
- * the tenant of this token (specification 5.9). The user's audit events in projects of others are not moved.
+ * the tenant of this token (specification 5.9). The user's audit events in projects of others are not moved. What is
+ * shared with the user, and whom the user's projects are shared with, ends.
  * Runs in the batch that changes the user's tenant, after that change, and has no effect if that had none.
  */
 export function followTenant(db: Database, token: TenantIdentity, formerTenantId: string): Statement[] {
@@ -43,6 +45,9 @@ export function followTenant(db: Database, token: TenantIdentity, formerTenantId
           inArray(organizationMembers.userId, user),
         ),
       ),
+    db
+      .delete(projectMembers)
+      .where(or(inArray(projectMembers.userId, user), inArray(projectMembers.projectId, projectsOfUser()))),
     db.update(projects).set({ tenantId }).where(inArray(projects.createdBy, user)),
     db.update(projectBranches).set({ tenantId }).where(inArray(projectBranches.projectId, projectsOfUser())),
     db.update(networkRules).set({ tenantId }).where(inArray(networkRules.projectId, projectsOfUser())),

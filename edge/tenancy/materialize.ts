@@ -2,15 +2,21 @@ import type { Identity, Principal } from '../authentication/principal.ts';
 import { rejected } from '../authentication/rejection.ts';
 import { BoundedMap } from '../bounded-map.ts';
 import { type Database, inOneBatch, openDatabase } from '../database/database.ts';
+import { currentAccountRole } from './account-session.ts';
 import { followTenant } from './follow-tenant.ts';
 import { type TenantIdentity, type UserRow, upsertUser, userOf } from './upsert-user.ts';
 
-/** How long an isolate caches a user; a token of a former tenant is rejected within this time. */
+/**
+ * How long an isolate caches a user. A token of a former tenant or of an ended session is rejected within this time, and
+ * a changed role of an account applies within it.
+ */
 const CACHED_MS = 30_000;
 const CACHED_USERS = 10_000;
 
 interface CachedUser {
   user: UserRow;
+  /** The current role of a gateway account; null for a user of the provider, whose role is in each token. */
+  accountRole: string | null;
   until: number;
 }
 
@@ -25,7 +31,7 @@ function cacheOf(binding: D1Database): BoundedMap<string, CachedUser> {
 /**
  * The bearer as a user of its tenant's organization, created or updated when this token is the newest seen of the
  * user (specification 5.9). A user whose record matches the token costs no write, and one read per 30 s.
- * @throws ApiError UNAUTHENTICATED for a token of a tenant that the user has left
+ * @throws ApiError UNAUTHENTICATED for a token of a tenant that the user has left, or of an ended session
  */
 export async function materialize(
   binding: D1Database,
@@ -33,14 +39,17 @@ export async function materialize(
   now: Date,
 ): Promise<Principal> {
   const cache = cacheOf(binding);
-  const key = JSON.stringify([identity.issuer, identity.gid]);
+  const key = JSON.stringify([identity.issuer, identity.gid, identity.sessionId]);
   const cached = cache.get(key);
   if (cached && now.getTime() < cached.until && isCurrent(cached.user, identity)) {
-    return { ...identity, userId: cached.user.id };
+    return { ...identity, role: cached.accountRole ?? identity.role, userId: cached.user.id };
   }
-  const user = await bringUpToDate(openDatabase(binding), identity, now);
-  cache.set(key, { user, until: now.getTime() + CACHED_MS });
-  return { ...identity, userId: user.id };
+  const db = openDatabase(binding);
+  const accountRole = await currentAccountRole(db, identity, now);
+  const current = { ...identity, role: accountRole ?? identity.role };
+  const user = await bringUpToDate(db, current, now);
+  cache.set(key, { user, accountRole, until: now.getTime() + CACHED_MS });
+  return { ...current, userId: user.id };
 }
 
 /** Whether the record has the tenant of the token, from this token or a newer one. */

@@ -39,10 +39,14 @@ const CONCURRENCY = 8;
 const DISCONNECTED_AT_MOST_MS = 15_000;
 
 const EMAIL = 'ada@stormy.example';
-/** Operations that need an agent's token or key, or a code that only its owner has. */
+/** Operations that need an agent's token or key, or a code that only its owner has, or that end their own caller. */
 const UNREACHABLE = new Set([
   ...['enrolHost', 'openLink', 'completeProviderSignIn', 'exchangeCliCode', 'verifyMagicLink'],
-  ...['verifySecondFactorSetup', 'verifySecondFactor'],
+  ...['verifySecondFactorSetup', 'verifySecondFactor', 'recoverSecondFactor', 'replaceRecoveryCodes'],
+  ...['resetPassword', 'acceptInvitation', 'revokeInvitation'],
+  // Only the gateway's accounts can use them, and the test has one, which soon signs out all its sessions.
+  ...['createInvitation', 'changeMemberRole', 'removeMember', 'changePassword'],
+  ...['endSession', 'endAllSessions'],
 ]);
 
 /** A table that fits the document's examples of rows. */
@@ -78,7 +82,8 @@ beforeAll(async () => {
     { url: stack.url, mails: () => deliveredMails(stack) },
     EMAIL,
   );
-  bearers = await bearersOf(PLATFORM_SECRET, String(decodeJwt(access_token ?? '').sub));
+  const { sub: account = '', sid } = decodeJwt(access_token ?? '');
+  bearers = await bearersOf(PLATFORM_SECRET, account, String(sid));
   const [owner, platform] = [await bearers.owner(), await bearers.platform()];
   const made = await createResources(new Api(stack.url, owner), new Api(stack.url, platform));
   resources = { ...made, known: { ...made.known, refresh_token: [refresh_token] } };
@@ -88,8 +93,8 @@ afterAll(async () => {
   rmSync(devDir, { recursive: true });
 });
 
-/** @param account id of an account of the gateway */
-async function bearersOf(platformSecret: string, account: string): Promise<typeof bearers> {
+/** @param account id of an account of the gateway, with a session */
+async function bearersOf(platformSecret: string, account: string, session: string): Promise<typeof bearers> {
   const own = ownTokens(stack);
   const token = (options: Partial<TokenOptions>) => tokenOf({ tenant: 'stormy', ...options }, devDir);
   const owner = await token({});
@@ -101,7 +106,7 @@ async function bearersOf(platformSecret: string, account: string): Promise<typeo
     reader: await token({ scope: 'read' }),
     'owner of another tenant': await token({ tenant: 'calm' }),
     'user without a tenant': await token({ tenant: null }),
-    'own account': await own.access({ tenant: tenantNamed('stormy'), account, expiresIn: 3600 }),
+    'own account': await own.access({ tenant: tenantNamed('stormy'), account, session, expiresIn: 3600 }),
     'refresh token': await own.refresh(),
     expired: await token({ expiresIn: -3600 }),
     tampered: owner.replace(/.{20}(?=\.)/, (piece) => piece.toLowerCase()),
@@ -139,6 +144,7 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
       branch_ref: ['made', 'made', made.id, made.id, 'main'],
       source_branch_id: [null, made.id],
       rule_id: [rule.id],
+      user_id: [String(made.created_by)],
       job_id: page.jobs.map(({ id }) => id),
       host_id: [registered.host_id],
       cursor: [page.next_cursor],

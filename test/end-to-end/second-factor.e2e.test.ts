@@ -1,7 +1,7 @@
 import { expect, inject, test } from 'vitest';
 import { Api } from '../support/api.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
-import { appCode, stepAfterPassword } from '../support/sign-in/second-step.ts';
+import { appCode, enrolledAccount, stepAfterPassword } from '../support/sign-in/second-step.ts';
 import { mailTo, readCode, signUp } from '../support/sign-in/sign-in.ts';
 import { readStackFile } from '../support/stack/started-stack.ts';
 
@@ -31,6 +31,15 @@ test('on the local stack: an app is enrolled, its next code signs in, and both a
     { name: 'sign_in.succeeded', first_factor: 'email', second_factor: null },
     { name: 'account.created' },
   ]);
+});
+
+test('on the local stack: a recovery code signs in once, and removes a lost app', async () => {
+  const email = 'second-factor-lost@example.com';
+  const { recoveryCodes } = await enrolledAccount(site, email);
+  const [code = ''] = recoveryCodes;
+  expect((await (await stepAfterPassword(site, email)).recover(code, true)).status).toBe(200);
+  const next = await stepAfterPassword(site, email);
+  expect(next.login.requires_2fa_setup).toBe(true);
 });
 
 test('on the local stack: a mailed code is a second factor', async () => {

@@ -142,7 +142,7 @@ test.each([
 });
 
 describe('logout', () => {
-  test('of a session of the gateway revokes its refresh tokens; the access token stays valid', async () => {
+  test('of a session of the gateway revokes its refresh tokens; its access tokens end within 30 s', async () => {
     const { access, refresh } = await newcomer();
     const next = await renewed(refresh);
     const response = await signOut(access);
@@ -158,6 +158,14 @@ describe('logout', () => {
     expect((await signOut(access, { refresh_token: other.refresh })).status).toBe(204);
     expectRefused(await renew(refresh));
     await renewed(other.refresh);
+  });
+
+  test('of all sessions ends each of them', async () => {
+    const { access, refresh } = await newcomer();
+    const { body } = await bearer(access).get<{ sessions: object[] }>('/api/v1/auth/sessions');
+    expect(body.sessions).toMatchObject([{ is_current: true }]);
+    expect((await bearer(access).delete('/api/v1/auth/sessions')).status).toBe(204);
+    expectRefused(await renew(refresh));
   });
 
   test('of a sign-in at the provider revokes the refresh token there', async () => {

@@ -146,6 +146,20 @@ describe('a shop', () => {
     });
     expect((await page('author', '?limit=2')).rows).toHaveLength(2);
   });
+
+  test('has an audit event for each change that was made, with keys and without values', async () => {
+    const path = `/api/v1/audit-events?project_id=${project.id}`;
+    const events = await Promise.all(
+      ['row.changed', 'row.deleted'].map(async (name) => {
+        const { body } = await api.get<{ audit_events: { metadata: object }[] }>(`${path}&name=${name}`);
+        return body.audit_events.map(({ metadata }) => metadata);
+      }),
+    );
+    expect(events).toEqual([
+      [{ schema: 'public', table: 'book', column: 'price', primary_key: ['isbn'], ids: [['isbn-7']] }],
+      [{ schema: 'public', table: 'sale', primary_key: ['sale_id'], ids: [['1'], [2]] }],
+    ]);
+  });
 });
 
 describe('keys', () => {

@@ -134,6 +134,7 @@ export async function createResources(api: Api): Promise<Ids> {
   const { id: branch_id } = await api.branch(project_id, 'made');
   const { id: rule_id } = await api.allow(project_id);
   const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
+  const { body: me } = await api.get<{ id: string }>('/api/v1/me');
   const { direct_url } = await api.credentials(project_id, branch_id);
   await query(
     direct_url,
@@ -148,5 +149,9 @@ export async function createResources(api: Api): Promise<Ids> {
     job_id,
     table: 'book',
     tenant_id: String(tenant_id),
+    user_id: me.id,
+    // Only the gateway's own accounts have them.
+    invitation_id: crypto.randomUUID(),
+    session_id: crypto.randomUUID(),
   };
 }

@@ -32,6 +32,7 @@ export async function createAccount(
     name,
     passwordHash,
     role: 'owner',
+    version: 0,
     createdAt: now,
     updatedAt: now,
   };

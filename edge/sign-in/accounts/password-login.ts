@@ -1,7 +1,4 @@
 import { ApiError } from '../../errors.ts';
-import { bucketOf } from '../../rate-limits/buckets.ts';
-import { refund } from '../../rate-limits/consume.ts';
-import { enforceLimit } from '../../rate-limits/enforce-limit.ts';
 import { tokensForPassword } from '../provider/identity-provider.ts';
 import { recordFailedSignIn } from '../sessions/failed-sign-in.ts';
 import { completeFirstFactor } from '../sessions/first-factor.ts';
@@ -9,29 +6,20 @@ import type { LoginResponse } from '../sessions/login-response.ts';
 import type { Person } from '../sessions/person.ts';
 import type { SignInContext } from '../sign-in-context.ts';
 import { accountByEmail } from './accounts.ts';
+import { withinPasswordAttempts } from './password-attempts.ts';
 import { isPassword } from './password-hash.ts';
 
 /**
- * Password login (specification 3.3). An attempt is counted before the password is checked, so that concurrent guesses
- * are counted too.
+ * Password login (specification 3.3).
  * @throws ApiError CREDENTIALS_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE, IDP_UNAVAILABLE
  */
 export async function logIn(context: SignInContext, email: string, password: string): Promise<LoginResponse> {
-  const { env, db, client } = context;
-  const buckets = [bucketOf.wrongPasswordFrom(client.ip), bucketOf.wrongPassword(email)];
-  for (const bucket of buckets) await enforceLimit(env, bucket);
-  const refundAll = () => Promise.all(buckets.map((bucket) => refund(env, bucket)));
-  const person = await authenticate(context, email, password).catch(async (error: unknown) => {
-    // The password could not be checked, so this was no wrong attempt.
-    await refundAll();
-    throw error;
-  });
+  const person = await withinPasswordAttempts(context, email, () => authenticate(context, email, password));
   if (!person) {
-    const identify = async () => (await accountByEmail(db, email))[0];
+    const identify = async () => (await accountByEmail(context.db, email))[0];
     recordFailedSignIn(context, identify, { first_factor: 'password' });
     throw new ApiError('CREDENTIALS_WRONG');
   }
-  await refundAll();
   return completeFirstFactor(context, person, 'password');
 }
 

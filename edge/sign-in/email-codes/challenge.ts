@@ -1,8 +1,8 @@
 import type { Result } from '../../../shared/result.ts';
 import type { ClientDetails } from '../../audit/actor.ts';
 
-/** The purpose of a code: a sign-up, a sign-in without a password, or a second factor. */
-export type ChallengeKind = 'sign_up' | 'magic_link' | 'second_factor';
+/** The purpose of a code: a sign-up, an invitation, a sign-in without a password, a new password, or a second factor. */
+export type ChallengeKind = 'sign_up' | 'invitation' | 'magic_link' | 'password_reset' | 'second_factor';
 
 export interface SignUp {
   name: string;
@@ -19,6 +19,8 @@ export interface ChallengeRequest {
   mail: 'code' | 'account_exists' | 'none';
   /** Required for `sign_up`. */
   signUp?: SignUp;
+  /** Required for `invitation`: what its mail says. */
+  invitation?: { inviter: string; role: string };
 }
 
 export interface CodeSubmission {
@@ -26,7 +28,11 @@ export interface CodeSubmission {
   /** The kinds of challenge that the code may solve. */
   kinds: readonly ChallengeKind[];
   code: string;
-  /** For the audit event of an account that this creates. */
+  /** For `invitation`. */
+  name?: string;
+  /** For `invitation` and `password_reset`: as `hashPassword` returns it. */
+  passwordHash?: string;
+  /** For the audit event of an account that this creates or changes. */
   client?: ClientDetails;
 }
 
@@ -63,6 +69,8 @@ export interface AddressState {
 }
 
 export const CODE_TTL_MS = 10 * 60_000;
+export const INVITATION_TTL_MS = 7 * 24 * 3_600_000;
+const ttlOf = (kind: ChallengeKind) => (kind === 'invitation' ? INVITATION_TTL_MS : CODE_TTL_MS);
 export const CODE_DIGITS = 6;
 const ATTEMPTS_MAX = 5;
 const MAILS = { max: 5, windowMs: 15 * 60_000 };
@@ -71,7 +79,9 @@ const WRONG_ATTEMPTS = { max: 20, windowMs: 3_600_000 };
 /** Counted separately: anyone can request codes of a first factor, which must not lock the owner out of the second. */
 const STEP_OF: Record<ChallengeKind, FactorStep> = {
   sign_up: 'first_factor',
+  invitation: 'first_factor',
   magic_link: 'first_factor',
+  password_reset: 'first_factor',
   second_factor: 'second_factor',
 };
 
@@ -140,7 +150,7 @@ export function openChallenge(
     address,
     code: mail === 'code' ? randomCode() : null,
     wrongTries: previous?.wrongTries ?? 0,
-    expiresAt: now + CODE_TTL_MS,
+    expiresAt: now + ttlOf(kind),
     waitingMailId: mail === 'code' ? crypto.randomUUID() : null,
     signUp: signUp ? { ...signUp, accountId: crypto.randomUUID(), tenantId: crypto.randomUUID() } : null,
   };
@@ -192,6 +202,6 @@ export function settleMail(state: AddressState, mailId: string, sentAt: number |
     removeChallenge(state, challenge.id);
   } else {
     challenge.waitingMailId = null;
-    challenge.expiresAt = sentAt + CODE_TTL_MS;
+    challenge.expiresAt = sentAt + ttlOf(challenge.kind);
   }
 }

@@ -1,10 +1,8 @@
 import { DurableObject } from 'cloudflare:workers';
 import { fail, ok } from '../../../shared/result.ts';
-import { openDatabase } from '../../database/database.ts';
 import type { Env } from '../../env.ts';
 import { Outbox } from '../../mail/outbox.ts';
 import { readSettings } from '../../settings.ts';
-import { createAccount } from '../accounts/create-account.ts';
 import {
   type AddressState,
   type ChallengeRequest,
@@ -22,6 +20,7 @@ import {
   withoutExpired,
 } from './challenge.ts';
 import type { ChallengesRpc } from './challenges-rpc.ts';
+import { completeChallenge } from './complete-challenge.ts';
 import { signInMail } from './sign-in-mails.ts';
 
 /** Storage key of the `AddressState`. */
@@ -75,10 +74,11 @@ export class Challenges extends DurableObject<Env> implements ChallengesRpc {
 
   /**
    * Evaluates a code. Nothing is awaited between comparing and counting, so concurrent submissions get no extra
-   * attempts. A sign-up creates the account before its challenge is removed, so that the code can be submitted again
+   * attempts. What the code does in D1 is done before its challenge is removed, so that the code can be submitted again
    * after a failure in between.
    */
-  async verify({ challengeId, kinds, code, client }: CodeSubmission): Promise<SubmissionResult> {
+  async verify(submission: CodeSubmission): Promise<SubmissionResult> {
+    const { challengeId, kinds, code } = submission;
     const now = this.now();
     const state = this.#read();
     const challenge = challengeFor(state, { challengeId, kinds });
@@ -87,20 +87,23 @@ export class Challenges extends DurableObject<Env> implements ChallengesRpc {
       this.#write(state);
       return fail('wrong');
     }
-    const { id, kind, address, signUp } = challenge;
-    if (signUp) {
-      this.#inProgress.add(id);
-      try {
-        const account = { ...signUp, email: address };
-        await createAccount(openDatabase(this.env.DB), account, client ?? {}, new Date(now));
-      } finally {
-        this.#inProgress.delete(id);
-      }
+    const { id, kind } = challenge;
+    this.#inProgress.add(id);
+    try {
+      await completeChallenge(this.env, challenge, submission, new Date(now));
+    } finally {
+      this.#inProgress.delete(id);
     }
     const current = this.#read();
     removeChallenge(current, id);
     this.#write(current);
     return ok({ kind });
+  }
+
+  async cancel(challengeId: string): Promise<void> {
+    const state = this.#read();
+    removeChallenge(state, challengeId);
+    this.#write(state);
   }
 
   override async alarm(): Promise<void> {

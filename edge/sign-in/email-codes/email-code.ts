@@ -3,12 +3,13 @@ import { sendsMail } from '../../mail/mail.ts';
 import { bucketOf } from '../../rate-limits/buckets.ts';
 import { refund } from '../../rate-limits/consume.ts';
 import { enforceLimit } from '../../rate-limits/enforce-limit.ts';
-import { accountByEmail } from '../accounts/accounts.ts';
+import { type AccountRow, accountByEmail } from '../accounts/accounts.ts';
 import { hashPassword } from '../accounts/password-hash.ts';
 import { recordFailedSignIn } from '../sessions/failed-sign-in.ts';
 import { completeFirstFactor } from '../sessions/first-factor.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
 import type { SignInContext } from '../sign-in-context.ts';
+import type { CodeSubmission } from './challenge.ts';
 import { challengesOf } from './challenges-stub.ts';
 
 export interface StartedChallenge {
@@ -48,45 +49,113 @@ export async function startSignUp(
 }
 
 /**
- * Mails a code for a sign-in. An address without an account gets the same response and no mail.
+ * Mails a code for a sign-in or for a new password. An address without an account gets the same response and no mail.
  * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED
  */
-export async function startMagicLink(context: SignInContext, email: string): Promise<StartedChallenge> {
+async function mailCodeToAccount(
+  context: SignInContext,
+  kind: 'magic_link' | 'password_reset',
+  email: string,
+): Promise<StartedChallenge> {
   await enforceMailLimit(context);
   const [account] = await accountByEmail(context.db, email);
   const challengeId = crypto.randomUUID();
   const mail = account ? 'code' : 'none';
-  const request = { kind: 'magic_link', challengeId, address: email, mail } as const;
+  const request = { kind, challengeId, address: email, mail } as const;
   return { challengeId, ...(await challengesOf(context.env, email).start(request)) };
 }
 
+/** @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED */
+export const startMagicLink = (context: SignInContext, email: string) =>
+  mailCodeToAccount(context, 'magic_link', email);
+
+/** @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED */
+export const startPasswordReset = (context: SignInContext, email: string) =>
+  mailCodeToAccount(context, 'password_reset', email);
+
 /** A client can have mails sent to any address, so its requests are counted. */
-async function enforceMailLimit({ env, settings, client }: SignInContext): Promise<void> {
+export async function enforceMailLimit({ env, settings, client }: SignInContext): Promise<void> {
   if (!sendsMail(settings)) throw new ApiError('MAIL_UNAVAILABLE');
   await enforceLimit(env, bucketOf.mailFrom(client.ip));
 }
 
+interface MailedCode {
+  email: string;
+  challengeId: string;
+  code: string;
+}
+
 /**
- * Signs in with the mailed code of a sign-up or a magic link. An attempt is counted before the code is evaluated, so
- * that concurrent guesses are counted too.
+ * Submits a mailed code. An attempt is counted before the code is evaluated, so that concurrent guesses are counted too.
+ * @param submission what the code needs in addition, and the kinds of challenge that it may solve
+ * @returns the account of the address
  * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
-export async function verifyEmailCode(
-  context: SignInContext,
-  { email, challengeId, code }: { email: string; challengeId: string; code: string },
-): Promise<LoginResponse> {
-  const { env, db, client } = context;
+async function submitCode(
+  { env, db, client, ...context }: SignInContext,
+  { email, challengeId, code }: MailedCode,
+  { password, ...submission }: Pick<CodeSubmission, 'kinds' | 'name'> & { password?: string },
+): Promise<AccountRow> {
   const bucket = bucketOf.wrongCodeFrom(client.ip);
   await enforceLimit(env, bucket);
-  const kinds = ['sign_up', 'magic_link'] as const;
-  const result = await challengesOf(env, email).verify({ challengeId, kinds, code, client });
+  // Hashed before the code is evaluated, so that every attempt costs the same work.
+  const passwordHash =
+    password === undefined
+      ? undefined
+      : await hashPassword(password).catch(async (error: unknown) => {
+          await refund(env, bucket);
+          throw error;
+        });
+  const result = await challengesOf(env, email).verify({
+    ...submission,
+    ...(passwordHash !== undefined && { passwordHash }),
+    challengeId,
+    code,
+    client,
+  });
   const findAccount = async () => (await accountByEmail(db, email))[0];
   // Submissions that are not evaluated have no limit per account, and audit events are stored forever.
   if (!result.ok && result.failure === 'wrong') {
-    recordFailedSignIn(context, findAccount, { first_factor: 'email' });
+    recordFailedSignIn({ env, db, client, ...context }, findAccount, { first_factor: 'email' });
   }
   const account = result.ok ? await findAccount() : undefined;
   if (!account) throw new ApiError('CODE_WRONG');
   await refund(env, bucket);
+  return account;
+}
+
+/**
+ * Signs in with the mailed code of a sign-up or a magic link.
+ * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function verifyEmailCode(context: SignInContext, code: MailedCode): Promise<LoginResponse> {
+  const account = await submitCode(context, code, { kinds: ['sign_up', 'magic_link'] });
+  return completeFirstFactor(context, { account }, 'email');
+}
+
+/**
+ * Sets a new password with a mailed code, and ends all sessions.
+ * @throws ApiError CODE_WRONG, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function finishPasswordReset(
+  context: SignInContext,
+  code: MailedCode,
+  password: string,
+): Promise<void> {
+  await submitCode(context, code, { kinds: ['password_reset'], password });
+}
+
+/**
+ * Creates the account of an invitation with its mailed code, and signs in.
+ * @throws ApiError CODE_WRONG, ACCOUNT_EXISTS, RATE_LIMITED, LIMITER_UNAVAILABLE
+ */
+export async function finishInvitation(
+  context: SignInContext,
+  code: MailedCode,
+  { name, password }: { name: string; password: string },
+): Promise<LoginResponse> {
+  const account = await submitCode(context, code, { kinds: ['invitation'], name, password });
+  // The address got an account of its own after it was invited.
+  if (account.id !== code.challengeId) throw new ApiError('ACCOUNT_EXISTS');
   return completeFirstFactor(context, { account }, 'email');
 }

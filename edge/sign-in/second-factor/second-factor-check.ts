@@ -3,6 +3,7 @@ import { unseal } from '../../credentials/seal.ts';
 import { secondFactors } from '../../database/account-schema.ts';
 import { ApiError } from '../../errors.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
+import type { Person } from '../sessions/person.ts';
 import {
   type SecondFactorContext,
   type SecondFactorRow,
@@ -48,16 +49,21 @@ const CHECKS: Record<
 
 /**
  * Signs in with a code of the enrolled factor.
+ * @param beforeTokens runs after the code was right
  * @throws ApiError FORBIDDEN (`required`) when none is enrolled, CODE_WRONG, UNAUTHENTICATED, RATE_LIMITED,
  *   LIMITER_UNAVAILABLE
  */
-export async function checkSecondFactor(context: SecondFactorContext, code: string): Promise<LoginResponse> {
+export async function checkSecondFactor(
+  context: SecondFactorContext,
+  code: string,
+  beforeTokens?: (person: Person) => Promise<void>,
+): Promise<LoginResponse> {
   const { user, step } = context.preAuth;
   const [factor] = await secondFactorOf(context.db, user);
   // A token for an enrolment lasts an hour. A factor that was enrolled meanwhile requires a new first step.
   if (step !== 'verify' || !factor) throw new ApiError('FORBIDDEN', { required: 'second factor' });
   await withinAttempts(context, async () => (await CHECKS[factor.method](context, factor, code)) || null);
-  return completeSecondStep(context, factor.method);
+  return completeSecondStep(context, factor.method, beforeTokens);
 }
 
 /**

@@ -9,6 +9,7 @@ import { ApiError } from '../../errors.ts';
 import { materialize } from '../../tenancy/materialize.ts';
 import type { LoginResponse } from '../sessions/login-response.ts';
 import { identityOfPerson, type Person } from '../sessions/person.ts';
+import { type NewRecoveryCodes, newRecoveryCodes } from './recovery-codes.ts';
 import {
   type SecondFactorContext,
   type SecondFactorRow,
@@ -60,8 +61,8 @@ async function enrolmentBy(context: SecondFactorContext, code: string): Promise<
   return { method: 'email', keyId: null, sealedSecret: null, lastStep: null };
 }
 
-/** Null for a user without a tenant, who has no audit log. */
-async function enrolmentActor(
+/** The actor of an audit event of this step; null for a user without a tenant, who has no audit log. */
+export async function auditActorOf(
   context: SecondFactorContext,
   person: Person,
   now: Date,
@@ -73,16 +74,22 @@ async function enrolmentActor(
 }
 
 /** @throws ApiError SECOND_FACTOR_ENROLLED when a concurrent request has enrolled a factor first */
-async function enrol(context: SecondFactorContext, person: Person, enrolment: Enrolment): Promise<void> {
+async function enrol(
+  context: SecondFactorContext,
+  person: Person,
+  enrolment: Enrolment,
+  recovery: NewRecoveryCodes,
+): Promise<void> {
   const { db } = context;
   const now = context.now();
   const { issuer, gid } = context.preAuth.user;
   const { method } = enrolment;
-  const actor = await enrolmentActor(context, person, now);
+  const actor = await auditActorOf(context, person, now);
   const event = actor && auditEvent('second_factor.enrolled', actor, { metadata: { method } }, now);
   const isFirst = notExists(secondFactorOf(db, { issuer, gid }));
   const results = await inOneBatch(db, [
     ...(event ? [insertIf(db, auditEvents, event, isFirst)] : []),
+    ...recovery.statements(isFirst),
     db
       .insert(secondFactors)
       .values({ issuer, gid, ...enrolment, createdAt: now })
@@ -92,11 +99,18 @@ async function enrol(context: SecondFactorContext, person: Person, enrolment: En
 }
 
 /**
- * Enrols the factor of the code and signs in.
+ * Enrols the factor of the code with its recovery codes, and signs in.
  * @throws ApiError SECOND_FACTOR_ENROLLED, CODE_WRONG, UNAUTHENTICATED, RATE_LIMITED, LIMITER_UNAVAILABLE
  */
-export async function finishSetUp(context: SecondFactorContext, code: string): Promise<LoginResponse> {
+export async function finishSetUp(
+  context: SecondFactorContext,
+  code: string,
+): Promise<{ login: LoginResponse; recoveryCodes: string[] }> {
   await requireNoFactor(context);
   const enrolment = await withinAttempts(context, () => enrolmentBy(context, code));
-  return completeSecondStep(context, enrolment.method, (person) => enrol(context, person, enrolment));
+  const recovery = await newRecoveryCodes(context.db, context.preAuth.user);
+  const login = await completeSecondStep(context, enrolment.method, (person) =>
+    enrol(context, person, enrolment, recovery),
+  );
+  return { login, recoveryCodes: recovery.codes };
 }

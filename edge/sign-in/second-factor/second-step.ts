@@ -16,15 +16,18 @@ const SealedTokens = z.object({
   accessExpiresAt: z.coerce.date(),
 });
 
-/** The person who has passed the first factor. @throws ApiError UNAUTHENTICATED when the account was deleted */
+/**
+ * The person who has passed the first factor.
+ * @throws ApiError UNAUTHENTICATED when the account was deleted, its password changed or its sessions ended since then
+ */
 export async function personOf({ settings, db, preAuth }: SecondFactorContext): Promise<Person> {
-  const { user, sealed, jti } = preAuth;
+  const { user, sealed, jti, version } = preAuth;
   if (sealed) {
     const text = await unseal(settings.CREDENTIAL_KEYS, tokensSealContext(jti), sealed);
     return { tokens: SealedTokens.parse(JSON.parse(text)) };
   }
   const [account] = await accountById(db, user.gid);
-  if (!account) throw rejected('own_token_wrong');
+  if (!account || account.version !== version) throw rejected('session_ended');
   return { account };
 }
 
@@ -35,7 +38,7 @@ export async function personOf({ settings, db, preAuth }: SecondFactorContext): 
  */
 export async function completeSecondStep(
   context: SecondFactorContext,
-  secondFactor: SecondFactorMethod | 'skipped',
+  secondFactor: SecondFactorMethod | 'recovery_code' | 'skipped',
   beforeTokens: (person: Person) => Promise<void> = async () => {},
 ): Promise<LoginResponse> {
   const { jti, first_factor } = context.preAuth;

@@ -12,7 +12,7 @@ import type { Tokens } from './sessions.ts';
 /** The factors of a sign-in, for the audit log. */
 interface UsedFactors {
   first_factor: 'password' | 'email' | 'idp';
-  second_factor: SecondFactorMethod | 'skipped' | null;
+  second_factor: SecondFactorMethod | 'recovery_code' | 'skipped' | null;
 }
 
 export interface SignedIn {

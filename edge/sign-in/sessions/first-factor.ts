@@ -1,5 +1,6 @@
 import { type PreAuth, signOwnToken } from '../../authentication/own-tokens.ts';
 import { seal } from '../../credentials/seal.ts';
+import { materialize } from '../../tenancy/materialize.ts';
 import { STEP_WITHOUT_FACTOR, secondFactorOf } from '../second-factor/second-factor.ts';
 import type { SignInContext } from '../sign-in-context.ts';
 import { loginResponse, signIn } from './complete-sign-in.ts';
@@ -18,9 +19,12 @@ export async function completeFirstFactor(
   person: Person,
   firstFactor: PreAuth['first_factor'],
 ): Promise<LoginResponse> {
-  const { db, settings } = context;
+  const { env, db, settings } = context;
   const now = context.now();
-  const { issuer, gid, email } = await identityOfPerson(context, person, now);
+  const identity = await identityOfPerson(context, person, now);
+  const { issuer, gid, email, tenantId } = identity;
+  // Before the second step, so that the owners of a tenant see and can remove a member who has not completed it.
+  if ('account' in person && tenantId !== null) await materialize(env.DB, { ...identity, tenantId }, now);
   const [enrolled] = await secondFactorOf(db, { issuer, gid });
   const step = enrolled ? 'verify' : STEP_WITHOUT_FACTOR[settings.TWO_FACTOR][firstFactor];
   if (step === null) {
@@ -34,7 +38,14 @@ export async function completeFirstFactor(
   const preAuthToken = await signOwnToken(
     settings,
     'pre_auth',
-    { user: { issuer, gid, email }, step, first_factor: firstFactor, sealed, jti },
+    {
+      user: { issuer, gid, email },
+      step,
+      first_factor: firstFactor,
+      sealed,
+      version: 'account' in person ? person.account.version : null,
+      jti,
+    },
     { issuedAt: now, expiresAt: new Date(now.getTime() + PRE_AUTH_SECONDS[step] * 1000) },
   );
   return {

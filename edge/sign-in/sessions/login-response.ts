@@ -26,4 +26,13 @@ export const LoginResponse = z
     user: z.union([SignedInUser, z.null()]),
   })
   .meta({ id: 'LoginResponse' });
+/** A sign-in that made recovery codes, which are in no other response. */
+export const LoginWithRecoveryCodes = LoginResponse.extend({
+  recovery_codes: z.array(z.string()).meta({
+    description:
+      'Each signs in once in place of the second factor (`2fa/recover`). Earlier codes are no longer valid. They are not shown again.',
+    example: ['k3ud-7xqa-m2pz-w5tc'],
+  }),
+}).meta({ id: 'LoginWithRecoveryCodes' });
+
 export type LoginResponse = z.output<typeof LoginResponse>;

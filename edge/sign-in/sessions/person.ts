@@ -32,7 +32,11 @@ export async function identityOfPerson(
 }
 
 /** The tokens of the provider, or those of a new session of the account. */
-export async function tokensFor({ db, settings }: SignInContext, person: Person, now: Date): Promise<Tokens> {
+export async function tokensFor(
+  { db, settings, client }: SignInContext,
+  person: Person,
+  now: Date,
+): Promise<Tokens> {
   if ('tokens' in person) return person.tokens;
-  return openSession(db, settings, person.account, now);
+  return openSession(db, settings, person.account, client, now);
 }

@@ -1,9 +1,10 @@
-import { and, eq, exists, isNull, lte } from 'drizzle-orm';
-import type { AuditActor } from '../../audit/actor.ts';
+import { and, eq, exists, inArray, isNull, lte, type SQL } from 'drizzle-orm';
+import type { AuditActor, ClientDetails } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
 import { signOwnToken, verifyOwnToken } from '../../authentication/own-tokens.ts';
-import { refreshTokens } from '../../database/account-schema.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../../database/database.ts';
+import { rejected } from '../../authentication/rejection.ts';
+import { accounts, refreshTokens, sessions } from '../../database/account-schema.ts';
+import { changesOf, type Database, inOneBatch, insertIf, type Statement } from '../../database/database.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { ApiError } from '../../errors.ts';
 import type { Settings } from '../../settings.ts';
@@ -31,18 +32,34 @@ const nextToken = (settings: Settings, accountId: string, familyId: string, now:
 const after = (now: Date, seconds: number) => new Date(now.getTime() + seconds * 1000);
 
 /** An expired token is refused without its row, because the token itself contains the expiry. */
-const deleteExpired = (db: Database, now: Date) =>
-  db.delete(refreshTokens).where(lte(refreshTokens.expiresAt, now));
+const deleteExpired = (db: Database, now: Date): Statement[] => [
+  db.delete(refreshTokens).where(lte(refreshTokens.expiresAt, now)),
+  db.delete(sessions).where(lte(sessions.expiresAt, now)),
+];
 
-/** Starts a family of refresh tokens. */
+/**
+ * Opens a session and starts its family of refresh tokens.
+ * @param account as read when the sign-in began
+ * @throws ApiError UNAUTHENTICATED when its password has changed or its sessions were ended since then
+ */
 export async function openSession(
   db: Database,
   settings: Settings,
   account: AccountRow,
+  { ip, userAgent }: Pick<ClientDetails, 'ip' | 'userAgent'>,
   now: Date,
 ): Promise<Tokens> {
   const next = nextToken(settings, account.id, crypto.randomUUID(), now);
-  await inOneBatch(db, [deleteExpired(db, now), db.insert(refreshTokens).values(next)]);
+  const { familyId: id, accountId, expiresAt } = next;
+  const session = { id, accountId, ip, userAgent, lastUsedAt: now, expiresAt, createdAt: now };
+  const isUnchanged = and(eq(accounts.id, accountId), eq(accounts.version, account.version));
+  const unchanged = exists(db.select({ id: accounts.id }).from(accounts).where(isUnchanged));
+  const results = await inOneBatch(db, [
+    ...deleteExpired(db, now),
+    insertIf(db, refreshTokens, next, unchanged),
+    insertIf(db, sessions, session, unchanged),
+  ]);
+  if (changesOf(results.at(-1)) === 0) throw rejected('session_ended');
   return issueTokens(settings, account, next, now);
 }
 
@@ -65,12 +82,16 @@ export async function renewSession(
   const isUnused = and(eq(refreshTokens.id, jti), isNull(refreshTokens.usedAt));
   const next = nextToken(settings, sub, sid, now);
   const unused = db.select({ id: refreshTokens.id }).from(refreshTokens).where(isUnused);
-  const [, update, rows, accountRows] = await inOneBatch(db, [
+  const [, , update, rows, accountRows] = await inOneBatch(db, [
     insertIf(db, refreshTokens, next, exists(unused)),
+    db
+      .update(sessions)
+      .set({ lastUsedAt: now, expiresAt: next.expiresAt })
+      .where(and(eq(sessions.id, sid), exists(unused))),
     db.update(refreshTokens).set({ usedAt: now }).where(isUnused),
     db.select().from(refreshTokens).where(eq(refreshTokens.id, jti)),
     accountById(db, sub),
-    deleteExpired(db, now),
+    ...deleteExpired(db, now),
   ]);
   const [account] = accountRows as AccountRow[];
   if (account && changesOf(update) === 1) return issueTokens(settings, account, next, now);
@@ -88,21 +109,37 @@ export const sessionMetadata = (familyId: string) => ({ metadata: { session_id: 
 
 const refused = (reason: string) => new ApiError('REFRESH_TOKEN_WRONG', undefined, reason);
 
+/** Ends the sessions of this condition, with all their tokens. Access tokens are refused within 30 s (`materialize`). */
+export function deleteSessions(db: Database, condition: SQL | undefined): Statement[] {
+  const ended = db.select({ id: sessions.id }).from(sessions).where(condition);
+  return [
+    db.delete(refreshTokens).where(inArray(refreshTokens.familyId, ended)),
+    db.delete(sessions).where(condition),
+  ];
+}
+
 /**
- * Ends a family: all its refresh tokens become invalid. Its access tokens remain valid until they expire.
- * @param event stored only by the call that ends the family
+ * Ends a session.
+ * @param event stored only by the call that ends it
+ * @param accountId whose session it has to be; left out: of any account
+ * @returns whether it was open
  */
 export async function endSession(
   db: Database,
-  familyId: string,
+  id: string,
   event: ReturnType<typeof auditEvent>,
-): Promise<void> {
-  const isFamily = eq(refreshTokens.familyId, familyId);
-  const family = db.select({ id: refreshTokens.id }).from(refreshTokens).where(isFamily);
-  await inOneBatch(db, [
-    insertIf(db, auditEvents, event, exists(family)),
-    db.delete(refreshTokens).where(isFamily),
+  accountId?: string,
+): Promise<boolean> {
+  const isSession = and(
+    eq(sessions.id, id),
+    accountId === undefined ? undefined : eq(sessions.accountId, accountId),
+  );
+  const session = db.select({ id: sessions.id }).from(sessions).where(isSession);
+  const results = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, exists(session)),
+    ...deleteSessions(db, isSession),
   ]);
+  return changesOf(results.at(-1)) === 1;
 }
 
 async function issueTokens(

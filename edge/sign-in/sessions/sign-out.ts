@@ -29,7 +29,8 @@ export async function signOut(
     auditEvent('session.ended', actorWith(client, actor), details, context.now());
   if (sessionId !== undefined) {
     if (!principal) throw new Error('an access token of the gateway names no tenant');
-    return endSession(db, sessionId, ended(principal, sessionMetadata(sessionId)));
+    await endSession(db, sessionId, ended(principal, sessionMetadata(sessionId)));
+    return;
   }
   // A refresh token of the gateway is not sent to the provider.
   if (refreshToken === undefined || isOwnRefreshToken(settings, refreshToken)) return;

@@ -19,6 +19,7 @@ const PUBLIC = [
     'signUp',
     'startMagicLink',
     'verifyMagicLink',
+    ...['startPasswordReset', 'resetPassword', 'acceptInvitation'],
   ],
   ...['startCliSignIn', 'exchangeCliCode', 'renewTokens'],
 ];

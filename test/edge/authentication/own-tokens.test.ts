@@ -27,6 +27,7 @@ const PRE_AUTH: OwnClaims<'pre_auth'> = {
   step: 'verify',
   first_factor: 'password',
   sealed: null,
+  version: 0,
   jti: ID,
 };
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { type Action, allow } from '../../../edge/authentication/permissions.ts';
+import { type Action, allow, isChange } from '../../../edge/authentication/permissions.ts';
 import { ApiError } from '../../../edge/errors.ts';
 
 const bearer = (role: string, scopes: string[]) => ({
@@ -26,6 +26,7 @@ function outcome(role: string, scopes: string[], action: Action): string {
 const READ = ['branchgate:read'];
 const WRITE = ['branchgate:write'];
 const MAKERS = 'needs role owner, admin, operator';
+const LEADERS = 'needs role owner, admin';
 
 /** The permission table, cell by cell, for a token with the write scope. */
 const CELLS: Record<Action, readonly [owner: string, admin: string, operator: string, viewer: string]> = {
@@ -42,7 +43,9 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'network_rules.change': ['all', 'all', 'own', MAKERS],
   'metrics.read': ['all', 'all', 'own', 'own'],
   'jobs.read': ['all', 'all', 'own', 'own'],
-  'audit.read': ['all', 'all', 'needs role owner, admin', 'needs role owner, admin'],
+  'audit.read': ['all', 'all', LEADERS, LEADERS],
+  'members.read': ['all', 'all', LEADERS, LEADERS],
+  'members.change': ['all', 'all', LEADERS, LEADERS],
 };
 
 /** Actions that the read scope is sufficient for, if the role allows them. */
@@ -54,6 +57,7 @@ const READS: readonly Action[] = [
   'metrics.read',
   'jobs.read',
   'audit.read',
+  'members.read',
 ];
 
 describe.each(Object.keys(CELLS) as Action[])('%s', (action) => {
@@ -76,4 +80,9 @@ describe.each(Object.keys(CELLS) as Action[])('%s', (action) => {
       expect(outcome(role, [...READ, ...WRITE], action)).toMatch(/^needs role owner/);
     },
   );
+});
+
+test('every action that a viewer cannot use in a project takes more than seeing it', () => {
+  const inProject = (Object.keys(CELLS) as Action[]).filter((action) => CELLS[action][2] === 'own');
+  expect(inProject.filter(isChange)).toEqual(inProject.filter((action) => CELLS[action][3] !== 'own'));
 });

@@ -26,6 +26,7 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     wrong_passwords_of_address: 100,
     wrong_codes_of_address: 100,
     mails_of_address: 200,
+    invitations: 50,
     second_factor_tries: 5,
     wrong_second_factors: 30,
     single_use: 1,

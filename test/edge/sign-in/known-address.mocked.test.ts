@@ -1,10 +1,16 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { accounts } from '../../../edge/database/account-schema.ts';
 import { openDatabase } from '../../../edge/database/database.ts';
-import { auditEvents } from '../../../edge/database/schema.ts';
+import { auditEvents, users } from '../../../edge/database/schema.ts';
+import { invite } from '../../../edge/people/invitations.ts';
 import { hashPassword } from '../../../edge/sign-in/accounts/password-hash.ts';
 import { logIn } from '../../../edge/sign-in/accounts/password-login.ts';
-import { startMagicLink, startSignUp } from '../../../edge/sign-in/email-codes/email-code.ts';
+import {
+  finishPasswordReset,
+  startMagicLink,
+  startPasswordReset,
+  startSignUp,
+} from '../../../edge/sign-in/email-codes/email-code.ts';
 import type { SignInContext } from '../../../edge/sign-in/sign-in-context.ts';
 import { startD1, type TestD1 } from '../../support/records/d1.ts';
 import { PASSWORD } from '../../support/sign-in/sign-in.ts';
@@ -25,6 +31,16 @@ vi.mock('node:crypto', async (original) => {
   return { ...crypto, scrypt };
 });
 
+const INVITER = {
+  gid: 'inviter',
+  email: 'inviter@example.com',
+  role: 'owner',
+  scopes: [],
+  service: 'branchgate',
+  tenantId: 'team',
+  issuedAt: new Date(0),
+  userId: crypto.randomUUID(),
+};
 const KNOWN = 'known@example.com';
 const UNKNOWN = 'unknown@example.com';
 
@@ -46,6 +62,13 @@ beforeAll(async () => {
     });
 });
 afterAll(() => d1.stop());
+beforeAll(async () => {
+  const { gid, email, role, tenantId, userId: id, issuedAt } = INVITER;
+  const times = { tenantSeenAt: issuedAt, createdAt: issuedAt, updatedAt: issuedAt };
+  await openDatabase(d1.binding)
+    .insert(users)
+    .values({ id, issuer: 'any', gid, email, role, tenantId, ...times });
+});
 beforeEach(() => {
   work.length = 0;
 });
@@ -81,6 +104,44 @@ describe('a known and an unknown address cause the same work', () => {
       { scrypt: 1, 'D1: select': 1, 'RateLimiter.consume': 1, Challenges: 1 },
     ],
     ['a magic link', startMagicLink, { scrypt: 0, 'D1: select': 1, 'RateLimiter.consume': 1, Challenges: 1 }],
+    [
+      'a request for a new password',
+      startPasswordReset,
+      { scrypt: 0, 'D1: select': 1, 'RateLimiter.consume': 1, Challenges: 1 },
+    ],
+    [
+      'a new password with a wrong code',
+      (context, email) => {
+        const code = { email, challengeId: crypto.randomUUID(), code: '123456' };
+        return finishPasswordReset(context, code, PASSWORD);
+      },
+      // The account is looked up for the audit event, concurrently with the response.
+      { scrypt: 1, 'D1: select': 1, 'RateLimiter.consume': 1, Challenges: 1 },
+    ],
+    [
+      'an invitation',
+      async (context, email) => {
+        const {
+          id: _,
+          expiresAt: _expiresAt,
+          createdAt: _createdAt,
+          ...row
+        } = await invite(
+          context,
+          { ...INVITER, issuer: context.settings.BASE_URL },
+          { email, role: 'viewer' },
+        );
+        expect(row).toMatchObject({ email, role: 'viewer', tenantId: INVITER.tenantId });
+      },
+      {
+        scrypt: 0,
+        'D1: select': 2,
+        'D1: insert': 2,
+        'D1: delete': 1,
+        'RateLimiter.consume': 2,
+        Challenges: 1,
+      },
+    ],
   ])('in %s', async (_case, request, counts) => {
     const known = await runFor(request, KNOWN);
     const unknown = await runFor(request, UNKNOWN);

@@ -13,8 +13,9 @@ interface Site {
 interface AccessOptions {
   tenant: string;
   role?: string;
-  /** ID of the account; by default a random one. */
+  /** IDs of the account and of its session; by default random ones, which the gateway refuses. */
   account?: string;
+  session?: string;
   /** Seconds; negative for an expired token. */
   expiresIn?: number;
 }
@@ -41,9 +42,9 @@ export function ownTokens({ url, devDir }: Site) {
   });
   const email = 'own@acme.example';
 
-  const access = ({ tenant, role = 'owner', account = randomUUID(), expiresIn }: AccessOptions) => {
+  const access = ({ tenant, role = 'owner', account = randomUUID(), session, expiresIn }: AccessOptions) => {
     const scp = ['branchgate:read', 'branchgate:write'];
-    const claims = { sub: account, email, role, scp, tenant_id: tenant, sid: randomUUID() };
+    const claims = { sub: account, email, role, scp, tenant_id: tenant, sid: session ?? randomUUID() };
     return signOwnToken(settings, 'access', claims, life(expiresIn));
   };
   const refresh = () => {
@@ -52,7 +53,14 @@ export function ownTokens({ url, devDir }: Site) {
   };
   const preAuth = ({ step = 'setup', account = randomUUID(), expiresIn }: PreAuthOptions = {}) => {
     const user = { issuer: url, gid: account, email };
-    const claims = { user, step, first_factor: 'password' as const, sealed: null, jti: randomUUID() };
+    const claims = {
+      user,
+      step,
+      first_factor: 'password' as const,
+      sealed: null,
+      version: 0,
+      jti: randomUUID(),
+    };
     return signOwnToken(settings, 'pre_auth', claims, life(expiresIn));
   };
 

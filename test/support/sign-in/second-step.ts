@@ -8,6 +8,10 @@ interface SetUpBody {
   method: string;
 }
 
+interface RecoveryBody {
+  recovery_codes: string[];
+}
+
 /** The operations of a pre-auth token. @param login the body that contains the token */
 export function stepOf({ url }: SignInSite, login: LoginBody) {
   const { pre_auth_token: token } = login;
@@ -18,8 +22,10 @@ export function stepOf({ url }: SignInSite, login: LoginBody) {
     token,
     login,
     setUp: () => post<SetUpBody>('setup'),
-    verifySetUp: (code: string) => post('verify-setup', { code }),
+    verifySetUp: (code: string) => post<LoginBody & RecoveryBody>('verify-setup', { code }),
     verifyLogin: (code: string) => post('verify-login', { code }),
+    replaceCodes: (code: string) => post<LoginBody & RecoveryBody>('recovery-codes', { code }),
+    recover: (code: string, remove_factor?: boolean) => post('recover', { code, remove_factor }),
     skip: () => post('skip'),
     mail: () => post<{ channel: string; expires_at: string }>('email'),
   };
@@ -46,7 +52,7 @@ export async function enrolledAccount(site: SignInSite, email: string) {
   const usedCode = appCode(secret);
   const { status, body } = await step.verifySetUp(usedCode);
   if (status !== 200) throw new Error(`verify-setup: ${status} ${JSON.stringify(body)}`);
-  return { secret, usedCode, login: body };
+  return { secret, usedCode, login: body, recoveryCodes: body.recovery_codes };
 }
 
 /** Status and error code of a refused request. */

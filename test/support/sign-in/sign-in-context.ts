@@ -38,7 +38,8 @@ const recordingD1 = (binding: D1Database, record: (statement: string) => void): 
   });
 
 /**
- * A context of sign-in in this process: a real D1, limits that admit everything, and `Challenges` objects that do nothing.
+ * A context of sign-in in this process: a real D1, limits that admit everything, and `Challenges` objects for which every code is
+ * wrong.
  * @param work gets each D1 statement and each call of an object, in order
  */
 export function signInContext(
@@ -54,7 +55,9 @@ export function signInContext(
     RATE_LIMITER: namespaceOf({ consume: admitted, refund: undefined }, (method, limit) =>
       work.push(`RateLimiter.${method}(${limit})`),
     ),
-    CHALLENGES: namespaceOf({ start: { expiresAt: 0 } }, (method) => work.push(`Challenges.${method}`)),
+    CHALLENGES: namespaceOf({ start: { expiresAt: 0 }, verify: { ok: false, failure: 'wrong' } }, (method) =>
+      work.push(`Challenges.${method}`),
+    ),
   } as unknown as Env;
   return {
     env,

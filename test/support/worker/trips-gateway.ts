@@ -97,7 +97,12 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
         measurementOf(project_id, Date.now(), { [main_branch.id]: {}, [branch_id]: {} }),
       );
       const job_id = body.jobs[0]?.id ?? '';
-      return { project_id, branch_id, branch_ref: branch_id, rule_id, job_id, table: 'book' };
+      const ofPeople = {
+        user_id: String((await api.get('/api/v1/me')).body.id),
+        invitation_id: crypto.randomUUID(),
+        session_id: crypto.randomUUID(),
+      };
+      return { project_id, branch_id, branch_ref: branch_id, rule_id, job_id, table: 'book', ...ofPeople };
     },
     stop: async () => {
       await worker.dispose();

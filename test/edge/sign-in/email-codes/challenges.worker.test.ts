@@ -10,7 +10,7 @@ import {
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
-const ALL: ChallengeKind[] = ['sign_up', 'magic_link', 'second_factor'];
+const ALL: ChallengeKind[] = ['sign_up', 'invitation', 'magic_link', 'password_reset', 'second_factor'];
 const SIGN_UP = { name: 'Ada', passwordHash: 'scrypt$15$8$3$c2FsdA==$aGFzaA==' };
 const RIGHT = (kind: ChallengeKind) => ({ ok: true, value: { kind } });
 const EMPTY = { keys: [], alarmInMs: null, wrongAttempts: 0 };
@@ -39,9 +39,10 @@ const mailed = (number: number) =>
 /** Starts a challenge and reads its mail. @param number of the mail in this test, counted from 1 */
 async function start(kind: ChallengeKind, number = 1, challengeId: string = crypto.randomUUID()) {
   const signUp = kind === 'sign_up' && { signUp: SIGN_UP };
-  const { expiresAt } = await challenges.start({ kind, challengeId, mail: 'code', ...signUp });
+  const invitation = { inviter: 'grace@example.com', role: 'viewer' };
+  const { expiresAt } = await challenges.start({ kind, challengeId, mail: 'code', ...signUp, invitation });
   const code = readCode(await mailed(number));
-  return { challengeId, code, expiresAt, submission: { challengeId, kinds: ALL, code } };
+  return { challengeId, code, expiresAt, submission: { challengeId, kinds: ALL, code, ...SIGN_UP } };
 }
 
 const rowsOf = async (table: string, column: string) => {
@@ -139,7 +140,8 @@ describe('attempts', () => {
 
 describe('mails', () => {
   test('contain the purpose and the lifetime of the code, and no links', async () => {
-    for (const [n, kind] of ALL.entries()) {
+    const minutes = ALL.filter((kind) => kind !== 'invitation');
+    for (const [n, kind] of minutes.entries()) {
       const { code } = await start(kind, n + 1);
       const { to, text, html } = await mailed(n + 1);
       expect(to).toBe(address);
@@ -150,7 +152,17 @@ describe('mails', () => {
         expect(body).not.toMatch(/https?:|href|src|Ada/);
       }
     }
-    expect(new Set(postedMails().map(({ text }) => text.split('\n')[0])).size).toBe(3);
+    expect(new Set(postedMails().map(({ text }) => text.split('\n')[0])).size).toBe(minutes.length);
+  });
+
+  test('of an invitation name who invites, the role, the invitation and its 7 days', async () => {
+    const { code, challengeId } = await start('invitation');
+    const { text, html } = await mailed(1);
+    for (const part of ['grace@example.com', 'role viewer', challengeId, code, '7 days']) {
+      expect(text).toContain(part);
+      expect(html).toContain(part);
+    }
+    expect(`${text}${html}`).not.toMatch(/https?:|href|src/);
   });
 
   test('inform the owner of an existing account, without a code', async () => {
@@ -252,6 +264,66 @@ describe('a sign-up', () => {
     expect(await accountRows()).toEqual(rows);
     expect(await events()).toHaveLength(1);
   });
+});
+
+describe('an invitation', () => {
+  const accountRows = () => rowsOf('accounts', 'email');
+
+  /** An open invitation in D1 with its mailed code. */
+  async function invitation(number = 1) {
+    const started = await start('invitation', number);
+    const inviter = crypto.randomUUID();
+    const user = 'insert into users values (?, ?, ?, ?, ?, ?, 0, 0, 0)';
+    await gateway.database.prepare(user).bind(inviter, 'any', inviter, 'a@b.example', 'owner', 'team').run();
+    const row = 'insert into invitations values (?, ?, ?, ?, ?, ?, 0)';
+    const expiresAt = gateway.now() + 7 * DAY;
+    const values = [started.challengeId, 'team', address, 'viewer', inviter, expiresAt];
+    await gateway.database
+      .prepare(row)
+      .bind(...values)
+      .run();
+    return started;
+  }
+
+  test('is valid for 7 days, and creates the account in the tenant that invited', async () => {
+    const { submission, challengeId } = await invitation();
+    gateway.advance(7 * DAY - HOUR);
+    expect(await challenges.verify(submission)).toEqual([RIGHT('invitation')]);
+    expect(await accountRows()).toMatchObject([{ id: challengeId, tenant_id: 'team', role: 'viewer' }]);
+    expect(await rowsOf('invitations', 'email')).toEqual([]);
+  });
+
+  test('is completed by the same code after the object was aborted', async () => {
+    const { submission } = await invitation();
+    gateway.injectFault('after_account');
+    await expect(challenges.verify(submission)).rejects.toThrow('aborted by the test');
+    const rows = await accountRows();
+    expect(rows).toHaveLength(1);
+    expect(await challenges.verify(submission)).toEqual([RIGHT('invitation')]);
+    expect(await accountRows()).toEqual(rows);
+    expect(await rowsOf('audit_events', 'actor_email')).toHaveLength(1);
+  });
+
+  test('of an address that has got an account meanwhile changes nothing', async () => {
+    const { submission } = await invitation();
+    const own = await start('sign_up', 2);
+    await challenges.verify(own.submission);
+    const rows = await accountRows();
+    expect(await challenges.verify(submission)).toEqual([RIGHT('invitation')]);
+    expect(await accountRows()).toEqual(rows);
+  });
+});
+
+test('a new password is set by the same code after the object was aborted', async () => {
+  const { submission: signUp } = await start('sign_up');
+  await challenges.verify(signUp);
+  const { submission } = await start('password_reset', 2);
+  gateway.injectFault('after_account');
+  const attempt = { ...submission, passwordHash: 'another' };
+  await expect(challenges.verify(attempt)).rejects.toThrow('aborted by the test');
+  expect(await challenges.verify(attempt)).toEqual([RIGHT('password_reset')]);
+  expect(await rowsOf('accounts', 'email')).toMatchObject([{ password_hash: 'another' }]);
+  expect(await challenges.verify(attempt)).toEqual([NOT_EVALUATED]);
 });
 
 describe('storage', () => {

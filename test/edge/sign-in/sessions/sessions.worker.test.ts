@@ -41,6 +41,7 @@ beforeEach(async () => {
     name: 'Ada',
     passwordHash: 'none',
     role: 'owner',
+    version: 0,
     tenantId: `tenant-${id}`,
     createdAt: NOW,
     updatedAt: NOW,
@@ -48,7 +49,8 @@ beforeEach(async () => {
   await db.insert(accounts).values(account);
 });
 
-const open = async (at = NOW) => (await openSession(db, settings, account, at)).refreshToken ?? '';
+const CLIENT = { ip: '192.0.2.1', userAgent: 'test' };
+const open = async (at = NOW) => (await openSession(db, settings, account, CLIENT, at)).refreshToken ?? '';
 
 const actorOf = ({ tenantId }: AccountRow) => noActor(tenantId);
 /** The next refresh token, or the reason of the refusal. */
@@ -77,7 +79,13 @@ const stolen = (refreshToken: string) => ({
 });
 
 test('a new session has tokens with the account, the session and the expiry', async () => {
-  const { accessToken, refreshToken, accessExpiresAt } = await openSession(db, settings, account, NOW);
+  const { accessToken, refreshToken, accessExpiresAt } = await openSession(
+    db,
+    settings,
+    account,
+    CLIENT,
+    NOW,
+  );
   expect(accessExpiresAt).toEqual(later(900));
   const [row] = await rows();
   expect(row).toMatchObject({ usedAt: null, expiresAt: later(WEEK) });
@@ -137,7 +145,7 @@ describe('a renewal', () => {
   });
 
   test('is refused for other tokens, and an internal error is not reported as a wrong token', async () => {
-    const { accessToken, refreshToken } = await openSession(db, settings, account, NOW);
+    const { accessToken, refreshToken } = await openSession(db, settings, account, CLIENT, NOW);
     expect(await renew(accessToken, 60)).toBe('refused: own_token_wrong');
     expect(await renew('x', 60)).toBe('refused: token_kind_unknown');
     const broken = {

@@ -1,0 +1,119 @@
+import { and, eq, exists, gt, lte, notExists } from 'drizzle-orm';
+import { z } from 'zod';
+import { actorWith } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import type { Principal } from '../authentication/principal.ts';
+import type { Role } from '../authentication/role.ts';
+import { accounts } from '../database/account-schema.ts';
+import { changesOf, inOneBatch, insertIf } from '../database/database.ts';
+import { invitations } from '../database/people-schema.ts';
+import { auditEvents } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import { bucketOf } from '../rate-limits/buckets.ts';
+import { enforceLimit } from '../rate-limits/enforce-limit.ts';
+import { accountByEmail } from '../sign-in/accounts/accounts.ts';
+import { INVITATION_TTL_MS } from '../sign-in/email-codes/challenge.ts';
+import { challengesOf } from '../sign-in/email-codes/challenges-stub.ts';
+import { enforceMailLimit } from '../sign-in/email-codes/email-code.ts';
+import type { SignInContext } from '../sign-in/sign-in-context.ts';
+import { requireOwnerFor } from './members.ts';
+
+type InvitationRow = typeof invitations.$inferSelect;
+
+export const Invitation = z
+  .strictObject({
+    id: z.uuid(),
+    email: z.string().meta({ example: 'grace@example.com' }),
+    role: z.string().meta({ example: 'operator' }),
+    invited_by: z.uuid(),
+    expires_at: z.iso.datetime(),
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: 'Invitation' });
+
+export const toInvitationResponse = (row: InvitationRow): z.output<typeof Invitation> => ({
+  id: row.id,
+  email: row.email,
+  role: row.role,
+  invited_by: row.invitedBy,
+  expires_at: row.expiresAt.toISOString(),
+  created_at: row.createdAt.toISOString(),
+});
+
+/** The open invitations of a tenant. */
+export const isOpenIn = (tenantId: string, now: Date) =>
+  and(eq(invitations.tenantId, tenantId), gt(invitations.expiresAt, now));
+
+/**
+ * Invites an address to the tenant of the principal, by a mail with a code. An address that has an account elsewhere gets
+ * another mail and the caller the same response, which would otherwise reveal which addresses have accounts.
+ * @throws ApiError MANAGED_BY_PROVIDER, FORBIDDEN, MAIL_UNAVAILABLE, RATE_LIMITED, MEMBER_EXISTS, INVITATION_EXISTS
+ */
+export async function invite(
+  context: SignInContext,
+  principal: Principal,
+  { email, role }: { email: string; role: Role },
+): Promise<InvitationRow> {
+  const { env, db, settings, client } = context;
+  const { tenantId, userId, issuer } = principal;
+  if (issuer !== settings.BASE_URL) throw new ApiError('MANAGED_BY_PROVIDER');
+  requireOwnerFor(principal, role);
+  await enforceMailLimit(context);
+  await enforceLimit(env, bucketOf.invitations(tenantId));
+  const now = context.now();
+  const expiresAt = new Date(now.getTime() + INVITATION_TTL_MS);
+  const id = crypto.randomUUID();
+  const row = { id, tenantId, email, role, invitedBy: userId, expiresAt, createdAt: now };
+  const ofAddress = and(eq(invitations.tenantId, tenantId), eq(invitations.email, email));
+  const open = db.select({ id: invitations.id }).from(invitations).where(ofAddress);
+  const member = db
+    .select({ id: accounts.id })
+    .from(accounts)
+    .where(and(eq(accounts.tenantId, tenantId), eq(accounts.email, email)));
+  const isNew = and(notExists(open), notExists(member)) ?? notExists(open);
+  const event = auditEvent(
+    'invitation.created',
+    actorWith(client, principal),
+    { metadata: { invitation_id: id, email, role } },
+    now,
+  );
+  const [, , insert, members] = await inOneBatch(db, [
+    db.delete(invitations).where(and(ofAddress, lte(invitations.expiresAt, now))),
+    insertIf(db, auditEvents, event, isNew),
+    insertIf(db, invitations, row, isNew),
+    member,
+  ]);
+  if ((members as unknown[]).length > 0) throw new ApiError('MEMBER_EXISTS');
+  if (changesOf(insert) === 0) throw new ApiError('INVITATION_EXISTS');
+  const [account] = await accountByEmail(db, email);
+  const mail = account ? 'account_exists' : 'code';
+  const request = { kind: 'invitation', challengeId: id, address: email, mail } as const;
+  await challengesOf(env, email).start({ ...request, invitation: { inviter: principal.email, role } });
+  return row;
+}
+
+/** Revokes an open invitation; its code is refused from then on. @throws ApiError NOT_FOUND */
+export async function revokeInvitation(
+  { env, db, client, now }: SignInContext,
+  principal: Principal,
+  id: string,
+): Promise<void> {
+  const timestamp = now();
+  const isIt = and(eq(invitations.id, id), isOpenIn(principal.tenantId, timestamp));
+  const open = db.select().from(invitations).where(isIt);
+  const [found] = await open;
+  if (!found) throw new ApiError('NOT_FOUND');
+  const { email, role } = found;
+  const event = auditEvent(
+    'invitation.revoked',
+    actorWith(client, principal),
+    { metadata: { invitation_id: id, email, role } },
+    timestamp,
+  );
+  const results = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, exists(open)),
+    db.delete(invitations).where(isIt),
+  ]);
+  if (changesOf(results.at(-1)) === 0) throw new ApiError('NOT_FOUND');
+  await challengesOf(env, email).cancel(id);
+}

@@ -1,0 +1,197 @@
+import { and, eq, exists, ne, or, type SQL, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import { type AuditActor, actorWith, type ClientDetails } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import type { Principal } from '../authentication/principal.ts';
+import { ROLES, type Role } from '../authentication/role.ts';
+import { accounts, recoveryCodes, secondFactors, sessions } from '../database/account-schema.ts';
+import { changesOf, type Database, inOneBatch, insertIf, type Statement } from '../database/database.ts';
+import { invitations, projectMembers } from '../database/people-schema.ts';
+import { auditEvents, organizationMembers, users } from '../database/schema.ts';
+import { ApiError, found } from '../errors.ts';
+import type { Settings } from '../settings.ts';
+import { deleteSessions } from '../sign-in/sessions/sessions.ts';
+
+export const Member = z
+  .strictObject({
+    id: z.uuid().meta({ description: 'The ID of the user, as in `created_by` and `actor_id`.' }),
+    email: z.string().meta({ example: 'ada@example.com' }),
+    role: z.string().meta({ example: 'operator' }),
+    issuer: z.string().meta({
+      description: 'Who manages the user: this gateway, or the identity provider.',
+      example: 'https://idp.example.com',
+    }),
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: 'Member' });
+
+const isAccountOf = ({ BASE_URL }: Settings): SQL | undefined =>
+  and(eq(users.issuer, BASE_URL), eq(accounts.id, users.gid));
+
+/** The members of a tenant: its accounts here, and the users of the provider whose newest token named the tenant. */
+export const membersOf = (db: Database, settings: Settings, tenantId: string, condition?: SQL) =>
+  db
+    .select({
+      id: users.id,
+      issuer: users.issuer,
+      gid: users.gid,
+      // With a name of its own, because a batch on D1 returns only one of two columns with the same name.
+      accountRole: sql<string | null>`${accounts.role}`.as('account_role'),
+      email: users.email,
+      tokenRole: users.role,
+      createdAt: users.createdAt,
+    })
+    .from(users)
+    .leftJoin(accounts, isAccountOf(settings))
+    .where(
+      and(
+        eq(users.tenantId, tenantId),
+        // A user of this gateway without an account was removed.
+        or(ne(users.issuer, settings.BASE_URL), eq(accounts.tenantId, tenantId)),
+        condition,
+      ),
+    );
+
+export type MemberRow = Awaited<ReturnType<typeof membersOf>>[number];
+
+export const toMemberResponse = (row: MemberRow): z.output<typeof Member> => ({
+  id: row.id,
+  email: row.email,
+  role: row.accountRole ?? row.tokenRole,
+  issuer: row.issuer,
+  created_at: row.createdAt.toISOString(),
+});
+
+/** What a change of a member needs to know about its request. */
+export interface MemberRequest {
+  db: Database;
+  settings: Settings;
+  principal: Principal;
+  client: ClientDetails;
+  now: Date;
+}
+
+/** Only an owner may make, change or remove an owner, so that an admin cannot take over the tenant. */
+export function requireOwnerFor(principal: Principal, ...roles: (string | null)[]): void {
+  if (principal.role === 'owner' || !roles.includes('owner')) return;
+  throw new ApiError('FORBIDDEN', { required: 'role owner' }, 'only an owner decides about owners');
+}
+
+/** The member, who has to be an account of this gateway. @throws ApiError NOT_FOUND, MANAGED_BY_PROVIDER */
+async function accountMember({ db, settings, principal }: MemberRequest, userId: string) {
+  const member = found(await membersOf(db, settings, principal.tenantId, eq(users.id, userId)));
+  const { accountRole } = member;
+  if (accountRole === null) throw new ApiError('MANAGED_BY_PROVIDER');
+  return { ...member, accountRole };
+}
+
+type AccountMember = Awaited<ReturnType<typeof accountMember>>;
+
+/** The account is as it was read, and is not the last owner of its tenant or stays one. */
+function isChangeable(
+  db: Database,
+  { gid, accountRole }: AccountMember,
+  tenantId: string,
+  next: Role | null,
+) {
+  const otherOwner = db
+    .select({ id: accounts.id })
+    .from(accounts)
+    .where(and(eq(accounts.tenantId, tenantId), eq(accounts.role, 'owner'), ne(accounts.id, gid)));
+  const losesOwner = accountRole === 'owner' && next !== 'owner';
+  return and(
+    eq(accounts.id, gid),
+    eq(accounts.tenantId, tenantId),
+    eq(accounts.role, accountRole),
+    losesOwner ? exists(otherOwner) : undefined,
+  );
+}
+
+/**
+ * Runs the statements, of which the last changes the account, unless the tenant would lose its last owner.
+ * @returns false if the account was changed concurrently
+ * @throws ApiError LAST_OWNER
+ */
+async function changeUnlessLast(request: MemberRequest, member: AccountMember, statements: Statement[]) {
+  if (changesOf((await inOneBatch(request.db, statements)).at(-1)) === 1) return true;
+  const current = await accountMember(request, member.id);
+  if (current.accountRole === member.accountRole) throw new ApiError('LAST_OWNER');
+  return false;
+}
+
+/** Open invitations of a member who is removed or loses rights would give these rights to other people. */
+const deleteInvitationsBy = (db: Database, userId: string, condition: SQL) =>
+  db.delete(invitations).where(and(eq(invitations.invitedBy, userId), condition));
+
+const actorOf = ({ client, principal }: MemberRequest): AuditActor => actorWith(client, principal);
+
+/**
+ * Changes the role of an account. It applies to requests with existing access tokens within 30 s.
+ * @throws ApiError NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
+ */
+export async function changeMemberRole(
+  request: MemberRequest,
+  userId: string,
+  role: Role,
+): Promise<MemberRow> {
+  const { db, principal, now } = request;
+  const member = await accountMember(request, userId);
+  const { accountRole: from } = member;
+  requireOwnerFor(principal, from, role);
+  if (from === role) return member;
+  const account = isChangeable(db, member, principal.tenantId, role);
+  const changeable = exists(db.select({ id: accounts.id }).from(accounts).where(account));
+  const metadata = { user_id: userId, email: member.email, from, to: role };
+  const event = auditEvent('member.role.changed', actorOf(request), { metadata }, now);
+  const isChanged = await changeUnlessLast(request, member, [
+    insertIf(db, auditEvents, event, changeable),
+    ...(role === 'owner' ? [] : [deleteInvitationsBy(db, userId, changeable)]),
+    db
+      .update(users)
+      .set({ role, updatedAt: now })
+      .where(and(eq(users.id, userId), changeable)),
+    db
+      .update(organizationMembers)
+      .set({ role })
+      .where(and(eq(organizationMembers.userId, userId), changeable)),
+    db.update(accounts).set({ role, updatedAt: now }).where(account),
+  ]);
+  return isChanged ? { ...member, accountRole: role } : changeMemberRole(request, userId, role);
+}
+
+/**
+ * Removes a member: the account, its sessions and what was shared with it. What the member made stays in the tenant.
+ * @throws ApiError NOT_FOUND, FORBIDDEN, MANAGED_BY_PROVIDER, LAST_OWNER
+ */
+export async function removeMember(request: MemberRequest, userId: string): Promise<void> {
+  const { db, principal, now } = request;
+  const member = await accountMember(request, userId);
+  const { issuer, gid, email, accountRole: role } = member;
+  requireOwnerFor(principal, role);
+  const account = isChangeable(db, member, principal.tenantId, null);
+  const removable = exists(db.select({ id: accounts.id }).from(accounts).where(account));
+  const event = auditEvent(
+    'member.removed',
+    actorOf(request),
+    { metadata: { user_id: userId, email, role } },
+    now,
+  );
+  const isRemoved = await changeUnlessLast(request, member, [
+    insertIf(db, auditEvents, event, removable),
+    deleteInvitationsBy(db, userId, removable),
+    db.delete(projectMembers).where(and(eq(projectMembers.userId, userId), removable)),
+    db.delete(organizationMembers).where(and(eq(organizationMembers.userId, userId), removable)),
+    db
+      .delete(secondFactors)
+      .where(and(eq(secondFactors.issuer, issuer), eq(secondFactors.gid, gid), removable)),
+    db
+      .delete(recoveryCodes)
+      .where(and(eq(recoveryCodes.issuer, issuer), eq(recoveryCodes.gid, gid), removable)),
+    ...deleteSessions(db, and(eq(sessions.accountId, gid), removable)),
+    db.delete(accounts).where(account),
+  ]);
+  if (!isRemoved) await removeMember(request, userId);
+}
+
+/** The role of a request about a member. */
+export const MemberRole = z.enum(ROLES).meta({ example: 'operator' });

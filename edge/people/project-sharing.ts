@@ -1,0 +1,118 @@
+import { and, eq, exists, ne, notExists, type SQL, sql } from 'drizzle-orm';
+import { z } from 'zod';
+import { actorWith } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { projectMembers } from '../database/people-schema.ts';
+import { auditEvents, projects, users } from '../database/schema.ts';
+import { ApiError, found } from '../errors.ts';
+import { type MemberRequest, membersOf } from './members.ts';
+import { SHARED_ROLES, type SharedRole } from './shared-role.ts';
+
+export const ProjectRole = z.enum(SHARED_ROLES).meta({
+  description:
+    '`operator`: the project counts as their own. `viewer`: they can see it. It never gives more than the role of the user in the tenant.',
+  example: 'viewer',
+});
+
+export const ProjectMember = z
+  .strictObject({
+    user_id: z.uuid(),
+    email: z.string().meta({ example: 'grace@example.com' }),
+    role: ProjectRole,
+    created_at: z.iso.datetime(),
+  })
+  .meta({ id: 'ProjectMember' });
+
+/** The users that the project is shared with. */
+export const projectMembersOf = (db: Database, projectId: string, condition?: SQL) =>
+  db
+    .select({
+      id: projectMembers.userId,
+      email: users.email,
+      role: projectMembers.role,
+      createdAt: projectMembers.createdAt,
+    })
+    .from(projectMembers)
+    .innerJoin(users, eq(users.id, projectMembers.userId))
+    .where(and(eq(projectMembers.projectId, projectId), condition));
+
+type ProjectMemberRow = Awaited<ReturnType<typeof projectMembersOf>>[number];
+
+export const toProjectMemberResponse = (row: ProjectMemberRow): z.output<typeof ProjectMember> => ({
+  user_id: row.id,
+  email: row.email,
+  role: row.role,
+  created_at: row.createdAt.toISOString(),
+});
+
+/**
+ * Shares a project with a member of its tenant, or changes the role. A repetition changes nothing.
+ * @throws ApiError NOT_FOUND for a user who is no member
+ */
+export async function shareProject(
+  { db, settings, principal, client, now }: MemberRequest,
+  { projectId, userId, role }: { projectId: string; userId: string; role: SharedRole },
+): Promise<ProjectMemberRow> {
+  const { tenantId } = principal;
+  const { email } = found(await membersOf(db, settings, tenantId, eq(users.id, userId)));
+  const isShared = and(eq(projectMembers.projectId, projectId), eq(projectMembers.userId, userId));
+  const same = db
+    .select({ role: projectMembers.role })
+    .from(projectMembers)
+    .where(and(isShared, eq(projectMembers.role, role)));
+  // A project or a user that has moved to another tenant since it was read is not shared.
+  const isOfTenant = and(
+    exists(
+      db
+        .select({ id: projects.id })
+        .from(projects)
+        .where(and(eq(projects.id, projectId), eq(projects.tenantId, tenantId))),
+    ),
+    exists(membersOf(db, settings, tenantId, eq(users.id, userId))),
+  );
+  const event = auditEvent(
+    'project.shared',
+    actorWith(client, principal),
+    { projectId, metadata: { user_id: userId, email, role } },
+    now,
+  );
+  const results = await inOneBatch(db, [
+    insertIf(db, auditEvents, event, sql`${isOfTenant} and ${notExists(same)}`),
+    db.delete(projectMembers).where(and(isShared, ne(projectMembers.role, role), isOfTenant)),
+    insertIf(
+      db,
+      projectMembers,
+      { projectId, userId, role, createdAt: now },
+      sql`${isOfTenant} and ${notExists(same)}`,
+    ),
+    projectMembersOf(db, projectId, eq(projectMembers.userId, userId)),
+  ]);
+  return found(results.at(-1) as ProjectMemberRow[]);
+}
+
+/** @throws ApiError NOT_FOUND if the project is not shared with the user */
+export async function unshareProject(
+  { db, principal, client, now }: MemberRequest,
+  { projectId, userId }: { projectId: string; userId: string },
+): Promise<void> {
+  const [shared] = await projectMembersOf(db, projectId, eq(projectMembers.userId, userId));
+  if (!shared) throw new ApiError('NOT_FOUND');
+  const isShared = and(eq(projectMembers.projectId, projectId), eq(projectMembers.userId, userId));
+  const event = auditEvent(
+    'project.unshared',
+    actorWith(client, principal),
+    { projectId, metadata: { user_id: userId, email: shared.email, role: shared.role } },
+    now,
+  );
+  const results = await inOneBatch(db, [
+    insertIf(
+      db,
+      auditEvents,
+      event,
+      exists(db.select({ role: projectMembers.role }).from(projectMembers).where(isShared)),
+    ),
+    db.delete(projectMembers).where(isShared),
+  ]);
+  if (changesOf(results.at(-1)) === 0) throw new ApiError('NOT_FOUND');
+}

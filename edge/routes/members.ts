@@ -1,0 +1,180 @@
+import { z } from 'zod';
+import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
+import { type AppContext, clientOf, databaseOf } from '../app-env.ts';
+import { projectMembers } from '../database/people-schema.ts';
+import { users } from '../database/schema.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import {
+  changeMemberRole,
+  Member,
+  type MemberRequest,
+  MemberRole,
+  membersOf,
+  removeMember,
+  toMemberResponse,
+} from '../people/members.ts';
+import {
+  ProjectMember,
+  ProjectRole,
+  projectMembersOf,
+  shareProject,
+  toProjectMemberResponse,
+  unshareProject,
+} from '../people/project-sharing.ts';
+import { readSettings } from '../settings.ts';
+import { inProject } from './in-project.ts';
+import { MemberParams, ProjectMemberParams, ProjectParams } from './parameters.ts';
+
+const tags = ['Members'];
+
+const RoleChange = z.strictObject({ role: MemberRole }).meta({ example: { role: 'operator' } });
+const Share = z.strictObject({ role: ProjectRole }).meta({ example: { role: 'viewer' } });
+
+const requestOf = (c: AppContext): MemberRequest => ({
+  db: databaseOf(c),
+  settings: readSettings(c.env),
+  principal: c.var.principal,
+  client: clientOf(c),
+  now: new Date(),
+});
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'members.read',
+    operationId: 'listMembers',
+    method: 'get',
+    path: '/api/v1/members',
+    summary: 'List the members of the tenant, oldest first',
+    description:
+      'A user of the identity provider is listed from the first request with a token that names the tenant.',
+    tags,
+    request: { query: PageQuery },
+    responses: { 200: response('A page of members.', pageOf('members', Member)) },
+  }),
+  async (c) => {
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(users, 'oldest_first', query);
+    const { db, settings, principal } = requestOf(c);
+    const rows = await membersOf(db, settings, principal.tenantId, beyond)
+      .orderBy(...orderBy)
+      .limit(query.limit + 1);
+    const { page, next_cursor } = cutPage(rows, query);
+    return c.json({ members: page.map(toMemberResponse), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'members.change',
+    operationId: 'changeMemberRole',
+    method: 'patch',
+    path: '/api/v1/members/{user_id}',
+    summary: 'Change the role of a member',
+    description:
+      'Applies to access tokens that are already issued within 30 seconds. Only an owner can make or change an owner. The roles of users of the identity provider are changed there.',
+    tags,
+    request: { params: MemberParams, body: jsonBody(RoleChange) },
+    responses: { 200: response('The member.', Member) },
+    failures: ['MANAGED_BY_PROVIDER', 'LAST_OWNER'],
+  }),
+  async (c) => {
+    const { user_id: userId } = c.req.valid('param');
+    const member = await changeMemberRole(requestOf(c), userId, c.req.valid('json').role);
+    return c.json(toMemberResponse(member), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'members.change',
+    operationId: 'removeMember',
+    method: 'delete',
+    path: '/api/v1/members/{user_id}',
+    summary: 'Remove a member from the tenant',
+    description:
+      'Deletes the account. Its refresh tokens stop working immediately, and its access tokens within 30 seconds. What the member made stays. Only an owner can remove an owner. Users of the identity provider are removed there.',
+    tags,
+    request: { params: MemberParams },
+    responses: { 204: emptyResponse('The member is removed.') },
+    failures: ['MANAGED_BY_PROVIDER', 'LAST_OWNER'],
+  }),
+  async (c) => {
+    await removeMember(requestOf(c), c.req.valid('param').user_id);
+    return c.body(null, 204);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'members.read',
+    operationId: 'listProjectMembers',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/members',
+    summary: 'List the users that a project is shared with, oldest first',
+    description: 'The creator of the project, owners and admins have access in any case and are not listed.',
+    tags,
+    request: { params: ProjectParams, query: PageQuery },
+    responses: { 200: response('A page of users.', pageOf('members', ProjectMember)) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const query = c.req.valid('query');
+    const { userId: id, createdAt } = projectMembers;
+    const { orderBy, beyond } = keyset({ createdAt, id }, 'oldest_first', query);
+    const [, rows] = await inProject(c, projectId, (db) => [
+      projectMembersOf(db, projectId, beyond)
+        .orderBy(...orderBy)
+        .limit(query.limit + 1),
+    ]);
+    const { page, next_cursor } = cutPage(rows, query);
+    return c.json({ members: page.map(toProjectMemberResponse), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'members.change',
+    operationId: 'shareProject',
+    method: 'put',
+    path: '/api/v1/projects/{project_id}/members/{user_id}',
+    summary: 'Share a project with a member of the tenant',
+    description: 'Repeat it with another role to change the role.',
+    tags,
+    request: { params: ProjectMemberParams, body: jsonBody(Share) },
+    responses: { 200: response('The user and the role.', ProjectMember) },
+  }),
+  async (c) => {
+    const { project_id: projectId, user_id: userId } = c.req.valid('param');
+    await inProject(c, projectId, () => []);
+    const { role } = c.req.valid('json');
+    return c.json(
+      toProjectMemberResponse(await shareProject(requestOf(c), { projectId, userId, role })),
+      200,
+    );
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'members.change',
+    operationId: 'unshareProject',
+    method: 'delete',
+    path: '/api/v1/projects/{project_id}/members/{user_id}',
+    summary: 'Stop sharing a project with a user',
+    description:
+      'The user keeps network access and passwords that they know: remove the network rules and rotate the credentials.',
+    tags,
+    request: { params: ProjectMemberParams },
+    responses: { 204: emptyResponse('The project is no longer shared with the user.') },
+  }),
+  async (c) => {
+    const { project_id: projectId, user_id: userId } = c.req.valid('param');
+    await inProject(c, projectId, () => []);
+    await unshareProject(requestOf(c), { projectId, userId });
+    return c.body(null, 204);
+  },
+);
+
+export const memberRoutes = router;
