@@ -1,5 +1,5 @@
 import { ApiError } from '../errors.ts';
-import type { Identity } from './principal.ts';
+import type { Principal } from './principal.ts';
 import { isRole, ROLES, type Role } from './role.ts';
 
 /** The projects that a role can access: all of its tenant, or those that its user created. */
@@ -9,7 +9,7 @@ type Reaches = Record<Role, Reach | 'no'>;
 const CREATE_PROJECT: Reaches = { owner: 'all', admin: 'all', operator: 'all', viewer: 'no' };
 const SEE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'own' };
 const CHANGE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'no' };
-const AUDIT: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
+const MANAGE: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
 
 /** The scopes that satisfy a required scope; `write` includes `read`. */
 const SATISFIED_BY = { read: ['read', 'write'], write: ['write'] } as const;
@@ -30,7 +30,9 @@ const ACTIONS = {
   'network_rules.change': { scope: 'write', reaches: CHANGE },
   'metrics.read': { scope: 'read', reaches: SEE },
   'jobs.read': { scope: 'read', reaches: SEE },
-  'audit.read': { scope: 'read', reaches: AUDIT },
+  'audit.read': { scope: 'read', reaches: MANAGE },
+  'machines.read': { scope: 'read', reaches: MANAGE },
+  'machines.change': { scope: 'write', reaches: MANAGE },
 } as const satisfies Record<string, { scope: keyof typeof SATISFIED_BY; reaches: Reaches }>;
 
 export type Action = keyof typeof ACTIONS;
@@ -49,7 +51,10 @@ export function requirement(action: Action) {
  * The projects that the bearer can access with this action.
  * @throws ApiError FORBIDDEN, with the missing scope or the allowed roles as `required`
  */
-export function allow({ role, scopes, service }: Identity, action: Action): Reach {
+export function allow(
+  { role, scopes, service, machine }: Pick<Principal, 'role' | 'scopes' | 'service' | 'machine'>,
+  action: Action,
+): Reach {
   const { scope, reaches } = ACTIONS[action];
   const reach = isRole(role) ? reaches[role] : 'no';
   if (reach === 'no') {
@@ -58,5 +63,7 @@ export function allow({ role, scopes, service }: Identity, action: Action): Reac
   if (!SATISFIED_BY[scope].some((name) => scopes.includes(`${service}:${name}`))) {
     throw forbidden(`scope ${service}:${scope}`, `scope does not allow ${action}`);
   }
-  return reach;
+  // Who binds a machine to a project shares the own access to this project.
+  const creatorRole = machine?.projectId ? machine.creatorRole : role;
+  return isRole(creatorRole) && reaches[creatorRole] === 'all' ? 'all' : reach;
 }

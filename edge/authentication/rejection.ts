@@ -17,6 +17,10 @@ export type RejectionReason =
   | 'token_not_yet_valid'
   | 'token_of_former_tenant'
   | 'own_token_wrong'
+  | 'api_key_form_wrong'
+  | 'api_key_unknown'
+  | 'api_key_expired'
+  | 'trust_gone'
   | 'platform_secret_wrong';
 
 /** The response to every rejected token. Naming the failed check would help an attacker. */

@@ -19,7 +19,7 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
-import type { Actor } from '../audit/actor.ts';
+import { ACTOR_TYPES, type Actor } from '../audit/actor.ts';
 import { created, timestamp, updated } from './columns.ts';
 
 /**
@@ -247,6 +247,8 @@ export const auditEvents = sqliteTable(
   {
     id: text('id').primaryKey(),
     name: text('name').notNull(),
+    /** Null for an action of the service itself, or of a person who has not proven who they are. */
+    actorType: text('actor_type', { enum: ACTOR_TYPES }),
     actorId: text('actor_id'),
     actorEmail: text('actor_email'),
     tenantId: text('tenant_id').notNull(),

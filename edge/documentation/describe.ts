@@ -44,6 +44,7 @@ const TAGS = {
   'Network rules': 'The networks that may connect to the databases of a project.',
   Metrics: 'Current values, history and live measurements of branches and projects.',
   Jobs: 'The progress and outcome of long-running operations.',
+  'Machine access': 'API keys, and trusts that let workloads sign in without a stored secret.',
   Audit: 'A record of who did what in a tenant, and from where.',
   'Sign-in': 'Sign-up, sign-in with a provider, a password or an e-mail code, second factors and sessions.',
   Platform: 'Operations for the operator of the platform, authenticated by the platform secret.',

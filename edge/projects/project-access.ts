@@ -8,8 +8,12 @@ import { hosts, projectBranches, projects } from '../database/schema.ts';
 import type { ProjectView } from './project-resource.ts';
 
 /** The projects that a principal can see. All others appear not to exist. */
-export const visible = ({ tenantId, userId }: Principal, reach: Reach): SQL | undefined =>
-  and(eq(projects.tenantId, tenantId), reach === 'own' ? eq(projects.createdBy, userId) : undefined);
+export const visible = ({ tenantId, userId, machine }: Principal, reach: Reach): SQL | undefined =>
+  and(
+    eq(projects.tenantId, tenantId),
+    reach === 'own' ? eq(projects.createdBy, userId) : undefined,
+    machine?.projectId ? eq(projects.id, machine.projectId) : undefined,
+  );
 
 /** Number of the project's branches that count against its branch limit. */
 const countedBranches = sql<number>`(select count(*) from ${projectBranches} where project_id = ${projects.id}

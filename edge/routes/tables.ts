@@ -4,10 +4,9 @@ import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import type { AppContext } from '../app-env.ts';
-import { referencedBranch } from '../branches/branch-reference.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
-import { inProject } from './in-project.ts';
+import { inBranch } from './in-project.ts';
 import { BranchRefParams, TableParams } from './parameters.ts';
 
 const tags = ['Tables and rows'];
@@ -111,9 +110,12 @@ const HOST_FAILURES = [
 const VALUES_EXPLAINED = `Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and \`bytea\` is base64. All other types are strings in PostgreSQL's text format, including \`bigint\`, \`numeric\`, \`json\`, \`jsonb\`, dates, arrays and ranges. A value that was read can be written back unchanged.`;
 
 /** The active branch of the reference, with a function that calls its host. @throws ApiError */
-async function branchOf(c: AppContext, projectId: string, reference: string, use: 'read' | 'change') {
-  const [project, rows] = await inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]);
-  const branch = found(rows);
+async function branchOf(
+  c: AppContext,
+  reference: { project_id: string; branch_ref: string },
+  use: 'read' | 'change',
+) {
+  const [project, branch] = await inBranch(c, reference, () => []);
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
   if (use === 'change' && project.storageState === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
   const database = { branch_id: branch.id, database: branch.databaseName };
@@ -156,9 +158,8 @@ router.openapi(
     failures: HOST_FAILURES,
   }),
   async (c) => {
-    const { project_id, branch_ref } = c.req.valid('param');
     const { schema = null } = c.req.valid('query');
-    const { database, call } = await branchOf(c, project_id, branch_ref, 'read');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
     const tables: z.output<typeof Table>[] = [];
     for (let part = 0; part < PARTS_MAX; part += 1) {
       const last = tables.at(-1);
@@ -186,9 +187,9 @@ router.openapi(
     failures: HOST_FAILURES,
   }),
   async (c) => {
-    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { table } = c.req.valid('param');
     const { schema, limit, offset } = c.req.valid('query');
-    const { database, call } = await branchOf(c, project_id, branch_ref, 'read');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
     const rows: z.output<typeof Values>[] = [];
     const truncated: z.output<typeof RowPage>['truncated'] = [];
     // Rows with very many columns come in several messages.
@@ -224,10 +225,10 @@ router.openapi(
     failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
   }),
   async (c) => {
-    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
     const { primary_key, id, column, value, expected } = c.req.valid('json');
-    const { database, call } = await branchOf(c, project_id, branch_ref, 'change');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const { columns, row } = await call('row.update', {
       ...database,
       schema,
@@ -256,10 +257,10 @@ router.openapi(
     failures: [...HOST_FAILURES, 'WRITE_BLOCKED'],
   }),
   async (c) => {
-    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
     const { primary_key, ids } = c.req.valid('json');
-    const { database, call } = await branchOf(c, project_id, branch_ref, 'change');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
     const { deleted, missing } = await call('row.delete', { ...database, schema, table, ...key });
     return c.json({ deleted, missing: ids.filter((_, at) => missing.includes(at)) }, 200);
