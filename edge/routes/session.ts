@@ -7,7 +7,6 @@ import {
   optionalJsonBody,
   response,
 } from '../api/operation.ts';
-import { ACTOR_TYPES } from '../audit/actor.ts';
 import { refresh } from '../sign-in/sessions/refresh.ts';
 import { signOut } from '../sign-in/sessions/sign-out.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
@@ -40,7 +39,10 @@ const Me = z
       .uuid()
       .nullable()
       .meta({ description: 'The ID in `created_by` and `actor_id`; null without a tenant.' }),
-    actor_type: z.enum(ACTOR_TYPES).meta({ example: 'user' }),
+    actor_type: z
+      .enum(['key', 'workload'])
+      .optional()
+      .meta({ description: 'Absent for a user.', example: 'key' }),
     email: z
       .string()
       .nullable()
@@ -120,7 +122,7 @@ router.openapi(
   (c) => {
     const { email, role, scopes, tenantId, issuer } = c.var.identity;
     const { userId: id = null, machine } = c.var.principal ?? {};
-    const bearer = { actor_type: machine?.type ?? ('user' as const), email: machine ? null : email };
+    const bearer = machine ? { actor_type: machine.type, email: null } : { email };
     return c.json({ id, ...bearer, role, scopes: [...scopes], tenant_id: tenantId, issuer }, 200);
   },
 );

@@ -5,18 +5,29 @@ import { unwrap } from '../errors.ts';
 import { ACCESS_TOKEN, exchangeToken, GRANT_TYPE, ID_TOKEN } from '../machines/token-exchange.ts';
 import { readSettings } from '../settings.ts';
 
+const RESOURCE = 'https://branchgate.example.com/api/v1/projects/3f2b8c1e-6d4a-4b0f-9a57-1c2d3e4f5a6b';
+
 /** Other parameters are ignored, as RFC 6749 section 3.2 requires. */
-const Exchange = z.object({
-  grant_type: z.string().meta({ example: GRANT_TYPE }),
-  subject_token_type: z.string().meta({ example: ID_TOKEN }),
-  subject_token: z
-    .string()
-    .meta({ description: 'An ID token of OpenID Connect.', example: 'eyJhbGciOiJSUzI1NiIs…' }),
-  resource: z.string().meta({
-    description: 'The URL of the project whose trust is meant.',
-    example: 'https://branchgate.example.com/api/v1/projects/3f2b8c1e-6d4a-4b0f-9a57-1c2d3e4f5a6b',
-  }),
-});
+const Exchange = z
+  .object({
+    grant_type: z.string().meta({ example: GRANT_TYPE }),
+    subject_token_type: z.string().meta({ example: ID_TOKEN }),
+    subject_token: z
+      .string()
+      .meta({ description: 'An ID token of OpenID Connect.', example: 'eyJhbGciOiJSUzI1NiIs…' }),
+    resource: z.string().meta({
+      description: 'The URL of the project whose trust is meant.',
+      example: RESOURCE,
+    }),
+  })
+  .meta({
+    example: {
+      grant_type: GRANT_TYPE,
+      subject_token_type: ID_TOKEN,
+      subject_token: 'eyJhbGciOiJSUzI1NiIs…',
+      resource: RESOURCE,
+    },
+  });
 
 const IssuedToken = z
   .strictObject({

@@ -20,7 +20,7 @@ const PUBLIC = [
     'startMagicLink',
     'verifyMagicLink',
   ],
-  ...['startCliSignIn', 'exchangeCliCode', 'renewTokens'],
+  ...['startCliSignIn', 'exchangeCliCode', 'renewTokens', 'exchangeToken'],
 ];
 
 const DESCRIPTION = descriptionOf(app);

@@ -26,6 +26,7 @@ function outcome(role: string, scopes: string[], action: Action): string {
 const READ = ['branchgate:read'];
 const WRITE = ['branchgate:write'];
 const MAKERS = 'needs role owner, admin, operator';
+const MANAGERS = 'needs role owner, admin';
 
 /** The permission table, cell by cell, for a token with the write scope. */
 const CELLS: Record<Action, readonly [owner: string, admin: string, operator: string, viewer: string]> = {
@@ -42,7 +43,9 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'network_rules.change': ['all', 'all', 'own', MAKERS],
   'metrics.read': ['all', 'all', 'own', 'own'],
   'jobs.read': ['all', 'all', 'own', 'own'],
-  'audit.read': ['all', 'all', 'needs role owner, admin', 'needs role owner, admin'],
+  'audit.read': ['all', 'all', MANAGERS, MANAGERS],
+  'machines.read': ['all', 'all', MANAGERS, MANAGERS],
+  'machines.change': ['all', 'all', MANAGERS, MANAGERS],
 };
 
 /** Actions that the read scope is sufficient for, if the role allows them. */
@@ -54,6 +57,7 @@ const READS: readonly Action[] = [
   'metrics.read',
   'jobs.read',
   'audit.read',
+  'machines.read',
 ];
 
 describe.each(Object.keys(CELLS) as Action[])('%s', (action) => {
