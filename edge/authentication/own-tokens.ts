@@ -90,6 +90,7 @@ export async function signOwnToken<K extends Kind>(
 
 /** Whether the token claims to be one of a workload. It selects how the token is verified, and proves nothing. */
 export function isWorkloadToken(settings: OwnTokenSettings, token: string): boolean {
+  if (!token.startsWith('ey')) return false;
   try {
     return decodeJwt(token).aud === audienceOf('workload', settings);
   } catch {

@@ -23,7 +23,8 @@ import { ACTOR_TYPES, type Actor } from '../audit/actor.ts';
 import { created, timestamp, updated } from './columns.ts';
 
 /**
- * The system of record (D1); accounts are in `account-schema.ts`. Timestamps are Unix milliseconds and ids are UUIDs.
+ * The system of record (D1); accounts are in `account-schema.ts`, API keys and trusts in
+ * `machine-schema.ts`. Timestamps are Unix milliseconds and ids are UUIDs.
  * `docs/storage.md` lists what is stored and for how long. The unique indexes exclude statuses that free a name, so
  * that deleted and failed records do not reserve it.
  */

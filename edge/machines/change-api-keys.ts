@@ -8,7 +8,7 @@ import { apiKeys } from '../database/machine-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
 import type { ApiKeyRow } from './api-key-resource.ts';
 
-export const API_KEYS_MAX = 100;
+const API_KEYS_MAX = 100;
 
 const about = ({ id, name, role, projectId, branchPattern }: ApiKeyRow) => ({
   ...(projectId && { projectId }),
