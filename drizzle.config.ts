@@ -2,6 +2,8 @@ import { defineConfig } from 'drizzle-kit';
 
 export default defineConfig({
   dialect: 'sqlite',
-  schema: ['schema', 'account-schema', 'people-schema'].map((name) => `./edge/database/${name}.ts`),
+  schema: ['schema', 'account-schema', 'people-schema', 'machine-schema'].map(
+    (name) => `./edge/database/${name}.ts`,
+  ),
   out: './edge/database/migrations',
 });

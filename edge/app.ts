@@ -5,14 +5,17 @@ import { boundBody } from './api/bounded-body.ts';
 import { onError, renderFailure } from './api/failure-envelope.ts';
 import { operations } from './api/operation.ts';
 import { assignRequestId, logRequest } from './api/request-log.ts';
-import { type AppEnv, connectingIp } from './app-env.ts';
+import { type AppContext, type AppEnv, connectingIp } from './app-env.ts';
 import { authenticate } from './authentication/authenticate.ts';
 import { bearerToken, checkPlatformSecret } from './authentication/bearer.ts';
 import { verifyOwnToken } from './authentication/own-tokens.ts';
+import type { Principal } from './authentication/principal.ts';
 import { describe } from './documentation/describe.ts';
 import { ApiError } from './errors.ts';
+import { authenticateMachine, isMachineToken } from './machines/authenticate-machine.ts';
 import { bucketOf } from './rate-limits/buckets.ts';
 import {
+  countMachineRequest,
   countRequest,
   enforceBeforeWrites,
   enforceRequestLimit,
@@ -21,6 +24,7 @@ import {
 } from './rate-limits/limit-requests.ts';
 import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';
+import { apiKeyRoutes } from './routes/api-keys.ts';
 import { auditRoutes } from './routes/audit-events.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
@@ -39,6 +43,8 @@ import { providerSignInRoutes } from './routes/provider-sign-in.ts';
 import { secondFactorRoutes } from './routes/second-factor.ts';
 import { sessionRoutes } from './routes/session.ts';
 import { tableRoutes } from './routes/tables.ts';
+import { tokenExchangeRoutes } from './routes/token-exchange.ts';
+import { trustRoutes } from './routes/trusts.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/materialize.ts';
 
@@ -48,7 +54,7 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/readyz$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
-  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh)$/,
+  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh)$/,
 ];
 /** Agents authenticate in the handshake of their link. */
 const AGENT_PATHS = /^\/agent\/v1\//;
@@ -98,6 +104,14 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
   return share(c, next);
 };
 
+function identifyMachine(c: AppContext, principal: Principal): void {
+  const { machine, tenantId } = principal;
+  if (!machine) throw new Error('the principal is a person');
+  c.set('identity', principal);
+  c.set('principal', principal);
+  countMachineRequest(c, bucketOf.machine(machine, c.req), bucketOf.tenant(tenantId, c.req));
+}
+
 /** Authenticates the request by its path prefix, and counts it against the bucket of its caller. */
 const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   const { path } = c.req;
@@ -118,6 +132,13 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   } else {
     const now = new Date();
     const waitUntil = (work: Promise<unknown>) => c.executionCtx.waitUntil(work);
+    const token = bearerToken(authorization);
+    if (isMachineToken(settings, token)) {
+      const timing = { now, waitUntil };
+      const context = { settings, database: c.env.DB, address: connectingIp(c), ...timing };
+      identifyMachine(c, await authenticateMachine(token, context));
+      return next();
+    }
     const identity = await authenticate(authorization, { settings, now, waitUntil });
     const { tenantId } = identity;
     c.set('identity', identity);
@@ -149,6 +170,9 @@ for (const routes of [
   auditRoutes,
   memberRoutes,
   invitationRoutes,
+  apiKeyRoutes,
+  trustRoutes,
+  tokenExchangeRoutes,
   providerSignInRoutes,
   accountSignInRoutes,
   passwordRoutes,

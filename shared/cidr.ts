@@ -28,6 +28,14 @@ export function readCidr(text: string): CidrReading {
   return networkOf(parsed, length);
 }
 
+/** Whether a client address is in a network of canonical form. IPv4-mapped addresses are IPv4. */
+export function isInNetwork(address: string, cidr: string): boolean {
+  if (!isPlainAddress(address)) return false;
+  const parsed = ipaddr.process(address);
+  const [network, length] = ipaddr.parseCIDR(cidr);
+  return parsed.kind() === network.kind() && parsed.match([network, length] as [ipaddr.IPv4, number]);
+}
+
 /** Rejects zone indexes, and octal, hexadecimal and short IPv4 forms, which parsers interpret differently. */
 export function isPlainAddress(address: string): boolean {
   return (

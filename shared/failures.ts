@@ -18,6 +18,21 @@ const LATER = 60;
  */
 export const FAILURES = {
   BAD_REQUEST: { status: 400, message: 'The request body is not valid JSON.' },
+  // The token endpoint has the codes of RFC 6749 section 5.2, RFC 8693 and RFC 8707.
+  invalid_request: {
+    status: 400,
+    message:
+      'The token request is malformed, or no trust of the project accepts the subject token. Check the issuer, audience and claims of the trust.',
+  },
+  invalid_target: {
+    status: 400,
+    message: 'The resource is not the URL of a project. Send {base_url}/api/v1/projects/{project_id}.',
+  },
+  unsupported_grant_type: {
+    status: 400,
+    message:
+      'The grant type is not supported. Send urn:ietf:params:oauth:grant-type:token-exchange as grant_type.',
+  },
   UNAUTHENTICATED: { status: 401, message: 'A valid bearer token is required.' },
   SIGN_IN_FAILED: { status: 400, message: 'The sign-in was not completed. Start it again.' },
   CREDENTIALS_WRONG: { status: 401, message: 'The e-mail address or the password is wrong.' },
@@ -133,6 +148,14 @@ export const FAILURES = {
   RULE_LIMIT_REACHED: {
     status: 429,
     message: 'The project has reached its network rule limit. Delete a rule first.',
+  },
+  API_KEY_LIMIT_REACHED: {
+    status: 429,
+    message: 'The tenant has reached its limit of API keys. Delete a key first.',
+  },
+  TRUST_LIMIT_REACHED: {
+    status: 429,
+    message: 'The project has reached its limit of trusts. Delete a trust first.',
   },
   STREAM_LIMIT_REACHED: {
     status: 429,

@@ -1,4 +1,5 @@
 import { type BranchRole, loginName } from '../../shared/branch/login.ts';
+import { readCidr } from '../../shared/cidr.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { Queryable, Session } from '../postgres/connect.ts';
 import type { BranchAccess } from './rule-files.ts';
@@ -114,5 +115,11 @@ export async function readAccess(db: Queryable): Promise<BranchAccess[]> {
      WHERE NOT closed AND EXISTS (SELECT FROM login WHERE login.branch_id = branch.branch_id)
      ORDER BY branch.database`,
   );
-  return rows;
+  return rows.map((row) => ({ ...row, cidrs: row.cidrs.map(canonical) }));
+}
+
+/** PostgreSQL spells some IPv6 networks in another way: `::102:304/128` as `::1.2.3.4/128`. */
+function canonical(cidr: string): string {
+  const reading = readCidr(cidr);
+  return reading.ok ? reading.cidr : cidr;
 }

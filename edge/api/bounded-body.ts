@@ -17,8 +17,14 @@ async function readBounded(body: ReadableStream<Uint8Array>): Promise<Uint8Array
   return new Uint8Array(await new Blob(chunks).arrayBuffer());
 }
 
+/** Paths whose body is a form (RFC 6749 section 4). */
+const FORM_PATHS = /^\/api\/v1\/auth\/token$/;
+
+const typeOf = (path: string) =>
+  FORM_PATHS.test(path) ? 'application/x-www-form-urlencoded' : 'application/json';
+
 /**
- * Reads the request body up to the limit. Every body is treated as JSON, whatever its `Content-Type`.
+ * Reads the request body up to the limit. Every body is treated as JSON or as a form, whatever its `Content-Type`.
  * @throws ApiError PAYLOAD_TOO_LARGE; BAD_REQUEST if the body is not UTF-8
  */
 export const boundBody: MiddlewareHandler = async (c, next) => {
@@ -27,7 +33,7 @@ export const boundBody: MiddlewareHandler = async (c, next) => {
     try {
       const body = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false }).decode(bytes);
       const headers = new Headers(c.req.raw.headers);
-      headers.set('Content-Type', 'application/json');
+      headers.set('Content-Type', typeOf(c.req.path));
       c.req.raw = new Request(c.req.raw, { headers, body });
     } catch {
       throw new ApiError('BAD_REQUEST');

@@ -27,6 +27,13 @@ const OF_A_JOB: Fields = {
   example: {},
 };
 
+const OF_OAUTH: Fields = {
+  shape: {
+    error_description: z.string().optional().meta({ description: 'What is wrong with the request.' }),
+  },
+  example: {},
+};
+
 /** Fields that an error adds to the envelope, each with an example. */
 const FIELDS: Partial<Record<FailureCode, Fields>> = {
   FORBIDDEN: {
@@ -92,6 +99,9 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: { retry_after: Count.meta({ description: 'Seconds to wait before the next request.' }) },
     example: { retry_after: 12 },
   },
+  API_KEY_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 100 } },
+  TRUST_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
+  invalid_request: OF_OAUTH,
   NOT_FOUND: OF_A_JOB,
   SOURCE_BUSY: OF_A_JOB,
   SOURCE_NOT_ACTIVE: OF_A_JOB,

@@ -2,6 +2,7 @@ import { and, eq, gt, lte, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
+import type { Principal } from '../authentication/principal.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { idempotencyKeys } from '../database/schema.ts';
 import { sha256 } from '../sha256.ts';
@@ -24,9 +25,10 @@ export const IdempotencyHeader = z.object({ 'idempotency-key': Key.optional() })
 /** The failures that a key can cause. */
 export const KEY_FAILURES = ['IDEMPOTENCY_KEY_REUSED', 'IDEMPOTENCY_IN_FLIGHT'] as const;
 
-/** One use of an `Idempotency-Key`, identified by tenant, user and full path. */
+/** One use of an `Idempotency-Key`, identified by tenant, caller and full path. */
 export interface KeyUse {
   tenantId: string;
+  /** Of the user or of the machine, which must not see the responses of the user in whose name it acts. */
   userId: string;
   path: string;
   key: string;
@@ -72,12 +74,14 @@ export const storeResponse = (db: Database, subjectId: string, response: StoredR
 
 /** The use that a request makes of `key`; null without a key. @param body validated */
 export const keyUseOf = async (
-  { tenantId, userId }: { tenantId: string; userId: string },
+  { tenantId, userId, machine }: Pick<Principal, 'tenantId' | 'userId' | 'machine'>,
   path: string,
   key: string | undefined,
   body: unknown,
 ): Promise<KeyUse | null> =>
-  key === undefined ? null : { tenantId, userId, path, key, bodyHash: await sha256(JSON.stringify(body)) };
+  key === undefined
+    ? null
+    : { tenantId, userId: machine?.id ?? userId, path, key, bodyHash: await sha256(JSON.stringify(body)) };
 
 /** The recorded uses of the key. The query can join the batch of whatever else a request reads. */
 export const recordedUses = (db: Database, use: KeyUse | null, now: Date) =>

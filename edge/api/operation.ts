@@ -4,6 +4,7 @@ import { z } from 'zod';
 import type { FailureCode } from '../../shared/failures.ts';
 import type { AppEnv } from '../app-env.ts';
 import { type Action, allow, isChange, requirement } from '../authentication/permissions.ts';
+import type { Principal } from '../authentication/principal.ts';
 import { ApiError } from '../errors.ts';
 import { failureResponses } from './failure-responses.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
@@ -14,8 +15,16 @@ import { type HeaderName, responseHeaders } from './response-headers.ts';
  */
 type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'public';
 
+/**
+ * The machines (API keys, workloads) that may call an operation: those limited to branches too, only those that are
+ * not, or none. The first is the default of paths with a `{branch_ref}`, which `inBranch` limits. Any other operation
+ * that declares it has to limit itself to `branchesOf`.
+ */
+type Machines = 'of_branches' | 'unlimited' | 'none';
+
 interface Operation extends RouteConfig {
   access: Access;
+  machines?: Machines;
   operationId: string;
   summary: string;
   tags: string[];
@@ -31,8 +40,8 @@ const ALWAYS: readonly FailureCode[] = [
 ];
 
 const FAILURES_OF_ACCESS: Record<'user' | Exclude<Access, Action>, readonly FailureCode[]> = {
-  user: ['UNAUTHENTICATED', 'FORBIDDEN', 'TENANT_REQUIRED', 'KEYS_UNAVAILABLE'],
-  signed_in: ['UNAUTHENTICATED', 'KEYS_UNAVAILABLE'],
+  user: ['UNAUTHENTICATED', 'FORBIDDEN', 'NOT_FOUND', 'TENANT_REQUIRED', 'KEYS_UNAVAILABLE'],
+  signed_in: ['UNAUTHENTICATED', 'FORBIDDEN', 'NOT_FOUND', 'KEYS_UNAVAILABLE'],
   pre_auth: ['UNAUTHENTICATED'],
   platform: ['UNAUTHENTICATED'],
   public: [],
@@ -49,14 +58,25 @@ const requirePreAuth: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
 };
 
-const requireIdentity: MiddlewareHandler<AppEnv> = async (c, next) => {
-  if (!c.var.identity) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of users');
-  await next();
-};
+/** @throws ApiError NOT_FOUND for a machine limited to branches, FORBIDDEN for any other machine */
+function admitMachine({ machine }: Principal, machines: Machines): void {
+  if (!machine || machines === 'of_branches') return;
+  if (machine.branchPattern !== null) throw new ApiError('NOT_FOUND', undefined, 'limited to branches');
+  if (machines === 'none') throw new ApiError('FORBIDDEN', { required: 'a user' }, 'not for machines');
+}
+
+const requireIdentity =
+  (machines: Machines): MiddlewareHandler<AppEnv> =>
+  async (c, next) => {
+    if (!c.var.identity) throw new ApiError('UNAUTHENTICATED', undefined, 'no path of users');
+    if (c.var.principal) admitMachine(c.var.principal, machines);
+    await next();
+  };
 
 const permit =
-  (action: Action): MiddlewareHandler<AppEnv> =>
+  (action: Action, machines: Machines): MiddlewareHandler<AppEnv> =>
   async (c, next) => {
+    admitMachine(c.var.principal, machines);
     c.set('reach', allow(c.var.principal, action));
     c.set('isChange', isChange(action));
     await next();
@@ -88,7 +108,7 @@ function readJson(text: string): unknown {
 }
 
 /** The check that runs before the handler, and how the OpenAPI document describes it. */
-function guard(access: Access) {
+function guard(access: Access, machines: Machines) {
   if (access === 'public') return { failures: FAILURES_OF_ACCESS.public, middleware: null, security: [] };
   if (access === 'platform') {
     return {
@@ -107,19 +127,21 @@ function guard(access: Access) {
   if (access === 'signed_in') {
     return {
       failures: FAILURES_OF_ACCESS.signed_in,
-      middleware: requireIdentity,
+      middleware: requireIdentity(machines),
       security: [{ access_token: [] }],
       'x-action': 'signed_in',
+      'x-machines': machines,
     };
   }
   const { roles, scope } = requirement(access);
   return {
     failures: FAILURES_OF_ACCESS.user,
-    middleware: permit(access),
+    middleware: permit(access, machines),
     security: [{ access_token: [] }],
     'x-action': access,
     'x-roles': roles,
     'x-scope': scope,
+    'x-machines': machines,
   };
 }
 
@@ -127,8 +149,9 @@ function guard(access: Access) {
  * One operation of the API. The same schemas validate its requests and describe it in the OpenAPI document.
  * Undeclared query parameters and fields are rejected.
  */
-export function operation<const O extends Operation>({ access, failures = [], ...route }: O) {
-  const { failures: ofAccess, middleware: check, ...guarded } = guard(access);
+export function operation<const O extends Operation>({ access, machines, failures = [], ...route }: O) {
+  const ofPath = route.path.includes('{branch_ref}') ? 'of_branches' : 'unlimited';
+  const { failures: ofAccess, middleware: check, ...guarded } = guard(access, machines ?? ofPath);
   const { method, request: { params, body } = {} } = route;
   const codes: FailureCode[] = [
     ...ALWAYS,
@@ -145,7 +168,7 @@ export function operation<const O extends Operation>({ access, failures = [], ..
   const middleware = [...(check ? [check] : []), ...forBody];
   return { ...route, ...guarded, middleware, request, responses } as unknown as Omit<
     O,
-    'access' | 'failures'
+    'access' | 'machines' | 'failures'
   >;
 }
 
@@ -153,6 +176,12 @@ export function operation<const O extends Operation>({ access, failures = [], ..
 export const jsonBody = <S extends z.ZodType>(schema: S) => ({
   required: true as const,
   content: { 'application/json': { schema } },
+});
+
+/** A required form, as OAuth has it. */
+export const formBody = <S extends z.ZodType>(schema: S) => ({
+  required: true as const,
+  content: { 'application/x-www-form-urlencoded': { schema } },
 });
 
 /** An optional JSON body. */
@@ -177,6 +206,10 @@ const detailsOf = (issue: z.core.$ZodIssue) => {
   return issue.keys.map((key) => ({ path: pathTo(key), message: 'Unrecognized field.' }));
 };
 
+/** Forms are requests of OAuth, whose errors have one description (RFC 6749 section 5.2). */
+const formProblem = (error: schemas.ZodError | undefined) =>
+  (error?.issues.flatMap(detailsOf) ?? []).map(({ path, message }) => `${path}: ${message}`).join('; ');
+
 interface Validation {
   target: string;
   success: boolean;
@@ -187,6 +220,7 @@ interface Validation {
 function rejectInvalid({ target, success, error }: Validation): void {
   if (success) return;
   if (target === 'param') throw new ApiError('NOT_FOUND');
+  if (target === 'form') throw new ApiError('invalid_request', { error_description: formProblem(error) });
   throw new ApiError('VALIDATION_FAILED', { details: error?.issues.flatMap(detailsOf) });
 }
 

@@ -1,6 +1,11 @@
-/** The user and the origin of a request, as recorded in audit events. */
+import type { Machine } from '../authentication/principal.ts';
+
+/** The author and the origin of a request, as recorded in audit events. */
 export interface Actor {
+  /** The user, or the user in whose name a machine acts. Records name it as `created_by`. */
   userId: string;
+  /** The author of the audit event, if it is not the user. */
+  machine?: Machine;
   email: string;
   tenantId: string;
   ip: string | null;
@@ -10,8 +15,8 @@ export interface Actor {
 
 /** The actor of an audit event; actions of the service itself have only a tenant. */
 export type AuditActor = Pick<Actor, 'tenantId'> & {
-  [F in Exclude<keyof Actor, 'tenantId'>]: Actor[F] | null;
-};
+  [F in Exclude<keyof Actor, 'tenantId' | 'machine'>]: Actor[F] | null;
+} & Pick<Actor, 'machine'>;
 
 export const noActor = (tenantId: string): AuditActor => ({
   userId: null,
@@ -28,5 +33,20 @@ export type ClientDetails = Pick<Actor, 'ip' | 'userAgent' | 'requestId'>;
 /** The actor of an audit row. @param user with `userId` null while it is not proven that the client is this user */
 export const actorWith = <Id extends string | null>(
   client: ClientDetails,
-  { userId, email, tenantId }: { userId: Id; email: string; tenantId: string },
-) => ({ userId, email, tenantId, ...client });
+  { userId, email, tenantId, machine }: { userId: Id; email: string; tenantId: string; machine?: Machine },
+) => ({
+  userId,
+  email,
+  tenantId,
+  ...(machine && { machine: { type: machine.type, id: machine.id } }),
+  ...client,
+});
+
+/** The types of authors of audit events; actions of the service itself have none. */
+export const ACTOR_TYPES = ['user', 'key', 'workload'] as const;
+
+/** The author of an audit event. */
+export function authorOf({ userId, email, machine }: AuditActor) {
+  if (machine) return { actorType: machine.type, actorId: machine.id, actorEmail: null };
+  return { actorType: userId === null ? null : ('user' as const), actorId: userId, actorEmail: email };
+}

@@ -1,15 +1,21 @@
 import { z } from 'zod';
 import type { auditEvents } from '../database/schema.ts';
+import { ACTOR_TYPES } from './actor.ts';
 
 /** The public form of an audit event. Actions of the service itself have no actor. */
 export const AuditEvent = z
   .strictObject({
     id: z.uuid(),
     name: z.string().meta({ description: 'What was done.', example: 'branch.lifespan.changed' }),
-    actor_id: z
-      .uuid()
+    actor_type: z
+      .enum(ACTOR_TYPES)
       .nullable()
-      .meta({ description: 'The user; null for an action of the service itself.' }),
+      .meta({ description: 'Null for an action of the service itself.', example: 'user' }),
+    actor_id: z.string().nullable().meta({
+      description:
+        'ID of the user, the API key or the trust of the workload; null for an action of the service itself.',
+      example: '3f2b8c1e-6d4a-4b0f-9a57-1c2d3e4f5a6b',
+    }),
     actor_email: z.string().nullable().meta({ example: 'ada@example.com' }),
     tenant_id: z.string().meta({ example: 'acme' }),
     project_id: z.uuid().nullable(),
@@ -30,6 +36,7 @@ export const AuditEvent = z
 export const toAuditEventResponse = (row: typeof auditEvents.$inferSelect): z.output<typeof AuditEvent> => ({
   id: row.id,
   name: row.name,
+  actor_type: row.actorType,
   actor_id: row.actorId,
   actor_email: row.actorEmail,
   tenant_id: row.tenantId,

@@ -1,5 +1,5 @@
 import type { auditEvents } from '../database/schema.ts';
-import type { AuditActor } from './actor.ts';
+import { type AuditActor, authorOf } from './actor.ts';
 
 /** Names of audit events: those of specification 6, and the gateway's own. */
 export const AUDIT_NAMES = [
@@ -42,6 +42,11 @@ export const AUDIT_NAMES = [
   'recovery_codes.replaced',
   'session.ended',
   'session.stolen',
+  'api_key.created',
+  'api_key.deleted',
+  'trust.created',
+  'trust.deleted',
+  'trust.token_issued',
 ] as const;
 /** The specification includes the service name in the sign-in event of a command line: `<service>.cli.login`. */
 export type AuditName = (typeof AUDIT_NAMES)[number] | `${string}.cli.login`;
@@ -61,8 +66,7 @@ export function auditEvent(
   return {
     id: about.id ?? crypto.randomUUID(),
     name,
-    actorId: actor.userId,
-    actorEmail: actor.email,
+    ...authorOf(actor),
     tenantId: actor.tenantId,
     projectId: about.projectId ?? null,
     branchId: about.branchId ?? null,

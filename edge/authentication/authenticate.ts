@@ -1,9 +1,11 @@
 import { bearerToken } from './bearer.ts';
 import { type Claims, checkTimes, readClaims } from './claims.ts';
+import { fetchKeys } from './fetch-keys.ts';
 import { KeyCache, type RequestTiming } from './key-cache.ts';
 import { type OwnTokenSettings, verifyOwnToken } from './own-tokens.ts';
 import { keyIdOf, PASETO_HEADER, splitPaseto } from './paseto-form.ts';
 import type { Identity } from './principal.ts';
+import { sameKeys } from './public-key.ts';
 import { rejected } from './rejection.ts';
 import { mapRole } from './role.ts';
 import { isSignedBy } from './signature.ts';
@@ -14,10 +16,15 @@ export interface AuthenticationSettings extends OwnTokenSettings {
   BASE_IDP_KEY_ENDPOINT: string;
 }
 
-const keyCaches = new WeakMap<AuthenticationSettings, KeyCache>();
+type PasetoKeys = KeyCache<Uint8Array>;
 
-function keyCacheOf(settings: AuthenticationSettings): KeyCache {
-  const cache = keyCaches.get(settings) ?? new KeyCache(settings.BASE_IDP_KEY_ENDPOINT);
+const keyCaches = new WeakMap<AuthenticationSettings, PasetoKeys>();
+
+export const pasetoKeysAt = (endpoint: string): PasetoKeys =>
+  new KeyCache({ fetch: () => fetchKeys(endpoint), areSame: sameKeys });
+
+function keyCacheOf(settings: AuthenticationSettings): PasetoKeys {
+  const cache = keyCaches.get(settings) ?? pasetoKeysAt(settings.BASE_IDP_KEY_ENDPOINT);
   keyCaches.set(settings, cache);
   return cache;
 }
@@ -72,7 +79,7 @@ async function ownIdentity(token: string, settings: AuthenticationSettings, now:
 }
 
 /** The claims of a PASETO. A token that was verified before is checked only against the clock. */
-async function pasetoClaims(token: string, keyCache: KeyCache, timing: RequestTiming): Promise<Claims> {
+async function pasetoClaims(token: string, keyCache: PasetoKeys, timing: RequestTiming): Promise<Claims> {
   const ring = await keyCache.current(timing);
   const verified = ring?.verified.get(token);
   if (!verified) return verifyPaseto(token, keyCache, timing);
@@ -80,7 +87,7 @@ async function pasetoClaims(token: string, keyCache: KeyCache, timing: RequestTi
   return verified;
 }
 
-async function verifyPaseto(token: string, keyCache: KeyCache, timing: RequestTiming): Promise<Claims> {
+async function verifyPaseto(token: string, keyCache: PasetoKeys, timing: RequestTiming): Promise<Claims> {
   const parts = splitPaseto(token);
   const kid = keyIdOf(parts.footer);
   const { keys, verified } = await keyCache.ringFor(kid, timing);

@@ -5,7 +5,8 @@ import { type PublicKeys, readKeyDocument } from './public-key.ts';
 export const KEY_FETCH_MS = 5_000;
 const DOCUMENT_MAX_BYTES = 64 * 1024;
 
-const LOOPBACK = new Set(['localhost', '127.0.0.1', '[::1]']);
+/** Names of this machine in a URL. */
+export const LOOPBACK: ReadonlySet<string> = new Set(['localhost', '127.0.0.1', '[::1]']);
 
 /** An attacker who can modify this response can sign in as any user, so plain HTTP is limited to loopback. */
 function secureAddress(endpoint: string): URL {
@@ -20,18 +21,25 @@ function secureAddress(endpoint: string): URL {
  * Fetches the current keys of the provider.
  * @throws Error when the document is unavailable, too slow, too large or malformed
  */
-export async function fetchKeys(endpoint: string): Promise<PublicKeys> {
-  const response = await fetch(secureAddress(endpoint), {
+export const fetchKeys = async (endpoint: string): Promise<PublicKeys> =>
+  readKeyDocument(await fetchDocument(secureAddress(endpoint), AbortSignal.timeout(KEY_FETCH_MS)));
+
+/**
+ * Fetches a JSON document of a provider.
+ * @throws Error when it is unavailable, too slow or too large
+ */
+export async function fetchDocument(address: URL, signal: AbortSignal): Promise<unknown> {
+  const response = await fetch(address, {
     headers: { accept: 'application/json' },
     // A redirect could lead to another host or to plain HTTP, so it counts as a failure.
     redirect: 'manual',
-    signal: AbortSignal.timeout(KEY_FETCH_MS),
+    signal,
   });
   if (response.status !== 200) {
     await response.body?.cancel();
     throw new Error(`the key endpoint responded with status ${response.status}`);
   }
-  return readKeyDocument(parseJson(await readBounded(response)));
+  return parseJson(await readBounded(response));
 }
 
 async function readBounded(response: Response): Promise<Uint8Array> {

@@ -2,8 +2,7 @@ import { BoundedMap } from '../bounded-map.ts';
 import { ApiError } from '../errors.ts';
 import { logEvent } from '../log.ts';
 import type { Claims } from './claims.ts';
-import { fetchKeys, KEY_FETCH_MS } from './fetch-keys.ts';
-import { type PublicKeys, sameKeys } from './public-key.ts';
+import { KEY_FETCH_MS } from './fetch-keys.ts';
 
 /** Keys of this age are fetched again in the background. */
 const REFRESH_AFTER_MS = 3_600_000;
@@ -27,28 +26,34 @@ export interface RequestTiming {
  * A set of keys, and the claims of the tokens verified with it, by the whole token. They are replaced together,
  * so that a token verified with a withdrawn key is not found in the next ring.
  */
-interface KeyRing {
-  readonly keys: PublicKeys;
+interface KeyRing<Key> {
+  readonly keys: ReadonlyMap<string, Key>;
   readonly verified: BoundedMap<string, Claims>;
+}
+
+/** Where a provider's keys, by their ids, come from. `fetch` takes at most `KEY_FETCH_MS`. */
+interface KeySource<Key> {
+  fetch: () => Promise<ReadonlyMap<string, Key>>;
+  areSame: (one: ReadonlyMap<string, Key>, other: ReadonlyMap<string, Key>) => boolean;
 }
 
 /**
  * The provider's keys, cached per isolate. While the provider is unavailable the cached keys remain in use.
  * Concurrent requests share one fetch.
  */
-export class KeyCache {
-  readonly #endpoint: string;
-  #ring: KeyRing | null = null;
+export class KeyCache<Key> {
+  readonly #source: KeySource<Key>;
+  #ring: KeyRing<Key> | null = null;
   #nextFetchAt = 0;
   #nextUnknownKeyAt = 0;
   #fetching: { since: number; done: Promise<void> } | null = null;
 
-  constructor(endpoint: string) {
-    this.#endpoint = endpoint;
+  constructor(source: KeySource<Key>) {
+    this.#source = source;
   }
 
   /** The current ring, or null before the first successful fetch. */
-  async current({ now, waitUntil }: RequestTiming): Promise<KeyRing | null> {
+  async current({ now, waitUntil }: RequestTiming): Promise<KeyRing<Key> | null> {
     const overdue = now.getTime() - this.#nextFetchAt;
     if (this.#ring && overdue >= 0) {
       const fetched = this.#fetch(now, waitUntil);
@@ -61,7 +66,7 @@ export class KeyCache {
    * The ring with this key, fetched if necessary; a ring without it if the provider does not know the key.
    * @throws ApiError KEYS_UNAVAILABLE when there are no keys at all
    */
-  async ringFor(kid: string, timing: RequestTiming): Promise<KeyRing> {
+  async ringFor(kid: string, timing: RequestTiming): Promise<KeyRing<Key>> {
     const { now, waitUntil } = timing;
     const ring = await this.current(timing);
     if (ring?.keys.has(kid)) return ring;
@@ -89,8 +94,8 @@ export class KeyCache {
 
   async #replaceKeys(startedAt: number): Promise<void> {
     try {
-      const keys = await fetchKeys(this.#endpoint);
-      if (!this.#ring || !sameKeys(this.#ring.keys, keys)) {
+      const keys = await this.#source.fetch();
+      if (!this.#ring || !this.#source.areSame(this.#ring.keys, keys)) {
         this.#ring = { keys, verified: new BoundedMap(VERIFIED_TOKENS) };
       }
       this.#nextFetchAt = startedAt + REFRESH_AFTER_MS;

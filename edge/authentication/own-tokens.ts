@@ -1,4 +1,4 @@
-import { decodeProtectedHeader, errors, jwtVerify, SignJWT } from 'jose';
+import { decodeJwt, decodeProtectedHeader, errors, jwtVerify, SignJWT } from 'jose';
 import { z } from 'zod';
 import type { SecretKey } from '../credentials/seal.ts';
 import { decodeBase64url } from './base64url.ts';
@@ -48,8 +48,19 @@ const PreAuthClaims = z.object({
   jti: z.uuid(),
 });
 
+/** Valid for 15 minutes on every route that the trust of a workload admits. */
+const WorkloadClaims = z.object({
+  /** Id of the trust. */
+  sub: z.uuid(),
+});
+
 /** Each kind has its own audience, so that no token is accepted as another kind (RFC 8725 section 3.9). */
-const KINDS = { access: AccessClaims, refresh: RefreshClaims, pre_auth: PreAuthClaims };
+const KINDS = {
+  access: AccessClaims,
+  refresh: RefreshClaims,
+  pre_auth: PreAuthClaims,
+  workload: WorkloadClaims,
+};
 
 type Kind = keyof typeof KINDS;
 export type OwnClaims<K extends Kind> = z.output<(typeof KINDS)[K]>;
@@ -77,6 +88,16 @@ export async function signOwnToken<K extends Kind>(
     .setIssuedAt(seconds(issuedAt))
     .setExpirationTime(seconds(expiresAt))
     .sign(key.bytes);
+}
+
+/** Whether the token claims to be one of a workload. It selects how the token is verified, and proves nothing. */
+export function isWorkloadToken(settings: OwnTokenSettings, token: string): boolean {
+  if (!token.startsWith('ey')) return false;
+  try {
+    return decodeJwt(token).aud === audienceOf('workload', settings);
+  } catch {
+    return false;
+  }
 }
 
 const COMPACT_FORM = /^[\w-]+\.[\w-]+\.[\w-]+$/;

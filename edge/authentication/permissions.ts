@@ -1,5 +1,5 @@
 import { ApiError } from '../errors.ts';
-import type { Identity } from './principal.ts';
+import type { Principal } from './principal.ts';
 import { isRole, ROLES, type Role } from './role.ts';
 
 /** The projects that a role can access: all of its tenant, or those that its user created or that are shared with them. */
@@ -34,6 +34,8 @@ const ACTIONS = {
   'audit.read': { scope: 'read', reaches: ADMINISTER },
   'members.read': { scope: 'read', reaches: ADMINISTER },
   'members.change': { scope: 'write', reaches: ADMINISTER },
+  'machines.read': { scope: 'read', reaches: ADMINISTER },
+  'machines.change': { scope: 'write', reaches: ADMINISTER },
 } as const satisfies Record<string, { scope: keyof typeof SATISFIED_BY; reaches: Reaches }>;
 
 export type Action = keyof typeof ACTIONS;
@@ -55,7 +57,10 @@ export function requirement(action: Action) {
  * The projects that the bearer can access with this action.
  * @throws ApiError FORBIDDEN, with the missing scope or the allowed roles as `required`
  */
-export function allow({ role, scopes, service }: Identity, action: Action): Reach {
+export function allow(
+  { role, scopes, service, machine }: Pick<Principal, 'role' | 'scopes' | 'service' | 'machine'>,
+  action: Action,
+): Reach {
   const { scope, reaches } = ACTIONS[action];
   const reach = isRole(role) ? reaches[role] : 'no';
   if (reach === 'no') {
@@ -64,5 +69,7 @@ export function allow({ role, scopes, service }: Identity, action: Action): Reac
   if (!SATISFIED_BY[scope].some((name) => scopes.includes(`${service}:${name}`))) {
     throw forbidden(`scope ${service}:${scope}`, `scope does not allow ${action}`);
   }
-  return reach;
+  // Who binds a machine to a project shares the own access to this project.
+  const creatorRole = machine?.projectId ? machine.creatorRole : role;
+  return isRole(creatorRole) && reaches[creatorRole] === 'all' ? 'all' : reach;
 }

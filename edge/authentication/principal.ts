@@ -17,8 +17,27 @@ export interface Identity {
   sessionId?: string;
 }
 
+/** A caller that is no person: an API key, or a workload whose ID token a trust accepted. */
+export interface Machine {
+  type: 'key' | 'workload';
+  /** ID of the key or of the trust. */
+  id: string;
+}
+
+/** What a machine is limited to, in addition to its role. */
+export interface MachineLimits extends Machine {
+  /** The present role of the user who created it, which limits the projects in reach. */
+  creatorRole: string;
+  /** Null: every project that its role reaches. */
+  projectId: string | null;
+  /** Null: every branch. */
+  branchPattern: string | null;
+}
+
 /** A bearer whose user, organization and membership exist (specification 5.9). */
 export interface Principal extends Identity {
   tenantId: string;
+  /** The user; for a machine the user who created it, in whose name it acts. */
   userId: string;
+  machine?: MachineLimits;
 }

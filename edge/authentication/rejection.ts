@@ -18,6 +18,10 @@ export type RejectionReason =
   | 'token_of_former_tenant'
   | 'session_ended'
   | 'own_token_wrong'
+  | 'api_key_form_wrong'
+  | 'api_key_unknown'
+  | 'api_key_expired'
+  | 'trust_gone'
   | 'platform_secret_wrong';
 
 /** The response to every rejected token. Naming the failed check would help an attacker. */

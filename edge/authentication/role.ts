@@ -12,3 +12,10 @@ const MAPPING: readonly (readonly [matches: (given: string) => boolean, role: Ro
 export const mapRole = (given: string): string => MAPPING.find(([matches]) => matches(given))?.[1] ?? given;
 
 export const isRole = (role: string): role is Role => (ROLES as readonly string[]).includes(role);
+
+/** The lesser of two roles. A role without permissions is the least. */
+export function lesserRole(one: string, other: string): string {
+  if (!isRole(one)) return one;
+  if (!isRole(other)) return other;
+  return ROLES.indexOf(one) > ROLES.indexOf(other) ? one : other;
+}

@@ -1,24 +1,58 @@
-import { and, desc, eq, ne, type SQL, sql } from 'drizzle-orm';
+import { and, desc, eq, ne, or, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import type { Principal } from '../authentication/principal.ts';
 import type { Database } from '../database/database.ts';
-import { projectBranches } from '../database/schema.ts';
+import { jobs, projectBranches } from '../database/schema.ts';
+import { whereMatches } from './branch-pattern.ts';
 
-/** The project's branches that clients can see: deleted ones stay for the audit log only. */
-export const branchesOf = (projectId: string): SQL | undefined =>
+type Caller = Pick<Principal, 'machine'>;
+
+/** `main` is never meant, whatever the pattern. */
+const matching = ({ machine }: Caller): SQL | undefined =>
+  machine?.branchPattern == null
+    ? undefined
+    : and(
+        eq(projectBranches.isDefault, false),
+        whereMatches(machine.branchPattern, projectBranches.branchName),
+      );
+
+const notDeleted = (projectId: string) =>
   and(eq(projectBranches.projectId, projectId), ne(projectBranches.status, 'deleted'));
 
+/** The project's branches that the caller may use: deleted ones stay for the audit log only. */
+export const branchesOf = (projectId: string, caller: Caller): SQL | undefined =>
+  and(notDeleted(projectId), matching(caller));
+
+/** The branches whose record the caller may see, and that it may clone: those of `branchesOf`, and `main`. */
+export function knownBranchesOf(projectId: string, caller: Caller): SQL | undefined {
+  const ofPattern = matching(caller);
+  return and(notDeleted(projectId), ofPattern && or(eq(projectBranches.isDefault, true), ofPattern));
+}
+
+/** The jobs of these branches, deleted ones included, and those that the caller itself started. */
+export function jobsInReach(caller: Caller): SQL | undefined {
+  const ofPattern = matching(caller);
+  if (!ofPattern) return undefined;
+  const ofBranch = and(eq(projectBranches.id, jobs.branchId), ofPattern);
+  return or(
+    sql`exists (select 1 from ${projectBranches} where ${ofBranch})`,
+    // A refused creation leaves no record of its branch.
+    sql`json_extract(${jobs.input}, '$.actor.machine.id') = ${caller.machine?.id}`,
+  );
+}
+
 /**
- * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted.
+ * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted, or not in reach.
  * Failed branches can have the same name as a working one, which then comes first.
  */
-export function referencedBranch(db: Database, projectId: string, reference: string) {
+export function referencedBranch(db: Database, projectId: string, reference: string, caller: Caller) {
   const byId = z.uuid().safeParse(reference).success;
   return db
     .select()
     .from(projectBranches)
     .where(
       and(
-        branchesOf(projectId),
+        branchesOf(projectId, caller),
         byId ? eq(projectBranches.id, reference.toLowerCase()) : eq(projectBranches.branchName, reference),
       ),
     )

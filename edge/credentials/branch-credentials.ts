@@ -32,10 +32,11 @@ export async function passwordOf(
   return openPassword(keys, row.branchId, role, { keyId: row.keyId, sealed: row.sealedPassword });
 }
 
-/** The logins of the pooled and the direct URL: the specification's pair, or the read-only login for both. */
-const URL_ROLES: Record<'default' | 'read_only', { pooled: BranchRole; direct: BranchRole }> = {
+/** The logins of the pooled and the direct URL: the specification's pair, or one login for both. */
+const URL_ROLES: Record<'default' | 'read_only' | 'owner', { pooled: BranchRole; direct: BranchRole }> = {
   default: { pooled: 'read_write', direct: 'owner' },
   read_only: { pooled: 'read_only', direct: 'read_only' },
+  owner: { pooled: 'owner', direct: 'owner' },
 };
 
 export type CredentialsView = keyof typeof URL_ROLES;
@@ -57,7 +58,7 @@ export const Credentials = z
     }),
     database_url: z.string().meta({
       description:
-        'Through the pooler, as the read-write login; as the read-only login on request. Settings (`SET`), temporary tables and session locks of a client reach the next client of the same login: use `SET LOCAL`, and `ON COMMIT DROP` for temporary tables.',
+        'Through the pooler, as the read-write login; as another login on request. Settings (`SET`), temporary tables and session locks of a client reach the next client of the same login: use `SET LOCAL`, and `ON COMMIT DROP` for temporary tables.',
       example:
         'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_rw:PASSWORD@eu-1.db.example.com:6432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
     }),
@@ -65,6 +66,10 @@ export const Credentials = z
       description: 'Directly to PostgreSQL, as the owner login; as the read-only login on request.',
       example:
         'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
+    }),
+    warning: z.string().optional().meta({
+      description:
+        'Present if no network rule lets the address of the caller connect, with the call that adds one.',
     }),
   })
   .meta({ id: 'Credentials' });

@@ -19,12 +19,13 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
-import type { AuditActor } from '../audit/actor.ts';
+import { ACTOR_TYPES, type AuditActor } from '../audit/actor.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
 import { created, timestamp, updated } from './columns.ts';
 
 /**
- * The system of record (D1); accounts are in `account-schema.ts`. Timestamps are Unix milliseconds and ids are UUIDs.
+ * The system of record (D1); accounts are in `account-schema.ts`, API keys and trusts in
+ * `machine-schema.ts`. Timestamps are Unix milliseconds and ids are UUIDs.
  * `docs/storage.md` lists what is stored and for how long. The unique indexes exclude statuses that free a name, so
  * that deleted and failed records do not reserve it.
  */
@@ -256,6 +257,8 @@ export const auditEvents = sqliteTable(
   {
     id: text('id').primaryKey(),
     name: text('name').notNull(),
+    /** Null for an action of the service itself, or of a person who has not proven who they are. */
+    actorType: text('actor_type', { enum: ACTOR_TYPES }),
     actorId: text('actor_id'),
     actorEmail: text('actor_email'),
     tenantId: text('tenant_id').notNull(),

@@ -15,6 +15,8 @@ const INFO = {
 
 Authentication: send an access token as \`Authorization: Bearer <token>\`. Read operations require the scope \`branchgate:read\` or \`branchgate:write\`; all other operations require \`branchgate:write\`. Owners and admins can access every project of their tenant; operators and viewers can access the projects that they created or that are shared with them. A resource that you are not allowed to see is reported as not found.
 
+Machines: an API key (\`/api/v1/api-keys\`) is a bearer token too. A workload exchanges the ID token of its CI service at \`/api/v1/auth/token\`. Each acts in the name of the user who created the key or the trust, at most with the role of that user. Each operation states which machines may use it as \`x-machines\`: \`of_branches\` (all), \`unlimited\` (those without a \`branch_pattern\`) or \`none\`.
+
 Signing in: a browser starts at \`/api/v1/auth/idp/login\`, a command line tool at \`/api/v1/auth/cli/start\`. Both return tokens of the identity provider (PASETO v4.public). To sign in with a password or an e-mail code, call \`/api/v1/auth/login\` or \`/api/v1/auth/magic-link/verify\`. They return either tokens (the gateway's own JWTs for accounts of this gateway) or a \`pre_auth_token\`. Send a \`pre_auth_token\` as the bearer token to \`/api/v1/auth/2fa/…\` to complete the second factor and get the tokens; no other operation accepts it. Keep the refresh token secret, and exchange it for new tokens at \`/api/v1/auth/refresh\`. \`/api/v1/me\` returns the user that a token belongs to.
 
 Errors: the body is \`{ "error": "CODE", "message": "…", "request_id": "…" }\`, plus fields that depend on the error. Unrecognized fields and query parameters are rejected.
@@ -29,7 +31,7 @@ Pagination: lists accept \`limit\` (default 50, maximum 100) and \`cursor\`. Pas
 /** The bearer tokens; each operation states which one it requires. */
 const BEARERS = {
   access_token:
-    'An access token of the identity provider (PASETO v4.public), or a JWT of this gateway for one of its own accounts.',
+    'An access token of the identity provider (PASETO v4.public), a JWT of this gateway for one of its own accounts or for a workload, or an API key.',
   pre_auth_token:
     'Returned by a sign-in that requires a second factor. Valid for 5 minutes, or for 60 minutes when the second factor must be set up first.',
   platform_secret: 'The secret of the platform operator.',
@@ -44,6 +46,7 @@ const TAGS = {
   'Network rules': 'The networks that may connect to the databases of a project.',
   Metrics: 'Current values, history and live measurements of branches and projects.',
   Jobs: 'The progress and outcome of long-running operations.',
+  'Machine access': 'API keys, and trusts that let workloads sign in without a stored secret.',
   Audit: 'A record of who did what in a tenant, and from where.',
   Members: 'The people in a tenant, and whom its projects are shared with.',
   'Sign-in':

@@ -73,7 +73,15 @@ export function exampleFor(
   return example ?? (named && resolve(document, named).value) ?? (schema && exampleOf(document, schema));
 }
 
+const FORM = 'application/x-www-form-urlencoded';
+
 const quoted = (text: string) => `'${text.replaceAll("'", String.raw`'\''`)}'`;
+
+/** curl's arguments for a body. */
+const dataOf = (example: unknown, isForm: boolean): string[] =>
+  isForm
+    ? Object.entries(example ?? {}).map(([name, value]) => `--data-urlencode ${quoted(`${name}=${value}`)}`)
+    : [`-d ${quoted(JSON.stringify(example) ?? '')}`];
 
 /** A curl command that calls the operation, with its required parameters. */
 export function curlOf(document: Document, operation: ReadableOperation): string {
@@ -93,8 +101,8 @@ export function curlOf(document: Document, operation: ReadableOperation): string
     `curl${method === 'get' ? '' : ` -X ${method.toUpperCase()}`} "$BASE_URL${address}${query && `?${query}`}"`,
     !isPublic && '-H "Authorization: Bearer $TOKEN"',
     ...required('header').map(([name, value]) => `-H ${quoted(`${name}: ${value}`)}`),
-    type && `-H 'Content-Type: ${type}'`,
-    content && `-d ${quoted(JSON.stringify(exampleFor(document, content)) ?? '')}`,
+    type && type !== FORM && `-H 'Content-Type: ${type}'`,
+    ...(content ? dataOf(exampleFor(document, content), type === FORM) : []),
   ]
     .filter(Boolean)
     .join(' \\\n  ');

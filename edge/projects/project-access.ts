@@ -22,8 +22,16 @@ export const isOwn = (db: Database, userId: string): SQL | undefined =>
   or(eq(projects.createdBy, userId), exists(shareOf(db, userId)));
 
 /** The projects that a principal can see. All others appear not to exist. */
-export const visible = (db: Database, { tenantId, userId }: Principal, reach: Reach): SQL | undefined =>
-  and(eq(projects.tenantId, tenantId), reach === 'own' ? isOwn(db, userId) : undefined);
+export const visible = (
+  db: Database,
+  { tenantId, userId, machine }: Principal,
+  reach: Reach,
+): SQL | undefined =>
+  and(
+    eq(projects.tenantId, tenantId),
+    reach === 'own' ? isOwn(db, userId) : undefined,
+    machine?.projectId ? eq(projects.id, machine.projectId) : undefined,
+  );
 
 /** Whether the principal may only see the project, because it is shared with them for viewing. */
 const isViewOnly = (db: Database, { userId }: Principal, reach: Reach) =>

@@ -1,5 +1,6 @@
 import ipaddr from 'ipaddr.js';
 import { isPlainAddress } from '../../shared/cidr.ts';
+import type { Machine } from '../authentication/principal.ts';
 import type { LimitName } from './limits.ts';
 
 /** The counter that a request is counted against. */
@@ -34,6 +35,11 @@ export const bucketOf = {
   tenant: (tenantId: string, request: RequestLine): Bucket => ({
     bucket: tenantBucket(tenantId, request.path),
     limit: readsOrWrites(request),
+  }),
+  /** A part of the tenant's, so that one machine does not use up what its project has. */
+  machine: ({ type, id }: Machine, request: RequestLine): Bucket => ({
+    bucket: named(type, id, projectOf(request.path) ?? ''),
+    limit: isReading(request.method) ? 'machine_reads' : 'machine_writes',
   }),
   platform: (request: RequestLine): Bucket => ({ bucket: named('platform'), limit: readsOrWrites(request) }),
   public: (address: string | null): Bucket => ({ bucket: addressBucket(address), limit: 'public' }),
@@ -91,10 +97,12 @@ export const isReading = (method: string): boolean => READING_METHODS.includes(m
 
 const readsOrWrites = ({ method }: RequestLine): LimitName => (isReading(method) ? 'reads' : 'writes');
 
+const projectOf = (path: string) => PROJECT_PATH.exec(path)?.[1]?.toLowerCase();
+
 /** A project's bucket includes the tenant, so that another tenant that knows the project id cannot exhaust it. */
 function tenantBucket(tenantId: string, path: string): string {
-  const projectId = PROJECT_PATH.exec(path)?.[1];
-  return projectId ? named('project', tenantId, projectId.toLowerCase()) : named('tenant', tenantId);
+  const projectId = projectOf(path);
+  return projectId ? named('project', tenantId, projectId) : named('tenant', tenantId);
 }
 
 function addressBucket(address: string | null): string {

@@ -4,13 +4,29 @@ import { renderFailure } from '../api/failure-envelope.ts';
 import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
 import { readSettings } from '../settings.ts';
 import { type Bucket, bucketOf, isReading } from './buckets.ts';
-import { cachedDenial, type LimitDecision } from './consume.ts';
+import { cachedDenial, type LimitDecision, refund } from './consume.ts';
 import { admit, consumeOrFail, peekOrFail, rateLimited } from './enforce-limit.ts';
 import { LIMITS } from './limits.ts';
 
 /** Starts to count the request; `requireAdmission` waits for the decision. */
 export function countRequest(c: AppContext, bucket: Bucket): void {
   governRequest(c, bucket, consumeOrFail(c.env, bucket));
+}
+
+/**
+ * Counts the request of a machine against its own bucket and against its tenant's. A machine over its own limit uses up
+ * nothing of its tenant's.
+ */
+export function countMachineRequest(c: AppContext, own: Bucket, ofTenant: Bucket): void {
+  governRequest(c, own, countBoth(c, own, ofTenant));
+}
+
+async function countBoth(c: AppContext, own: Bucket, ofTenant: Bucket): Promise<LimitDecision> {
+  const denial = cachedDenial(own);
+  if (denial) return denial;
+  const [byOwn, byTenant] = await Promise.all([consumeOrFail(c.env, own), consumeOrFail(c.env, ofTenant)]);
+  if (!byOwn.admitted && byTenant.admitted) c.executionCtx.waitUntil(refund(c.env, ofTenant));
+  return byOwn.admitted && !byTenant.admitted ? byTenant : byOwn;
 }
 
 function governRequest(c: AppContext, bucket: Bucket, decision: Promise<LimitDecision>): void {

@@ -21,6 +21,8 @@ const wrongTries = (max: number): Limit => ({
   refundable: true,
 });
 
+const halfOf = (limit: number) => Math.ceil(limit / 2);
+
 /** Specification 8, and the limits of sign-in. */
 export const LIMITS = {
   reads: {
@@ -30,6 +32,17 @@ export const LIMITS = {
   },
   writes: {
     max: ({ LIMIT_WRITES_PER_MINUTE }) => LIMIT_WRITES_PER_MINUTE,
+    windowSeconds: 60,
+    written: 'within_a_second',
+  },
+  // Of one API key or workload, within the limits of its tenant.
+  machine_reads: {
+    max: ({ LIMIT_READS_PER_MINUTE }) => halfOf(LIMIT_READS_PER_MINUTE),
+    windowSeconds: 60,
+    written: 'within_a_second',
+  },
+  machine_writes: {
+    max: ({ LIMIT_WRITES_PER_MINUTE }) => halfOf(LIMIT_WRITES_PER_MINUTE),
     windowSeconds: 60,
     written: 'within_a_second',
   },

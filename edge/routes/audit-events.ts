@@ -28,14 +28,16 @@ export const auditRoutes = operations().openapi(
   }),
   async (c) => {
     const query = c.req.valid('query');
+    const { tenantId, machine } = c.var.principal;
     const { orderBy, beyond } = keyset(auditEvents, 'newest_first', query);
     const rows = await databaseOf(c)
       .select()
       .from(auditEvents)
       .where(
         and(
-          eq(auditEvents.tenantId, c.var.principal.tenantId),
+          eq(auditEvents.tenantId, tenantId),
           query.project_id ? eq(auditEvents.projectId, query.project_id) : undefined,
+          machine?.projectId ? eq(auditEvents.projectId, machine.projectId) : undefined,
           query.name ? eq(auditEvents.name, query.name) : undefined,
           beyond,
         ),

@@ -7,14 +7,16 @@ import { creatorNetwork } from '../access/creator-rule.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf, connectingIp } from '../app-env.ts';
-import { branchesOf, referencedBranch } from '../branches/branch-reference.ts';
+import type { Principal } from '../authentication/principal.ts';
+import { matchesPattern } from '../branches/branch-pattern.ts';
+import { knownBranchesOf } from '../branches/branch-reference.ts';
 import { Branch, CreatedBranch, toBranchResponse } from '../branches/branch-resource.ts';
 import { projectBranches } from '../database/schema.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { CreationHeaders, creationResponse, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
-import { inProject } from './in-project.ts';
-import { BranchParams, ProjectParams } from './parameters.ts';
+import { inBranch, inProject } from './in-project.ts';
+import { BranchRefParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Branches'];
 
@@ -49,11 +51,19 @@ const Deletion = z
   })
   .meta({ id: 'BranchDeletion' });
 
+/** Before anything is read, because whether another name is taken is unknown to the caller too. */
+function checkBranchName({ machine }: Principal, name: string): void {
+  const pattern = machine?.branchPattern ?? null;
+  if (pattern === null || matchesPattern(pattern, name)) return;
+  throw new ApiError('NOT_FOUND', { message: `Not found. Choose a branch name that matches ${pattern}.` });
+}
+
 const router = operations();
 
 router.openapi(
   operation({
     access: 'branch.change',
+    machines: 'of_branches',
     operationId: 'createBranch',
     method: 'post',
     path: '/api/v1/projects/{project_id}/branches',
@@ -79,6 +89,7 @@ router.openapi(
     const { project_id: projectId } = c.req.valid('param');
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
     const body = c.req.valid('json');
+    checkBranchName(c.var.principal, body.branch_name);
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const wanted = body.source_branch_id
       ? eq(projectBranches.id, body.source_branch_id)
@@ -87,7 +98,7 @@ router.openapi(
       db
         .select()
         .from(projectBranches)
-        .where(and(branchesOf(projectId), wanted)),
+        .where(and(knownBranchesOf(projectId, c.var.principal), wanted)),
       recordedUses(db, keyUse, new Date()),
     ]);
     const replayed = replay<z.input<typeof CreatedBranch>>(c, uses, keyUse);
@@ -119,6 +130,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'branch.read',
+    machines: 'of_branches',
     operationId: 'listBranches',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches',
@@ -135,7 +147,7 @@ router.openapi(
       db
         .select()
         .from(projectBranches)
-        .where(branchesOf(projectId))
+        .where(knownBranchesOf(projectId, c.var.principal))
         .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id)),
     ]);
     return c.json({ branches: branches.map(toBranchResponse) }, 200);
@@ -145,6 +157,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'branch.read',
+    machines: 'of_branches',
     operationId: 'lookUpBranch',
     method: 'get',
     path: '/api/v1/projects/{project_id}/branches/lookup',
@@ -169,7 +182,7 @@ router.openapi(
       db
         .select()
         .from(projectBranches)
-        .where(and(branchesOf(projectId), wanted)),
+        .where(and(knownBranchesOf(projectId, c.var.principal), wanted)),
     ]);
     return c.json({ matches: matches.map(toBranchResponse), is_duplicate: matches.length > 0 }, 200);
   },
@@ -180,22 +193,19 @@ router.openapi(
     access: 'branch.change',
     operationId: 'updateBranch',
     method: 'patch',
-    path: '/api/v1/projects/{project_id}/branches/{branch_id}',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
     summary: 'Change the lifespan of a branch',
     description:
       'The new lifespan starts at the time of the request. An expired branch becomes active again, for which the project needs a free slot.',
     tags,
-    request: { params: BranchParams, body: jsonBody(BranchChange) },
+    request: { params: BranchRefParams, body: jsonBody(BranchChange) },
     responses: { 200: response('The updated branch.', Branch) },
     failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED', 'BRANCH_LIMIT_REACHED'],
   }),
   async (c) => {
-    const { project_id: projectId, branch_id: branchId } = c.req.valid('param');
-    const [project, branchRows] = await inProject(c, projectId, (db) => [
-      referencedBranch(db, projectId, branchId),
-    ]);
-    const changed = await coordinatorOf(c.env, projectId).changeLifespan({
-      branch: found(branchRows),
+    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const changed = await coordinatorOf(c.env, project.id).changeLifespan({
+      branch,
       lifespan: c.req.valid('json').lifespan,
       hostId: project.hostId,
       actor: actorOf(c),
@@ -209,27 +219,26 @@ router.openapi(
     access: 'branch.change',
     operationId: 'deleteBranch',
     method: 'delete',
-    path: '/api/v1/projects/{project_id}/branches/{branch_id}',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
     summary: 'Delete a branch',
     description: 'Its name can be reused immediately. The job of the response drops its database.',
     tags,
-    request: { params: BranchParams },
+    request: { params: BranchRefParams },
     responses: { 202: response('The branch is deleted.', Deletion) },
     failures: ['BRANCH_PROTECTED'],
   }),
   async (c) => {
-    const { project_id: projectId, branch_id: branchId } = c.req.valid('param');
-    const [project] = await inProject(c, projectId, () => []);
-    const deleted = await coordinatorOf(c.env, projectId).deleteBranch({
+    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const deleted = await coordinatorOf(c.env, project.id).deleteBranch({
       id: crypto.randomUUID(),
-      projectId,
-      branchId,
+      projectId: project.id,
+      branchId: branch.id,
       hostId: project.hostId,
       actor: actorOf(c),
     });
     const job = unwrap(deleted);
     const deleted_at = job.createdAt.toISOString();
-    return c.json({ id: branchId, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+    return c.json({ id: branch.id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
   },
 );
 

@@ -1,6 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { BRANCH_ROLES, type BranchRole } from '../../shared/branch/login.ts';
+import { missingRule, rulesOfBranch } from '../access/missing-rule.ts';
 import {
   IdempotencyHeader,
   KEY_FAILURES,
@@ -9,8 +10,7 @@ import {
   recordedUses,
 } from '../api/idempotency-key.ts';
 import { operation, operations, optionalJsonBody, response } from '../api/operation.ts';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
-import { referencedBranch } from '../branches/branch-reference.ts';
+import { type AppContext, actorOf, connectingIp, databaseOf } from '../app-env.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { auditedView } from '../credentials/audited-view.ts';
 import {
@@ -26,15 +26,15 @@ import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforceRequestLimit } from '../rate-limits/limit-requests.ts';
 import { readSettings } from '../settings.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';
-import { inProject } from './in-project.ts';
+import { inBranch } from './in-project.ts';
 import { BranchRefParams } from './parameters.ts';
 
 const tags = ['Branches'];
 
 const CredentialsQuery = z.strictObject({
-  role: z.enum(['read_only']).optional().meta({
+  role: z.enum(['read_only', 'owner']).optional().meta({
     description:
-      'Return the read-only login for both URLs. Default: the read-write login for the pooled URL, the owner for the direct URL.',
+      'Return this login for both URLs. Default: the read-write login for the pooled URL, the owner for the direct URL. Migrations that must survive clones of the branch use the pooled URL of the owner.',
   }),
 });
 
@@ -68,16 +68,20 @@ async function credentialsOf(
   audits: Statement[],
 ) {
   const db = databaseOf(c);
-  const [credentials, hostRows, ...changes] = await db.batch([
+  const [credentials, hostRows, rules, ...changes] = await db.batch([
     db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
     db.select().from(hosts).where(eq(hosts.id, hostId)),
+    rulesOfBranch(db, branch),
     ...audits,
   ]);
   // The branch was deleted or moved to another tenant between the two reads.
   found(credentials);
   if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
   const keys = readSettings(c.env).CREDENTIAL_KEYS;
-  return toCredentialsResponse(keys, branch, credentials, found(hostRows), view);
+  return {
+    ...(await toCredentialsResponse(keys, branch, credentials, found(hostRows), view)),
+    ...missingRule(branch, rules, connectingIp(c)),
+  };
 }
 
 const router = operations();
@@ -97,12 +101,8 @@ router.openapi(
     failures: ['BRANCH_NOT_ACTIVE'],
   }),
   async (c) => {
-    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
     const { role = 'default' } = c.req.valid('query');
-    const [project, branchRows] = await inProject(c, projectId, (db) => [
-      referencedBranch(db, projectId, reference),
-    ]);
-    const branch = found(branchRows);
+    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     const audited = auditedView(databaseOf(c), branch, role, actorOf(c), new Date());
     return c.json(await credentialsOf(c, project.hostId, branch, role, [audited]), 200);
@@ -130,17 +130,15 @@ router.openapi(
     failures: [...KEY_FAILURES, 'BRANCH_NOT_ACTIVE', ...HOST_WORK_FAILURES],
   }),
   async (c) => {
-    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
+    const { project_id: projectId } = c.req.valid('param');
     const key = c.req.valid('header')['idempotency-key'];
     const { roles: named = BRANCH_ROLES } = c.req.valid('json');
     const roles = BRANCH_ROLES.filter((role) => named.includes(role));
     const view = viewOf(roles);
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { roles });
-    const [project, branchRows, uses] = await inProject(c, projectId, (db) => [
-      referencedBranch(db, projectId, reference),
+    const [project, branch, uses] = await inBranch(c, c.req.valid('param'), (db) => [
       recordedUses(db, keyUse, new Date()),
     ]);
-    const branch = found(branchRows);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     const coordinator = coordinatorOf(c.env, projectId);
     const { hostId } = project;

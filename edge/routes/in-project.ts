@@ -1,7 +1,9 @@
 import type { BatchResponse } from 'drizzle-orm/batch';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import { referencedBranch } from '../branches/branch-reference.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import type { Database, Statement } from '../database/database.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, found } from '../errors.ts';
 import { recordDeniedAccess } from '../projects/denied-access.ts';
 import { readProject } from '../projects/project-access.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
@@ -23,6 +25,22 @@ export async function inProject<const Q extends readonly Statement[]>(
   await countUnknownProject(c);
   auditDenial(c, 'project', projectId);
   throw new ApiError('NOT_FOUND');
+}
+
+/**
+ * As `inProject`, with the branch that the path names by ID or name.
+ * @throws ApiError as `inProject`, NOT_FOUND also for a branch that the caller may not use
+ */
+export async function inBranch<const Q extends readonly Statement[]>(
+  c: AppContext,
+  { project_id: projectId, branch_ref: reference }: { project_id: string; branch_ref: string },
+  queries: (db: Database) => Q,
+): Promise<[ProjectView, BranchRow, ...BatchResponse<Q>]> {
+  const [project, branchRows, ...results] = await inProject(c, projectId, (db) => [
+    referencedBranch(db, projectId, reference, c.var.principal),
+    ...queries(db),
+  ]);
+  return [project, found(branchRows as BranchRow[]), ...(results as BatchResponse<Q>)];
 }
 
 /** Audits the request if the ID is another tenant's, after the response. */

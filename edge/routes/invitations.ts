@@ -48,6 +48,7 @@ const router = operations();
 router.openapi(
   operation({
     access: 'members.change',
+    machines: 'none',
     operationId: 'createInvitation',
     method: 'post',
     path: '/api/v1/invitations',
@@ -68,6 +69,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'members.read',
+    machines: 'none',
     operationId: 'listInvitations',
     method: 'get',
     path: '/api/v1/invitations',
@@ -93,6 +95,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'members.change',
+    machines: 'none',
     operationId: 'revokeInvitation',
     method: 'delete',
     path: '/api/v1/invitations/{invitation_id}',

@@ -1,6 +1,7 @@
 import { and, eq, getTableColumns, or } from 'drizzle-orm';
 import { operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
+import { jobsInReach } from '../branches/branch-reference.ts';
 import { jobs, projects } from '../database/schema.ts';
 import { found } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
@@ -16,6 +17,7 @@ const router = operations();
 router.openapi(
   operation({
     access: 'jobs.read',
+    machines: 'of_branches',
     operationId: 'listJobs',
     method: 'get',
     path: '/api/v1/projects/{project_id}/jobs',
@@ -32,7 +34,7 @@ router.openapi(
       db
         .select()
         .from(jobs)
-        .where(and(eq(jobs.projectId, projectId), beyond))
+        .where(and(eq(jobs.projectId, projectId), jobsInReach(c.var.principal), beyond))
         .orderBy(...orderBy)
         .limit(query.limit + 1),
     ]);
@@ -44,6 +46,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'jobs.read',
+    machines: 'of_branches',
     operationId: 'getJob',
     method: 'get',
     path: '/api/v1/jobs/{job_id}',
@@ -54,7 +57,7 @@ router.openapi(
     responses: { 200: response('The job.', Job) },
   }),
   async (c) => {
-    const { userId, tenantId } = c.var.principal;
+    const { userId, tenantId, machine } = c.var.principal;
     const { job_id: jobId } = c.req.valid('param');
     const db = databaseOf(c);
     const own = or(eq(jobs.createdBy, userId), isOwn(db, userId));
@@ -62,7 +65,15 @@ router.openapi(
       .select(getTableColumns(jobs))
       .from(jobs)
       .leftJoin(projects, eq(projects.id, jobs.projectId))
-      .where(and(eq(jobs.id, jobId), eq(jobs.tenantId, tenantId), c.var.reach === 'own' ? own : undefined));
+      .where(
+        and(
+          eq(jobs.id, jobId),
+          eq(jobs.tenantId, tenantId),
+          c.var.reach === 'own' ? own : undefined,
+          machine?.projectId ? eq(jobs.projectId, machine.projectId) : undefined,
+          jobsInReach(c.var.principal),
+        ),
+      );
     if (rows.length === 0) auditDenial(c, 'job', jobId);
     return c.json(toJobResponse(found(rows)), 200);
   },

@@ -43,6 +43,7 @@ const router = operations();
 router.openapi(
   operation({
     access: 'members.read',
+    machines: 'none',
     operationId: 'listMembers',
     method: 'get',
     path: '/api/v1/members',
@@ -68,6 +69,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'members.change',
+    machines: 'none',
     operationId: 'changeMemberRole',
     method: 'patch',
     path: '/api/v1/members/{user_id}',
@@ -89,6 +91,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'members.change',
+    machines: 'none',
     operationId: 'removeMember',
     method: 'delete',
     path: '/api/v1/members/{user_id}',
@@ -109,6 +112,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'members.read',
+    machines: 'none',
     operationId: 'listProjectMembers',
     method: 'get',
     path: '/api/v1/projects/{project_id}/members',
@@ -136,6 +140,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'members.change',
+    machines: 'none',
     operationId: 'shareProject',
     method: 'put',
     path: '/api/v1/projects/{project_id}/members/{user_id}',
@@ -159,6 +164,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'members.change',
+    machines: 'none',
     operationId: 'unshareProject',
     method: 'delete',
     path: '/api/v1/projects/{project_id}/members/{user_id}',

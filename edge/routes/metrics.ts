@@ -3,10 +3,9 @@ import { z } from 'zod';
 import { operation, operations, response } from '../api/operation.ts';
 import { responseHeaders } from '../api/response-headers.ts';
 import type { AppContext } from '../app-env.ts';
-import { referencedBranch } from '../branches/branch-reference.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { isProjectHostLinked } from '../hosts/project-host-link.ts';
 import { STREAM_SECONDS_MAX } from '../monitoring/measurement-streams.ts';
 import { METRIC_NAMES } from '../monitoring/metrics.ts';
@@ -23,7 +22,7 @@ import { rangeOf, SeriesRange } from '../monitoring/series-range.ts';
 import type { Recorded } from '../projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
-import { inProject } from './in-project.ts';
+import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Metrics'];
@@ -137,15 +136,12 @@ router.openapi(
     responses: { 200: response('The current metrics.', MetricsSummary) },
   }),
   async (c) => {
-    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
+    const { project_id: projectId } = c.req.valid('param');
     const { include } = c.req.valid('query');
-    const reading = inProject(c, projectId, (db) => [
-      referencedBranch(db, projectId, reference),
-      activeBranches(db, projectId),
-    ]);
+    const reading = inBranch(c, c.req.valid('param'), (db) => [activeBranches(db, projectId)]);
     const recording = monitorOf(c, projectId).last();
-    const [[project, branchRows, active], measured] = await withLink(c, projectId, reading, recording);
-    return c.json(metricsSummary(project, found(branchRows), active, measured, include === 'alerts'), 200);
+    const [[project, branch, active], measured] = await withLink(c, projectId, reading, recording);
+    return c.json(metricsSummary(project, branch, active, measured, include === 'alerts'), 200);
   },
 );
 
@@ -168,10 +164,9 @@ router.openapi(
     const range = rangeOf(wanted, Date.now());
     if ('message' in range) throw new ApiError('VALIDATION_FAILED', { details: [range] });
     const monitor = monitorOf(c, projectId);
-    const reading = inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]);
+    const reading = inBranch(c, c.req.valid('param'), () => []);
     const guessing = monitor.series(reference, range);
-    const [[, branchRows], guessed] = await withLink(c, projectId, reading, guessing);
-    const { id } = found(branchRows);
+    const [[, { id }], guessed] = await withLink(c, projectId, reading, guessing);
     // Another branch can have got the name since the last measurement.
     const { points } = guessed.branchId === id ? guessed : await monitor.series(id, range);
     return c.json(metricsSeries(range, metric ? [metric] : METRIC_NAMES, { ...guessed, points }), 200);
@@ -223,12 +218,8 @@ router.openapi(
     request: { params: BranchRefParams, query: StreamQuery, headers: StreamHeaders },
   }),
   async (c) => {
-    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
-    const [, branchRows] = await inProject(c, projectId, (db) => [
-      referencedBranch(db, projectId, reference),
-    ]);
-    const { id } = found(branchRows);
-    return streamed(c, projectId, id, c.req.valid('query'), c.req.valid('header'));
+    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    return streamed(c, project.id, branch.id, c.req.valid('query'), c.req.valid('header'));
   },
 );
 

@@ -1,12 +1,15 @@
-import { and, eq } from 'drizzle-orm';
+import { and, eq, inArray } from 'drizzle-orm';
 import { z } from 'zod';
 import { readCidr } from '../../shared/cidr.ts';
 import { NetworkRule, toNetworkRuleResponse } from '../access/network-rule-resource.ts';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf } from '../app-env.ts';
-import { networkRules } from '../database/schema.ts';
-import { unwrap } from '../errors.ts';
+import type { Principal } from '../authentication/principal.ts';
+import { branchesOf } from '../branches/branch-reference.ts';
+import type { Database } from '../database/database.ts';
+import { networkRules, projectBranches } from '../database/schema.ts';
+import { found, unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { replay } from './creations.ts';
@@ -49,11 +52,21 @@ const Removal = z
   .strictObject({ id: z.uuid(), status: z.literal('pending') })
   .meta({ id: 'NetworkRuleRemoval' });
 
+/** For a caller limited to branches: the rules of these branches, and none of the whole project. */
+const rulesInReach = (db: Database, projectId: string, caller: Principal) =>
+  caller.machine?.branchPattern == null
+    ? undefined
+    : inArray(
+        networkRules.branchId,
+        db.select({ id: projectBranches.id }).from(projectBranches).where(branchesOf(projectId, caller)),
+      );
+
 const router = operations();
 
 router.openapi(
   operation({
     access: 'network_rules.change',
+    machines: 'of_branches',
     operationId: 'createNetworkRule',
     method: 'post',
     path: '/api/v1/projects/{project_id}/network-rules',
@@ -75,7 +88,13 @@ router.openapi(
     const body = c.req.valid('json');
     const key = c.req.valid('header')['idempotency-key'];
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
-    const [project, uses] = await inProject(c, projectId, (db) => [recordedUses(db, keyUse, new Date())]);
+    const { principal } = c.var;
+    const ofBranch = and(branchesOf(projectId, principal), eq(projectBranches.id, body.branch_id ?? ''));
+    const [project, uses, branchRows] = await inProject(c, projectId, (db) => [
+      recordedUses(db, keyUse, new Date()),
+      db.select({ id: projectBranches.id }).from(projectBranches).where(ofBranch),
+    ]);
+    if (principal.machine?.branchPattern != null) found(branchRows);
     const replayed = replay<z.input<typeof NetworkRule>>(c, uses, keyUse);
     if (replayed) return replayed;
     const actor = actorOf(c);
@@ -99,6 +118,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'network_rules.read',
+    machines: 'of_branches',
     operationId: 'listNetworkRules',
     method: 'get',
     path: '/api/v1/projects/{project_id}/network-rules',
@@ -116,7 +136,14 @@ router.openapi(
       db
         .select()
         .from(networkRules)
-        .where(and(eq(networkRules.projectId, projectId), ofBranch || undefined, beyond))
+        .where(
+          and(
+            eq(networkRules.projectId, projectId),
+            ofBranch || undefined,
+            rulesInReach(db, projectId, c.var.principal),
+            beyond,
+          ),
+        )
         .orderBy(...orderBy)
         .limit(query.limit + 1),
     ]);
@@ -129,6 +156,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'network_rules.change',
+    machines: 'of_branches',
     operationId: 'deleteNetworkRule',
     method: 'delete',
     path: '/api/v1/projects/{project_id}/network-rules/{rule_id}',
@@ -142,7 +170,19 @@ router.openapi(
   }),
   async (c) => {
     const { project_id: projectId, rule_id: ruleId } = c.req.valid('param');
-    const [project] = await inProject(c, projectId, () => []);
+    const [project, ruleRows] = await inProject(c, projectId, (db) => [
+      db
+        .select({ id: networkRules.id })
+        .from(networkRules)
+        .where(
+          and(
+            eq(networkRules.id, ruleId),
+            eq(networkRules.projectId, projectId),
+            rulesInReach(db, projectId, c.var.principal),
+          ),
+        ),
+    ]);
+    found(ruleRows);
     const coordinator = coordinatorOf(c.env, projectId);
     const removed = await coordinator.removeRule(projectId, project.hostId, ruleId, actorOf(c));
     if (unwrap(removed).applied) return c.body(null, 204);

@@ -23,6 +23,7 @@ const router = operations();
 router.openapi(
   operation({
     access: 'signed_in',
+    machines: 'none',
     operationId: 'listSessions',
     method: 'get',
     path: '/api/v1/auth/sessions',
@@ -50,6 +51,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'signed_in',
+    machines: 'none',
     operationId: 'endSession',
     method: 'delete',
     path: '/api/v1/auth/sessions/{session_id}',
@@ -70,6 +72,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'signed_in',
+    machines: 'none',
     operationId: 'endAllSessions',
     method: 'delete',
     path: '/api/v1/auth/sessions',

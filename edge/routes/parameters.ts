@@ -4,7 +4,6 @@ import { z } from 'zod';
 const Id = z.uuid().toLowerCase();
 
 export const ProjectParams = z.strictObject({ project_id: Id });
-export const BranchParams = z.strictObject({ project_id: Id, branch_id: Id });
 export const BranchRefParams = z.strictObject({
   project_id: Id,
   // Specification 4.3.
@@ -18,6 +17,10 @@ export const MemberParams = z.strictObject({ user_id: Id });
 export const InvitationParams = z.strictObject({ invitation_id: Id });
 export const SessionParams = z.strictObject({ session_id: Id });
 export const RuleParams = z.strictObject({ project_id: Id, rule_id: Id });
+export const TrustParams = z.strictObject({ project_id: Id, trust_id: Id });
+export const ApiKeyParams = z.strictObject({
+  key_id: z.string().meta({ description: 'The part of the key between `bg_` and the next `_`.' }),
+});
 export const JobParams = z.strictObject({ job_id: Id });
 export const TenantParams = z.strictObject({
   tenant_id: z.string().meta({ description: 'As in the tokens of its users.', example: 'acme' }),

@@ -37,6 +37,7 @@ const router = operations();
 router.openapi(
   operation({
     access: 'signed_in',
+    machines: 'none',
     operationId: 'changePassword',
     method: 'post',
     path: '/api/v1/auth/password',

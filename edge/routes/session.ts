@@ -39,7 +39,14 @@ const Me = z
       .uuid()
       .nullable()
       .meta({ description: 'The ID in `created_by` and `actor_id`; null without a tenant.' }),
-    email: z.string().meta({ example: 'ada@example.com' }),
+    actor_type: z
+      .enum(['key', 'workload'])
+      .optional()
+      .meta({ description: 'Absent for a user.', example: 'key' }),
+    email: z
+      .string()
+      .nullable()
+      .meta({ description: 'Null for an API key or a workload.', example: 'ada@example.com' }),
     role: z.string().meta({
       description: '`owner`, `admin`, `operator` or `viewer`; any other role has no permissions.',
       example: 'owner',
@@ -80,6 +87,7 @@ router.openapi(
 router.openapi(
   operation({
     access: 'signed_in',
+    machines: 'none',
     operationId: 'signOut',
     method: 'post',
     path: '/api/v1/auth/logout',
@@ -101,18 +109,21 @@ router.openapi(
 router.openapi(
   operation({
     access: 'signed_in',
+    machines: 'of_branches',
     operationId: 'getMe',
     method: 'get',
     path: '/api/v1/me',
     summary: 'Get the bearer of this token',
-    description: 'Allowed for every role, with or without a tenant.',
+    description:
+      'Allowed for every role, with or without a tenant. For an API key or a workload: the user in whose name it acts, its role and its scopes.',
     tags,
     responses: { 200: response('The identity in the token, and the ID of the user in other responses.', Me) },
   }),
   (c) => {
     const { email, role, scopes, tenantId, issuer } = c.var.principal ?? c.var.identity;
-    const id = c.var.principal?.userId ?? null;
-    return c.json({ id, email, role, scopes: [...scopes], tenant_id: tenantId, issuer }, 200);
+    const { userId: id = null, machine } = c.var.principal ?? {};
+    const bearer = machine ? { actor_type: machine.type, email: null } : { email };
+    return c.json({ id, ...bearer, role, scopes: [...scopes], tenant_id: tenantId, issuer }, 200);
   },
 );
 

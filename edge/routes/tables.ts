@@ -6,10 +6,9 @@ import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/proto
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import { auditedRowChange } from '../audit/row-change.ts';
-import { referencedBranch } from '../branches/branch-reference.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
-import { inProject } from './in-project.ts';
+import { inBranch } from './in-project.ts';
 import { BranchRefParams, TableParams } from './parameters.ts';
 
 const tags = ['Tables and rows'];
@@ -115,9 +114,12 @@ const HOST_FAILURES = [
 const VALUES_EXPLAINED = `Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and \`bytea\` is base64. All other types are strings in PostgreSQL's text format, including \`bigint\`, \`numeric\`, \`json\`, \`jsonb\`, dates, arrays and ranges. A value that was read can be written back unchanged.`;
 
 /** The active branch of the reference, with a function that calls its host. @throws ApiError */
-async function branchOf(c: AppContext, projectId: string, reference: string, use: 'read' | 'change') {
-  const [project, rows] = await inProject(c, projectId, (db) => [referencedBranch(db, projectId, reference)]);
-  const branch = found(rows);
+async function branchOf(
+  c: AppContext,
+  reference: { project_id: string; branch_ref: string },
+  use: 'read' | 'change',
+) {
+  const [project, branch] = await inBranch(c, reference, () => []);
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
   const access = ACCESS_OF_STATE[project.storageState];
   if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
@@ -167,9 +169,8 @@ router.openapi(
     failures: HOST_FAILURES,
   }),
   async (c) => {
-    const { project_id, branch_ref } = c.req.valid('param');
     const { schema = null } = c.req.valid('query');
-    const { database, call } = await branchOf(c, project_id, branch_ref, 'read');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
     const tables: z.output<typeof Table>[] = [];
     for (let part = 0; part < PARTS_MAX; part += 1) {
       const last = tables.at(-1);
@@ -197,9 +198,9 @@ router.openapi(
     failures: HOST_FAILURES,
   }),
   async (c) => {
-    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { table } = c.req.valid('param');
     const { schema, limit, offset } = c.req.valid('query');
-    const { database, call } = await branchOf(c, project_id, branch_ref, 'read');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
     const rows: z.output<typeof Values>[] = [];
     const truncated: z.output<typeof RowPage>['truncated'] = [];
     // Rows with very many columns come in several messages.
@@ -235,10 +236,10 @@ router.openapi(
     failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
   }),
   async (c) => {
-    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { project_id, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
     const { primary_key, id, column, value, expected } = c.req.valid('json');
-    const { database, call } = await branchOf(c, project_id, branch_ref, 'change');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const key = { primary_key: listed(primary_key), id: listed(id) };
     const change = { ...changeIn(project_id, database), schema, table, column, ids: [key.id] };
     const { columns, row } = await auditedRowChange(
@@ -269,10 +270,10 @@ router.openapi(
     failures: [...HOST_FAILURES, 'WRITE_BLOCKED'],
   }),
   async (c) => {
-    const { project_id, branch_ref, table } = c.req.valid('param');
+    const { project_id, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
     const { primary_key, ids } = c.req.valid('json');
-    const { database, call } = await branchOf(c, project_id, branch_ref, 'change');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
     const change = { ...changeIn(project_id, database), schema, table, ids: key.ids };
     const { deleted, missing } = await auditedRowChange(

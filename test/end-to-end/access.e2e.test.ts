@@ -116,11 +116,13 @@ describe('the generated tests', () => {
       ...['verifyMagicLink', 'startPasswordReset', 'resetPassword', 'startCliSignIn', 'exchangeCliCode'],
       ...['renewTokens'],
     ];
+    const workloads = ['exchangeToken'];
     const agents = ['enrolHost', 'openLink'];
     const description = ['getDescription', 'readDescription'];
     expect(PUBLIC_OPERATIONS.map(({ id }) => id)).toEqual([
       ...health,
       'acceptInvitation',
+      ...workloads,
       ...signIn,
       ...agents,
       ...description,
@@ -146,7 +148,8 @@ describe('the generated tests', () => {
     if (method !== 'GET') {
       expect(scope).toBe('write');
       const leaders = ['owner', 'admin'];
-      expect(Object.keys(roles)).toEqual(action === 'members.change' ? leaders : [...leaders, 'operator']);
+      const isChange = action === 'members.change' || action === 'machines.change';
+      expect(Object.keys(roles)).toEqual(isChange ? leaders : [...leaders, 'operator']);
     }
     if (ids.length > 0) expect(roles.operator ?? 'own').toBe('own');
     expect(roles.viewer ?? 'own').toBe('own');

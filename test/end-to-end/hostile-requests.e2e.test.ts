@@ -17,7 +17,7 @@ import {
   hostileRequests,
   type Resources,
 } from '../support/hostile-requests.ts';
-import { OPERATIONS } from '../support/operations.ts';
+import { createMachines, OPERATIONS } from '../support/operations.ts';
 import { RawClient } from '../support/raw-request.ts';
 import { violations } from '../support/records/invariants.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
@@ -39,10 +39,16 @@ const CONCURRENCY = 8;
 const DISCONNECTED_AT_MOST_MS = 15_000;
 
 const EMAIL = 'ada@stormy.example';
-/** Operations that need an agent's token or key, or a code that only its owner has, or that end their own caller. */
+/** Operations that need a token or key of somebody else, or a code that only its owner has, or that end their own caller. */
 const UNREACHABLE = new Set([
   ...['enrolHost', 'openLink', 'completeProviderSignIn', 'exchangeCliCode', 'verifyMagicLink'],
-  ...['verifySecondFactorSetup', 'verifySecondFactor', 'recoverSecondFactor', 'replaceRecoveryCodes'],
+  ...[
+    'verifySecondFactorSetup',
+    'verifySecondFactor',
+    'recoverSecondFactor',
+    'replaceRecoveryCodes',
+    'exchangeToken',
+  ],
   ...['resetPassword', 'acceptInvitation', 'revokeInvitation'],
   // Only the gateway's accounts can use them, and the test has one, which soon signs out all its sessions.
   ...['createInvitation', 'changeMemberRole', 'removeMember', 'changePassword'],
@@ -137,6 +143,8 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
   );
   const each = async (length: number, make: (n: number) => Promise<{ id: string }>) =>
     (await Promise.all(Array.from({ length }, (_, n) => make(n)))).map(({ id }) => id);
+  const machines = [];
+  for (let n = 0; n < 4; n++) machines.push(await createMachines(api, project));
   return {
     known: {
       project_id: [project],
@@ -162,7 +170,9 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
     },
     expendable: {
       project_id: await each(3, (n) => api.project(`Spare ${n}`)),
-      branch_id: await each(3, (n) => api.branch(project, `spare-${n}`)),
+      branch_ref: await each(3, (n) => api.branch(project, `spare-${n}`)),
+      key_id: machines.map(({ key_id }) => key_id),
+      trust_id: machines.map(({ trust_id }) => trust_id),
       rule_id: await each(8, (n) => api.allow(project, `203.0.113.${n}/32`)),
     },
   };

@@ -31,7 +31,7 @@ export const DESCRIPTION: Document = descriptionOf(app);
 
 const { components = {} } = DESCRIPTION;
 
-/** Literal paths come first, because `lookup` is not a `{branch_id}`. */
+/** Literal paths come first, because `lookup` is not a `{branch_ref}`. */
 const OPERATIONS = operationsOf(DESCRIPTION)
   .map(({ id, method, path, responses }) => ({
     id,
@@ -99,6 +99,7 @@ const SECRETS = [
   'secret',
   'database_url',
   'enrolment_token',
+  'key',
 ];
 
 function* bodyDifferences(response: WireResponse, described: Response): Generator<string> {

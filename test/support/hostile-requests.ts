@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { operationsOf, type Parameter, type ReadableOperation } from '../../edge/documentation/openapi.ts';
 import { DESCRIPTION } from './contract.ts';
 import { hostileText, jsonOf, rawBody, spoiled } from './host/hostile-values.ts';
-import { OPERATIONS } from './operations.ts';
+import { formOf, OPERATIONS } from './operations.ts';
 import { type KnownValues, valuesOf } from './schema-values.ts';
 
 /** Existing resources by their names in paths, queries and bodies. */
@@ -187,13 +187,15 @@ const addresses = fc.oneof(
 );
 
 function bodiesOf({ body }: ReadableOperation, { known }: Resources): Part<string | null> {
-  const [media] = Object.values(body?.content ?? {});
+  const [[type, media] = []] = Object.entries(body?.content ?? {});
   if (!media?.schema) return { honest: fc.constant(null), odd: rawBody };
   const values = valuesOf(media.schema, known) as fc.Arbitrary<Record<string, unknown>>;
+  const encodedBody = (value: unknown) =>
+    type === 'application/json' ? jsonOf(value) : formOf((value ?? {}) as Record<string, unknown>);
   return {
-    honest: values.map(jsonOf),
+    honest: values.map(encodedBody),
     odd: fc.oneof(
-      { weight: 5, arbitrary: spoiled(values).map(jsonOf) },
+      { weight: 5, arbitrary: spoiled(values).map(encodedBody) },
       { weight: 1, arbitrary: rawBody },
       { weight: 1, arbitrary: fc.constant(null) },
     ),

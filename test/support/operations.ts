@@ -25,6 +25,8 @@ export interface Operation {
   /** Names of other resources, in its query or its body. */
   references: { location: 'query' | 'body'; name: string }[];
   query: Record<string, string>;
+  /** Whether the body is a form. */
+  isForm: boolean;
   body: Record<string, unknown> | undefined;
 }
 
@@ -95,6 +97,7 @@ function described(readable: ReadableOperation): Operation {
         .map((name) => ({ location: 'body' as const, name })),
     ],
     query: QUERIES[id] ?? {},
+    isForm: Object.keys(body?.content ?? {}).includes('application/x-www-form-urlencoded'),
     body: example,
   };
 }
@@ -113,10 +116,13 @@ export const PUBLIC_OPERATIONS = withAccess('public');
 /** Ids of resources by their names in paths. */
 export type Ids = Record<string, string>;
 
+export const formOf = (body: Record<string, unknown>) =>
+  new URLSearchParams(Object.entries(body).map(([name, value]) => [name, String(value)])).toString();
+
 /** Calls the operation on these resources. */
 export function callOperation(
   api: Api,
-  { method, path, query, body }: Pick<Operation, 'method' | 'path' | 'query' | 'body'>,
+  { method, path, query, body, isForm }: Pick<Operation, 'method' | 'path' | 'query' | 'body' | 'isForm'>,
   ids: Ids,
 ): Promise<ApiResponse> {
   const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
@@ -125,11 +131,26 @@ export function callOperation(
     return id;
   });
   const search = new URLSearchParams(query).toString();
-  return api.call(method, search ? `${filled}?${search}` : filled, body === undefined ? {} : { body });
+  const sent = isForm ? formOf(body ?? {}) : body;
+  return api.call(method, search ? `${filled}?${search}` : filled, body === undefined ? {} : { body: sent });
 }
 
-/** Creates a project with one resource of each kind. */
-export async function createResources(api: Api): Promise<Ids> {
+/** Creates an API key and a trust of the project. */
+export async function createMachines(manager: Api, project_id: string): Promise<Ids> {
+  const key = { name: 'Made', role: 'viewer', scopes: ['read'], project_id, expires_in_days: 1 };
+  const made = await manager.post<{ id: string }>('/api/v1/api-keys', key);
+  const trust = {
+    issuer: 'https://ci.example.com',
+    audience: 'made',
+    claims: { sub: 'made' },
+    role: 'viewer',
+  };
+  const trusted = await manager.post<{ id: string }>(`/api/v1/projects/${project_id}/trusts`, trust);
+  return { key_id: made.body.id, trust_id: trusted.body.id };
+}
+
+/** Creates a project with one resource of each kind. @param manager owner or admin of the same tenant */
+export async function createResources(api: Api, manager = api): Promise<Ids> {
   const { id: project_id, tenant_id } = await api.project('Made');
   const { id: branch_id } = await api.branch(project_id, 'made');
   const { id: rule_id } = await api.allow(project_id);
@@ -147,6 +168,7 @@ export async function createResources(api: Api): Promise<Ids> {
     branch_ref: branch_id,
     rule_id,
     job_id,
+    ...(await createMachines(manager, project_id)),
     table: 'book',
     tenant_id: String(tenant_id),
     user_id: me.id,

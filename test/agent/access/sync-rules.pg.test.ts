@@ -87,6 +87,16 @@ test.each([
   await expect(apply(100, [{ branch_id: null, cidr }])).rejects.toMatchObject({ code: 'INVALID_CALL' });
 });
 
+test('networks that PostgreSQL spells in another way are in effect too', async () => {
+  // It writes the first two as `::1.2.3.4` and `::0.0.0.2`. A failure here would stop every change of this host.
+  const cidrs = ['::102:304/128', '::2/128', '::/96', '1:0:2:0:3:0:4:5/128', HERE];
+  const rules = cidrs.map((cidr) => ({ branch_id: null, cidr }));
+  await apply(8, rules);
+  expect(await admitted()).toEqual(ALL_ADMITTED);
+  const hba = await readFile(join(servers.layout.rulesDir, 'pg_hba.conf'), 'utf8');
+  for (const cidr of cidrs) expect(hba).toContain(` ${cidr} scram-sha-256`);
+});
+
 test('concurrent changes share reloads, and all are in effect afterwards', async () => {
   const loadTime = async () =>
     (await servers.query<{ at: Date }>('SELECT pg_conf_load_time() AS at'))[0]?.at.getTime() ?? 0;

@@ -21,7 +21,7 @@ const PUBLIC = [
     'verifyMagicLink',
     ...['startPasswordReset', 'resetPassword', 'acceptInvitation'],
   ],
-  ...['startCliSignIn', 'exchangeCliCode', 'renewTokens'],
+  ...['startCliSignIn', 'exchangeCliCode', 'renewTokens', 'exchangeToken'],
 ];
 
 const DESCRIPTION = descriptionOf(app);

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, test, vi } from 'vitest';
-import { KeyCache } from '../../../edge/authentication/key-cache.ts';
+import { pasetoKeysAt } from '../../../edge/authentication/authenticate.ts';
 import { newSigner, type Provider, type Signer, startProvider } from '../../support/sign-in/provider.ts';
 
 const START = Date.parse('2026-11-21T12:00:00Z');
@@ -9,13 +9,13 @@ const first = newSigner('first');
 const second = newSigner('second');
 
 let provider: Provider;
-let cache: KeyCache;
+let cache: ReturnType<typeof pasetoKeysAt>;
 let background: Promise<unknown>[];
 let log: string[];
 
 async function begin(...signers: Signer[]): Promise<void> {
   provider = await startProvider(...signers);
-  cache = new KeyCache(`${provider.url}/keys`);
+  cache = pasetoKeysAt(`${provider.url}/keys`);
   background = [];
   log = [];
   vi.spyOn(console, 'log').mockImplementation((line: string) => log.push(line));
@@ -163,7 +163,7 @@ describe('while the provider is down', () => {
 
 test('plain HTTP to another machine is not attempted', async () => {
   await begin();
-  cache = new KeyCache('http://192.0.2.1/keys');
+  cache = pasetoKeysAt('http://192.0.2.1/keys');
   await expect(knows('first', 0)).rejects.toMatchObject({ failure: { code: 'KEYS_UNAVAILABLE' } });
   expect(log.join()).toContain('must be https');
 });

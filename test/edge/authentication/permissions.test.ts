@@ -46,6 +46,8 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'audit.read': ['all', 'all', LEADERS, LEADERS],
   'members.read': ['all', 'all', LEADERS, LEADERS],
   'members.change': ['all', 'all', LEADERS, LEADERS],
+  'machines.read': ['all', 'all', LEADERS, LEADERS],
+  'machines.change': ['all', 'all', LEADERS, LEADERS],
 };
 
 /** Actions that the read scope is sufficient for, if the role allows them. */
@@ -58,6 +60,7 @@ const READS: readonly Action[] = [
   'jobs.read',
   'audit.read',
   'members.read',
+  'machines.read',
 ];
 
 describe.each(Object.keys(CELLS) as Action[])('%s', (action) => {

@@ -5,7 +5,7 @@ import type { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import { Api } from '../api.ts';
-import type { Ids } from '../operations.ts';
+import { createMachines, type Ids } from '../operations.ts';
 import { migratedD1 } from '../records/d1.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import { newSigner, startProvider } from '../sign-in/provider.ts';
@@ -55,20 +55,26 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
     const links = await worker.getDurableObjectNamespace('HOST_LINK');
     return links.get(links.idFromName(hostId)) as unknown as HostLink;
   };
-  const token = await signer.token({
-    gid: 'user-1',
-    email: 'ada@example.com',
-    role: 'owner',
-    scp: ['branchgate:read', 'branchgate:write'],
-    exp: new Date(Date.now() + 3_600_000).toISOString(),
-    ctx: { tenant_id: 'acme' },
-  });
+  const tokenAs = (role: string, gid = role) =>
+    signer.token({
+      gid,
+      email: `${gid}@example.com`,
+      role,
+      scp: ['branchgate:read', 'branchgate:write'],
+      exp: new Date(Date.now() + 3_600_000).toISOString(),
+      ctx: { tenant_id: 'acme' },
+    });
+  const token = await tokenAs('owner');
   const api = new Api(url, token);
 
   return {
     url,
     token,
+    /** A token of another user of the tenant. */
+    tokenAs,
     db,
+    /** The gateway's D1. */
+    database,
     api,
     platform: new Api(url, PLATFORM_SECRET),
     /** Puts the project on a new host. @returns says whether its agent is connected, and whether it answers */
@@ -97,12 +103,22 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
         measurementOf(project_id, Date.now(), { [main_branch.id]: {}, [branch_id]: {} }),
       );
       const job_id = body.jobs[0]?.id ?? '';
+      const machines = await createMachines(api, project_id);
       const ofPeople = {
         user_id: String((await api.get('/api/v1/me')).body.id),
         invitation_id: crypto.randomUUID(),
         session_id: crypto.randomUUID(),
       };
-      return { project_id, branch_id, branch_ref: branch_id, rule_id, job_id, table: 'book', ...ofPeople };
+      return {
+        project_id,
+        branch_id,
+        branch_ref: branch_id,
+        rule_id,
+        job_id,
+        table: 'book',
+        ...ofPeople,
+        ...machines,
+      };
     },
     stop: async () => {
       await worker.dispose();

@@ -1,0 +1,129 @@
+import { and, asc, eq } from 'drizzle-orm';
+import { z } from 'zod';
+import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
+import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import { lesserRole, type Role } from '../authentication/role.ts';
+import { apiKeys } from '../database/machine-schema.ts';
+import { projects } from '../database/schema.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
+import { makeApiKey } from '../machines/api-key-form.ts';
+import { ApiKey, CreatedApiKey, NewApiKey, toApiKeyResponse } from '../machines/api-key-resource.ts';
+import { deleteApiKey, insertApiKey } from '../machines/change-api-keys.ts';
+import { visible } from '../projects/project-access.ts';
+import { readSettings } from '../settings.ts';
+import { sha256 } from '../sha256.ts';
+import { ApiKeyParams } from './parameters.ts';
+
+const tags = ['Machine access'];
+const DAY_MS = 86_400_000;
+
+/** @throws ApiError FORBIDDEN for a role above the caller's */
+export function requireRole({ var: { principal } }: AppContext, wanted: Role): void {
+  if (lesserRole(wanted, principal.role) === wanted) return;
+  throw new ApiError('FORBIDDEN', { required: `role ${wanted}` }, 'a machine above its creator');
+}
+
+/** Checked outside the schema, because the name of the service is a setting. @throws ApiError VALIDATION_FAILED */
+function readScopes(service: string, scopes: readonly string[]): ('read' | 'write')[] {
+  const names = scopes.map((scope) => scope.replace(`${service}:`, ''));
+  const wrong = names.findIndex((name) => name !== 'read' && name !== 'write');
+  if (wrong === -1) return [...new Set(names)] as ('read' | 'write')[];
+  const details = [{ path: `scopes.${wrong}`, message: `Expected ${service}:read or ${service}:write` }];
+  throw new ApiError('VALIDATION_FAILED', { details });
+}
+
+/** @throws ApiError NOT_FOUND for a project that the caller may not see */
+async function requireProject(c: AppContext, projectId: string): Promise<void> {
+  const seen = and(eq(projects.id, projectId), visible(databaseOf(c), c.var.principal, c.var.reach));
+  found(await databaseOf(c).select({ id: projects.id }).from(projects).where(seen));
+}
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'machines.change',
+    machines: 'none',
+    operationId: 'createApiKey',
+    method: 'post',
+    path: '/api/v1/api-keys',
+    summary: 'Create an API key',
+    description:
+      'The response contains the key, which is stored nowhere and cannot be shown again. The key acts in the name of the caller, with at most the role of the caller. With a `branch_pattern` it can use only matching branches, and read the record of `main`; everything else is reported as not found.',
+    tags,
+    request: { body: jsonBody(NewApiKey) },
+    responses: { 201: response('The new key.', CreatedApiKey) },
+    failures: ['API_KEY_LIMIT_REACHED'],
+  }),
+  async (c) => {
+    const body = c.req.valid('json');
+    const { SERVICE_NAME } = readSettings(c.env);
+    requireRole(c, body.role);
+    const scopes = readScopes(SERVICE_NAME, body.scopes);
+    if (body.project_id) await requireProject(c, body.project_id);
+    const { id, secret, key } = makeApiKey();
+    const actor = actorOf(c);
+    const now = new Date();
+    const row = {
+      id,
+      name: body.name,
+      secretHash: await sha256(secret),
+      role: body.role,
+      scopes,
+      projectId: body.project_id,
+      branchPattern: body.branch_pattern,
+      cidrs: body.cidrs,
+      expiresAt: new Date(now.getTime() + body.expires_in_days * DAY_MS),
+      lastUsedAt: null,
+      createdBy: actor.userId,
+      tenantId: actor.tenantId,
+      createdAt: now,
+    };
+    unwrap(await insertApiKey(databaseOf(c), row, actor));
+    return c.json({ ...toApiKeyResponse(row, SERVICE_NAME), key }, 201);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'machines.read',
+    machines: 'none',
+    operationId: 'listApiKeys',
+    method: 'get',
+    path: '/api/v1/api-keys',
+    summary: 'List the API keys of the tenant, oldest first',
+    tags,
+    responses: { 200: response('All keys.', z.strictObject({ api_keys: z.array(ApiKey) })) },
+  }),
+  async (c) => {
+    const rows = await databaseOf(c)
+      .select()
+      .from(apiKeys)
+      .where(eq(apiKeys.tenantId, c.var.principal.tenantId))
+      .orderBy(asc(apiKeys.createdAt), asc(apiKeys.id));
+    const { SERVICE_NAME } = readSettings(c.env);
+    return c.json({ api_keys: rows.map((row) => toApiKeyResponse(row, SERVICE_NAME)) }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'machines.change',
+    machines: 'none',
+    operationId: 'deleteApiKey',
+    method: 'delete',
+    path: '/api/v1/api-keys/{key_id}',
+    summary: 'Delete an API key',
+    description: 'The key stops working within 10 seconds.',
+    tags,
+    request: { params: ApiKeyParams },
+    responses: { 204: emptyResponse('The key is deleted.') },
+  }),
+  async (c) => {
+    const { key_id: id } = c.req.valid('param');
+    unwrap(await deleteApiKey(databaseOf(c), id, actorOf(c), new Date()));
+    return c.body(null, 204);
+  },
+);
+
+export const apiKeyRoutes = router;

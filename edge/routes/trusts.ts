@@ -1,0 +1,107 @@
+import { asc, eq } from 'drizzle-orm';
+import { z } from 'zod';
+import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
+import { trusts } from '../database/machine-schema.ts';
+import { ApiError, unwrap } from '../errors.ts';
+import { deleteTrust, insertTrust } from '../machines/change-trusts.ts';
+import { isLocalGateway, issuerAddressProblem } from '../machines/issuer-address.ts';
+import { NewTrust, Trust, toTrustResponse } from '../machines/trust-resource.ts';
+import { readSettings } from '../settings.ts';
+import { requireRole } from './api-keys.ts';
+import { inProject } from './in-project.ts';
+import { ProjectParams, TrustParams } from './parameters.ts';
+
+const tags = ['Machine access'];
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'machines.change',
+    machines: 'none',
+    operationId: 'createTrust',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/trusts',
+    summary: 'Trust the workloads of an OpenID Connect issuer',
+    description:
+      'A workload whose ID token has this issuer, this audience and these claims can exchange it for an access token at `/api/v1/auth/token`. It acts in the name of the caller, in this project only.',
+    tags,
+    request: { params: ProjectParams, body: jsonBody(NewTrust) },
+    responses: { 201: response('The new trust.', Trust) },
+    failures: ['TRUST_LIMIT_REACHED'],
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const body = c.req.valid('json');
+    requireRole(c, body.role);
+    await inProject(c, projectId, () => []);
+    const problem = issuerAddressProblem(body.issuer, isLocalGateway(readSettings(c.env)));
+    if (problem) {
+      throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'issuer', message: problem }] });
+    }
+    const actor = actorOf(c);
+    const row = {
+      id: crypto.randomUUID(),
+      projectId,
+      issuer: body.issuer,
+      audience: body.audience,
+      claims: body.claims,
+      role: body.role,
+      branchPattern: body.branch_pattern,
+      lastUsedAt: null,
+      createdBy: actor.userId,
+      createdAt: new Date(),
+    };
+    unwrap(await insertTrust(databaseOf(c), row, actor));
+    return c.json(toTrustResponse(row), 201);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'machines.read',
+    machines: 'none',
+    operationId: 'listTrusts',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/trusts',
+    summary: 'List the trusts of a project, oldest first',
+    tags,
+    request: { params: ProjectParams },
+    responses: { 200: response('All trusts.', z.strictObject({ trusts: z.array(Trust) })) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const [, rows] = await inProject(c, projectId, (db) => [
+      db
+        .select()
+        .from(trusts)
+        .where(eq(trusts.projectId, projectId))
+        .orderBy(asc(trusts.createdAt), asc(trusts.id)),
+    ]);
+    return c.json({ trusts: rows.map(toTrustResponse) }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'machines.change',
+    machines: 'none',
+    operationId: 'deleteTrust',
+    method: 'delete',
+    path: '/api/v1/projects/{project_id}/trusts/{trust_id}',
+    summary: 'Delete a trust',
+    description: 'The access tokens that it has issued stop working within 10 seconds.',
+    tags,
+    request: { params: TrustParams },
+    responses: { 204: emptyResponse('The trust is deleted.') },
+  }),
+  async (c) => {
+    const { project_id: projectId, trust_id: trustId } = c.req.valid('param');
+    await inProject(c, projectId, () => []);
+    unwrap(await deleteTrust(databaseOf(c), projectId, trustId, actorOf(c), new Date()));
+    return c.body(null, 204);
+  },
+);
+
+export const trustRoutes = router;
