@@ -101,12 +101,11 @@ test('an address that got an account after it was invited is told so', async () 
 });
 
 describe('codes', () => {
-  test('of 100 concurrent guesses five are evaluated, and then the right code is refused', async () => {
+  test('of eight concurrent guesses five are evaluated, and then the right code is refused', async () => {
     const { id, code } = await inviteAs(owner, gateway, email, 'viewer');
-    // The hashes of 100 passwords would take longer than requests may wait for their turn.
     const guess = (n: number) =>
       accept(gateway, email, id, String((Number(code) + 1 + n) % 1_000_000).padStart(6, '0'));
-    const statuses = (await Promise.all(Array.from({ length: 20 }, (_, n) => guess(n)))).map(
+    const statuses = (await Promise.all(Array.from({ length: 8 }, (_, n) => guess(n)))).map(
       ({ status }) => status,
     );
     expect(new Set(statuses)).toEqual(new Set([401]));
