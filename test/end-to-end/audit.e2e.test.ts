@@ -50,6 +50,10 @@ describe('audit events', () => {
     }
     expect(new Set(rows.map(({ request_id }) => request_id)).size).toBe(10);
     expect(rows[1]).toMatchObject({ branch_id: branch.id, ip: '127.0.0.1' });
+    expect(rows.slice(2, 4).map(({ metadata }) => JSON.parse(metadata))).toEqual([
+      { role: 'default' },
+      { role: 'read_only' },
+    ]);
   });
 
   test('are not written for refused actions and contain no password', async () => {

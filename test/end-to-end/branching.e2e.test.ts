@@ -1,9 +1,10 @@
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
-import { beforeAll, describe, expect, test } from 'vitest';
+import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { type Api, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { fingerprint, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { readStackFile } from '../support/stack/started-stack.ts';
 import { ownerOf } from '../support/tenants.ts';
 
 const run = promisify(execFile);
@@ -114,6 +115,15 @@ describe('the records', () => {
       /^postgresql:\/\/u_[0-9a-f]{32}_rw:[\w-]{32}@127\.0\.0\.1:\d+\/db_\S+\?sslmode=require$/,
     );
     expect(found.direct_url).toMatch(/^postgresql:\/\/u_[0-9a-f]{32}_owner:/);
+    const { direct_port, pooled_port } = readStackFile(inject('stack').devDir);
+    expect(direct_port).not.toBe(pooled_port);
+    for (const view of ['', '?role=read_only']) {
+      const { database_url, direct_url } = await api.credentials(project.id, 'with-hyphen', view);
+      expect([new URL(database_url).port, new URL(direct_url).port]).toEqual([
+        String(pooled_port),
+        String(direct_port),
+      ]);
+    }
   });
 
   test('main is listed first; deleted branches are not listed', async () => {
@@ -135,14 +145,35 @@ describe('the records', () => {
       is_default: true,
       protected: true,
       expires_at: null,
+      source_database: 'template0',
+      lifespan: 'forever',
+      ttl_seconds: null,
+      deletes_at: null,
+      parent_branch_id: null,
     });
     const created = list.body.branches.slice(1).map((branch) => String(branch.created_at));
     expect(created).toEqual([...created].sort());
     expect(list.body.branches.map((branch) => branch.branch_name)).not.toContain('short-lived');
     expect(Object.keys(list.body.branches[0] ?? {})).toContain('updated_at');
+    const [, other] = list.body.branches;
+    for (const search of [`name=${other?.branch_name}`, `id=${other?.id}`]) {
+      expect((await api.get(`${branches()}/lookup?${search}`)).body).toEqual({
+        matches: [other],
+        is_duplicate: true,
+      });
+    }
     const lookup = await api.get(`${branches()}/lookup?name=short-lived`);
     expect(lookup.body).toEqual({ matches: [], is_duplicate: false });
     expect((await api.delete(`${branches()}/${gone.matches[0]?.id}`)).status).toBe(404);
+  });
+
+  test('the children of a deleted branch have no parent, and still name their source', async () => {
+    const parent = await api.branch(project.id, 'a-parent');
+    const child = await api.branch(project.id, 'a-child', { source_branch_id: parent.id });
+    expect(child.parent_branch_id).toBe(parent.id);
+    expect((await api.delete(`${branches()}/${parent.id}`)).status).toBe(202);
+    const { body } = await api.get<{ matches: unknown[] }>(`${branches()}/lookup?id=${child.id}`);
+    expect(body.matches).toMatchObject([{ parent_branch_id: null, source_database: parent.database_name }]);
   });
 
   test('a deleted branch leaves no database and no login, and its name is free immediately', async () => {

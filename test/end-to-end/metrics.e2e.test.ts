@@ -158,6 +158,57 @@ describe('the series', () => {
     });
   });
 
+  test('has the values of what a client has done', async () => {
+    const branch = await api.branch(project.id, 'worked');
+    await measured('worked');
+    const untouched = await last('worked');
+    for (const [metric, value] of Object.entries(untouched)) {
+      if (!metric.startsWith('database_')) expect([0, undefined], metric).toContain(value);
+    }
+    const { direct_url } = await api.credentials(project.id, branch.id);
+    const client = await connect(direct_url);
+    await client.query('create table done (id int primary key, n int)');
+    for (let id = 1; id <= 5; id++) await client.query('insert into done values ($1, 0)', [id]);
+    for (let id = 1; id <= 3; id++) await client.query('update done set n = 1 where id = $1', [id]);
+    for (let id = 1; id <= 2; id++) await client.query('delete from done where id = $1', [id]);
+    for (let n = 1; n <= 4; n++) await client.query('begin; select 1; rollback');
+    await client.query('select pg_stat_force_next_flush()');
+    await client.query('select count(*) from generate_series(1, 3000000)');
+    await eventually(async () => {
+      const worked = await last('worked');
+      expect(worked).toMatchObject({ active_connections: 1, total_connections: 1 });
+      const atLeast = {
+        transactions_committed: 1 + 5 + 3 + 2,
+        transactions_rolled_back: 4,
+        rows_fetched: 3 + 2,
+        rows_inserted: 5,
+        rows_updated: 3,
+        rows_deleted: 2,
+        cpu_seconds: 0.05,
+        memory_bytes: 300_000,
+        database_size_bytes: untouched.database_size_bytes ?? 0,
+        longest_query_seconds: 0,
+      };
+      // The catalogs' own rows are counted with the tenant's, and those of CREATE TABLE are some tens.
+      const atMost = {
+        transactions_committed: 25,
+        transactions_rolled_back: 4,
+        rows_inserted: 5 + 60,
+        rows_updated: 3 + 20,
+        rows_deleted: 2 + 20,
+        rows_fetched: 5_000,
+        cpu_seconds: 10,
+        memory_bytes: 50_000_000,
+      };
+      for (const [metric, least] of Object.entries(atLeast))
+        expect(worked[metric], metric).toBeGreaterThanOrEqual(least);
+      for (const [metric, most] of Object.entries(atMost))
+        expect(worked[metric], metric).toBeLessThanOrEqual(most);
+      expect(worked.cache_hit_ratio).toBeGreaterThan(0.5);
+    }, 20);
+    await client.end();
+  });
+
   test('of one metric stays within its bounds, by name and by id', async () => {
     const start = new Date(Date.now() - 3_600_000).toISOString();
     const search = `?metric=total_connections&start=${start}&step=3600`;

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { FAILURES } from '../../shared/failures.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { apiOf, ownerOf } from '../support/tenants.ts';
@@ -352,10 +353,14 @@ test('rows of an inactive branch are not shown; those of a blocked project are n
   const path = `/api/v1/projects/${other.id}/branches/main/tables`;
   setState("projects set storage_state = 'write_blocked'", other.id);
   const body = { primary_key: 'id', ids: [1] };
-  expect(await api.call('DELETE', `${path}/any/rows`, { body })).toMatchObject({
-    status: 409,
-    body: { error: 'WRITE_BLOCKED' },
+  const refused = await api.call('DELETE', `${path}/any/rows`, { body });
+  expect(refused.status).toBe(409);
+  expect(refused.body).toEqual({
+    error: 'WRITE_BLOCKED',
+    message: FAILURES.WRITE_BLOCKED.message,
+    request_id: expect.any(String),
   });
+  expect(FAILURES.WRITE_BLOCKED.message).toMatch(/quota/);
   expect((await api.get(path)).status).toBe(200);
   setState("projects set storage_state = 'closed'", other.id);
   expect(await api.get(path)).toMatchObject({ status: 409, body: { error: 'DATABASES_CLOSED' } });

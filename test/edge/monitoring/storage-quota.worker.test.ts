@@ -319,6 +319,17 @@ describe('a clone', () => {
     },
   );
 
+  test.each(['expired', 'failed', 'creating'] as const)(
+    'of a branch that is %s is refused',
+    async (status) => {
+      const source = await project.branch('source', status);
+      await project.measure({ [main]: 1, [source]: 1 });
+      expect(await project.reserveClones([cloneOf(source)])).toEqual([
+        { ok: false, failure: { code: 'SOURCE_NOT_ACTIVE' } },
+      ]);
+    },
+  );
+
   test('counts before it is measured, also after a restart of the object, and as a source', async () => {
     await project.measure({ [main]: 300 });
     const [first, second] = [crypto.randomUUID(), crypto.randomUUID()];

@@ -1,17 +1,29 @@
 import { expect, test } from 'vitest';
 import { expiryOf, LIFESPAN_SECONDS, LifespanSpelling } from '../../../shared/branch/lifespan.ts';
 
-test.each([
-  ['7d', '7d'],
-  ['7Days', '7d'],
-  ['7 days', '7d'],
-  ['1 MONTH', '1m'],
-  ['1month', '1m'],
-  ['6 months', '6m'],
-  ['1year', '1y'],
-  ['Permanent', 'forever'],
-])('%s is parsed as %s (specification 2.3)', (spelling, lifespan) => {
-  expect(LifespanSpelling.parse(spelling)).toBe(lifespan);
+/** Specification 2.3, word for word. */
+const SPELLINGS = {
+  '7d': ['7d', '7days', '7 days'],
+  '1m': ['1m', '1month', '1 month'],
+  '6m': ['6m', '6months', '6 months'],
+  '1y': ['1y', '1year', '1 year'],
+  forever: ['forever', 'permanent'],
+};
+const CASES = Object.entries(SPELLINGS).flatMap(([lifespan, spellings]) =>
+  spellings.map((spelling) => [spelling, lifespan] as const),
+);
+
+test.each(CASES)('%s is parsed as %s, in any case', (spelling, lifespan) => {
+  for (const text of [
+    spelling,
+    spelling.toUpperCase(),
+    spelling.replace(/[a-z]/, (first) => first.toUpperCase()),
+  ])
+    expect(LifespanSpelling.parse(text)).toBe(lifespan);
+});
+
+test('there are 14 spellings', () => {
+  expect(CASES).toHaveLength(14);
 });
 
 test.each(['', '8d', '7', ' 7d', 'constructor', '__proto__'])('%j is rejected', (spelling) => {
