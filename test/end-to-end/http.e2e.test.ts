@@ -84,7 +84,9 @@ describe('CORS', () => {
     expect(response.status).toBe(204);
     const valuesOf = (name: string) => (response.headers.get(`access-control-${name}`) ?? '').split(',');
     expect(valuesOf('allow-origin')).toEqual([origin]);
-    expect(valuesOf('allow-methods')).toEqual(expect.arrayContaining(['GET', 'POST', 'PATCH', 'DELETE']));
+    expect(valuesOf('allow-methods')).toEqual(
+      expect.arrayContaining(['GET', 'POST', 'PUT', 'PATCH', 'DELETE']),
+    );
     expect(valuesOf('allow-headers')).toEqual(
       expect.arrayContaining(['Authorization', 'Content-Type', 'Idempotency-Key', 'Prefer', 'X-Request-Id']),
     );

@@ -1,9 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
+import { eventually } from '../support/eventually.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
 interface Host {
+  free_bytes: number | null;
   id: string;
   name: string;
   linked: boolean;
@@ -51,7 +53,12 @@ async function changesOf({ id }: ProjectBody) {
 
 describe('hosts', () => {
   test('are listed with their state, page by page', async () => {
-    const [local] = await hosts();
+    // The free disk is known after the first reconciliation.
+    const local = await eventually(async () => {
+      const [first] = await hosts();
+      expect(first?.free_bytes).toBeGreaterThan(2 ** 20);
+      return first;
+    });
     expect(local).toEqual({
       id: expect.any(String),
       name: 'local',
