@@ -20,11 +20,10 @@ import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { hostCaller, isLinked } from '../hosts/host-client.ts';
-import { jobError, publicFailure, retryDelay } from '../jobs/job-failure.ts';
+import { jobError, publicFailure } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
 import { type JobRow, newJob, openJobs } from '../jobs/job-store.ts';
 import type { SagaTable } from '../jobs/saga.ts';
-import { logEvent } from '../log.ts';
 import { Outbox } from '../mail/outbox.ts';
 import { BlockRecorder } from '../monitoring/block-recorder.ts';
 import { MeasurementStore } from '../monitoring/measurement-store.ts';
@@ -46,11 +45,10 @@ import { createProjectJob } from './create-project.ts';
 import { deleteProjectJob, markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
 import { reserveProject } from './reserve-project.ts';
+import { Retries } from './retries.ts';
 
 /** Interval at which the object checks its open jobs if nothing else wakes it. */
 const CHECK_AFTER_MS = 20_000;
-/** Added to the failures in a row, so that the first retry comes after two seconds. */
-const ATTEMPTS_AHEAD = 3;
 const PROJECT_ID = 'project_id';
 
 const SAGAS: SagaTable = {
@@ -72,8 +70,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   readonly #blocks: BlockRecorder;
   readonly #alarm: EarliestAlarm;
   #runner: JobRunner | undefined;
-  /** Number of failures in a row. */
-  readonly #failures = { 'access.not_applied': 0, 'project.not_looked_after': 0 };
+  readonly #retries: Retries;
   protected readonly quota: StorageQuota;
 
   constructor(state: DurableObjectState, env: Env) {
@@ -84,6 +81,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     const measurements = new MeasurementStore(storage, settings().MEASURE_INTERVAL_SECONDS);
     this.#db = openDatabase(env.DB);
     this.#alarm = new EarliestAlarm(storage);
+    this.#retries = new Retries(this.#alarm);
     void state.blockConcurrencyWhile(() => this.#alarm.recall());
     const wakeAt = (timestamp: number) => this.#alarm.wakeAt(timestamp);
     this.#outbox = new Outbox({ storage, settings, wakeAt, waitUntil });
@@ -222,9 +220,9 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     if (!projectId) return;
     try {
       await this.#resumeWork(projectId);
-      this.#failures['project.not_looked_after'] = 0;
+      this.#retries.succeeded('project.not_looked_after');
     } catch (error) {
-      this.#retryLater('project.not_looked_after', projectId, error);
+      this.#retries.failed('project.not_looked_after', projectId, error);
     }
   }
 
@@ -243,23 +241,12 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
       await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
-      this.#failures['access.not_applied'] = 0;
+      this.#retries.succeeded('access.not_applied');
       return ok(null);
     } catch (error) {
-      this.#retryLater('access.not_applied', projectId, error);
+      this.#retries.failed('access.not_applied', projectId, error);
       return fail(publicFailure(jobError(error)));
     }
-  }
-
-  /** Backs off so that an object whose host is unavailable can sleep; the return of the host wakes it. */
-  #retryLater(
-    event: 'access.not_applied' | 'project.not_looked_after',
-    projectId: string,
-    error: unknown,
-  ): void {
-    logEvent(event, { project_id: projectId, ...jobError(error) });
-    this.#alarm.wakeAt(Date.now() + retryDelay(ATTEMPTS_AHEAD + this.#failures[event]));
-    this.#failures[event] += 1;
   }
 
   /** Starts open work without waiting for it: an alarm that waited would delay the alarms of the retries. */
