@@ -170,27 +170,28 @@ describe('the right token', () => {
 });
 
 describe('a token is refused, and nothing is written', () => {
-  const wrong: Record<string, Record<string, unknown>> = {
-    'another repository': { repository: 'acme/blog' },
-    'a repository that begins as the right one': { repository: 'acme/shop2' },
-    'the right repository with another case': { repository: 'Acme/shop' },
-    'no repository': { repository: undefined },
-    'a repository that is no text': { repository: ['acme/shop'] },
-    'another ref': { ref: 'refs/heads/main' },
-    'a ref that contains the right one': { ref: 'x/refs/pull/7' },
-    'another audience': { aud: 'https://other.example.com' },
-    'no audience': { aud: undefined },
-    'another issuer': { iss: 'https://token.actions.githubusercontent.com' },
-    'an expiry in the past': { exp: seconds(-1) },
-    'no expiry': { exp: undefined },
-    'no time of issue': { iat: undefined },
-    'a time of issue in the future': { iat: seconds(120) },
-    'a start in the future': { nbf: seconds(120) },
+  /** Made when they are used, because times pass meanwhile. */
+  const wrong: Record<string, () => Record<string, unknown>> = {
+    'another repository': () => ({ repository: 'acme/blog' }),
+    'a repository that begins as the right one': () => ({ repository: 'acme/shop2' }),
+    'the right repository with another case': () => ({ repository: 'Acme/shop' }),
+    'no repository': () => ({ repository: undefined }),
+    'a repository that is no text': () => ({ repository: ['acme/shop'] }),
+    'another ref': () => ({ ref: 'refs/heads/main' }),
+    'a ref that contains the right one': () => ({ ref: 'x/refs/pull/7' }),
+    'another audience': () => ({ aud: 'https://other.example.com' }),
+    'no audience': () => ({ aud: undefined }),
+    'another issuer': () => ({ iss: 'https://token.actions.githubusercontent.com' }),
+    'an expiry in the past': () => ({ exp: seconds(-1) }),
+    'no expiry': () => ({ exp: undefined }),
+    'no time of issue': () => ({ iat: undefined }),
+    'a time of issue in the future': () => ({ iat: seconds(120) }),
+    'a start in the future': () => ({ nbf: seconds(120) }),
   };
 
-  test.each(Object.entries(wrong))('%s', async (_, claims) => {
+  test.each(Object.entries(wrong))('%s', async (_, claimsOf) => {
     await trust();
-    await expectRefused(await issuer.token({ ...RIGHT, ...claims }));
+    await expectRefused(await issuer.token({ ...RIGHT, ...claimsOf() }));
   });
 
   test('alg: none', async () => {
