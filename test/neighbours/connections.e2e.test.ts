@@ -1,3 +1,3 @@
 import { describeAttacks } from '../support/neighbours/describe-attacks.ts';
 
-describeAttacks(['direct connections', 'pooled connections', 'stalled logins', 'wrong passwords']);
+describeAttacks(['pooled connections', 'stalled logins', 'wrong passwords']);

@@ -41,6 +41,8 @@ export interface Attack {
   login: BranchRole | null;
   /** Statements that the owner of the attacker's branch runs before. */
   setUp?: string;
+  /** The attacker's address, where the victim must have another one, because the packet filter counts by address. */
+  from?: string;
   /** Branches that the attacker has besides `main`. */
   branches?: number;
   /** Duration in milliseconds, where it differs from the usual one. */

@@ -65,6 +65,8 @@ export interface Outcome {
 /** The tenant that attacks. */
 interface AttackingTenant {
   side: AttackerSide;
+  /** The address that its rule admits. */
+  from: string;
   branchIds: string[];
   revocations: Record<Revocation, () => Promise<{ status: number }>>;
   /** Why the project's record says that it is blocked. */
@@ -175,7 +177,8 @@ export class Stage {
     const api = new Api(this.stack.url, token);
     const project = await api.project('Attacker');
     const path = `/api/v1/projects/${project.id}`;
-    const rule = await api.allow(project.id);
+    const from = attack.from ?? HERE;
+    const rule = await api.allow(project.id, `${from}/32`);
     if (attack.setUp) await query((await api.credentials(project.id, 'main')).direct_url, attack.setUp);
     const branches = await Promise.all(
       Array.from({ length: attack.branches ?? 0 }, async (_, n) => {
@@ -224,6 +227,7 @@ export class Stage {
     };
     return {
       side,
+      from,
       branchIds: [project.main_branch.id, ...branches.map(({ id }) => id)],
       revocations,
       blockedFor: async () => {
@@ -282,7 +286,9 @@ export class Stage {
         continue;
       // Measured before the attempts, which wait for a server that is busy.
       const ended = performance.now() - start;
-      const outcomes = await Promise.all(Object.values(attacker.side.targets).map(outcomeOf));
+      const outcomes = await Promise.all(
+        Object.values(attacker.side.targets).map((target) => outcomeOf(target, attacker.from)),
+      );
       if (!outcomes.includes('in')) return ended;
       await sleep(ATTEMPT_EVERY_MS);
     }
@@ -310,9 +316,9 @@ const revocationOf = (name: AttackName): Revocation | null => ATTACKS[name].revo
 const tokenOf = (stack: Stack, tenant: string) => stack.token({ tenant, email: `owner@${tenant}.example` });
 
 /** An attempt that fails in a way of its own is no login either. */
-const outcomeOf = (target: Target) =>
+const outcomeOf = (target: Target, from: string) =>
   Promise.race([
-    attempt(target, HERE).catch((error) => reasonOf(error)),
+    attempt(target, from).catch((error) => reasonOf(error)),
     sleep(5_000, 'timeout', { ref: false }),
   ]);
 

@@ -12,15 +12,19 @@ const SILENT_SOCKETS: Record<Port, number> = { direct: 900, pooled: 250 };
 const STALLED_LOGINS = 150;
 /** An address that the victim's rules admit, and that the victim does not use. */
 export const ADMITTED_STRANGER = '127.0.0.3';
+const CROWDED = '127.0.0.4';
 const WRONG_PASSWORD_EVERY_MS = 100;
 
 /** All in parallel and over several branches, because attempts are limited by branch, once the first are in the log. */
-async function holdMany({ branchTargets, goesOn, count }: Attacker, port: Port, many: number): Promise<void> {
+async function holdMany(
+  { branchTargets, goesOn, count }: Attacker,
+  { port, many, from }: { port: Port; many: number; from: string },
+): Promise<void> {
   const targets = branchTargets.map((ports) => ports[port]);
   const hold = async (target: Target) => {
     while (goesOn()) {
       try {
-        const client = await connectFrom(HERE, target);
+        const client = await connectFrom(from, target);
         count('connections');
         const ended = new Promise((resolve) => client.once('end', resolve));
         await client.query('begin');
@@ -40,7 +44,9 @@ export const directConnections: Attack = {
   row: 3,
   login: 'read_only',
   branches: BURST_BRANCHES - 1,
-  run: (attacker) => holdMany(attacker, 'direct', DIRECT_BURST),
+  from: CROWDED,
+  run: (attacker) => holdMany(attacker, { port: 'direct', many: DIRECT_BURST, from: CROWDED }),
+  needsFirewall: true,
   revocation: 'rule',
 };
 
@@ -49,7 +55,7 @@ export const pooledConnections: Attack = {
   row: 3,
   login: 'read_only',
   branches: BURST_BRANCHES - 1,
-  run: (attacker) => holdMany(attacker, 'pooled', POOLED_BURST),
+  run: (attacker) => holdMany(attacker, { port: 'pooled', many: POOLED_BURST, from: HERE }),
   revocation: 'rotation',
 };
 
