@@ -28,8 +28,8 @@ const CASES = faultCases({
   nightly: afterMilliseconds('drop', 'project.drop', 3, 12, 25),
 });
 
-/** For the second client, and for a first one whose response was lost, it is deleted already. */
-const DELETED = [202, 404];
+/** For the second client, and for a first one whose response was lost, it is being deleted or deleted already. */
+const DELETED = [202, 404, 409];
 
 let stage: FaultStage;
 beforeAll(async () => {
