@@ -1,7 +1,7 @@
 import { type BranchRole, loginName } from '../../shared/branch/login.ts';
-import { readCidr } from '../../shared/cidr.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { Queryable, Session } from '../postgres/connect.ts';
+import { canonicalNetwork } from './canonical-network.ts';
 import type { BranchAccess } from './rule-files.ts';
 
 type Access = Params<'access.apply'>['access'];
@@ -115,20 +115,5 @@ export async function readAccess(db: Queryable): Promise<BranchAccess[]> {
      WHERE NOT closed AND EXISTS (SELECT FROM login WHERE login.branch_id = branch.branch_id)
      ORDER BY branch.database`,
   );
-  return rows.map((row) => ({ ...row, cidrs: row.cidrs.map(canonical) }));
-}
-
-const MIXED = /^([0-9a-f:]*:)(\d+)\.(\d+)\.(\d+)\.(\d+)\//;
-
-/**
- * The canonical form of a network of PostgreSQL, which ends some IPv6 networks as an IPv4 address: `::102:304/128` as
- * `::1.2.3.4/128`. The dots are replaced first, because parsers take that for the IPv4 address 1.2.3.4.
- */
-function canonical(cidr: string): string {
-  const group = (high = '', low = '') => (Number(high) * 256 + Number(low)).toString(16);
-  const [mixed, start = '', ...bytes] = MIXED.exec(cidr) ?? [''];
-  const [a, b, c, d] = bytes;
-  const plain = mixed ? `${start}${group(a, b)}:${group(c, d)}/${cidr.slice(mixed.length)}` : cidr;
-  const reading = readCidr(plain);
-  return reading.ok ? reading.cidr : cidr;
+  return rows.map((row) => ({ ...row, cidrs: row.cidrs.map(canonicalNetwork) }));
 }

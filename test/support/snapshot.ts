@@ -1,6 +1,7 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
+import { canonicalNetwork } from '../../agent/access/canonical-network.ts';
 import { RULE_FILES } from '../../agent/servers/configuration.ts';
 import { connectOnHost, type HostSocket } from './host/host-session.ts';
 
@@ -106,6 +107,7 @@ async function readHostState({ postgres, pooler, dataDir, rulesDir }: Sources): 
   if (!catalog) throw new Error('the catalog gave no row');
   return {
     ...catalog,
+    rules: catalog.rules.map((rule) => ({ ...rule, cidr: canonicalNetwork(rule.cidr) })),
     directories: directories.filter((name) => /^\d+$/.test(name)),
     poolerEntries: entries
       .filter(({ name }) => name !== 'pgbouncer')
