@@ -1,8 +1,8 @@
-import { eq } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import type { FailureCode } from '../../shared/failures.ts';
 import type { RowId } from '../../shared/protocol/tables.ts';
-import type { Database } from '../database/database.ts';
-import { auditEvents } from '../database/schema.ts';
+import { changesOf, type Database, insertIf } from '../database/database.ts';
+import { auditEvents, projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import type { Actor } from './actor.ts';
 import { auditEvent } from './audit-event.ts';
@@ -47,6 +47,7 @@ const metadataOf = ({ schema, table, column, primaryKey, ids }: RowChange) => ({
  * Runs a change of rows on the host with an audit event. The event is stored first, so that no change lacks one, and is
  * removed if the host refused the change. If the outcome is unknown, or the gateway stops in between, the event stays.
  * @param run returns the result and the keys of the rows that it changed
+ * @throws ApiError NOT_FOUND if the branch has moved to another tenant since it was read, or what `run` throws
  */
 export async function auditedRowChange<T>(
   db: Database,
@@ -62,7 +63,9 @@ export async function auditedRowChange<T>(
     new Date(),
   );
   const isEvent = eq(auditEvents.id, event.id);
-  await db.insert(auditEvents).values(event);
+  const isOfTenant = sql`exists (select 1 from ${projectBranches}
+    where id = ${branchId} and tenant_id = ${actor.tenantId})`;
+  if (changesOf(await insertIf(db, auditEvents, event, isOfTenant)) === 0) throw new ApiError('NOT_FOUND');
   try {
     const { result, changed } = await run();
     if (changed.length === 0) await db.delete(auditEvents).where(isEvent);

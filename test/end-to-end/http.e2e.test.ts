@@ -271,7 +271,9 @@ describe('an undeclared name', () => {
     expect(response.body.details).toContainEqual(expect.objectContaining({ path: 'colour' }));
   });
 
-  test.each(OPERATIONS.filter(({ body }) => body))('as a field of $id is refused', async (operation) => {
+  // The token exchange takes a form, and its failures have the form of RFC 6749.
+  const ofJson = OPERATIONS.filter(({ id, body }) => body && id !== 'exchangeToken');
+  test.each(ofJson)('as a field of $id is refused', async (operation) => {
     const body = { ...operation.body, colour: 'red' };
     const response = await callOperation(apiFor(operation.access), { ...operation, body }, ids);
     expect(response).toMatchObject({ status: 422, body: { error: 'VALIDATION_FAILED' } });

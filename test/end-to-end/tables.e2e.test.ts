@@ -265,13 +265,17 @@ describe('large data', () => {
   });
 
   test('2,000 tables fit into one response', async () => {
-    await query(
-      ownerUrl,
-      `create schema many; do $$ begin for n in 1..2000 loop
-         execute format('create table many.table_%s (id int primary key, first_name text, last_name text, at date,
-           street varchar(100), town varchar(100), country varchar(2), amount numeric(10, 2))', n);
-       end loop; end $$`,
-    );
+    await query(ownerUrl, 'create schema many');
+    // A transaction that makes all of them holds more locks than the host allows.
+    for (let first = 1; first <= 2000; first += 500) {
+      await query(
+        ownerUrl,
+        `do $$ begin for n in ${first}..${first + 499} loop
+           execute format('create table many.table_%s (id int primary key, first_name text, last_name text, at date,
+             street varchar(100), town varchar(100), country varchar(2), amount numeric(10, 2))', n);
+         end loop; end $$`,
+      );
+    }
     const { body } = await api.get<TableList>(`${tables()}?schema=many`);
     expect(new Set(body.tables.map(({ name }) => name)).size).toBe(2_000);
     expect(body.tables).toHaveLength(2_000);
