@@ -30,7 +30,7 @@ import { type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 /** Seed of the generated requests. */
 const SEED = Number(process.env.HOSTILE_SEED ?? 20_260_131);
 const PHASES = {
-  'with the whole service up': 1700,
+  'with the whole service up': IS_NIGHTLY ? 1700 : 1000,
   'without a host': 200,
   'over the limits': 200,
 };
