@@ -17,6 +17,7 @@ import {
   hostileRequests,
   type Resources,
 } from '../support/hostile-requests.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { createMachines, OPERATIONS } from '../support/operations.ts';
 import { RawClient } from '../support/raw-request.ts';
 import { violations } from '../support/records/invariants.ts';
