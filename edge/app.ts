@@ -22,6 +22,7 @@ import {
 import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { auditRoutes } from './routes/audit-events.ts';
+import { branchCreationRoutes } from './routes/branch-creations.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
@@ -136,6 +137,7 @@ pipeline.use(identifyCaller, enforceBeforeWrites, boundBody);
 for (const routes of [
   healthRoutes,
   projectRoutes,
+  branchCreationRoutes,
   branchRoutes,
   credentialRoutes,
   tableRoutes,

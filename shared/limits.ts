@@ -6,3 +6,9 @@ export const ROWS_MAX = 50;
 
 /** UTF-8 bytes of one cell in a response; a longer value is cut. */
 export const CELL_BYTES_MAX = 65_536;
+
+/** Branches of one batch. */
+export const BATCH_MAX = 32;
+
+/** Networks that a creation may admit to its branch. */
+export const ALLOWED_NETWORKS_MAX = 16;

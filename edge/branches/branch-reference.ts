@@ -7,6 +7,9 @@ import { projectBranches } from '../database/schema.ts';
 export const branchesOf = (projectId: string): SQL | undefined =>
   and(eq(projectBranches.projectId, projectId), ne(projectBranches.status, 'deleted'));
 
+export const hasLabel = ({ name, value }: { name: string; value: string }): SQL =>
+  sql`exists (select 1 from json_each(${projectBranches.labels}) as label where label.key = ${name} and label.value = ${value})`;
+
 /**
  * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted.
  * Failed branches can have the same name as a working one, which then comes first.

@@ -1,6 +1,6 @@
 import { and, eq, sql } from 'drizzle-orm';
 import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
-import { expiryOf, LIFESPAN_SECONDS } from '../../shared/branch/lifespan.ts';
+import { expiryOf } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
@@ -17,21 +17,21 @@ import { isAllowed, whereAllowed } from './branch-transition.ts';
  */
 export async function storeLifespan(
   db: Database,
-  { branch, lifespan, actor }: LifespanChange,
+  { branch, life, actor }: LifespanChange,
   now: Date,
 ): Promise<Result<BranchRow, Failure>> {
   if (branch.protected) return fail({ code: 'BRANCH_PROTECTED' });
   const { id: branchId, projectId } = branch;
   const change = {
-    lifespan,
-    expiresAt: expiryOf(lifespan, now),
-    ttlSeconds: LIFESPAN_SECONDS[lifespan],
+    ...life,
+    expiresAt: expiryOf(life, now),
     status: BRANCH_TRANSITIONS.extend.to,
     updatedAt: now,
   };
   const thisBranch = and(eq(projectBranches.id, branchId), eq(projectBranches.tenantId, actor.tenantId));
   const expired = sql`exists (select 1 from ${projectBranches} where ${and(thisBranch, eq(projectBranches.status, 'expired'))})`;
-  const about = { projectId, branchId, metadata: { from: branch.lifespan, to: lifespan } };
+  const metadata = { from: branch.lifespan, to: life.lifespan, ttl_seconds: life.ttlSeconds };
+  const about = { projectId, branchId, metadata };
   const event = auditEvent('branch.lifespan.changed', actor, about, now);
   const results = await inOneBatch(db, [
     insertIf(db, auditEvents, event, isAllowed('extend', thisBranch)),

@@ -1,4 +1,4 @@
-import { and, eq } from 'drizzle-orm';
+import { and, eq, type SQL } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
@@ -9,17 +9,26 @@ import type { JobRow } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
+/** Why the service deletes a branch that no user deletes, as its audit event says it. */
+interface ServiceDeletion {
+  /** A condition of the branch that must still be true. */
+  onlyIf: SQL;
+  reason: 'lease_ended';
+}
+
 /** Marks the branch as deleted and opens the job that drops its database, in one batch. */
 export async function markBranchDeleted(
   db: Database,
   job: JobRow,
   now: Date,
+  service?: ServiceDeletion,
 ): Promise<Result<JobRow, Failure>> {
   const branchId = job.branchId ?? '';
   const thisBranch = and(
     eq(projectBranches.id, branchId),
     eq(projectBranches.projectId, job.projectId),
     eq(projectBranches.tenantId, job.tenantId),
+    service?.onlyIf,
   );
   const [branch] = await db.select().from(projectBranches).where(whereAllowed('delete', thisBranch));
   if (!branch) return fail({ code: 'NOT_FOUND' });
@@ -33,7 +42,11 @@ export async function markBranchDeleted(
       id: job.id,
       projectId: job.projectId,
       branchId,
-      metadata: { branch_name: branch.branchName, database: branch.databaseName },
+      metadata: {
+        branch_name: branch.branchName,
+        database: branch.databaseName,
+        ...(service && { reason: service.reason }),
+      },
     },
     now,
   );

@@ -1,12 +1,16 @@
 import { and, eq, inArray } from 'drizzle-orm';
 import type { JobKind, JobStatus } from '../../shared/project/job.ts';
-import type { Actor } from '../audit/actor.ts';
+import type { Actor, AuditActor } from '../audit/actor.ts';
 import type { Database } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
 
 export type JobRow = typeof jobs.$inferSelect;
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
+
+/** The branches that a job is about; none if it is about the whole project. */
+export const branchIdsOf = ({ branchId, input }: Pick<JobRow, 'branchId' | 'input'>): string[] =>
+  input.branchIds ?? (branchId === null ? [] : [branchId]);
 
 /** The project's unfinished jobs, oldest first. */
 export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
@@ -16,6 +20,12 @@ export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
     .where(and(eq(jobs.projectId, projectId), inArray(jobs.status, OPEN_STATUSES)))
     .orderBy(jobs.createdAt, jobs.id);
 
+/** Work that no user asked for. It belongs to the user whose resource it is about. */
+interface ServiceWork {
+  actor: AuditActor;
+  createdBy: string;
+}
+
 /** The first record of a job. */
 export const newJob = (
   about: {
@@ -23,9 +33,10 @@ export const newJob = (
     kind: JobKind;
     projectId: string;
     branchId: string | null;
+    /** The branches of a batch. */
+    branchIds?: string[];
     hostId: string;
-    actor: Actor;
-  },
+  } & ({ actor: Actor } | ServiceWork),
   now: Date,
 ): JobRow => ({
   id: about.id,
@@ -33,12 +44,12 @@ export const newJob = (
   projectId: about.projectId,
   branchId: about.branchId,
   hostId: about.hostId,
-  input: { actor: about.actor },
+  input: { actor: about.actor, ...(about.branchIds && { branchIds: about.branchIds }) },
   status: 'queued',
   steps: [],
   error: null,
   attempts: 0,
-  createdBy: about.actor.userId,
+  createdBy: 'createdBy' in about ? about.createdBy : about.actor.userId,
   tenantId: about.actor.tenantId,
   createdAt: now,
   updatedAt: now,

@@ -3,7 +3,7 @@ import { evaluateStorage, quotaBytes, type StorageState } from '../../shared/pro
 import { fail, type Result } from '../../shared/result.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { storeLifespan } from '../branches/change-lifespan.ts';
-import { reserveBranch } from '../branches/reserve-branch.ts';
+import { reserveBranches } from '../branches/reserve-branches.ts';
 import type { Database } from '../database/database.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import { Slots } from '../jobs/slots.ts';
@@ -68,19 +68,19 @@ export class StorageQuota {
   }
 
   /**
-   * Reserves the branch if its clone fits: the sum of the usage, of clones without a measurement and of the source's
-   * size must not exceed the quota.
+   * Reserves the branches if their clones fit: the sum of the usage, of clones without a measurement and of the source's
+   * size for each branch must not exceed the quota.
    */
   async reserveWithinQuota(request: BranchRequest): Promise<Result<JobRow, Failure>> {
     const { db, settings } = this.#options;
     const release = await this.#admissions.take();
     try {
       const subject = await readSubject(db, request.project.id);
-      const needed = this.#sizeOf(request.source.id);
-      const excess = subject && this.#excess(subject, needed);
+      const size = this.#sizeOf(request.source.id);
+      const excess = subject && this.#excess(subject, size * request.branches.length);
       if (excess) return fail(excess);
-      const reserved = await reserveBranch(db, settings(), request, new Date());
-      if (subject && reserved.ok) this.#storeUnmeasured(subject, request.branchId, needed);
+      const reserved = await reserveBranches(db, settings(), request, new Date());
+      if (subject && reserved.ok) this.#storeUnmeasured(subject, request.branches, size);
       return reserved;
     } finally {
       release();
@@ -146,10 +146,11 @@ export class StorageQuota {
   }
 
   /** Also removes branches that have a measurement by now or no database any more. */
-  #storeUnmeasured({ branches }: StorageSubject, branchId: string, bytes: number): void {
+  #storeUnmeasured({ branches }: StorageSubject, created: BranchRequest['branches'], bytes: number): void {
     const measured = this.#options.lastMeasurement()?.branches ?? {};
     const existing = new Set(branches.map(({ id }) => id));
     const left = Object.entries(this.#unmeasured()).filter(([id]) => existing.has(id) && !(id in measured));
-    this.#options.storage.kv.put(UNMEASURED, { ...Object.fromEntries(left), [branchId]: bytes });
+    const added = created.map(({ id }) => [id, bytes] as const);
+    this.#options.storage.kv.put(UNMEASURED, Object.fromEntries([...left, ...added]));
   }
 }

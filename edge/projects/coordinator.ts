@@ -9,9 +9,11 @@ import { sendAccess } from '../access/send-access.ts';
 import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
+import { createBatchJob } from '../branches/create-batch.ts';
 import { createBranchJob } from '../branches/create-branch.ts';
 import { deleteBranchJob, markBranchDeleted } from '../branches/delete-branch.ts';
-import { expireBranches } from '../branches/expire-branches.ts';
+import { endLives } from '../branches/end-lives.ts';
+import { storeRenewal } from '../branches/leases.ts';
 import { storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
@@ -32,6 +34,7 @@ import type {
   BranchRequest,
   CoordinatorRpc,
   CreationProgress,
+  LeaseRenewal,
   LifespanChange,
   ProjectDeletion,
   ProjectRequest,
@@ -42,8 +45,9 @@ import { createProjectJob } from './create-project.ts';
 import { deleteProjectJob, markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
 import { reserveProject } from './reserve-project.ts';
+import { awaitCreation, createOrReturn } from './run-creation.ts';
 
-/** Interval at which the object checks its open jobs if nothing else wakes it. */
+/** Interval of the checks while jobs are open; shorter than any life or lease, whose end the last check schedules. */
 const CHECK_AFTER_MS = 20_000;
 /** Added to the failures in a row, so that the first retry comes after two seconds. */
 const ATTEMPTS_AHEAD = 3;
@@ -52,6 +56,7 @@ const PROJECT_ID = 'project_id';
 const SAGAS: SagaTable = {
   'project.create': createProjectJob,
   'branch.create': createBranchJob,
+  'branch.create_batch': createBatchJob,
   'branch.delete': deleteBranchJob,
   'project.delete': deleteProjectJob,
 };
@@ -114,12 +119,17 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
   }
 
-  async createBranch(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+  async createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
     const { id: projectId, hostId } = request.project;
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm(projectId);
-    const reserved = await this.quota.reserveWithinQuota(request);
-    return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
+    const creating = {
+      db: this.#db,
+      runner: this.#runnerFor(hostId),
+      reserve: () => this.quota.reserveWithinQuota(request),
+      run: (job: JobRow, wait: number) => this.#run(job, wait),
+    };
+    return createOrReturn(creating, request, waitMs);
   }
 
   async deleteBranch(deletion: BranchDeletion): Promise<Result<JobRow, Failure>> {
@@ -194,6 +204,12 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     return changed;
   }
 
+  async renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>> {
+    const renewed = await storeRenewal(this.#db, renewal, new Date());
+    if (renewed.ok && renewed.value.leaseEndsAt) this.#alarm.wakeAt(renewed.value.leaseEndsAt.getTime());
+    return renewed;
+  }
+
   async wake(projectId: string): Promise<void> {
     this.#armAlarm(projectId);
     await this.#resumeWork(projectId);
@@ -214,13 +230,10 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   }
 
   /** Runs a creation and waits for its end, but no longer than its client waits. */
-  async #run(job: JobRow, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+  #run(job: JobRow, waitMs: number): Promise<Result<CreationProgress, Failure>> {
     const runner = this.#runnerFor(job.hostId);
     this.ctx.waitUntil(runner.start(job));
-    const end = await runner.endOf(job.id, waitMs);
-    if (end && !end.ok) return end;
-    if (end && !end.value) throw new Error(`job ${job.id} ended without a response`);
-    return ok({ jobId: job.id, response: end?.value ?? null });
+    return awaitCreation(runner, job.id, waitMs);
   }
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */
@@ -249,8 +262,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   /** Starts open work without waiting for it: an alarm that waited would delay the alarms of the retries. */
   async #resumeWork(projectId: string): Promise<void> {
-    const nextExpiry = await expireBranches(this.#db, projectId, new Date());
-    if (nextExpiry) this.#alarm.wakeAt(nextExpiry.getTime());
+    this.#alarm.wakeAt(await endLives(this.#db, projectId, new Date()));
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
       this.#db.select().from(projects).where(eq(projects.id, projectId)),

@@ -13,7 +13,7 @@ export const visible = ({ tenantId, userId }: Principal, reach: Reach): SQL | un
 
 /** Number of the project's branches that count against its branch limit. */
 const countedBranches = sql<number>`(select count(*) from ${projectBranches} where project_id = ${projects.id}
-  and status in (${sql.join(
+  and lease_seconds is null and status in (${sql.join(
     COUNTED_STATUSES.map((status) => sql`${status}`),
     sql`, `,
   )}))`;

@@ -1,4 +1,3 @@
-import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { BRANCH_ROLES, type BranchRole } from '../../shared/branch/login.ts';
 import {
@@ -9,25 +8,18 @@ import {
   recordedUses,
 } from '../api/idempotency-key.ts';
 import { operation, operations, optionalJsonBody, response } from '../api/operation.ts';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
-import type { BranchRow } from '../branches/branch-resource.ts';
 import { auditedView } from '../credentials/audited-view.ts';
-import {
-  Credentials,
-  type CredentialsView,
-  toCredentialsResponse,
-} from '../credentials/branch-credentials.ts';
-import { changesOf, type Statement } from '../database/database.ts';
-import { branchCredentials, hosts } from '../database/schema.ts';
+import { Credentials, type CredentialsView } from '../credentials/branch-credentials.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforceRequestLimit } from '../rate-limits/limit-requests.ts';
-import { readSettings } from '../settings.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';
 import { inProject } from './in-project.ts';
 import { BranchRefParams } from './parameters.ts';
+import { credentialsOf } from './shown-credentials.ts';
 
 const tags = ['Branches'];
 
@@ -55,30 +47,6 @@ const RotationRequest = z
 /** The URLs of the logins that were rotated: those of the read-only login if no other was. */
 const viewOf = (roles: readonly BranchRole[]): CredentialsView =>
   roles.every((role) => role === 'read_only') ? 'read_only' : 'default';
-
-/**
- * The only place where a branch's passwords leave the gateway.
- * @param audits join the batch that reads the passwords; one that changes nothing shows that the branch is gone
- */
-async function credentialsOf(
-  c: AppContext,
-  hostId: string,
-  branch: BranchRow,
-  view: CredentialsView,
-  audits: Statement[],
-) {
-  const db = databaseOf(c);
-  const [credentials, hostRows, ...changes] = await db.batch([
-    db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
-    db.select().from(hosts).where(eq(hosts.id, hostId)),
-    ...audits,
-  ]);
-  // The branch was deleted or moved to another tenant between the two reads.
-  found(credentials);
-  if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
-  const keys = readSettings(c.env).CREDENTIAL_KEYS;
-  return toCredentialsResponse(keys, branch, credentials, found(hostRows), view);
-}
 
 const router = operations();
 

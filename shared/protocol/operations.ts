@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { readCidr } from '../cidr.ts';
-import { NETWORK_RULES_MAX, ROWS_MAX } from '../limits.ts';
+import { BATCH_MAX, NETWORK_RULES_MAX, ROWS_MAX } from '../limits.ts';
 import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 
 /**
@@ -53,7 +53,31 @@ const BranchIdentity = {
   database: Database,
 };
 
+/** The branches of one job, which have the same source. Their databases are built under the ids of the branches. */
+const batchOf = <Member extends z.ZodRawShape>(member: Member) => ({
+  job_id: Id,
+  project_id: Id,
+  branches: z
+    .array(z.strictObject({ branch_id: Id, database: Database, ...member }))
+    .min(1)
+    .max(BATCH_MAX),
+});
+
 const Milliseconds = z.number().nonnegative();
+
+const CloneResult = z.strictObject({
+  /** False when an earlier call with these ids created the clone. */
+  created: z.boolean(),
+  strategy: z.enum(['reflink', 'file_copy', 'wal_log']).nullable(),
+  /** Duration of the `CREATE DATABASE` statement. */
+  clone_ms: Milliseconds,
+  /** Milliseconds for which pooled clients of the source were paused. */
+  paused_ms: Milliseconds,
+  source_bytes: z.int().nonnegative(),
+});
+/** Milliseconds to wait until the source has no open transaction; then the call fails with `SOURCE_BUSY`. */
+const BusyWait = z.int().min(0).max(30_000);
+const Password = z.string().min(16).max(128);
 
 const BranchDatabase = { branch_id: Id, database: Database };
 /** Schema and name of a table, as in the catalog. */
@@ -124,19 +148,9 @@ export const OPERATIONS = {
       ...BranchIdentity,
       /** Database to clone, whose clients stay connected; `null`: creates an empty one, for `main`. */
       source: Database.nullable(),
-      /** Milliseconds to wait until the source has no open transaction; then the call fails with `SOURCE_BUSY`. */
-      busy_wait: z.int().min(0).max(30_000),
+      busy_wait: BusyWait,
     }),
-    result: z.strictObject({
-      /** False when an earlier call with these ids created the clone. */
-      created: z.boolean(),
-      strategy: z.enum(['reflink', 'file_copy', 'wal_log']).nullable(),
-      /** Duration of the `CREATE DATABASE` statement. */
-      clone_ms: Milliseconds,
-      /** Milliseconds for which pooled clients of the source were paused. */
-      paused_ms: Milliseconds,
-      source_bytes: z.int().nonnegative(),
-    }),
+    result: CloneResult,
     deadline: 900_000,
   }),
 
@@ -149,7 +163,7 @@ export const OPERATIONS = {
 
   'branch.prove': operation({
     summary: 'Log in through the pooler as the read-write login, and run a query',
-    params: z.strictObject({ ...BranchIdentity, password: z.string().min(16).max(128) }),
+    params: z.strictObject({ ...BranchIdentity, password: Password }),
     result: z.strictObject({ login_ms: Milliseconds }),
     deadline: 30_000,
   }),
@@ -158,6 +172,38 @@ export const OPERATIONS = {
     summary: 'Close access to the branch, and drop its database or unfinished clone and its logins',
     params: z.strictObject(BranchIdentity),
     result: z.strictObject({ dropped: z.boolean() }),
+    deadline: 120_000,
+  }),
+
+  'batch.prepare': operation({
+    summary: 'Create the logins, the network rules on both ports and the pooler entries of several branches',
+    params: z.strictObject({
+      ...batchOf({ verifiers: z.record(z.enum(BRANCH_ROLES), Verifier) }),
+      access: Access,
+    }),
+    result: z.strictObject({}),
+    deadline: 60_000,
+  }),
+
+  'batch.clone': operation({
+    summary: 'Clone the source database once, and that clone for the other branches of a batch',
+    params: z.strictObject({ ...batchOf({}), source: Database, busy_wait: BusyWait }),
+    /** Of the clone of the source; `created` is false when no clone was missing. */
+    result: CloneResult,
+    deadline: 900_000,
+  }),
+
+  'batch.finalize': operation({
+    summary: 'Rename the clones of a batch to their final names and grant their logins their rights',
+    params: z.strictObject(batchOf({})),
+    result: z.strictObject({}),
+    deadline: 120_000,
+  }),
+
+  'batch.prove': operation({
+    summary: 'Log in to each branch of a batch through the pooler as the read-write login, and run a query',
+    params: z.strictObject(batchOf({ password: Password })),
+    result: z.strictObject({ login_ms: Milliseconds }),
     deadline: 120_000,
   }),
 

@@ -1,0 +1,146 @@
+import { and, eq, inArray, isNotNull, isNull, type SQL, sql } from 'drizzle-orm';
+import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import { branchDatabaseName } from '../../shared/branch/database-name.ts';
+import { expiryOf } from '../../shared/branch/lifespan.ts';
+import type { Failure, FailureCode } from '../../shared/failures.ts';
+import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
+import type { Result } from '../../shared/result.ts';
+import { newBranchRules } from '../access/creator-rule.ts';
+import { hasRoom, ruleStatements } from '../access/rule-statements.ts';
+import { insertKey } from '../api/idempotency-key.ts';
+import { newCredentials } from '../credentials/branch-credentials.ts';
+import { type Database, insertAllIf, insertIf, type Statement } from '../database/database.ts';
+import { branchCredentials, jobs, projectBranches, projects } from '../database/schema.ts';
+import { type JobRow, newJob } from '../jobs/job-store.ts';
+import { reserve } from '../jobs/reservation.ts';
+import type { BranchRequest } from '../projects/coordinator-rpc.ts';
+import type { Settings } from '../settings.ts';
+import type { BranchRow } from './branch-resource.ts';
+
+/** The limit that a new branch counts against, and the failure when it is reached. Leased branches have their own. */
+interface BranchLimit {
+  current: SQL<number>;
+  limit: SQL<number>;
+  failure: FailureCode;
+}
+
+function limitOf({ project: { id }, leaseSeconds }: BranchRequest, settings: Settings): BranchLimit {
+  const counted = (leased: SQL) =>
+    sql<number>`(select count(*) from ${projectBranches} where ${and(
+      eq(projectBranches.projectId, id),
+      inArray(projectBranches.status, COUNTED_STATUSES),
+      leased,
+    )})`;
+  if (leaseSeconds === null)
+    return {
+      current: counted(isNull(projectBranches.leaseSeconds)),
+      limit: sql`branch_limit`,
+      failure: 'BRANCH_LIMIT_REACHED',
+    };
+  return {
+    current: counted(isNotNull(projectBranches.leaseSeconds)),
+    limit: sql`coalesce(leased_branch_limit, ${settings.LEASED_BRANCH_LIMIT})`,
+    failure: 'LEASED_BRANCH_LIMIT_REACHED',
+  };
+}
+
+/** Reserves the names of all branches and their slots under the limit, and opens their job, in one batch. */
+export async function reserveBranches(
+  db: Database,
+  settings: Settings,
+  request: BranchRequest,
+  now: Date,
+): Promise<Result<JobRow, Failure>> {
+  const { project, source, keyUse } = request;
+  const rows = request.branches.map((branch) => branchRow(request, branch, now));
+  const [first] = rows;
+  if (!first) throw new Error('a creation without a branch');
+  const job = jobOf(request, now);
+  const credentials = await Promise.all(
+    rows.map(({ id }) => newCredentials(settings.CREDENTIAL_KEYS, id, now)),
+  );
+  const rules = rows.flatMap((row) => newBranchRules(project, row, request, now));
+  // The creator's rules alone may be left out, but not networks that the client named.
+  const room = request.allow.length > 0 ? hasRoom(project.id, rules.length) : sql`true`;
+  const { current, limit, failure } = limitOf(request, settings);
+  const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active' and tenant_id = ${project.tenantId}
+    and ${current} + ${rows.length} <= ${limit})
+    and exists (select 1 from ${projectBranches} where id = ${source.id} and status = 'active') and ${room}`;
+  const reserved = sql`exists (select 1 from ${projectBranches} where id = ${first.id})`;
+  const statements: Statement[] = [
+    ...insertKey(db, keyUse, job.id, allowed, now),
+    insertAllIf(db, projectBranches, rows, allowed),
+    insertIf(db, jobs, job, reserved),
+    insertAllIf(db, branchCredentials, credentials.flat(), reserved),
+    ...ruleStatements(db, rules, reserved),
+    db
+      .select({
+        status: projects.status,
+        limit,
+        current,
+        reserved: sql<number>`${reserved}`,
+        room: sql<number>`${room}`,
+      })
+      .from(projects)
+      .where(eq(projects.id, project.id)),
+  ];
+  const conflicts = { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT', project_branches: 'BRANCH_EXISTS' } as const;
+  return reserve(db, job, statements, conflicts, (last) => reasonOf(last, rows.length, failure));
+}
+
+/** Result of the reservation's last statement. */
+interface Found {
+  status: string;
+  limit: number;
+  current: number;
+  reserved: number;
+  room: number;
+}
+
+function reasonOf(lastResult: unknown, count: number, limitFailure: FailureCode): Failure | null {
+  const [found] = lastResult as Found[];
+  if (!found) return { code: 'NOT_FOUND' };
+  if (found.reserved) return null;
+  if (found.status !== 'active') return { code: 'PROJECT_NOT_ACTIVE' };
+  if (found.current + count > found.limit) {
+    const fields = { limit: found.limit, current: found.current, retry_after: null };
+    return { code: limitFailure, fields };
+  }
+  if (!found.room) return { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
+  return { code: 'SOURCE_NOT_ACTIVE' };
+}
+
+function jobOf({ jobId, kind, branches, project, actor }: BranchRequest, now: Date): JobRow {
+  const about = { id: jobId, kind, projectId: project.id, hostId: project.hostId, actor };
+  const ids = branches.map(({ id }) => id);
+  const subject =
+    kind === 'branch.create' ? { branchId: ids[0] ?? null } : { branchId: null, branchIds: ids };
+  return newJob({ ...about, ...subject }, now);
+}
+
+const branchRow = (
+  { project, source, life, leaseSeconds, labels, actor }: BranchRequest,
+  { id, name }: BranchRequest['branches'][number],
+  now: Date,
+): BranchRow => ({
+  id,
+  projectId: project.id,
+  parentBranchId: source.id,
+  branchName: name,
+  databaseName: branchDatabaseName(project.appKey, project.env, name),
+  sourceDatabase: source.databaseName,
+  status: 'creating',
+  lifespan: life.lifespan,
+  expiresAt: expiryOf(life, now),
+  ttlSeconds: life.ttlSeconds,
+  leaseSeconds,
+  leaseEndsAt: null,
+  labels,
+  isDefault: false,
+  protected: false,
+  createdBy: actor.userId,
+  tenantId: project.tenantId,
+  deletedAt: null,
+  createdAt: now,
+  updatedAt: now,
+});
