@@ -1,6 +1,6 @@
 import type { Params } from '../../shared/protocol/operations.ts';
+import { membersOf } from '../cloning/batch-members.ts';
 import type { Host } from '../host.ts';
-import { membersOf } from './batch-members.ts';
 import { prepareBranches } from './branch-prepare.ts';
 
 /** Makes the logins, rules and pooler entries of all branches. It runs concurrently with their clones. */

@@ -1,6 +1,6 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { membersOf } from '../cloning/batch-members.ts';
 import type { Host } from '../host.ts';
-import { membersOf } from './batch-members.ts';
 import { proveBranch } from './branch-prove.ts';
 
 /** Logins at a time: the first session in a new database costs processor time, and the clients need some too. */

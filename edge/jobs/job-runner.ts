@@ -34,8 +34,6 @@ interface JobRunnerOptions extends Omit<SagaContext, 'job'> {
 
 /** The kinds of jobs that take one of the project's slots for creations. */
 const CREATIONS: readonly JobKind[] = ['project.create', 'branch.create', 'branch.create_batch'];
-/** How long a client waits for a job that does not run at the moment, before it is read again. */
-const IDLE_WAIT_MS = 250;
 
 interface Run {
   branchIds: string[];
@@ -56,18 +54,14 @@ export class JobRunner {
     this.#options = options;
   }
 
-  /**
-   * Waits for the job's end, over any number of attempts; null if it is still open after `milliseconds`. Returns null
-   * soon for a job that this object does not run: it may have ended.
-   */
+  /** Waits for the job's end, over any number of attempts; null if it is still open after `milliseconds`. */
   async endOf(jobId: string, milliseconds: number): Promise<JobEnd | null> {
-    if (this.#runs.has(jobId) && !this.#ends.has(jobId)) this.#ends.set(jobId, Promise.withResolvers());
-    const end = this.#ends.get(jobId);
+    const end = this.#ends.get(jobId) ?? Promise.withResolvers<JobEnd>();
+    this.#ends.set(jobId, end);
     const timeout = Promise.withResolvers<null>();
-    const wait = end ? milliseconds : Math.min(milliseconds, IDLE_WAIT_MS);
-    const timer = setTimeout(() => timeout.resolve(null), wait);
+    const timer = setTimeout(() => timeout.resolve(null), milliseconds);
     try {
-      return await Promise.race([...(end ? [end.promise] : []), timeout.promise]);
+      return await Promise.race([end.promise, timeout.promise]);
     } finally {
       clearTimeout(timer);
     }

@@ -8,6 +8,8 @@ import type { BranchRequest, CreationProgress } from './coordinator-rpc.ts';
 
 /** Bounds the reservations of one request: another one may take the name in between each time. */
 const TRIES = 5;
+/** A creation that ended before it was waited for is noticed after this time. */
+const READ_AGAIN_MS = 1_000;
 
 /** Waits for the end of a creation, but no longer than its client waits. */
 export async function awaitCreation(
@@ -45,7 +47,7 @@ export async function createOrReturn(
   for (let tries = 1; ; ) {
     const existing = mayReturn ? await existingBranch(db, request) : null;
     if (existing?.creation) {
-      const end = await awaitCreation(runner, existing.creation, left());
+      const end = await awaitCreation(runner, existing.creation, Math.min(left(), READ_AGAIN_MS));
       if (!end.ok || (!end.value.response && left() === 0)) return end;
       // Read again, because the branch of a batch, or of another source, is another response.
       continue;

@@ -17,18 +17,17 @@ const utf8Length = (character: string) =>
 const isShort = (text: string) =>
   [...text].reduce((sum, character) => sum + utf8Length(character), 0) <= LABEL_BYTES_MAX;
 const TOO_LONG = `must have at most ${LABEL_BYTES_MAX} bytes`;
-const NO_CONTROLS = /^[^\p{Cc}]*$/u;
+const hasNoControls = (text: string) => !/\p{Cc}/u.test(text);
+const CONTROLS = 'must not contain control characters';
 
 /** A filter has the form `name=value`, so a name contains no `=`. */
 const LabelName = z
   .string()
   .min(1)
-  .regex(/^[^=\p{Cc}]*$/u, 'must contain neither = nor control characters')
+  .regex(/^[^=]*$/, 'must not contain =')
+  .refine(hasNoControls, CONTROLS)
   .refine(isShort, TOO_LONG);
-const LabelValue = z
-  .string()
-  .regex(NO_CONTROLS, 'must not contain control characters')
-  .refine(isShort, TOO_LONG);
+const LabelValue = z.string().refine(hasNoControls, CONTROLS).refine(isShort, TOO_LONG);
 
 /** Free texts by which a client finds its branches again. */
 export const Labels = z

@@ -52,6 +52,7 @@ const runnerOf = (creation: AnySaga, deletion = creation) =>
     sagas: {
       'project.create': creation,
       'branch.create': creation,
+      'branch.create_batch': creation,
       'branch.delete': deletion,
       'project.delete': deletion,
     },

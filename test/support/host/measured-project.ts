@@ -3,6 +3,7 @@ import { openDatabase } from '../../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import type { BranchRequest } from '../../../edge/projects/coordinator-rpc.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
+import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { BranchMeasurement } from '../../../shared/measurement.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import type { MonitorGateway } from '../worker/monitor-gateway.ts';
@@ -92,9 +93,19 @@ export async function measuredProject(
       const requests = clones.map(({ branchId, sourceId, branchName = branchId }): BranchRequest => {
         const source = branches.find((branch) => branch.id === sourceId);
         if (!row || !source) throw new Error('no such project or source');
-        const jobId = crypto.randomUUID();
-        const request = { jobId, branchId, project: row, source, branchName, actor };
-        return { ...request, lifespan: '7d', creatorCidr: null, keyUse: null };
+        const request = { jobId: crypto.randomUUID(), project: row, source, actor };
+        return {
+          ...request,
+          kind: 'branch.create',
+          branches: [{ id: branchId, name: branchName }],
+          life: lifeOf({}),
+          leaseSeconds: null,
+          labels: {},
+          allow: [],
+          creatorCidr: null,
+          onExists: 'fail',
+          keyUse: null,
+        };
       });
       return coordinator.reserveBranches(requests);
     },

@@ -4,6 +4,7 @@ import type { MeasurementEvent } from '../../../edge/monitoring/measurement-stre
 import type { MetricHistory, Range } from '../../../edge/monitoring/metric-history.ts';
 import type { Point } from '../../../edge/monitoring/metrics.ts';
 import type { BranchRequest, StorageStatus } from '../../../edge/projects/coordinator-rpc.ts';
+import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { Failure } from '../../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 import type { Result } from '../../../shared/result.ts';
@@ -86,7 +87,7 @@ export async function startMonitorGateway() {
           'changeLifespans',
           branchIds.map((id) => ({
             branch: { id, projectId, protected: false, lifespan: '7d' },
-            lifespan: '1m',
+            life: lifeOf({ lifespan: '1m' }),
             hostId: crypto.randomUUID(),
             actor: { tenantId: 'acme' },
           })),

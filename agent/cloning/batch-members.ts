@@ -1,4 +1,4 @@
-import type { BranchIdentity } from '../cloning/claim-branch.ts';
+import type { BranchIdentity } from './claim-branch.ts';
 
 interface Batch<Member> {
   project_id: string;
