@@ -14,11 +14,6 @@ import type { ProjectRow } from '../projects/project-resource.ts';
 /** In `allow`: the address of the request. */
 const OWN_ADDRESS = 'me';
 
-export const life = {
-  lifespan: LifespanSpelling.optional(),
-  ttl_seconds: TtlSeconds.optional(),
-};
-
 /** What one branch and a batch of branches have in common. */
 const choices = {
   source_branch_id: z
@@ -108,7 +103,7 @@ export const NewBatch = z
   .meta({ example: { count: 4, name_prefix: 'pr-7-', lease_seconds: 300 } });
 
 export const BranchChange = z
-  .strictObject(life)
+  .strictObject({ lifespan: LifespanSpelling.optional(), ttl_seconds: TtlSeconds.optional() })
   .refine(
     ({ lifespan, ttl_seconds }) => (lifespan === undefined) !== (ttl_seconds === undefined),
     'Provide exactly one of lifespan and ttl_seconds.',
