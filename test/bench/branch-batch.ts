@@ -18,7 +18,7 @@ const BRANCHES = 16;
 const CLIENTS = 4;
 /** Of a client between two transactions, on average. */
 const PAUSE_MS = 20;
-const ROUNDS = 2;
+const ROUNDS = 7;
 const LIMIT = 0.5;
 
 const METHOD = `A main of about ${MEGABYTES + 8} MB on XFS with reflink in a loopback file, everything else as \`npm start\` runs it, all \
