@@ -131,7 +131,8 @@ export function callOperation(
 /** Creates a project with one resource of each kind. */
 export async function createResources(api: Api): Promise<Ids> {
   const { id: project_id, tenant_id } = await api.project('Made');
-  const { id: branch_id } = await api.branch(project_id, 'made');
+  // With a lease, so that it can be renewed.
+  const { id: branch_id } = await api.branch(project_id, 'made', { lease_seconds: 3600 });
   const { id: rule_id } = await api.allow(project_id);
   const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
   const { direct_url } = await api.credentials(project_id, branch_id);
