@@ -40,6 +40,8 @@ export function jobsInReach(caller: Caller): SQL | undefined {
     sql`json_extract(${jobs.input}, '$.actor.machine.id') = ${caller.machine?.id}`,
   );
 }
+export const hasLabel = ({ name, value }: { name: string; value: string }): SQL =>
+  sql`exists (select 1 from json_each(${projectBranches.labels}) as label where label.key = ${name} and label.value = ${value})`;
 
 /**
  * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted, or not in reach.

@@ -4,6 +4,7 @@ import { openDatabase } from '../../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import type { BranchRequest } from '../../../edge/projects/coordinator-rpc.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
+import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { BranchMeasurement } from '../../../shared/measurement.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import type { MonitorGateway } from '../worker/monitor-gateway.ts';
@@ -103,12 +104,17 @@ export async function measuredProject(
       const requests = clones.map(({ branchId, sourceId, branchName = branchId, key }): BranchRequest => {
         const source = branches.find((branch) => branch.id === sourceId);
         if (!row || !source) throw new Error('no such project or source');
-        const jobId = crypto.randomUUID();
-        const request = { jobId, branchId, project: row, source, branchName, actor };
+        const request = { jobId: crypto.randomUUID(), project: row, source, actor };
         return {
           ...request,
-          lifespan: '7d',
+          kind: 'branch.create',
+          branches: [{ id: branchId, name: branchName }],
+          life: lifeOf({}),
+          leaseSeconds: null,
+          labels: {},
+          allow: [],
           creatorCidr: null,
+          onExists: 'fail',
           keyUse: key ? { tenantId: 'acme', userId, path: '/', key, bodyHash: 'h' } : null,
         };
       });

@@ -5,6 +5,7 @@ import type { MetricHistory, Range } from '../../../edge/monitoring/metric-histo
 import type { Point } from '../../../edge/monitoring/metrics.ts';
 import type { BranchRequest, StorageStatus } from '../../../edge/projects/coordinator-rpc.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
+import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { Failure } from '../../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 import type { Result } from '../../../shared/result.ts';
@@ -89,8 +90,8 @@ export async function startMonitorGateway() {
           projectId,
           'changeLifespans',
           branchIds.map((id) => ({
-            branch: { id, projectId, protected: false, lifespan: '7d' },
-            lifespan: '1m',
+            branch: { id, projectId, protected: false, lifespan: '7d', leaseSeconds: null },
+            life: lifeOf({ lifespan: '1m' }),
             hostId: crypto.randomUUID(),
             actor: { tenantId: 'acme' },
           })),
