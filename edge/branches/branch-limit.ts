@@ -1,5 +1,5 @@
 import { and, eq, inArray, isNotNull, isNull, type SQL, sql } from 'drizzle-orm';
-import { COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
+import { type BranchStatus, COUNTED_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Failure, FailureCode } from '../../shared/failures.ts';
 import { projectBranches } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
@@ -13,16 +13,22 @@ export interface BranchLimit {
   code: FailureCode;
 }
 
+const counting = (projectId: string, statuses: readonly BranchStatus[], which?: SQL) =>
+  sql<number>`(select count(*) from ${projectBranches} where ${and(
+    eq(projectBranches.projectId, projectId),
+    inArray(projectBranches.status, statuses),
+    which,
+  )})`;
+
+/** The project's branches with a database, expired ones included: at most `BRANCHES_MAX`. */
+export const branchesOnHost = (projectId: string): SQL<number> =>
+  counting(projectId, ['creating', 'active', 'expired']);
+
 export function branchLimitOf(
   { projectId, leaseSeconds }: { projectId: string; leaseSeconds: number | null },
   settings: Pick<Settings, 'LEASED_BRANCH_LIMIT'>,
 ): BranchLimit {
-  const counted = (leased: SQL) =>
-    sql<number>`(select count(*) from ${projectBranches} where ${and(
-      eq(projectBranches.projectId, projectId),
-      inArray(projectBranches.status, COUNTED_STATUSES),
-      leased,
-    )})`;
+  const counted = (leased: SQL) => counting(projectId, COUNTED_STATUSES, leased);
   if (leaseSeconds === null)
     return {
       current: counted(isNull(projectBranches.leaseSeconds)),

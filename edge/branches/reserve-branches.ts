@@ -2,7 +2,7 @@ import { eq, sql } from 'drizzle-orm';
 import { branchDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
-import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
+import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../../shared/limits.ts';
 import type { Result } from '../../shared/result.ts';
 import { newBranchRules } from '../access/creator-rule.ts';
 import { hasRoom, ruleStatements } from '../access/rule-statements.ts';
@@ -14,7 +14,13 @@ import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import type { BranchRequest } from '../projects/coordinator-rpc.ts';
 import type { Settings } from '../settings.ts';
-import { type BranchLimit, branchLimitOf, branchLimitReached, hasSlots } from './branch-limit.ts';
+import {
+  type BranchLimit,
+  branchesOnHost,
+  branchLimitOf,
+  branchLimitReached,
+  hasSlots,
+} from './branch-limit.ts';
 import type { BranchRow } from './branch-resource.ts';
 
 /** Reserves the names of all branches and their slots under the limit, and opens their job, in one batch. */
@@ -36,8 +42,9 @@ export async function reserveBranches(
   // The creator's rules alone may be left out, but not networks that the client named.
   const room = request.allow.length > 0 ? hasRoom(project.id, rules.length) : sql`true`;
   const limit = branchLimitOf({ projectId: project.id, ...request }, settings);
+  const onHost = branchesOnHost(project.id);
   const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active' and tenant_id = ${project.tenantId}
-    and ${hasSlots(limit, rows.length)})
+    and ${hasSlots(limit, rows.length)} and ${onHost} + ${rows.length} <= ${BRANCHES_MAX})
     and exists (select 1 from ${projectBranches} where id = ${source.id} and status = 'active') and ${room}`;
   const reserved = sql`exists (select 1 from ${projectBranches} where id = ${first.id})`;
   const statements: Statement[] = [
@@ -51,6 +58,7 @@ export async function reserveBranches(
         status: projects.status,
         limit: limit.limit,
         current: limit.current,
+        onHost,
         reserved: sql<number>`${reserved}`,
         room: sql<number>`${room}`,
       })
@@ -66,6 +74,7 @@ interface Found {
   status: string;
   limit: number;
   current: number;
+  onHost: number;
   reserved: number;
   room: number;
 }
@@ -76,6 +85,8 @@ function reasonOf(lastResult: unknown, count: number, limit: BranchLimit): Failu
   if (found.reserved) return null;
   if (found.status !== 'active') return { code: 'PROJECT_NOT_ACTIVE' };
   if (found.current + count > found.limit) return branchLimitReached(limit, found);
+  if (found.onHost + count > BRANCHES_MAX)
+    return branchLimitReached(limit, { limit: BRANCHES_MAX, current: found.onHost });
   if (!found.room) return { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
   return { code: 'SOURCE_NOT_ACTIVE' };
 }

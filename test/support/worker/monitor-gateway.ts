@@ -84,13 +84,18 @@ export async function startMonitorGateway() {
       last: () => call<{ last: LastMeasurement | null; overdue: boolean }>('monitor', projectId, 'last'),
       series: (reference: string, range: Range) =>
         call<{ branchId: string; points: Point[] }>('monitor', projectId, 'series', reference, range),
-      extend: (...branchIds: string[]) =>
+      extend: (...branches: (string | { id: string; leaseSeconds: number })[]) =>
         call<Result<{ status: string }, Failure>[]>(
           'coordinator',
           projectId,
           'changeLifespans',
-          branchIds.map((id) => ({
-            branch: { id, projectId, protected: false, lifespan: '7d', leaseSeconds: null },
+          branches.map((branch) => ({
+            branch: {
+              projectId,
+              protected: false,
+              lifespan: '7d',
+              ...(typeof branch === 'string' ? { id: branch, leaseSeconds: null } : branch),
+            },
             life: lifeOf({ lifespan: '1m' }),
             hostId: crypto.randomUUID(),
             actor: { tenantId: 'acme' },
