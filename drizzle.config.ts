@@ -2,7 +2,7 @@ import { defineConfig } from 'drizzle-kit';
 
 export default defineConfig({
   dialect: 'sqlite',
-  schema: ['schema', 'account-schema', 'people-schema', 'machine-schema'].map(
+  schema: ['schema', 'account-schema', 'people-schema', 'machine-schema', 'idempotency-schema'].map(
     (name) => `./edge/database/${name}.ts`,
   ),
   out: './edge/database/migrations',

@@ -26,6 +26,7 @@ import { accountSignInRoutes } from './routes/account-sign-in.ts';
 import { agentRoutes } from './routes/agent.ts';
 import { apiKeyRoutes } from './routes/api-keys.ts';
 import { auditRoutes } from './routes/audit-events.ts';
+import { branchCreationRoutes } from './routes/branch-creations.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
@@ -161,6 +162,7 @@ pipeline.use(identifyCaller, enforceBeforeWrites, boundBody);
 for (const routes of [
   healthRoutes,
   projectRoutes,
+  branchCreationRoutes,
   branchRoutes,
   credentialRoutes,
   tableRoutes,

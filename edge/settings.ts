@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { HIGHEST_BRANCH_LIMIT } from '../shared/project/project-status.ts';
 
 const KEY_BYTES = 32;
 
@@ -65,6 +66,10 @@ const Settings = z.object({
   EXPIRED_RETENTION_SECONDS: Count.max(EXPIRED_RETENTION_MAX_SECONDS).default(
     DEFAULT_EXPIRED_RETENTION_SECONDS,
   ),
+  /** Leased branches of a project (`docs/short-lived-branches.md`); the platform route of a project's caps overrides it. */
+  LEASED_BRANCH_LIMIT: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
+  /** The highest limits of branches, leased or not, that the platform route accepts (specification 8). */
+  BRANCH_LIMIT_MAX: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
   /** Seconds between two measurements of a project (specification 8); must equal the setting of the agents. */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().positive().default(60),
   /** URL that takes each e-mail as one JSON POST; without it no e-mail is sent. */

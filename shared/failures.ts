@@ -88,6 +88,10 @@ export const FAILURES = {
     status: 409,
     message: 'The branch is not active. Check its status; an expired branch can be extended.',
   },
+  BRANCH_NOT_LEASED: {
+    status: 409,
+    message: 'The branch has no lease. Change its lifespan instead.',
+  },
   WRITE_BLOCKED: {
     status: 409,
     message:
@@ -134,6 +138,10 @@ export const FAILURES = {
   BRANCH_LIMIT_REACHED: {
     status: 429,
     message: 'The project has reached its branch limit. Delete a branch first.',
+  },
+  LEASED_BRANCH_LIMIT_REACHED: {
+    status: 429,
+    message: 'The project has reached its limit of leased branches. Delete one, or wait until a lease ends.',
   },
   PROJECT_LIMIT_REACHED: {
     status: 429,

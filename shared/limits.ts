@@ -9,3 +9,8 @@ export const CELL_BYTES_MAX = 65_536;
 
 /** Branches of one project with a database: those that count against its limit, and the expired ones. */
 export const BRANCHES_MAX = 500;
+/** Branches of one batch. */
+export const BATCH_MAX = 32;
+
+/** Networks that a creation may admit to its branch. */
+export const ALLOWED_NETWORKS_MAX = 16;

@@ -26,6 +26,9 @@ function strategyFor(method: CloneMethod, sourceBytes: number): Strategy {
   return sourceBytes <= WAL_LOG_UP_TO_BYTES ? 'wal_log' : 'file_copy';
 }
 
+/** What is created: the job's database, from a source or from the empty template. */
+type NewClone = Pick<Params<'branch.clone'>, 'job_id' | 'source'>;
+
 /**
  * Creates the job's database from the source, or an empty one for `main`. No client can connect to it yet.
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
@@ -33,24 +36,16 @@ function strategyFor(method: CloneMethod, sourceBytes: number): Strategy {
 export async function createClone(
   host: Host,
   session: Session,
-  { job_id, source, busy_wait: busyWait }: Params<'branch.clone'>,
+  { job_id, source, busy_wait: busyWait }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'>,
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
-  const template = source ?? EMPTY_TEMPLATE;
-  const { sourceBytes, inUse } = await inspectSource(session, template);
+  const { sourceBytes, inUse } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
-  const how = STRATEGIES[strategy];
-  await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
   let cloneMs = 0;
   const create = async () => {
     const stopWatching = await watchCopy(host.settings.PGDATA_DIR, sourceBytes, onProgress);
     const started = performance.now();
-    await session
-      .query(
-        `CREATE DATABASE ${identifier(buildDatabaseName(job_id))} TEMPLATE ${identifier(template)}
-         STRATEGY ${how.strategy} CONNECTION LIMIT 0`,
-      )
-      .finally(stopWatching);
+    await createDatabase(session, { job_id, source }, strategy).finally(stopWatching);
     cloneMs = performance.now() - started;
   };
   let pausedMs = 0;
@@ -64,6 +59,29 @@ export async function createClone(
     pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
   }
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
+}
+
+/** Creates the job's database from one that no client can use yet. @throws HostError SOURCE_MISSING */
+export async function createUnusedClone(
+  host: Host,
+  session: Session,
+  clone: { job_id: string; source: string },
+): Promise<void> {
+  const { sourceBytes } = await inspectSource(session, clone.source);
+  await createDatabase(session, clone, strategyFor(host.cloneMethod, sourceBytes));
+}
+
+async function createDatabase(
+  session: Session,
+  { job_id, source }: NewClone,
+  strategy: Strategy,
+): Promise<void> {
+  const how = STRATEGIES[strategy];
+  await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
+  await session.query(
+    `CREATE DATABASE ${identifier(buildDatabaseName(job_id))} TEMPLATE ${identifier(source ?? EMPTY_TEMPLATE)}
+     STRATEGY ${how.strategy} CONNECTION LIMIT 0`,
+  );
 }
 
 /** Size of a database, and whether it has client sessions. @throws HostError SOURCE_MISSING */

@@ -13,6 +13,8 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   job_id: 'id of the job; repeat a failed command with the same id to finish it',
   project_id: 'id of the project',
   branch_id: 'id of the branch',
+  branches:
+    'branches of the batch: [{"branch_id": …, "database": "db_…"}], with the verifiers or passwords of each',
   database: 'database name of the branch, db_…',
   source: 'database to clone (default: creates an empty one)',
   busy_wait: 'milliseconds to wait until sessions of the source have ended their transactions',
@@ -35,6 +37,7 @@ const PARAMETER_HELP: Record<Parameter, string> = {
 const GROUP_HELP: Record<string, string> = {
   host: 'Describe this host and its contents',
   branch: 'Create and drop a branch, step by step',
+  batch: 'Create several branches of one source, step by step',
   project: 'Size and drop a project',
   access: 'Apply network rules, closures and write blocks',
   table: 'List the tables of a branch',

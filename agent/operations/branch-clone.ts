@@ -1,18 +1,16 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import { type BranchIdentity, claimBranch, nameHeld } from '../cloning/claim-branch.ts';
+import { claimBranch } from '../cloning/claim-branch.ts';
 import type { OnProgress } from '../cloning/clone-progress.ts';
+import { ADOPTED, cloneState } from '../cloning/clone-state.ts';
 import { createClone } from '../cloning/create-clone.ts';
 import { grantGroups } from '../cloning/grant-groups.ts';
 import type { Host } from '../host.ts';
-import { inTransaction, type Session } from '../postgres/connect.ts';
-import { dropDatabase, readDatabases } from '../postgres/databases.ts';
+import { inTransaction } from '../postgres/connect.ts';
 import { takeLock, withLocks } from '../postgres/locks.ts';
 import { ensureGroups } from '../postgres/roles.ts';
 
 type CloneResult = MethodResult<'branch.clone'>;
-
-const ADOPTED: CloneResult = { created: false, strategy: null, clone_ms: 0, paused_ms: 0, source_bytes: 0 };
 
 /**
  * Makes the branch's database under a name that no tenant can reach. A database that an earlier call made is
@@ -30,27 +28,11 @@ export function cloneBranch(
     // With a source the groups exist already, and `branch.prepare` locks them for a while.
     if (source === null) await inTransaction(session, () => ensureGroups(session, project_id));
     else await takeLock(session, `source:${source}`);
-    const progress = await progressOf(session, params);
-    if (progress === 'finalized') return ADOPTED;
-    const result = progress === 'built' ? ADOPTED : await createClone(host, session, params, onProgress);
+    const state = await cloneState(session, params);
+    if (state === 'finalized') return ADOPTED;
+    const result = state === 'built' ? ADOPTED : await createClone(host, session, params, onProgress);
     // Repeated after an adoption: the agent that made the clone may have died before it.
     if (source === null) await grantGroups(host.settings, buildDatabaseName(job_id), project_id);
     return result;
   });
-}
-
-/** What earlier calls have made. A database that a crash left half-dropped is dropped first. */
-async function progressOf(
-  session: Session,
-  { job_id, branch_id, database }: BranchIdentity,
-): Promise<'nothing' | 'built' | 'finalized'> {
-  const build = buildDatabaseName(job_id);
-  const found = await readDatabases(session, [build, database]);
-  const finalized = found.find(({ name }) => name === database);
-  if (finalized?.mark?.branch_id === branch_id) return 'finalized';
-  if (finalized) throw nameHeld(database);
-  if (found.length === 0) return 'nothing';
-  if (!found.some(({ interrupted }) => interrupted)) return 'built';
-  await dropDatabase(session, build);
-  return 'nothing';
 }

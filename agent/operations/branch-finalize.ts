@@ -5,48 +5,66 @@ import { nameHeld } from '../cloning/claim-branch.ts';
 import type { Host } from '../host.ts';
 import { identifier, inTransaction, literal } from '../postgres/connect.ts';
 import { grantDatabase, protectDatabase } from '../postgres/database-settings.ts';
-import { markText, readDatabases } from '../postgres/databases.ts';
+import { type FoundDatabase, markText, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { restoreLogins } from '../postgres/roles.ts';
 import { repairPrivileges } from '../privileges/repair-privileges.ts';
 import { HostError } from '../servers/host-error.ts';
 
+/** Finalizes a clone, and repairs the privileges in it. @throws HostError DATABASE_NAME_HELD, INVALID_CALL */
+export async function finalizeBranch(
+  host: Host,
+  branch: Params<'branch.finalize'>,
+): Promise<Record<string, never>> {
+  await openBranches(host, [branch]);
+  await repair(host, branch);
+  return {};
+}
+
+/** A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again. */
+export const repair = (host: Host, branch: Params<'branch.finalize'>): Promise<boolean> =>
+  repairPrivileges(host, branch).catch((error: Error) => {
+    host.log('privileges.unrepaired', { branch_id: branch.branch_id, reason: error.message });
+    return true;
+  });
+
 /**
- * Gives the clone its final name and opens it to the branch's logins. A clone does not inherit the privileges on
- * its source, and PUBLIC may connect by default. The last statement opens it, with its limits. The statements are sent together, which makes them one transaction.
+ * Gives clones their final names and opens them to the logins of their branches. A clone does not inherit the privileges on
+ * its source, and PUBLIC may connect by default. The statements are sent together, which makes them one transaction.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
-export function finalizeBranch(
-  host: Host,
-  params: Params<'branch.finalize'>,
-): Promise<Record<string, never>> {
-  const { project_id, branch_id, job_id, database } = params;
-  return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
-    const build = buildDatabaseName(job_id);
-    const found = await readDatabases(session, [build, database]);
-    const finalized = found.find(({ name }) => name === database);
-    if (finalized?.mark?.branch_id === branch_id) return {};
-    if (finalized) throw nameHeld(database);
-    if (found.length === 0)
-      throw new HostError('INVALID_CALL', `job ${job_id} has made no clone to finalize`);
-
-    const name = identifier(database);
-    const ownerGroup = identifier(groupName(project_id, 'owner'));
-    await session.query(
-      `ALTER DATABASE ${identifier(build)} RENAME TO ${name};
-       REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
-       ${grantDatabase(params)};
-       ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
-       COMMENT ON DATABASE ${name} IS ${literal(markText(params))};
-       INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;
-       ${protectDatabase(host.settings, database)}`,
-    );
-    // The project may be write-blocked, so the rest of the rights is not the same for every branch.
-    await inTransaction(session, () => restoreLogins(session, project_id));
-    // A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again.
-    await repairPrivileges(host, params).catch((error: Error) =>
-      host.log('privileges.unrepaired', { branch_id, reason: error.message }),
-    );
-    return {};
+export function openBranches(host: Host, branches: readonly Params<'branch.finalize'>[]): Promise<void> {
+  const locks = branches.map(({ branch_id }) => `clone:${branch_id}` as const);
+  return withLocks(host.sessions, locks, async (session) => {
+    const names = branches.flatMap(({ job_id, database }) => [buildDatabaseName(job_id), database]);
+    const found = await readDatabases(session, names);
+    const unopened = branches.filter((branch) => !isOpen(branch, found));
+    if (unopened.length > 0) await session.query(unopened.map((branch) => opening(host, branch)).join(';'));
+    // The project may be write-blocked, so the rest of the rights is not the same for every branch. A call that was cut
+    // off may have opened the branches without it.
+    await inTransaction(session, () => restoreLogins(session, branches[0]?.project_id));
   });
+}
+
+function isOpen({ branch_id, job_id, database }: Params<'branch.finalize'>, found: FoundDatabase[]): boolean {
+  const finalized = found.find(({ name }) => name === database);
+  if (finalized?.mark?.branch_id === branch_id) return true;
+  if (finalized) throw nameHeld(database);
+  if (!found.some(({ name }) => name === buildDatabaseName(job_id)))
+    throw new HostError('INVALID_CALL', `job ${job_id} has made no clone to finalize`);
+  return false;
+}
+
+/** The last statement opens the database, with its limits. */
+function opening(host: Host, branch: Params<'branch.finalize'>): string {
+  const { project_id, branch_id, job_id, database } = branch;
+  const name = identifier(database);
+  const ownerGroup = identifier(groupName(project_id, 'owner'));
+  return `ALTER DATABASE ${identifier(buildDatabaseName(job_id))} RENAME TO ${name};
+    REVOKE ALL ON DATABASE ${name} FROM PUBLIC;
+    ${grantDatabase(branch)};
+    ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
+    COMMENT ON DATABASE ${name} IS ${literal(markText(branch))};
+    INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;
+    ${protectDatabase(host.settings, database)}`;
 }

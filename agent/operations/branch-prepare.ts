@@ -8,20 +8,32 @@ import { withLocks } from '../postgres/locks.ts';
 import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
 
 /** Makes the branch's logins, rules and pooler entry. It runs concurrently with the branch's clone. */
-export function prepareBranch(host: Host, params: Params<'branch.prepare'>): Promise<Record<string, never>> {
-  return withLocks(host.sessions, [`prepare:${params.branch_id}`], async (session) => {
+export const prepareBranch = (
+  host: Host,
+  { access, ...branch }: Params<'branch.prepare'>,
+): Promise<Record<string, never>> => prepareBranches(host, [branch], access);
+
+/** Prepares branches of one project, with one application of the rules. */
+export function prepareBranches(
+  host: Host,
+  branches: readonly Omit<Params<'branch.prepare'>, 'access'>[],
+  access: Params<'branch.prepare'>['access'],
+): Promise<Record<string, never>> {
+  const [projectId = ''] = branches.map(({ project_id }) => project_id);
+  const locks = branches.map(({ branch_id }) => `prepare:${branch_id}` as const);
+  return withLocks(host.sessions, locks, async (session) => {
     // Committed separately, because the concurrent clone waits for the claim.
-    await claimBranch(session, params);
+    for (const branch of branches) await claimBranch(session, branch);
     await inTransaction(session, async () => {
-      await ensureGroups(session, params.project_id);
-      await ensureLogins(session, params, params.verifiers);
-      await introduceProject(session, params.project_id, params.access);
+      await ensureGroups(session, projectId);
+      for (const branch of branches) await ensureLogins(session, branch, branch.verifiers);
+      await introduceProject(session, projectId, access);
       // The project may be write-blocked.
-      await restoreLogins(session, params.project_id);
+      await restoreLogins(session, projectId);
     });
     // Usually the access in this call is no newer than the one in effect, and syncing the rules is enough.
     const unenforced = await unenforcedProjects(session);
-    if (unenforced.includes(params.project_id)) await enforceAccess(host, session, params.project_id);
+    if (unenforced.includes(projectId)) await enforceAccess(host, session, projectId);
     else await host.rules.sync();
     return {};
   });

@@ -4,6 +4,10 @@ import type { Host } from '../host.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
 import { applyAccess } from './access-apply.ts';
+import { cloneBatchBranches } from './batch-clone.ts';
+import { finalizeBatch } from './batch-finalize.ts';
+import { prepareBatch } from './batch-prepare.ts';
+import { proveBatch } from './batch-prove.ts';
 import { cloneBranch } from './branch-clone.ts';
 import { dropBranch } from './branch-drop.ts';
 import { finalizeBranch } from './branch-finalize.ts';
@@ -32,6 +36,10 @@ const HANDLERS: Handlers = {
   'branch.prove': proveBranch,
   'branch.drop': dropBranch,
   'project.size': sizeProject,
+  'batch.prepare': prepareBatch,
+  'batch.clone': cloneBatchBranches,
+  'batch.finalize': finalizeBatch,
+  'batch.prove': proveBatch,
   'project.drop': dropProject,
   'access.apply': applyAccess,
   'table.list': listTables,

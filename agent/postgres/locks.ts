@@ -26,6 +26,9 @@ const KEY = 'hashtextextended($1, 0)';
 export const takeLock = (session: Session, lock: Lock) =>
   session.query(`SELECT pg_advisory_lock(${KEY})`, [lock]);
 
+export const releaseLock = (session: Session, lock: Lock) =>
+  session.query(`SELECT pg_advisory_unlock(${KEY})`, [lock]);
+
 export async function tryLock(session: Session, lock: Lock): Promise<boolean> {
   const { rows } = await session.query<{ taken: boolean }>(`SELECT pg_try_advisory_lock(${KEY}) AS taken`, [
     lock,

@@ -45,9 +45,10 @@ const optionsFor = (projectId: string) =>
  * DROP OWNED, for this branch and its later clones. A group that has some is left alone, because the owner may narrow
  * them. The session also reads the share of dead rows. Runs as the branch's owner login over the unix socket: default privileges can be altered only in a session in
  * their database, and no superuser opens one there.
+ * @returns whether privileges were lost
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
-export async function repairPrivileges(host: Host, branch: Branch): Promise<void> {
+export async function repairPrivileges(host: Host, branch: Branch): Promise<boolean> {
   const { branch_id, project_id, database } = branch;
   const { POSTGRES_SOCKET_DIR, POSTGRES_PORT } = host.settings;
   const config = {
@@ -80,6 +81,7 @@ export async function repairPrivileges(host: Host, branch: Branch): Promise<void
     return found;
   });
   if (lost.length > 0) host.log('privileges.repaired', { branch_id, groups: lost });
+  return lost.length > 0;
 }
 
 /** Repairs every branch that its owner may log in to: at the start, and then once an hour. Never throws. */

@@ -47,7 +47,7 @@ export async function insertRule(
     const results = await inOneBatch(db, [
       // First, so that of two requests with one key the later fails because of the key, not of the other's rule.
       ...insertKey(db, keyUse, rule.id, allowed, rule.createdAt, ruleResponse(rule, false)),
-      ...ruleStatements(db, rule, allowed),
+      ...ruleStatements(db, [rule], allowed),
       insertIf(db, auditEvents, event, recorded),
       db
         .select({

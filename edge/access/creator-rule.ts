@@ -11,21 +11,30 @@ export function creatorNetwork(connectingIp: string | null): string | null {
   return reading.ok ? reading.cidr : null;
 }
 
-/** The rule with which the creator can connect immediately. It is part of the branch's reservation. */
-export const creatorRule = (
+/**
+ * The rules of a new branch, which are part of its reservation: one with which its creator can connect immediately, and
+ * those that the creator asked for.
+ */
+export function newBranchRules(
   project: { id: string; tenantId: string },
   branch: { id: string; createdBy: string },
-  cidr: string,
+  { creatorCidr, allow }: { creatorCidr: string | null; allow: readonly string[] },
   now: Date,
-): NetworkRuleRow => ({
-  id: crypto.randomUUID(),
-  projectId: project.id,
-  branchId: branch.id,
-  cidr,
-  description: 'Address the branch was created from',
-  source: 'creator_ip',
-  revision: 0,
-  createdBy: branch.createdBy,
-  tenantId: project.tenantId,
-  createdAt: now,
-});
+): NetworkRuleRow[] {
+  const rule = (cidr: string, source: NetworkRuleRow['source'], description: string | null) => ({
+    id: crypto.randomUUID(),
+    projectId: project.id,
+    branchId: branch.id,
+    cidr,
+    description,
+    source,
+    revision: 0,
+    createdBy: branch.createdBy,
+    tenantId: project.tenantId,
+    createdAt: now,
+  });
+  return [
+    ...(creatorCidr === null ? [] : [rule(creatorCidr, 'creator_ip', 'Address the branch was created from')]),
+    ...[...new Set(allow)].filter((cidr) => cidr !== creatorCidr).map((cidr) => rule(cidr, 'manual', null)),
+  ];
+}

@@ -69,6 +69,14 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     },
     example: { limit: 10, current: 10, retry_after: null },
   },
+  LEASED_BRANCH_LIMIT_REACHED: {
+    shape: {
+      limit: Count,
+      current: Count,
+      retry_after: z.null().meta({ description: 'Always null: leases can be renewed without end.' }),
+    },
+    example: { limit: 20, current: 20, retry_after: null },
+  },
   PROJECT_LIMIT_REACHED: {
     shape: {
       limit: Count,

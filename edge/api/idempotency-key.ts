@@ -4,7 +4,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
-import { idempotencyKeys } from '../database/schema.ts';
+import { idempotencyKeys } from '../database/idempotency-schema.ts';
 import { sha256 } from '../sha256.ts';
 
 /** How long the response to a request with an `Idempotency-Key` is stored. */

@@ -29,17 +29,23 @@ export function knownBranchesOf(projectId: string, caller: Caller): SQL | undefi
   return and(notDeleted(projectId), ofPattern && or(eq(projectBranches.isDefault, true), ofPattern));
 }
 
-/** The jobs of these branches, deleted ones included, and those that the caller itself started. */
+/**
+ * The jobs of these branches, deleted ones included, and those that the caller itself started. Every branch of a batch
+ * has to be in reach.
+ */
 export function jobsInReach(caller: Caller): SQL | undefined {
   const ofPattern = matching(caller);
   if (!ofPattern) return undefined;
-  const ofBranch = and(eq(projectBranches.id, jobs.branchId), ofPattern);
+  const ids = sql`coalesce(json_extract(${jobs.input}, '$.branchIds'), json_array(${jobs.branchId}))`;
+  const inReach = and(sql`${projectBranches.id} in (select value from json_each(${ids}))`, ofPattern);
   return or(
-    sql`exists (select 1 from ${projectBranches} where ${ofBranch})`,
+    sql`(select count(*) from ${projectBranches} where ${inReach}) = json_array_length(${ids})`,
     // A refused creation leaves no record of its branch.
     sql`json_extract(${jobs.input}, '$.actor.machine.id') = ${caller.machine?.id}`,
   );
 }
+export const hasLabel = ({ name, value }: { name: string; value: string }): SQL =>
+  sql`exists (select 1 from json_each(${projectBranches.labels}) as label where label.key = ${name} and label.value = ${value})`;
 
 /**
  * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted, or not in reach.

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
-import { LIFESPANS } from '../../shared/branch/lifespan.ts';
+import { Labels } from '../../shared/branch/labels.ts';
+import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import type { projectBranches } from '../database/schema.ts';
 import { Blocked, blockedOf, connectionsBlockedUntil } from './branch-blocks.ts';
 
@@ -21,12 +22,21 @@ export const CreatedBranch = z
       .string()
       .meta({ description: 'The database that was cloned.', example: 'db_web_shop_prod' }),
     status: z.enum(BRANCH_STATUSES).meta({ example: 'active' }),
-    lifespan: z.enum(LIFESPANS),
+    lifespan: z.enum(RECORDED_LIFESPANS).meta({ description: '`custom`: created with `ttl_seconds`.' }),
     expires_at: Timestamp.nullable().meta({ description: 'Null: the branch does not expire.' }),
     ttl_seconds: z.int().nullable().meta({
       description: 'Length of the lifespan in seconds. Null: the branch does not expire.',
       example: 604_800,
     }),
+    lease_seconds: z.int().nullable().meta({
+      description: 'Length of the lease in seconds. Null: the branch has no lease.',
+      example: null,
+    }),
+    lease_ends_at: Timestamp.nullable().meta({
+      description: 'The branch is deleted then, unless its lease is renewed. Null: it has no lease.',
+      example: null,
+    }),
+    labels: Labels,
     is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
     protected: z.boolean().meta({ description: 'A protected branch cannot be deleted.', example: false }),
     created_by: Id,
@@ -62,6 +72,9 @@ export const toCreatedBranchResponse = (row: BranchRow): z.output<typeof Created
   lifespan: row.lifespan,
   expires_at: row.expiresAt?.toISOString() ?? null,
   ttl_seconds: row.ttlSeconds,
+  lease_seconds: row.leaseSeconds,
+  lease_ends_at: row.leaseEndsAt?.toISOString() ?? null,
+  labels: row.labels,
   is_default: row.isDefault,
   protected: row.protected,
   created_by: row.createdBy,

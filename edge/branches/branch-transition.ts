@@ -20,7 +20,7 @@ export const transition = (
   event: BranchEvent,
   branches: SQL | undefined,
   now: Date,
-  deletesAt: Date | null = null,
+  deletesAt: SQL<Date> | null = null,
 ): Statement => {
   const { to } = BRANCH_TRANSITIONS[event];
   const deletion = to === 'deleted' ? { deletedAt: now } : {};

@@ -1,11 +1,12 @@
-import { eq, sql } from 'drizzle-orm';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { BRANCH_TRANSITIONS } from '../../shared/branch/branch-status.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import { closeWithProject, confirmAccess, withdrawAccess } from '../access/access-revision.ts';
 import { type Access, accessOf, accessReads } from '../access/send-access.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
 import { scramVerifier } from '../credentials/password.ts';
-import { insertIf, type Statement } from '../database/database.ts';
+import { insertAllIf, isOneOf, type Statement } from '../database/database.ts';
 import {
   auditEvents,
   branchCredentials,
@@ -13,17 +14,19 @@ import {
   projectBranches,
   projects,
 } from '../database/schema.ts';
-import { type SagaContext, saga } from '../jobs/saga.ts';
+import { branchIdsOf } from '../jobs/job-store.ts';
+import { type Saga, type SagaContext, saga } from '../jobs/saga.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 import { type BranchRow, toCreatedBranchResponse } from './branch-resource.ts';
-import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
+import { transition, whereAllowed } from './branch-transition.ts';
+import { leaseEnd } from './leases.ts';
 
 /** How long a clone waits for transactions of the source branch to end before it fails with `SOURCE_BUSY`. */
-const BUSY_WAIT_MS = 3000;
+export const BUSY_WAIT_MS = 3000;
 
 type SealedRow = typeof branchCredentials.$inferSelect;
 
-/** The subject of a creation, read again at each attempt. */
+/** A branch that is being created, read again at each attempt. */
 export interface Creation {
   project: ProjectRow;
   branch: BranchRow;
@@ -39,32 +42,52 @@ const identity = ({ job }: SagaContext, { project, branch }: Creation) => ({
   database: branch.databaseName,
 });
 
-export async function loadCreation({ db, job, settings }: SagaContext): Promise<Creation | null> {
-  const branchId = job.branchId ?? '';
-  const [[branch], credentials, [project], ...restrictions] = await db.batch([
-    db.select().from(projectBranches).where(eq(projectBranches.id, branchId)),
-    db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branchId)),
+/** The branches of the job in their order; null if one of them is not being created any more. */
+export async function loadCreations({ db, job, settings }: SagaContext): Promise<Creation[] | null> {
+  const ids = branchIdsOf(job);
+  const [branches, credentials, [project], ...restrictions] = await db.batch([
+    db.select().from(projectBranches).where(isOneOf(projectBranches.id, ids)),
+    db.select().from(branchCredentials).where(isOneOf(branchCredentials.branchId, ids)),
     ...accessReads(db, job.projectId),
   ]);
-  if (!project || branch?.status !== 'creating') return null;
+  const creating = ids.flatMap(
+    (id) => branches.find((branch) => branch.id === id && branch.status === 'creating') ?? [],
+  );
+  if (!project || creating.length < ids.length) return null;
   const access = await accessOf(settings.CREDENTIAL_KEYS, project, ...restrictions);
-  return { project, branch, credentials, access };
+  return creating.map((branch) => ({
+    project,
+    branch,
+    credentials: credentials.filter(({ branchId }) => branchId === branch.id),
+    access,
+  }));
 }
 
-async function prepare(context: SagaContext, creation: Creation) {
+export const loadCreation = async (context: SagaContext): Promise<Creation | null> =>
+  (await loadCreations(context))?.[0] ?? null;
+
+/** The verifiers of a new branch's three logins. */
+export async function verifiersOf({ settings }: SagaContext, { credentials }: Creation) {
   const verifier = async (role: BranchRole) =>
-    scramVerifier(await passwordOf(context.settings.CREDENTIAL_KEYS, creation.credentials, role));
+    scramVerifier(await passwordOf(settings.CREDENTIAL_KEYS, credentials, role));
   const [owner, read_write, read_only] = await Promise.all([
     verifier('owner'),
     verifier('read_write'),
     verifier('read_only'),
   ]);
-  await context.callHost('branch.prepare', {
+  return { owner, read_write, read_only };
+}
+
+/** The password with which a new branch proves itself. */
+export const proofPassword = ({ settings }: SagaContext, { credentials }: Creation) =>
+  passwordOf(settings.CREDENTIAL_KEYS, credentials, 'read_write');
+
+const prepare = async (context: SagaContext, creation: Creation) =>
+  context.callHost('branch.prepare', {
     ...identity(context, creation),
-    verifiers: { owner, read_write, read_only },
+    verifiers: await verifiersOf(context, creation),
     access: creation.access,
   });
-}
 
 const clone = (context: SagaContext, creation: Creation) =>
   context.callHost('branch.clone', {
@@ -79,7 +102,7 @@ const publish = (context: SagaContext, creation: Creation) =>
 const prove = async (context: SagaContext, creation: Creation) =>
   context.callHost('branch.prove', {
     ...identity(context, creation),
-    password: await passwordOf(context.settings.CREDENTIAL_KEYS, creation.credentials, 'read_write'),
+    password: await proofPassword(context, creation),
   });
 
 /**
@@ -95,81 +118,109 @@ export const CREATION_STEPS = [
   [{ name: 'prove', run: prove }],
 ] as const;
 
-/** Makes a proved branch active and audits it, unless the branch was deleted meanwhile. */
+const idsOf = (creations: readonly Creation[]) => creations.map(({ branch }) => branch.id);
+
+const countOf = (ids: readonly string[], condition: SQL | undefined) =>
+  sql`(select count(*) from ${projectBranches} where ${and(isOneOf(projectBranches.id, ids), condition)})`;
+
+/** Makes proved branches active and audits them, unless one was deleted meanwhile: then nothing changes. */
 export function activation(
   { db, job }: SagaContext,
-  { project, branch, access }: Creation,
+  creations: readonly [Creation, ...Creation[]],
   now: Date,
 ): Statement[] {
-  const thisBranch = eq(projectBranches.id, branch.id);
-  const name = branch.isDefault ? 'project.created' : 'branch.created';
+  const [{ project, access }] = creations;
+  const ids = idsOf(creations);
+  const allAllowed = sql`${countOf(ids, whereAllowed('proved', undefined))} = ${ids.length}`;
   const actor = { ...job.input.actor, tenantId: project.tenantId };
-  const event = auditEvent(
-    name,
-    actor,
-    {
-      id: job.id,
-      projectId: project.id,
-      branchId: branch.id,
-      metadata: { branch_name: branch.branchName, database: branch.databaseName },
-    },
-    now,
-  );
+  const events = creations.map(({ branch }) => {
+    const name = branch.isDefault ? 'project.created' : 'branch.created';
+    const networks = access.rules.flatMap(({ branch_id, cidr }) => (branch_id === branch.id ? [cidr] : []));
+    const metadata = { branch_name: branch.branchName, database: branch.databaseName, networks };
+    return auditEvent(
+      name,
+      actor,
+      { id: branch.id, projectId: project.id, branchId: branch.id, metadata },
+      now,
+    );
+  });
   const ofProject = db
     .select({ tenantId: projects.tenantId })
     .from(projects)
     .where(eq(projects.id, project.id));
   return [
-    insertIf(db, auditEvents, event, isAllowed('proved', thisBranch)),
-    // The user may have moved to another tenant since the job was loaded; the event belongs to the project's tenant
+    insertAllIf(db, auditEvents, events, allAllowed),
+    // The user may have moved to another tenant since the job was loaded; the events belong to the project's tenant
     // (specification 5.9).
     db
       .update(auditEvents)
       .set({ tenantId: sql`${ofProject}` })
-      .where(eq(auditEvents.id, job.id)),
+      .where(isOneOf(auditEvents.id, ids)),
     confirmAccess(db, project.id, access.revision),
-    closeWithProject(db, project.id, isAllowed('proved', thisBranch)),
-    transition(db, 'proved', thisBranch, now),
+    closeWithProject(db, project.id, allAllowed),
+    db
+      .update(projectBranches)
+      .set({ status: BRANCH_TRANSITIONS.proved.to, leaseEndsAt: leaseEnd(now), updatedAt: now })
+      .where(and(isOneOf(projectBranches.id, ids), allAllowed)),
   ];
 }
 
-/** True after `activation`, unless the branch was deleted before. */
-export const isActive = ({ branch }: Creation) =>
-  sql`exists (select 1 from ${projectBranches} where id = ${branch.id} and status = 'active')`;
+/** True after `activation`, unless a branch was deleted before. */
+export const areActive = (creations: readonly Creation[]) =>
+  sql`${countOf(idsOf(creations), eq(projectBranches.status, 'active'))} = ${creations.length}`;
+
+/** The branch as the response to its creation shows it. */
+export const toActiveBranchResponse = ({ branch }: Creation, now: Date) =>
+  toCreatedBranchResponse({
+    ...branch,
+    status: 'active',
+    leaseEndsAt: branch.leaseSeconds === null ? null : new Date(now.getTime() + branch.leaseSeconds * 1000),
+  });
+
+/**
+ * Removes what a creation made of its branches.
+ * @param buildIdOf the id under which the host builds a branch of the job
+ */
+export const undoCreation = (
+  buildIdOf: (jobId: string, branchId: string) => string,
+): NonNullable<Saga<unknown>['undo']> => ({
+  run: async ({ db, job, callHost }) => {
+    const branches = await db
+      .select({ id: projectBranches.id, database: projectBranches.databaseName })
+      .from(projectBranches)
+      .where(isOneOf(projectBranches.id, branchIdsOf(job)));
+    const drop = ({ id, database }: (typeof branches)[number]) =>
+      callHost('branch.drop', {
+        job_id: buildIdOf(job.id, id),
+        project_id: job.projectId,
+        branch_id: id,
+        database,
+      });
+    await Promise.all(branches.map(drop));
+  },
+  record: ({ db, job }, refused, now) => {
+    const ids = branchIdsOf(job);
+    const theBranches = isOneOf(projectBranches.id, ids);
+    const withdrawal = withdrawAccess(db, job.projectId, sql`true`);
+    if (refused) return [withdrawal, db.delete(projectBranches).where(whereAllowed('gave_up', theBranches))];
+    return [
+      withdrawal,
+      db.delete(branchCredentials).where(isOneOf(branchCredentials.branchId, ids)),
+      db.delete(networkRules).where(isOneOf(networkRules.branchId, ids)),
+      transition(db, 'gave_up', theBranches, now),
+    ];
+  },
+});
 
 /** Specification 4.3, "Branch creation, in order"; `docs/architecture.md` explains why the order here differs. */
 export const createBranchJob = saga<Creation>({
   steps: CREATION_STEPS,
   load: loadCreation,
-  complete: activation,
-  completed: isActive,
-  response: ({ branch }) => ({ status: 201, body: toCreatedBranchResponse({ ...branch, status: 'active' }) }),
-  undo: {
-    run: async (context) => {
-      const { db, job, callHost } = context;
-      const [branch] = await db
-        .select({ database: projectBranches.databaseName })
-        .from(projectBranches)
-        .where(eq(projectBranches.id, job.branchId ?? ''));
-      if (!branch) return;
-      await callHost('branch.drop', {
-        job_id: job.id,
-        project_id: job.projectId,
-        branch_id: job.branchId ?? '',
-        database: branch.database,
-      });
-    },
-    record: ({ db, job }, refused, now) => {
-      const branchId = job.branchId ?? '';
-      const thisBranch = eq(projectBranches.id, branchId);
-      const withdrawal = withdrawAccess(db, job.projectId, sql`true`);
-      if (refused) return [withdrawal, db.delete(projectBranches).where(whereAllowed('gave_up', thisBranch))];
-      return [
-        withdrawal,
-        db.delete(branchCredentials).where(eq(branchCredentials.branchId, branchId)),
-        db.delete(networkRules).where(eq(networkRules.branchId, branchId)),
-        transition(db, 'gave_up', thisBranch, now),
-      ];
-    },
-  },
+  complete: (context, creation, now) => activation(context, [creation], now),
+  completed: (creation) => areActive([creation]),
+  response: (creation, now) => ({
+    status: 201,
+    body: { ...toActiveBranchResponse(creation, now), created: true },
+  }),
+  undo: undoCreation((jobId) => jobId),
 });

@@ -9,23 +9,32 @@ import type { JobRow } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 
+/** Why the service deletes a branch that no user deletes. */
+export interface ServiceDeletion {
+  event: 'delete' | 'retire';
+  /** A condition of the branch that must still be true. */
+  due: SQL;
+  /** As the audit event says it. */
+  reason: 'lease_ended' | 'expired';
+}
+
 /**
  * Marks the branch as deleted and opens the job that drops its database, in one batch. Its children lose their parent
  * (specification 2.2).
- * @param only a further condition on the branch
  */
 export async function markBranchDeleted(
   db: Database,
   job: JobRow,
   now: Date,
-  { event: transitionName = 'delete', only }: { event?: 'delete' | 'retire'; only?: SQL | undefined } = {},
+  service?: ServiceDeletion,
 ): Promise<Result<JobRow, Failure>> {
   const branchId = job.branchId ?? '';
+  const transitionName = service?.event ?? 'delete';
   const thisBranch = and(
     eq(projectBranches.id, branchId),
     eq(projectBranches.projectId, job.projectId),
     eq(projectBranches.tenantId, job.tenantId),
-    only,
+    service?.due,
   );
   const [branch] = await db.select().from(projectBranches).where(whereAllowed(transitionName, thisBranch));
   if (!branch) return fail({ code: 'NOT_FOUND' });
@@ -42,7 +51,7 @@ export async function markBranchDeleted(
       metadata: {
         branch_name: branch.branchName,
         database: branch.databaseName,
-        ...(transitionName === 'retire' && { reason: 'expired' }),
+        ...(service && { reason: service.reason }),
       },
     },
     now,

@@ -1,4 +1,4 @@
-import { and, eq, lte } from 'drizzle-orm';
+import { and, eq, lte, type SQL, sql } from 'drizzle-orm';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
@@ -6,6 +6,14 @@ import { type Database, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
 import { isAllowed, transition } from './branch-transition.ts';
+
+/**
+ * When a branch that expires now is deleted. It needs no slot meanwhile, so it is not kept for longer than it had one:
+ * otherwise lives of a minute would fill the host. Counted from now: nobody had notice of the deletion before, however
+ * late the expiry is.
+ */
+const deletesAt = (maxSeconds: number, now: Date): SQL<Date> =>
+  sql`${now.getTime()} + min(${maxSeconds}, coalesce(${projectBranches.ttlSeconds}, ${maxSeconds})) * 1000`;
 
 /**
  * Expires the project's branches whose lifespan has ended (specification 3.1), with their audit events, in one batch
@@ -23,20 +31,19 @@ export async function expireBranches(
     .from(projectBranches)
     .where(and(due, eq(projectBranches.status, 'active')));
   if (dueRows.length === 0) return;
-  // Counted from now: nobody had notice of the deletion before, however late the expiry is.
-  const deletesAt = new Date(now.getTime() + EXPIRED_RETENTION_SECONDS * 1000);
   await inOneBatch(db, [
-    ...dueRows.map(({ id, tenantId, branchName, expiresAt }) => {
+    ...dueRows.map(({ id, tenantId, branchName, expiresAt, ttlSeconds }) => {
+      const retention = Math.min(EXPIRED_RETENTION_SECONDS, ttlSeconds ?? EXPIRED_RETENTION_SECONDS);
       const metadata = {
         branch_name: branchName,
         expires_at: expiresAt?.toISOString(),
-        deletes_at: deletesAt.toISOString(),
+        deletes_at: new Date(now.getTime() + retention * 1000).toISOString(),
       };
       const about = { projectId, branchId: id, metadata };
       const event = auditEvent('branch.expired', noActor(tenantId), about, now);
       return insertIf(db, auditEvents, event, isAllowed('expire', and(due, eq(projectBranches.id, id))));
     }),
     nextAccessRevision(db, projectId, isAllowed('expire', due)),
-    transition(db, 'expire', due, now, deletesAt),
+    transition(db, 'expire', due, now, deletesAt(EXPIRED_RETENTION_SECONDS, now)),
   ]);
 }

@@ -1,4 +1,4 @@
-import { getTableColumns, type SQL, sql } from 'drizzle-orm';
+import { getTableColumns, type SQL, type SQLWrapper, sql } from 'drizzle-orm';
 import type { BatchItem } from 'drizzle-orm/batch';
 import { type DrizzleD1Database, drizzle } from 'drizzle-orm/d1';
 import type { SQLiteTable } from 'drizzle-orm/sqlite-core';
@@ -30,6 +30,34 @@ export function insertIf<T extends SQLiteTable>(
   // `db.run(sql)` does not work here: drizzle's batch on D1 cannot bind the parameters of a raw statement.
   return db.insert(table).select(sql`select ${sql.join(values, sql`, `)} where ${condition}`);
 }
+
+/**
+ * Inserts all rows or none, as `insertIf` does. The rows are one parameter, because a statement on D1 has at most 100.
+ */
+export function insertAllIf<T extends SQLiteTable>(
+  db: Database,
+  table: T,
+  rows: readonly T['$inferInsert'][],
+  condition: SQL,
+): Statement {
+  const columns = Object.entries(getTableColumns(table));
+  const values = rows.map((row) =>
+    columns.map(([key, column]) => {
+      const value = (row as Record<string, unknown>)[key] ?? null;
+      return value === null ? null : column.mapToDriverValue(value);
+    }),
+  );
+  const selected = columns.map((_, index) => sql.raw(`json_extract(value, '$[${index}]')`));
+  return db
+    .insert(table)
+    .select(
+      sql`select ${sql.join(selected, sql`, `)} from json_each(${JSON.stringify(values)}) where ${condition}`,
+    );
+}
+
+/** Like `inArray`, with one parameter for all values. */
+export const isOneOf = (column: SQLWrapper, values: readonly string[]): SQL =>
+  sql`${column} in (select value from json_each(${JSON.stringify(values)}))`;
 
 /** The number of rows that a statement of a batch changed, from its result. */
 export const changesOf = (result: unknown): number => (result as D1Result).meta.changes;

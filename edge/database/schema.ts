@@ -10,7 +10,8 @@ import {
   uniqueIndex,
 } from 'drizzle-orm/sqlite-core';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
-import { LIFESPANS } from '../../shared/branch/lifespan.ts';
+import type { Labels } from '../../shared/branch/labels.ts';
+import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
 import { JOB_KINDS, JOB_STATUSES, type JobError, type JobStep } from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
@@ -112,6 +113,8 @@ export const projects = sqliteTable(
     status: text('status', { enum: PROJECT_STATUSES }).notNull(),
     /** Upper bounds of the branch count and of the quota that users may choose; the platform operator can raise them. */
     branchLimit: integer('branch_limit').notNull().default(DEFAULT_BRANCH_LIMIT),
+    /** Null: as in the settings. */
+    leasedBranchLimit: integer('leased_branch_limit'),
     storageQuotaCapGib: real('storage_quota_cap_gib').notNull().default(SELF_SERVICE_QUOTA_CAP_GIB),
     storageQuotaGib: real('storage_quota_gib').notNull().default(DEFAULT_STORAGE_QUOTA_GIB),
     /** From the last measurement: total size of the active branches, and the resulting state (specification 3.2). */
@@ -156,11 +159,15 @@ export const projectBranches = sqliteTable(
     databaseName: text('database_name').notNull(),
     sourceDatabase: text('source_database').notNull(),
     status: text('status', { enum: BRANCH_STATUSES }).notNull(),
-    lifespan: text('lifespan', { enum: LIFESPANS }).notNull(),
+    lifespan: text('lifespan', { enum: RECORDED_LIFESPANS }).notNull(),
     expiresAt: timestamp('expires_at'),
     /** When an expired branch is deleted; null in any other status. */
     deletesAt: timestamp('deletes_at'),
     ttlSeconds: integer('ttl_seconds'),
+    /** Null: the branch has no lease. It begins when the branch becomes active; null before that. */
+    leaseSeconds: integer('lease_seconds'),
+    leaseEndsAt: timestamp('lease_ends_at'),
+    labels: text('labels', { mode: 'json' }).$type<Labels>().notNull().default({}),
     isDefault: integer('is_default', { mode: 'boolean' }).notNull().default(false),
     protected: integer('protected', { mode: 'boolean' }).notNull().default(false),
     createdBy: text('created_by')
@@ -233,8 +240,8 @@ export const jobs = sqliteTable(
     projectId: text('project_id').notNull(),
     branchId: text('branch_id'),
     kind: text('kind', { enum: JOB_KINDS }).notNull(),
-    /** The actor and the parameters; never shown, contains no secrets. */
-    input: text('input', { mode: 'json' }).$type<{ actor: AuditActor }>().notNull(),
+    /** The actor, and the branches of a batch; never shown, contains no secrets. */
+    input: text('input', { mode: 'json' }).$type<{ actor: AuditActor; branchIds?: string[] }>().notNull(),
     status: text('status', { enum: JOB_STATUSES }).notNull(),
     steps: text('steps', { mode: 'json' }).$type<JobStep[]>().notNull(),
     /** Set while the job is still running if it is being rolled back. */
@@ -274,26 +281,5 @@ export const auditEvents = sqliteTable(
     index('audit_by_tenant').on(t.tenantId, t.createdAt, t.id),
     index('audit_by_project').on(t.projectId),
     index('audit_by_actor').on(t.actorId),
-  ],
-);
-
-/** One row per used `Idempotency-Key`, with its job: a repeated request waits for the same job. */
-export const idempotencyKeys = sqliteTable(
-  'idempotency_keys',
-  {
-    tenantId: text('tenant_id').notNull(),
-    userId: text('user_id').notNull(),
-    path: text('path').notNull(),
-    key: text('key').notNull(),
-    bodyHash: text('body_hash').notNull(),
-    jobId: text('job_id').notNull(),
-    status: integer('status'),
-    body: text('body', { mode: 'json' }).$type<Record<string, unknown>>(),
-    expiresAt: timestamp('expires_at').notNull(),
-  },
-  (t) => [
-    primaryKey({ columns: [t.tenantId, t.userId, t.path, t.key] }),
-    uniqueIndex('idempotency_by_job').on(t.jobId),
-    index('idempotency_by_expiry').on(t.expiresAt),
   ],
 );

@@ -19,7 +19,9 @@ export const Job = z
   .strictObject({
     id: Id,
     project_id: Id,
-    branch_id: Id.nullable().meta({ description: 'Null: the job is about the whole project.' }),
+    branch_id: Id.nullable().meta({
+      description: 'Null: the job is about the whole project, or about a batch of branches.',
+    }),
     kind: z.enum(JOB_KINDS).meta({ example: 'branch.create' }),
     status: z.enum(JOB_STATUSES).meta({ example: 'succeeded' }),
     steps: z.array(Step).meta({ description: 'Empty until the job runs.' }),

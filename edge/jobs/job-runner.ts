@@ -1,11 +1,11 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
-import type { JobError } from '../../shared/project/job.ts';
+import type { JobError, JobKind } from '../../shared/project/job.ts';
 import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { StoredResponse } from '../api/idempotency-key.ts';
 import { inOneBatch } from '../database/database.ts';
-import { idempotencyKeys } from '../database/schema.ts';
+import { idempotencyKeys } from '../database/idempotency-schema.ts';
 import { logEvent } from '../log.ts';
 import {
   failureClass,
@@ -16,7 +16,7 @@ import {
   wasRefused,
 } from './job-failure.ts';
 import { JobProgress } from './job-progress.ts';
-import type { JobRow } from './job-store.ts';
+import { branchIdsOf, type JobRow } from './job-store.ts';
 import type { AnySaga, SagaContext, SagaTable } from './saga.ts';
 import { Slots } from './slots.ts';
 
@@ -32,8 +32,11 @@ interface JobRunnerOptions extends Omit<SagaContext, 'job'> {
   wakeAt: (timestamp: number) => void;
 }
 
+/** The kinds of jobs that take one of the project's slots for creations. */
+const CREATIONS: readonly JobKind[] = ['project.create', 'branch.create', 'branch.create_batch'];
+
 interface Run {
-  branchId: string | null;
+  branchIds: string[];
   done: Promise<JobEnd | null>;
 }
 
@@ -76,14 +79,16 @@ export class JobRunner {
       }
       return end;
     });
-    this.#runs.set(job.id, { branchId: job.branchId, done });
+    this.#runs.set(job.id, { branchIds: branchIdsOf(job), done });
     return done;
   }
 
   async #attemptInTurn(job: JobRow): Promise<JobEnd | null> {
-    const sameBranch = ({ branchId }: Run) => job.kind === 'project.delete' || branchId === job.branchId;
+    const own = new Set(branchIdsOf(job));
+    const sameBranch = ({ branchIds }: Run) =>
+      job.kind === 'project.delete' || branchIds.some((id) => own.has(id));
     await Promise.all([...this.#runs.values()].filter(sameBranch).map(({ done }) => done));
-    const release = job.kind.endsWith('.create') ? await this.#creations.take() : () => {};
+    const release = CREATIONS.includes(job.kind) ? await this.#creations.take() : () => {};
     const progress = new JobProgress(this.#options.db, job, this.#options.sagas[job.kind]);
     try {
       return await this.#attempt(job, progress);
@@ -129,12 +134,13 @@ export class JobRunner {
       if (reasons.length > 0)
         throw reasons.find((reason) => failureClass(reason) !== 'transient') ?? reasons[0];
     }
-    const response = definition.response?.(subject) ?? null;
+    const now = new Date();
+    const response = definition.response?.(subject, now) ?? null;
     const { db, job } = context;
     const completed = definition.completed?.(subject) ?? sql`true`;
     const ofJob = and(eq(idempotencyKeys.jobId, job.id), completed);
     const results = await inOneBatch(db, [
-      ...definition.complete(context, subject, new Date()),
+      ...definition.complete(context, subject, now),
       ...(response ? [db.update(idempotencyKeys).set(response).where(ofJob)] : []),
       progress.end('succeeded', completed),
       db.select({ completed: sql<number>`${completed}` }).from(sql`(select 1)`),

@@ -8,6 +8,10 @@ export type JobRow = typeof jobs.$inferSelect;
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
 
+/** The branches that a job is about; none if it is about the whole project. */
+export const branchIdsOf = ({ branchId, input }: Pick<JobRow, 'branchId' | 'input'>): string[] =>
+  input.branchIds ?? (branchId === null ? [] : [branchId]);
+
 /** The project's unfinished jobs, oldest first. */
 export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
   db
@@ -23,6 +27,8 @@ export const newJob = (
     kind: JobKind;
     projectId: string;
     branchId: string | null;
+    /** The branches of a batch. */
+    branchIds?: string[];
     hostId: string;
   } & ({ actor: Actor } | { actor: AuditActor; createdBy: string }),
   now: Date,
@@ -32,7 +38,7 @@ export const newJob = (
   projectId: about.projectId,
   branchId: about.branchId,
   hostId: about.hostId,
-  input: { actor: about.actor },
+  input: { actor: about.actor, ...(about.branchIds && { branchIds: about.branchIds }) },
   status: 'queued',
   steps: [],
   error: null,

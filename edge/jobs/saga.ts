@@ -31,8 +31,8 @@ export interface Saga<Subject> {
   complete: (context: SagaContext, subject: Subject, now: Date) => Statement[];
   /** True in the records once `complete` took effect: a deletion can still come before the job's last step. */
   completed?: (subject: Subject) => SQL;
-  /** The response for a client that waits for the job. */
-  response?: (subject: Subject) => StoredResponse;
+  /** The response for a client that waits for the job. @param now the same as for `complete` */
+  response?: (subject: Subject, now: Date) => StoredResponse;
   /** Only for jobs that may fail; a job without it is retried until it succeeds. */
   undo?: {
     /** Removes what the steps made; retried until it succeeds. */

@@ -5,7 +5,7 @@ import { fail, type Result } from '../../shared/result.ts';
 import { unlessInFlight } from '../api/idempotency-key.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { storeLifespan } from '../branches/change-lifespan.ts';
-import { reserveBranch } from '../branches/reserve-branch.ts';
+import { reserveBranches } from '../branches/reserve-branches.ts';
 import type { Database } from '../database/database.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import { Slots } from '../jobs/slots.ts';
@@ -76,8 +76,8 @@ export class StorageQuota {
   }
 
   /**
-   * Reserves the branch if its clone fits: the sum of the usage, of clones without a measurement and of the source's
-   * size must not exceed the quota.
+   * Reserves the branches if their clones fit: the sum of the usage, of clones without a measurement and of the source's
+   * size for each branch must not exceed the quota.
    * @param sizes as the host just read them
    */
   async reserveWithinQuota(
@@ -96,25 +96,25 @@ export class StorageQuota {
     const { db, settings } = this.#options;
     const subject = await readSubject(db, request.project.id);
     if (subject) this.recordSizes(subject, sizes);
-    const needed = this.#sizeOf(request.source.id);
-    const excess = subject && this.#excess(subject, needed);
+    const bytes = this.#sizeOf(request.source.id);
+    const excess = subject && this.#excess(subject, bytes * request.branches.length);
     if (excess) return fail(excess);
-    const reserved = await reserveBranch(db, settings(), request, new Date());
-    if (subject && reserved.ok)
-      this.#storeSizes(subject, { [request.branchId]: { bytes: needed, at: null } });
+    const reserved = await reserveBranches(db, settings(), request, new Date());
+    const added = request.branches.map(({ id }) => [id, { bytes, at: null }]);
+    if (subject && reserved.ok) this.#storeSizes(subject, Object.fromEntries(added));
     return reserved;
   }
 
   /** Changes a lifespan. An expired branch does not count against the quota, so it must fit to become active again. */
   async extendWithinQuota(change: LifespanChange): Promise<Result<BranchRow, Failure>> {
-    const { db } = this.#options;
+    const { db, settings } = this.#options;
     const { id: branchId, projectId } = change.branch;
     const release = await this.#admissions.take();
     try {
       const subject = await readSubject(db, projectId);
       const isExpired = subject?.branches.some(({ id, status }) => id === branchId && status === 'expired');
       const excess = subject && isExpired ? this.#excess(subject, this.#sizeOf(branchId)) : null;
-      return excess ? fail(excess) : await storeLifespan(db, change, new Date());
+      return excess ? fail(excess) : await storeLifespan(db, settings(), change, new Date());
     } finally {
       release();
     }

@@ -1,5 +1,6 @@
 import type { ProjectBlocks } from '../../shared/block.ts';
-import type { Lifespan } from '../../shared/branch/lifespan.ts';
+import type { Labels } from '../../shared/branch/labels.ts';
+import type { Life } from '../../shared/branch/lifespan.ts';
 import type { BranchRole } from '../../shared/branch/login.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.ts';
@@ -30,19 +31,35 @@ export interface ProjectRequest {
   keyUse: KeyUse | null;
 }
 
-/** A validated request for a branch. The caller makes the IDs, so a repeated request names the same branch. */
-export interface BranchRequest {
+/** What a client may choose for new branches. */
+export interface BranchChoices {
+  life: Life;
+  /** Null: without a lease. */
+  leaseSeconds: number | null;
+  labels: Labels;
+  /** Networks that get a rule of each branch, besides the creator's. */
+  allow: readonly string[];
+}
+
+/**
+ * A validated request for one branch or a batch of them. The caller makes the IDs, so a repeated request names the same
+ * branches.
+ */
+export interface BranchRequest extends BranchChoices {
   jobId: string;
-  branchId: string;
+  kind: 'branch.create' | 'branch.create_batch';
+  branches: readonly { id: string; name: string }[];
   project: ProjectRow;
   source: BranchRow;
-  branchName: string;
-  lifespan: Lifespan;
   /** Network of the creator's address, if it is known. */
   creatorCidr: string | null;
+  /** What happens if the project has a branch of the name; only for a single branch. */
+  onExists: OnExists;
   actor: Actor;
   keyUse: KeyUse | null;
 }
+
+export type OnExists = 'fail' | 'return';
 
 export interface ProjectDeletion {
   /** ID of the deletion job. */
@@ -68,17 +85,20 @@ export interface Rotation {
 
 export interface LifespanChange {
   branch: BranchRow;
-  lifespan: Lifespan;
+  life: Life;
   hostId: string;
   actor: Actor;
 }
 
-/** State of a creation when its client stops waiting. */
-export interface CreationProgress {
-  jobId: string;
-  /** Null while the job is running. */
-  response: StoredResponse | null;
+export interface LeaseRenewal {
+  branch: BranchRow;
+  /** Null: as long as before. */
+  leaseSeconds: number | null;
+  actor: Actor;
 }
+
+/** State of a creation when its client stops waiting; `response` is null while the job is running. */
+export type CreationProgress = { response: StoredResponse } | { response: null; jobId: string };
 
 /** `applied`: the change is already in effect on both ports. */
 export interface RuleChange {
@@ -125,8 +145,8 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   recordBlocks(blocks: ProjectBlocks, hostId?: string): Promise<void>;
   /** Creates a project and its `main` database. @param waitMs how long the client waits for the end */
   createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
-  /** Creates a branch as a clone of an active one. @param waitMs how long the client waits for the end */
-  createBranch(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Creates branches as clones of an active one. @param waitMs how long the client waits for the end */
+  createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Marks the branch as deleted and opens the job that drops its database. */
   deleteBranch(deletion: BranchDeletion): Promise<Result<JobRow, Failure>>;
   /** Marks the project as being deleted and opens the job that drops its databases. */
@@ -149,6 +169,8 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>>;
   /** Sets a new lifespan, counted from now; an expired branch becomes active again. */
   changeLifespan(change: LifespanChange): Promise<Result<BranchRow, Failure>>;
+  /** Lets the lease of an active branch end later, or sooner, counted from now. */
+  renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>>;
   /** Resumes open work: called when the project's host has linked, and by the reconciler. */
   wake(projectId: string): Promise<void>;
 }

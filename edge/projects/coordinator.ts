@@ -9,12 +9,10 @@ import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
 import { sendAccess } from '../access/send-access.ts';
 import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
-import { nextEnd } from '../branches/branch-ends.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
-import { createBranchJob } from '../branches/create-branch.ts';
-import { deleteBranchJob, markBranchDeleted } from '../branches/delete-branch.ts';
-import { expireBranches } from '../branches/expire-branches.ts';
-import { retireBranches } from '../branches/retire-branches.ts';
+import { markBranchDeleted } from '../branches/delete-branch.ts';
+import { endLives } from '../branches/end-lives.ts';
+import { storeRenewal } from '../branches/leases.ts';
 import { storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
@@ -23,7 +21,6 @@ import { hostCaller, isLinked } from '../hosts/host-client.ts';
 import { jobError, publicFailure } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
 import { type JobRow, newJob, openJobs } from '../jobs/job-store.ts';
-import type { SagaTable } from '../jobs/saga.ts';
 import { Outbox } from '../mail/outbox.ts';
 import { BlockRecorder } from '../monitoring/block-recorder.ts';
 import { MeasurementStore } from '../monitoring/measurement-store.ts';
@@ -35,28 +32,23 @@ import type {
   BranchRequest,
   CoordinatorRpc,
   CreationProgress,
+  LeaseRenewal,
   LifespanChange,
   ProjectDeletion,
   ProjectRequest,
   Rotation,
   RuleChange,
 } from './coordinator-rpc.ts';
-import { createProjectJob } from './create-project.ts';
-import { deleteProjectJob, markProjectDeleting } from './delete-project.ts';
+import { markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
 import { reserveProject } from './reserve-project.ts';
 import { Retries } from './retries.ts';
+import { createOrReturn, type Running, runCreation } from './run-creation.ts';
+import { SAGAS } from './sagas.ts';
 
-/** Interval at which the object checks its open jobs if nothing else wakes it. */
+/** Interval of the checks while jobs are open; shorter than any life or lease, whose end the last check schedules. */
 const CHECK_AFTER_MS = 20_000;
 const PROJECT_ID = 'project_id';
-
-const SAGAS: SagaTable = {
-  'project.create': createProjectJob,
-  'branch.create': createBranchJob,
-  'branch.delete': deleteBranchJob,
-  'project.delete': deleteProjectJob,
-};
 
 /**
  * One object per project (`idFromName(project ID)`): every change of the project's databases goes through it. Its storage
@@ -121,17 +113,18 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm(projectId);
     const reserved = await reserveProject(this.#db, readSettings(this.env), request, new Date());
-    return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
+    return reserved.ok ? runCreation(this.#running(hostId), reserved.value, waitMs) : reserved;
   }
 
-  async createBranch(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+  async createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
     const { id: projectId, hostId } = request.project;
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm(projectId);
-    const sized = await this.#monitor.readSizes(projectId, hostId);
-    if (!sized.ok) return sized;
-    const reserved = await this.quota.reserveWithinQuota(request, sized.value.sizes);
-    return reserved.ok ? this.#run(reserved.value, waitMs) : reserved;
+    const reserve = async () => {
+      const sized = await this.#monitor.readSizes(projectId, hostId);
+      return sized.ok ? this.quota.reserveWithinQuota(request, sized.value.sizes) : sized;
+    };
+    return createOrReturn({ ...this.#running(hostId), db: this.#db, reserve }, request, waitMs);
   }
 
   async deleteBranch(deletion: BranchDeletion): Promise<Result<JobRow, Failure>> {
@@ -207,6 +200,12 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     return changed;
   }
 
+  async renewLease(renewal: LeaseRenewal): Promise<Result<BranchRow, Failure>> {
+    const renewed = await storeRenewal(this.#db, renewal, new Date());
+    if (renewed.ok && renewed.value.leaseEndsAt) this.#alarm.wakeAt(renewed.value.leaseEndsAt.getTime());
+    return renewed;
+  }
+
   async wake(projectId: string): Promise<void> {
     this.#armAlarm(projectId);
     await this.#resumeWork(projectId);
@@ -226,14 +225,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     }
   }
 
-  /** Runs a creation and waits for its end, but no longer than its client waits. */
-  async #run(job: JobRow, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    const runner = this.#runnerFor(job.hostId);
-    this.ctx.waitUntil(runner.start(job));
-    const end = await runner.endOf(job.id, waitMs);
-    if (end && !end.ok) return end;
-    if (end && !end.value) throw new Error(`job ${job.id} ended without a response`);
-    return ok({ jobId: job.id, response: end?.value ?? null });
+  #running(hostId: string): Running {
+    return { runner: this.#runnerFor(hostId), waitUntil: (work) => this.ctx.waitUntil(work) };
   }
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */
@@ -251,10 +244,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   /** Starts open work without waiting for it: an alarm that waited would delay the alarms of the retries. */
   async #resumeWork(projectId: string): Promise<void> {
-    await expireBranches(this.#db, readSettings(this.env), projectId, new Date());
-    await retireBranches(this.#db, projectId, new Date(), () => this.#armAlarm(projectId));
-    const end = await nextEnd(this.#db, projectId);
-    if (end) this.#alarm.wakeAt(end.getTime());
+    const settings = readSettings(this.env);
+    this.#alarm.wakeAt(await endLives(this.#db, settings, projectId, () => this.#armAlarm(projectId)));
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
       this.#db.select().from(projects).where(eq(projects.id, projectId)),

@@ -3,9 +3,9 @@ import { toCreatedBranchResponse } from '../branches/branch-resource.ts';
 import { transition } from '../branches/branch-transition.ts';
 import {
   activation,
+  areActive,
   CREATION_STEPS,
   type Creation,
-  isActive,
   loadCreation,
 } from '../branches/create-branch.ts';
 import { branchCredentials, hosts, networkRules, projectBranches, projects } from '../database/schema.ts';
@@ -27,13 +27,13 @@ export const createProjectJob = saga<ProjectCreation>({
     return creation && { ...creation, hostName: host?.name ?? '' };
   },
   complete: (context, creation, now) => [
-    ...activation(context, creation, now),
+    ...activation(context, [creation], now),
     context.db
       .update(projects)
       .set({ status: 'active', updatedAt: now })
       .where(and(eq(projects.id, creation.project.id), eq(projects.status, 'creating'))),
   ],
-  completed: isActive,
+  completed: (creation) => areActive([creation]),
   response: ({ project, branch, hostName }) => ({
     status: 201,
     body: {

@@ -39,14 +39,15 @@ const isViewOnly = (db: Database, { userId }: Principal, reach: Reach) =>
     ? sql<number>`0`
     : sql<number>`${projects.createdBy} <> ${userId} and ${shareOf(db, userId)} = 'viewer'`;
 
-/** The project's branches that count against its branch limit, as the end of a query. */
+/** The project's branches that count against a limit of branches, as the end of a query. */
 const countedBranches = sql`where project_id = ${projects.id}
   and status in (${sql.join(
     COUNTED_STATUSES.map((status) => sql`${status}`),
     sql`, `,
   )})`;
 
-const branchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches})`;
+/** Without the leased ones, which have a limit of their own. */
+const branchCount = sql<number>`(select count(*) from ${projectBranches} ${countedBranches} and lease_seconds is null)`;
 
 const blocks =
   sql`(select json_group_array(json(block.value)) from ${projectBranches}, json_each(blocks) as block ${countedBranches})`.mapWith(

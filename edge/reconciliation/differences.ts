@@ -1,10 +1,10 @@
-import { and, eq, inArray, sql } from 'drizzle-orm';
+import { and, eq, inArray, or, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
-import { atTheirEnd } from '../branches/branch-ends.ts';
+import { atTheirEnd, atTheirLeasesEnd } from '../branches/branch-ends.ts';
 import type { Database } from '../database/database.ts';
 import { jobs, projectBranches, projects } from '../database/schema.ts';
-import { OPEN_STATUSES } from '../jobs/job-store.ts';
+import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
 
 export type Inventory = MethodResult<'host.inventory'>;
 export type HostedBranch = Inventory['branches'][number];
@@ -19,10 +19,10 @@ export interface RecordedBranch {
 /** The records of one host. */
 export interface HostRecords {
   branches: RecordedBranch[];
-  /** `stale`: the wanted access is not known to be in effect, because of a newer revision or an expired branch. */
+  /** `stale`: the wanted access is not known to be in effect, because of a newer revision or an end that has come. */
   projects: { id: string; accessRevision: number; stale: boolean }[];
   /** The subjects of open jobs, whose differences the jobs resolve. */
-  inWork: { projectId: string; branchId: string | null }[];
+  inWork: { projectId: string; branchIds: string[] }[];
 }
 
 /** The differences between a host and its records. */
@@ -57,7 +57,7 @@ export async function readAppliedRevisions(db: Database, hostId: string): Promis
 export async function readRecords(db: Database, hostId: string, now: Date): Promise<HostRecords> {
   const overdue = sql`exists (select 1 from ${projectBranches} where ${and(
     eq(projectBranches.projectId, projects.id),
-    atTheirEnd(now),
+    or(atTheirEnd(now), atTheirLeasesEnd(now)),
   )})`;
   const [branches, projectRows, inWork] = await db.batch([
     db
@@ -79,11 +79,15 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
       .from(projects)
       .where(eq(projects.hostId, hostId)),
     db
-      .selectDistinct({ projectId: jobs.projectId, branchId: jobs.branchId })
+      .select({ projectId: jobs.projectId, branchId: jobs.branchId, input: jobs.input })
       .from(jobs)
       .where(and(eq(jobs.hostId, hostId), inArray(jobs.status, OPEN_STATUSES))),
   ]);
-  return { branches, projects: projectRows, inWork };
+  return {
+    branches,
+    projects: projectRows,
+    inWork: inWork.map((job) => ({ projectId: job.projectId, branchIds: branchIdsOf(job) })),
+  };
 }
 
 /**
@@ -96,7 +100,7 @@ export function differencesBetween(
   records: HostRecords,
 ): Differences {
   const onRecord = new Set(records.projects.map(({ id }) => id));
-  const branchesInWork = new Set(records.inWork.flatMap(({ branchId }) => branchId ?? []));
+  const branchesInWork = new Set(records.inWork.flatMap(({ branchIds }) => branchIds));
   const projectsInWork = new Set(records.inWork.map(({ projectId }) => projectId));
   const ready = readyBranches(inventory);
 

@@ -1,6 +1,7 @@
 import { sql } from 'drizzle-orm';
 import type { Database } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
+import { branchIdsOf } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 import type { Differences, HostedBranch } from './differences.ts';
 
@@ -20,10 +21,10 @@ export async function leftoversAmong(
   const projectIds = [...orphanedProjects, ...orphans.map(({ project_id }) => project_id)];
   if (projectIds.length === 0) return { branches: [], projectIds: [] };
   const traces = await db
-    .selectDistinct({ projectId: jobs.projectId, branchId: jobs.branchId })
+    .select({ projectId: jobs.projectId, branchId: jobs.branchId, input: jobs.input })
     .from(jobs)
     .where(sql`${jobs.projectId} in (select value from json_each(${JSON.stringify(projectIds)}))`);
-  const traced = new Set(traces.flatMap(({ projectId, branchId }) => [projectId, branchId]));
+  const traced = new Set(traces.flatMap((job) => [job.projectId, ...branchIdsOf(job)]));
 
   const untraced = [
     ...orphans

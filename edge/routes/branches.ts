@@ -1,39 +1,34 @@
 import { and, asc, desc, eq } from 'drizzle-orm';
 import { z } from 'zod';
-import { BranchName } from '../../shared/branch/branch-name.ts';
-import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shared/branch/database-name.ts';
-import { DEFAULT_LIFESPAN, LifespanSpelling } from '../../shared/branch/lifespan.ts';
-import { creatorNetwork } from '../access/creator-rule.ts';
-import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
-import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { actorOf, connectingIp } from '../app-env.ts';
-import type { Principal } from '../authentication/principal.ts';
-import { matchesPattern } from '../branches/branch-pattern.ts';
-import { knownBranchesOf } from '../branches/branch-reference.ts';
-import { Branch, CreatedBranch, toBranchResponse } from '../branches/branch-resource.ts';
+import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
+import { LabelFilter } from '../../shared/branch/labels.ts';
+import { LeaseSeconds } from '../../shared/branch/lease.ts';
+import { lifeOf } from '../../shared/branch/lifespan.ts';
+import { jsonBody, operation, operations, optionalJsonBody, response } from '../api/operation.ts';
+import { actorOf } from '../app-env.ts';
+import { hasLabel, knownBranchesOf } from '../branches/branch-reference.ts';
+import { Branch, toBranchResponse } from '../branches/branch-resource.ts';
+import { BranchChange } from '../branches/new-branch.ts';
 import { projectBranches } from '../database/schema.ts';
-import { ApiError, unwrap } from '../errors.ts';
+import { unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { CreationHeaders, creationResponse, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, ProjectParams } from './parameters.ts';
 
 const tags = ['Branches'];
 
-const NewBranch = z
-  .strictObject({
-    branch_name: BranchName,
-    source_branch_id: z
-      .uuid()
-      .toLowerCase()
-      .nullable()
-      .default(null)
-      .meta({ description: 'The branch to clone. Default: `main`.' }),
-    lifespan: LifespanSpelling.default(DEFAULT_LIFESPAN),
-  })
-  .meta({ example: { branch_name: 'checkout-redesign', lifespan: '7d' } });
+const ListQuery = z.strictObject({
+  label: LabelFilter.optional(),
+  status: z
+    .enum(BRANCH_STATUSES)
+    .exclude(['deleted'])
+    .optional()
+    .meta({ description: 'Only branches with this status.' }),
+});
 
-const BranchChange = z.strictObject({ lifespan: LifespanSpelling }).meta({ example: { lifespan: '1m' } });
+const Lease = z
+  .strictObject({ lease_seconds: LeaseSeconds.optional() })
+  .meta({ example: { lease_seconds: 300 } });
 
 const Lookup = z
   .strictObject({ name: z.string().max(100).optional(), id: z.uuid().toLowerCase().optional() })
@@ -51,81 +46,7 @@ const Deletion = z
   })
   .meta({ id: 'BranchDeletion' });
 
-/** Before anything is read, because whether another name is taken is unknown to the caller too. */
-function checkBranchName({ machine }: Principal, name: string): void {
-  const pattern = machine?.branchPattern ?? null;
-  if (pattern === null || matchesPattern(pattern, name)) return;
-  throw new ApiError('NOT_FOUND', { message: `Not found. Choose a branch name that matches ${pattern}.` });
-}
-
 const router = operations();
-
-router.openapi(
-  operation({
-    access: 'branch.change',
-    machines: 'of_branches',
-    operationId: 'createBranch',
-    method: 'post',
-    path: '/api/v1/projects/{project_id}/branches',
-    summary: 'Create a branch',
-    description:
-      'Clones an active branch with copy-on-write. After a 201 response the credentials of the new branch work on both ports, and a network rule lets the address of the caller connect.',
-    tags,
-    request: { params: ProjectParams, headers: CreationHeaders, body: jsonBody(NewBranch) },
-    responses: { 201: response('The new branch.', CreatedBranch, 'Idempotency-Replayed'), 202: PENDING },
-    failures: [
-      ...KEY_FAILURES,
-      'DATABASE_NAME_TOO_LONG',
-      'BRANCH_EXISTS',
-      'PROJECT_NOT_ACTIVE',
-      'STORAGE_QUOTA_EXCEEDED',
-      'SOURCE_BUSY',
-      'SOURCE_NOT_ACTIVE',
-      'BRANCH_LIMIT_REACHED',
-      ...HOST_CREATION_FAILURES,
-    ],
-  }),
-  async (c) => {
-    const { project_id: projectId } = c.req.valid('param');
-    const { prefer, 'idempotency-key': key } = c.req.valid('header');
-    const body = c.req.valid('json');
-    checkBranchName(c.var.principal, body.branch_name);
-    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
-    const wanted = body.source_branch_id
-      ? eq(projectBranches.id, body.source_branch_id)
-      : eq(projectBranches.isDefault, true);
-    const [project, [source], uses] = await inProject(c, projectId, (db) => [
-      db
-        .select()
-        .from(projectBranches)
-        .where(and(knownBranchesOf(projectId, c.var.principal), wanted)),
-      recordedUses(db, keyUse, new Date()),
-    ]);
-    const replayed = replay<z.input<typeof CreatedBranch>>(c, uses, keyUse);
-    if (replayed) return replayed;
-    const { length } = branchDatabaseName(project.appKey, project.env, body.branch_name);
-    if (length > DATABASE_NAME_MAX) {
-      const max_slug_length = maxSlugLength(project.appKey, project.env);
-      throw new ApiError('DATABASE_NAME_TOO_LONG', { length, max_slug_length });
-    }
-    if (!source) throw new ApiError('NOT_FOUND');
-    const outcome = await coordinatorOf(c.env, projectId).createBranch(
-      {
-        jobId: crypto.randomUUID(),
-        branchId: crypto.randomUUID(),
-        project,
-        source,
-        branchName: body.branch_name,
-        lifespan: body.lifespan,
-        creatorCidr: creatorNetwork(connectingIp(c)),
-        actor: actorOf(c),
-        keyUse,
-      },
-      prefer,
-    );
-    return creationResponse<z.input<typeof CreatedBranch>>(c, outcome);
-  },
-);
 
 router.openapi(
   operation({
@@ -136,18 +57,25 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/branches',
     summary: 'List branches, `main` first, then the oldest first',
     tags,
-    request: { params: ProjectParams },
+    request: { params: ProjectParams, query: ListQuery },
     responses: {
-      200: response('All branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
+      200: response('The branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
     },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
+    const { label, status } = c.req.valid('query');
     const [, branches] = await inProject(c, projectId, (db) => [
       db
         .select()
         .from(projectBranches)
-        .where(knownBranchesOf(projectId, c.var.principal))
+        .where(
+          and(
+            knownBranchesOf(projectId, c.var.principal),
+            label && hasLabel(label),
+            status && eq(projectBranches.status, status),
+          ),
+        )
         .orderBy(desc(projectBranches.isDefault), asc(projectBranches.createdAt), asc(projectBranches.id)),
     ]);
     return c.json({ branches: branches.map(toBranchResponse) }, 200);
@@ -206,11 +134,34 @@ router.openapi(
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     const changed = await coordinatorOf(c.env, project.id).changeLifespan({
       branch,
-      lifespan: c.req.valid('json').lifespan,
+      life: lifeOf(c.req.valid('json')),
       hostId: project.hostId,
       actor: actorOf(c),
     });
     return c.json(toBranchResponse(unwrap(changed)), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    operationId: 'renewLease',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/lease',
+    summary: 'Renew the lease of a branch',
+    description:
+      'The lease then ends `lease_seconds` after the request; left out, it lasts as long as before. A branch whose lease has ended is deleted, and cannot be renewed.',
+    tags,
+    request: { params: BranchRefParams, body: optionalJsonBody(Lease) },
+    responses: { 200: response('The branch with its new lease.', Branch) },
+    failures: ['BRANCH_NOT_ACTIVE', 'BRANCH_NOT_LEASED'],
+  }),
+  async (c) => {
+    const { lease_seconds: leaseSeconds = null } = c.req.valid('json');
+    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const renewal = { branch, leaseSeconds, actor: actorOf(c) };
+    const renewed = await coordinatorOf(c.env, project.id).renewLease(renewal);
+    return c.json(toBranchResponse(unwrap(renewed)), 200);
   },
 );
 

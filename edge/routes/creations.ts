@@ -2,10 +2,16 @@ import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
-import { IdempotencyHeader, type KeyUse, recordedResponse } from '../api/idempotency-key.ts';
+import {
+  IdempotencyHeader,
+  type KeyUse,
+  recordedResponse,
+  type StoredResponse,
+} from '../api/idempotency-key.ts';
 import { response } from '../api/operation.ts';
 import { type AppContext, databaseOf } from '../app-env.ts';
-import { type idempotencyKeys, jobs } from '../database/schema.ts';
+import type { idempotencyKeys } from '../database/idempotency-schema.ts';
+import { jobs } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
 import type { CreationProgress } from '../projects/coordinator-rpc.ts';
@@ -44,25 +50,32 @@ export const HOST_WORK_FAILURES = [
 /** The failures of a host that creates a database. */
 export const HOST_CREATION_FAILURES = [...HOST_WORK_FAILURES, 'DATABASE_NAME_HELD', 'PROOF_FAILED'] as const;
 
+/** How a creation ended for its client: with what was made, or with the job that is still running. */
+type End = StoredResponse | { job: z.output<typeof Job> };
+
 /**
- * The response to the first request with the key, as `Made` describes it; null if this is the first request.
+ * The response to the first request with the key; null if this is the first request.
  * @throws ApiError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT
  */
-export function replay<Made>(
+export function replay(
   c: AppContext,
   uses: readonly (typeof idempotencyKeys.$inferSelect)[],
   keyUse: KeyUse | null,
-) {
+): StoredResponse | null {
   const recorded = unwrap(recordedResponse(uses, keyUse));
-  if (!recorded) return null;
-  c.header('Idempotency-Replayed', 'true');
-  return c.json(recorded.body as Made, 201);
+  if (recorded) c.header('Idempotency-Replayed', 'true');
+  return recorded;
 }
 
-/** The response to a creation: what was created, as `Made` describes it, or the job that is still running. */
+export async function endOfCreation(c: AppContext, outcome: Result<CreationProgress, Failure>): Promise<End> {
+  const progress = unwrap(outcome);
+  if (progress.response) return progress.response;
+  const job = found(await databaseOf(c).select().from(jobs).where(eq(jobs.id, progress.jobId)));
+  return { job: toJobResponse(job) };
+}
+
+/** The response to a creation, as `Made` describes what was created. */
 export async function creationResponse<Made>(c: AppContext, outcome: Result<CreationProgress, Failure>) {
-  const { jobId, response: ended } = unwrap(outcome);
-  if (ended) return c.json(ended.body as Made, 201);
-  const job = found(await databaseOf(c).select().from(jobs).where(eq(jobs.id, jobId)));
-  return c.json(toJobResponse(job), 202);
+  const end = await endOfCreation(c, outcome);
+  return 'job' in end ? c.json(end.job, 202) : c.json(end.body as Made, 201);
 }

@@ -1,7 +1,5 @@
-import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { BRANCH_ROLES, type BranchRole } from '../../shared/branch/login.ts';
-import { missingRule, rulesOfBranch } from '../access/missing-rule.ts';
 import {
   IdempotencyHeader,
   KEY_FAILURES,
@@ -10,24 +8,17 @@ import {
   recordedUses,
 } from '../api/idempotency-key.ts';
 import { operation, operations, optionalJsonBody, response } from '../api/operation.ts';
-import { type AppContext, actorOf, connectingIp, databaseOf } from '../app-env.ts';
-import type { BranchRow } from '../branches/branch-resource.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
 import { auditedView } from '../credentials/audited-view.ts';
-import {
-  Credentials,
-  type CredentialsView,
-  toCredentialsResponse,
-} from '../credentials/branch-credentials.ts';
-import { changesOf, type Statement } from '../database/database.ts';
-import { branchCredentials, hosts } from '../database/schema.ts';
-import { ApiError, found, unwrap } from '../errors.ts';
+import { Credentials, type CredentialsView } from '../credentials/branch-credentials.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforceRequestLimit } from '../rate-limits/limit-requests.ts';
-import { readSettings } from '../settings.ts';
 import { HOST_WORK_FAILURES } from './creations.ts';
 import { inBranch } from './in-project.ts';
 import { BranchRefParams } from './parameters.ts';
+import { credentialsOf } from './shown-credentials.ts';
 
 const tags = ['Branches'];
 
@@ -56,34 +47,6 @@ const RotationRequest = z
 const viewOf = (roles: readonly BranchRole[]): CredentialsView =>
   roles.every((role) => role === 'read_only') ? 'read_only' : 'default';
 
-/**
- * The only place where a branch's passwords leave the gateway.
- * @param audits join the batch that reads the passwords; one that changes nothing shows that the branch is gone
- */
-async function credentialsOf(
-  c: AppContext,
-  hostId: string,
-  branch: BranchRow,
-  view: CredentialsView,
-  audits: Statement[],
-) {
-  const db = databaseOf(c);
-  const [credentials, hostRows, rules, ...changes] = await db.batch([
-    db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
-    db.select().from(hosts).where(eq(hosts.id, hostId)),
-    rulesOfBranch(db, branch),
-    ...audits,
-  ]);
-  // The branch was deleted or moved to another tenant between the two reads.
-  found(credentials);
-  if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
-  const keys = readSettings(c.env).CREDENTIAL_KEYS;
-  return {
-    ...(await toCredentialsResponse(keys, branch, credentials, found(hostRows), view)),
-    ...missingRule(branch, rules, connectingIp(c)),
-  };
-}
-
 const router = operations();
 
 router.openapi(
@@ -105,7 +68,7 @@ router.openapi(
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
     const audited = auditedView(databaseOf(c), branch, role, actorOf(c), new Date());
-    return c.json(await credentialsOf(c, project.hostId, branch, role, [audited]), 200);
+    return c.json(await credentialsOf(c, project, branch, role, [audited]), 200);
   },
 );
 
@@ -146,14 +109,14 @@ router.openapi(
     if (unwrap(recordedResponse(uses, keyUse))) {
       unwrap(await coordinator.applyAccess(projectId, hostId));
       const audited = auditedView(databaseOf(c), branch, view, actorOf(c), new Date());
-      const credentials = await credentialsOf(c, hostId, branch, view, [audited]);
+      const credentials = await credentialsOf(c, project, branch, view, [audited]);
       c.header('Idempotency-Replayed', 'true');
       return c.json(credentials, 200);
     }
     await enforceRequestLimit(c, bucketOf.rotation(branch.id));
     const rotation = { projectId, branchId: branch.id, roles, hostId, actor: actorOf(c), keyUse };
     unwrap(await coordinator.rotateCredentials(rotation));
-    return c.json(await credentialsOf(c, hostId, branch, view, []), 200);
+    return c.json(await credentialsOf(c, project, branch, view, []), 200);
   },
 );
 

@@ -1,6 +1,6 @@
 import { and, eq, inArray } from 'drizzle-orm';
 import { z } from 'zod';
-import { readCidr } from '../../shared/cidr.ts';
+import { Cidr } from '../access/cidr-field.ts';
 import { NetworkRule, toNetworkRuleResponse } from '../access/network-rule-resource.ts';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
@@ -17,20 +17,6 @@ import { inProject } from './in-project.ts';
 import { ProjectParams, RuleParams } from './parameters.ts';
 
 const tags = ['Network rules'];
-
-const Cidr = z
-  .string()
-  .max(64)
-  .transform((text, context) => {
-    const reading = readCidr(text.trim());
-    if (reading.ok) return reading.cidr;
-    context.addIssue({ code: 'custom', message: reading.message });
-    return z.NEVER;
-  })
-  .meta({
-    description: 'An IPv4 or IPv6 network in CIDR notation, or a single address.',
-    example: '203.0.113.0/24',
-  });
 
 const BranchId = z.uuid().toLowerCase();
 
@@ -95,8 +81,8 @@ router.openapi(
       db.select({ id: projectBranches.id }).from(projectBranches).where(ofBranch),
     ]);
     if (principal.machine?.branchPattern != null) found(branchRows);
-    const replayed = replay<z.input<typeof NetworkRule>>(c, uses, keyUse);
-    if (replayed) return replayed;
+    const replayed = replay(c, uses, keyUse);
+    if (replayed) return c.json(replayed.body as z.input<typeof NetworkRule>, 201);
     const actor = actorOf(c);
     const rule = {
       id: crypto.randomUUID(),

@@ -108,7 +108,9 @@ router.openapi(
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const request = { ip: connectingIp(c), requestId: c.var.requestId };
-    return c.json(unwrap(await changeCaps(databaseOf(c), projectId, c.req.valid('json'), request)), 200);
+    const change = c.req.valid('json');
+    const changed = await changeCaps(databaseOf(c), readSettings(c.env), projectId, change, request);
+    return c.json(unwrap(changed), 200);
   },
 );
 

@@ -117,8 +117,8 @@ router.openapi(
     const db = databaseOf(c);
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const uses = await recordedUses(db, keyUse, new Date());
-    const replayed = replay<z.input<typeof CreatedProject>>(c, uses, keyUse);
-    if (replayed) return replayed;
+    const replayed = replay(c, uses, keyUse);
+    if (replayed) return c.json(replayed.body as z.input<typeof CreatedProject>, 201);
     if (body.storage_quota_gib > SELF_SERVICE_QUOTA_CAP_GIB) {
       throw new ApiError('QUOTA_ABOVE_SELF_SERVICE_CAP', { limit: SELF_SERVICE_QUOTA_CAP_GIB });
     }

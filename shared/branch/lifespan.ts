@@ -48,8 +48,34 @@ export const LifespanSpelling = z
   })
   .meta({ description: `Time until the branch expires: ${ONE_OF_SPELLINGS}.`, example: '7d' });
 
-/** When a branch of this lifespan expires, counted from `from`; `null` for `forever`. */
-export function expiryOf(lifespan: Lifespan, from: Date): Date | null {
-  const seconds = LIFESPAN_SECONDS[lifespan];
-  return seconds === null ? null : new Date(from.getTime() + seconds * 1000);
+/** What a record says if the client chose a number of seconds instead. */
+const CUSTOM = 'custom';
+
+export const RECORDED_LIFESPANS = [...LIFESPANS, CUSTOM] as const;
+
+export const TtlSeconds = z.int().min(60).max(31_536_000).meta({
+  description: 'Seconds until the branch expires, instead of a `lifespan`. Its record then says `custom`.',
+  example: 7200,
+});
+
+/** How long a branch lives; `ttlSeconds` null: without end. */
+export interface Life {
+  lifespan: (typeof RECORDED_LIFESPANS)[number];
+  ttlSeconds: number | null;
 }
+
+/** @param request names at most one of the two; by default the life is a week */
+export const lifeOf = ({
+  lifespan = DEFAULT_LIFESPAN,
+  ttl_seconds: ttlSeconds,
+}: {
+  lifespan?: Lifespan | undefined;
+  ttl_seconds?: number | undefined;
+}): Life =>
+  ttlSeconds === undefined
+    ? { lifespan, ttlSeconds: LIFESPAN_SECONDS[lifespan] }
+    : { lifespan: CUSTOM, ttlSeconds };
+
+/** When a branch with this life expires, counted from `from`; `null`: never. */
+export const expiryOf = ({ ttlSeconds }: Life, from: Date): Date | null =>
+  ttlSeconds === null ? null : new Date(from.getTime() + ttlSeconds * 1000);

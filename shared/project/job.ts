@@ -1,4 +1,10 @@
-export const JOB_KINDS = ['project.create', 'branch.create', 'branch.delete', 'project.delete'] as const;
+export const JOB_KINDS = [
+  'project.create',
+  'branch.create',
+  'branch.create_batch',
+  'branch.delete',
+  'project.delete',
+] as const;
 export type JobKind = (typeof JOB_KINDS)[number];
 
 export const JOB_STATUSES = ['queued', 'running', 'succeeded', 'failed'] as const;

@@ -1,8 +1,8 @@
 export const PROJECT_STATUSES = ['creating', 'active', 'deleting', 'failed'] as const;
 
-/** Counted branches (creating, active, expired) per project, `main` included (specification 8). */
+/** Counted branches (creating, active; without a lease) per project, `main` included (specification 8). */
 export const DEFAULT_BRANCH_LIMIT = 10;
-/** Maximum to which the platform can raise the limit. */
-export const RAISED_BRANCH_LIMIT = 20;
+/** Bound of the settings that limit branches. The host takes as many closed branches of a project at most. */
+export const HIGHEST_BRANCH_LIMIT = 100;
 /** Concurrent creations in one project (specification 8); further ones are queued. */
 export const CONCURRENT_CREATIONS = 3;

@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
-import { readCidr } from '../cidr.ts';
-import { BRANCHES_MAX, NETWORK_RULES_MAX, ROWS_MAX } from '../limits.ts';
+import { BATCH_MAX, ROWS_MAX } from '../limits.ts';
 import { ProjectSizes } from '../measurement.ts';
+import { Access, Verifier } from './access.ts';
 import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 
 /**
@@ -15,37 +15,6 @@ import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 const Id = z.uuid();
 /** A database name of this service. Any other name is rejected before it reaches SQL or a rule file. */
 const Database = z.string().regex(MANAGED_DATABASE);
-/** SCRAM-SHA-256 verifier in PostgreSQL's format; the host never stores a password. */
-const Verifier = z
-  .string()
-  .max(512)
-  .regex(/^SCRAM-SHA-256\$\d{4,7}:[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+:[A-Za-z0-9+/=]+$/);
-/** A network in the canonical form of `readCidr`. */
-const Cidr = z.string().refine((text) => {
-  const reading = readCidr(text);
-  return reading.ok && reading.cidr === text;
-}, 'not a network in canonical form');
-
-const NetworkRule = z.strictObject({
-  /** The branch it applies to; `null`: every branch of the project. */
-  branch_id: Id.nullable(),
-  cidr: Cidr,
-});
-
-/**
- * The access to all databases of one project. It is always sent whole, and an older revision never overwrites a
- * newer one.
- */
-const Access = z.strictObject({
-  revision: z.int().nonnegative(),
-  rules: z.array(NetworkRule).max(NETWORK_RULES_MAX),
-  /** The storage quota is exceeded: only owner logins may write (specification 3.2). */
-  write_blocked: z.boolean().default(false),
-  /** Expired branches, whose logins are closed. They do not count against the project's limit. */
-  closed: z.array(Id).max(BRANCHES_MAX).default([]),
-  /** Passwords newer than the last applied revision, by branch. A revision contains them only once. */
-  verifiers: z.record(Id, z.partialRecord(z.enum(BRANCH_ROLES), Verifier)).default({}),
-});
 
 const BranchIdentity = {
   job_id: Id,
@@ -54,7 +23,31 @@ const BranchIdentity = {
   database: Database,
 };
 
+/** The branches of one job, which have the same source. Their databases are built under the ids of the branches. */
+const batchOf = <Member extends z.ZodRawShape>(member: Member) => ({
+  job_id: Id,
+  project_id: Id,
+  branches: z
+    .array(z.strictObject({ branch_id: Id, database: Database, ...member }))
+    .min(1)
+    .max(BATCH_MAX),
+});
+
 const Milliseconds = z.number().nonnegative();
+
+const CloneResult = z.strictObject({
+  /** False when an earlier call with these ids created the clone. */
+  created: z.boolean(),
+  strategy: z.enum(['reflink', 'file_copy', 'wal_log']).nullable(),
+  /** Duration of the `CREATE DATABASE` statement. */
+  clone_ms: Milliseconds,
+  /** Milliseconds for which pooled clients of the source were paused. */
+  paused_ms: Milliseconds,
+  source_bytes: z.int().nonnegative(),
+});
+/** Milliseconds to wait until the source has no open transaction; then the call fails with `SOURCE_BUSY`. */
+const BusyWait = z.int().min(0).max(30_000);
+const Password = z.string().min(16).max(128);
 
 const BranchDatabase = { branch_id: Id, database: Database };
 /** Schema and name of a table, as in the catalog. */
@@ -127,19 +120,9 @@ export const OPERATIONS = {
       ...BranchIdentity,
       /** Database to clone, whose clients stay connected; `null`: creates an empty one, for `main`. */
       source: Database.nullable(),
-      /** Milliseconds to wait until the source has no open transaction; then the call fails with `SOURCE_BUSY`. */
-      busy_wait: z.int().min(0).max(30_000),
+      busy_wait: BusyWait,
     }),
-    result: z.strictObject({
-      /** False when an earlier call with these ids created the clone. */
-      created: z.boolean(),
-      strategy: z.enum(['reflink', 'file_copy', 'wal_log']).nullable(),
-      /** Duration of the `CREATE DATABASE` statement. */
-      clone_ms: Milliseconds,
-      /** Milliseconds for which pooled clients of the source were paused. */
-      paused_ms: Milliseconds,
-      source_bytes: z.int().nonnegative(),
-    }),
+    result: CloneResult,
     deadline: 900_000,
   }),
 
@@ -152,7 +135,7 @@ export const OPERATIONS = {
 
   'branch.prove': operation({
     summary: 'Log in through the pooler as the read-write login, and run a query',
-    params: z.strictObject({ ...BranchIdentity, password: z.string().min(16).max(128) }),
+    params: z.strictObject({ ...BranchIdentity, password: Password }),
     result: z.strictObject({ login_ms: Milliseconds }),
     deadline: 30_000,
   }),
@@ -170,6 +153,38 @@ export const OPERATIONS = {
     result: ProjectSizes,
     deadline: 15_000,
     concurrent: true,
+  }),
+
+  'batch.prepare': operation({
+    summary: 'Create the logins, the network rules on both ports and the pooler entries of several branches',
+    params: z.strictObject({
+      ...batchOf({ verifiers: z.record(z.enum(BRANCH_ROLES), Verifier) }),
+      access: Access,
+    }),
+    result: z.strictObject({}),
+    deadline: 60_000,
+  }),
+
+  'batch.clone': operation({
+    summary: 'Clone the source database once, and that clone for the other branches of a batch',
+    params: z.strictObject({ ...batchOf({}), source: Database, busy_wait: BusyWait }),
+    /** Of the clone of the source; `created` is false when no clone was missing. */
+    result: CloneResult,
+    deadline: 900_000,
+  }),
+
+  'batch.finalize': operation({
+    summary: 'Rename the clones of a batch to their final names and grant their logins their rights',
+    params: z.strictObject(batchOf({})),
+    result: z.strictObject({}),
+    deadline: 120_000,
+  }),
+
+  'batch.prove': operation({
+    summary: 'Log in to each branch of a batch through the pooler as the read-write login, and run a query',
+    params: z.strictObject(batchOf({ password: Password })),
+    result: z.strictObject({ login_ms: Milliseconds }),
+    deadline: 120_000,
   }),
 
   'project.drop': operation({

@@ -13,7 +13,7 @@ export interface Span {
 export async function creationSteps(api: Api, projectId: string, jobs = 1): Promise<Span[]> {
   const { body } = await api.get<{ jobs: Job[] }>(`/api/v1/projects/${projectId}/jobs?limit=${jobs}`);
   return body.jobs
-    .filter(({ kind }) => kind === 'branch.create')
+    .filter(({ kind }) => kind.startsWith('branch.create'))
     .flatMap(({ steps }) => steps)
     .map(({ name, started_at, finished_at }) => ({
       name,

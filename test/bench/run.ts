@@ -2,6 +2,7 @@ import { Argument, Command, InvalidArgumentError } from 'commander';
 import { xfsHindrance } from '../support/stack/xfs.ts';
 import { measureAgedSource } from './aged-source.ts';
 import { measureAgentMemory } from './agent-memory.ts';
+import { measureBranchBatch } from './branch-batch.ts';
 import { measureBusyMain } from './busy-main.ts';
 import { measureConnectionLimits } from './connection-limits.ts';
 import { measureCopyOnWrite } from './copy-on-write.ts';
@@ -43,6 +44,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   neighbour: { hindrance: xfsHindrance, measure: measureNeighbour },
   neighbours: { hindrance: () => null, measure: measureNeighbours, byName: true },
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
+  'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
   'cpu-accounting': { hindrance: () => null, measure: measureCpuAccounting },
   load: {

@@ -94,11 +94,15 @@ describe('the records', () => {
       lifespan: '1m',
       expires_at: expect.stringMatching(/Z$/),
       ttl_seconds: 2_592_000,
+      lease_seconds: null,
+      lease_ends_at: null,
+      labels: {},
       is_default: false,
       protected: false,
       created_by: project.created_by,
       tenant_id: expect.stringMatching(/^branching-/),
       created_at: expect.stringMatching(/Z$/),
+      created: true,
     });
     const { created_at, expires_at } = response.body as Record<string, string>;
     expect(Date.parse(expires_at ?? '') - Date.parse(created_at ?? '')).toBe(2_592_000_000);

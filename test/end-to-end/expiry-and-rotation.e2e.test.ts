@@ -61,13 +61,13 @@ const logsIn = (url: string) =>
 const loginsOnBothPorts = ({ database_url, direct_url }: Credentials) =>
   Promise.all([database_url, direct_url].map(logsIn));
 
-/** Sets the expiry in the record, because the shortest lifespan is seven days. */
-function setExpiry(branchId: string, expiresAt: number): void {
+/** Sets the end of a life or a lease in the record, so that the test needs not wait for it. */
+function setEnd(branchId: string, endsAt: number, column = 'expires_at'): void {
   const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
   const d1 = new DatabaseSync(file);
   try {
     d1.exec('pragma busy_timeout = 5000');
-    d1.prepare('update project_branches set expires_at = ? where id = ?').run(expiresAt, branchId);
+    d1.prepare(`update project_branches set ${column} = ? where id = ?`).run(endsAt, branchId);
   } finally {
     d1.close();
   }
@@ -89,7 +89,7 @@ describe('expiry', () => {
     const sessions = await openSessions('short-lived');
     const credentials = await api.credentials(project.id, 'short-lived');
     const expiresAt = Date.now() + CHECKS_AFTER_MS + 2_000;
-    setExpiry(branch.id, expiresAt);
+    setEnd(branch.id, expiresAt);
     expect((await api.patch(branchPath(project.main_branch.id), { lifespan: '7d' })).status).toBe(403);
     await api.allow(project.id, '203.0.113.0/24');
     while (Date.now() < expiresAt - 500) {
@@ -118,7 +118,7 @@ describe('expiry', () => {
     const sessions = await openSessions('while-away');
     const credentials = await api.credentials(project.id, 'while-away');
     await stack.kill('agent');
-    setExpiry(branch.id, Date.now() - 1_000);
+    setEnd(branch.id, Date.now() - 1_000);
     await api.post(`/api/v1/projects/${project.id}/network-rules`, { cidr: '198.51.100.0/24' });
     await eventually(async () => expect(await statusOf(branch.id)).toBe('expired'), 30);
     expect(await countOpen(sessions)).toBe(4);
@@ -214,4 +214,41 @@ describe('rotation', () => {
     expect(await loginsOnBothPorts(before)).toEqual([false, false]);
     expect(await loginsOnBothPorts(rotated.body)).toEqual([true, true]);
   });
+});
+
+describe('a lease that ends', () => {
+  const lookUp = async (name: string) => {
+    const path = branchPath(`lookup?name=${name}`);
+    return (await api.get<{ matches: unknown[] }>(path)).body.matches;
+  };
+  const databases = async () => (await stack.agentTool('--json', 'host', 'inventory')).stdout;
+
+  /** Deletes the branch and its database within 10 seconds of everything being up again. */
+  async function expectGone(branch: { id: string }, name: string, sessions: pg.Client[]) {
+    await eventually(async () => {
+      expect(await lookUp(name)).toEqual([]);
+      expect(await databases()).not.toContain(branch.id);
+    }, 10);
+    expect(await countOpen(sessions)).toBe(0);
+  }
+
+  test('while the host is away takes effect on its return', async () => {
+    const branch = await api.branch(project.id, 'leased-host', { lease_seconds: 60 });
+    const sessions = await openSessions('leased-host');
+    await stack.kill('agent');
+    setEnd(branch.id, Date.now() - 1, 'lease_ends_at');
+    await stack.start('agent');
+    await stack.untilReady();
+    await expectGone(branch, 'leased-host', sessions);
+  }, 60_000);
+
+  test('while the gateway is away takes effect on its return', async () => {
+    const branch = await api.branch(project.id, 'leased-gateway', { lease_seconds: 60 });
+    const sessions = await openSessions('leased-gateway');
+    await stack.kill('gateway');
+    setEnd(branch.id, Date.now() - 1, 'lease_ends_at');
+    await stack.start('gateway');
+    await stack.untilReady();
+    await expectGone(branch, 'leased-gateway', sessions);
+  }, 60_000);
 });

@@ -36,6 +36,12 @@ beforeAll(async () => {
 afterAll(() => stack.stop());
 
 const hosts = async () => (await platform.get<{ hosts: Host[] }>(HOSTS)).body.hosts;
+/** Caps in an audit event. */
+const caps = (branch_limit: number, storage_quota_cap_gib: number) => ({
+  branch_limit,
+  leased_branch_limit: 20,
+  storage_quota_cap_gib,
+});
 const capsPath = ({ id }: { id: string }) => `/platform/v1/projects/${id}`;
 const branchesPath = ({ id }: { id: string }) => `/api/v1/projects/${id}/branches`;
 const projectPath = ({ id }: { id: string }) => `/api/v1/projects/${id}`;
@@ -166,14 +172,14 @@ describe('caps', () => {
       ...Array(9).fill(expect.objectContaining({ name: 'branch.created' })),
       {
         name: 'project.caps.changed',
-        from: { branch_limit: 10, storage_quota_cap_gib: 5 },
-        to: { branch_limit: 20, storage_quota_cap_gib: 5 },
+        from: caps(10, 5),
+        to: caps(20, 5),
       },
       expect.objectContaining({ name: 'branch.created' }),
       {
         name: 'project.caps.changed',
-        from: { branch_limit: 20, storage_quota_cap_gib: 5 },
-        to: { branch_limit: 10, storage_quota_cap_gib: 5 },
+        from: caps(20, 5),
+        to: caps(10, 5),
       },
       expect.objectContaining({ name: 'branch.credentials.viewed' }),
     ]);
@@ -203,8 +209,8 @@ describe('caps', () => {
       { name: 'project.quota.changed', from: 0.25, to: 5 },
       {
         name: 'project.caps.changed',
-        from: { branch_limit: 10, storage_quota_cap_gib: 5 },
-        to: { branch_limit: 10, storage_quota_cap_gib: 12.5 },
+        from: caps(10, 5),
+        to: caps(10, 12.5),
       },
       { name: 'project.quota.changed', from: 5, to: 12.5 },
     ]);
@@ -266,6 +272,8 @@ describe('caps', () => {
     const refusedOfPlatform = [
       { branch_limit: 21 },
       { branch_limit: 9 },
+      { leased_branch_limit: 21 },
+      { leased_branch_limit: -1 },
       { branch_limit: 10.5 },
       { storage_quota_cap_gib: 0 },
       { branch_limit: 15, colour: 'red' },

@@ -16,7 +16,7 @@ const PLANTS = {
   },
   /** A repeated call to finalize fails because the name is taken. */
   'publish-once': {
-    find: 'if (finalized?.mark?.branch_id === branch_id) return {};',
+    find: 'if (finalized?.mark?.branch_id === branch_id) return true;',
     put: '',
   },
   /** A changed row is reported and rolled back. */

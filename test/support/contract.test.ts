@@ -21,12 +21,18 @@ const BRANCH = {
   lifespan: 'forever',
   expires_at: null,
   ttl_seconds: null,
+  lease_seconds: null,
+  lease_ends_at: null,
+  labels: {},
   is_default: true,
   protected: true,
   created_by: ID,
   tenant_id: 'acme',
   created_at: TIMESTAMP,
   updated_at: TIMESTAMP,
+  deletes_at: null,
+  blocked: null,
+  connections_blocked_until: null,
 };
 const TOKENS = { access_token: 'a', refresh_token: 'r', token_type: 'bearer', expires_in: 900 };
 const REFRESH = { method: 'POST', path: '/api/v1/auth/refresh' };

@@ -152,7 +152,8 @@ export async function createMachines(manager: Api, project_id: string): Promise<
 /** Creates a project with one resource of each kind. @param manager owner or admin of the same tenant */
 export async function createResources(api: Api, manager = api): Promise<Ids> {
   const { id: project_id, tenant_id } = await api.project('Made');
-  const { id: branch_id } = await api.branch(project_id, 'made');
+  // With a lease, so that it can be renewed.
+  const { id: branch_id } = await api.branch(project_id, 'made', { lease_seconds: 3600 });
   const { id: rule_id } = await api.allow(project_id);
   const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
   const { body: me } = await api.get<{ id: string }>('/api/v1/me');

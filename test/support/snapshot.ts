@@ -32,7 +32,15 @@ export interface RuleRow {
 interface Records {
   projects: { id: string; status: string; access_revision: number; access_applied: number }[];
   branches: BranchRow[];
-  jobs: { id: string; kind: string; status: string; project_id: string; branch_id: string | null }[];
+  jobs: {
+    id: string;
+    kind: string;
+    status: string;
+    project_id: string;
+    branch_id: string | null;
+    /** Of a batch, as JSON. */
+    branch_ids?: string | null;
+  }[];
   rules: RuleRow[];
   /** Only events that create or delete; `branch_id` is null in those of projects. */
   audit: { name: string; project_id: string; branch_id: string | null }[];
@@ -74,7 +82,9 @@ export function readRecords(d1File: string): Records {
     return {
       projects: all('select id, status, access_revision, access_applied from projects'),
       branches: all('select id, project_id, database_name, status from project_branches'),
-      jobs: all('select id, kind, status, project_id, branch_id from jobs'),
+      jobs: all(
+        "select id, kind, status, project_id, branch_id, input ->> '$.branchIds' as branch_ids from jobs",
+      ),
       rules: all('select project_id, branch_id, cidr from network_rules'),
       audit:
         all(`select name, project_id, iif(name like 'branch.%', branch_id, null) as branch_id from audit_events

@@ -44,7 +44,7 @@ test('a project has no more rules than one message of the link can carry; a refu
     ok: false,
     failure: { code: 'PROJECT_NOT_ACTIVE' },
   });
-  const ofCreator = ruleStatements(db, ruleFor('192.0.2.3/32'), sql`true`);
+  const ofCreator = ruleStatements(db, [ruleFor('192.0.2.3/32')], sql`true`);
   await inOneBatch(db, ofCreator);
   expect(await db.$count(networkRules)).toBe(NETWORK_RULES_MAX);
   expect((await db.select().from(projects))[0]?.accessRevision).toBe(1);

@@ -61,6 +61,25 @@ test('an expired branch is deleted after its retention, with notice before, a jo
   expect((await readBranch(db, other)).status).toBe('active');
 });
 
+test('an expired branch is not kept for longer than it lived', async () => {
+  const [brief, long] = [await insertBranch(db, 'active', NOW), await insertBranch(db, 'active', NOW)];
+  const live = (id: string, ttlSeconds: number) =>
+    db.update(projectBranches).set({ ttlSeconds }).where(eq(projectBranches.id, id));
+  await live(brief.id, 60);
+  await live(long.id, 30 * 86_400);
+  await expireBranches(db, SETTINGS, 'p', NOW);
+  const minute = after(1 / 1440);
+  expect(await rowOf(brief.id)).toMatchObject({ status: 'expired', deletesAt: minute });
+  expect(await rowOf(long.id)).toMatchObject({ status: 'expired', deletesAt: after(7) });
+  const [event] = await db.select().from(auditEvents).where(eq(auditEvents.branchId, brief.id));
+  expect(event?.metadata).toMatchObject({ deletes_at: minute.toISOString() });
+  await retire(minute);
+  expect([(await readBranch(db, brief)).status, (await readBranch(db, long)).status]).toEqual([
+    'deleted',
+    'expired',
+  ]);
+});
+
 test.each([
   ['expired, and not yet due', { status: 'expired', deletesAt: after(1) }],
   ['active again', { status: 'active', deletesAt: null }],

@@ -1,7 +1,8 @@
 import { eq, sql } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
-import { idempotencyKeys, jobs } from '../../../edge/database/schema.ts';
+import { idempotencyKeys } from '../../../edge/database/idempotency-schema.ts';
+import { jobs } from '../../../edge/database/schema.ts';
 import { HostCallError } from '../../../edge/hosts/host-client.ts';
 import { JobRunner } from '../../../edge/jobs/job-runner.ts';
 import { type JobRow, newJob } from '../../../edge/jobs/job-store.ts';
@@ -52,6 +53,7 @@ const runnerOf = (creation: AnySaga, deletion = creation) =>
     sagas: {
       'project.create': creation,
       'branch.create': creation,
+      'branch.create_batch': creation,
       'branch.delete': deletion,
       'project.delete': deletion,
     },

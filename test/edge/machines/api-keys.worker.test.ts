@@ -45,7 +45,7 @@ beforeAll(async () => {
   ids = await gateway.makeThings();
   key = await makeKey({ branch_pattern: 'pr-*' });
   machine = withKey(key);
-  const { id } = await machine.branch(ids.project_id ?? '', 'pr-1');
+  const { id } = await machine.branch(ids.project_id ?? '', 'pr-1', { lease_seconds: 3600 });
   const { id: rule } = await machine.allow(ids.project_id ?? '', '203.0.113.7/32', id);
   const { body } = await machine.get<{ jobs: { id: string; branch_id: string }[] }>(path('/jobs'));
   pr = { id, rule, job: body.jobs[0]?.id ?? '' };
@@ -54,11 +54,23 @@ afterAll(() => gateway?.stop());
 
 /** The operations that a key limited to branches may use, each limited to what matches. */
 const OF_BRANCHES = new Set([
-  ...['createBranch', 'listBranches', 'lookUpBranch', 'updateBranch', 'deleteBranch', 'getMe'],
+  ...[
+    'createBranch',
+    'createBranches',
+    'renewLease',
+    'listBranches',
+    'lookUpBranch',
+    'updateBranch',
+    'deleteBranch',
+    'getMe',
+  ],
   ...['getCredentials', 'rotateCredentials', 'listTables', 'listRows', 'updateRow', 'deleteRows'],
   ...['createNetworkRule', 'listNetworkRules', 'deleteNetworkRule', 'listJobs', 'getJob'],
   ...['getMetricsSummary', 'getMetrics', 'streamBranchMetrics'],
 ]);
+
+const createBatch = (body: Record<string, unknown>, caller = machine) =>
+  caller.post(path('/branches/batch'), body);
 
 const without = (text: string, ...hidden: (string | undefined)[]) => {
   for (const name of hidden) expect(text).not.toContain(name);
@@ -110,7 +122,49 @@ describe('a key bound to pr-*', () => {
     }
     for (const source_branch_id of [ids.branch_id, UNKNOWN]) {
       expect((await create({ branch_name: 'pr-2', source_branch_id })).status).toBe(404);
+      expect((await createBatch({ names: ['pr-2'], source_branch_id })).status).toBe(404);
     }
+    expect((await create({ branch_name: 'made', on_exists: 'return' })).status).toBe(404);
+    for (const names of [{ names: ['pr-2', 'made'] }, { count: 1, name_prefix: 'pr' }]) {
+      expect(await createBatch(names), JSON.stringify(names)).toMatchObject({
+        status: 404,
+        body: { message: expect.stringContaining('pr-*') },
+      });
+    }
+  });
+
+  test('creates batches of branches that match, and follows the jobs of these only', async () => {
+    const before = (await machine.get(path('/branches'))).body;
+    const made = await createBatch({ count: 2, name_prefix: 'pr-b-', include: ['credentials'] });
+    const { branches } = made.body as { branches: { id: string; branch_name: string }[] };
+    expect(branches.map(({ branch_name }) => branch_name)).toEqual(['pr-b-1', 'pr-b-2']);
+    expect(branches).toMatchObject([{ credentials: {} }, { credentials: {} }]);
+
+    const jobOf = async (caller: Api, names: string[]) => {
+      const { status } = await createBatch({ names }, caller);
+      expect(status).toBe(201);
+      const { body } = await gateway.api.get<{ jobs: { id: string }[] }>(path('/jobs'));
+      return body.jobs[0]?.id;
+    };
+    const canFollow = async (job: string | undefined) =>
+      (await machine.get(`/api/v1/jobs/${job}`)).status === 200;
+    expect(await canFollow(await jobOf(machine, ['pr-b-3']))).toBe(true);
+    expect(await canFollow(await jobOf(gateway.api, ['pr-b-4', 'pr-b-5']))).toBe(true);
+    const mixed = await jobOf(gateway.api, ['pr-b-6', 'free']);
+    expect(await canFollow(mixed)).toBe(false);
+    without(JSON.stringify((await machine.get(path('/jobs'))).body), mixed);
+
+    for (const name of [1, 2, 3, 4, 5, 6].map((number) => `pr-b-${number}`))
+      expect((await machine.delete(path(`/branches/${name}`))).status).toBe(202);
+    expect((await gateway.api.delete(path('/branches/free'))).status).toBe(202);
+    expect((await machine.get(path('/branches'))).body).toEqual(before);
+  });
+
+  test('does not learn labels of other branches by a filter', async () => {
+    await gateway.api.branch(ids.project_id ?? '', 'labelled', { labels: { team: 'x' } });
+    const list = path('/branches?label=team%3Dx');
+    expect((await gateway.api.get(list)).body.branches).toHaveLength(1);
+    expect((await machine.get(list)).body.branches).toEqual([]);
   });
 
   test('cannot create rules of the project or of other branches', async () => {
@@ -266,7 +320,8 @@ test('D1 has no secret, the last use, and the key as the author of what it did',
   const text = JSON.stringify([rows, events]);
   expect(text).not.toContain(secret.slice(0, 20));
   const created = events.filter(({ name, actorType }) => name === 'branch.created' && actorType === 'key');
-  expect(created).toMatchObject([{ actorId: key.id, actorEmail: null }]);
+  expect(created.length).toBeGreaterThan(0);
+  for (const event of created) expect(event).toMatchObject({ actorId: key.id, actorEmail: null });
   expect(events.filter(({ name }) => name === 'api_key.created')[0]).toMatchObject({ actorType: 'user' });
 });
 

@@ -1,6 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { projects } from '../../../edge/database/schema.ts';
+import { BRANCHES_MAX } from '../../../shared/limits.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/host/measured-project.ts';
 import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
@@ -277,6 +278,40 @@ describe('a clone', () => {
     expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: true }]);
   });
 
+  test('of a batch needs the space of all its branches, and counts with it', async () => {
+    const batch = (count: number) => {
+      const branches = Array.from({ length: count }, () => crypto.randomUUID()).map((id) => ({
+        id,
+        name: id,
+      }));
+      return { ...cloneOf(main), more: { kind: 'branch.create_batch' as const, branches } };
+    };
+    expect(await project.reserveClones([batch(4)], { [main]: 201 })).toMatchObject([
+      { failure: { fields: { used_bytes: 201 * MIB, needed_bytes: 804 * MIB } } },
+    ]);
+    expect(await project.reserveClones([batch(3)], { [main]: 201 })).toMatchObject([{ ok: true }]);
+    expect(await project.reserveClones([cloneOf(main)], { [main]: 201 })).toMatchObject([
+      { failure: { fields: { used_bytes: 804 * MIB, needed_bytes: 201 * MIB } } },
+    ]);
+  });
+
+  test('is refused when the project has as many branches, expired ones included, as the host is told of', async () => {
+    await project.measure({ [main]: 1 });
+    await project.branches(BRANCHES_MAX - 2, 'expired');
+    const clones = [cloneOf(main), cloneOf(main)];
+    const outcomes = await project.reserveClones(clones);
+    expect(outcomes.filter(({ ok }) => ok)).toHaveLength(1);
+    expect(outcomes.filter(({ ok }) => !ok)).toEqual([
+      {
+        ok: false,
+        failure: {
+          code: 'BRANCH_LIMIT_REACHED',
+          fields: { limit: BRANCHES_MAX, current: BRANCHES_MAX, retry_after: null },
+        },
+      },
+    ]);
+  });
+
   test('of several concurrent ones as many are admitted as fit together', async () => {
     await project.measure({ [main]: 200 });
     const outcomes = await project.reserveClones(Array.from({ length: 10 }, () => cloneOf(main)));
@@ -393,6 +428,21 @@ describe('a clone', () => {
       { ok: true, value: { status: 'active' } },
     ]);
     expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ failure: refused }]);
+  });
+
+  test('an expired leased branch counts against the limit of leased branches when it becomes active', async () => {
+    await project.db.update(projects).set({ leasedBranchLimit: 1 }).where(eq(projects.id, project.id));
+    const [leased, other] = [
+      await project.branch('leased', 'active', 60),
+      await project.branch('other', 'expired', 60),
+    ];
+    await project.measure({ [main]: 1, [leased]: 1, [other]: 1 });
+    const extend = () => project.extend({ id: other, leaseSeconds: 60 });
+    expect(await extend()).toMatchObject([
+      { failure: { code: 'LEASED_BRANCH_LIMIT_REACHED', fields: { limit: 1, current: 1 } } },
+    ]);
+    await project.setStatus(leased, 'deleted');
+    expect(await extend()).toMatchObject([{ ok: true, value: { status: 'active' } }]);
   });
 
   test('of concurrently extended expired branches and clones as many are admitted as fit together', async () => {

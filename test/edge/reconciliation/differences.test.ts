@@ -61,7 +61,7 @@ test.each(rows.flatMap(([status, ...outcomes]) => states.map((state, i) => [stat
 );
 
 test('the subjects of open jobs are left to them, and the jobs are woken', () => {
-  const inWork = [{ projectId: 'p', branchId: 'b' }];
+  const inWork = [{ projectId: 'p', branchIds: ['b'] }];
   const nothing = { orphans: [], orphanedProjects: [], missing: [], foundAgain: [], toWake: ['p'] };
   expect(compare({ branches: [held('building')] }, { inWork })).toMatchObject(nothing);
   expect(compare({ branches: [held('ready')] }, { inWork, branches: [recorded('failed')] })).toMatchObject(

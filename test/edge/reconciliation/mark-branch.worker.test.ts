@@ -77,8 +77,13 @@ async function activate(db: Database, { id }: RecordedBranch) {
     },
     NOW,
   );
-  const creation = { project, branch, credentials: [], access: { revision: 0 } } as unknown as Creation;
-  await inOneBatch(db, activation({ db, job } as SagaContext, creation, NOW));
+  const creation = {
+    project,
+    branch,
+    credentials: [],
+    access: { revision: 0, rules: [] },
+  } as unknown as Creation;
+  await inOneBatch(db, activation({ db, job } as SagaContext, [creation], NOW));
 }
 
 test.each([

@@ -81,7 +81,7 @@ test('calls between objects are counted', async () => {
     branch_name: 'more',
   });
   const { sequential, trips } = tallyOf(answer);
-  const afterObject = trips.findIndex(({ to }) => to === 'PROJECT_COORDINATOR.createBranch');
+  const afterObject = trips.findIndex(({ to }) => to === 'PROJECT_COORDINATOR.createBranches');
   expect(trips.slice(afterObject + 1).map(({ to }) => to)).toContain('HOST_LINK.call');
   expect(sequential).toBeGreaterThan(5);
 });

@@ -1,5 +1,11 @@
 import { expect, test } from 'vitest';
-import { expiryOf, LIFESPAN_SECONDS, LifespanSpelling } from '../../../shared/branch/lifespan.ts';
+import {
+  expiryOf,
+  LIFESPAN_SECONDS,
+  LifespanSpelling,
+  lifeOf,
+  TtlSeconds,
+} from '../../../shared/branch/lifespan.ts';
 
 /** Specification 2.3, word for word. */
 const SPELLINGS = {
@@ -38,6 +44,20 @@ test('lifespans have the durations of specification 2.3', () => {
     '1y': 31_536_000,
     forever: null,
   });
-  expect(expiryOf('7d', new Date(0))).toEqual(new Date(604_800_000));
-  expect(expiryOf('forever', new Date(0))).toBeNull();
+  expect(expiryOf(lifeOf({}), new Date(0))).toEqual(new Date(604_800_000));
+  expect(expiryOf(lifeOf({ lifespan: 'forever' }), new Date(0))).toBeNull();
+});
+
+test('a life in seconds is recorded as custom', () => {
+  const life = lifeOf({ ttl_seconds: 7200 });
+  expect(life).toEqual({ lifespan: 'custom', ttlSeconds: 7200 });
+  expect(expiryOf(life, new Date(0))).toEqual(new Date(7_200_000));
+  expect(LifespanSpelling.safeParse('custom').success).toBe(false);
+  for (const [seconds, isValid] of [
+    [59, false],
+    [60, true],
+    [31_536_000, true],
+    [31_536_001, false],
+  ] as const)
+    expect(TtlSeconds.safeParse(seconds).success).toBe(isValid);
 });

@@ -1,9 +1,10 @@
-import { eq } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { accessReads } from '../../../edge/access/send-access.ts';
-import { openDatabase } from '../../../edge/database/database.ts';
+import { insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import type { BranchRequest } from '../../../edge/projects/coordinator-rpc.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
+import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { BranchMeasurement } from '../../../shared/measurement.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import type { MonitorGateway } from '../worker/monitor-gateway.ts';
@@ -58,34 +59,58 @@ export async function measuredProject(
   const coordinator = gateway.coordinator(id);
   let measured = 0;
 
+  const rowOf = (branchName: string, status: BranchStatus) => {
+    const branchId = crypto.randomUUID();
+    return {
+      id: branchId,
+      projectId: id,
+      branchName,
+      databaseName: `db_${branchId}`,
+      sourceDatabase: 'template0',
+      status,
+      lifespan: '7d' as const,
+      labels: {},
+      isDefault: false,
+      protected: false,
+      blocks: [],
+      createdBy: userId,
+      tenantId: 'acme',
+      ...timestamps,
+    };
+  };
+
   return {
     ...coordinator,
     id,
     hostId,
     db,
-    async branch(branchName: string, status: BranchStatus = 'active'): Promise<string> {
-      const branchId = crypto.randomUUID();
-      await db.insert(projectBranches).values({
-        id: branchId,
-        projectId: id,
-        branchName,
-        databaseName: `db_${branchId}`,
-        sourceDatabase: 'template0',
-        status,
-        lifespan: '7d',
-        createdBy: userId,
-        tenantId: 'acme',
-        ...timestamps,
-      });
-      return branchId;
+    async branch(
+      branchName: string,
+      status: BranchStatus = 'active',
+      leaseSeconds: number | null = null,
+    ): Promise<string> {
+      const row = { ...rowOf(branchName, status), leaseSeconds };
+      await db.insert(projectBranches).values(row);
+      return row.id;
+    },
+    /** Many at once. */
+    branches: (count: number, status: BranchStatus) => {
+      const rows = Array.from({ length: count }, (_, number) => rowOf(`${status}-${number}`, status));
+      return db.batch([insertAllIf(db, projectBranches, rows, sql`true`)]);
     },
     /**
      * Reserves clones, all in parallel.
-     * @param clones with a name, or named by their ID
+     * @param clones with a name, or named by their ID; `more`: what the request has besides
      * @param sizes as the host reads them just before, in MiB
      */
     async reserveClones(
-      clones: { branchId: string; sourceId: string; branchName?: string; key?: string }[],
+      clones: {
+        branchId: string;
+        sourceId: string;
+        branchName?: string;
+        key?: string;
+        more?: Partial<BranchRequest>;
+      }[],
       sizes: Record<string, number> = {},
     ) {
       const [[row], branches] = await db.batch([
@@ -100,18 +125,26 @@ export async function measuredProject(
         userAgent: null,
         requestId: 'r',
       };
-      const requests = clones.map(({ branchId, sourceId, branchName = branchId, key }): BranchRequest => {
-        const source = branches.find((branch) => branch.id === sourceId);
-        if (!row || !source) throw new Error('no such project or source');
-        const jobId = crypto.randomUUID();
-        const request = { jobId, branchId, project: row, source, branchName, actor };
-        return {
-          ...request,
-          lifespan: '7d',
-          creatorCidr: null,
-          keyUse: key ? { tenantId: 'acme', userId, path: '/', key, bodyHash: 'h' } : null,
-        };
-      });
+      const requests = clones.map(
+        ({ branchId, sourceId, branchName = branchId, key, more }): BranchRequest => {
+          const source = branches.find((branch) => branch.id === sourceId);
+          if (!row || !source) throw new Error('no such project or source');
+          const request = { jobId: crypto.randomUUID(), project: row, source, actor };
+          return {
+            ...request,
+            kind: 'branch.create',
+            branches: [{ id: branchId, name: branchName }],
+            life: lifeOf({}),
+            leaseSeconds: null,
+            labels: {},
+            allow: [],
+            creatorCidr: null,
+            onExists: 'fail',
+            keyUse: key ? { tenantId: 'acme', userId, path: '/', key, bodyHash: 'h' } : null,
+            ...more,
+          };
+        },
+      );
       return coordinator.reserveBranches(requests, inBytes(sizes));
     },
     /** Sizes that the host reports between two measurements, in MiB. */

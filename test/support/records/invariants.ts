@@ -10,6 +10,7 @@ const CONNECTIONS = 60;
 const EVENT_OF_JOB: Record<string, { name: string; subject: 'project_id' | 'branch_id' }> = {
   'project.create': { name: 'project.created', subject: 'project_id' },
   'branch.create': { name: 'branch.created', subject: 'branch_id' },
+  'branch.create_batch': { name: 'branch.created', subject: 'branch_id' },
   'branch.delete': { name: 'branch.deleted', subject: 'branch_id' },
   'project.delete': { name: 'project.deleted', subject: 'project_id' },
 };
@@ -142,7 +143,9 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
       ...new Set(
         records.jobs.flatMap((job) => {
           const event = EVENT_OF_JOB[job.kind];
-          return event && job.status === 'succeeded' ? `${event.name} ${job[event.subject]}` : [];
+          if (!event || job.status !== 'succeeded') return [];
+          const subjects = job.branch_ids ? (JSON.parse(job.branch_ids) as string[]) : [job[event.subject]];
+          return subjects.map((subject) => `${event.name} ${subject}`);
         }),
       ),
     ],

@@ -5,6 +5,7 @@ import type { MetricHistory, Range } from '../../../edge/monitoring/metric-histo
 import type { Point } from '../../../edge/monitoring/metrics.ts';
 import type { BranchRequest, StorageStatus } from '../../../edge/projects/coordinator-rpc.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
+import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { Failure } from '../../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 import type { Result } from '../../../shared/result.ts';
@@ -83,14 +84,19 @@ export async function startMonitorGateway() {
       last: () => call<{ last: LastMeasurement | null; overdue: boolean }>('monitor', projectId, 'last'),
       series: (reference: string, range: Range) =>
         call<{ branchId: string; points: Point[] }>('monitor', projectId, 'series', reference, range),
-      extend: (...branchIds: string[]) =>
+      extend: (...branches: (string | { id: string; leaseSeconds: number })[]) =>
         call<Result<{ status: string }, Failure>[]>(
           'coordinator',
           projectId,
           'changeLifespans',
-          branchIds.map((id) => ({
-            branch: { id, projectId, protected: false, lifespan: '7d' },
-            lifespan: '1m',
+          branches.map((branch) => ({
+            branch: {
+              projectId,
+              protected: false,
+              lifespan: '7d',
+              ...(typeof branch === 'string' ? { id: branch, leaseSeconds: null } : branch),
+            },
+            life: lifeOf({ lifespan: '1m' }),
             hostId: crypto.randomUUID(),
             actor: { tenantId: 'acme' },
           })),

@@ -20,18 +20,24 @@ const tripsOf = (env: Env): Trips => {
   return known;
 };
 
+const CLONED = {
+  created: true,
+  strategy: 'reflink',
+  clone_ms: 1,
+  paused_ms: 0,
+  source_bytes: 8_388_608,
+} as const;
+
 const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.prepare': () => ({}),
-  'branch.clone': () => ({
-    created: true,
-    strategy: 'reflink',
-    clone_ms: 1,
-    paused_ms: 0,
-    source_bytes: 8_388_608,
-  }),
+  'branch.clone': () => CLONED,
   'branch.finalize': () => ({}),
   'branch.prove': () => ({ login_ms: 1 }),
   'branch.drop': () => ({ dropped: true }),
+  'batch.prepare': () => ({}),
+  'batch.clone': () => CLONED,
+  'batch.finalize': () => ({}),
+  'batch.prove': () => ({ login_ms: 1 }),
   'project.size': ({ project_id }) => ({ project_id, sizes: {} }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
   'table.list': () => ({ tables: [], has_more: false }),

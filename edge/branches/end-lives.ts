@@ -1,0 +1,22 @@
+import type { Database } from '../database/database.ts';
+import type { Settings } from '../settings.ts';
+import { nextEnd } from './branch-ends.ts';
+import { expireBranches } from './expire-branches.ts';
+import { retireBranches } from './retire-branches.ts';
+
+/**
+ * Ends the lifespans, leases and retentions of the project's branches that are over.
+ * @param beforeWriting called before work is written that outlives this call
+ * @returns when the next one ends, in Unix milliseconds; infinite if none will
+ */
+export async function endLives(
+  db: Database,
+  settings: Settings,
+  projectId: string,
+  beforeWriting: () => void,
+): Promise<number> {
+  const now = new Date();
+  await retireBranches(db, projectId, now, beforeWriting);
+  await expireBranches(db, settings, projectId, now);
+  return (await nextEnd(db, projectId))?.getTime() ?? Number.POSITIVE_INFINITY;
+}

@@ -1,0 +1,155 @@
+import { z } from 'zod';
+import { BRANCH_NAME_LENGTH, BranchName } from '../../shared/branch/branch-name.ts';
+import { branchDatabaseName, DATABASE_NAME_MAX, maxSlugLength } from '../../shared/branch/database-name.ts';
+import { Labels } from '../../shared/branch/labels.ts';
+import { LeaseSeconds } from '../../shared/branch/lease.ts';
+import { DEFAULT_LIFESPAN, LifespanSpelling, lifeOf, TtlSeconds } from '../../shared/branch/lifespan.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { ALLOWED_NETWORKS_MAX, BATCH_MAX } from '../../shared/limits.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { Cidr } from '../access/cidr-field.ts';
+import type { BranchChoices } from '../projects/coordinator-rpc.ts';
+import type { ProjectRow } from '../projects/project-resource.ts';
+
+/** In `allow`: the address of the request. */
+const OWN_ADDRESS = 'me';
+
+/** What one branch and a batch of branches have in common. */
+const choices = {
+  source_branch_id: z
+    .uuid()
+    .toLowerCase()
+    .nullable()
+    .default(null)
+    .meta({ description: 'The branch to clone. Default: `main`.' }),
+  lifespan: LifespanSpelling.optional().meta({
+    description: `Time until the branch expires, in the spellings of the lifespans. Default: \`${DEFAULT_LIFESPAN}\`.`,
+  }),
+  ttl_seconds: TtlSeconds.optional(),
+  lease_seconds: LeaseSeconds.optional(),
+  allow: z
+    .array(z.union([z.literal(OWN_ADDRESS), Cidr]))
+    .max(ALLOWED_NETWORKS_MAX)
+    .default([])
+    .meta({
+      description: 'Networks that may connect to the branch; `me` is the address of the request.',
+      example: ['203.0.113.0/24', OWN_ADDRESS],
+    }),
+  labels: Labels.default({}),
+  include: z
+    .array(z.enum(['credentials']))
+    .max(1)
+    .default([])
+    .meta({
+      description:
+        '`credentials`: the response has the connection URLs, which the audit log records as a view.',
+    }),
+};
+
+const hasOneLife = (request: { lifespan?: unknown; ttl_seconds?: unknown }) =>
+  request.lifespan === undefined || request.ttl_seconds === undefined;
+const ONE_LIFE = { message: 'Provide at most one of lifespan and ttl_seconds.', path: ['ttl_seconds'] };
+
+const OnExists = z
+  .enum(['fail', 'return'], {
+    error: ({ input }) => (input === 'reset' ? 'reset is not supported yet' : undefined),
+  })
+  .default('fail')
+  .meta({
+    description:
+      'If the project has a branch of this name: `fail` is 409; `return` responds with that branch, if it has the same source.',
+  });
+
+export const NewBranch = z
+  .strictObject({ branch_name: BranchName, ...choices, on_exists: OnExists })
+  .refine(hasOneLife, ONE_LIFE)
+  .meta({ example: { branch_name: 'checkout-redesign', lifespan: '7d' } });
+
+const NamePrefix = z
+  .string()
+  .max(BRANCH_NAME_LENGTH.max - 1)
+  .regex(/^[a-z0-9_-]+$/, 'only lowercase letters, digits, hyphen and underscore');
+
+export const NewBatch = z
+  .strictObject({
+    count: z
+      .int()
+      .min(1)
+      .max(BATCH_MAX)
+      .optional()
+      .meta({ description: 'Number of branches, named with `name_prefix` and a number from 1.' }),
+    name_prefix: NamePrefix.optional().meta({
+      description: 'Beginning of the names; required with `count`.',
+      example: 'pr-7-',
+    }),
+    names: z
+      .array(BranchName)
+      .min(1)
+      .max(BATCH_MAX)
+      .refine((names) => new Set(names).size === names.length, 'must not name a branch twice')
+      .optional()
+      .meta({ description: 'Names of the branches, instead of `count`.', uniqueItems: true }),
+    ...choices,
+  })
+  .refine(hasOneLife, ONE_LIFE)
+  .refine(({ count, names }) => (count === undefined) !== (names === undefined), {
+    message: 'Provide exactly one of count and names.',
+    path: ['count'],
+  })
+  .refine(({ count, name_prefix }) => (count === undefined) === (name_prefix === undefined), {
+    message: 'Provide name_prefix with count, and only then.',
+    path: ['name_prefix'],
+  })
+  .meta({ example: { count: 4, name_prefix: 'pr-7-', lease_seconds: 300 } });
+
+export const BranchChange = z
+  .strictObject({ lifespan: LifespanSpelling.optional(), ttl_seconds: TtlSeconds.optional() })
+  .refine(
+    ({ lifespan, ttl_seconds }) => (lifespan === undefined) !== (ttl_seconds === undefined),
+    'Provide exactly one of lifespan and ttl_seconds.',
+  )
+  .meta({ example: { lifespan: '1m' } });
+
+const invalid = (path: string, message: string): Result<never, Failure> =>
+  fail({ code: 'VALIDATION_FAILED', fields: { details: [{ path, message }] } });
+
+/** The names of a batch. @returns or VALIDATION_FAILED: a prefix and a number can make an invalid name */
+export function namesOf({
+  names,
+  count = 0,
+  name_prefix = '',
+}: z.output<typeof NewBatch>): Result<string[], Failure> {
+  const wanted = names ?? Array.from({ length: count }, (_, index) => `${name_prefix}${index + 1}`);
+  for (const name of wanted) {
+    const { error } = BranchName.safeParse(name);
+    const [issue] = error?.issues ?? [];
+    if (issue) return invalid('name_prefix', `${name}: ${issue.message}`);
+  }
+  return ok(wanted);
+}
+
+/** @returns the failure if the database name of a branch would be too long */
+export function checkDatabaseNames(project: ProjectRow, names: readonly string[]): Result<null, Failure> {
+  const { appKey, env } = project;
+  const length = Math.max(...names.map((name) => branchDatabaseName(appKey, env, name).length));
+  if (length <= DATABASE_NAME_MAX) return ok(null);
+  return fail({
+    code: 'DATABASE_NAME_TOO_LONG',
+    fields: { length, max_slug_length: maxSlugLength(appKey, env) },
+  });
+}
+
+/** @param creatorCidr what `me` means, if the address is known. @returns or VALIDATION_FAILED if it is not */
+export function choicesOf(
+  request: Pick<
+    z.output<typeof NewBranch>,
+    'lifespan' | 'ttl_seconds' | 'lease_seconds' | 'allow' | 'labels'
+  >,
+  creatorCidr: string | null,
+): Result<BranchChoices, Failure> {
+  const allow = request.allow.flatMap((network) => (network === OWN_ADDRESS ? (creatorCidr ?? []) : network));
+  if (allow.length < request.allow.length)
+    return invalid('allow', 'The address of the request is not known. Provide it instead of me.');
+  const { lease_seconds: leaseSeconds = null, labels } = request;
+  return ok({ life: lifeOf(request), leaseSeconds, labels, allow });
+}

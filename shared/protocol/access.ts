@@ -1,0 +1,38 @@
+import { z } from 'zod';
+import { BRANCH_ROLES } from '../branch/login.ts';
+import { readCidr } from '../cidr.ts';
+import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../limits.ts';
+
+const Id = z.uuid();
+
+/** SCRAM-SHA-256 verifier in PostgreSQL's format; the host never stores a password. */
+export const Verifier = z
+  .string()
+  .max(512)
+  .regex(/^SCRAM-SHA-256\$\d{4,7}:[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+:[A-Za-z0-9+/=]+$/);
+/** A network in the canonical form of `readCidr`. */
+const Cidr = z.string().refine((text) => {
+  const reading = readCidr(text);
+  return reading.ok && reading.cidr === text;
+}, 'not a network in canonical form');
+
+const NetworkRule = z.strictObject({
+  /** The branch it applies to; `null`: every branch of the project. */
+  branch_id: Id.nullable(),
+  cidr: Cidr,
+});
+
+/**
+ * The access to all databases of one project. It is always sent whole, and an older revision never overwrites a
+ * newer one.
+ */
+export const Access = z.strictObject({
+  revision: z.int().nonnegative(),
+  rules: z.array(NetworkRule).max(NETWORK_RULES_MAX),
+  /** The storage quota is exceeded: only owner logins may write (specification 3.2). */
+  write_blocked: z.boolean().default(false),
+  /** Expired branches, whose logins are closed. They do not count against the project's limit. */
+  closed: z.array(Id).max(BRANCHES_MAX).default([]),
+  /** Passwords newer than the last applied revision, by branch. A revision contains them only once. */
+  verifiers: z.record(Id, z.partialRecord(z.enum(BRANCH_ROLES), Verifier)).default({}),
+});

@@ -1,0 +1,88 @@
+import { eq } from 'drizzle-orm';
+import { afterAll, expect, test } from 'vitest';
+import { nextEnd } from '../../../edge/branches/branch-ends.ts';
+import { storeRenewal } from '../../../edge/branches/leases.ts';
+import { retireBranches } from '../../../edge/branches/retire-branches.ts';
+import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
+import { readRecords } from '../../../edge/reconciliation/differences.ts';
+import { ACTOR, insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+
+const NOW = new Date('2026-11-21T12:00:00Z');
+const at = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
+
+const { db, stop } = await startRecords();
+afterAll(stop);
+
+async function leased(endsIn: number, status: 'active' | 'expired' = 'active') {
+  const inserted = await insertBranch(db, status);
+  const [branch] = await db
+    .update(projectBranches)
+    .set({ leaseSeconds: 60, leaseEndsAt: at(endsIn) })
+    .where(eq(projectBranches.id, inserted.id))
+    .returning();
+  if (!branch) throw new Error('no branch');
+  return branch;
+}
+
+/** @returns how often the alarm was set before work was written */
+async function endLeases(now: Date): Promise<number> {
+  let armed = 0;
+  await retireBranches(db, 'p', now, () => {
+    armed += 1;
+  });
+  return armed;
+}
+
+test('a lease that ends deletes the branch once; a later one is left', async () => {
+  const [over, left] = [await leased(-1), await leased(30)];
+  expect((await readRecords(db, 'h', NOW)).projects[0]?.stale).toBe(true);
+  expect(await nextEnd(db, 'p')).toEqual(at(-1));
+  expect(await endLeases(NOW)).toBe(1);
+  expect(await endLeases(NOW)).toBe(0);
+  expect(await nextEnd(db, 'p')).toEqual(at(30));
+  expect((await readRecords(db, 'h', NOW)).projects[0]?.stale).toBe(false);
+  expect(await readBranch(db, over)).toEqual({ status: 'deleted', events: ['branch.deleted'] });
+  expect(await readBranch(db, left)).toEqual({ status: 'active', events: [] });
+  const opened = await db.select().from(jobs).where(eq(jobs.branchId, over.id));
+  expect(opened).toMatchObject([{ kind: 'branch.delete', status: 'queued', createdBy: over.createdBy }]);
+  const [event] = await db.select().from(auditEvents).where(eq(auditEvents.branchId, over.id));
+  expect(event).toMatchObject({ actorId: null, metadata: { reason: 'lease_ended' } });
+});
+
+test('a renewal counts from now, and can change the length', async () => {
+  const branch = await leased(5);
+  const renew = (leaseSeconds: number | null, now: Date) =>
+    storeRenewal(db, { branch, leaseSeconds, actor: ACTOR }, now);
+  expect(await renew(null, at(1))).toMatchObject({ ok: true, value: { leaseEndsAt: at(61) } });
+  expect(await renew(30, at(2))).toMatchObject({
+    ok: true,
+    value: { leaseSeconds: 30, leaseEndsAt: at(32) },
+  });
+  expect(await renew(null, at(3))).toMatchObject({ ok: true, value: { leaseEndsAt: at(33) } });
+  await endLeases(at(33));
+  expect((await readBranch(db, branch)).status).toBe('deleted');
+});
+
+test.each([
+  ['that has ended', () => leased(-1), 'NOT_FOUND'],
+  ['of an expired branch', () => leased(30, 'expired'), 'BRANCH_NOT_ACTIVE'],
+] as const)('a lease %s is not renewed', async (_, made, code) => {
+  const branch = await made();
+  const renewed = await storeRenewal(db, { branch, leaseSeconds: 60, actor: ACTOR }, NOW);
+  expect(renewed).toEqual({ ok: false, failure: { code } });
+  const [stored] = await db.select().from(projectBranches).where(eq(projectBranches.id, branch.id));
+  expect(stored).toEqual(branch);
+});
+
+test('another tenant, or a branch without a lease, gets no renewal', async () => {
+  const branch = await leased(30);
+  const stranger = { ...ACTOR, tenantId: 'other' };
+  expect(await storeRenewal(db, { branch, leaseSeconds: null, actor: stranger }, NOW)).toMatchObject({
+    ok: false,
+  });
+  const unleased = { ...branch, leaseSeconds: null };
+  expect(await storeRenewal(db, { branch: unleased, leaseSeconds: 60, actor: ACTOR }, NOW)).toEqual({
+    ok: false,
+    failure: { code: 'BRANCH_NOT_LEASED' },
+  });
+});
