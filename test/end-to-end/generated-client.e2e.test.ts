@@ -48,7 +48,7 @@ test('creates a project and a branch, connects to it, and deletes them', async (
   const credentials = await client.getCredentials({ project_id, branch_ref: 'generated', role: 'read_only' });
   expect(await query(credentials.data.database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
 
-  const deletion = await client.deleteBranch({ project_id, branch_id });
+  const deletion = await client.deleteBranch({ project_id, branch_ref: branch_id });
   expect(deletion).toMatchObject({ status: 202, data: { id: branch_id, status: 'deleted' } });
   const job = await client.getJob({ job_id: deletion.data.job_id });
   expect(job.data).toMatchObject({ project_id, kind: 'branch.delete' });

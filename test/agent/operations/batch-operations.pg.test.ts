@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { scramVerifier } from '../../../edge/credentials/password.ts';
-import { BRANCH_ROLES } from '../../../shared/branch/login.ts';
+import { BRANCH_ROLES, loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
@@ -101,4 +101,12 @@ test('a branch of a batch that is lost after the others were finalized gets thei
   );
   expect(contents[0]).toEqual([{ id: 1 }, { id: 2 }]);
   expect(contents[1]).toEqual(contents[0]);
+
+  // What a kill leaves that comes before the rights which depend on the write block.
+  const [kept] = branches;
+  if (!kept) throw new Error('no branch');
+  const login = loginName(kept.branch_id, 'read_write');
+  await servers.query(`REVOKE TEMPORARY ON DATABASE "${kept.database}" FROM "${login}"`);
+  await runOperation(host, 'batch.finalize', batch);
+  await asClient(host, 'direct', kept, 'read_write', 'CREATE TEMPORARY TABLE scratch (id int)');
 });
