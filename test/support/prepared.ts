@@ -1,4 +1,5 @@
-import { mkdirSync } from 'node:fs';
+import { appendFileSync, mkdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { bundleWorker } from '../../dev/gateway/bundle-worker.ts';
 import type { OsUser } from '../../dev/processes/os-user.ts';
 import { initializeDataFolder } from '../../dev/servers/data-folder.ts';
@@ -13,6 +14,8 @@ export const preparedCluster = (binaries: string, user: OsUser): Promise<string>
   oncePerRun('cluster', async (path) => {
     mkdirSync(path);
     await initializeDataFolder(path, { binaries, user });
+    // The tests kill processes; they do not simulate a loss of power. Benchmarks run outside of Vitest, and flush.
+    if (process.env.VITEST) appendFileSync(join(path, 'postgresql.auto.conf'), 'fsync = off\n');
   });
 
 /** What the stacks of a test run start from. Clusters of one run have the same system identifier. */
