@@ -1,32 +1,21 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, beforeEach, expect, test } from 'vitest';
 import { auditedRowChange } from '../../../edge/audit/row-change.ts';
-import { type Database, openDatabase } from '../../../edge/database/database.ts';
 import { auditEvents } from '../../../edge/database/schema.ts';
 import { ApiError } from '../../../edge/errors.ts';
 import type { FailureCode } from '../../../shared/failures.ts';
-import { startD1, type TestD1 } from '../../support/records/d1.ts';
+import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
-const ACTOR = {
-  userId: 'user',
-  email: 'ada@example.com',
-  tenantId: 'acme',
-  ip: null,
-  userAgent: null,
-  requestId: 'request-1',
-};
+const { db, stop } = await startRecords();
+afterAll(stop);
 
-let d1: TestD1;
-let db: Database;
-let projectId: string;
+/** The project of all branches that `insertBranch` makes. */
+const projectId = 'p';
+let branchId: string;
 
-beforeAll(async () => {
-  d1 = await startD1();
-  db = openDatabase(d1.binding);
-});
-afterAll(() => d1.stop());
-beforeEach(() => {
-  projectId = crypto.randomUUID();
+beforeEach(async () => {
+  await db.delete(auditEvents);
+  branchId = (await insertBranch(db, 'active')).id;
 });
 
 const stored = async () => {
@@ -38,7 +27,7 @@ const NAMES = { schema: 'public', table: 'book' };
 const changeOf = (ids: string[][]) => ({
   name: 'row.deleted' as const,
   projectId,
-  branchId: crypto.randomUUID(),
+  branchId,
   ...NAMES,
   primaryKey: ['isbn'],
   ids,
@@ -81,4 +70,13 @@ test.each<[FailureCode, number]>([
     failure: { code },
   });
   expect(await stored()).toHaveLength(left);
+});
+
+test('a change of a branch that has moved to another tenant is refused before it is made', async () => {
+  const moved = { ...ACTOR, tenantId: 'former' };
+  const run = () => Promise.reject(new Error('the host is called'));
+  await expect(auditedRowChange(db, moved, changeOf([['1']]), run)).rejects.toMatchObject({
+    failure: { code: 'NOT_FOUND' },
+  });
+  expect(await stored()).toEqual([]);
 });

@@ -17,6 +17,8 @@ test("the specification's limits are per minute, those of rotations and sign-in 
   expect(maxima({})).toEqual({
     reads: 1000,
     writes: 200,
+    machine_reads: 500,
+    machine_writes: 100,
     public: 60,
     agents: 60,
     failed_authentication: 60,
@@ -34,6 +36,8 @@ test("the specification's limits are per minute, those of rotations and sign-in 
   const byTheMinute = [
     'reads',
     'writes',
+    'machine_reads',
+    'machine_writes',
     'public',
     'agents',
     'failed_authentication',
@@ -54,6 +58,9 @@ test('each limit has its own variable', () => {
     ...maxima({}),
     reads: 5,
     writes: 6,
+    // Half of the tenant's.
+    machine_reads: 3,
+    machine_writes: 3,
     public: 7,
     failed_authentication: 7,
     failed_platform_secret: 7,
