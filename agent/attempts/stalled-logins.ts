@@ -1,6 +1,6 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { type ClientLogin, readClientLogins } from '../postgres/client-logins.ts';
 import type { Queryable } from '../postgres/connect.ts';
+import { repeat } from '../repeat.ts';
 
 /** A login takes a few round trips. */
 const STALLED_AFTER_MS = 3_000;
@@ -27,16 +27,15 @@ export class StalledLogins {
 
   /** Polls until `signal` aborts. Never throws. */
   async follow(db: Queryable, signal: AbortSignal, { onStalled, onPoll }: Listener): Promise<void> {
-    while (!signal.aborted) {
-      await this.poll(db).then(
+    const poll = () =>
+      this.poll(db).then(
         (stalled) => {
           for (const login of stalled) onStalled(login);
           onPoll(null);
         },
         (error) => onPoll(error),
       );
-      await sleep(POLL_EVERY_MS, undefined, { signal }).catch(() => {});
-    }
+    await repeat(poll, POLL_EVERY_MS, signal);
   }
 
   /** Logins that have begun to stall since the last poll. */

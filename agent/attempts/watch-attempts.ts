@@ -1,10 +1,10 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { branchOfLogin } from '../../shared/branch/login.ts';
 import { type Block, blockKey } from '../access/rule-files.ts';
 import type { RuleSync } from '../access/sync-rules.ts';
 import type { Log } from '../link/dispatch.ts';
 import { LogFollower } from '../logs/follow-log.ts';
 import type { Pool } from '../postgres/connect.ts';
+import { repeat } from '../repeat.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
 import { TroubleLog } from '../trouble-log.ts';
 import { Admission } from './admission.ts';
@@ -60,10 +60,7 @@ export class AttemptWatch {
         onPoll: this.#troubleOf('logins under way'),
       }),
     ];
-    while (!signal.aborted) {
-      await this.#enforce();
-      await sleep(CHECK_EVERY_MS, undefined, { signal }).catch(() => {});
-    }
+    await repeat(() => this.#enforce(), CHECK_EVERY_MS, signal);
     await Promise.all(following);
     await this.#enforcing;
   }

@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Host } from '../host.ts';
+import { repeat } from '../repeat.ts';
 import { TroubleLog } from '../trouble-log.ts';
 
 const CHECK_EVERY_MS = 5_000;
@@ -8,11 +8,10 @@ const CHECK_EVERY_MS = 5_000;
 export async function runFilterLoop({ settings, rules, log }: Host, signal: AbortSignal): Promise<void> {
   if (settings.FIREWALL === 'off') return;
   const troubles = new TroubleLog(log);
-  while (!signal.aborted) {
-    await rules.restoreFilter().then(
+  const check = () =>
+    rules.restoreFilter().then(
       () => troubles.clearAll() && log('firewall.published'),
       (error) => troubles.report('firewall.unpublished', 'table', error),
     );
-    await sleep(CHECK_EVERY_MS, undefined, { signal }).catch(() => {});
-  }
+  await repeat(check, CHECK_EVERY_MS, signal);
 }

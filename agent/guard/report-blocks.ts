@@ -1,7 +1,7 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { ProjectBlocks } from '../../shared/block.ts';
 import { readAttemptBlocks, type StoredBlock } from '../attempts/blocked-addresses.ts';
 import type { Host } from '../host.ts';
+import { repeat } from '../repeat.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
 import { readBlockedBranches } from './blocked-branches.ts';
 
@@ -29,13 +29,12 @@ export class BlockReports {
   /** Repeats it until `signal` aborts. Never throws. */
   async run(log: Log, signal: AbortSignal): Promise<void> {
     const troubles = new TroubleLog(log);
-    while (!signal.aborted) {
-      await this.check().then(
+    const check = () =>
+      this.check().then(
         () => troubles.clearAll(),
         (error) => troubles.report('blocks.unreported', 'blocks', error),
       );
-      await sleep(CHECK_EVERY_MS, undefined, { signal }).catch(() => {});
-    }
+    await repeat(check, CHECK_EVERY_MS, signal);
   }
 
   /** @param now milliseconds of a monotonic clock */

@@ -46,8 +46,8 @@ export async function readLogVolumes(
   );
 }
 
-/** Without the blocks that are reserved for root. */
-async function freeBytes(folder: string): Promise<number> {
+/** Free bytes of the folder's volume, without the blocks that are reserved for root. */
+export async function freeBytes(folder: string): Promise<number> {
   const { bavail, bsize } = await statfs(folder);
   return bavail * bsize;
 }

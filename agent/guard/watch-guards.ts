@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Host } from '../host.ts';
+import { repeat } from '../repeat.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
 import { Blocks } from './blocks.ts';
 import { BranchDirectory } from './branch-directory.ts';
@@ -50,10 +50,7 @@ export class GuardWatch {
 
   /** Watches until `signal` aborts. Never throws. */
   async run(signal: AbortSignal): Promise<void> {
-    while (!signal.aborted) {
-      await this.#poll();
-      await sleep(POLL_EVERY_MS, undefined, { signal }).catch(() => {});
-    }
+    await repeat(() => this.#poll(), POLL_EVERY_MS, signal);
     await this.#blocks.enforce();
     await this.#session.close().catch(() => {});
   }

@@ -1,6 +1,6 @@
 import { readdir, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { repeat } from '../repeat.ts';
 import type { AgentSettings } from '../settings.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
 import { isPostgresLog, presentPostgresLogs } from './postgres-log.ts';
@@ -35,13 +35,12 @@ export async function boundLogFolder(settings: Settings, now = Date.now()): Prom
 /** Repeats it until `signal` aborts. Never throws. */
 export async function runLogFolderLoop(settings: Settings, log: Log, signal: AbortSignal): Promise<void> {
   const troubles = new TroubleLog(log);
-  while (!signal.aborted) {
-    await boundLogFolder(settings).then(
+  const check = () =>
+    boundLogFolder(settings).then(
       () => troubles.clearAll(),
       (error) => troubles.report('log_folder.unbounded', 'folder', error),
     );
-    await sleep(CHECK_EVERY_MS, undefined, { signal }).catch(() => {});
-  }
+  await repeat(check, CHECK_EVERY_MS, signal);
 }
 
 async function logsIn(folder: string) {
