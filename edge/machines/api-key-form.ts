@@ -1,3 +1,5 @@
+import { base64url } from 'jose';
+
 /**
  * `bg_<id>_<secret><checksum>`: an ID of 16 characters, 32 random bytes in base64url, and the CRC-32 of all before it
  * in hexadecimal. A scanner recognises a leaked key by its form and its checksum, without asking the gateway.
@@ -29,16 +31,10 @@ function checksumOf(text: string): string {
 
 const random = (bytes: number) => crypto.getRandomValues(new Uint8Array(bytes));
 
-const toBase64url = (bytes: Uint8Array) =>
-  btoa(String.fromCharCode(...bytes))
-    .replaceAll('+', '-')
-    .replaceAll('/', '_')
-    .replaceAll('=', '');
-
 /** A new key: 80 random bits to name it and 256 to prove it. */
 export function makeApiKey(): ApiKeyParts & { key: string } {
   const id = [...random(ID_LENGTH)].map((byte) => ID_ALPHABET[byte % ID_ALPHABET.length]).join('');
-  const secret = toBase64url(random(SECRET_BYTES));
+  const secret = base64url.encode(random(SECRET_BYTES));
   const text = `${PREFIX}${id}_${secret}`;
   return { id, secret, key: text + checksumOf(text) };
 }

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { readCidr } from '../../shared/cidr.ts';
+import { Cidr } from '../access/cidr-field.ts';
 import { ROLES } from '../authentication/role.ts';
 import { BranchPattern } from '../branches/branch-pattern.ts';
 import type { apiKeys } from '../database/machine-schema.ts';
@@ -18,16 +18,6 @@ const Scope = z
   .string()
   .regex(/^(?:[a-z][a-z0-9_-]*:)?(?:read|write)$/, 'expected <service>:read or <service>:write');
 
-const Network = z
-  .string()
-  .max(64)
-  .transform((text, context) => {
-    const reading = readCidr(text.trim());
-    if (reading.ok) return reading.cidr;
-    context.addIssue({ code: 'custom', message: reading.message });
-    return z.NEVER;
-  });
-
 const Timestamp = z.iso.datetime();
 
 export const NewApiKey = z
@@ -37,7 +27,7 @@ export const NewApiKey = z
     scopes: z.array(Scope).min(1).max(2),
     project_id: z.uuid().toLowerCase().nullable().default(null),
     branch_pattern: BranchPattern.nullable().default(null),
-    cidrs: z.array(Network).min(1).max(CIDRS_MAX).nullable().default(null),
+    cidrs: z.array(Cidr).min(1).max(CIDRS_MAX).nullable().default(null),
     expires_in_days: z.int().min(1).max(DAYS_MAX),
   })
   .meta({

@@ -3,6 +3,7 @@ import { isWorkloadToken, type OwnTokenSettings, verifyOwnToken } from '../authe
 import type { Machine, Principal } from '../authentication/principal.ts';
 import { rejected } from '../authentication/rejection.ts';
 import { lesserRole } from '../authentication/role.ts';
+import { isSameText } from '../authentication/same-text.ts';
 import { ApiError } from '../errors.ts';
 import { logEvent } from '../log.ts';
 import { sha256 } from '../sha256.ts';
@@ -44,7 +45,7 @@ async function recordOfKey(token: string, { database, now }: Context): Promise<M
   if (!parts) throw rejected('api_key_form_wrong');
   const record = await machineRecord(database, { type: 'key', id: parts.id }, now);
   // Compared even if there is no such key, so that the response time does not reveal which IDs exist.
-  if (!isEqual(await sha256(parts.secret), record?.secretHash ?? '') || !record) {
+  if (!(await isSameText(await sha256(parts.secret), record?.secretHash ?? '')) || !record) {
     throw rejected('api_key_unknown');
   }
   if (record.expiresAt && record.expiresAt <= now) throw rejected('api_key_expired');
@@ -56,14 +57,6 @@ async function recordOfToken(token: string, { settings, database, now }: Context
   const record = await machineRecord(database, { type: 'workload', id: sub } satisfies Machine, now);
   if (!record) throw rejected('trust_gone');
   return record;
-}
-
-/** Compares two digests in constant time, so that timing does not reveal a matching prefix. */
-function isEqual(given: string, expected: string): boolean {
-  const [one, other] = [given, expected.padEnd(given.length)].map((text) => new TextEncoder().encode(text));
-  return (
-    one?.length === other?.length && crypto.subtle.timingSafeEqual(one as Uint8Array, other as Uint8Array)
-  );
 }
 
 /** Only a bearer with the right secret learns the networks. */
