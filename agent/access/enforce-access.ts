@@ -94,15 +94,15 @@ async function disconnectClients({ rules }: Host, databases: string[]): Promise<
   if (databases.length > 0) await rules.disconnectClients(databases);
 }
 
-/** Whether no rule admits the address of `session`, which is in the database of `branch`. */
-const NO_RULE = `NOT EXISTS (
+/** Whether no rule of `branch` admits the address in this column. */
+const noRuleFor = (address: string) => `NOT EXISTS (
   SELECT FROM network_rule AS rule
   WHERE rule.project_id = branch.project_id
-    AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id) AND client_addr <<= rule.cidr)`;
+    AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id) AND ${address} <<= rule.cidr)`;
 
 const UNADMITTED = `
   FROM pg_stat_activity AS session JOIN branch ON datname = database JOIN login ON login = usename
-  WHERE client_addr IS NOT NULL AND ${NO_RULE}`;
+  WHERE client_addr IS NOT NULL AND ${noRuleFor('client_addr')}`;
 
 /** Direct sessions of ended logins, and those from addresses that no rule admits. The pooler's use the socket. */
 const NOT_ALLOWED = `
@@ -110,7 +110,7 @@ const NOT_ALLOWED = `
   JOIN branch ON datname = database AND project_id = $1
   LEFT JOIN login ON login = usename
   WHERE client_addr IS NOT NULL
-    AND (backend_start >= end_from OR ${NO_RULE})`;
+    AND (backend_start >= end_from OR ${noRuleFor('client_addr')})`;
 
 /**
  * Ends direct sessions from addresses that no rule admits any more. Such a client has connected before its rule was
@@ -131,10 +131,7 @@ async function disconnectUnauthorised(host: Host, session: Session, projectId: s
     `SELECT DISTINCT client.database
      FROM unnest($2::text[], $3::inet[]) AS client (database, address)
      JOIN branch ON branch.database = client.database AND project_id = $1
-     WHERE NOT EXISTS (
-       SELECT FROM network_rule AS rule
-       WHERE rule.project_id = $1 AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id)
-         AND address <<= rule.cidr)`,
+     WHERE ${noRuleFor('address')}`,
     [projectId, clients.map(({ database }) => database), clients.map(({ address }) => address)],
   );
   await disconnectClients(

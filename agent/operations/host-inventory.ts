@@ -1,5 +1,5 @@
-import { statfs } from 'node:fs/promises';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
+import { freeBytes } from '../guard/volumes.ts';
 import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
@@ -15,7 +15,7 @@ export async function takeInventory(host: Host): Promise<MethodResult<'host.inve
     await dropUnusedRoles(session);
     await inTransaction(session, () => restoreLogins(session));
   });
-  const [branches, projects, cluster, volume] = await Promise.all([
+  const [branches, projects, cluster, free_bytes] = await Promise.all([
     readBranches(host.postgres),
     host.postgres.query<MethodResult<'host.inventory'>['projects'][number]>(
       'SELECT project_id, access_revision FROM project ORDER BY project_id',
@@ -23,11 +23,11 @@ export async function takeInventory(host: Host): Promise<MethodResult<'host.inve
     host.postgres.query<{ system_identifier: string }>(
       'SELECT system_identifier::text FROM pg_control_system()',
     ),
-    statfs(host.settings.PGDATA_DIR),
+    freeBytes(host.settings.PGDATA_DIR),
   ]);
   return {
     system_identifier: cluster.rows[0]?.system_identifier ?? '',
-    free_bytes: volume.bavail * volume.bsize,
+    free_bytes,
     branches,
     projects: projects.rows,
   };

@@ -15,39 +15,34 @@ type Batch = [Creation, ...Creation[]];
 
 const identity = ({ job }: SagaContext) => ({ job_id: job.id, project_id: job.projectId });
 
-const databases = (batch: Batch) =>
-  batch.map(({ branch }) => ({ branch_id: branch.id, database: branch.databaseName }));
+const databaseOf = ({ branch }: Creation) => ({ branch_id: branch.id, database: branch.databaseName });
 
 async function prepare(context: SagaContext, batch: Batch) {
-  const branches = await Promise.all(
-    batch.map(async (creation) => ({
-      branch_id: creation.branch.id,
-      database: creation.branch.databaseName,
-      verifiers: await verifiersOf(context, creation),
-    })),
-  );
+  const withVerifiers = async (creation: Creation) => ({
+    ...databaseOf(creation),
+    verifiers: await verifiersOf(context, creation),
+  });
+  const branches = await Promise.all(batch.map(withVerifiers));
   await context.callHost('batch.prepare', { ...identity(context), branches, access: batch[0].access });
 }
 
 const clone = (context: SagaContext, batch: Batch) =>
   context.callHost('batch.clone', {
     ...identity(context),
-    branches: databases(batch),
+    branches: batch.map(databaseOf),
     source: batch[0].branch.sourceDatabase,
     busy_wait: BUSY_WAIT_MS,
   });
 
 const publish = (context: SagaContext, batch: Batch) =>
-  context.callHost('batch.finalize', { ...identity(context), branches: databases(batch) });
+  context.callHost('batch.finalize', { ...identity(context), branches: batch.map(databaseOf) });
 
 async function prove(context: SagaContext, batch: Batch) {
-  const branches = await Promise.all(
-    batch.map(async (creation) => ({
-      branch_id: creation.branch.id,
-      database: creation.branch.databaseName,
-      password: await proofPassword(context, creation),
-    })),
-  );
+  const withPassword = async (creation: Creation) => ({
+    ...databaseOf(creation),
+    password: await proofPassword(context, creation),
+  });
+  const branches = await Promise.all(batch.map(withPassword));
   await context.callHost('batch.prove', { ...identity(context), branches });
 }
 
