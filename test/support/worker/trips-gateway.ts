@@ -16,7 +16,7 @@ import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } fro
 const UNLIMITED = '10000000';
 
 /**
- * The whole gateway in real workerd, a project with one of each thing, and a host that answers at once.
+ * The whole gateway in real workerd, a project with one of each thing, and a host that answers immediately.
  * @param delayMs before every call of an object or of D1 sets out
  * @param settings of the gateway that differ from those of other tests
  */
