@@ -15,7 +15,10 @@ export const ADMITTED_STRANGER = '127.0.0.3';
 const CROWDED = '127.0.0.4';
 const WRONG_PASSWORD_EVERY_MS = 100;
 
-/** From one address, which the victim does not use. All in parallel and over several branches, because attempts are limited by branch, once the first are in the log. */
+/**
+ * From one address, which the victim does not use. All in parallel and over several branches, because attempts are
+ * limited by branch, once the first are in the log.
+ */
 async function holdMany(
   { branchTargets, goesOn, count }: Attacker,
   { port, many }: { port: Port; many: number },
