@@ -2,6 +2,10 @@ import { defineConfig } from 'drizzle-kit';
 
 export default defineConfig({
   dialect: 'sqlite',
-  schema: ['./edge/database/schema.ts', './edge/database/account-schema.ts'],
+  schema: [
+    './edge/database/schema.ts',
+    './edge/database/account-schema.ts',
+    './edge/database/event-schema.ts',
+  ],
   out: './edge/database/migrations',
 });

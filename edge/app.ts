@@ -25,6 +25,7 @@ import { auditRoutes } from './routes/audit-events.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
+import { eventRoutes } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
 import { jobRoutes } from './routes/jobs.ts';
 import { metricsRoutes } from './routes/metrics.ts';
@@ -35,6 +36,7 @@ import { providerSignInRoutes } from './routes/provider-sign-in.ts';
 import { secondFactorRoutes } from './routes/second-factor.ts';
 import { sessionRoutes } from './routes/session.ts';
 import { tableRoutes } from './routes/tables.ts';
+import { webhookRoutes } from './routes/webhooks.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/materialize.ts';
 
@@ -142,6 +144,8 @@ for (const routes of [
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,
+  eventRoutes,
+  webhookRoutes,
   auditRoutes,
   providerSignInRoutes,
   accountSignInRoutes,

@@ -9,7 +9,7 @@ type Reaches = Record<Role, Reach | 'no'>;
 const CREATE_PROJECT: Reaches = { owner: 'all', admin: 'all', operator: 'all', viewer: 'no' };
 const SEE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'own' };
 const CHANGE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'no' };
-const AUDIT: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
+const ADMINISTER: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
 
 /** The scopes that satisfy a required scope; `write` includes `read`. */
 const SATISFIED_BY = { read: ['read', 'write'], write: ['write'] } as const;
@@ -30,7 +30,10 @@ const ACTIONS = {
   'network_rules.change': { scope: 'write', reaches: CHANGE },
   'metrics.read': { scope: 'read', reaches: SEE },
   'jobs.read': { scope: 'read', reaches: SEE },
-  'audit.read': { scope: 'read', reaches: AUDIT },
+  'events.read': { scope: 'read', reaches: SEE },
+  'webhooks.read': { scope: 'read', reaches: ADMINISTER },
+  'webhooks.change': { scope: 'write', reaches: ADMINISTER },
+  'audit.read': { scope: 'read', reaches: ADMINISTER },
 } as const satisfies Record<string, { scope: keyof typeof SATISFIED_BY; reaches: Reaches }>;
 
 export type Action = keyof typeof ACTIONS;

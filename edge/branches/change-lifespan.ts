@@ -5,7 +5,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
 import type { LifespanChange } from '../projects/coordinator-rpc.ts';
 import type { BranchRow } from './branch-resource.ts';
@@ -38,6 +38,6 @@ export async function storeLifespan(
     nextAccessRevision(db, projectId, expired),
     db.update(projectBranches).set(change).where(whereAllowed('extend', thisBranch)),
   ]);
-  if (changesOf(results.at(-1)) === 0) return fail({ code: 'BRANCH_NOT_ACTIVE' });
+  if (!hasChanged(results.at(-1))) return fail({ code: 'BRANCH_NOT_ACTIVE' });
   return ok({ ...branch, ...change });
 }

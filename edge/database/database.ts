@@ -31,8 +31,11 @@ export function insertIf<T extends SQLiteTable>(
   return db.insert(table).select(sql`select ${sql.join(values, sql`, `)} where ${condition}`);
 }
 
-/** The number of rows that a statement of a batch changed, from its result. */
-export const changesOf = (result: unknown): number => (result as D1Result).meta.changes;
+/**
+ * Whether a statement of a batch changed rows, from its result. D1 counts the rows that triggers wrote as well, so the
+ * number itself says nothing.
+ */
+export const hasChanged = (result: unknown): boolean => (result as D1Result).meta.changes > 0;
 
 /**
  * The name of the unique index or the columns that an insert violated, e.g.

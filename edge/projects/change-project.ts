@@ -3,7 +3,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
+import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { readSettings } from '../settings.ts';
@@ -76,7 +76,7 @@ export async function changeProject(
   if (!current || !promise) return fail({ code: 'NOT_FOUND' });
   if (!promise.isPromisable) return fail(tenantQuotaReached(promise));
   // The cap was lowered in between.
-  if (changesOf(results.at(-3)) === 0) return changeProject(env, current, change, actor);
+  if (!hasChanged(results.at(-3))) return changeProject(env, current, change, actor);
   if (storageQuotaGib === undefined) return ok(current);
   const status = await coordinatorOf(env, projectId).monitor.evaluate(projectId);
   return ok(status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current);

@@ -16,12 +16,12 @@ import { storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
+import { ProjectEvents } from '../events/project-events.ts';
 import { hostCaller, isLinked } from '../hosts/host-client.ts';
-import { jobError, publicFailure, retryDelay } from '../jobs/job-failure.ts';
+import { jobError, publicFailure } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
 import { type JobRow, newJob, openJobs } from '../jobs/job-store.ts';
 import type { SagaTable } from '../jobs/saga.ts';
-import { logEvent } from '../log.ts';
 import { Outbox } from '../mail/outbox.ts';
 import { MeasurementStore } from '../monitoring/measurement-store.ts';
 import { ProjectMonitor } from '../monitoring/project-monitor.ts';
@@ -42,11 +42,10 @@ import { createProjectJob } from './create-project.ts';
 import { deleteProjectJob, markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
 import { reserveProject } from './reserve-project.ts';
+import { Retries } from './retries.ts';
 
 /** Interval at which the object checks its open jobs if nothing else wakes it. */
 const CHECK_AFTER_MS = 20_000;
-/** Added to the failures in a row, so that the first retry comes after two seconds. */
-const ATTEMPTS_AHEAD = 3;
 const PROJECT_ID = 'project_id';
 
 const SAGAS: SagaTable = {
@@ -65,10 +64,10 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   readonly #db: Database;
   readonly #outbox: Outbox;
   readonly #monitor: ProjectMonitor;
+  readonly #events: ProjectEvents;
   readonly #alarm: EarliestAlarm;
   #runner: JobRunner | undefined;
-  /** Number of failures in a row. */
-  readonly #failures = { 'access.not_applied': 0, 'project.not_looked_after': 0 };
+  readonly #retries: Retries;
   protected readonly quota: StorageQuota;
 
   constructor(state: DurableObjectState, env: Env) {
@@ -79,6 +78,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     const measurements = new MeasurementStore(storage, settings().MEASURE_INTERVAL_SECONDS);
     this.#db = openDatabase(env.DB);
     this.#alarm = new EarliestAlarm(storage);
+    this.#retries = new Retries(this.#alarm);
     void state.blockConcurrencyWhile(() => this.#alarm.recall());
     const wakeAt = (timestamp: number) => this.#alarm.wakeAt(timestamp);
     this.#outbox = new Outbox({ storage, settings, wakeAt, waitUntil });
@@ -89,6 +89,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       outbox: this.#outbox,
       lastMeasurement: () => measurements.last(),
     });
+    this.#events = new ProjectEvents({ env, db: this.#db, storage, waitUntil, retries: this.#retries });
     this.#monitor = new ProjectMonitor({
       db: this.#db,
       measurements,
@@ -100,6 +101,10 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   get monitor(): ProjectMonitor {
     return this.#monitor;
+  }
+
+  get events(): ProjectEvents {
+    return this.#events;
   }
 
   async recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
@@ -207,9 +212,9 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     if (!projectId) return;
     try {
       await this.#resumeWork(projectId);
-      this.#failures['project.not_looked_after'] = 0;
+      this.#retries.succeeded('project.not_looked_after');
     } catch (error) {
-      this.#retryLater('project.not_looked_after', projectId, error);
+      this.#retries.failed('project.not_looked_after', projectId, error);
     }
   }
 
@@ -225,26 +230,17 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */
   async #applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>> {
+    this.#events.publish(projectId);
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
       await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
-      this.#failures['access.not_applied'] = 0;
+      this.#retries.succeeded('access.not_applied');
+      this.#events.publish(projectId);
       return ok(null);
     } catch (error) {
-      this.#retryLater('access.not_applied', projectId, error);
+      this.#retries.failed('access.not_applied', projectId, error);
       return fail(publicFailure(jobError(error)));
     }
-  }
-
-  /** Backs off so that an object whose host is unavailable can sleep; the return of the host wakes it. */
-  #retryLater(
-    event: 'access.not_applied' | 'project.not_looked_after',
-    projectId: string,
-    error: unknown,
-  ): void {
-    logEvent(event, { project_id: projectId, ...jobError(error) });
-    this.#alarm.wakeAt(Date.now() + retryDelay(ATTEMPTS_AHEAD + this.#failures[event]));
-    this.#failures[event] += 1;
   }
 
   /** Starts open work without waiting for it: an alarm that waited would delay the alarms of the retries. */
@@ -256,10 +252,12 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       this.#db.select().from(projects).where(eq(projects.id, projectId)),
     ]);
     if (open.length === 0 && !project) {
+      await this.#events.finish(projectId);
       await this.ctx.storage.deleteAll();
       this.#alarm.spent();
       return;
     }
+    this.#events.publish(projectId);
     if (open.length > 0) this.#armAlarm(projectId);
     for (const job of open) this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
     if (project?.status === 'active' && project.accessApplied < project.accessRevision) {
@@ -274,6 +272,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       callHost: hostCaller(this.env, hostId),
       sagas: SAGAS,
       wakeAt: (timestamp) => this.#alarm.wakeAt(timestamp),
+      changed: ({ projectId }) => this.#events.publish(projectId),
     });
     return this.#runner;
   }

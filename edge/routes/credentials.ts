@@ -18,7 +18,7 @@ import {
   type CredentialsView,
   toCredentialsResponse,
 } from '../credentials/branch-credentials.ts';
-import { changesOf, type Statement } from '../database/database.ts';
+import { hasChanged, type Statement } from '../database/database.ts';
 import { branchCredentials, hosts } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
@@ -75,7 +75,7 @@ async function credentialsOf(
   ]);
   // The branch was deleted or moved to another tenant between the two reads.
   found(credentials);
-  if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
+  if (changes.some((change) => !hasChanged(change))) throw new ApiError('NOT_FOUND');
   const keys = readSettings(c.env).CREDENTIAL_KEYS;
   return toCredentialsResponse(keys, branch, credentials, found(hostRows), view);
 }

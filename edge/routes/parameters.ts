@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { STREAM_SECONDS_MAX } from '../streams/open-streams.ts';
 
 /** Path parameters. A malformed UUID is reported as 404, like an unknown one. */
 const Id = z.uuid().toLowerCase();
@@ -14,8 +15,17 @@ export const TableParams = BranchRefParams.extend({
   table: z.string().meta({ description: 'The name of the table, without its schema.' }),
 });
 export const RuleParams = z.strictObject({ project_id: Id, rule_id: Id });
+export const WebhookParams = z.strictObject({ webhook_id: Id });
 export const JobParams = z.strictObject({ job_id: Id });
 export const TenantParams = z.strictObject({
   tenant_id: z.string().meta({ description: 'As in the tokens of its users.', example: 'acme' }),
 });
 export const HostParams = z.strictObject({ host_id: Id });
+
+/** Query of every stream of server-sent events. */
+export const StreamQuery = z.strictObject({
+  seconds: z.coerce.number().int().min(0).max(STREAM_SECONDS_MAX).default(STREAM_SECONDS_MAX).meta({
+    description:
+      'Duration of the stream in seconds. Clients of server-sent events reconnect automatically when it ends.',
+  }),
+});

@@ -3,7 +3,7 @@ import type { AuditActor } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
 import { signOwnToken, verifyOwnToken } from '../../authentication/own-tokens.ts';
 import { refreshTokens } from '../../database/account-schema.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../../database/database.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { ApiError } from '../../errors.ts';
 import type { Settings } from '../../settings.ts';
@@ -73,7 +73,7 @@ export async function renewSession(
     deleteExpired(db, now),
   ]);
   const [account] = accountRows as AccountRow[];
-  if (account && changesOf(update) === 1) return issueTokens(settings, account, next, now);
+  if (account && hasChanged(update)) return issueTokens(settings, account, next, now);
 
   const [used] = rows as (typeof refreshTokens.$inferSelect)[];
   if (!account || !used?.usedAt) throw refused('no refresh token of a session');

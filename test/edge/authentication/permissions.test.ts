@@ -11,6 +11,7 @@ const bearer = (role: string, scopes: string[]) => ({
   service: 'branchgate',
   tenantId: 'acme',
   issuedAt: new Date(0),
+  expiresAt: new Date(0),
 });
 
 function outcome(role: string, scopes: string[], action: Action): string {
@@ -25,6 +26,7 @@ function outcome(role: string, scopes: string[], action: Action): string {
 
 const READ = ['branchgate:read'];
 const WRITE = ['branchgate:write'];
+const ADMINS = 'needs role owner, admin';
 const MAKERS = 'needs role owner, admin, operator';
 
 /** The permission table, cell by cell, for a token with the write scope. */
@@ -42,7 +44,10 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'network_rules.change': ['all', 'all', 'own', MAKERS],
   'metrics.read': ['all', 'all', 'own', 'own'],
   'jobs.read': ['all', 'all', 'own', 'own'],
-  'audit.read': ['all', 'all', 'needs role owner, admin', 'needs role owner, admin'],
+  'events.read': ['all', 'all', 'own', 'own'],
+  'webhooks.read': ['all', 'all', ADMINS, ADMINS],
+  'webhooks.change': ['all', 'all', ADMINS, ADMINS],
+  'audit.read': ['all', 'all', ADMINS, ADMINS],
 };
 
 /** Actions that the read scope is sufficient for, if the role allows them. */
@@ -53,6 +58,8 @@ const READS: readonly Action[] = [
   'network_rules.read',
   'metrics.read',
   'jobs.read',
+  'events.read',
+  'webhooks.read',
   'audit.read',
 ];
 

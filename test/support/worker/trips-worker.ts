@@ -6,6 +6,7 @@ import type { CallOutcome } from '../../../edge/hosts/host-link-rpc.ts';
 import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/coordinator.ts';
 import { RateLimiter as RealRateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import { Challenges as RealChallenges } from '../../../edge/sign-in/email-codes/challenges.ts';
+import { WebhookSender as RealWebhookSender } from '../../../edge/webhooks/webhook-sender.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method, MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { fail } from '../../../shared/result.ts';
@@ -81,6 +82,12 @@ export class RateLimiter extends RealRateLimiter {
 }
 
 export class Challenges extends RealChallenges {
+  constructor(state: DurableObjectState, env: Env) {
+    super(state, tripsOf(env).env);
+  }
+}
+
+export class WebhookSender extends RealWebhookSender {
   constructor(state: DurableObjectState, env: Env) {
     super(state, tripsOf(env).env);
   }

@@ -34,6 +34,7 @@ export const OBJECTS = {
   PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
   RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
   CHALLENGES: { className: 'Challenges', useSQLite: true },
+  WEBHOOK_SENDER: { className: 'WebhookSender', useSQLite: true },
 };
 
 /** A Worker in workerd that uses no network. @param options its configuration besides the script */
