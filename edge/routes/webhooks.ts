@@ -132,8 +132,13 @@ router.openapi(
   async (c) => {
     const { webhook_id: id } = c.req.valid('param');
     const query = c.req.valid('query');
-    found(await webhookOf(databaseOf(c), c.var.principal.tenantId, id));
-    const { page, next_cursor } = cutPage(await webhookSenderOf(c.env, id).deliveries(query), query);
+    // Concurrently; nothing of the deliveries is sent unless the webhook is the tenant's.
+    const [webhook, deliveries] = await Promise.all([
+      webhookOf(databaseOf(c), c.var.principal.tenantId, id),
+      webhookSenderOf(c.env, id).deliveries(query),
+    ]);
+    found(webhook);
+    const { page, next_cursor } = cutPage(deliveries, query);
     return c.json({ webhook_deliveries: page.map(toDeliveryResponse), next_cursor }, 200);
   },
 );

@@ -11,7 +11,7 @@ const Timestamp = z.iso.datetime();
 export const Webhook = z
   .strictObject({
     id: Id,
-    url: z.string().meta({ example: 'https://ci.example.com/hooks/branchgate' }),
+    url: z.string().meta({ example: 'https://ci.example/hooks/branchgate' }),
     events: z.array(z.enum(EVENT_TYPES)),
     project_id: Id.nullable().meta({ description: 'Null: every project of the tenant.' }),
     disabled_at: Timestamp.nullable().meta({
@@ -69,7 +69,7 @@ export const NewWebhook = z
   .strictObject({
     url: z.string().meta({
       description: 'Receives each event as a POST. https only, and no local or private address.',
-      example: 'https://ci.example.com/hooks/branchgate',
+      example: 'https://ci.example/hooks/branchgate',
     }),
     events: z
       .array(z.enum(EVENT_TYPES))
@@ -81,7 +81,7 @@ export const NewWebhook = z
       .default(null)
       .meta({ description: 'Only events of this project; null for every project of the tenant.' }),
   })
-  .meta({ example: { url: 'https://ci.example.com/hooks/branchgate', events: ['branch.changed'] } });
+  .meta({ example: { url: 'https://ci.example/hooks/branchgate', events: ['branch.changed'] } });
 
 export const toWebhookResponse = (row: WebhookRow): z.output<typeof Webhook> => ({
   id: row.id,

@@ -63,6 +63,7 @@ async function readPasswords(maker: Api, { project_id = '', branch_id = '' }: Id
 function expectDone(operation: Operation, { status, headers, body }: ApiResponse): void {
   expect([200, 201, 202, 204], `${operation.id}: ${JSON.stringify(body)}`).toContain(status);
   requestIds.push(headers.get('x-request-id') ?? '');
+  if (typeof body?.secret === 'string') secrets.set(`secret of webhook ${body.id}`, body.secret);
 }
 
 describe.each(Object.entries(DRIVERS))('%s', (who, options) => {
@@ -72,7 +73,7 @@ describe.each(Object.entries(DRIVERS))('%s', (who, options) => {
   beforeAll(async () => {
     const maker = await apiOf(`maker for ${who}`, { ...MAKER, role: 'operator' });
     api = await apiOf(who, options);
-    resources = await createResources(maker);
+    resources = await createResources(maker, await apiOf(`administrator for ${who}`, { tenant: TENANT }));
     await readPasswords(maker, resources);
     sealed.push(
       ...readD1<{ sealed_password: string }>('select sealed_password from branch_credentials').map(

@@ -34,12 +34,15 @@ const QUERIES: Record<string, Record<string, string>> = {
   // Otherwise the streams would stay open for minutes.
   streamProjectMetrics: { seconds: '0' },
   streamBranchMetrics: { seconds: '0' },
+  streamEvents: { seconds: '0' },
 };
 const BODIES: Record<string, Record<string, unknown>> = {
   // An app key is unique in the whole service; without it the gateway generates one.
   createProject: { name: 'Shop' },
   // A draining host accepts no more projects.
   updateHost: { draining: false },
+  // Without an address outside of this machine.
+  createWebhook: { url: 'http://127.0.0.1:9/', events: ['storage.changed'] },
   // The example is less than tests create.
   setTenantCaps: { project_limit: 1000 },
 };
@@ -128,8 +131,8 @@ export function callOperation(
   return api.call(method, search ? `${filled}?${search}` : filled, body === undefined ? {} : { body });
 }
 
-/** Creates a project with one resource of each kind. */
-export async function createResources(api: Api): Promise<Ids> {
+/** Creates a project with one resource of each kind. @param administrator of the tenant, if `api` is not */
+export async function createResources(api: Api, administrator = api): Promise<Ids> {
   const { id: project_id, tenant_id } = await api.project('Made');
   const { id: branch_id } = await api.branch(project_id, 'made');
   const { id: rule_id } = await api.allow(project_id);
@@ -146,6 +149,7 @@ export async function createResources(api: Api): Promise<Ids> {
     branch_ref: branch_id,
     rule_id,
     job_id,
+    webhook_id: await administrator.webhook(project_id),
     table: 'book',
     tenant_id: String(tenant_id),
   };

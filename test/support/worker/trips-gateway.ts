@@ -2,6 +2,8 @@ import { eq } from 'drizzle-orm';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { hosts, projects } from '../../../edge/database/schema.ts';
 import type { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
+import { streamsBucket } from '../../../edge/rate-limits/buckets.ts';
+import type { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import { Api } from '../api.ts';
@@ -15,17 +17,31 @@ import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } fro
 
 const UNLIMITED = '10000000';
 
+interface Caller {
+  gid?: string;
+  role?: string;
+  tenant?: string;
+  /** Until the token expires. */
+  seconds?: number;
+}
+
 /**
  * The whole gateway in real workerd, a project with one of each thing, and a host that answers at once.
  * @param delayMs before every call of an object or of D1 sets out
  * @param settings of the gateway that differ from those of other tests
+ * @param folder for its storage, if it is to be restarted; default: in memory
  */
-export async function startTripsGateway(delayMs: number, settings: Record<string, string> = {}) {
+export async function startTripsGateway(
+  delayMs: number,
+  settings: Record<string, string> = {},
+  folder?: string,
+) {
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);
   const { url: issuer } = provider;
   provider.document = { keys: [signer.entry], issuer, authorization_endpoint: `${issuer}/authorize` };
-  const worker = startWorker(await bundle('trips-worker'), {
+  const script = await bundle('trips-worker');
+  const options = {
     d1Databases: ['DB'],
     durableObjects: OBJECTS,
     bindings: {
@@ -37,8 +53,9 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
       DELAY_MS: delayMs,
       ...settings,
     },
-  });
-  const { origin: url } = await worker.ready;
+  };
+  let worker = startWorker(script, options, folder);
+  const { origin: url, port } = await worker.ready;
   const database = await migratedD1(worker);
   const db = openDatabase(database);
   const makeHost = async () => {
@@ -55,19 +72,23 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
     const links = await worker.getDurableObjectNamespace('HOST_LINK');
     return links.get(links.idFromName(hostId)) as unknown as HostLink;
   };
-  const token = await signer.token({
-    gid: 'user-1',
-    email: 'ada@example.com',
-    role: 'owner',
-    scp: ['branchgate:read', 'branchgate:write'],
-    exp: new Date(Date.now() + 3_600_000).toISOString(),
-    ctx: { tenant_id: 'acme' },
-  });
+  const tokenOf = ({ gid = 'user-1', role = 'owner', tenant = 'acme', seconds = 3600 }: Caller) =>
+    signer.token({
+      gid,
+      email: 'ada@example.com',
+      role,
+      scp: ['branchgate:read', 'branchgate:write'],
+      iat: new Date().toISOString(),
+      exp: new Date(Date.now() + seconds * 1000).toISOString(),
+      ctx: { tenant_id: tenant },
+    });
+  const token = await tokenOf({});
   const api = new Api(url, token);
 
   return {
     url,
     token,
+    tokenOf,
     db,
     api,
     platform: new Api(url, PLATFORM_SECRET),
@@ -97,7 +118,30 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
         measurementOf(project_id, Date.now(), { [main_branch.id]: {}, [branch_id]: {} }),
       );
       const job_id = body.jobs[0]?.id ?? '';
-      return { project_id, branch_id, branch_ref: branch_id, rule_id, job_id, table: 'book' };
+      const webhook_id = await api.webhook(project_id);
+      return { project_id, branch_id, branch_ref: branch_id, rule_id, job_id, webhook_id, table: 'book' };
+    },
+    /** Kills workerd and starts it again with the same storage. */
+    restart: async () => {
+      await worker.dispose();
+      worker = startWorker(script, { ...options, port: Number(port) }, folder);
+      await worker.ready;
+    },
+    /** Takes places among the streams of a tenant. */
+    holdStreams: async (tenant: string, holders: string[], max: number) => {
+      const limiters = await worker.getDurableObjectNamespace('RATE_LIMITER');
+      const limiter = limiters.get(limiters.idFromName(streamsBucket(tenant))) as unknown as RateLimiter;
+      return Promise.all(holders.map((holder) => limiter.hold(holder, max)));
+    },
+    /** Runs a statement in the gateway's D1. */
+    inD1: async (sql: string, ...values: string[]) => {
+      const d1 = (await worker.getD1Database('DB')) as unknown as D1Database;
+      return (
+        await d1
+          .prepare(sql)
+          .bind(...values)
+          .run()
+      ).results;
     },
     stop: async () => {
       await worker.dispose();
