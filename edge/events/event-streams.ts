@@ -7,7 +7,7 @@ import type { EventLog } from './event-log.ts';
 /** Concurrent streams of one project. */
 export const EVENT_STREAMS_MAX = 20;
 /** A change by another object, whose call was lost, is found after this time at the latest. */
-const POLL_MS = 5_000;
+const POLL_MS = 2_000;
 /** Written at once; the next are read from the log when the client has taken these. */
 const EVENTS_PER_WRITE = 50;
 

@@ -28,7 +28,7 @@ const HEALTH = 'health';
 /** Attempts in parallel. */
 const PARALLEL = 10;
 /** When an attempt without a result is retried; later than the timeout, so that two attempts do not overlap. */
-const INTERRUPTED_AFTER_MS = 2 * DELIVERY_TIMEOUT_MS;
+const INTERRUPTED_AFTER_MS = DELIVERY_TIMEOUT_MS + 2_000;
 /** How often the log is pruned and a deleted webhook is noticed. */
 const PRUNE_EVERY_MS = 24 * 3_600_000;
 

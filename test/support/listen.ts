@@ -7,11 +7,11 @@ export interface ServerEvent<D> {
   data: D;
 }
 
-/** Collects events until the stream ends, `abort` is called or the test is over. */
-export function listenTo<D>(response: Response, abort: AbortController) {
+/** Collects events until the stream ends, `abort` is called or the test is over. @param outlives the test */
+export function listenTo<D>(response: Response, abort: AbortController, outlives = false) {
   const events: ServerEvent<D>[] = [];
   const listener = { events, ended: false };
-  onTestFinished(() => abort.abort());
+  if (!outlives) onTestFinished(() => abort.abort());
   const texts = response.body?.pipeThrough(new TextDecoderStream()) as AsyncIterable<string> | undefined;
   const listen = async () => {
     let rest = '';

@@ -6,6 +6,7 @@ export async function openEvents(
   { url, token }: { url: string; token: string },
   projectId: string,
   lastEventId?: string,
+  outlivesTest = false,
 ) {
   const abort = new AbortController();
   const response = await fetch(`${url}/api/v1/projects/${projectId}/events`, {
@@ -15,7 +16,7 @@ export async function openEvents(
     },
     signal: abort.signal,
   });
-  const listener = listenTo<EventBody>(response, abort);
+  const listener = listenTo<EventBody>(response, abort, outlivesTest);
   return {
     response,
     received: listener.events,

@@ -12,7 +12,7 @@ import { migratedD1 } from '../records/d1.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import { newSigner, startProvider } from '../sign-in/provider.ts';
 import { TALLY_HEADER, type Tally } from './trips.ts';
-import type { HostLink } from './trips-worker.ts';
+import type { HostLink, WebhookSender } from './trips-worker.ts';
 import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } from './worker.ts';
 
 const UNLIMITED = '10000000';
@@ -126,6 +126,17 @@ export async function startTripsGateway(
       await worker.dispose();
       worker = startWorker(script, { ...options, port: Number(port) }, folder);
       await worker.ready;
+    },
+    /** Calls what the alarm of the project's coordinator calls. */
+    wakeCoordinator: async (projectId: string) => {
+      const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
+      const coordinator = coordinators.get(coordinators.idFromName(projectId));
+      await (coordinator as unknown as ProjectCoordinator).wake(projectId);
+    },
+    /** Makes the deliveries and failures of a webhook older, and attempts what waits. */
+    ageWebhook: async (id: string, milliseconds: number) => {
+      const senders = await worker.getDurableObjectNamespace('WEBHOOK_SENDER');
+      await (senders.get(senders.idFromName(id)) as unknown as WebhookSender).age(milliseconds);
     },
     /** Takes places among the streams of a tenant. */
     holdStreams: async (tenant: string, holders: string[], max: number) => {

@@ -48,7 +48,6 @@ export const startWorker = (
   folder?: string,
 ) =>
   new Miniflare({
-    ...(folder !== undefined && { resourcePersistencePath: folder }),
     ...convertV4MiniflareOptions({
       host: '127.0.0.1',
       port: 0,
@@ -60,6 +59,7 @@ export const startWorker = (
       compatibilityFlags: ['nodejs_compat'],
       ...options,
     }),
+    ...(folder !== undefined && { resourcePersistencePath: folder }),
   });
 
 /** The script of a Worker in this folder, bundled once a run. @param name of its file, without the ending */
