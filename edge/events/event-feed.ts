@@ -3,7 +3,7 @@ import type { Database } from '../database/database.ts';
 import { eventOutbox, webhooks } from '../database/event-schema.ts';
 import type { Env } from '../env.ts';
 import { webhookSenderOf } from '../webhooks/webhook-sender-stub.ts';
-import { bodyOf, type EventLog } from './event-log.ts';
+import type { EventLog } from './event-log.ts';
 
 /** Events that are moved or handed over in one step. */
 const BATCH = 100;
@@ -84,8 +84,8 @@ export class EventFeed {
         receivers.map(async ({ id, tenantId, events, createdAt }) => {
           const wanted = waiting
             .filter(({ tenant_id, type }) => tenant_id === tenantId && events.includes(type))
-            .map(bodyOf)
-            .filter(({ timestamp }) => Date.parse(timestamp) >= createdAt.getTime());
+            .filter(({ at }) => at >= createdAt.getTime())
+            .map(({ id: eventId, body }) => ({ id: eventId, body }));
           if (wanted.length > 0) await webhookSenderOf(env, id).enqueue(id, wanted);
         }),
       );

@@ -1,10 +1,10 @@
 import type { eventOutbox } from '../database/event-schema.ts';
-import { type EventBody, type EventType, toEvent } from './event-types.ts';
+import { type EventType, toEvent } from './event-types.ts';
 
 type OutboxRow = typeof eventOutbox.$inferSelect;
 
 /** How long an event can be replayed. */
-export const KEPT_MS = 3_600_000;
+const KEPT_MS = 3_600_000;
 
 const TABLE = `create table if not exists events (
   seq integer primary key autoincrement,
@@ -12,6 +12,7 @@ const TABLE = `create table if not exists events (
   type text not null,
   tenant_id text not null,
   body text not null,
+  at integer not null,
   stored_at integer not null
 )`;
 
@@ -21,13 +22,14 @@ const HANDED_OVER = 'events_handed_over';
 export interface LoggedEvent extends Record<string, SqlStorageValue> {
   /** Its place in the log, and its id on a stream. */
   seq: number;
+  id: string;
   type: EventType;
   tenant_id: string;
-  /** `EventBody` as JSON. */
+  /** As streams and webhooks send it: JSON. */
   body: string;
+  /** Of the change. Unix milliseconds. */
+  at: number;
 }
-
-export const bodyOf = ({ body }: LoggedEvent): EventBody => JSON.parse(body);
 
 /**
  * The events of a project in the SQLite database of its object: table `events`, in the order of the changes, for an
@@ -45,11 +47,12 @@ export class EventLog {
     this.#storage.transactionSync(() => {
       for (const row of rows) {
         this.#sql.exec(
-          'insert into events (id, type, tenant_id, body, stored_at) values (?, ?, ?, ?, ?) on conflict do nothing',
+          'insert into events (id, type, tenant_id, body, at, stored_at) values (?, ?, ?, ?, ?, ?) on conflict do nothing',
           row.id,
           row.type,
           row.tenantId,
           JSON.stringify(toEvent(row)),
+          row.createdAt.getTime(),
           now,
         );
       }
@@ -60,7 +63,7 @@ export class EventLog {
   after(seq: number, limit: number): LoggedEvent[] {
     return this.#sql
       .exec<LoggedEvent>(
-        'select seq, type, tenant_id, body from events where seq > ? order by seq limit ?',
+        'select seq, id, type, tenant_id, body, at from events where seq > ? order by seq limit ?',
         seq,
         limit,
       )

@@ -1,6 +1,6 @@
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import type { Principal } from '../authentication/principal.ts';
+import type { EventClient } from '../projects/coordinator-rpc.ts';
 import { type OpenStream, OpenStreams, serverSentEvent } from '../streams/open-streams.ts';
 import type { EventLog } from './event-log.ts';
 
@@ -10,12 +10,6 @@ export const EVENT_STREAMS_MAX = 20;
 const POLL_MS = 2_000;
 /** Written at once; the next are read from the log when the client has taken these. */
 const EVENTS_PER_WRITE = 50;
-
-/** A client that wants events. */
-export interface EventClient {
-  id: string;
-  principal: Principal;
-}
 
 interface Subject extends EventClient {
   projectId: string;

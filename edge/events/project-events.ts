@@ -3,11 +3,11 @@ import type { Failure } from '../../shared/failures.ts';
 import type { Result } from '../../shared/result.ts';
 import type { Database } from '../database/database.ts';
 import type { Env } from '../env.ts';
-import type { ProjectEventsRpc } from '../projects/coordinator-rpc.ts';
+import type { EventClient, ProjectEventsRpc } from '../projects/coordinator-rpc.ts';
 import type { Retries } from '../projects/retries.ts';
 import { EventFeed } from './event-feed.ts';
 import { EventLog } from './event-log.ts';
-import { type EventClient, EventStreams } from './event-streams.ts';
+import { EventStreams } from './event-streams.ts';
 import { admitToStream, leaveStreams } from './stream-admission.ts';
 
 interface ProjectEventsOptions {

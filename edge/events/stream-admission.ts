@@ -6,9 +6,9 @@ import type { Database } from '../database/database.ts';
 import { users } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError } from '../errors.ts';
+import type { EventClient } from '../projects/coordinator-rpc.ts';
 import { readProject } from '../projects/project-access.ts';
 import { streamsBucket } from '../rate-limits/buckets.ts';
-import type { EventClient } from './event-streams.ts';
 
 /** Concurrent event streams of all projects of a tenant. */
 export const TENANT_STREAMS_MAX = 50;

@@ -7,8 +7,8 @@ import type { Result } from '../../shared/result.ts';
 import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
 import type { KeyUse, StoredResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
+import type { Principal } from '../authentication/principal.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
-import type { EventClient } from '../events/event-streams.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import type { LastMeasurement } from '../monitoring/measurement-store.ts';
 import type { Range } from '../monitoring/metric-history.ts';
@@ -112,6 +112,12 @@ export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
   ): Promise<Result<ReadableStream, Failure>>;
   /** Evaluates the storage after a change of the quota. @returns null without a project or a measurement */
   evaluate(projectId: string): Promise<StorageStatus | null>;
+}
+
+/** A client that wants events. */
+export interface EventClient {
+  id: string;
+  principal: Principal;
 }
 
 /** The events of one project, reached through its coordinator. */

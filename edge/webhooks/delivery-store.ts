@@ -1,7 +1,7 @@
 import type { PageQuery } from '../pagination.ts';
 import type { Attempt } from './deliver.ts';
-import type { DELIVERY_STATUSES, DeliveredEvent } from './webhook-resource.ts';
 
+export const DELIVERY_STATUSES = ['pending', 'delivered', 'failed'] as const;
 type DeliveryStatus = (typeof DELIVERY_STATUSES)[number];
 
 const DAY_MS = 24 * 3_600_000;
@@ -26,11 +26,15 @@ const TABLES = `create table if not exists deliveries (
 create index if not exists deliveries_due on deliveries (next_attempt_at) where next_attempt_at is not null;
 create index if not exists deliveries_by_time on deliveries (created_at, id)`;
 
-export interface Delivery {
+/** An event that is to be delivered. */
+export interface QueuedEvent {
   /** Of the event, and the `webhook-id` of every attempt. */
   id: string;
-  /** `DeliveredEvent` as JSON, which is the body of every attempt. */
+  /** JSON, the body of every attempt. */
   body: string;
+}
+
+export interface Delivery extends QueuedEvent {
   status: DeliveryStatus;
   attempts: number;
   lastAttemptAt: Date | null;
@@ -75,13 +79,13 @@ export class DeliveryStore {
   }
 
   /** Adds events that are due immediately. An event that is already here is ignored. */
-  add(events: readonly DeliveredEvent[], now: number): void {
+  add(events: readonly QueuedEvent[], now: number): void {
     this.#sql.exec(TABLES);
-    for (const event of events) {
+    for (const { id, body } of events) {
       this.#sql.exec(
         "insert into deliveries (id, body, status, next_attempt_at, created_at) values (?, ?, 'pending', ?, ?) on conflict do nothing",
-        event.id,
-        JSON.stringify(event),
+        id,
+        body,
         now,
         now,
       );

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import type { webhooks } from '../database/event-schema.ts';
 import { EVENT_MEANINGS, EVENT_TYPES, Event } from '../events/event-types.ts';
 import { DELIVERY_ERRORS } from './deliver.ts';
+import { DELIVERY_STATUSES } from './delivery-store.ts';
 
 export type WebhookRow = typeof webhooks.$inferSelect;
 
@@ -37,8 +38,6 @@ const TestEvent = z.strictObject({
   project_id: Id.nullable(),
   data: z.strictObject({ webhook_id: Id }),
 });
-
-export const DELIVERY_STATUSES = ['pending', 'delivered', 'failed'] as const;
 
 export const WebhookDelivery = z
   .strictObject({

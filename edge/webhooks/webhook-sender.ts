@@ -4,12 +4,11 @@ import { openDatabase } from '../database/database.ts';
 import { webhooks } from '../database/event-schema.ts';
 import { withoutValues } from '../database/query-error.ts';
 import type { Env } from '../env.ts';
-import type { EventBody } from '../events/event-types.ts';
 import { logEvent } from '../log.ts';
 import type { PageQuery } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
 import { type Attempt, DELIVERY_TIMEOUT_MS, deliver } from './deliver.ts';
-import { DELIVER_FOR_MS, type Delivery, DeliveryStore } from './delivery-store.ts';
+import { DELIVER_FOR_MS, type Delivery, DeliveryStore, type QueuedEvent } from './delivery-store.ts';
 import {
   afterFailure,
   type EndpointHealth,
@@ -19,7 +18,7 @@ import {
   retryAfter,
 } from './endpoint-health.ts';
 import { disableWebhook, secretOf } from './webhook-records.ts';
-import type { WebhookRow } from './webhook-resource.ts';
+import type { DeliveredEvent, WebhookRow } from './webhook-resource.ts';
 import type { WebhookSenderRpc } from './webhook-sender-rpc.ts';
 import { isLocalGateway } from './webhook-url.ts';
 
@@ -39,7 +38,7 @@ const PRUNE_EVERY_MS = 24 * 3_600_000;
 export class WebhookSender extends DurableObject<Env> implements WebhookSenderRpc {
   readonly #store = new DeliveryStore(this.ctx.storage.sql);
 
-  async enqueue(webhookId: string, events: EventBody[]): Promise<void> {
+  async enqueue(webhookId: string, events: QueuedEvent[]): Promise<void> {
     this.ctx.storage.kv.put(WEBHOOK_ID, webhookId);
     this.#store.add(events, Date.now());
     this.#setAlarm();
@@ -52,7 +51,8 @@ export class WebhookSender extends DurableObject<Env> implements WebhookSenderRp
     const id = crypto.randomUUID();
     const now = new Date();
     const about = { id, timestamp: now.toISOString(), project_id: webhook.projectId };
-    this.#store.add([{ ...about, type: 'webhook.test', data: { webhook_id: webhookId } }], now.getTime());
+    const event: DeliveredEvent = { ...about, type: 'webhook.test', data: { webhook_id: webhookId } };
+    this.#store.add([{ id, body: JSON.stringify(event) }], now.getTime());
     this.#store.begin(id, now.getTime(), null);
     this.#setAlarm();
     const delivery = this.#store.find(id);

@@ -1,6 +1,7 @@
 import { afterAll, expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/access-revision.ts';
 import { expireBranches } from '../../../edge/branches/expire-branches.ts';
+import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { projects } from '../../../edge/database/schema.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
@@ -42,7 +43,10 @@ test.each([
   expect(await readBranch(db, found)).toEqual(first);
   expect(first).toEqual({ status: 'active', events: ['branch.found'] });
 
-  const isStale = async () => (await readRecords(db, 'h', NOW)).projects[0]?.stale;
+  const isStale = async () => {
+    await db.delete(eventOutbox);
+    return (await readRecords(db, 'h', NOW)).projects[0]?.stale;
+  };
   const revision = async () => (await db.select().from(projects))[0]?.accessRevision ?? 0;
   const before = await revision();
   expect(await isStale()).toBe(expires);
@@ -51,6 +55,14 @@ test.each([
   expect((await readBranch(db, found)).status).toBe(expires ? 'expired' : 'active');
   await confirmAccess(db, 'p', await revision());
   expect(await isStale()).toBe(false);
+});
+
+test('a project whose events are not published is woken', async () => {
+  await db.delete(eventOutbox);
+  const isStale = async () => (await readRecords(db, 'h', NOW)).projects[0]?.stale;
+  expect(await isStale()).toBe(false);
+  await insertBranch(db, 'active');
+  expect(await isStale()).toBe(true);
 });
 
 test('an earlier deletion remains, without an event', async () => {

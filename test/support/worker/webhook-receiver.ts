@@ -50,5 +50,3 @@ export async function startReceiver() {
       }),
   };
 }
-
-export type Receiver = Awaited<ReturnType<typeof startReceiver>>;
