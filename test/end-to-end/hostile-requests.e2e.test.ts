@@ -139,6 +139,8 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
       branch_ref: ['made', 'made', made.id, made.id, 'main'],
       source_branch_id: [null, made.id],
       rule_id: [rule.id],
+      webhook_id: [await api.webhook(project)],
+      url: ['http://127.0.0.1:9/'],
       job_id: page.jobs.map(({ id }) => id),
       host_id: [registered.host_id],
       cursor: [page.next_cursor],

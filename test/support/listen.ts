@@ -18,7 +18,7 @@ export function listenTo<D>(response: Response, abort: AbortController, outlives
     for await (const text of texts ?? []) {
       const blocks = (rest + text).split('\n\n');
       rest = blocks.pop() ?? '';
-      events.push(...blocks.flatMap((block) => eventOf<D>(block) ?? []));
+      events.push(...blocks.flatMap((block) => readEvent<D>(block) ?? []));
     }
     listener.ended = true;
   };
@@ -27,7 +27,8 @@ export function listenTo<D>(response: Response, abort: AbortController, outlives
   return listener;
 }
 
-function eventOf<D>(block: string): ServerEvent<D> | null {
+/** @returns null for a comment */
+export function readEvent<D>(block: string): ServerEvent<D> | null {
   const fields = new Map(
     block.split('\n').map((line) => {
       const [name = ''] = line.split(': ');
