@@ -13,6 +13,8 @@ const EVENTS_PER_WRITE = 50;
 
 interface Subject extends EventClient {
   projectId: string;
+  /** Of the user's newest token when the stream opened: its issue time. */
+  openedAt: Date;
   /** The last event that was written to the client. */
   position: number;
   /** The events after `position` are being written. */
@@ -24,7 +26,7 @@ interface EventStreamsOptions {
   /** Looks for events that nobody reported. */
   poll: (projectId: string) => void;
   /** Whether the client may still read the project, and gets or renews its place among the tenant's streams. */
-  admit: (projectId: string, client: EventClient) => Promise<Result<null, Failure>>;
+  admit: (projectId: string, client: EventClient, openedAt: Date | null) => Promise<Result<Date, Failure>>;
   /** The stream has ended. */
   leave: (client: EventClient) => void;
 }
@@ -54,12 +56,15 @@ export class EventStreams {
     { seconds, after }: { seconds: number; after: number | null },
   ): Promise<Result<ReadableStream, Failure>> {
     const { log, poll, admit, leave } = this.#options;
-    const admitted = await admit(projectId, client);
+    const admitted = await admit(projectId, client, null);
     if (!admitted.ok) return admitted;
     const resumes = after !== null && log.continuesFrom(after);
     const position = resumes ? after : log.newest();
     // Nothing may be written before the first event, whose id must be the lowest.
-    const opened = await this.#streams.open({ ...client, projectId, position, isWriting: true }, seconds);
+    const opened = await this.#streams.open(
+      { ...client, projectId, openedAt: admitted.value, position, isWriting: true },
+      seconds,
+    );
     if (!opened) {
       leave(client);
       return fail({ code: 'STREAM_LIMIT_REACHED', fields: { limit: EVENT_STREAMS_MAX } });
@@ -109,7 +114,7 @@ export class EventStreams {
     for (const stream of this.#streams.all()) {
       const { subject } = stream;
       this.#options
-        .admit(subject.projectId, subject)
+        .admit(subject.projectId, subject, subject.openedAt)
         .then(({ ok: admitted }) => admitted)
         .catch(() => false)
         .then((admitted) => admitted || this.#streams.close(stream));

@@ -32,7 +32,7 @@ export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
     this.#streams = new EventStreams({
       log,
       poll: (projectId) => this.publish(projectId),
-      admit: (projectId, client) => admitToStream(env, db, projectId, client),
+      admit: (projectId, client, openedAt) => admitToStream(env, db, projectId, client, openedAt),
       leave: (client) => leaveStreams(env, client),
     });
     this.#feed = new EventFeed({ env, db, log, added: () => this.#streams.send() });

@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { allow } from '../authentication/permissions.ts';
+import { allow, type Reach } from '../authentication/permissions.ts';
 import type { Database } from '../database/database.ts';
 import { users } from '../database/schema.ts';
 import type { Env } from '../env.ts';
@@ -17,15 +17,19 @@ const streamsOf = ({ RATE_LIMITER }: Env, { principal }: EventClient) =>
   RATE_LIMITER.get(RATE_LIMITER.idFromName(streamsBucket(principal.tenantId)));
 
 /**
- * Whether the client may read the project's events now, with the role of the user's newest token, and has a place among
- * the streams of its tenant. Called when a stream opens and with each of its heartbeats.
+ * Whether the client may read the project's events now, and has a place among the streams of its tenant. Called when a
+ * stream opens and with each of its heartbeats. The token has the role; a token that the user got after the stream was
+ * opened replaces it.
+ * @param openedAt result of the first call, null for that call
+ * @returns the issue time of the newest token of the user
  */
 export async function admitToStream(
   env: Env,
   db: Database,
   projectId: string,
   client: EventClient,
-): Promise<Result<null, Failure>> {
+  openedAt: Date | null,
+): Promise<Result<Date, Failure>> {
   const { principal } = client;
   const everywhere = { principal, reach: 'all' } as const;
   const [read, hasPlace] = await Promise.all([
@@ -33,8 +37,12 @@ export async function admitToStream(
     streamsOf(env, client).hold(client.id, TENANT_STREAMS_MAX),
   ]);
   if (!hasPlace) return fail({ code: 'STREAM_LIMIT_REACHED', fields: { limit: TENANT_STREAMS_MAX } });
-  const reach = read && reachOf(client, read[1][0]);
-  if (reach === 'all' || (reach === 'own' && read?.[0].createdBy === principal.userId)) return ok(null);
+  const user = read?.[1][0];
+  if (read && user?.tenantId === principal.tenantId) {
+    const reach = reachOf(client, openedAt && openedAt < user.tenantSeenAt ? user.role : principal.role);
+    const isOwn = read[0].createdBy === principal.userId;
+    if (reach === 'all' || (reach === 'own' && isOwn)) return ok(user.tenantSeenAt);
+  }
   leaveStreams(env, client);
   return fail({ code: 'NOT_FOUND' });
 }
@@ -46,10 +54,9 @@ export function leaveStreams(env: Env, client: EventClient): void {
     .catch(() => {});
 }
 
-function reachOf({ principal }: EventClient, user: typeof users.$inferSelect | undefined) {
-  if (user?.tenantId !== principal.tenantId) return null;
+function reachOf({ principal }: EventClient, role: string): Reach | null {
   try {
-    return allow({ ...principal, role: user.role }, 'events.read');
+    return allow({ ...principal, role }, 'events.read');
   } catch (error) {
     if (error instanceof ApiError) return null;
     throw error;
