@@ -17,10 +17,6 @@ const LONGER: Record<string, { trips: number; because: string }> = {
   getCredentials: { trips: 2, because: 'what is audited is written once it is known to exist' },
   streamProjectMetrics: { trips: 2, because: 'the permission is checked before the object opens a stream' },
   streamBranchMetrics: { trips: 2, because: 'the permission is checked before the object opens a stream' },
-  streamEvents: {
-    trips: 3,
-    because: 'the object checks the permission again, as it does with each heartbeat',
-  },
   isReady: { trips: 3, because: 'anybody may ask: D1 and the links are asked for nobody over the limit' },
 };
 
