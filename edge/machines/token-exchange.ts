@@ -6,7 +6,7 @@ import type { ClientDetails } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { RequestTiming } from '../authentication/key-cache.ts';
 import { signOwnToken } from '../authentication/own-tokens.ts';
-import { changesOf, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
+import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
 import { trusts } from '../database/machine-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import type { Settings } from '../settings.ts';
@@ -109,5 +109,5 @@ async function recordIssue(
     insertIf(db, auditEvents, event, isThere),
     db.update(trusts).set({ lastUsedAt: now }).where(eq(trusts.id, id)),
   ]);
-  return changesOf(inserted) === 1;
+  return hasChanged(inserted);
 }

@@ -154,6 +154,8 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
       source_branch_id: [null, made.id],
       rule_id: [rule.id],
       user_id: [String(made.created_by)],
+      webhook_id: [await api.webhook(project)],
+      url: ['http://127.0.0.1:9/'],
       job_id: page.jobs.map(({ id }) => id),
       host_id: [registered.host_id],
       cursor: [page.next_cursor],

@@ -3,6 +3,7 @@ import type { BranchBody, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import type { ActorRun } from './actor-run.ts';
+import { checkEvents } from './check-events.ts';
 import type { Existence, ModelBranch, ModelProject } from './model.ts';
 import { TABLE } from './row-operations.ts';
 import { HOME } from './schedule.ts';
@@ -65,6 +66,7 @@ async function checkProject(
   for (const { id, status } of rules.body.network_rules)
     if (status !== 'applied') run.report(`rule ${id} is ${status} after convergence`);
   await checkMeasurement(run, project, began);
+  await checkEvents(run, project.id, { branches: branches.body.branches, rules: rules.body.network_rules });
   await Promise.all(
     [...project.branches].map(async ([name, branch]) => {
       const found = listed.get(branch.id);

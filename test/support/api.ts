@@ -111,6 +111,12 @@ export class Api {
     return this.#created(await this.post<{ id: string; status: string }>(path, { cidr, branch_id }));
   }
 
+  /** Creates a webhook at an address on which nothing listens. */
+  async webhook(project_id: string): Promise<string> {
+    const wanted = { url: 'http://127.0.0.1:9/', events: ['storage.changed'], project_id };
+    return this.#created(await this.post<{ id: string }>('/api/v1/webhooks', wanted)).id;
+  }
+
   async credentials(projectId: string, branchRef: string, query = ''): Promise<Credentials> {
     const path = `/api/v1/projects/${projectId}/branches/${branchRef}/credentials${query}`;
     const response = await this.get<Credentials>(path);

@@ -7,18 +7,18 @@ export interface ServerEvent<D> {
   data: D;
 }
 
-/** Collects events until the stream ends, `abort` is called or the test is over. */
-export function listenTo<D>(response: Response, abort: AbortController) {
+/** Collects events until the stream ends, `abort` is called or the test is over. @param outlives the test */
+export function listenTo<D>(response: Response, abort: AbortController, outlives = false) {
   const events: ServerEvent<D>[] = [];
   const listener = { events, ended: false };
-  onTestFinished(() => abort.abort());
+  if (!outlives) onTestFinished(() => abort.abort());
   const texts = response.body?.pipeThrough(new TextDecoderStream()) as AsyncIterable<string> | undefined;
   const listen = async () => {
     let rest = '';
     for await (const text of texts ?? []) {
       const blocks = (rest + text).split('\n\n');
       rest = blocks.pop() ?? '';
-      events.push(...blocks.flatMap((block) => eventOf<D>(block) ?? []));
+      events.push(...blocks.flatMap((block) => readEvent<D>(block) ?? []));
     }
     listener.ended = true;
   };
@@ -27,7 +27,8 @@ export function listenTo<D>(response: Response, abort: AbortController) {
   return listener;
 }
 
-function eventOf<D>(block: string): ServerEvent<D> | null {
+/** @returns null for a comment */
+export function readEvent<D>(block: string): ServerEvent<D> | null {
   const fields = new Map(
     block.split('\n').map((line) => {
       const [name = ''] = line.split(': ');

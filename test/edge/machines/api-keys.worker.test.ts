@@ -241,7 +241,7 @@ describe('the user in whose name a key acts', () => {
   });
 
   test('cannot create a key above its role', async () => {
-    const admin = new Api(gateway.url, await gateway.tokenAs('admin'));
+    const admin = new Api(gateway.url, await gateway.tokenOf({ gid: 'admin', role: 'admin' }));
     await makeKey({ role: 'operator' }, admin);
     const above = await admin.post('/api/v1/api-keys', { ...KEY, role: 'owner' });
     expect(above).toMatchObject({ status: 403, body: { required: 'role owner' } });

@@ -4,6 +4,7 @@ import { confirmAccess } from '../../../edge/access/access-revision.ts';
 import { activation, type Creation } from '../../../edge/branches/create-branch.ts';
 import { expireBranches } from '../../../edge/branches/expire-branches.ts';
 import { type Database, inOneBatch } from '../../../edge/database/database.ts';
+import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { projectBranches, projects } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { SagaContext } from '../../../edge/jobs/saga.ts';
@@ -48,7 +49,10 @@ test.each([
   expect(await readBranch(db, found)).toEqual(first);
   expect(first).toEqual({ status: 'active', events: ['branch.found'] });
 
-  const isStale = async () => (await readRecords(db, 'h', NOW)).projects[0]?.stale;
+  const isStale = async () => {
+    await db.delete(eventOutbox);
+    return (await readRecords(db, 'h', NOW)).projects[0]?.stale;
+  };
   const revision = async () => (await db.select().from(projects))[0]?.accessRevision ?? 0;
   const before = await revision();
   expect(await isStale()).toBe(expires);
@@ -99,6 +103,14 @@ test.each([
   await db.update(projects).set({ storageState: 'normal' });
   expect((await readBranch(db, branch)).status).toBe('active');
   expect(await revision()).toBe(before + 1);
+});
+
+test('a project whose events are not published is woken', async () => {
+  await db.delete(eventOutbox);
+  const isStale = async () => (await readRecords(db, 'h', NOW)).projects[0]?.stale;
+  expect(await isStale()).toBe(false);
+  await insertBranch(db, 'active');
+  expect(await isStale()).toBe(true);
 });
 
 test('an earlier deletion remains, without an event', async () => {

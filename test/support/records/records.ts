@@ -27,12 +27,15 @@ export async function startRecords() {
   return { binding, db, stop };
 }
 
-/** Records of a project `p` on the host, which nobody has made. @param hostId registered here if it is not yet */
-export async function insertProject(db: Database, hostId: string): Promise<void> {
+/** Records of a project on the host, which nobody has made. @param hostId registered here if it is not yet */
+export async function insertProject(db: Database, hostId: string, id = 'p'): Promise<void> {
   const user = { id: 'u', issuer: 'i', gid: 'g', email: 'e', role: 'owner', tenantId: 't' };
   const host = { name: hostId, dbHost: 'db.example.com', directPort: 5432, pooledPort: 6432 };
-  const project = { id: 'p', name: 'P', appKey: 'p', env: 'prod', status: 'active' } as const;
-  await db.insert(users).values({ ...user, tenantSeenAt: EARLIER, ...times });
+  const project = { id, name: 'P', appKey: id, env: 'prod', status: 'active' } as const;
+  await db
+    .insert(users)
+    .values({ ...user, tenantSeenAt: EARLIER, ...times })
+    .onConflictDoNothing();
   await db
     .insert(hosts)
     .values({ id: hostId, ...host, createdAt: EARLIER })
@@ -45,9 +48,10 @@ export async function insertBranch(
   db: Database,
   status: BranchStatus,
   expiresAt: Date | null = null,
+  projectId = 'p',
 ): Promise<RecordedBranch> {
   const id = crypto.randomUUID();
-  const about = { projectId: 'p', tenantId: 't', status };
+  const about = { projectId, tenantId: 't', status };
   const names = { branchName: id, databaseName: `db_${id}`, sourceDatabase: 'db_p_prod' };
   await db
     .insert(projectBranches)
