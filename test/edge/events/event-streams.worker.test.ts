@@ -13,6 +13,8 @@ let gateway: TripsGateway;
 let project: string;
 /** The stream of a project that is deleted. */
 let doomed: Awaited<ReturnType<typeof openEvents>>;
+/** The stream of an API key that is deleted. */
+let ofKey: Awaited<ReturnType<typeof openEvents>>;
 
 beforeAll(async () => {
   gateway = await startTripsGateway(0, {}, folder);
@@ -131,6 +133,14 @@ test('a deleted project has a last event', async () => {
   await eventually(async () => expect(doomed.statuses('project.changed')).toEqual(['deleted']));
 });
 
+test('an API key has streams', async () => {
+  const wanted = { name: 'CI', role: 'viewer', scopes: ['read'], project_id: project, expires_in_days: 1 };
+  const { body } = await gateway.api.post<{ id: string; key: string }>('/api/v1/api-keys', wanted);
+  ofKey = await openEvents({ url: gateway.url, token: body.key }, project, undefined, true);
+  await eventually(async () => expect(ofKey.received[0]).toMatchObject({ event: 'ready' }));
+  expect((await gateway.api.delete(`/api/v1/api-keys/${body.id}`)).status).toBe(204);
+});
+
 describe('a stream ends', () => {
   test('when the token expires', async () => {
     const stream = await open(undefined, await gateway.tokenOf({ seconds: 2 }));
@@ -189,6 +199,7 @@ describe('open streams are limited', () => {
   });
 });
 
-test('a deleted project has no streams after that', async () => {
-  await eventually(async () => expect(doomed.hasEnded()).toBe(true), 20);
+test('a deleted project and a deleted key have no streams after that', async () => {
+  // A key is cached for 10 s, and looked up again with each heartbeat.
+  await eventually(async () => expect([doomed.hasEnded(), ofKey.hasEnded()]).toEqual([true, true]), 30);
 });
