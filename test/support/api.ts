@@ -72,6 +72,12 @@ export class Api {
     };
   }
 
+  /** The response itself, for instance a stream. It is not checked. */
+  open(path: string, init: { headers?: Record<string, string>; signal?: AbortSignal } = {}) {
+    const headers = { ...(this.#token && { Authorization: `Bearer ${this.#token}` }), ...init.headers };
+    return fetch(`${this.#baseUrl}${path}`, { ...init, headers });
+  }
+
   get<B = Record<string, unknown>>(path: string, options?: CallOptions): Promise<ApiResponse<B>> {
     return this.call('GET', path, options);
   }

@@ -69,6 +69,27 @@ test('a creation is reported step by step, once and in order, within a second', 
   });
 });
 
+test('a block, its end and an expiry are reported within a second', async () => {
+  const { id } = await gateway.api.branch(project, 'blocked');
+  const stream = await open();
+  await eventually(async () => expect(stream.received).toHaveLength(1));
+  const coordinator = await gateway.coordinatorOf(project);
+  const until = new Date(Date.now() + 60_000).toISOString();
+  const observe = (seconds: number, blocks: { branch_id: string; reason: 'attempts'; until: string }[]) => {
+    const observed_at = new Date(Date.now() + seconds * 1000).toISOString();
+    return coordinator.recordBlocks({ project_id: project, observed_at, blocks });
+  };
+  const seen = () =>
+    stream.changes().map(({ data: { data } }) => [data.status, data.connections_blocked_until]);
+  await observe(0, [{ branch_id: id, reason: 'attempts', until }]);
+  await eventually(async () => expect(seen()).toEqual([['active', until]]), 1);
+  await observe(1, []);
+  await eventually(async () => expect(seen().at(-1)).toEqual(['active', null]), 1);
+  await gateway.inD1('update project_branches set expires_at = 1 where id = ?', id);
+  await coordinator.wake(project);
+  await eventually(async () => expect(seen().at(-1)).toEqual(['expired', null]), 1);
+});
+
 test('a client that is cut off, also by a killed gateway, misses nothing and gets nothing twice', async () => {
   const first = await open();
   const { id } = await gateway.api.branch(project, 'resumed');

@@ -127,7 +127,7 @@ test('a killed gateway loses no event: one that is only recorded, one that waits
     receiver.received.length = 0;
     receiver.respondWith(200);
   }
-  await gateway.wakeCoordinator(project);
+  await (await gateway.coordinatorOf(project)).wake(project);
   await eventually(async () => expect(rules(recorded.receiver)).toEqual(['creating', 'active', 'failed']));
   for (const { receiver } of [waiting, underway]) {
     await eventually(async () =>

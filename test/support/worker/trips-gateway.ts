@@ -72,6 +72,10 @@ export async function startTripsGateway(
     const links = await worker.getDurableObjectNamespace('HOST_LINK');
     return links.get(links.idFromName(hostId)) as unknown as HostLink;
   };
+  const coordinatorOf = async (projectId: string) => {
+    const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
+    return coordinators.get(coordinators.idFromName(projectId)) as unknown as ProjectCoordinator;
+  };
   const tokenOf = ({ gid = 'user-1', role = 'owner', tenant = 'acme', seconds = 3600 }: Caller) =>
     signer.token({
       gid,
@@ -112,11 +116,7 @@ export async function startTripsGateway(
       const { id: branch_id } = await api.branch(project_id, 'made');
       const { id: rule_id } = await api.allow(project_id);
       const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
-      const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
-      const coordinator = coordinators.get(
-        coordinators.idFromName(project_id),
-      ) as unknown as ProjectCoordinator;
-      await coordinator.recordMeasurement(
+      await (await coordinatorOf(project_id)).recordMeasurement(
         measurementOf(project_id, Date.now(), { [main_branch.id]: {}, [branch_id]: {} }),
       );
       const job_id = body.jobs[0]?.id ?? '';
@@ -145,12 +145,7 @@ export async function startTripsGateway(
       worker = startWorker(script, { ...options, port: Number(port) }, folder);
       await worker.ready;
     },
-    /** Calls what the alarm of the project's coordinator calls. */
-    wakeCoordinator: async (projectId: string) => {
-      const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
-      const coordinator = coordinators.get(coordinators.idFromName(projectId));
-      await (coordinator as unknown as ProjectCoordinator).wake(projectId);
-    },
+    coordinatorOf,
     /** Makes the deliveries and failures of a webhook older, and attempts what waits. */
     ageWebhook: async (id: string, milliseconds: number) => {
       const senders = await worker.getDurableObjectNamespace('WEBHOOK_SENDER');
