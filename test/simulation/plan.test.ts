@@ -3,7 +3,7 @@ import { fixedSchedules } from './fixed.ts';
 import { planSchedule } from './plan.ts';
 import { Schedule, STEPS } from './schedule.ts';
 
-const SCHEDULES = Array.from({ length: 200 }, (_, seed) => planSchedule(seed));
+const SCHEDULES = Array.from({ length: 300 }, (_, seed) => planSchedule(seed));
 
 test('one seed gives one schedule, other seeds others', () => {
   const some = SCHEDULES.slice(0, 20);

@@ -4,7 +4,6 @@ import { confirmAccess } from '../../../edge/access/access-revision.ts';
 import { activation, type Creation } from '../../../edge/branches/create-branch.ts';
 import { expireBranches } from '../../../edge/branches/expire-branches.ts';
 import { type Database, inOneBatch } from '../../../edge/database/database.ts';
-import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { projectBranches, projects } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { SagaContext } from '../../../edge/jobs/saga.ts';
@@ -12,7 +11,7 @@ import type { RecordedBranch } from '../../../edge/reconciliation/differences.ts
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
 import { clusterOnRecord } from '../../../edge/reconciliation/reconcile-host.ts';
-import { ACTOR, insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const EARLIER = new Date(NOW.getTime() - 1);
@@ -49,18 +48,14 @@ test.each([
   expect(await readBranch(db, found)).toEqual(first);
   expect(first).toEqual({ status: 'active', events: ['branch.found'] });
 
-  const isStale = async () => {
-    await db.delete(eventOutbox);
-    return (await readRecords(db, 'h', NOW)).projects[0]?.stale;
-  };
   const revision = async () => (await db.select().from(projects))[0]?.accessRevision ?? 0;
   const before = await revision();
-  expect(await isStale()).toBe(expires);
+  expect(await isStale(db, NOW)).toBe(expires);
   await expireBranches(db, { EXPIRED_RETENTION_SECONDS: 60 }, 'p', NOW);
   expect(await revision()).toBe(before + (expires ? 1 : 0));
   expect((await readBranch(db, found)).status).toBe(expires ? 'expired' : 'active');
   await confirmAccess(db, 'p', await revision());
-  expect(await isStale()).toBe(false);
+  expect(await isStale(db, NOW)).toBe(false);
 });
 
 /** As the last step of its creation does. */
@@ -106,11 +101,11 @@ test.each([
 });
 
 test('a project whose events are not published is woken', async () => {
-  await db.delete(eventOutbox);
-  const isStale = async () => (await readRecords(db, 'h', NOW)).projects[0]?.stale;
-  expect(await isStale()).toBe(false);
+  const [project] = await db.select().from(projects);
+  await confirmAccess(db, 'p', project?.accessRevision ?? 0);
+  expect(await isStale(db, NOW)).toBe(false);
   await insertBranch(db, 'active');
-  expect(await isStale()).toBe(true);
+  expect((await readRecords(db, 'h', NOW)).projects[0]?.stale).toBe(true);
 });
 
 test('an earlier deletion remains, without an event', async () => {

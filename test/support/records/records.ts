@@ -1,8 +1,9 @@
 import { eq } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
+import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { auditEvents, hosts, jobs, projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
-import type { RecordedBranch } from '../../../edge/reconciliation/differences.ts';
+import { type RecordedBranch, readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
 import { startD1 } from './d1.ts';
 
@@ -64,6 +65,12 @@ export async function insertDeletion(db: Database, hostId: string, projectId: st
   const about = { id: crypto.randomUUID(), kind: 'project.delete', branchId: null } as const;
   const job = newJob({ ...about, projectId, hostId, actor: ACTOR }, EARLIER);
   await db.insert(jobs).values({ ...job, status: 'succeeded' });
+}
+
+/** Whether the coordinator of the project has work, besides events that are not published. */
+export async function isStale(db: Database, now: Date): Promise<boolean | undefined> {
+  await db.delete(eventOutbox);
+  return (await readRecords(db, 'h', now)).projects[0]?.stale;
 }
 
 /** What the records say of the branch, and the names of its audit events. */
