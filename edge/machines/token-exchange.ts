@@ -9,9 +9,9 @@ import { signOwnToken } from '../authentication/own-tokens.ts';
 import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
 import { trusts } from '../database/machine-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
+import { isLocalGateway } from '../destination.ts';
 import type { Settings } from '../settings.ts';
 import { hasClaims, ID_TOKEN_MAX, idTokenProblem, readIdToken } from './id-token.ts';
-import { isLocalGateway } from './issuer-address.ts';
 import { type MachineRecord, machineRecord } from './machine-record.ts';
 
 export const GRANT_TYPE = 'urn:ietf:params:oauth:grant-type:token-exchange';

@@ -3,6 +3,7 @@ import type { z } from 'zod';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf, databaseOf } from '../app-env.ts';
 import { webhooks } from '../database/event-schema.ts';
+import { isLocalGateway } from '../destination.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
@@ -17,7 +18,7 @@ import {
   WebhookDelivery,
 } from '../webhooks/webhook-resource.ts';
 import { webhookSenderOf } from '../webhooks/webhook-sender-stub.ts';
-import { isLocalGateway, refusalOfUrl } from '../webhooks/webhook-url.ts';
+import { refusalOfUrl } from '../webhooks/webhook-url.ts';
 import { inProject } from './in-project.ts';
 import { WebhookParams } from './parameters.ts';
 

@@ -3,6 +3,7 @@ import { eq } from 'drizzle-orm';
 import { openDatabase } from '../database/database.ts';
 import { webhooks } from '../database/event-schema.ts';
 import { withoutValues } from '../database/query-error.ts';
+import { isLocalGateway } from '../destination.ts';
 import type { Env } from '../env.ts';
 import { logEvent } from '../log.ts';
 import type { PageQuery } from '../pagination.ts';
@@ -20,7 +21,6 @@ import {
 import { disableWebhook, secretOf } from './webhook-records.ts';
 import type { DeliveredEvent, WebhookRow } from './webhook-resource.ts';
 import type { WebhookSenderRpc } from './webhook-sender-rpc.ts';
-import { isLocalGateway } from './webhook-url.ts';
 
 const WEBHOOK_ID = 'webhook_id';
 const HEALTH = 'health';
