@@ -175,6 +175,7 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
       project_id: await each(3, (n) => api.project(`Spare ${n}`)),
       branch_ref: await each(3, (n) => api.branch(project, `spare-${n}`)),
       key_id: machines.map(({ key_id }) => key_id),
+      webhook_id: await Promise.all(machines.map(() => api.webhook(project))),
       trust_id: machines.map(({ trust_id }) => trust_id),
       rule_id: await each(8, (n) => api.allow(project, `203.0.113.${n}/32`)),
     },

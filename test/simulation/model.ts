@@ -116,6 +116,8 @@ export class ModelActor {
   /** Keeps the names of tenants unique per run. */
   readonly #run = randomUUID();
   tenant: string;
+  /** Whether it was in another tenant before. */
+  hasMoved = false;
   api: Api;
   readonly projects = new Map<string, ModelProject>();
 

@@ -211,6 +211,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
       return;
     }
     model.tenant = tenant;
+    model.hasMoved = true;
     model.api = api;
   },
 };
