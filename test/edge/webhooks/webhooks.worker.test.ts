@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest';
 import { EVENT_TYPES, type EventType } from '../../../edge/events/event-types.ts';
 import { WEBHOOKS_MAX } from '../../../edge/webhooks/webhook-records.ts';
+import { Api } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 import { startReceiver } from '../../support/worker/webhook-receiver.ts';
@@ -164,6 +165,40 @@ test('the test call reports the result, and is not repeated', async () => {
     ['failed', 1],
     ['delivered', 1],
   ]);
+});
+
+test('an address is checked again before each attempt', async () => {
+  const { id, path, receiver } = await webhook(['storage.changed']);
+  for (const url of ['http://10.0.0.1/', 'https://169.254.169.254/', 'http://ci.example.com/']) {
+    await gateway.inD1('update webhooks set url = ? where id = ?', url, id);
+    const { body } = await gateway.api.post<Delivery>(`${path}/test`, undefined);
+    expect(body).toMatchObject({ status: 'failed', response_status: null, error: 'url_refused' });
+  }
+  await gateway.inD1('update webhooks set url = ? where id = ?', receiver.url, id);
+  expect((await gateway.api.post<Delivery>(`${path}/test`, undefined)).body.status).toBe('delivered');
+  expect(receiver.received).toHaveLength(1);
+});
+
+test('a webhook gets no event of another tenant, nor of a project that has moved to it', async () => {
+  const { receiver, path } = await webhook(['branch.changed'], null);
+  const other = new Api(gateway.url, await gateway.tokenOf({ gid: 'other', tenant: 'other' }));
+  const { id: theirs } = await other.project('Theirs');
+  await other.branch(theirs, 'hidden');
+  const { id: moved } = await gateway.api.project('Moved');
+  const { id: branch } = await gateway.api.branch(moved, 'shown');
+  await eventually(async () => expect(receiver.received).toHaveLength(4));
+  for (const [table, column] of [
+    ['projects', 'id'],
+    ['project_branches', 'project_id'],
+  ])
+    await gateway.inD1(`update ${table} set tenant_id = 'other' where ${column} = ?`, moved);
+  await gateway.inD1("update project_branches set status = 'failed' where id = ?", branch);
+  await (await gateway.coordinatorOf(moved)).wake(moved);
+  await eventually(async () => expect(await gateway.inD1('select * from event_outbox')).toEqual([]));
+  expect((await other.get(`${path}/deliveries`)).status).toBe(404);
+  expect(new Set(receiver.received.map(({ event }) => event.project_id))).toEqual(new Set([moved]));
+  // `main` and the branch: created and active.
+  expect(rules(receiver).sort()).toEqual(['active', 'active', 'creating', 'creating']);
 });
 
 test('a webhook is disabled after three days of failures, and says so', async () => {
