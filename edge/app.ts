@@ -30,6 +30,7 @@ import { branchCreationRoutes } from './routes/branch-creations.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
+import { eventRoutes } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
 import { invitationRoutes } from './routes/invitations.ts';
 import { jobRoutes } from './routes/jobs.ts';
@@ -46,6 +47,7 @@ import { sessionRoutes } from './routes/session.ts';
 import { tableRoutes } from './routes/tables.ts';
 import { tokenExchangeRoutes } from './routes/token-exchange.ts';
 import { trustRoutes } from './routes/trusts.ts';
+import { webhookRoutes } from './routes/webhooks.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/materialize.ts';
 
@@ -169,6 +171,8 @@ for (const routes of [
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,
+  eventRoutes,
+  webhookRoutes,
   auditRoutes,
   memberRoutes,
   invitationRoutes,

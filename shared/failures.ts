@@ -167,7 +167,11 @@ export const FAILURES = {
   },
   STREAM_LIMIT_REACHED: {
     status: 429,
-    message: 'The project has reached its limit of open streams. Close a stream first.',
+    message: 'The project or the tenant has reached its limit of open streams. Close a stream first.',
+  },
+  WEBHOOK_LIMIT_REACHED: {
+    status: 429,
+    message: 'The tenant has reached its webhook limit. Delete a webhook first.',
   },
   PROJECT_BUSY: {
     status: 429,

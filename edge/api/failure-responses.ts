@@ -99,6 +99,7 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   },
   RULE_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 2000 } },
   STREAM_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
+  WEBHOOK_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
   QUOTA_ABOVE_SELF_SERVICE_CAP: {
     shape: { limit: z.number().meta({ description: 'The highest quota that users may set, in GiB.' }) },
     example: { limit: 5 },

@@ -1,7 +1,7 @@
 import { eq, sql } from 'drizzle-orm';
 import type { FailureCode } from '../../shared/failures.ts';
 import type { RowId } from '../../shared/protocol/tables.ts';
-import { changesOf, type Database, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
 import type { Actor } from './actor.ts';
@@ -65,7 +65,7 @@ export async function auditedRowChange<T>(
   const isEvent = eq(auditEvents.id, event.id);
   const isOfTenant = sql`exists (select 1 from ${projectBranches}
     where id = ${branchId} and tenant_id = ${actor.tenantId})`;
-  if (changesOf(await insertIf(db, auditEvents, event, isOfTenant)) === 0) throw new ApiError('NOT_FOUND');
+  if (!hasChanged(await insertIf(db, auditEvents, event, isOfTenant))) throw new ApiError('NOT_FOUND');
   try {
     const { result, changed } = await run();
     if (changed.length === 0) await db.delete(auditEvents).where(isEvent);

@@ -91,6 +91,9 @@ export const bucketOf = {
   }),
 };
 
+/** The object that counts the open streams of a tenant. */
+export const streamsBucket = (tenantId: string): string => named('streams', tenantId);
+
 const named = (...parts: string[]): string => JSON.stringify(parts);
 
 export const isReading = (method: string): boolean => READING_METHODS.includes(method);

@@ -7,7 +7,6 @@ import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { isProjectHostLinked } from '../hosts/project-host-link.ts';
-import { STREAM_SECONDS_MAX } from '../monitoring/measurement-streams.ts';
 import { METRIC_NAMES } from '../monitoring/metrics.ts';
 import {
   type Measured,
@@ -23,7 +22,7 @@ import type { Recorded } from '../projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
 import { inBranch, inProject } from './in-project.ts';
-import { BranchRefParams, ProjectParams } from './parameters.ts';
+import { BranchRefParams, ProjectParams, StreamQuery } from './parameters.ts';
 
 const tags = ['Metrics'];
 
@@ -36,13 +35,6 @@ const SummaryQuery = z.strictObject({
 const SeriesQuery = z.strictObject({
   metric: z.enum(METRIC_NAMES).optional().meta({ description: 'Only this metric. Default: all metrics.' }),
   ...SeriesRange,
-});
-
-const StreamQuery = z.strictObject({
-  seconds: z.coerce.number().int().min(0).max(STREAM_SECONDS_MAX).default(STREAM_SECONDS_MAX).meta({
-    description:
-      'Duration of the stream in seconds. Clients of server-sent events reconnect automatically when it ends.',
-  }),
 });
 
 /** As browsers send it. A malformed id is ignored, so that the stream begins with the last measurement. */

@@ -4,7 +4,7 @@ import { auditEvent } from '../../audit/audit-event.ts';
 import { signOwnToken, verifyOwnToken } from '../../authentication/own-tokens.ts';
 import { rejected } from '../../authentication/rejection.ts';
 import { accounts, refreshTokens, sessions } from '../../database/account-schema.ts';
-import { changesOf, type Database, inOneBatch, insertIf, type Statement } from '../../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../../database/database.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { ApiError } from '../../errors.ts';
 import type { Settings } from '../../settings.ts';
@@ -59,7 +59,7 @@ export async function openSession(
     insertIf(db, refreshTokens, next, unchanged),
     insertIf(db, sessions, session, unchanged),
   ]);
-  if (changesOf(results.at(-1)) === 0) throw rejected('session_ended');
+  if (!hasChanged(results.at(-1))) throw rejected('session_ended');
   return issueTokens(settings, account, next, now);
 }
 
@@ -94,7 +94,7 @@ export async function renewSession(
     ...deleteExpired(db, now),
   ]);
   const [account] = accountRows as AccountRow[];
-  if (account && changesOf(update) === 1) return issueTokens(settings, account, next, now);
+  if (account && hasChanged(update)) return issueTokens(settings, account, next, now);
 
   const [used] = rows as (typeof refreshTokens.$inferSelect)[];
   if (!account || !used?.usedAt) throw refused('no refresh token of a session');
@@ -139,7 +139,7 @@ export async function endSession(
     insertIf(db, auditEvents, event, exists(session)),
     ...deleteSessions(db, isSession),
   ]);
-  return changesOf(results.at(-1)) === 1;
+  return hasChanged(results.at(-1));
 }
 
 async function issueTokens(

@@ -90,6 +90,7 @@ describe('a change of role', () => {
       service: settings.SERVICE_NAME,
       tenantId: claims.tenant_id,
       issuedAt: new Date(claims.iat * 1000),
+      expiresAt: new Date(claims.exp * 1000),
       sessionId: claims.sid,
     };
     const start = Date.now();
