@@ -42,6 +42,8 @@ import { passwordRoutes } from './routes/passwords.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
+import { queryRoutes } from './routes/queries.ts';
+import { rowChangeRoutes } from './routes/row-changes.ts';
 import { secondFactorRoutes } from './routes/second-factor.ts';
 import { sessionRoutes } from './routes/session.ts';
 import { tableRoutes } from './routes/tables.ts';
@@ -57,7 +59,7 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/readyz$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
-  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh)$/,
+  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh|session)$/,
 ];
 /** Agents authenticate in the handshake of their link. */
 const AGENT_PATHS = /^\/agent\/v1\//;
@@ -168,6 +170,8 @@ for (const routes of [
   branchRoutes,
   credentialRoutes,
   tableRoutes,
+  rowChangeRoutes,
+  queryRoutes,
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,
