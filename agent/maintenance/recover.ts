@@ -10,6 +10,7 @@ import { protectDatabases } from '../postgres/database-settings.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
+import { dropLeftovers } from '../snapshots/drop-leftovers.ts';
 
 export type RecoveryStep = (host: Host) => Promise<void>;
 
@@ -22,6 +23,7 @@ export const RECOVERY_STEPS: readonly RecoveryStep[] = [
   resumeAbandoned,
   truncateNotifications,
   dropInterrupted,
+  dropSnapshotLeftovers,
   protectBranches,
   removeLeakedDirectories,
   retryUnusedRoles,
@@ -87,6 +89,10 @@ async function dropInterrupted({ postgres }: Host): Promise<void> {
   const databases = await readDatabases(postgres);
   for (const { name } of databases.filter(({ interrupted }) => interrupted))
     await dropDatabase(postgres, name);
+}
+
+function dropSnapshotLeftovers({ sessions }: Host): Promise<void> {
+  return dropLeftovers(sessions);
 }
 
 /** Branches of an earlier release have no limits, and the settings may have changed. */

@@ -11,15 +11,21 @@ import { proveBatch } from './batch-prove.ts';
 import { cloneBranch } from './branch-clone.ts';
 import { dropBranch } from './branch-drop.ts';
 import { finalizeBranch } from './branch-finalize.ts';
+import { keepBranch } from './branch-keep.ts';
 import { prepareBranch } from './branch-prepare.ts';
 import { proveBranch } from './branch-prove.ts';
 import { describeHost } from './host-describe.ts';
 import { takeInventory } from './host-inventory.ts';
 import { dropProject } from './project-drop.ts';
 import { sizeProject } from './project-size.ts';
+import { cancelReset } from './reset-cancel.ts';
+import { cloneForReset } from './reset-clone.ts';
+import { swapReset } from './reset-swap.ts';
 import { deleteRows } from './row-delete.ts';
 import { listRows } from './row-list.ts';
 import { updateRow } from './row-update.ts';
+import { dropSnapshot } from './snapshot-drop.ts';
+import { takeSnapshot } from './snapshot-take.ts';
 import { listTables } from './table-list.ts';
 
 type Handlers = {
@@ -35,6 +41,7 @@ const HANDLERS: Handlers = {
   'branch.finalize': finalizeBranch,
   'branch.prove': proveBranch,
   'branch.drop': dropBranch,
+  'branch.keep': keepBranch,
   'project.size': sizeProject,
   'batch.prepare': prepareBatch,
   'batch.clone': cloneBatchBranches,
@@ -42,6 +49,11 @@ const HANDLERS: Handlers = {
   'batch.prove': proveBatch,
   'project.drop': dropProject,
   'access.apply': applyAccess,
+  'snapshot.take': takeSnapshot,
+  'snapshot.drop': dropSnapshot,
+  'reset.clone': cloneForReset,
+  'reset.swap': swapReset,
+  'reset.cancel': cancelReset,
   'table.list': listTables,
   'row.list': listRows,
   'row.update': updateRow,

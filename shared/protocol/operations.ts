@@ -1,9 +1,21 @@
 import { z } from 'zod';
-import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
-import { BATCH_MAX, ROWS_MAX } from '../limits.ts';
+import { ROWS_MAX } from '../limits.ts';
 import { ProjectSizes } from '../measurement.ts';
 import { Access, Verifier } from './access.ts';
+import {
+  BranchIdentity,
+  BusyWait,
+  batchOf,
+  CloneResult,
+  Database,
+  Id,
+  Milliseconds,
+  operation,
+  Password,
+  Source,
+} from './operation-fields.ts';
+import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
 import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
 
 /**
@@ -12,59 +24,11 @@ import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
  * call. The control tool has the same operations as commands.
  */
 
-const Id = z.uuid();
-/** A database name of this service. Any other name is rejected before it reaches SQL or a rule file. */
-const Database = z.string().regex(MANAGED_DATABASE);
-
-const BranchIdentity = {
-  job_id: Id,
-  project_id: Id,
-  branch_id: Id,
-  database: Database,
-};
-
-/** The branches of one job, which have the same source. Their databases are built under the ids of the branches. */
-const batchOf = <Member extends z.ZodRawShape>(member: Member) => ({
-  job_id: Id,
-  project_id: Id,
-  branches: z
-    .array(z.strictObject({ branch_id: Id, database: Database, ...member }))
-    .min(1)
-    .max(BATCH_MAX),
-});
-
-const Milliseconds = z.number().nonnegative();
-
-const CloneResult = z.strictObject({
-  /** False when an earlier call with these ids created the clone. */
-  created: z.boolean(),
-  strategy: z.enum(['reflink', 'file_copy', 'wal_log']).nullable(),
-  /** Duration of the `CREATE DATABASE` statement. */
-  clone_ms: Milliseconds,
-  /** Milliseconds for which pooled clients of the source were paused. */
-  paused_ms: Milliseconds,
-  source_bytes: z.int().nonnegative(),
-});
-/** Milliseconds to wait until the source has no open transaction; then the call fails with `SOURCE_BUSY`. */
-const BusyWait = z.int().min(0).max(30_000);
-const Password = z.string().min(16).max(128);
-
 const BranchDatabase = { branch_id: Id, database: Database };
 /** Schema and name of a table, as in the catalog. */
 const TableIdentity = { schema: z.string(), table: z.string() };
 /** The columns of the primary key, or one unique column that is not null. */
 const Key = z.array(z.string()).min(1).max(32);
-
-const operation = <P extends z.ZodType, R extends z.ZodType>(definition: {
-  /** One line for the control tool's help and `docs/protocol.md`. */
-  summary: string;
-  params: P;
-  result: R;
-  /** Milliseconds that the edge waits for the reply; then the call fails with `HOST_TIMEOUT`. */
-  deadline: number;
-  /** Calls run concurrently: none joins an identical one, or waits for another about the same branch. */
-  concurrent?: true;
-}) => definition;
 
 export const OPERATIONS = {
   'host.describe': operation({
@@ -82,7 +46,7 @@ export const OPERATIONS = {
   }),
 
   'host.inventory': operation({
-    summary: 'List every database, project and unfinished clone on the host, and its free disk',
+    summary: 'List every database, snapshot, project and unfinished clone on the host, and its free disk',
     params: z.strictObject({}),
     result: z.strictObject({
       /** Identifier of the PostgreSQL cluster (`pg_control_system()`), as decimal digits. */
@@ -99,6 +63,16 @@ export const OPERATIONS = {
         }),
       ),
       projects: z.array(z.strictObject({ project_id: Id, access_revision: z.int() })),
+      snapshots: z.array(
+        z.strictObject({
+          project_id: Id,
+          snapshot_id: Id,
+          /** False while it is being taken, and if its database is missing. */
+          ready: z.boolean(),
+          /** It shares no block with the branch it was taken of. */
+          independent: z.boolean(),
+        }),
+      ),
     }),
     deadline: 30_000,
   }),
@@ -118,8 +92,8 @@ export const OPERATIONS = {
     summary: 'Clone the source database under a temporary name that no tenant can reach',
     params: z.strictObject({
       ...BranchIdentity,
-      /** Database to clone, whose clients stay connected; `null`: creates an empty one, for `main`. */
-      source: Database.nullable(),
+      /** Database to clone, whose clients stay connected, or a snapshot; `null`: creates an empty one, for `main`. */
+      source: Source.nullable(),
       busy_wait: BusyWait,
     }),
     result: CloneResult,
@@ -167,7 +141,7 @@ export const OPERATIONS = {
 
   'batch.clone': operation({
     summary: 'Clone the source database once, and that clone for the other branches of a batch',
-    params: z.strictObject({ ...batchOf({}), source: Database, busy_wait: BusyWait }),
+    params: z.strictObject({ ...batchOf({}), source: Source, busy_wait: BusyWait }),
     /** Of the clone of the source; `created` is false when no clone was missing. */
     result: CloneResult,
     deadline: 900_000,
@@ -201,6 +175,8 @@ export const OPERATIONS = {
     result: z.strictObject({ revision: z.int().nonnegative() }),
     deadline: 30_000,
   }),
+
+  ...SNAPSHOT_OPERATIONS,
 
   'table.list': operation({
     summary: 'List the tables and views that the read-write login may read, as many as fit into a message',
