@@ -1,11 +1,12 @@
 import type { Database } from '../database/database.ts';
 import type { Settings } from '../settings.ts';
+import { nextExpiry, retireSnapshots } from '../snapshots/drop-snapshots.ts';
 import { nextEnd } from './branch-ends.ts';
 import { expireBranches } from './expire-branches.ts';
 import { retireBranches } from './retire-branches.ts';
 
 /**
- * Ends the lifespans, leases and retentions of the project's branches that are over.
+ * Ends the lifespans, leases and retentions of the project's branches and snapshots that are over.
  * @param beforeWriting called before work is written that outlives this call
  * @returns when the next one ends, in Unix milliseconds; infinite if none will
  */
@@ -18,5 +19,7 @@ export async function endLives(
   const now = new Date();
   await retireBranches(db, projectId, now, beforeWriting);
   await expireBranches(db, settings, projectId, now);
-  return (await nextEnd(db, projectId))?.getTime() ?? Number.POSITIVE_INFINITY;
+  await retireSnapshots(db, settings, projectId, now, beforeWriting);
+  const ends = [(await nextEnd(db, projectId))?.getTime() ?? Number.POSITIVE_INFINITY];
+  return Math.min(...ends, await nextExpiry(db, projectId));
 }

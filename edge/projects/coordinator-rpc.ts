@@ -10,10 +10,13 @@ import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
 import type { KeyUse, StoredResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
+import type { Deleted } from '../branches/delete-branch.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import type { LastMeasurement } from '../monitoring/measurement-store.ts';
 import type { Range } from '../monitoring/metric-history.ts';
 import type { Point } from '../monitoring/metrics.ts';
+import type { CloneSource } from '../snapshots/clone-source.ts';
+import type { ProjectHistoryRpc } from './project-history-rpc.ts';
 import type { ProjectRow } from './project-resource.ts';
 
 /** A validated request for a project. The caller makes the IDs, so a repeated request names the same project. */
@@ -50,7 +53,7 @@ export interface BranchRequest extends BranchChoices {
   kind: 'branch.create' | 'branch.create_batch';
   branches: readonly { id: string; name: string }[];
   project: ProjectRow;
-  source: BranchRow;
+  source: CloneSource;
   /** Network of the creator's address, if it is known. */
   creatorCidr: string | null;
   /** What happens if the project has a branch of the name; only for a single branch. */
@@ -59,7 +62,7 @@ export interface BranchRequest extends BranchChoices {
   keyUse: KeyUse | null;
 }
 
-export type OnExists = 'fail' | 'return';
+export type OnExists = 'fail' | 'return' | 'reset';
 
 export interface ProjectDeletion {
   /** ID of the deletion job. */
@@ -71,6 +74,9 @@ export interface ProjectDeletion {
 
 export interface BranchDeletion extends ProjectDeletion {
   branchId: string;
+  /** The database is dropped at once. */
+  purge: boolean;
+  confirm: string | undefined;
 }
 
 export interface Rotation {
@@ -139,6 +145,7 @@ export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
 /** The Durable Object through which every change of one project's databases goes; named by the project's ID. */
 export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   readonly monitor: ProjectMonitorRpc;
+  readonly history: ProjectHistoryRpc;
   /** @param hostId the host that sent the measurement */
   recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void>;
   /** Records the blocks of the project's branches. @param hostId the host that sent them */
@@ -148,7 +155,7 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   /** Creates branches as clones of an active one. @param waitMs how long the client waits for the end */
   createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Marks the branch as deleted and opens the job that drops its database. */
-  deleteBranch(deletion: BranchDeletion): Promise<Result<JobRow, Failure>>;
+  deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>>;
   /** Marks the project as being deleted and opens the job that drops its databases. */
   deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>>;
   addRule(

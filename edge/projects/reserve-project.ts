@@ -170,6 +170,8 @@ const projectRow = (request: ProjectRequest, appKey: string, now: Date): Project
   storageUsedBytes: 0,
   storageState: 'normal',
   storageMeasuredAt: null,
+  snapshotSchedule: null,
+  snapshotDueAt: null,
   blocksObservedAt: null,
   hostId: request.hostId,
   accessRevision: 0,

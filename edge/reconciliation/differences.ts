@@ -110,7 +110,9 @@ export function differencesBetween(
     records.branches.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
   );
   const isOrphan = ({ branch_id }: HostedBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
-  const held = [...inventory.projects, ...inventory.branches].map(({ project_id }) => project_id);
+  const held = [...inventory.projects, ...inventory.branches, ...inventory.snapshots].map(
+    ({ project_id }) => project_id,
+  );
   // A host restored from an older backup gets all rules and passwords again, which ends every session. A revision
   // that is merely pending is therefore not counted here.
   const outdatedAccess = inventory.projects

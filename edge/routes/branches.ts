@@ -6,12 +6,13 @@ import { LeaseSeconds } from '../../shared/branch/lease.ts';
 import { lifeOf } from '../../shared/branch/lifespan.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../api/operation.ts';
 import { actorOf } from '../app-env.ts';
-import { hasLabel, knownBranchesOf } from '../branches/branch-reference.ts';
+import { hasLabel, knownBranchesOf, restorableBranchesOf } from '../branches/branch-reference.ts';
 import { Branch, toBranchResponse } from '../branches/branch-resource.ts';
 import { BranchChange } from '../branches/new-branch.ts';
 import { projectBranches } from '../database/schema.ts';
 import { unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { Confirm } from './branch-history.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, ProjectParams } from './parameters.ts';
 
@@ -21,9 +22,8 @@ const ListQuery = z.strictObject({
   label: LabelFilter.optional(),
   status: z
     .enum(BRANCH_STATUSES)
-    .exclude(['deleted'])
     .optional()
-    .meta({ description: 'Only branches with this status.' }),
+    .meta({ description: 'Only branches with this status. `deleted`: only those that can be restored.' }),
 });
 
 const Lease = z
@@ -42,9 +42,21 @@ const Deletion = z
     id: z.uuid(),
     status: z.literal('deleted'),
     deleted_at: z.iso.datetime(),
-    job_id: z.uuid().meta({ description: 'The job that drops the database of the branch.' }),
+    restorable_until: z.iso.datetime().nullable().meta({
+      description: 'Its database is kept until then, unless the host needs the room. Null: it is dropped.',
+    }),
+    job_id: z.uuid().meta({ description: 'The job that drops or keeps the database of the branch.' }),
   })
   .meta({ id: 'BranchDeletion' });
+
+const DeletionQuery = z.strictObject({
+  purge: z
+    .enum(['true', 'false'])
+    .default('false')
+    .transform((text) => text === 'true')
+    .meta({ description: 'Drops the database at once, so that the branch cannot be restored.' }),
+  confirm: Confirm,
+});
 
 const router = operations();
 
@@ -59,7 +71,10 @@ router.openapi(
     tags,
     request: { params: ProjectParams, query: ListQuery },
     responses: {
-      200: response('The branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
+      200: response(
+        'The branches, without deleted ones unless the query asks for them.',
+        z.strictObject({ branches: z.array(Branch) }),
+      ),
     },
   }),
   async (c) => {
@@ -71,7 +86,9 @@ router.openapi(
         .from(projectBranches)
         .where(
           and(
-            knownBranchesOf(projectId, c.var.principal),
+            status === 'deleted'
+              ? restorableBranchesOf(projectId, c.var.principal)
+              : knownBranchesOf(projectId, c.var.principal),
             label && hasLabel(label),
             status && eq(projectBranches.status, status),
           ),
@@ -172,24 +189,32 @@ router.openapi(
     method: 'delete',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
     summary: 'Delete a branch',
-    description: 'Its name can be reused immediately. The job of the response drops its database.',
+    description:
+      'Its name can be reused immediately. Its database is kept for some time (`restorable_until`), so that the branch can be restored; that of a branch with a lease is dropped.',
     tags,
-    request: { params: BranchRefParams },
+    request: { params: BranchRefParams, query: DeletionQuery },
     responses: { 202: response('The branch is deleted.', Deletion) },
     failures: ['BRANCH_PROTECTED'],
   }),
   async (c) => {
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const { purge, confirm } = c.req.valid('query');
     const deleted = await coordinatorOf(c.env, project.id).deleteBranch({
       id: crypto.randomUUID(),
       projectId: project.id,
       branchId: branch.id,
       hostId: project.hostId,
       actor: actorOf(c),
+      purge,
+      confirm,
     });
-    const job = unwrap(deleted);
+    const { job, restorableUntil } = unwrap(deleted);
     const deleted_at = job.createdAt.toISOString();
-    return c.json({ id: branch.id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+    const restorable_until = restorableUntil?.toISOString() ?? null;
+    return c.json(
+      { id: branch.id, status: 'deleted' as const, deleted_at, restorable_until, job_id: job.id },
+      202,
+    );
   },
 );
 

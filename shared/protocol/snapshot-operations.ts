@@ -71,9 +71,10 @@ export const SNAPSHOT_OPERATIONS = {
   }),
 
   'reset.cancel': operation({
-    summary: 'Drop the clone of a reset that was not swapped in',
-    params: z.strictObject({ job_id: Id, project_id: Id, branch_id: Id }),
-    result: z.strictObject({ dropped: z.boolean() }),
+    summary: 'Drop the clone of a reset, unless it was swapped in',
+    params: z.strictObject({ job_id: Id, project_id: Id, branch_id: Id, snapshot_id: Id }),
+    /** `left`: it was swapped in, which left this behind. */
+    result: z.strictObject({ dropped: z.boolean(), left: LeftBehind.nullable() }),
     deadline: 120_000,
   }),
 } as const;
