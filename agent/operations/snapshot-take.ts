@@ -47,7 +47,8 @@ async function taken(session: Session, snapshotId: string, size_bytes: number) {
 
 /**
  * Differs after any change of rows, catalogs included. Commits are not counted, because the agent's own sessions commit
- * too. After a crash PostgreSQL counts from 0 again, which differs as well.
+ * too. After a crash PostgreSQL counts from 0 again, which differs as well. What a session has changed in the last seconds
+ * may not be counted yet; the next snapshot has it.
  */
 async function readChanges(session: Session, database: string): Promise<string | null> {
   const { rows } = await session.query<{ changes: string | null }>(

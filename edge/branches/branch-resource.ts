@@ -38,7 +38,11 @@ export const CreatedBranch = z
     }),
     labels: Labels,
     is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
-    protected: z.boolean().meta({ description: 'A protected branch cannot be deleted.', example: false }),
+    protected: z.boolean().meta({
+      description:
+        'Its deletion, a reset and changes of rows need its name as `confirm`. `main` is protected from deletion, and from a reset without `confirm`.',
+      example: false,
+    }),
     created_by: Id,
     tenant_id: z.string().meta({ example: 'acme' }),
     created_at: Timestamp,

@@ -9,7 +9,7 @@ import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } f
 import { snapshots } from '../database/snapshot-schema.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
-import type { BranchDeletion } from '../projects/coordinator-rpc.ts';
+import type { BranchDeletion, Deleted } from '../projects/coordinator-rpc.ts';
 import type { Settings } from '../settings.ts';
 import type { BranchRow } from './branch-resource.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
@@ -22,12 +22,6 @@ export interface ServiceDeletion {
   due: SQL;
   /** As the audit event says it. */
   reason: 'lease_ended' | 'expired';
-}
-
-/** The job of a deletion; `restorableUntil` null: the database is dropped. */
-export interface Deleted {
-  job: JobRow;
-  restorableUntil: Date | null;
 }
 
 interface DeletionOptions {

@@ -4,7 +4,8 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Database } from '../database/database.ts';
 import { jobs, projectBranches } from '../database/schema.ts';
 import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
-import type { BranchRequest, CreationProgress } from '../projects/coordinator-rpc.ts';
+import type { BranchRequest } from '../projects/coordinator-rpc.ts';
+import type { CreationProgress } from '../projects/creation-progress.ts';
 import { type BranchRow, toCreatedBranchResponse } from './branch-resource.ts';
 
 interface Existing {

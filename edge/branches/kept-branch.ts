@@ -44,16 +44,21 @@ export function keepStatements(
   ];
 }
 
-/** The deleted branch with its kept database, if there is one. */
+/** The deleted branch, and its kept database, if there is one. */
 export const keptBranch = (db: Database, projectId: string, branchId: string) =>
-  db
-    .select({ branch: projectBranches, snapshot: snapshots })
-    .from(projectBranches)
-    .innerJoin(snapshots, and(eq(snapshots.branchId, projectBranches.id), eq(snapshots.kind, 'deleted')))
-    .where(
-      and(
-        eq(projectBranches.projectId, projectId),
-        eq(projectBranches.id, branchId),
-        eq(projectBranches.status, 'deleted'),
+  [
+    db
+      .select()
+      .from(projectBranches)
+      .where(
+        and(
+          eq(projectBranches.projectId, projectId),
+          eq(projectBranches.id, branchId),
+          eq(projectBranches.status, 'deleted'),
+        ),
       ),
-    );
+    db
+      .select()
+      .from(snapshots)
+      .where(and(eq(snapshots.branchId, branchId), eq(snapshots.kind, 'deleted'))),
+  ] as const;

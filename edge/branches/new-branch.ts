@@ -123,10 +123,18 @@ export const NewBatch = z
   .meta({ example: { count: 4, name_prefix: 'pr-7-', lease_seconds: 300 } });
 
 export const BranchChange = z
-  .strictObject({ lifespan: LifespanSpelling.optional(), ttl_seconds: TtlSeconds.optional() })
+  .strictObject({
+    lifespan: LifespanSpelling.optional(),
+    ttl_seconds: TtlSeconds.optional(),
+    protected: z.boolean().optional().meta({
+      description: 'For owners and admins. `main` is always protected.',
+    }),
+  })
   .refine(
-    ({ lifespan, ttl_seconds }) => (lifespan === undefined) !== (ttl_seconds === undefined),
-    'Provide exactly one of lifespan and ttl_seconds.',
+    (change) =>
+      hasOneLife(change) &&
+      (change.lifespan !== undefined || change.ttl_seconds !== undefined || change.protected !== undefined),
+    'Provide one of lifespan and ttl_seconds, or protected.',
   )
   .meta({ example: { lifespan: '1m' } });
 

@@ -4,8 +4,7 @@ import { SAFETY_SECONDS } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Result } from '../../shared/result.ts';
-import { insertKey, type KeyUse, unlessInFlight } from '../api/idempotency-key.ts';
-import type { Actor } from '../audit/actor.ts';
+import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
@@ -13,27 +12,12 @@ import { snapshots } from '../database/snapshot-schema.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
-import { type CloneSource, isCloneable } from '../snapshots/clone-source.ts';
+import type { ResetRequest } from '../projects/project-history-rpc.ts';
+import { isCloneable } from '../snapshots/clone-source.ts';
 import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
 import { newSnapshot } from '../snapshots/take-snapshot.ts';
 import { type BranchRow, toBranchResponse, toCreatedBranchResponse } from './branch-resource.ts';
 import { BUSY_WAIT_MS } from './create-branch.ts';
-
-/** A validated request to give a branch the content of its source. */
-export interface ResetRequest {
-  jobId: string;
-  /** The snapshot that the present state becomes. */
-  snapshotId: string;
-  branch: BranchRow;
-  source: CloneSource;
-  /** Null: as before. */
-  life: Life | null;
-  hostId: string;
-  actor: Actor;
-  keyUse: KeyUse | null;
-  /** The response has the form of a creation that found the branch (`on_exists`). */
-  asCreation: boolean;
-}
 
 /** Opens the job of the reset, and the record of the snapshot that it leaves behind, in one batch. */
 export async function reserveReset(

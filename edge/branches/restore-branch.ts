@@ -6,20 +6,18 @@ import { BRANCHES_MAX } from '../../shared/limits.ts';
 import type { Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
 import { ruleStatements } from '../access/rule-statements.ts';
-import { insertKey, type KeyUse, unlessInFlight } from '../api/idempotency-key.ts';
-import type { Actor } from '../audit/actor.ts';
+import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import { saga } from '../jobs/saga.ts';
-import type { ProjectRow } from '../projects/project-resource.ts';
+import type { RestoreRequest } from '../projects/project-history-rpc.ts';
 import type { Settings } from '../settings.ts';
 import { dropJob } from '../snapshots/drop-snapshots.ts';
-import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
 import { branchesOnHost, branchLimitOf, branchLimitReached, hasSlots } from './branch-limit.ts';
-import { type BranchRow, toBranchResponse } from './branch-resource.ts';
+import { toBranchResponse } from './branch-resource.ts';
 import { transition } from './branch-transition.ts';
 import {
   activate,
@@ -29,18 +27,6 @@ import {
   loadCreation,
   undoCreation,
 } from './create-branch.ts';
-
-/** A validated request to bring a deleted branch back. */
-export interface RestoreRequest {
-  jobId: string;
-  project: ProjectRow;
-  branch: BranchRow;
-  /** Its kept database. */
-  snapshot: SnapshotRow;
-  branchName: string;
-  actor: Actor;
-  keyUse: KeyUse | null;
-}
 
 /** Takes the name and a slot, brings the branch's rules back and opens the job, in one batch. */
 export async function reserveRestore(

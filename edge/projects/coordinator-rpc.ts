@@ -7,15 +7,15 @@ import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.
 import type { StorageState } from '../../shared/project/storage-quota.ts';
 import type { Result } from '../../shared/result.ts';
 import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
-import type { KeyUse, StoredResponse } from '../api/idempotency-key.ts';
+import type { KeyUse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
-import type { Deleted } from '../branches/delete-branch.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import type { LastMeasurement } from '../monitoring/measurement-store.ts';
 import type { Range } from '../monitoring/metric-history.ts';
 import type { Point } from '../monitoring/metrics.ts';
 import type { CloneSource } from '../snapshots/clone-source.ts';
+import type { CreationProgress } from './creation-progress.ts';
 import type { ProjectHistoryRpc } from './project-history-rpc.ts';
 import type { ProjectRow } from './project-resource.ts';
 
@@ -79,6 +79,12 @@ export interface BranchDeletion extends ProjectDeletion {
   confirm: string | undefined;
 }
 
+/** The job of a deletion; `restorableUntil` null: the database is dropped. */
+export interface Deleted {
+  job: JobRow;
+  restorableUntil: Date | null;
+}
+
 export interface Rotation {
   projectId: string;
   branchId: string;
@@ -102,9 +108,6 @@ export interface LeaseRenewal {
   leaseSeconds: number | null;
   actor: Actor;
 }
-
-/** State of a creation when its client stops waiting; `response` is null while the job is running. */
-export type CreationProgress = { response: StoredResponse } | { response: null; jobId: string };
 
 /** `applied`: the change is already in effect on both ports. */
 export interface RuleChange {

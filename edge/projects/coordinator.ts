@@ -10,7 +10,7 @@ import { sendAccess } from '../access/send-access.ts';
 import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
-import { type Deleted, deleteBranch } from '../branches/delete-branch.ts';
+import { deleteBranch } from '../branches/delete-branch.ts';
 import { endLives } from '../branches/end-lives.ts';
 import { storeRenewal } from '../branches/leases.ts';
 import { storeRotation } from '../credentials/rotate-credentials.ts';
@@ -31,7 +31,7 @@ import type {
   BranchDeletion,
   BranchRequest,
   CoordinatorRpc,
-  CreationProgress,
+  Deleted,
   LeaseRenewal,
   LifespanChange,
   ProjectDeletion,
@@ -40,6 +40,7 @@ import type {
   RuleChange,
 } from './coordinator-rpc.ts';
 import { createBranches } from './create-branches.ts';
+import type { CreationProgress } from './creation-progress.ts';
 import { markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
 import { type CoordinatorParts, ProjectHistory } from './project-history.ts';

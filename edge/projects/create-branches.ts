@@ -4,7 +4,8 @@ import { fail, type Result } from '../../shared/result.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { reserveBranches } from '../branches/reserve-branches.ts';
 import type { JobRow } from '../jobs/job-store.ts';
-import type { BranchRequest, CreationProgress } from './coordinator-rpc.ts';
+import type { BranchRequest } from './coordinator-rpc.ts';
+import type { CreationProgress } from './creation-progress.ts';
 import type { CoordinatorParts, ProjectHistory } from './project-history.ts';
 import { createOrReturn } from './run-creation.ts';
 

@@ -1,8 +1,8 @@
 import { RpcTarget } from 'cloudflare:workers';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, type Result } from '../../shared/result.ts';
-import { type ResetRequest, reserveReset } from '../branches/reset-branch.ts';
-import { type RestoreRequest, reserveRestore } from '../branches/restore-branch.ts';
+import { reserveReset } from '../branches/reset-branch.ts';
+import { reserveRestore } from '../branches/restore-branch.ts';
 import type { Database } from '../database/database.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import type { ProjectMonitor } from '../monitoring/project-monitor.ts';
@@ -10,9 +10,15 @@ import type { StorageQuota } from '../monitoring/storage-quota.ts';
 import type { Settings } from '../settings.ts';
 import { ofSnapshot } from '../snapshots/clone-source.ts';
 import { deleteSnapshot, dropJob } from '../snapshots/drop-snapshots.ts';
-import { reserveSnapshot, type SnapshotRequest } from '../snapshots/take-snapshot.ts';
-import type { CreationProgress } from './coordinator-rpc.ts';
-import type { ProjectHistoryRpc, SnapshotDeletion } from './project-history-rpc.ts';
+import { reserveSnapshot } from '../snapshots/take-snapshot.ts';
+import type { CreationProgress } from './creation-progress.ts';
+import type {
+  ProjectHistoryRpc,
+  ResetRequest,
+  RestoreRequest,
+  SnapshotDeletion,
+  SnapshotRequest,
+} from './project-history-rpc.ts';
 import { type Running, runCreation } from './run-creation.ts';
 
 /** What work on a project's branches needs of its coordinator. */

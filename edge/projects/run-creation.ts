@@ -5,7 +5,8 @@ import { existingBranch, returnExisting } from '../branches/existing-branch.ts';
 import type { Database } from '../database/database.ts';
 import type { JobRunner } from '../jobs/job-runner.ts';
 import type { JobRow } from '../jobs/job-store.ts';
-import type { BranchRequest, CreationProgress } from './coordinator-rpc.ts';
+import type { BranchRequest } from './coordinator-rpc.ts';
+import type { CreationProgress } from './creation-progress.ts';
 
 /** Bounds the reservations of one request: another one may take the name in between each time. */
 const TRIES = 5;

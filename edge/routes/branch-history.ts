@@ -7,9 +7,10 @@ import { jsonBody, operation, operations, optionalJsonBody, response } from '../
 import { actorOf, databaseOf } from '../app-env.ts';
 import { matchesPattern } from '../branches/branch-pattern.ts';
 import { knownBranchesOf } from '../branches/branch-reference.ts';
-import { Branch, type BranchRow } from '../branches/branch-resource.ts';
+import { Branch } from '../branches/branch-resource.ts';
 import { keptBranch } from '../branches/kept-branch.ts';
 import { checkDatabaseNames } from '../branches/new-branch.ts';
+import { requireConfirmation } from '../branches/protect-branch.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
@@ -24,16 +25,11 @@ import {
   replay,
 } from './creations.ts';
 import { inBranch, inProject } from './in-project.ts';
-import { BranchRefParams, DeletedBranchParams } from './parameters.ts';
+import { BranchRefParams, Confirm, DeletedBranchParams } from './parameters.ts';
 
 const tags = ['Branches'];
 
 const PARENT = 'parent';
-
-/** The name of a protected branch, which its users repeat. */
-export const Confirm = z.string().max(100).optional().meta({
-  description: 'The name of the branch; required if it is protected.',
-});
 
 const Reset = z
   .strictObject({
@@ -53,14 +49,6 @@ const Restore = z
     branch_name: BranchName.optional().meta({ description: 'Default: its former name.' }),
   })
   .meta({ example: { branch_name: 'checkout-redesign-2' } });
-
-/** @throws ApiError BRANCH_PROTECTED */
-export function requireConfirmation(
-  { protected: isProtected, branchName }: BranchRow,
-  confirm: string | undefined,
-) {
-  if (isProtected && confirm !== branchName) throw new ApiError('BRANCH_PROTECTED');
-}
 
 const router = operations();
 
@@ -155,13 +143,14 @@ router.openapi(
     const body = c.req.valid('json');
     const { prefer, 'idempotency-key': key } = c.req.valid('header');
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
-    const [project, kept, uses] = await inProject(c, projectId, (db) => [
-      keptBranch(db, projectId, id),
+    const [project, branches, snapshots, uses] = await inProject(c, projectId, (db) => [
+      ...keptBranch(db, projectId, id),
       recordedUses(db, keyUse, new Date()),
     ]);
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof Branch>, 200);
-    const { branch, snapshot } = found(kept);
+    const branch = found(branches);
+    const snapshot = found(snapshots);
     const branchName = body.branch_name ?? branch.branchName;
     const pattern = c.var.principal.machine?.branchPattern ?? null;
     const names = [branch.branchName, branchName];

@@ -5,16 +5,17 @@ import { LabelFilter } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
 import { lifeOf } from '../../shared/branch/lifespan.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../api/operation.ts';
-import { actorOf } from '../app-env.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
+import { allow } from '../authentication/permissions.ts';
 import { hasLabel, knownBranchesOf, restorableBranchesOf } from '../branches/branch-reference.ts';
 import { Branch, toBranchResponse } from '../branches/branch-resource.ts';
 import { BranchChange } from '../branches/new-branch.ts';
+import { storeProtection } from '../branches/protect-branch.ts';
 import { projectBranches } from '../database/schema.ts';
 import { unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { Confirm } from './branch-history.ts';
 import { inBranch, inProject } from './in-project.ts';
-import { BranchRefParams, ProjectParams } from './parameters.ts';
+import { BranchRefParams, Confirm, ProjectParams } from './parameters.ts';
 
 const tags = ['Branches'];
 
@@ -139,7 +140,7 @@ router.openapi(
     operationId: 'updateBranch',
     method: 'patch',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
-    summary: 'Change the lifespan of a branch',
+    summary: 'Change the lifespan or the protection of a branch',
     description:
       'The new lifespan starts at the time of the request. An expired branch becomes active again, for which the project needs a free slot.',
     tags,
@@ -148,12 +149,21 @@ router.openapi(
     failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED', 'BRANCH_LIMIT_REACHED'],
   }),
   async (c) => {
-    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const { protected: isProtected, ...life } = c.req.valid('json');
+    if (isProtected !== undefined) allow(c.var.principal, 'branch.protect');
+    const [project, found] = await inBranch(c, c.req.valid('param'), () => []);
+    const actor = actorOf(c);
+    const branch =
+      isProtected === undefined
+        ? found
+        : unwrap(await storeProtection(databaseOf(c), found, isProtected, actor, new Date()));
+    if (life.lifespan === undefined && life.ttl_seconds === undefined)
+      return c.json(toBranchResponse(branch), 200);
     const changed = await coordinatorOf(c.env, project.id).changeLifespan({
       branch,
-      life: lifeOf(c.req.valid('json')),
+      life: lifeOf(life),
       hostId: project.hostId,
-      actor: actorOf(c),
+      actor,
     });
     return c.json(toBranchResponse(unwrap(changed)), 200);
   },

@@ -28,3 +28,8 @@ export const TenantParams = z.strictObject({
   tenant_id: z.string().meta({ description: 'As in the tokens of its users.', example: 'acme' }),
 });
 export const HostParams = z.strictObject({ host_id: Id });
+
+/** In a query or a body: what a protected branch requires. */
+export const Confirm = z.string().max(100).optional().meta({
+  description: 'The name of the branch; required if it is protected.',
+});

@@ -6,10 +6,11 @@ import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/proto
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import { auditedRowChange } from '../audit/row-change.ts';
+import { requireConfirmation } from '../branches/protect-branch.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
 import { inBranch } from './in-project.ts';
-import { BranchRefParams, TableParams } from './parameters.ts';
+import { BranchRefParams, Confirm, TableParams } from './parameters.ts';
 
 const tags = ['Tables and rows'];
 const TABLES_PATH = '/api/v1/projects/{project_id}/branches/{branch_ref}/tables';
@@ -78,6 +79,7 @@ const CellChange = z
       description:
         'The value that the cell must currently have; otherwise the request fails and changes nothing.',
     }),
+    confirm: Confirm,
   })
   .meta({ example: { primary_key: 'id', id: 7, column: 'title', value: 'New title' } });
 
@@ -89,7 +91,7 @@ const ChangedRow = z
   .meta({ id: 'ChangedRow' });
 
 const RowDeletion = z
-  .strictObject({ primary_key: KeyNames, ids: z.array(Id).min(1).max(ROWS_MAX) })
+  .strictObject({ primary_key: KeyNames, ids: z.array(Id).min(1).max(ROWS_MAX), confirm: Confirm })
   .meta({ example: { primary_key: 'id', ids: [7, 8] } });
 
 const DeletedRows = z
@@ -117,13 +119,15 @@ const VALUES_EXPLAINED = `Values: integers up to 32 bits and floating-point numb
 async function branchOf(
   c: AppContext,
   reference: { project_id: string; branch_ref: string },
-  use: 'read' | 'change',
+  change?: { confirm?: string | undefined },
 ) {
   const [project, branch] = await inBranch(c, reference, () => []);
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
   const access = ACCESS_OF_STATE[project.storageState];
   if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
-  if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
+  if (change && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
+  // Rows of `main` have always been changed without it (specification 4.3).
+  if (change && !branch.isDefault) requireConfirmation(branch, change.confirm);
   const database = { branch_id: branch.id, database: branch.databaseName };
   const call = async <M extends Method>(method: M, params: Params<M>) =>
     unwrap(await callHostForClient(c.env, project.hostId, method, params));
@@ -170,7 +174,7 @@ router.openapi(
   }),
   async (c) => {
     const { schema = null } = c.req.valid('query');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
+    const { database, call } = await branchOf(c, c.req.valid('param'));
     const tables: z.output<typeof Table>[] = [];
     for (let part = 0; part < PARTS_MAX; part += 1) {
       const last = tables.at(-1);
@@ -200,7 +204,7 @@ router.openapi(
   async (c) => {
     const { table } = c.req.valid('param');
     const { schema, limit, offset } = c.req.valid('query');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
+    const { database, call } = await branchOf(c, c.req.valid('param'));
     const rows: z.output<typeof Values>[] = [];
     const truncated: z.output<typeof RowPage>['truncated'] = [];
     // Rows with very many columns come in several messages.
@@ -233,13 +237,13 @@ router.openapi(
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(CellChange) },
     responses: { 200: response('The updated row.', ChangedRow) },
-    failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
+    failures: [...HOST_FAILURES, 'BRANCH_PROTECTED', 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
   }),
   async (c) => {
     const { project_id, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
-    const { primary_key, id, column, value, expected } = c.req.valid('json');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
+    const { primary_key, id, column, value, expected, confirm } = c.req.valid('json');
+    const { database, call } = await branchOf(c, c.req.valid('param'), { confirm });
     const key = { primary_key: listed(primary_key), id: listed(id) };
     const change = { ...changeIn(project_id, database), schema, table, column, ids: [key.id] };
     const { columns, row } = await auditedRowChange(
@@ -267,13 +271,13 @@ router.openapi(
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(RowDeletion) },
     responses: { 200: response('The number of deleted rows.', DeletedRows) },
-    failures: [...HOST_FAILURES, 'WRITE_BLOCKED'],
+    failures: [...HOST_FAILURES, 'BRANCH_PROTECTED', 'WRITE_BLOCKED'],
   }),
   async (c) => {
     const { project_id, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
-    const { primary_key, ids } = c.req.valid('json');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
+    const { primary_key, ids, confirm } = c.req.valid('json');
+    const { database, call } = await branchOf(c, c.req.valid('param'), { confirm });
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
     const change = { ...changeIn(project_id, database), schema, table, ids: key.ids };
     const { deleted, missing } = await auditedRowChange(

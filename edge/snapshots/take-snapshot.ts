@@ -3,8 +3,7 @@ import type { KeptKind } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Result } from '../../shared/result.ts';
-import { insertKey, type KeyUse, unlessInFlight } from '../api/idempotency-key.ts';
-import type { AuditActor } from '../audit/actor.ts';
+import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { BUSY_WAIT_MS } from '../branches/create-branch.ts';
@@ -14,24 +13,9 @@ import { snapshots } from '../database/snapshot-schema.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import { saga } from '../jobs/saga.ts';
+import type { SnapshotRequest } from '../projects/project-history-rpc.ts';
 import type { Settings } from '../settings.ts';
 import { type SnapshotRow, toSnapshotResponse } from './snapshot-resource.ts';
-
-/** A validated request for a snapshot, or one by the project's schedule. */
-export interface SnapshotRequest {
-  jobId: string;
-  snapshotId: string;
-  branch: BranchRow;
-  name: string | null;
-  kind: 'manual' | 'schedule';
-  ttlSeconds: number | null;
-  /** Of a schedule: the snapshot before. */
-  unlessSameAs?: string;
-  hostId: string;
-  actor: AuditActor;
-  createdBy: string;
-  keyUse: KeyUse | null;
-}
 
 /** Snapshots that count against the project's limit. */
 const COUNTED = ['manual', 'schedule'] as const satisfies readonly KeptKind[];
