@@ -14,6 +14,8 @@ import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
 import { watchBlockedProjects } from '../measurement/watch-blocked.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
+import { runRoomLoop } from '../snapshots/make-room.ts';
+import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -62,6 +64,8 @@ async function runAgent(): Promise<void> {
       onBegun: begun.resolve,
       signal,
     }),
+    runRoomLoop(host, signal),
+    runSeparationLoop(host, signal),
     watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),
     new BlockReports(host, (blocks) => link?.notify('blocks', blocks)).run(log, signal),
     ...(settings.GUARDS === 'on' ? [new GuardWatch(host, log).run(signal)] : []),

@@ -11,6 +11,7 @@ import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
 import { dropLeftovers } from '../snapshots/drop-leftovers.ts';
+import { hintCowExtents } from './cow-hint.ts';
 
 export type RecoveryStep = (host: Host) => Promise<void>;
 
@@ -26,6 +27,7 @@ export const RECOVERY_STEPS: readonly RecoveryStep[] = [
   dropSnapshotLeftovers,
   protectBranches,
   removeLeakedDirectories,
+  hintCopyOnWrite,
   retryUnusedRoles,
   resetChangedLogins,
   syncRules,
@@ -93,6 +95,10 @@ async function dropInterrupted({ postgres }: Host): Promise<void> {
 
 function dropSnapshotLeftovers({ sessions }: Host): Promise<void> {
   return dropLeftovers(sessions);
+}
+
+function hintCopyOnWrite({ settings }: Host): Promise<void> {
+  return hintCowExtents(settings.PGDATA_DIR);
 }
 
 /** Branches of an earlier release have no limits, and the settings may have changed. */

@@ -33,7 +33,7 @@ const keepDatabase = (
   runAlone(
     { postgres, session },
     params.database,
-    () => session.query(closeAsSnapshot(params, true)),
+    () => session.query(closeAsSnapshot(params, 'deleted')),
     async (signal) => {
       await clearDatabase(postgres, params.database, signal);
       return true;

@@ -3,6 +3,7 @@ import type { OnProgress } from '../cloning/clone-progress.ts';
 import type { Host } from '../host.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
+import { dropOldestDeleted } from '../snapshots/make-room.ts';
 import { applyAccess } from './access-apply.ts';
 import { cloneBatchBranches } from './batch-clone.ts';
 import { finalizeBatch } from './batch-finalize.ts';
@@ -73,7 +74,11 @@ export async function performOperation<M extends Method>(
   try {
     return await HANDLERS[method](host, params, onProgress);
   } catch (error) {
-    throw asHostError(error);
+    const failure = asHostError(error);
+    const isFull = failure instanceof HostError && failure.code === 'HOST_FULL';
+    // Deleted branches are kept only while there is room. The statements of tenants are not repeated.
+    if (!isFull || 'concurrent' in OPERATIONS[method] || !(await dropOldestDeleted(host))) throw failure;
+    return performOperation(host, method, params, onProgress);
   }
 }
 

@@ -48,7 +48,7 @@ const swap = ({ postgres, settings }: Host, session: Session, params: Params<'re
     params.database,
     () =>
       session.query(
-        `${closeAsSnapshot(params, false)};
+        `${closeAsSnapshot(params, 'replaced')};
          UPDATE branch SET job_id = ${literal(params.job_id)} WHERE branch_id = ${literal(params.branch_id)};
          ${opening({ settings }, params)}`,
       ),

@@ -25,7 +25,7 @@ export function takeSnapshot(
     if (changes !== null && changes === (await changesAt(session, unless_same_as)))
       return { taken: false, size_bytes: 0, independent: false };
     await session.query(
-      `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, changes) VALUES ($1, $2, $3, $4, $5)
+      `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, changes, kind) VALUES ($1, $2, $3, $4, $5, 'taken')
        ON CONFLICT (snapshot_id) DO UPDATE SET changes = excluded.changes`,
       [snapshot_id, project_id, branch_id, source, changes],
     );

@@ -101,7 +101,7 @@ const SNAPSHOT = `
     project_id uuid NOT NULL,
     branch_id uuid NOT NULL, -- of which it was taken; it may have been dropped since
     source text NOT NULL, -- its database then
-    deleted boolean NOT NULL DEFAULT false, -- the database of a deleted branch, which the disk may need
+    kind text NOT NULL, -- taken of a branch, replaced by a reset, or left by a deleted branch
     independent boolean NOT NULL DEFAULT false, -- it shares no block with its source
     taken_at timestamptz NOT NULL DEFAULT now(),
     changes text -- what the source had changed then, by its statistics; null: unknown

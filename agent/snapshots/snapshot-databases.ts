@@ -4,6 +4,9 @@ import type { Params } from '../../shared/protocol/operations.ts';
 import { identifier, literal, type Queryable, type Session } from '../postgres/connect.ts';
 import { dropDatabase } from '../postgres/databases.ts';
 
+/** `deleted`: of a deleted branch; the disk may need its room before its time is over. */
+export type SnapshotKind = 'taken' | 'replaced' | 'deleted';
+
 /** A copy that is to replace a snapshot, or the clone that it has replaced. Either can be dropped at any time. */
 export const copyDatabaseName = (snapshotId: string) => `bgcopy_${snapshotId.replaceAll('-', '')}`;
 
@@ -47,11 +50,11 @@ export async function readLeftovers(db: Queryable): Promise<{ name: string; snap
 /**
  * Statements that make a branch's database a snapshot. Its grants would prevent the drop of the logins, and its mark
  * would make it the branch.
- * @param deleted the branch is deleted
+ * @param kind whether the branch is reset or deleted
  */
 export function closeAsSnapshot(
   { project_id, branch_id, database, snapshot_id }: Params<'branch.keep'>,
-  deleted: boolean,
+  kind: Exclude<SnapshotKind, 'taken'>,
 ): string {
   const snapshot = snapshotDatabaseName(snapshot_id);
   const name = identifier(snapshot);
@@ -59,8 +62,8 @@ export function closeAsSnapshot(
     ...BRANCH_ROLES.map((role) => loginName(branch_id, role)),
     groupName(project_id, 'owner'),
   ].map(identifier);
-  const values = [snapshot_id, project_id, branch_id, database].map(literal).join(', ');
-  return `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, deleted) VALUES (${values}, ${deleted});
+  const values = [snapshot_id, project_id, branch_id, database, kind].map(literal).join(', ');
+  return `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, kind) VALUES (${values});
     ALTER DATABASE ${identifier(database)} RENAME TO ${name};
     ALTER DATABASE ${name} ALLOW_CONNECTIONS false CONNECTION LIMIT 0;
     COMMENT ON DATABASE ${name} IS NULL;

@@ -1,9 +1,10 @@
-import { and, eq, inArray, or, sql } from 'drizzle-orm';
+import { and, eq, inArray, lte, or, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/branch-ends.ts';
 import type { Database } from '../database/database.ts';
 import { jobs, projectBranches, projects } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
 import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
 
 export type Inventory = MethodResult<'host.inventory'>;
@@ -59,6 +60,11 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
     eq(projectBranches.projectId, projects.id),
     or(atTheirEnd(now), atTheirLeasesEnd(now)),
   )})`;
+  const expired = sql`exists (select 1 from ${snapshots} where ${and(
+    eq(snapshots.projectId, projects.id),
+    eq(snapshots.status, 'ready'),
+    lte(snapshots.expiresAt, now),
+  )})`;
   const [branches, projectRows, inWork] = await db.batch([
     db
       .select({
@@ -74,7 +80,8 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
       .select({
         id: projects.id,
         accessRevision: projects.accessRevision,
-        stale: sql<boolean>`access_applied < access_revision or ${overdue}`.mapWith(Boolean),
+        stale: sql<boolean>`access_applied < access_revision or ${overdue}
+          or coalesce(${projects.snapshotDueAt} <= ${now.getTime()}, 0) or ${expired}`.mapWith(Boolean),
       })
       .from(projects)
       .where(eq(projects.hostId, hostId)),

@@ -11,7 +11,7 @@ export type KeptKind = (typeof KEPT_KINDS)[number];
 export const SAFETY_SECONDS = 86_400;
 
 /** Seconds between two snapshots, by the spelling in a schedule. */
-export const SCHEDULE_SECONDS = { '1h': 3_600, '6h': 21_600, '1d': 86_400 } as const;
+const SCHEDULE_SECONDS = { '1h': 3_600, '6h': 21_600, '1d': 86_400 } as const;
 
 export const SnapshotSchedule = z
   .strictObject({
@@ -24,3 +24,7 @@ export const SnapshotSchedule = z
   })
   .meta({ description: 'Takes snapshots of `main`, unless nothing has changed since the last one.' });
 export type SnapshotSchedule = z.output<typeof SnapshotSchedule>;
+
+/** When the next snapshot of the schedule is due. */
+export const nextSnapshotAt = ({ every }: SnapshotSchedule, from: Date): Date =>
+  new Date(from.getTime() + SCHEDULE_SECONDS[every] * 1000);
