@@ -124,6 +124,8 @@ const branchRow = (
   createdBy: actor.userId,
   tenantId: project.tenantId,
   blocks: [],
+  ownBytes: null,
+  sharedBytes: null,
   deletedAt: null,
   createdAt: now,
   updatedAt: now,

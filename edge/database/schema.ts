@@ -182,6 +182,9 @@ export const projectBranches = sqliteTable(
     tenantId: text('tenant_id').notNull(),
     /** Connections that the host refuses, at most one entry of each reason; those whose end has passed count no more. */
     blocks: text('blocks', { mode: 'json' }).$type<StoredBlock[]>().notNull().default([]),
+    /** Of the last measurement; null where the host cannot measure them. */
+    ownBytes: integer('own_bytes'),
+    sharedBytes: integer('shared_bytes'),
     deletedAt: timestamp('deleted_at'),
     createdAt: created(),
     updatedAt: updated(),

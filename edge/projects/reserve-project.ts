@@ -202,6 +202,8 @@ const mainBranchRow = (request: ProjectRequest, appKey: string, now: Date): Bran
   createdBy: request.actor.userId,
   tenantId: request.actor.tenantId,
   blocks: [],
+  ownBytes: null,
+  sharedBytes: null,
   deletedAt: null,
   createdAt: now,
   updatedAt: now,

@@ -4,7 +4,7 @@ import { query } from '../support/database.ts';
 import { dropBranch } from '../support/records/jobs.ts';
 import { faultCases } from '../support/stack/fault-cases.ts';
 import { FaultStage } from '../support/stack/fault-stage.ts';
-import { afterEnd, around, soonAfterReply } from '../support/stack/moments.ts';
+import { afterEnd, around, type Moment, soonAfterReply } from '../support/stack/moments.ts';
 
 let stage: FaultStage;
 let api: Api;
@@ -29,17 +29,24 @@ const insert = async (ref: string, id: number) =>
   query((await api.credentials(project.id, ref)).direct_url, `insert into item values (${id})`);
 const statusesOf = (answers: ApiResponse[]) => answers.map(({ status }) => status);
 
+/** What happens during a step always; before and after it in the nightly run. */
+const of = (...parts: Moment[][]) => {
+  const isDuring = ({ name }: Moment) => name.startsWith('during');
+  const all = parts.flat();
+  return { moments: all.filter(isDuring), nightly: all.filter((moment) => !isDuring(moment)) };
+};
+
 const TAKING = faultCases({
   firstVictim: 0,
-  moments: [
-    ...around(
+  ...of(
+    around(
       'take',
       'snapshot.take',
       { table: 'snapshot', statement: 'INSERT INTO snapshot%' },
       { table: 'pg_database', statement: 'CREATE DATABASE%' },
     ),
-    soonAfterReply('end', 'snapshot.take', 0),
-  ],
+    [soonAfterReply('end', 'snapshot.take', 0)],
+  ),
 });
 test.each(TAKING)(
   'a snapshot is taken whole or not at all: $victim killed $name',
@@ -59,12 +66,11 @@ test.each(TAKING)(
 
 const RESETTING = faultCases({
   firstVictim: 1,
-  moments: [
-    ...around('clone', 'reset.clone', { table: 'pg_database', statement: 'CREATE DATABASE%' }),
-    ...around('swap', 'reset.swap', { table: 'snapshot', statement: 'INSERT INTO snapshot%' }),
-    soonAfterReply('end', 'reset.swap', 0),
-    afterEnd('end', 'reset.swap'),
-  ],
+  ...of(
+    around('clone', 'reset.clone', { table: 'pg_database', statement: 'CREATE DATABASE%' }),
+    around('swap', 'reset.swap', { table: 'snapshot', statement: 'INSERT INTO snapshot%' }),
+    [soonAfterReply('end', 'reset.swap', 0), afterEnd('end', 'reset.swap')],
+  ),
 });
 test.each(RESETTING)('a branch is reset once: $victim killed $name', async ({ victim, moment }) => {
   const branch = await api.branch(project.id, 'rework');
@@ -86,16 +92,16 @@ test.each(RESETTING)('a branch is reset once: $victim killed $name', async ({ vi
 
 const KEEPING = faultCases({
   firstVictim: 2,
-  moments: [
-    ...around(
+  ...of(
+    around(
       'keep',
       'branch.keep',
       { table: 'login', statement: 'DELETE FROM login%' },
       { table: 'snapshot', statement: 'INSERT INTO snapshot%' },
       { table: 'branch', statement: 'DELETE FROM branch%' },
     ),
-    soonAfterReply('end', 'branch.keep', 0),
-  ],
+    [soonAfterReply('end', 'branch.keep', 0)],
+  ),
 });
 test.each(KEEPING)('a deleted branch is kept: $victim killed $name', async ({ victim, moment }) => {
   const branch = await api.branch(project.id, 'oops');
@@ -110,11 +116,11 @@ test.each(KEEPING)('a deleted branch is kept: $victim killed $name', async ({ vi
 
 const RESTORING = faultCases({
   firstVictim: 3,
-  moments: [
-    ...around('clone', 'branch.clone', { table: 'pg_database', statement: 'CREATE DATABASE%' }),
-    soonAfterReply('end', 'branch.prove', 0),
-    ...around('drop', 'snapshot.drop'),
-  ],
+  ...of(
+    around('clone', 'branch.clone', { table: 'pg_database', statement: 'CREATE DATABASE%' }),
+    [soonAfterReply('end', 'branch.prove', 0)],
+    around('drop', 'snapshot.drop', { table: 'snapshot', statement: 'DELETE FROM snapshot%' }),
+  ),
 });
 test.each(RESTORING)('a branch is restored once: $victim killed $name', async ({ victim, moment }) => {
   const branch = await api.branch(project.id, 'back');

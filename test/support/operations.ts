@@ -9,6 +9,7 @@ import {
 import type { Api, ApiResponse } from './api.ts';
 import { DESCRIPTION } from './contract.ts';
 import { query } from './database.ts';
+import { dropBranch } from './records/jobs.ts';
 
 /** One operation of the API description: who may call it, and what a test needs to call it. */
 export interface Operation {
@@ -163,12 +164,18 @@ export async function createResources(api: Api, manager = api): Promise<Ids> {
     "create table book (id int primary key, title text); insert into book values (7, 'Seven'), (8, 'Eight')",
   );
   const job_id = body.jobs[0]?.id ?? '';
+  const { id: deleted_branch_id } = await api.branch(project_id, 'undone');
+  await dropBranch(api, project_id, deleted_branch_id);
+  const path = `/api/v1/projects/${project_id}/branches/${branch_id}/snapshots`;
+  const snapshot = await api.post<{ id: string }>(path, {});
   return {
     project_id,
     branch_id,
     branch_ref: branch_id,
     rule_id,
     job_id,
+    deleted_branch_id,
+    snapshot_id: snapshot.body.id,
     ...(await createMachines(manager, project_id)),
     table: 'book',
     tenant_id: String(tenant_id),

@@ -20,5 +20,7 @@ CREATE TABLE `snapshots` (
 --> statement-breakpoint
 CREATE INDEX `snapshots_by_project` ON `snapshots` (`project_id`,`created_at`,`id`);--> statement-breakpoint
 CREATE INDEX `snapshots_by_branch` ON `snapshots` (`branch_id`);--> statement-breakpoint
+ALTER TABLE `project_branches` ADD `own_bytes` integer;--> statement-breakpoint
+ALTER TABLE `project_branches` ADD `shared_bytes` integer;--> statement-breakpoint
 ALTER TABLE `projects` ADD `snapshot_schedule` text;--> statement-breakpoint
 ALTER TABLE `projects` ADD `snapshot_due_at` integer;
