@@ -82,6 +82,7 @@ export async function reserveRestore(
     ...ruleStatements(db, rules, reserved),
     db
       .select({
+        making: sql<number>`exists (select 1 from ${snapshots} where id = ${snapshot.id} and status = 'making')`,
         reserved: sql<number>`${reserved}`,
         isKept: sql<number>`${isKept}`,
         limit: limit.limit,
@@ -94,12 +95,15 @@ export async function reserveRestore(
   const conflicts = { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT', project_branches: 'BRANCH_EXISTS' } as const;
   const outcome = await reserve(db, job, statements, conflicts, (last) => {
     const [found] = last as {
+      making: number;
       reserved: number;
       isKept: number;
       limit: number;
       current: number;
       onHost: number;
     }[];
+    // The job of the deletion has not kept the database yet.
+    if (found?.making) return { code: 'HOST_BUSY' };
     if (!found?.isKept) return { code: 'NOT_FOUND' };
     if (found.reserved) return null;
     if (found.current + 1 > found.limit) return branchLimitReached(limit, found);

@@ -21,6 +21,10 @@ import type {
 } from './project-history-rpc.ts';
 import { type Running, runCreation } from './run-creation.ts';
 
+/** How long a restoration waits for the end of the deletion. */
+const DELETION_TRIES = 50;
+const DELETION_LOOK_MS = 100;
+
 /** What work on a project's branches needs of its coordinator. */
 export interface CoordinatorParts {
   db: Database;
@@ -85,9 +89,14 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
       if (!sized.ok) return sized;
       const source = ofSnapshot(snapshot, false);
       const admission = { projectId: project.id, keyUse, source, branchIds: [branch.id] };
-      return quota.reserveWithinQuota(admission, sized.value.sizes, () =>
-        reserveRestore(db, settings(), request, new Date()),
-      );
+      for (let tries = 1; ; tries += 1) {
+        const reserved = await quota.reserveWithinQuota(admission, sized.value.sizes, () =>
+          reserveRestore(db, settings(), request, new Date()),
+        );
+        const isDeleting = !reserved.ok && reserved.failure.code === 'HOST_BUSY';
+        if (!isDeleting || tries === DELETION_TRIES) return reserved;
+        await new Promise((resolve) => setTimeout(resolve, DELETION_LOOK_MS));
+      }
     });
   }
 

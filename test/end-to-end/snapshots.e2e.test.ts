@@ -1,7 +1,6 @@
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
-import { eventually } from '../support/eventually.ts';
 import { tokenOf } from '../support/tenants.ts';
 
 interface SnapshotBody {
@@ -172,7 +171,7 @@ describe('a deleted branch', () => {
     await query(url, 'insert into item values (300)');
     const { body: deletion } = await api.delete(`${path}/branches/oops`);
     expect(Date.parse(String(deletion.restorable_until)) - Date.now()).toBeGreaterThan(86_000_000);
-    await eventually(async () => expect(await snapshotStatus(branch.id)).toBe(true));
+    expect(await restorable()).toEqual([branch.id]);
     const taken = await api.branch(project.id, 'oops');
     const back = (body: Record<string, unknown>) =>
       api.post<BranchBody>(`${path}/branches/${branch.id}/restore`, body);
@@ -209,7 +208,40 @@ const restorable = async () =>
   (await api.get<{ branches: BranchBody[] }>(`${path}/branches?status=deleted`)).body.branches.map(
     ({ id }) => id,
   );
-const snapshotStatus = async (id: string) => (await restorable()).includes(id);
+
+test('a protected branch asks for its name', async () => {
+  const branch = await api.branch(project.id, 'precious');
+  const ref = `${path}/branches/precious`;
+  expect(await api.patch(ref, { protected: true })).toMatchObject({ status: 200, body: { protected: true } });
+  const operator = new Api(inject('stack').url, await tokenOf({ ...TENANT, role: 'operator' }));
+  expect((await operator.patch(ref, { protected: false })).status).toBe(403);
+  const row = { primary_key: 'id', ids: [1] };
+  const rows = `${ref}/tables/item/rows`;
+  for (const refused of [
+    await api.delete(ref),
+    await api.delete(`${ref}?confirm=other`),
+    await reset('precious', { to: 'parent' }),
+    await api.call('DELETE', rows, { body: row }),
+    await api.post(`${path}/branches`, { branch_name: 'precious', on_exists: 'reset' }),
+  ])
+    expect(refused).toMatchObject({ status: 403, body: { error: 'BRANCH_PROTECTED' } });
+  expect(await idsAt(await urlOf('precious'))).toContain(1);
+  expect((await api.call('DELETE', rows, { body: { ...row, confirm: 'precious' } })).status).toBe(200);
+  expect((await reset('precious', { to: 'parent', confirm: 'precious' })).status).toBe(200);
+  expect((await api.delete(`${ref}?confirm=precious`)).body).toMatchObject({ id: branch.id });
+});
+
+test('a schedule takes snapshots of main, and shows in the project', async () => {
+  const snapshot_schedule = { every: '6h', keep: 2 };
+  expect(await api.patch(path, { snapshot_schedule })).toMatchObject({
+    status: 200,
+    body: { snapshot_schedule },
+  });
+  expect((await api.patch(path, { snapshot_schedule: { every: '2h', keep: 2 } })).status).toBe(422);
+  expect(await api.patch(path, { snapshot_schedule: null })).toMatchObject({
+    body: { snapshot_schedule: null },
+  });
+});
 
 test('the audit log tells a reset, a deletion and a return apart', async () => {
   const { body } = await api.get<{ audit_events: { name: string }[] }>(

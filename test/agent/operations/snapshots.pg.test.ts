@@ -3,6 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { dropOldestDeleted } from '../../../agent/snapshots/make-room.ts';
+import { separateSnapshots } from '../../../agent/snapshots/separate-snapshots.ts';
+import { copyDatabaseName } from '../../../agent/snapshots/snapshot-databases.ts';
 import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import type { TestHost } from '../../support/host/host.ts';
@@ -83,7 +86,6 @@ describe('a snapshot', () => {
   test('is not taken when the branch has not changed since the one before', async () => {
     const second = randomUUID();
     let first = '';
-    // PostgreSQL reports the work of a session some time after it.
     for (let isSame = false; !isSame; ) {
       if (first !== '') await drop(first);
       first = randomUUID();
@@ -95,7 +97,8 @@ describe('a snapshot', () => {
       else await drop(second);
     }
     expect(await snapshotsOnHost()).toHaveLength(1);
-    await insert(main, 3);
+    // A session reports its work at its end, or when it has been idle for some time.
+    await asClient(servers.host, 'direct', main, 'read_write', 'INSERT INTO item VALUES (3)');
     const isTaken = async () => (await take(main, second, first)).taken;
     for (let tries = 1; !(await isTaken()) && tries < 100; tries += 1) await sleep(50);
     expect(await snapshotsOnHost()).toHaveLength(2);
@@ -113,6 +116,56 @@ describe('a snapshot', () => {
     expect(await snapshotDatabases()).toEqual([]);
     await drop(id);
   });
+});
+
+test('a snapshot that shares blocks with main is replaced by a copy, and clones of it go on', async () => {
+  const id = randomUUID();
+  await take(main, id);
+  const content = await idsIn(main);
+  await servers.query('UPDATE snapshot SET independent = false');
+  const oidOf = async () =>
+    (
+      await servers.query<{ oid: string }>('SELECT oid FROM pg_database WHERE datname = $1', [
+        snapshotDatabaseName(id),
+      ])
+    )[0]?.oid;
+  const before = await oidOf();
+  const [separated, branch] = await Promise.all([
+    separateSnapshots(servers.host),
+    project.create(`${MAIN}_br_meanwhile`, snapshotDatabaseName(id)),
+  ]);
+  expect(separated).toBe(1);
+  expect(await oidOf()).not.toBe(before);
+  expect(await separateSnapshots(servers.host)).toBe(0);
+  expect(await snapshotsOnHost()).toMatchObject([{ snapshot_id: id, ready: true, independent: true }]);
+  expect(await snapshotDatabases()).toEqual([snapshotDatabaseName(id)]);
+  expect(await idsIn(branch)).toEqual(content);
+  await project.drop(branch);
+
+  await servers.query('UPDATE snapshot SET independent = false');
+  const full = { ...servers.host, settings: { ...servers.host.settings, SNAPSHOT_COPY_ROOM: 1e9 } };
+  expect(await separateSnapshots(full)).toBe(0);
+  // What a crash leaves of a copy.
+  await servers.query(`CREATE DATABASE "${copyDatabaseName(id)}"`);
+  expect(await recover(servers.host)).toEqual([]);
+  expect(await snapshotDatabases()).toEqual([snapshotDatabaseName(id)]);
+  await drop(id);
+});
+
+test('a full disk costs the branches that were deleted first, and no snapshot', async () => {
+  const [taken, first, second] = [randomUUID(), randomUUID(), randomUUID()];
+  await take(main, taken);
+  for (const snapshot_id of [first, second]) {
+    const branch = await project.create(`${MAIN}_br_full`, MAIN);
+    await runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id });
+  }
+  const left = async () => (await snapshotsOnHost()).map(({ snapshot_id }) => snapshot_id);
+  expect(await dropOldestDeleted(servers.host)).toBe(true);
+  expect(await left()).toEqual([taken, second]);
+  expect(await dropOldestDeleted(servers.host)).toBe(true);
+  expect(await dropOldestDeleted(servers.host)).toBe(false);
+  expect(await left()).toEqual([taken]);
+  await drop(taken);
 });
 
 test('a deleted branch comes back from what was kept, with its passwords', async () => {

@@ -12,8 +12,10 @@ import {
   projects,
 } from '../../../edge/database/schema.ts';
 import { snapshots } from '../../../edge/database/snapshot-schema.ts';
+import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { Settings } from '../../../edge/settings.ts';
 import { nextExpiry, retireSnapshots } from '../../../edge/snapshots/drop-snapshots.ts';
+import { nextScheduled, takeScheduledSnapshot } from '../../../edge/snapshots/scheduled-snapshots.ts';
 import { newSnapshot } from '../../../edge/snapshots/take-snapshot.ts';
 import type { KeptKind } from '../../../shared/branch/snapshot.ts';
 import { quotaBytes } from '../../../shared/project/storage-quota.ts';
@@ -196,4 +198,25 @@ test('what deletions and resets leave behind fits into the quota, except for the
     .where(eq(snapshots.id, newest));
   await retireSnapshots(db, SETTINGS, 'p', at(10), () => {});
   expect(await left()).toEqual([newest, manual].toSorted());
+});
+
+test('a scheduled snapshot of main is begun once when it is due', async () => {
+  const main = await branchWithRule({ isDefault: true, branchName: 'main' });
+  const begin = (now: Date) => takeScheduledSnapshot(db, SETTINGS, 'p', now, () => {});
+  const taken = () => db.select().from(snapshots).where(eq(snapshots.branchId, main.id));
+  await db.update(projects).set({ snapshotSchedule: { every: '1h', keep: 2 }, snapshotDueAt: at(60) });
+  await begin(at(59));
+  expect(await taken()).toEqual([]);
+  expect((await readRecords(db, 'h', at(61))).projects[0]?.stale).toBe(true);
+  await Promise.all([begin(at(61)), begin(at(61))]);
+  const [first, ...more] = await taken();
+  expect([first, more]).toMatchObject([{ kind: 'schedule', status: 'making' }, []]);
+  expect(await nextScheduled(db, 'p')).toBe(at(61 + 3600).getTime());
+  await begin(at(3700));
+  expect(await taken()).toHaveLength(2);
+  const opened = await db.select().from(jobs).where(eq(jobs.branchId, main.id));
+  expect(opened.map(({ input }) => input.unlessSameAs)).toEqual(
+    expect.arrayContaining([undefined, first?.id]),
+  );
+  await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
 });
