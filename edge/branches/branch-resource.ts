@@ -52,7 +52,8 @@ export const CreatedBranch = z
 /** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, `deletes_at`, and its blocks. */
 export const Branch = CreatedBranch.extend({
   deletes_at: Timestamp.nullable().meta({
-    description: 'When this expired branch will be deleted. Null: it is not expired.',
+    description:
+      'When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither.',
   }),
   updated_at: Timestamp,
   blocked: Blocked.meta({

@@ -43,9 +43,6 @@ const Deletion = z
     id: z.uuid(),
     status: z.literal('deleted'),
     deleted_at: z.iso.datetime(),
-    restorable_until: z.iso.datetime().nullable().meta({
-      description: 'Its database is kept until then, unless the host needs the room. Null: it is dropped.',
-    }),
     job_id: z.uuid().meta({ description: 'The job that drops or keeps the database of the branch.' }),
   })
   .meta({ id: 'BranchDeletion' });
@@ -200,7 +197,7 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
     summary: 'Delete a branch',
     description:
-      'Its name can be reused immediately. Its database is kept for some time (`restorable_until`), so that the branch can be restored; that of a branch with a lease is dropped.',
+      'Its name can be reused immediately. Its database is kept for some time, so that the branch can be restored (`deletes_at` in the list of deleted branches); that of a branch with a lease is dropped.',
     tags,
     request: { params: BranchRefParams, query: DeletionQuery },
     responses: { 202: response('The branch is deleted.', Deletion) },
@@ -218,13 +215,9 @@ router.openapi(
       purge,
       confirm,
     });
-    const { job, restorableUntil } = unwrap(deleted);
+    const { job } = unwrap(deleted);
     const deleted_at = job.createdAt.toISOString();
-    const restorable_until = restorableUntil?.toISOString() ?? null;
-    return c.json(
-      { id: branch.id, status: 'deleted' as const, deleted_at, restorable_until, job_id: job.id },
-      202,
-    );
+    return c.json({ id: branch.id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
   },
 );
 

@@ -56,7 +56,7 @@ const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.finalize',
 const METHODS: Partial<Record<OperationKind, Method[]>> = {
   create_project: CREATION,
   create_branch: CREATION,
-  delete_branch: ['branch.drop'],
+  delete_branch: ['branch.keep'],
   delete_project: ['project.drop'],
   add_rule: ['access.apply'],
   remove_rule: ['access.apply'],
