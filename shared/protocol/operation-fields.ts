@@ -8,7 +8,7 @@ export const Id = z.uuid();
 /** A database name of this service. Any other name is rejected before it reaches SQL or a rule file. */
 export const Database = z.string().regex(MANAGED_DATABASE);
 /** What can be cloned: a branch's database, or a snapshot. */
-export const Source = z.union([Database, z.string().regex(SNAPSHOT_DATABASE)]);
+export const Source = z.string().regex(new RegExp(`${MANAGED_DATABASE.source}|${SNAPSHOT_DATABASE.source}`));
 
 export const BranchIdentity = {
   job_id: Id,
