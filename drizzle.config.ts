@@ -4,6 +4,7 @@ export default defineConfig({
   dialect: 'sqlite',
   schema: [
     'schema',
+    'snapshot-schema',
     'account-schema',
     'people-schema',
     'machine-schema',

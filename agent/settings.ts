@@ -39,6 +39,8 @@ const Settings = z.object({
   PROJECT_CONNECTIONS: z.coerce.number().int().min(10).max(10_000).default(120),
   /** Free space of each volume below which a branch that fills it is blocked. */
   MIN_FREE_DISK_MB: z.coerce.number().int().min(16).max(1_048_576).default(1024),
+  /** A snapshot of `main` is copied if this multiple of its size is free; 0: never. */
+  SNAPSHOT_COPY_ROOM: z.coerce.number().min(0).max(100).default(2),
   /** Age at which a tenant's transaction is ended. */
   TRANSACTION_SECONDS: z.coerce.number().int().min(1).max(604_800).default(3600),
   /** Transaction ids that a branch may take for long; it may take as many at once as in ten seconds. */

@@ -27,6 +27,7 @@ import { agentRoutes } from './routes/agent.ts';
 import { apiKeyRoutes } from './routes/api-keys.ts';
 import { auditRoutes } from './routes/audit-events.ts';
 import { branchCreationRoutes } from './routes/branch-creations.ts';
+import { branchHistoryRoutes } from './routes/branch-history.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
@@ -46,6 +47,7 @@ import { queryRoutes } from './routes/queries.ts';
 import { rowChangeRoutes } from './routes/row-changes.ts';
 import { secondFactorRoutes } from './routes/second-factor.ts';
 import { sessionRoutes } from './routes/session.ts';
+import { snapshotRoutes } from './routes/snapshots.ts';
 import { tableRoutes } from './routes/tables.ts';
 import { tokenExchangeRoutes } from './routes/token-exchange.ts';
 import { trustRoutes } from './routes/trusts.ts';
@@ -168,6 +170,8 @@ for (const routes of [
   projectRoutes,
   branchCreationRoutes,
   branchRoutes,
+  branchHistoryRoutes,
+  snapshotRoutes,
   credentialRoutes,
   tableRoutes,
   rowChangeRoutes,

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { UNDELETE_DAYS_MAX } from '../shared/limits.ts';
 import { HIGHEST_BRANCH_LIMIT } from '../shared/project/project-status.ts';
 
 const KEY_BYTES = 32;
@@ -17,6 +18,7 @@ const Keys = z
   .refine((keys) => keys.every((key) => key.id !== '' && key.bytes.length === KEY_BYTES));
 
 const DAY_SECONDS = 86_400;
+const SNAPSHOTS_MAX = 200;
 const DEFAULT_EXPIRED_RETENTION_SECONDS = 7 * DAY_SECONDS;
 const EXPIRED_RETENTION_MAX_SECONDS = 30 * DAY_SECONDS;
 
@@ -66,6 +68,15 @@ const Settings = z.object({
   EXPIRED_RETENTION_SECONDS: Count.max(EXPIRED_RETENTION_MAX_SECONDS).default(
     DEFAULT_EXPIRED_RETENTION_SECONDS,
   ),
+  /** How long the database of a deleted branch is kept, so that the branch can be restored; 0: it is dropped. */
+  UNDELETE_SECONDS: z.coerce
+    .number()
+    .int()
+    .min(0)
+    .max(UNDELETE_DAYS_MAX * DAY_SECONDS)
+    .default(DAY_SECONDS),
+  /** Snapshots of a project that its users or its schedule take. */
+  SNAPSHOT_LIMIT: Count.max(SNAPSHOTS_MAX).default(30),
   /** Leased branches of a project (`docs/short-lived-branches.md`); the platform route of a project's caps overrides it. */
   LEASED_BRANCH_LIMIT: Count.max(HIGHEST_BRANCH_LIMIT).default(20),
   /** The highest limits of branches, leased or not, that the platform route accepts (specification 8). */

@@ -53,7 +53,10 @@ export const FAILURES = {
   },
   PASSWORD_WRONG: { status: 403, message: 'The current password is wrong.' },
   TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
-  BRANCH_PROTECTED: { status: 403, message: 'The branch is protected and cannot be changed or deleted.' },
+  BRANCH_PROTECTED: {
+    status: 403,
+    message: 'The branch is protected. Send its name as confirm, unless it is main, which is never deleted.',
+  },
   NOT_FOUND: { status: 404, message: 'Not found.' },
   ROW_NOT_FOUND: { status: 404, message: 'The row was not found.' },
   BRANCH_EXISTS: {
@@ -91,6 +94,10 @@ export const FAILURES = {
   BRANCH_NOT_ACTIVE: {
     status: 409,
     message: 'The branch is not active. Check its status; an expired branch can be extended.',
+  },
+  NO_SNAPSHOT: {
+    status: 409,
+    message: 'The branch has no snapshot. Take one first, or leave out from.',
   },
   BRANCH_NOT_LEASED: {
     status: 409,
@@ -151,6 +158,10 @@ export const FAILURES = {
   LEASED_BRANCH_LIMIT_REACHED: {
     status: 429,
     message: 'The project has reached its limit of leased branches. Delete one, or wait until a lease ends.',
+  },
+  SNAPSHOT_LIMIT_REACHED: {
+    status: 429,
+    message: 'The project has reached its limit of snapshots. Delete a snapshot first.',
   },
   PROJECT_LIMIT_REACHED: {
     status: 429,

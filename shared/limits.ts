@@ -16,6 +16,9 @@ export const CELL_BYTES_MAX = 65_536;
 
 /** Branches of one project with a database: those that count against its limit, and the expired ones. */
 export const BRANCHES_MAX = 500;
+/** Days for which the database of a deleted branch can be kept. */
+export const UNDELETE_DAYS_MAX = 30;
+
 /** Branches of one batch. */
 export const BATCH_MAX = 32;
 

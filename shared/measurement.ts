@@ -42,6 +42,11 @@ export const ProjectMeasurement = z.strictObject({
   /** By the host's clock, ISO 8601 UTC. */
   observed_at: z.iso.datetime(),
   branches: z.array(BranchMeasurement).max(BRANCHES_MAX),
+  /** Branches and snapshots, by id; left out where the file system does not tell. At most 10 minutes old. */
+  disk: z
+    .array(z.strictObject({ id: z.uuid(), own_bytes: Count, shared_bytes: Count }))
+    .max(2 * BRANCHES_MAX)
+    .optional(),
 });
 export type ProjectMeasurement = z.output<typeof ProjectMeasurement>;
 

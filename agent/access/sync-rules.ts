@@ -88,10 +88,16 @@ export class RuleSync {
    * Disconnects all pooled clients of these databases: removes the databases from the pooler and adds them again.
    * @throws as `sync`
    */
-  async disconnectClients(databases: readonly string[]): Promise<void> {
+  disconnectClients(databases: readonly string[]): Promise<void> {
+    return this.withhold(databases, async () => {});
+  }
+
+  /** Runs `action` while the pooler does not have these databases, so that they have no pooled clients. @throws as `sync` */
+  async withhold(databases: readonly string[], action: () => Promise<void>): Promise<void> {
     for (const database of databases) this.#withheld.add(database);
     try {
       await this.sync();
+      await action();
     } finally {
       for (const database of databases) this.#withheld.delete(database);
       await this.sync();

@@ -37,7 +37,12 @@ export async function cloneBatch(
   // A finalized branch without any other: what the host lost since is made again from it.
   const from = finalized?.database ?? source;
   await takeLock(session, `source:${from}`);
-  const result = await createClone(host, session, { ...first, source: from, busy_wait }, onProgress);
+  const result = await createClone(
+    host,
+    session,
+    { name: buildDatabaseName(first.job_id), source: from, busy_wait },
+    onProgress,
+  );
   // Other clones of the source can begin.
   await releaseLock(session, `source:${from}`);
   await cloneBuilt(host, session, first, others);
@@ -51,5 +56,8 @@ async function cloneBuilt(
   members: readonly BranchIdentity[],
 ): Promise<void> {
   for (const { job_id } of members)
-    await createUnusedClone(host, session, { job_id, source: buildDatabaseName(from.job_id) });
+    await createUnusedClone(host, session, {
+      name: buildDatabaseName(job_id),
+      source: buildDatabaseName(from.job_id),
+    });
 }

@@ -1,4 +1,4 @@
-import { buildDatabaseName } from '../../shared/branch/database-name.ts';
+import { SNAPSHOT_DATABASE } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneMethod, Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
@@ -26,19 +26,26 @@ function strategyFor(method: CloneMethod, sourceBytes: number): Strategy {
   return sourceBytes <= WAL_LOG_UP_TO_BYTES ? 'wal_log' : 'file_copy';
 }
 
-/** What is created: the job's database, from a source or from the empty template. */
-type NewClone = Pick<Params<'branch.clone'>, 'job_id' | 'source'>;
+/** What is created: a database from a source, or from the empty template. */
+interface NewClone {
+  name: string;
+  source: string | null;
+  /** Not even a superuser can connect to it. */
+  closed?: boolean;
+}
 
 /**
- * Creates the job's database from the source, or an empty one for `main`. No client can connect to it yet.
+ * Creates a database from the source, or an empty one for `main`. No client can connect to it yet. Nobody is connected
+ * to a snapshot, so nobody is held while it is cloned.
  * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
  */
 export async function createClone(
   host: Host,
   session: Session,
-  { job_id, source, busy_wait: busyWait }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'>,
+  { busy_wait: busyWait, ...clone }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'>,
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
+  const { source } = clone;
   // A kept session alone is no reason to hold the clients.
   if (source !== null) await host.rows.kept.close(source);
   const { sourceBytes, inUse } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
@@ -47,11 +54,11 @@ export async function createClone(
   const create = async () => {
     const stopWatching = await watchCopy(host.settings.PGDATA_DIR, sourceBytes, onProgress);
     const started = performance.now();
-    await createDatabase(session, { job_id, source }, strategy).finally(stopWatching);
+    await createDatabase(session, clone, strategy).finally(stopWatching);
     cloneMs = performance.now() - started;
   };
   let pausedMs = 0;
-  if (source === null) {
+  if (source === null || SNAPSHOT_DATABASE.test(source)) {
     await create();
   } else {
     // Leaves less to write for the checkpoint inside CREATE DATABASE, during which clients are held.
@@ -63,26 +70,30 @@ export async function createClone(
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
 }
 
-/** Creates the job's database from one that no client can use yet. @throws HostError SOURCE_MISSING */
+/** Creates a database from one that no client can use. @throws HostError SOURCE_MISSING */
 export async function createUnusedClone(
   host: Host,
   session: Session,
-  clone: { job_id: string; source: string },
+  clone: NewClone & { source: string },
 ): Promise<void> {
   const { sourceBytes } = await inspectSource(session, clone.source);
   await createDatabase(session, clone, strategyFor(host.cloneMethod, sourceBytes));
 }
 
+/** Copies every block of a database that no client can use, so that the copy shares none. */
+export const copyUnusedDatabase = (session: Session, clone: NewClone & { source: string }): Promise<void> =>
+  createDatabase(session, clone, 'file_copy');
+
 async function createDatabase(
   session: Session,
-  { job_id, source }: NewClone,
+  { name, source, closed = false }: NewClone,
   strategy: Strategy,
 ): Promise<void> {
   const how = STRATEGIES[strategy];
   await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
   await session.query(
-    `CREATE DATABASE ${identifier(buildDatabaseName(job_id))} TEMPLATE ${identifier(source ?? EMPTY_TEMPLATE)}
-     STRATEGY ${how.strategy} CONNECTION LIMIT 0`,
+    `CREATE DATABASE ${identifier(name)} TEMPLATE ${identifier(source ?? EMPTY_TEMPLATE)}
+     STRATEGY ${how.strategy} CONNECTION LIMIT 0 ALLOW_CONNECTIONS ${!closed}`,
   );
 }
 

@@ -3,7 +3,8 @@ import { canPause, pause, reconnectServers, resume } from '../pooler/pause.ts';
 import type { Session } from '../postgres/connect.ts';
 import { tryLock } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { emptyDatabase, lockedBy } from '../postgres/source-sessions.ts';
+import { runAlone } from '../postgres/run-alone.ts';
+import { emptyDatabase } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
 
@@ -81,35 +82,20 @@ async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Pr
   return performance.now() - started;
 }
 
-/**
- * Runs the creation and concurrently ends direct sessions that logged in to the source just before. PostgreSQL
- * waits five seconds for such sessions; one that stays busy for longer than `busyWait` cancels the creation sooner.
- */
+/** Runs the creation. A session of the source that stays busy for longer than `busyWait` cancels it. */
 async function createAlone(
   host: Host,
   session: Session,
   { source, busyWait, create }: LiveClone,
   onLocked: () => Promise<unknown> = async () => {},
 ): Promise<void> {
-  const pid = await ownPid(session);
-  const created = new AbortController();
-  const creation = create().finally(() => created.abort());
-  const guard = async () => {
-    const { signal } = created;
-    await lockedBy(host.postgres, pid, source, signal);
-    if (signal.aborted) return;
+  const { postgres } = host;
+  await runAlone({ postgres, session }, source, create, async (signal) => {
     await onLocked();
-    const emptied = await emptyDatabase(host.postgres, source, { wait: busyWait, signal });
-    if (!emptied) await host.postgres.query('SELECT pg_cancel_backend($1)', [pid]);
-  };
-  const [creating, guarding] = await Promise.allSettled([creation, guard()]);
-  if (creating.status === 'rejected') throw asCloneError(creating.reason, source);
-  if (guarding.status === 'rejected') throw guarding.reason;
-}
-
-async function ownPid(session: Session): Promise<number> {
-  const { rows } = await session.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
-  return rows[0]?.pid ?? 0;
+    return emptyDatabase(postgres, source, { wait: busyWait, signal });
+  }).catch((error) => {
+    throw asCloneError(error, source);
+  });
 }
 
 const sourceBusy = (source: string) =>

@@ -10,10 +10,13 @@ import { readIdentity } from '../link/identity.ts';
 import { runLink } from '../link/run-link.ts';
 import { runLogFolderLoop } from '../logs/log-folder.ts';
 import { ServerWatch } from '../maintenance/watch-servers.ts';
+import { DiskUsage } from '../measurement/disk-bytes.ts';
 import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
 import { watchBlockedProjects } from '../measurement/watch-blocked.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
+import { runRoomLoop } from '../snapshots/make-room.ts';
+import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -43,6 +46,7 @@ async function runAgent(): Promise<void> {
     guards: settings.GUARDS,
   });
 
+  const diskUsage = new DiskUsage(host);
   const watch = new ServerWatch(host, log);
   await watch.poll();
   let link: AgentLink | null = null;
@@ -57,11 +61,17 @@ async function runAgent(): Promise<void> {
     runMeasurementLoop({
       settings,
       log,
-      report: (measurement) => link?.notify('measurement', measurement),
+      report: (measurement) => {
+        const disk = diskUsage.of(measurement.project_id);
+        link?.notify('measurement', disk ? { ...measurement, disk } : measurement);
+      },
       deadTuples: host.deadTuples,
       onBegun: begun.resolve,
       signal,
     }),
+    diskUsage.runLoop(signal),
+    runRoomLoop(host, signal),
+    runSeparationLoop(host, signal),
     watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),
     new BlockReports(host, (blocks) => link?.notify('blocks', blocks)).run(log, signal),
     ...(settings.GUARDS === 'on' ? [new GuardWatch(host, log).run(signal)] : []),

@@ -20,7 +20,7 @@ interface Run {
 }
 
 /** A call's subject; the subject of an operation without any of these fields is the host. */
-const SUBJECT_FIELDS = ['job_id', 'project_id', 'branch_id'] as const;
+const SUBJECT_FIELDS = ['job_id', 'project_id', 'branch_id', 'snapshot_id'] as const;
 
 /**
  * Runs the operations that the edge calls. It outlives single links: a call that is repeated after a timeout or a

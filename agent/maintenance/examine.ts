@@ -22,6 +22,7 @@ import {
   SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
+import { examineVolume } from './examine-volume.ts';
 import { type MachineLimits, readMachineLimits } from './machine-limits.ts';
 
 /** A fault of the set-up. With a `problem`, branches do not work or are not safe. */
@@ -274,9 +275,14 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
   return {
     postgresVersion: facts.postgres.server_version ?? '',
     poolerVersion: facts.poolerVersion,
-    findings: CHECKS.filter(({ fine }) => !fine(facts)).map(
-      ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),
-    ),
+    findings: [
+      ...CHECKS.filter(({ fine }) => !fine(facts)).map(
+        ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),
+      ),
+      ...(await examineVolume(settings.PGDATA_DIR)).map(
+        (sentence): Finding => ({ severity: 'advice', sentence }),
+      ),
+    ],
   };
 }
 

@@ -10,6 +10,8 @@ import { protectDatabases } from '../postgres/database-settings.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
+import { dropLeftovers } from '../snapshots/drop-leftovers.ts';
+import { hintCowExtents } from './cow-hint.ts';
 
 export type RecoveryStep = (host: Host) => Promise<void>;
 
@@ -22,8 +24,10 @@ export const RECOVERY_STEPS: readonly RecoveryStep[] = [
   resumeAbandoned,
   truncateNotifications,
   dropInterrupted,
+  dropSnapshotLeftovers,
   protectBranches,
   removeLeakedDirectories,
+  hintCopyOnWrite,
   retryUnusedRoles,
   resetChangedLogins,
   syncRules,
@@ -87,6 +91,14 @@ async function dropInterrupted({ postgres }: Host): Promise<void> {
   const databases = await readDatabases(postgres);
   for (const { name } of databases.filter(({ interrupted }) => interrupted))
     await dropDatabase(postgres, name);
+}
+
+function dropSnapshotLeftovers({ sessions }: Host): Promise<void> {
+  return dropLeftovers(sessions);
+}
+
+function hintCopyOnWrite({ settings }: Host): Promise<void> {
+  return hintCowExtents(settings.PGDATA_DIR);
 }
 
 /** Branches of an earlier release have no limits, and the settings may have changed. */

@@ -22,7 +22,7 @@ export function cloneBranch(
   params: Params<'branch.clone'>,
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
-  const { project_id, branch_id, job_id, source } = params;
+  const { project_id, branch_id, job_id, source, busy_wait } = params;
   return withLocks(host.sessions, [`clone:${branch_id}`], async (session) => {
     await claimBranch(session, params);
     // With a source the groups exist already, and `branch.prepare` locks them for a while.
@@ -30,9 +30,11 @@ export function cloneBranch(
     else await takeLock(session, `source:${source}`);
     const state = await cloneState(session, params);
     if (state === 'finalized') return ADOPTED;
-    const result = state === 'built' ? ADOPTED : await createClone(host, session, params, onProgress);
+    const name = buildDatabaseName(job_id);
+    const result =
+      state === 'built' ? ADOPTED : await createClone(host, session, { name, source, busy_wait }, onProgress);
     // Repeated after an adoption: the agent that made the clone may have died before it.
-    if (source === null) await grantGroups(host.settings, buildDatabaseName(job_id), project_id);
+    if (source === null) await grantGroups(host.settings, name, project_id);
     return result;
   });
 }

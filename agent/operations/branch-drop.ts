@@ -14,22 +14,35 @@ import { dropUnusedRoles } from '../postgres/roles.ts';
 export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<MethodResult<'branch.drop'>> {
   const { branch_id } = params;
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
-    await session.query('DELETE FROM login WHERE branch_id = $1', [branch_id]);
-    await host.rules.sync();
+    await closeBranch(host, session, branch_id);
     const doomed = await databasesOf(session, params);
-    for (const name of doomed) await dropDatabase(session, name);
-    await session.query('DELETE FROM network_rule WHERE branch_id = $1', [branch_id]);
-    await session.query('DELETE FROM branch WHERE branch_id = $1', [branch_id]);
-    await dropUnusedRoles(session);
+    for (const { name } of doomed) await dropDatabase(session, name);
+    await forgetBranch(session, branch_id);
     return { dropped: doomed.length > 0 };
   });
+}
+
+/** Closes both ports to the branch's logins. */
+export async function closeBranch({ rules }: Host, session: Session, branchId: string): Promise<void> {
+  await session.query('DELETE FROM login WHERE branch_id = $1', [branchId]);
+  await rules.sync();
+}
+
+/** Removes what the agent knows of a branch whose databases are gone, and its logins. */
+export async function forgetBranch(session: Session, branchId: string): Promise<void> {
+  await session.query('DELETE FROM network_rule WHERE branch_id = $1', [branchId]);
+  await session.query('DELETE FROM branch WHERE branch_id = $1', [branchId]);
+  await dropUnusedRoles(session);
 }
 
 /**
  * The branch's databases, finalized or not. A finalized one is found by its mark alone, because another branch may
  * have taken the name since. A clone without its final name carries the id of the job that made it.
  */
-async function databasesOf(session: Session, params: BranchIdentity): Promise<string[]> {
+export async function databasesOf(
+  session: Session,
+  params: BranchIdentity,
+): Promise<{ name: string; finalized: boolean }[]> {
   const { rows } = await session.query<{ job_id: string }>('SELECT job_id FROM branch WHERE branch_id = $1', [
     params.branch_id,
   ]);
@@ -37,5 +50,5 @@ async function databasesOf(session: Session, params: BranchIdentity): Promise<st
   const found = await readDatabases(session);
   return found
     .filter(({ name, mark }) => builds.includes(name) || mark?.branch_id === params.branch_id)
-    .map(({ name }) => name);
+    .map(({ name }) => ({ name, finalized: !builds.includes(name) }));
 }

@@ -1,7 +1,7 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import { groupName, loginName } from '../../shared/branch/login.ts';
 import type { Params } from '../../shared/protocol/operations.ts';
-import { nameHeld } from '../cloning/claim-branch.ts';
+import { type BranchIdentity, nameHeld } from '../cloning/claim-branch.ts';
 import type { Host } from '../host.ts';
 import { identifier, inTransaction, literal } from '../postgres/connect.ts';
 import { grantDatabase, protectDatabase } from '../postgres/database-settings.ts';
@@ -22,7 +22,7 @@ export async function finalizeBranch(
 }
 
 /** A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again. */
-export const repair = (host: Host, branch: Params<'branch.finalize'>): Promise<boolean> =>
+export const repair = (host: Host, branch: BranchIdentity): Promise<boolean> =>
   repairPrivileges(host, branch).catch((error: Error) => {
     host.log('privileges.unrepaired', { branch_id: branch.branch_id, reason: error.message });
     return true;
@@ -55,8 +55,8 @@ function isOpen({ branch_id, job_id, database }: Params<'branch.finalize'>, foun
   return false;
 }
 
-/** The last statement opens the database, with its limits. */
-function opening(host: Host, branch: Params<'branch.finalize'>): string {
+/** Statements that give a clone its final name. The last one opens the database, with its limits. */
+export function opening({ settings }: Pick<Host, 'settings'>, branch: BranchIdentity): string {
   const { project_id, branch_id, job_id, database } = branch;
   const name = identifier(database);
   const ownerGroup = identifier(groupName(project_id, 'owner'));
@@ -66,5 +66,5 @@ function opening(host: Host, branch: Params<'branch.finalize'>): string {
     ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} SET role = ${ownerGroup};
     COMMENT ON DATABASE ${name} IS ${literal(markText(branch))};
     INSERT INTO branch_usage (branch_id) VALUES (${literal(branch_id)}) ON CONFLICT DO NOTHING;
-    ${protectDatabase(host.settings, database)}`;
+    ${protectDatabase(settings, database)}`;
 }

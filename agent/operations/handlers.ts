@@ -3,6 +3,7 @@ import type { OnProgress } from '../cloning/clone-progress.ts';
 import type { Host } from '../host.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
+import { dropOldestDeleted } from '../snapshots/make-room.ts';
 import { applyAccess } from './access-apply.ts';
 import { cloneBatchBranches } from './batch-clone.ts';
 import { finalizeBatch } from './batch-finalize.ts';
@@ -11,6 +12,7 @@ import { proveBatch } from './batch-prove.ts';
 import { cloneBranch } from './branch-clone.ts';
 import { dropBranch } from './branch-drop.ts';
 import { finalizeBranch } from './branch-finalize.ts';
+import { keepBranch } from './branch-keep.ts';
 import { prepareBranch } from './branch-prepare.ts';
 import { proveBranch } from './branch-prove.ts';
 import { describeHost } from './host-describe.ts';
@@ -18,10 +20,15 @@ import { takeInventory } from './host-inventory.ts';
 import { dropProject } from './project-drop.ts';
 import { sizeProject } from './project-size.ts';
 import { runQuery } from './query-run.ts';
+import { cancelReset } from './reset-cancel.ts';
+import { cloneForReset } from './reset-clone.ts';
+import { swapReset } from './reset-swap.ts';
 import { changeRows } from './row-change.ts';
 import { deleteRows } from './row-delete.ts';
 import { listRows } from './row-list.ts';
 import { updateCell } from './row-update.ts';
+import { dropSnapshot } from './snapshot-drop.ts';
+import { takeSnapshot } from './snapshot-take.ts';
 import { describeTableDetails } from './table-describe.ts';
 import { listTables } from './table-list.ts';
 
@@ -38,6 +45,7 @@ const HANDLERS: Handlers = {
   'branch.finalize': finalizeBranch,
   'branch.prove': proveBranch,
   'branch.drop': dropBranch,
+  'branch.keep': keepBranch,
   'project.size': sizeProject,
   'batch.prepare': prepareBatch,
   'batch.clone': cloneBatchBranches,
@@ -45,6 +53,11 @@ const HANDLERS: Handlers = {
   'batch.prove': proveBatch,
   'project.drop': dropProject,
   'access.apply': applyAccess,
+  'snapshot.take': takeSnapshot,
+  'snapshot.drop': dropSnapshot,
+  'reset.clone': cloneForReset,
+  'reset.swap': swapReset,
+  'reset.cancel': cancelReset,
   'table.list': listTables,
   'table.describe': describeTableDetails,
   'row.list': listRows,
@@ -67,7 +80,11 @@ export async function performOperation<M extends Method>(
   try {
     return await HANDLERS[method](host, params, onProgress);
   } catch (error) {
-    throw asHostError(error);
+    const failure = asHostError(error);
+    const isFull = failure instanceof HostError && failure.code === 'HOST_FULL';
+    // Deleted branches are kept only while there is room. The statements of tenants are not repeated.
+    if (!isFull || 'concurrent' in OPERATIONS[method] || !(await dropOldestDeleted(host))) throw failure;
+    return performOperation(host, method, params, onProgress);
   }
 }
 

@@ -5,6 +5,7 @@ import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { readBranches } from '../postgres/read-branches.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
+import { readSnapshots } from '../snapshots/snapshot-databases.ts';
 
 /**
  * Lists what the host holds. It also retries roles that could not be dropped earlier and restores passwords that
@@ -15,7 +16,7 @@ export async function takeInventory(host: Host): Promise<MethodResult<'host.inve
     await dropUnusedRoles(session);
     await inTransaction(session, () => restoreLogins(session));
   });
-  const [branches, projects, cluster, free_bytes] = await Promise.all([
+  const [branches, projects, cluster, free_bytes, snapshots] = await Promise.all([
     readBranches(host.postgres),
     host.postgres.query<MethodResult<'host.inventory'>['projects'][number]>(
       'SELECT project_id, access_revision FROM project ORDER BY project_id',
@@ -24,11 +25,13 @@ export async function takeInventory(host: Host): Promise<MethodResult<'host.inve
       'SELECT system_identifier::text FROM pg_control_system()',
     ),
     freeBytes(host.settings.PGDATA_DIR),
+    readSnapshots(host.postgres),
   ]);
   return {
     system_identifier: cluster.rows[0]?.system_identifier ?? '',
     free_bytes,
     branches,
     projects: projects.rows,
+    snapshots,
   };
 }

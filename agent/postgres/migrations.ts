@@ -94,11 +94,31 @@ const BLOCKED_ADDRESS = `
   INSERT INTO blocked_address (branch_id, until) SELECT branch_id, until FROM moved;
 `;
 
+/** Closed databases. The row is written before its database, so that leftovers of a crash can be attributed. */
+const SNAPSHOT = `
+  CREATE TABLE snapshot (
+    snapshot_id uuid PRIMARY KEY,
+    project_id uuid NOT NULL,
+    branch_id uuid NOT NULL, -- of which it was taken; it may have been dropped since
+    source text NOT NULL, -- its database then
+    kind text NOT NULL, -- taken of a branch, replaced by a reset, or left by a deleted branch
+    independent boolean NOT NULL DEFAULT false, -- it shares no block with its source
+    taken_at timestamptz NOT NULL DEFAULT now(),
+    changes text -- what the source had changed then, by its statistics; null: unknown
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
  * is never changed, removed or moved; a change of the tables is a new entry at the end.
  */
-export const MIGRATIONS: readonly string[] = [INITIAL, BLOCKED_BRANCH, BLOCK_REASON, BLOCKED_ADDRESS];
+export const MIGRATIONS: readonly string[] = [
+  INITIAL,
+  BLOCKED_BRANCH,
+  BLOCK_REASON,
+  BLOCKED_ADDRESS,
+  SNAPSHOT,
+];
 
 /**
  * Runs the migrations that the session's database does not have yet, each in a transaction with the record of its

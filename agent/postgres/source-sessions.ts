@@ -38,6 +38,15 @@ export async function emptyDatabase(
   return emptied === true || signal?.aborted === true;
 }
 
+/** Ends every session of the database, again and again, until `signal` is aborted. */
+export async function clearDatabase(db: Queryable, database: string, signal: AbortSignal): Promise<void> {
+  const isAborted = async () => {
+    await db.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [database]);
+    return false;
+  };
+  await pollUntil(isAborted, { within: Number.POSITIVE_INFINITY, every: POLL_EVERY_MS, signal });
+}
+
 /** Resolves when the session has locked the database against new logins, or when `signal` is aborted. */
 export async function lockedBy(
   db: Queryable,

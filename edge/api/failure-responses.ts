@@ -98,6 +98,14 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     },
     example: { limit: 20, current: 20, retry_after: null },
   },
+  SNAPSHOT_LIMIT_REACHED: {
+    shape: {
+      limit: Count,
+      current: Count,
+      retry_after: z.null().meta({ description: 'Always null: waiting does not help, delete a snapshot.' }),
+    },
+    example: { limit: 30, current: 30, retry_after: null },
+  },
   PROJECT_LIMIT_REACHED: {
     shape: {
       limit: Count,

@@ -22,6 +22,7 @@ const ACTIONS = {
   'project.change': { scope: 'write', reaches: CHANGE },
   'branch.read': { scope: 'read', reaches: SEE },
   'branch.change': { scope: 'write', reaches: CHANGE },
+  'branch.protect': { scope: 'write', reaches: ADMINISTER },
   // Credentials allow writing to the database, so reading them requires the write scope.
   'credentials.read': { scope: 'write', reaches: CHANGE },
   'rows.read': { scope: 'read', reaches: SEE },

@@ -3,6 +3,7 @@ import { z } from 'zod';
 import type { Principal } from '../authentication/principal.ts';
 import type { Database } from '../database/database.ts';
 import { jobs, projectBranches } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
 import { whereMatches } from './branch-pattern.ts';
 
 type Caller = Pick<Principal, 'machine'>;
@@ -28,6 +29,15 @@ export function knownBranchesOf(projectId: string, caller: Caller): SQL | undefi
   const ofPattern = matching(caller);
   return and(notDeleted(projectId), ofPattern && or(eq(projectBranches.isDefault, true), ofPattern));
 }
+
+/** Deleted branches whose databases are kept. */
+export const restorableBranchesOf = (projectId: string, caller: Caller): SQL | undefined =>
+  and(
+    eq(projectBranches.projectId, projectId),
+    eq(projectBranches.status, 'deleted'),
+    sql`exists (select 1 from ${snapshots} where ${snapshots.branchId} = ${projectBranches.id} and kind = 'deleted')`,
+    matching(caller),
+  );
 
 /**
  * The jobs of these branches, deleted ones included, and those that the caller itself started. Every branch of a batch

@@ -38,7 +38,11 @@ export const CreatedBranch = z
     }),
     labels: Labels,
     is_default: z.boolean().meta({ description: 'True for `main` only.', example: false }),
-    protected: z.boolean().meta({ description: 'A protected branch cannot be deleted.', example: false }),
+    protected: z.boolean().meta({
+      description:
+        'Its deletion, a reset and changes of rows need its name as `confirm`. `main` is protected from deletion, and from a reset without `confirm`.',
+      example: false,
+    }),
     created_by: Id,
     tenant_id: z.string().meta({ example: 'acme' }),
     created_at: Timestamp,
@@ -48,7 +52,8 @@ export const CreatedBranch = z
 /** A branch in lists, lookups and changes: every field of specification 2.2 except `deleted_at`, `deletes_at`, and its blocks. */
 export const Branch = CreatedBranch.extend({
   deletes_at: Timestamp.nullable().meta({
-    description: 'When this expired branch will be deleted. Null: it is not expired.',
+    description:
+      'When this expired branch will be deleted; of a deleted branch, until when it can be restored. Null: neither.',
   }),
   updated_at: Timestamp,
   blocked: Blocked.meta({

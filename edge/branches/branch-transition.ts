@@ -13,7 +13,7 @@ export const isAllowed = (event: BranchEvent, branches: SQL | undefined): SQL =>
 
 /**
  * Applies the event to the branches whose status allows it.
- * @param deletesAt of branches that expire
+ * @param deletesAt of branches that expire, or whose databases are kept
  */
 export const transition = (
   db: Database,

@@ -23,7 +23,7 @@ export async function storeLifespan(
   { branch, life, actor }: LifespanChange,
   now: Date,
 ): Promise<Result<BranchRow, Failure>> {
-  if (branch.protected) return fail({ code: 'BRANCH_PROTECTED' });
+  if (branch.isDefault) return fail({ code: 'BRANCH_PROTECTED' });
   const { id: branchId, projectId } = branch;
   const change = {
     ...life,

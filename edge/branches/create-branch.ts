@@ -124,23 +124,37 @@ const countOf = (ids: readonly string[], condition: SQL | undefined) =>
   sql`(select count(*) from ${projectBranches} where ${and(isOneOf(projectBranches.id, ids), condition)})`;
 
 /** Makes proved branches active and audits them, unless one was deleted meanwhile: then nothing changes. */
-export function activation(
+export const activation = (
+  context: SagaContext,
+  creations: readonly [Creation, ...Creation[]],
+  now: Date,
+): Statement[] => activate(context, creations, now, 'branch.created');
+
+/** As `activation`, with another audit event for branches other than `main`. */
+export function activate(
   { db, job }: SagaContext,
   creations: readonly [Creation, ...Creation[]],
   now: Date,
+  event: 'branch.created' | 'branch.restored',
 ): Statement[] {
   const [{ project, access }] = creations;
   const ids = idsOf(creations);
   const allAllowed = sql`${countOf(ids, whereAllowed('proved', undefined))} = ${ids.length}`;
   const actor = { ...job.input.actor, tenantId: project.tenantId };
   const events = creations.map(({ branch }) => {
-    const name = branch.isDefault ? 'project.created' : 'branch.created';
+    const name = branch.isDefault ? 'project.created' : event;
     const networks = access.rules.flatMap(({ branch_id, cidr }) => (branch_id === branch.id ? [cidr] : []));
     const metadata = { branch_name: branch.branchName, database: branch.databaseName, networks };
     return auditEvent(
       name,
       actor,
-      { id: branch.id, projectId: project.id, branchId: branch.id, metadata },
+      // A branch can be restored more than once.
+      {
+        id: event === 'branch.created' ? branch.id : job.id,
+        projectId: project.id,
+        branchId: branch.id,
+        metadata,
+      },
       now,
     );
   });
@@ -155,7 +169,12 @@ export function activation(
     db
       .update(auditEvents)
       .set({ tenantId: sql`${ofProject}` })
-      .where(isOneOf(auditEvents.id, ids)),
+      .where(
+        isOneOf(
+          auditEvents.id,
+          events.map(({ id }) => id),
+        ),
+      ),
     confirmAccess(db, project.id, access.revision),
     closeWithProject(db, project.id, allAllowed),
     db

@@ -1,13 +1,19 @@
-import { and, eq, type SQL } from 'drizzle-orm';
+import { and, eq, type SQL, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
-import type { JobRow } from '../jobs/job-store.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
+import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
+import type { BranchDeletion, Deleted } from '../projects/coordinator-rpc.ts';
+import type { Settings } from '../settings.ts';
+import type { BranchRow } from './branch-resource.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
+import { type Keeping, keepingOf, keepStatements } from './kept-branch.ts';
 
 /** Why the service deletes a branch that no user deletes. */
 export interface ServiceDeletion {
@@ -18,6 +24,14 @@ export interface ServiceDeletion {
   reason: 'lease_ended' | 'expired';
 }
 
+interface DeletionOptions {
+  service?: ServiceDeletion;
+  /** Whether the database of this branch is kept; by default it is not. */
+  keeping?: (branch: BranchRow) => Keeping | null;
+  /** The name of the branch, which the deletion of a protected one needs. */
+  confirm?: string | undefined;
+}
+
 /**
  * Marks the branch as deleted and opens the job that drops its database, in one batch. Its children lose their parent
  * (specification 2.2).
@@ -26,8 +40,8 @@ export async function markBranchDeleted(
   db: Database,
   job: JobRow,
   now: Date,
-  service?: ServiceDeletion,
-): Promise<Result<JobRow, Failure>> {
+  { service, keeping = () => null, confirm }: DeletionOptions = {},
+): Promise<Result<Deleted, Failure>> {
   const branchId = job.branchId ?? '';
   const transitionName = service?.event ?? 'delete';
   const thisBranch = and(
@@ -38,8 +52,12 @@ export async function markBranchDeleted(
   );
   const [branch] = await db.select().from(projectBranches).where(whereAllowed(transitionName, thisBranch));
   if (!branch) return fail({ code: 'NOT_FOUND' });
-  if (branch.protected || branch.isDefault) return fail({ code: 'BRANCH_PROTECTED' });
+  // A protected branch still ends by its life or its lease, which its users have chosen.
+  if (branch.isDefault || (branch.protected && !service && confirm !== branch.branchName))
+    return fail({ code: 'BRANCH_PROTECTED' });
 
+  const kept = keeping(branch);
+  if (kept) job.input = { ...job.input, snapshotId: kept.snapshotId };
   const stillThere = isAllowed(transitionName, thisBranch);
   const event = auditEvent(
     'branch.deleted',
@@ -52,39 +70,67 @@ export async function markBranchDeleted(
         branch_name: branch.branchName,
         database: branch.databaseName,
         ...(service && { reason: service.reason }),
+        ...(kept && { restorable_until: kept.until.toISOString() }),
       },
     },
     now,
   );
+  // Also of a branch that was being restored.
+  const until = sql<Date>`(select expires_at from ${snapshots} where ${and(eq(snapshots.branchId, branchId), eq(snapshots.kind, 'deleted'))})`;
+  const isNotKept = sql`${until} is null`;
   const results = await inOneBatch(db, [
     insertIf(db, auditEvents, event, stillThere),
     insertIf(db, jobs, job, stillThere),
     withdrawAccess(db, job.projectId, stillThere),
+    ...(kept ? keepStatements(db, branch, kept, stillThere, now) : []),
     db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), stillThere)),
-    db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere)),
+    db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere, isNotKept)),
     db
       .update(projectBranches)
       .set({ parentBranchId: null })
       .where(and(eq(projectBranches.parentBranchId, branchId), stillThere)),
-    transition(db, transitionName, thisBranch, now),
+    transition(db, transitionName, thisBranch, now, until),
   ]);
-  return hasChanged(results.at(-1)) ? ok(job) : fail({ code: 'NOT_FOUND' });
+  return hasChanged(results.at(-1))
+    ? ok({ job, restorableUntil: kept?.until ?? null })
+    : fail({ code: 'NOT_FOUND' });
 }
 
-/** Specification 3.1: the underlying database is dropped after the branch is deleted. */
-export const deleteBranchJob = saga<{ database: string } | 'gone'>({
+/** Opens the deletion that a user asks for. */
+export function deleteBranch(
+  db: Database,
+  settings: Settings,
+  { purge, confirm, ...deletion }: BranchDeletion,
+  now: Date,
+): Promise<Result<Deleted, Failure>> {
+  const keeping = (branch: BranchRow) => (purge ? null : keepingOf(settings, branch, now));
+  const job = newJob({ ...deletion, kind: 'branch.delete' }, now);
+  return markBranchDeleted(db, job, now, { keeping, confirm });
+}
+
+interface Deletion {
+  database: string;
+  kept: MethodResult<'branch.keep'> | null;
+}
+
+/** Specification 3.1: the underlying database is dropped after the branch is deleted, or kept so that it can be restored. */
+export const deleteBranchJob = saga<Deletion | 'gone'>({
   steps: [
     [
       {
         name: 'drop',
-        run: async ({ job, callHost }, subject) =>
-          subject === 'gone' ||
-          callHost('branch.drop', {
+        run: async ({ job, callHost }, subject) => {
+          if (subject === 'gone') return;
+          const identity = {
             job_id: job.id,
             project_id: job.projectId,
             branch_id: job.branchId ?? '',
             database: subject.database,
-          }),
+          };
+          const { snapshotId: snapshot_id } = job.input;
+          if (snapshot_id === undefined) await callHost('branch.drop', identity);
+          else subject.kept = await callHost('branch.keep', { ...identity, snapshot_id });
+        },
       },
     ],
   ],
@@ -93,7 +139,22 @@ export const deleteBranchJob = saga<{ database: string } | 'gone'>({
       .select({ database: projectBranches.databaseName })
       .from(projectBranches)
       .where(eq(projectBranches.id, job.branchId ?? ''));
-    return branch ?? 'gone';
+    return branch ? { ...branch, kept: null } : 'gone';
   },
-  complete: () => [],
+  complete: ({ db, job }, subject) => {
+    const { snapshotId } = job.input;
+    if (subject === 'gone' || snapshotId === undefined) return [];
+    const thisOne = eq(snapshots.id, snapshotId);
+    if (subject.kept?.kept)
+      return [
+        db.update(snapshots).set({ status: 'ready', sizeBytes: subject.kept.size_bytes }).where(thisOne),
+      ];
+    // The branch had no database.
+    const branchId = job.branchId ?? '';
+    return [
+      db.delete(snapshots).where(thisOne),
+      db.delete(branchCredentials).where(eq(branchCredentials.branchId, branchId)),
+      db.update(projectBranches).set({ deletesAt: null }).where(eq(projectBranches.id, branchId)),
+    ];
+  },
 });

@@ -1,11 +1,14 @@
 import type { Database } from '../database/database.ts';
 import type { Settings } from '../settings.ts';
+import { nextExpiry, retireSnapshots } from '../snapshots/drop-snapshots.ts';
+import { nextScheduled, takeScheduledSnapshot } from '../snapshots/scheduled-snapshots.ts';
 import { nextEnd } from './branch-ends.ts';
 import { expireBranches } from './expire-branches.ts';
 import { retireBranches } from './retire-branches.ts';
 
 /**
- * Ends the lifespans, leases and retentions of the project's branches that are over.
+ * Ends the lifespans, leases and retentions of the project's branches and snapshots that are over, and begins the snapshot
+ * that is due by the project's schedule.
  * @param beforeWriting called before work is written that outlives this call
  * @returns when the next one ends, in Unix milliseconds; infinite if none will
  */
@@ -18,5 +21,12 @@ export async function endLives(
   const now = new Date();
   await retireBranches(db, projectId, now, beforeWriting);
   await expireBranches(db, settings, projectId, now);
-  return (await nextEnd(db, projectId))?.getTime() ?? Number.POSITIVE_INFINITY;
+  await retireSnapshots(db, settings, projectId, now, beforeWriting);
+  await takeScheduledSnapshot(db, settings, projectId, now, beforeWriting);
+  const [end, expiry, scheduled] = await Promise.all([
+    nextEnd(db, projectId),
+    nextExpiry(db, projectId),
+    nextScheduled(db, projectId),
+  ]);
+  return Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled);
 }

@@ -4,7 +4,8 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Database } from '../database/database.ts';
 import { jobs, projectBranches } from '../database/schema.ts';
 import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
-import type { BranchRequest, CreationProgress } from '../projects/coordinator-rpc.ts';
+import type { BranchRequest } from '../projects/coordinator-rpc.ts';
+import type { CreationProgress } from '../projects/creation-progress.ts';
 import { type BranchRow, toCreatedBranchResponse } from './branch-resource.ts';
 
 interface Existing {
@@ -43,6 +44,6 @@ export async function existingBranch(
 /** The response with an existing branch. A branch of another source is none for this request. */
 export function returnExisting(branch: BranchRow, request: BranchRequest): Result<CreationProgress, Failure> {
   if (branch.status === 'deleting') return fail({ code: 'PROJECT_NOT_ACTIVE' });
-  if (branch.parentBranchId !== request.source.id) return fail({ code: 'BRANCH_EXISTS' });
+  if (branch.parentBranchId !== request.source.branchId) return fail({ code: 'BRANCH_EXISTS' });
   return ok({ response: { status: 200, body: { ...toCreatedBranchResponse(branch), created: false } } });
 }

@@ -14,6 +14,8 @@ import type { ProjectRow } from '../projects/project-resource.ts';
 /** In `allow`: the address of the request. */
 const OWN_ADDRESS = 'me';
 
+const LATEST_SNAPSHOT = 'latest_snapshot';
+
 /** What one branch and a batch of branches have in common. */
 const choices = {
   source_branch_id: z
@@ -22,6 +24,15 @@ const choices = {
     .nullable()
     .default(null)
     .meta({ description: 'The branch to clone. Default: `main`.' }),
+  snapshot_id: z
+    .uuid()
+    .toLowerCase()
+    .optional()
+    .meta({ description: 'The snapshot to clone, instead of a branch.' }),
+  from: z.enum([LATEST_SNAPSHOT]).optional().meta({
+    description:
+      'Clones the newest snapshot of the source branch that its users or its schedule have taken. The clients of the branch are not held, whatever its age.',
+  }),
   lifespan: LifespanSpelling.optional().meta({
     description: `Time until the branch expires, in the spellings of the lifespans. Default: \`${DEFAULT_LIFESPAN}\`.`,
   }),
@@ -50,19 +61,27 @@ const hasOneLife = (request: { lifespan?: unknown; ttl_seconds?: unknown }) =>
   request.lifespan === undefined || request.ttl_seconds === undefined;
 const ONE_LIFE = { message: 'Provide at most one of lifespan and ttl_seconds.', path: ['ttl_seconds'] };
 
-const OnExists = z
-  .enum(['fail', 'return'], {
-    error: ({ input }) => (input === 'reset' ? 'reset is not supported yet' : undefined),
-  })
-  .default('fail')
-  .meta({
-    description:
-      'If the project has a branch of this name: `fail` is 409; `return` responds with that branch, if it has the same source.',
-  });
+interface SourceFields {
+  snapshot_id?: string | undefined;
+  from?: string | undefined;
+  source_branch_id: string | null;
+}
+const hasOneSource = ({ snapshot_id, from, source_branch_id }: SourceFields) =>
+  snapshot_id === undefined || (from === undefined && source_branch_id === null);
+const ONE_SOURCE = {
+  message: 'Provide snapshot_id without from and source_branch_id.',
+  path: ['snapshot_id'],
+};
+
+const OnExists = z.enum(['fail', 'return', 'reset']).default('fail').meta({
+  description:
+    'If the project has a branch of this name: `fail` is 409; `return` responds with that branch, if it has the same source; `reset` resets it to the source and gives it the life of the request.',
+});
 
 export const NewBranch = z
   .strictObject({ branch_name: BranchName, ...choices, on_exists: OnExists })
   .refine(hasOneLife, ONE_LIFE)
+  .refine(hasOneSource, ONE_SOURCE)
   .meta({ example: { branch_name: 'checkout-redesign', lifespan: '7d' } });
 
 const NamePrefix = z
@@ -92,6 +111,7 @@ export const NewBatch = z
     ...choices,
   })
   .refine(hasOneLife, ONE_LIFE)
+  .refine(hasOneSource, ONE_SOURCE)
   .refine(({ count, names }) => (count === undefined) !== (names === undefined), {
     message: 'Provide exactly one of count and names.',
     path: ['count'],
@@ -103,10 +123,18 @@ export const NewBatch = z
   .meta({ example: { count: 4, name_prefix: 'pr-7-', lease_seconds: 300 } });
 
 export const BranchChange = z
-  .strictObject({ lifespan: LifespanSpelling.optional(), ttl_seconds: TtlSeconds.optional() })
+  .strictObject({
+    lifespan: LifespanSpelling.optional(),
+    ttl_seconds: TtlSeconds.optional(),
+    protected: z.boolean().optional().meta({
+      description: 'For owners and admins. `main` is always protected.',
+    }),
+  })
   .refine(
-    ({ lifespan, ttl_seconds }) => (lifespan === undefined) !== (ttl_seconds === undefined),
-    'Provide exactly one of lifespan and ttl_seconds.',
+    (change) =>
+      hasOneLife(change) &&
+      (change.lifespan !== undefined || change.ttl_seconds !== undefined || change.protected !== undefined),
+    'Provide one of lifespan and ttl_seconds, or protected.',
   )
   .meta({ example: { lifespan: '1m' } });
 

@@ -14,6 +14,7 @@ import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import type { BranchRequest } from '../projects/coordinator-rpc.ts';
 import type { Settings } from '../settings.ts';
+import { isCloneable } from '../snapshots/clone-source.ts';
 import {
   type BranchLimit,
   branchesOnHost,
@@ -45,7 +46,7 @@ export async function reserveBranches(
   const onHost = branchesOnHost(project.id);
   const allowed = sql`exists (select 1 from ${projects} where id = ${project.id} and status = 'active' and tenant_id = ${project.tenantId}
     and ${hasSlots(limit, rows.length)} and ${onHost} + ${rows.length} <= ${BRANCHES_MAX})
-    and exists (select 1 from ${projectBranches} where id = ${source.id} and status = 'active') and ${room}`;
+    and ${isCloneable(source)} and ${room}`;
   const reserved = sql`exists (select 1 from ${projectBranches} where id = ${first.id})`;
   const statements: Statement[] = [
     ...insertKey(db, keyUse, job.id, allowed, now),
@@ -94,9 +95,9 @@ function reasonOf(lastResult: unknown, count: number, limit: BranchLimit): Failu
 function jobOf({ jobId, kind, branches, project, actor }: BranchRequest, now: Date): JobRow {
   const about = { id: jobId, kind, projectId: project.id, hostId: project.hostId, actor };
   const ids = branches.map(({ id }) => id);
-  const subject =
-    kind === 'branch.create' ? { branchId: ids[0] ?? null } : { branchId: null, branchIds: ids };
-  return newJob({ ...about, ...subject }, now);
+  const target =
+    kind === 'branch.create' ? { branchId: ids[0] ?? null } : { branchId: null, subject: { branchIds: ids } };
+  return newJob({ ...about, ...target }, now);
 }
 
 const branchRow = (
@@ -106,10 +107,10 @@ const branchRow = (
 ): BranchRow => ({
   id,
   projectId: project.id,
-  parentBranchId: source.id,
+  parentBranchId: source.branchId,
   branchName: name,
   databaseName: branchDatabaseName(project.appKey, project.env, name),
-  sourceDatabase: source.databaseName,
+  sourceDatabase: source.database,
   status: 'creating',
   lifespan: life.lifespan,
   expiresAt: expiryOf(life, now),
@@ -123,6 +124,8 @@ const branchRow = (
   createdBy: actor.userId,
   tenantId: project.tenantId,
   blocks: [],
+  ownBytes: null,
+  sharedBytes: null,
   deletedAt: null,
   createdAt: now,
   updatedAt: now,

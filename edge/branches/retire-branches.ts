@@ -36,7 +36,7 @@ export async function retireBranches(
       const { id: branchId, tenantId, createdBy } = branch;
       const about = { id: crypto.randomUUID(), kind: 'branch.delete', projectId, branchId, hostId } as const;
       const job = newJob({ ...about, actor: noActor(tenantId), createdBy }, now);
-      await markBranchDeleted(db, job, now, deletion);
+      await markBranchDeleted(db, job, now, { service: deletion });
     }
   }
 }

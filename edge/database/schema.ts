@@ -13,6 +13,7 @@ import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
 import { BRANCH_ROLES } from '../../shared/branch/login.ts';
+import type { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import { JOB_KINDS, JOB_STATUSES, type JobError, type JobStep } from '../../shared/project/job.ts';
 import { DEFAULT_BRANCH_LIMIT, PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import {
@@ -20,8 +21,9 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
-import { ACTOR_TYPES, type AuditActor } from '../audit/actor.ts';
+import { ACTOR_TYPES } from '../audit/actor.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
+import type { JobInput } from '../jobs/job-input.ts';
 import { created, timestamp, updated } from './columns.ts';
 
 /**
@@ -121,6 +123,10 @@ export const projects = sqliteTable(
     storageUsedBytes: integer('storage_used_bytes').notNull().default(0),
     storageState: text('storage_state', { enum: STORAGE_STATES }).notNull().default('normal'),
     storageMeasuredAt: timestamp('storage_measured_at'),
+    /** Null: off. */
+    snapshotSchedule: text('snapshot_schedule', { mode: 'json' }).$type<SnapshotSchedule>(),
+    /** When the next scheduled snapshot is due; null without a schedule. */
+    snapshotDueAt: timestamp('snapshot_due_at'),
     /** When the host observed the blocks of the project's branches, by its clock; null before the first one. */
     blocksObservedAt: timestamp('blocks_observed_at'),
     hostId: text('host_id')
@@ -176,6 +182,9 @@ export const projectBranches = sqliteTable(
     tenantId: text('tenant_id').notNull(),
     /** Connections that the host refuses, at most one entry of each reason; those whose end has passed count no more. */
     blocks: text('blocks', { mode: 'json' }).$type<StoredBlock[]>().notNull().default([]),
+    /** Of the last measurement; null where the host cannot measure them. */
+    ownBytes: integer('own_bytes'),
+    sharedBytes: integer('shared_bytes'),
     deletedAt: timestamp('deleted_at'),
     createdAt: created(),
     updatedAt: updated(),
@@ -240,8 +249,8 @@ export const jobs = sqliteTable(
     projectId: text('project_id').notNull(),
     branchId: text('branch_id'),
     kind: text('kind', { enum: JOB_KINDS }).notNull(),
-    /** The actor, and the branches of a batch; never shown, contains no secrets. */
-    input: text('input', { mode: 'json' }).$type<{ actor: AuditActor; branchIds?: string[] }>().notNull(),
+    /** Never shown, contains no secrets. */
+    input: text('input', { mode: 'json' }).$type<JobInput>().notNull(),
     status: text('status', { enum: JOB_STATUSES }).notNull(),
     steps: text('steps', { mode: 'json' }).$type<JobStep[]>().notNull(),
     /** Set while the job is still running if it is being rolled back. */

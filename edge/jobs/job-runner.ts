@@ -35,7 +35,14 @@ interface JobRunnerOptions extends Omit<SagaContext, 'job'> {
 }
 
 /** The kinds of jobs that take one of the project's slots for creations. */
-const CREATIONS: readonly JobKind[] = ['project.create', 'branch.create', 'branch.create_batch'];
+const CREATIONS: readonly JobKind[] = [
+  'project.create',
+  'branch.create',
+  'branch.create_batch',
+  'branch.reset',
+  'branch.restore',
+  'snapshot.create',
+];
 
 interface Run {
   branchIds: string[];

@@ -3,6 +3,7 @@ import type { JobKind, JobStatus } from '../../shared/project/job.ts';
 import type { Actor, AuditActor } from '../audit/actor.ts';
 import type { Database } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
+import type { JobSubject } from './job-input.ts';
 
 export type JobRow = typeof jobs.$inferSelect;
 
@@ -27,8 +28,7 @@ export const newJob = (
     kind: JobKind;
     projectId: string;
     branchId: string | null;
-    /** The branches of a batch. */
-    branchIds?: string[];
+    subject?: JobSubject;
     hostId: string;
   } & ({ actor: Actor } | { actor: AuditActor; createdBy: string }),
   now: Date,
@@ -38,7 +38,7 @@ export const newJob = (
   projectId: about.projectId,
   branchId: about.branchId,
   hostId: about.hostId,
-  input: { actor: about.actor, ...(about.branchIds && { branchIds: about.branchIds }) },
+  input: { actor: about.actor, ...about.subject },
   status: 'queued',
   steps: [],
   error: null,

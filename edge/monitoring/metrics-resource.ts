@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { quotaBytes, StorageStateField } from '../../shared/project/storage-quota.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
+import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
 import { ALERT_NAMES, alertsOf } from './alert-advice.ts';
 import type { LastMeasurement } from './measurement-store.ts';
 import type { Range } from './metric-history.ts';
@@ -98,6 +99,18 @@ export const MetricOfBranches = z
   })
   .meta({ id: 'MetricOfBranches' });
 
+/** Of a branch or a snapshot. */
+const OnDisk = {
+  own_bytes: Count.nullable().meta({
+    description: 'What its deletion frees, at most 10 minutes old. Null: the host cannot measure it.',
+    example: 212_992,
+  }),
+  shared_bytes: Count.nullable().meta({
+    description: 'What it shares with other databases. Null: the host cannot measure it.',
+    example: 8_175_616,
+  }),
+};
+
 export const ProjectUsage = z
   .strictObject({
     project_id: z.uuid(),
@@ -117,12 +130,21 @@ export const ProjectUsage = z
         branch_name: z.string().meta({ example: 'main' }),
         database: z.string().meta({ example: 'db_web_shop_prod' }),
         database_size_bytes: Count.meta({ example: 8_388_608 }),
+        ...OnDisk,
+      }),
+    ),
+    snapshots: z.array(
+      z.strictObject({
+        snapshot_id: z.uuid(),
+        branch_id: z.uuid(),
+        size_bytes: Count.meta({ example: 8_388_608 }),
+        ...OnDisk,
       }),
     ),
   })
   .meta({ id: 'ProjectUsage' });
 
-type Branch = Pick<BranchRow, 'id' | 'branchName' | 'databaseName'>;
+type Branch = Pick<BranchRow, 'id' | 'branchName' | 'databaseName' | 'ownBytes' | 'sharedBytes'>;
 
 /** The last measurement; `stale` when the host is not connected or measurements are overdue. */
 export interface Measured {
@@ -221,6 +243,7 @@ const usedBytes = (last: LastMeasurement | null, branches: readonly Branch[]): n
 export function projectUsage(
   project: ProjectView,
   branches: readonly Branch[],
+  snapshots: readonly SnapshotRow[],
   measured: Measured,
 ): z.output<typeof ProjectUsage> {
   const used = usedBytes(measured.last, branches);
@@ -233,11 +256,20 @@ export function projectUsage(
     usage_percent: Number(((100 * used) / limit).toFixed(2)),
     storage_state: project.storageState,
     ...freshness(measured),
-    branches: branches.map(({ id, branchName, databaseName }) => ({
+    branches: branches.map(({ id, branchName, databaseName, ownBytes, sharedBytes }) => ({
       branch_id: id,
       branch_name: branchName,
       database: databaseName,
       database_size_bytes: sizeOf(measured.last, id),
+      own_bytes: ownBytes,
+      shared_bytes: sharedBytes,
+    })),
+    snapshots: snapshots.map((row) => ({
+      snapshot_id: row.id,
+      branch_id: row.branchId,
+      size_bytes: row.sizeBytes,
+      own_bytes: row.ownBytes,
+      shared_bytes: row.sharedBytes,
     })),
   };
 }

@@ -12,6 +12,7 @@ import type { Range } from './metric-history.ts';
 import type { MetricName, MetricValue, Point } from './metrics.ts';
 import type { StorageQuota } from './storage-quota.ts';
 import { readSubject, type StorageSubject } from './storage-usage.ts';
+import { storeDiskBytes } from './store-disk-bytes.ts';
 
 /** How many missed measurements a reopened stream replays at most. */
 const REPLAYED_MAX = 60;
@@ -33,6 +34,7 @@ interface ProjectMonitorOptions {
 export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   readonly #options: ProjectMonitorOptions;
   readonly #streams = new MeasurementStreams();
+  #storedDisk = '';
 
   constructor(options: ProjectMonitorOptions) {
     super();
@@ -53,6 +55,7 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     const event = measurements.record(measurement, subject.branches, Date.now());
     if (!event) return;
     this.#streams.send(projectId, event);
+    await this.#storeDisk(measurement);
     await this.#evaluate(subject);
   }
 
@@ -81,6 +84,14 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
   async evaluateNow(projectId: string, hostId: string): Promise<void> {
     const sized = await this.readSizes(projectId, hostId);
     await this.recordSizes(sized.ok ? sized.value : { project_id: projectId, sizes: {} });
+  }
+
+  /** The host measures seldom and reports often, so the same values are not written again. */
+  async #storeDisk({ project_id, disk }: ProjectMeasurement): Promise<void> {
+    const reported = JSON.stringify(disk);
+    if (!disk || reported === this.#storedDisk) return;
+    await storeDiskBytes(this.#options.db, project_id, disk);
+    this.#storedDisk = reported;
   }
 
   async #evaluate(subject: StorageSubject): Promise<void> {

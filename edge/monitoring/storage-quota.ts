@@ -2,22 +2,32 @@ import type { Failure } from '../../shared/failures.ts';
 import type { ProjectSizes } from '../../shared/measurement.ts';
 import { evaluateStorage, quotaBytes, type StorageState } from '../../shared/project/storage-quota.ts';
 import { fail, type Result } from '../../shared/result.ts';
-import { unlessInFlight } from '../api/idempotency-key.ts';
+import { type KeyUse, unlessInFlight } from '../api/idempotency-key.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { storeLifespan } from '../branches/change-lifespan.ts';
-import { reserveBranches } from '../branches/reserve-branches.ts';
 import type { Database } from '../database/database.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import { Slots } from '../jobs/slots.ts';
 import { logEvent } from '../log.ts';
 import { sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
-import type { BranchRequest, LifespanChange, StorageStatus } from '../projects/coordinator-rpc.ts';
+import type { LifespanChange, StorageStatus } from '../projects/coordinator-rpc.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 import type { Settings } from '../settings.ts';
+import type { CloneSource } from '../snapshots/clone-source.ts';
 import type { LastMeasurement } from './measurement-store.ts';
 import { EVENTS_OF_STATE, type StorageEventName, storageEvent, storageMail } from './storage-events.ts';
 import { readSubject, type StorageSubject, storeStorageUsage } from './storage-usage.ts';
+
+/** Databases that are to be made from one source. */
+interface Admission {
+  projectId: string;
+  keyUse: KeyUse | null;
+  source: CloneSource;
+  branchIds: readonly string[];
+  /** The branch whose database is replaced. */
+  replaced?: string;
+}
 
 interface StorageQuotaOptions {
   db: Database;
@@ -76,33 +86,31 @@ export class StorageQuota {
   }
 
   /**
-   * Reserves the branches if their clones fit: the sum of the usage, of clones without a measurement and of the source's
+   * Makes a reservation if what it clones fits: the sum of the usage, of clones without a measurement and of the source's
    * size for each branch must not exceed the quota.
    * @param sizes as the host just read them
    */
   async reserveWithinQuota(
-    request: BranchRequest,
+    { projectId, keyUse, source, branchIds, replaced }: Admission,
     sizes: ProjectSizes['sizes'],
+    reserve: () => Promise<Result<JobRow, Failure>>,
   ): Promise<Result<JobRow, Failure>> {
+    const { db } = this.#options;
     const release = await this.#admissions.take();
     try {
-      return await unlessInFlight(this.#options.db, request.keyUse, await this.#reserve(request, sizes));
+      const subject = await readSubject(db, projectId);
+      if (subject) this.recordSizes(subject, sizes);
+      const bytes = source.snapshot?.sizeBytes ?? this.#sizeOf(source.branchId ?? '');
+      const freed = replaced === undefined ? 0 : this.#sizeOf(replaced);
+      const excess = subject && this.#excess(subject, bytes * branchIds.length - freed);
+      const outcome = excess ? fail(excess) : await reserve();
+      const at = replaced === undefined ? null : Date.now();
+      const added = branchIds.map((id) => [id, { bytes, at }]);
+      if (subject && outcome.ok) this.#storeSizes(subject, Object.fromEntries(added));
+      return await unlessInFlight(db, keyUse, outcome);
     } finally {
       release();
     }
-  }
-
-  async #reserve(request: BranchRequest, sizes: ProjectSizes['sizes']): Promise<Result<JobRow, Failure>> {
-    const { db, settings } = this.#options;
-    const subject = await readSubject(db, request.project.id);
-    if (subject) this.recordSizes(subject, sizes);
-    const bytes = this.#sizeOf(request.source.id);
-    const excess = subject && this.#excess(subject, bytes * request.branches.length);
-    if (excess) return fail(excess);
-    const reserved = await reserveBranches(db, settings(), request, new Date());
-    const added = request.branches.map(({ id }) => [id, { bytes, at: null }]);
-    if (subject && reserved.ok) this.#storeSizes(subject, Object.fromEntries(added));
-    return reserved;
   }
 
   /** Changes a lifespan. An expired branch does not count against the quota, so it must fit to become active again. */
@@ -133,7 +141,7 @@ export class StorageQuota {
   #excess(subject: StorageSubject, needed: number): Failure | null {
     const limit = quotaBytes(subject.project.storageQuotaGib);
     const used = this.#used(subject, ['creating', 'active']);
-    if (used + needed <= limit) return null;
+    if (needed <= 0 || used + needed <= limit) return null;
     const fields = { used_bytes: used, needed_bytes: needed, limit_bytes: limit };
     return { code: 'STORAGE_QUOTA_EXCEEDED', fields };
   }

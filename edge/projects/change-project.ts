@@ -1,4 +1,5 @@
 import { and, eq, gte, ne, or, sql } from 'drizzle-orm';
+import { nextSnapshotAt, type SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor } from '../audit/actor.ts';
@@ -17,6 +18,8 @@ import type { ProjectView } from './project-resource.ts';
 interface ProjectChange {
   name?: string | undefined;
   storage_quota_gib?: number | undefined;
+  /** Null: none. */
+  snapshot_schedule?: SnapshotSchedule | null | undefined;
 }
 
 /** The audit events of a change: one for each field that gets another value. */
@@ -26,7 +29,17 @@ const EVENTS = {
     from.storageQuotaGib,
     to.storage_quota_gib,
   ],
+  'project.snapshot_schedule.changed': (from: ProjectView, to: ProjectChange) => [
+    from.snapshotSchedule,
+    to.snapshot_schedule,
+  ],
 } as const;
+
+/** The first scheduled snapshot comes one interval after the change. */
+const scheduled = (snapshotSchedule: SnapshotSchedule | null | undefined, now: Date) =>
+  snapshotSchedule === undefined
+    ? {}
+    : { snapshotSchedule, snapshotDueAt: snapshotSchedule && nextSnapshotAt(snapshotSchedule, now) };
 
 /**
  * Changes the project and audits the change, in one batch. After a change of the quota its storage is evaluated.
@@ -40,7 +53,7 @@ export async function changeProject(
   change: ProjectChange,
   actor: Actor,
 ): Promise<Result<ProjectView, Failure>> {
-  const { name, storage_quota_gib: storageQuotaGib } = change;
+  const { name, storage_quota_gib: storageQuotaGib, snapshot_schedule: snapshotSchedule } = change;
   const { id: projectId, storageQuotaCapGib: limit } = project;
   if (project.status === 'deleting') return fail({ code: 'PROJECT_NOT_ACTIVE' });
   const isWithinCap = storageQuotaGib === undefined || storageQuotaGib <= limit;
@@ -62,7 +75,7 @@ export async function changeProject(
   );
   const events = (Object.keys(EVENTS) as (keyof typeof EVENTS)[]).flatMap((event) => {
     const [from, to] = EVENTS[event](project, change);
-    if (to === undefined || to === from) return [];
+    if (to === undefined || JSON.stringify(to) === JSON.stringify(from)) return [];
     return auditEvent(event, actor, { projectId, metadata: { from, to } }, now);
   });
   const results = await inOneBatch(db, [
@@ -70,7 +83,10 @@ export async function changeProject(
       insertIf(db, auditEvents, event, sql`exists (select 1 from ${projects} where ${changeable})`),
     ),
     // Only the requested fields, so that a concurrent change of another field is not reverted.
-    db.update(projects).set({ name, storageQuotaGib, updatedAt: now }).where(changeable),
+    db
+      .update(projects)
+      .set({ name, storageQuotaGib, ...scheduled(snapshotSchedule, now), updatedAt: now })
+      .where(changeable),
     projectViews(db).where(ofTenant),
     db
       .select({ isPromisable: sql<number>`${isPromisable}`, hasRoom: sql<number>`${hasRoom}`, ...usage })
@@ -84,6 +100,8 @@ export async function changeProject(
   if (!promise.hasRoom) return fail({ code: 'HOST_FULL' });
   // The cap was lowered, or the project deleted, in between.
   if (!hasChanged(results.at(-3))) return changeProject(env, current, change, actor);
+  // Its alarm takes the snapshots.
+  if (snapshotSchedule) await coordinatorOf(env, projectId).wake(projectId);
   if (storageQuotaGib === undefined) return ok(current);
   const status = await coordinatorOf(env, projectId).monitor.evaluate(projectId);
   return ok(status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current);

@@ -7,7 +7,7 @@ import type { ProjectMeasurement, ProjectSizes } from '../../shared/measurement.
 import type { StorageState } from '../../shared/project/storage-quota.ts';
 import type { Result } from '../../shared/result.ts';
 import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
-import type { KeyUse, StoredResponse } from '../api/idempotency-key.ts';
+import type { KeyUse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
@@ -15,6 +15,9 @@ import type { JobRow } from '../jobs/job-store.ts';
 import type { LastMeasurement } from '../monitoring/measurement-store.ts';
 import type { Range } from '../monitoring/metric-history.ts';
 import type { MetricName, MetricValue, Point } from '../monitoring/metrics.ts';
+import type { CloneSource } from '../snapshots/clone-source.ts';
+import type { CreationProgress } from './creation-progress.ts';
+import type { ProjectHistoryRpc } from './project-history-rpc.ts';
 import type { ProjectRow } from './project-resource.ts';
 
 /** A validated request for a project. The caller makes the IDs, so a repeated request names the same project. */
@@ -51,7 +54,7 @@ export interface BranchRequest extends BranchChoices {
   kind: 'branch.create' | 'branch.create_batch';
   branches: readonly { id: string; name: string }[];
   project: ProjectRow;
-  source: BranchRow;
+  source: CloneSource;
   /** Network of the creator's address, if it is known. */
   creatorCidr: string | null;
   /** What happens if the project has a branch of the name; only for a single branch. */
@@ -60,7 +63,7 @@ export interface BranchRequest extends BranchChoices {
   keyUse: KeyUse | null;
 }
 
-export type OnExists = 'fail' | 'return';
+export type OnExists = 'fail' | 'return' | 'reset';
 
 export interface ProjectDeletion {
   /** ID of the deletion job. */
@@ -72,6 +75,15 @@ export interface ProjectDeletion {
 
 export interface BranchDeletion extends ProjectDeletion {
   branchId: string;
+  /** The database is dropped at once. */
+  purge: boolean;
+  confirm: string | undefined;
+}
+
+/** The job of a deletion; `restorableUntil` null: the database is dropped. */
+export interface Deleted {
+  job: JobRow;
+  restorableUntil: Date | null;
 }
 
 export interface Rotation {
@@ -97,9 +109,6 @@ export interface LeaseRenewal {
   leaseSeconds: number | null;
   actor: Actor;
 }
-
-/** State of a creation when its client stops waiting; `response` is null while the job is running. */
-export type CreationProgress = { response: StoredResponse } | { response: null; jobId: string };
 
 /** `applied`: the change is already in effect on both ports. */
 export interface RuleChange {
@@ -162,6 +171,7 @@ export interface ProjectEventsRpc extends Rpc.RpcTargetBranded {
 export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   readonly monitor: ProjectMonitorRpc;
   readonly events: ProjectEventsRpc;
+  readonly history: ProjectHistoryRpc;
   /** @param hostId the host that sent the measurement */
   recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void>;
   /** Records the blocks of the project's branches. @param hostId the host that sent them */
@@ -171,7 +181,7 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   /** Creates branches as clones of an active one. @param waitMs how long the client waits for the end */
   createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Marks the branch as deleted and opens the job that drops its database. */
-  deleteBranch(deletion: BranchDeletion): Promise<Result<JobRow, Failure>>;
+  deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>>;
   /** Marks the project as being deleted and opens the job that drops its databases. */
   deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>>;
   addRule(

@@ -10,7 +10,7 @@ import { sendAccess } from '../access/send-access.ts';
 import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
-import { markBranchDeleted } from '../branches/delete-branch.ts';
+import { deleteBranch } from '../branches/delete-branch.ts';
 import { endLives } from '../branches/end-lives.ts';
 import { storeRenewal } from '../branches/leases.ts';
 import { storeRotation } from '../credentials/rotate-credentials.ts';
@@ -32,7 +32,7 @@ import type {
   BranchDeletion,
   BranchRequest,
   CoordinatorRpc,
-  CreationProgress,
+  Deleted,
   LeaseRenewal,
   LifespanChange,
   ProjectDeletion,
@@ -40,11 +40,14 @@ import type {
   Rotation,
   RuleChange,
 } from './coordinator-rpc.ts';
+import { createBranches } from './create-branches.ts';
+import type { CreationProgress } from './creation-progress.ts';
 import { markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
+import { type CoordinatorParts, ProjectHistory } from './project-history.ts';
 import { reserveProject } from './reserve-project.ts';
 import { Retries } from './retries.ts';
-import { createOrReturn, type Running, runCreation } from './run-creation.ts';
+import { type Running, runCreation } from './run-creation.ts';
 import { SAGAS } from './sagas.ts';
 
 /** Interval of the checks while jobs are open; shorter than any life or lease, whose end the last check schedules. */
@@ -60,6 +63,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   readonly #db: Database;
   readonly #outbox: Outbox;
   readonly #monitor: ProjectMonitor;
+  readonly #parts: CoordinatorParts;
+  readonly #history: ProjectHistory;
   readonly #blocks: BlockRecorder;
   readonly #events: ProjectEvents;
   readonly #alarm: EarliestAlarm;
@@ -96,6 +101,21 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       applyAccess: (projectId, hostId) => this.#applyAccess(projectId, hostId),
       waitUntil,
     });
+    this.#parts = {
+      db: this.#db,
+      settings,
+      monitor: this.#monitor,
+      quota: this.quota,
+      isLinked: (hostId) => isLinked(env, hostId),
+      armAlarm: (projectId) => this.#armAlarm(projectId),
+      running: (hostId) => this.#running(hostId),
+      changed: (projectId) => waitUntil(this.#resumeWork(projectId)),
+    };
+    this.#history = new ProjectHistory(this.#parts);
+  }
+
+  get history(): ProjectHistory {
+    return this.#history;
   }
 
   get monitor(): ProjectMonitor {
@@ -124,27 +144,21 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     return reserved.ok ? runCreation(this.#running(hostId), reserved.value, waitMs) : reserved;
   }
 
-  async createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    const { id: projectId, hostId } = request.project;
-    if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
-    this.#armAlarm(projectId);
-    const reserve = async () => {
-      const sized = await this.#monitor.readSizes(projectId, hostId);
-      return sized.ok ? this.quota.reserveWithinQuota(request, sized.value.sizes) : sized;
-    };
-    return createOrReturn({ ...this.#running(hostId), db: this.#db, reserve }, request, waitMs);
+  createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    return createBranches({ ...this.#parts, history: this.#history }, request, waitMs);
   }
 
-  async deleteBranch(deletion: BranchDeletion): Promise<Result<JobRow, Failure>> {
+  async deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>> {
     this.#armAlarm(deletion.projectId);
-    const job = newJob({ ...deletion, kind: 'branch.delete' }, new Date());
-    const marked = await markBranchDeleted(this.#db, job, job.createdAt);
-    if (marked.ok) {
+    const deleted = await deleteBranch(this.#db, readSettings(this.env), deletion, new Date());
+    if (deleted.ok) {
+      const { job, restorableUntil } = deleted.value;
       this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
       this.ctx.waitUntil(this.#applyAccess(job.projectId, job.hostId));
       this.ctx.waitUntil(this.#monitor.evaluateNow(job.projectId, job.hostId));
+      if (restorableUntil) this.#alarm.wakeAt(restorableUntil.getTime());
     }
-    return marked;
+    return deleted;
   }
 
   async deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>> {

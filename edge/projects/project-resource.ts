@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { maxSlugLength } from '../../shared/branch/database-name.ts';
+import { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
 import { StorageStateField } from '../../shared/project/storage-quota.ts';
 import { Blocked, blockedOf, type StoredBlock } from '../branches/branch-blocks.ts';
@@ -36,6 +37,10 @@ export const Project = z
     max_slug_length: z
       .int()
       .meta({ description: 'Longest branch name whose database name fits into 63 characters.', example: 43 }),
+    snapshot_schedule: SnapshotSchedule.nullable().meta({
+      description: 'When snapshots of `main` are taken. Null: never by themselves.',
+      example: null,
+    }),
     host: z.string().meta({ description: 'Name of the database host.', example: 'eu-1' }),
     blocked: Blocked.meta({
       description:
@@ -63,6 +68,7 @@ export const toProjectResponse = (row: ProjectView): z.output<typeof Project> =>
   branch_count: row.branchCount,
   branch_limit: row.branchLimit,
   max_slug_length: maxSlugLength(row.appKey, row.env),
+  snapshot_schedule: row.snapshotSchedule,
   host: row.hostName,
   blocked: blockedOf(row.blocks),
   created_by: row.createdBy,

@@ -1,10 +1,12 @@
 import type { Failure } from '../../shared/failures.ts';
 import { ok, type Result } from '../../shared/result.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import { existingBranch, returnExisting } from '../branches/existing-branch.ts';
 import type { Database } from '../database/database.ts';
 import type { JobRunner } from '../jobs/job-runner.ts';
 import type { JobRow } from '../jobs/job-store.ts';
-import type { BranchRequest, CreationProgress } from './coordinator-rpc.ts';
+import type { BranchRequest } from './coordinator-rpc.ts';
+import type { CreationProgress } from './creation-progress.ts';
 
 /** Bounds the reservations of one request: another one may take the name in between each time. */
 const TRIES = 5;
@@ -42,18 +44,20 @@ interface Creating extends Running {
   db: Database;
   /** Writes the records of the request. */
   reserve: () => Promise<Result<JobRow, Failure>>;
+  /** Resets the branch that has the name. */
+  reset: (branch: BranchRow, leftMs: number) => Promise<Result<CreationProgress, Failure>>;
 }
 
 /**
- * Creates the branches, or responds with the one that has the name (`on_exists`). Of parallel requests for one name one
+ * Creates the branches, or responds with the one that has the name, as it is or reset (`on_exists`). Of parallel requests for one name one
  * creates the branch, and the others wait for it.
  */
 export async function createOrReturn(
-  { db, reserve, ...running }: Creating,
+  { db, reserve, reset, ...running }: Creating,
   request: BranchRequest,
   waitMs: number,
 ): Promise<Result<CreationProgress, Failure>> {
-  const mayReturn = request.onExists === 'return';
+  const mayReturn = request.onExists !== 'fail';
   const deadline = Date.now() + waitMs;
   const left = () => Math.max(0, deadline - Date.now());
   for (let tries = 1; ; ) {
@@ -64,6 +68,7 @@ export async function createOrReturn(
       // Read again, because the branch of a batch, or of another source, is another response.
       continue;
     }
+    if (existing && request.onExists === 'reset') return reset(existing.branch, left());
     if (existing) return returnExisting(existing.branch, request);
     const reserved = await reserve();
     if (reserved.ok) return runCreation(running, reserved.value, left());

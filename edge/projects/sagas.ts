@@ -1,7 +1,11 @@
 import { createBatchJob } from '../branches/create-batch.ts';
 import { createBranchJob } from '../branches/create-branch.ts';
 import { deleteBranchJob } from '../branches/delete-branch.ts';
+import { resetBranchJob } from '../branches/reset-branch.ts';
+import { restoreBranchJob } from '../branches/restore-branch.ts';
 import type { SagaTable } from '../jobs/saga.ts';
+import { dropSnapshotJob } from '../snapshots/drop-snapshots.ts';
+import { takeSnapshotJob } from '../snapshots/take-snapshot.ts';
 import { createProjectJob } from './create-project.ts';
 import { deleteProjectJob } from './delete-project.ts';
 
@@ -11,5 +15,9 @@ export const SAGAS: SagaTable = {
   'branch.create': createBranchJob,
   'branch.create_batch': createBatchJob,
   'branch.delete': deleteBranchJob,
+  'branch.reset': resetBranchJob,
+  'branch.restore': restoreBranchJob,
+  'snapshot.create': takeSnapshotJob,
+  'snapshot.delete': dropSnapshotJob,
   'project.delete': deleteProjectJob,
 };

@@ -1,10 +1,11 @@
-import { and, eq, inArray, or, sql } from 'drizzle-orm';
+import { and, eq, inArray, lte, or, sql } from 'drizzle-orm';
 import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/branch-ends.ts';
 import type { Database } from '../database/database.ts';
 import { eventOutbox } from '../database/event-schema.ts';
 import { jobs, projectBranches, projects } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
 import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
 
 export type Inventory = MethodResult<'host.inventory'>;
@@ -64,6 +65,11 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
     or(atTheirEnd(now), atTheirLeasesEnd(now)),
   )})`;
   const unpublished = sql`exists (select 1 from ${eventOutbox} where ${eventOutbox.projectId} = ${projects.id})`;
+  const expired = sql`exists (select 1 from ${snapshots} where ${and(
+    eq(snapshots.projectId, projects.id),
+    eq(snapshots.status, 'ready'),
+    lte(snapshots.expiresAt, now),
+  )})`;
   const [branches, projectRows, inWork] = await db.batch([
     db
       .select({
@@ -79,9 +85,8 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
       .select({
         id: projects.id,
         accessRevision: projects.accessRevision,
-        stale: sql<boolean>`access_applied < access_revision or ${overdue} or ${unpublished}`.mapWith(
-          Boolean,
-        ),
+        stale: sql<boolean>`access_applied < access_revision or ${overdue} or ${unpublished}
+          or coalesce(${projects.snapshotDueAt} <= ${now.getTime()}, 0) or ${expired}`.mapWith(Boolean),
       })
       .from(projects)
       .where(eq(projects.hostId, hostId)),
@@ -117,7 +122,9 @@ export function differencesBetween(
     records.branches.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
   );
   const isOrphan = ({ branch_id }: HostedBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
-  const held = [...inventory.projects, ...inventory.branches].map(({ project_id }) => project_id);
+  const held = [...inventory.projects, ...inventory.branches, ...inventory.snapshots].map(
+    ({ project_id }) => project_id,
+  );
   // A host restored from an older backup gets all rules and passwords again, which ends every session. A revision
   // that is merely pending is therefore not counted here.
   const outdatedAccess = inventory.projects

@@ -17,6 +17,7 @@ import {
 } from './differences.ts';
 import { leftoversAmong } from './leftovers.ts';
 import { markFound, markLost } from './mark-branch.ts';
+import { reconcileSnapshots } from './reconcile-snapshots.ts';
 
 /**
  * Compares the databases on a host with its records and resolves every difference. Runs after each handshake and every
@@ -48,6 +49,7 @@ export async function reconcileHost(
     ...found.foundAgain.map((branch) => restoreBranch(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
     markLostIfStillMissing(env, db, callHost, inventory, found.missing),
+    reconcileSnapshots(db, callHost, hostId, inventory),
   ]);
   for (const outcome of outcomes) {
     if (outcome.status === 'rejected')

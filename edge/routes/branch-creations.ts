@@ -1,4 +1,3 @@
-import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { creatorNetwork } from '../access/creator-rule.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
@@ -7,14 +6,13 @@ import { type AppContext, actorOf, connectingIp } from '../app-env.ts';
 import { allow } from '../authentication/permissions.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { matchesPattern } from '../branches/branch-pattern.ts';
-import { knownBranchesOf } from '../branches/branch-reference.ts';
 import { CreatedBranch } from '../branches/branch-resource.ts';
 import { checkDatabaseNames, choicesOf, NewBatch, NewBranch, namesOf } from '../branches/new-branch.ts';
 import { Credentials } from '../credentials/branch-credentials.ts';
-import { projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import type { BranchRequest } from '../projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { sourceQueries } from '../snapshots/requested-source.ts';
 import { CreationHeaders, endOfCreation, HOST_CREATION_FAILURES, PENDING, replay } from './creations.ts';
 import { inProject } from './in-project.ts';
 import { ProjectParams } from './parameters.ts';
@@ -44,6 +42,8 @@ const FAILURES = [
   'STORAGE_QUOTA_EXCEEDED',
   'SOURCE_BUSY',
   'SOURCE_NOT_ACTIVE',
+  'NO_SNAPSHOT',
+  'BRANCH_PROTECTED',
   'BRANCH_LIMIT_REACHED',
   'LEASED_BRANCH_LIMIT_REACHED',
   'RULE_LIMIT_REACHED',
@@ -76,14 +76,10 @@ async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key
   const creatorCidr = creatorNetwork(connectingIp(c));
   const choices = unwrap(choicesOf(body, creatorCidr));
   const keyUse = await keyUseOf(c.var.principal, c.req.path, key, { names, onExists, ...body });
-  const theSource = body.source_branch_id
-    ? eq(projectBranches.id, body.source_branch_id)
-    : eq(projectBranches.isDefault, true);
-  const [project, sources, uses] = await inProject(c, projectId, (db) => [
-    db
-      .select()
-      .from(projectBranches)
-      .where(and(knownBranchesOf(projectId, c.var.principal), theSource)),
+  const { source, ...wantedSource } = sourceQueries(projectId, body, c.var.principal);
+  const [project, branches, snapshots, uses] = await inProject(c, projectId, (db) => [
+    wantedSource.branches(db),
+    wantedSource.snapshots(db),
     recordedUses(db, keyUse, new Date()),
   ]);
   const replayed = replay(c, uses, keyUse);
@@ -95,7 +91,7 @@ async function createBranches(c: AppContext, wanted: Wanted, prefer: number, key
       kind,
       branches: names.map((name) => ({ id: crypto.randomUUID(), name })),
       project,
-      source: found(sources),
+      source: source(branches, snapshots),
       creatorCidr,
       onExists,
       actor: actorOf(c),

@@ -1,6 +1,7 @@
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import type { AppContext } from '../app-env.ts';
+import { requireConfirmation } from '../branches/protect-branch.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
 import { inBranch } from './in-project.ts';
@@ -18,17 +19,24 @@ export const HOST_FAILURES = [
   'DATABASE_SERVER_UNAVAILABLE',
 ] as const;
 
-/** The active branch of the reference, with a function that calls its host. @throws ApiError */
+/**
+ * The active branch of the reference, with a function that calls its host.
+ * @param confirm the name of a protected branch that is changed
+ * @throws ApiError
+ */
 export async function branchOf(
   c: AppContext,
   reference: { project_id: string; branch_ref: string },
   use: 'read' | 'change',
+  confirm?: string,
 ) {
   const [project, branch] = await inBranch(c, reference, () => []);
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
   const access = ACCESS_OF_STATE[project.storageState];
   if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
   if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
+  // Rows of `main` have always been changed without it (specification 4.3).
+  if (use === 'change' && !branch.isDefault) requireConfirmation(branch, confirm);
   const database = { branch_id: branch.id, database: branch.databaseName };
   const call = async <M extends Method>(method: M, params: Params<M>) =>
     unwrap(await callHostForClient(c.env, project.hostId, method, params));

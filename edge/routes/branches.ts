@@ -5,15 +5,17 @@ import { LabelFilter } from '../../shared/branch/labels.ts';
 import { LeaseSeconds } from '../../shared/branch/lease.ts';
 import { lifeOf } from '../../shared/branch/lifespan.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../api/operation.ts';
-import { actorOf } from '../app-env.ts';
-import { hasLabel, knownBranchesOf } from '../branches/branch-reference.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
+import { allow } from '../authentication/permissions.ts';
+import { hasLabel, knownBranchesOf, restorableBranchesOf } from '../branches/branch-reference.ts';
 import { Branch, toBranchResponse } from '../branches/branch-resource.ts';
 import { BranchChange } from '../branches/new-branch.ts';
+import { storeProtection } from '../branches/protect-branch.ts';
 import { projectBranches } from '../database/schema.ts';
 import { unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { inBranch, inProject } from './in-project.ts';
-import { BranchRefParams, ProjectParams } from './parameters.ts';
+import { BranchRefParams, Confirm, ProjectParams } from './parameters.ts';
 
 const tags = ['Branches'];
 
@@ -21,9 +23,8 @@ const ListQuery = z.strictObject({
   label: LabelFilter.optional(),
   status: z
     .enum(BRANCH_STATUSES)
-    .exclude(['deleted'])
     .optional()
-    .meta({ description: 'Only branches with this status.' }),
+    .meta({ description: 'Only branches with this status. `deleted`: only those that can be restored.' }),
 });
 
 const Lease = z
@@ -42,9 +43,18 @@ const Deletion = z
     id: z.uuid(),
     status: z.literal('deleted'),
     deleted_at: z.iso.datetime(),
-    job_id: z.uuid().meta({ description: 'The job that drops the database of the branch.' }),
+    job_id: z.uuid().meta({ description: 'The job that drops or keeps the database of the branch.' }),
   })
   .meta({ id: 'BranchDeletion' });
+
+const DeletionQuery = z.strictObject({
+  purge: z
+    .enum(['true', 'false'])
+    .default('false')
+    .transform((text) => text === 'true')
+    .meta({ description: 'Drops the database at once, so that the branch cannot be restored.' }),
+  confirm: Confirm,
+});
 
 const router = operations();
 
@@ -59,7 +69,10 @@ router.openapi(
     tags,
     request: { params: ProjectParams, query: ListQuery },
     responses: {
-      200: response('The branches that are not deleted.', z.strictObject({ branches: z.array(Branch) })),
+      200: response(
+        'The branches, without deleted ones unless the query asks for them.',
+        z.strictObject({ branches: z.array(Branch) }),
+      ),
     },
   }),
   async (c) => {
@@ -71,7 +84,9 @@ router.openapi(
         .from(projectBranches)
         .where(
           and(
-            knownBranchesOf(projectId, c.var.principal),
+            status === 'deleted'
+              ? restorableBranchesOf(projectId, c.var.principal)
+              : knownBranchesOf(projectId, c.var.principal),
             label && hasLabel(label),
             status && eq(projectBranches.status, status),
           ),
@@ -122,7 +137,7 @@ router.openapi(
     operationId: 'updateBranch',
     method: 'patch',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
-    summary: 'Change the lifespan of a branch',
+    summary: 'Change the lifespan or the protection of a branch',
     description:
       'The new lifespan starts at the time of the request. An expired branch becomes active again, for which the project needs a free slot.',
     tags,
@@ -131,12 +146,21 @@ router.openapi(
     failures: ['BRANCH_PROTECTED', 'BRANCH_NOT_ACTIVE', 'STORAGE_QUOTA_EXCEEDED', 'BRANCH_LIMIT_REACHED'],
   }),
   async (c) => {
-    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const { protected: isProtected, ...life } = c.req.valid('json');
+    if (isProtected !== undefined) allow(c.var.principal, 'branch.protect');
+    const [project, found] = await inBranch(c, c.req.valid('param'), () => []);
+    const actor = actorOf(c);
+    const branch =
+      isProtected === undefined
+        ? found
+        : unwrap(await storeProtection(databaseOf(c), found, isProtected, actor, new Date()));
+    if (life.lifespan === undefined && life.ttl_seconds === undefined)
+      return c.json(toBranchResponse(branch), 200);
     const changed = await coordinatorOf(c.env, project.id).changeLifespan({
       branch,
-      life: lifeOf(c.req.valid('json')),
+      life: lifeOf(life),
       hostId: project.hostId,
-      actor: actorOf(c),
+      actor,
     });
     return c.json(toBranchResponse(unwrap(changed)), 200);
   },
@@ -172,22 +196,26 @@ router.openapi(
     method: 'delete',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}',
     summary: 'Delete a branch',
-    description: 'Its name can be reused immediately. The job of the response drops its database.',
+    description:
+      'Its name can be reused immediately. Its database is kept for some time, so that the branch can be restored (`deletes_at` in the list of deleted branches); that of a branch with a lease is dropped.',
     tags,
-    request: { params: BranchRefParams },
+    request: { params: BranchRefParams, query: DeletionQuery },
     responses: { 202: response('The branch is deleted.', Deletion) },
     failures: ['BRANCH_PROTECTED'],
   }),
   async (c) => {
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const { purge, confirm } = c.req.valid('query');
     const deleted = await coordinatorOf(c.env, project.id).deleteBranch({
       id: crypto.randomUUID(),
       projectId: project.id,
       branchId: branch.id,
       hostId: project.hostId,
       actor: actorOf(c),
+      purge,
+      confirm,
     });
-    const job = unwrap(deleted);
+    const { job } = unwrap(deleted);
     const deleted_at = job.createdAt.toISOString();
     return c.json({ id: branch.id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
   },

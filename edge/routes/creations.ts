@@ -14,7 +14,7 @@ import type { idempotencyKeys } from '../database/idempotency-schema.ts';
 import { jobs } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import { Job, toJobResponse } from '../jobs/job-resource.ts';
-import type { CreationProgress } from '../projects/coordinator-rpc.ts';
+import type { CreationProgress } from '../projects/creation-progress.ts';
 
 /** How long a client waits for a creation at most; then it gets 202 and the job. */
 const WAIT_MAX_SECONDS = 60;

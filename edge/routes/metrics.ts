@@ -5,6 +5,7 @@ import { responseHeaders } from '../api/response-headers.ts';
 import type { AppContext } from '../app-env.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { isProjectHostLinked } from '../hosts/project-host-link.ts';
 import { METRIC_NAMES } from '../monitoring/metrics.ts';
@@ -23,6 +24,7 @@ import { POINTS_OF_EACH_MAX, rangeOf, SeriesRange } from '../monitoring/series-r
 import type { Recorded } from '../projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
+import { snapshotsOf } from '../snapshots/snapshot-reference.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, ProjectParams, StreamQuery } from './parameters.ts';
 
@@ -73,6 +75,8 @@ const activeBranches = (db: Database, projectId: string) =>
       id: projectBranches.id,
       branchName: projectBranches.branchName,
       databaseName: projectBranches.databaseName,
+      ownBytes: projectBranches.ownBytes,
+      sharedBytes: projectBranches.sharedBytes,
     })
     .from(projectBranches)
     .where(and(eq(projectBranches.projectId, projectId), eq(projectBranches.status, 'active')))
@@ -206,14 +210,19 @@ router.openapi(
     description: 'Only active branches count against the storage quota.',
     tags,
     request: { params: ProjectParams },
-    responses: { 200: response('The usage of the project and of each active branch.', ProjectUsage) },
+    responses: {
+      200: response('The usage of the project, each active branch and each snapshot.', ProjectUsage),
+    },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
-    const reading = inProject(c, projectId, (db) => [activeBranches(db, projectId)]);
+    const reading = inProject(c, projectId, (db) => [
+      activeBranches(db, projectId),
+      db.select().from(snapshots).where(snapshotsOf(projectId, c.var.principal)),
+    ]);
     const recording = monitorOf(c, projectId).last();
-    const [[project, active], measured] = await withLink(c, projectId, reading, recording);
-    return c.json(projectUsage(project, active, measured), 200);
+    const [[project, active, taken], measured] = await withLink(c, projectId, reading, recording);
+    return c.json(projectUsage(project, active, taken, measured), 200);
   },
 );
 

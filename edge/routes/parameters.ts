@@ -10,6 +10,8 @@ export const BranchRefParams = z.strictObject({
   // Specification 4.3.
   branch_ref: z.string().meta({ description: 'The id or the name of the branch.' }),
 });
+export const SnapshotParams = z.strictObject({ project_id: Id, snapshot_id: Id });
+export const DeletedBranchParams = z.strictObject({ project_id: Id, deleted_branch_id: Id });
 export const TableParams = BranchRefParams.extend({
   table: z.string().meta({ description: 'The name of the table, without its schema.' }),
 });
@@ -35,4 +37,9 @@ export const StreamQuery = z.strictObject({
     description:
       'Duration of the stream in seconds. Clients of server-sent events reconnect automatically when it ends.',
   }),
+});
+
+/** In a query or a body: what a protected branch requires. */
+export const Confirm = z.string().max(100).optional().meta({
+  description: 'The name of the branch; required if it is protected.',
 });

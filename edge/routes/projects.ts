@@ -1,5 +1,6 @@
 import { and, eq, isNotNull, sql } from 'drizzle-orm';
 import { z } from 'zod';
+import { SnapshotSchedule } from '../../shared/branch/snapshot.ts';
 import {
   AppKey,
   DEFAULT_ENVIRONMENT,
@@ -48,7 +49,11 @@ const NewProject = z
   .meta({ example: { name: 'Web shop', app_key: 'web_shop', env: 'prod', storage_quota_gib: 0.5 } });
 
 const ProjectChange = z
-  .strictObject({ name: ProjectName.optional(), storage_quota_gib: StorageQuotaGib.optional() })
+  .strictObject({
+    name: ProjectName.optional(),
+    storage_quota_gib: StorageQuotaGib.optional(),
+    snapshot_schedule: SnapshotSchedule.nullable().optional(),
+  })
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { storage_quota_gib: 1 } });
 
@@ -72,7 +77,7 @@ async function chooseHost(env: Env, db: Database, projectId: string, quotaGib: n
 const change = {
   access: 'project.change',
   method: 'patch',
-  summary: 'Rename a project or change its storage quota',
+  summary: 'Rename a project, or change its storage quota or its schedule of snapshots',
   tags,
   request: { params: ProjectParams, body: jsonBody(ProjectChange) },
   responses: { 200: response('The updated project.', Project) },

@@ -8,7 +8,7 @@ import { auditedWork } from '../audit/audited-work.ts';
 import { short } from '../audit/row-change.ts';
 import { ApiError } from '../errors.ts';
 import { branchOf, HOST_FAILURES } from './branch-database.ts';
-import { BranchRefParams } from './parameters.ts';
+import { BranchRefParams, Confirm } from './parameters.ts';
 import { Id, KeyNames, listed, namedRow, VALUES_EXPLAINED, Values } from './row-fields.ts';
 
 const schema = z.string().default('public').meta({ description: 'The schema of the table.' });
@@ -36,7 +36,7 @@ const Change = z
   ])
   .meta({ id: 'RowChange' });
 
-const Changes = z.strictObject({ changes: z.array(Change).min(1).max(ROWS_MAX) }).meta({
+const Changes = z.strictObject({ changes: z.array(Change).min(1).max(ROWS_MAX), confirm: Confirm }).meta({
   example: {
     changes: [
       { action: 'insert', table: 'book', values: { id: 9, title: 'Nine' } },
@@ -131,12 +131,13 @@ router.openapi(
     tags: ['Tables and rows'],
     request: { params: BranchRefParams, body: jsonBody(Changes) },
     responses: { 200: response('One entry per change.', ChangedRows) },
-    failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'CHANGES_CONFLICT'],
+    failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'BRANCH_PROTECTED', 'CHANGES_CONFLICT'],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
-    const changes = c.req.valid('json').changes.map(wireChange);
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
+    const { changes: wanted, confirm } = c.req.valid('json');
+    const changes = wanted.map(wireChange);
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change', confirm);
     const work = {
       name: 'rows.changed' as const,
       projectId,

@@ -13,7 +13,7 @@ import { actorOf, databaseOf } from '../app-env.ts';
 import { auditedRowChange } from '../audit/row-change.ts';
 import { ApiError } from '../errors.ts';
 import { branchOf, HOST_FAILURES } from './branch-database.ts';
-import { BranchRefParams, TableParams } from './parameters.ts';
+import { BranchRefParams, Confirm, TableParams } from './parameters.ts';
 import { Id, KeyNames, listed, namedRow, RowsQuery, VALUES_EXPLAINED, Value, Values } from './row-fields.ts';
 
 const tags = ['Tables and rows'];
@@ -99,6 +99,7 @@ const CellChange = z
       description:
         'The value that the cell must currently have; otherwise the request fails and changes nothing.',
     }),
+    confirm: Confirm,
   })
   .meta({ example: { primary_key: 'id', id: 7, column: 'title', value: 'New title' } });
 
@@ -110,7 +111,7 @@ const ChangedRow = z
   .meta({ id: 'ChangedRow' });
 
 const RowDeletion = z
-  .strictObject({ primary_key: KeyNames, ids: z.array(Id).min(1).max(ROWS_MAX) })
+  .strictObject({ primary_key: KeyNames, ids: z.array(Id).min(1).max(ROWS_MAX), confirm: Confirm })
   .meta({ example: { primary_key: 'id', ids: [7, 8] } });
 
 const DeletedRows = z
@@ -227,13 +228,13 @@ router.openapi(
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(CellChange) },
     responses: { 200: response('The updated row.', ChangedRow) },
-    failures: [...HOST_FAILURES, 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
+    failures: [...HOST_FAILURES, 'BRANCH_PROTECTED', 'WRITE_BLOCKED', 'ROW_NOT_FOUND', 'ROW_CHANGED'],
   }),
   async (c) => {
     const { project_id, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
-    const { primary_key, id, column, value, expected } = c.req.valid('json');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
+    const { primary_key, id, column, value, expected, confirm } = c.req.valid('json');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change', confirm);
     const key = { primary_key: listed(primary_key), id: listed(id) };
     const change = {
       projectId: project_id,
@@ -274,13 +275,13 @@ router.openapi(
     tags,
     request: { params: TableParams, query: RowsQuery, body: jsonBody(RowDeletion) },
     responses: { 200: response('The number of deleted rows.', DeletedRows) },
-    failures: [...HOST_FAILURES, 'WRITE_BLOCKED'],
+    failures: [...HOST_FAILURES, 'BRANCH_PROTECTED', 'WRITE_BLOCKED'],
   }),
   async (c) => {
     const { project_id, table } = c.req.valid('param');
     const { schema } = c.req.valid('query');
-    const { primary_key, ids } = c.req.valid('json');
-    const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
+    const { primary_key, ids, confirm } = c.req.valid('json');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'change', confirm);
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
     const change = { projectId: project_id, branchId: database.branch_id, schema, table, ids: key.ids };
     const { deleted, missing } = await auditedRowChange(

@@ -14,6 +14,9 @@ interface Transition {
 export const BRANCH_TRANSITIONS = {
   proved: { from: ['creating'], to: 'active' },
   gave_up: { from: ['creating'], to: 'failed' },
+  /** A deleted branch whose database was kept comes back. */
+  restore: { from: ['deleted'], to: 'creating' },
+  not_restored: { from: ['creating'], to: 'deleted' },
   expire: { from: ['active'], to: 'expired' },
   extend: { from: ['active', 'expired'], to: 'active' },
   delete: { from: ['creating', 'active', 'expired', 'failed'], to: 'deleted' },

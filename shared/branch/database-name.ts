@@ -35,3 +35,8 @@ export const buildDatabaseName = (jobId: string) => `bgjob_${jobId.replaceAll('-
 
 /** The form of database names that this service creates. No other name reaches SQL or a rule file. */
 export const MANAGED_DATABASE = /^db_[a-z0-9_-]{1,60}$/;
+
+/** The closed database of a snapshot; tenants cannot reach it. */
+export const snapshotDatabaseName = (snapshotId: string) => `bgsnap_${snapshotId.replaceAll('-', '')}`;
+
+export const SNAPSHOT_DATABASE = /^bgsnap_[0-9a-f]{32}$/;

@@ -3,6 +3,10 @@ export const JOB_KINDS = [
   'branch.create',
   'branch.create_batch',
   'branch.delete',
+  'branch.reset',
+  'branch.restore',
+  'snapshot.create',
+  'snapshot.delete',
   'project.delete',
 ] as const;
 export type JobKind = (typeof JOB_KINDS)[number];

@@ -1,50 +1,25 @@
 import { z } from 'zod';
 import { BRANCH_ROLES } from '../branch/login.ts';
-import { BATCH_MAX } from '../limits.ts';
 import { ProjectSizes } from '../measurement.ts';
 import { Access, Verifier } from './access.ts';
-import { Database, Id, operation } from './operation.ts';
+import { Id, operation } from './operation.ts';
+import {
+  BranchIdentity,
+  BusyWait,
+  batchOf,
+  CloneResult,
+  Milliseconds,
+  Password,
+  Source,
+} from './operation-fields.ts';
 import { ROW_OPERATIONS } from './row-operations.ts';
+import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
 
 /**
  * The operations of a database host: method → parameters, result, deadline.
  * Every operation that changes something is idempotent: repeated with the same ids, it finishes or confirms the first
  * call. The control tool has the same operations as commands.
  */
-
-const BranchIdentity = {
-  job_id: Id,
-  project_id: Id,
-  branch_id: Id,
-  database: Database,
-};
-
-/** The branches of one job, which have the same source. Their databases are built under the ids of the branches. */
-const batchOf = <Member extends z.ZodRawShape>(member: Member) => ({
-  job_id: Id,
-  project_id: Id,
-  branches: z
-    .array(z.strictObject({ branch_id: Id, database: Database, ...member }))
-    .min(1)
-    .max(BATCH_MAX),
-});
-
-const Milliseconds = z.number().nonnegative();
-
-const CloneResult = z.strictObject({
-  /** False when an earlier call with these ids created the clone. */
-  created: z.boolean(),
-  strategy: z.enum(['reflink', 'file_copy', 'wal_log']).nullable(),
-  /** Duration of the `CREATE DATABASE` statement. */
-  clone_ms: Milliseconds,
-  /** Milliseconds for which pooled clients of the source were paused. */
-  paused_ms: Milliseconds,
-  source_bytes: z.int().nonnegative(),
-});
-/** Milliseconds to wait until the source has no open transaction; then the call fails with `SOURCE_BUSY`. */
-const BusyWait = z.int().min(0).max(30_000);
-const Password = z.string().min(16).max(128);
-
 export const OPERATIONS = {
   'host.describe': operation({
     summary: 'Report server versions, the clone method and configuration problems',
@@ -61,7 +36,7 @@ export const OPERATIONS = {
   }),
 
   'host.inventory': operation({
-    summary: 'List every database, project and unfinished clone on the host, and its free disk',
+    summary: 'List every database, snapshot, project and unfinished clone on the host, and its free disk',
     params: z.strictObject({}),
     result: z.strictObject({
       /** Identifier of the PostgreSQL cluster (`pg_control_system()`), as decimal digits. */
@@ -78,6 +53,16 @@ export const OPERATIONS = {
         }),
       ),
       projects: z.array(z.strictObject({ project_id: Id, access_revision: z.int() })),
+      snapshots: z.array(
+        z.strictObject({
+          project_id: Id,
+          snapshot_id: Id,
+          /** False while it is being taken, and if its database is missing. */
+          ready: z.boolean(),
+          /** It shares no block with the branch it was taken of. */
+          independent: z.boolean(),
+        }),
+      ),
     }),
     deadline: 30_000,
   }),
@@ -97,8 +82,8 @@ export const OPERATIONS = {
     summary: 'Clone the source database under a temporary name that no tenant can reach',
     params: z.strictObject({
       ...BranchIdentity,
-      /** Database to clone, whose clients stay connected; `null`: creates an empty one, for `main`. */
-      source: Database.nullable(),
+      /** Database to clone, whose clients stay connected, or a snapshot; `null`: creates an empty one, for `main`. */
+      source: Source.nullable(),
       busy_wait: BusyWait,
     }),
     result: CloneResult,
@@ -146,7 +131,7 @@ export const OPERATIONS = {
 
   'batch.clone': operation({
     summary: 'Clone the source database once, and that clone for the other branches of a batch',
-    params: z.strictObject({ ...batchOf({}), source: Database, busy_wait: BusyWait }),
+    params: z.strictObject({ ...batchOf({}), source: Source, busy_wait: BusyWait }),
     /** Of the clone of the source; `created` is false when no clone was missing. */
     result: CloneResult,
     deadline: 900_000,
@@ -181,6 +166,7 @@ export const OPERATIONS = {
     deadline: 30_000,
   }),
 
+  ...SNAPSHOT_OPERATIONS,
   ...ROW_OPERATIONS,
 } as const;
 

@@ -29,6 +29,7 @@ const inventory: MethodResult<'host.inventory'> = {
   free_bytes: 0,
   branches: [],
   projects: [],
+  snapshots: [],
 };
 const ids = { job_id: crypto.randomUUID(), project_id: crypto.randomUUID() };
 

@@ -44,7 +44,9 @@ test.each(CASES)('a branch is deleted once: $victim killed $name', async ({ vict
   const begunBefore = stage.databasesBegun;
   const path = `/api/v1/projects/${project.id}/branches`;
 
-  const answers = await stage.strike(victim, moment, () => stage.api.delete(`${path}/${branch.id}`));
+  const answers = await stage.strike(victim, moment, () =>
+    stage.api.delete(`${path}/${branch.id}?purge=true`),
+  );
 
   for (const { status } of answers) expect(DELETED).toContain(status);
   const { body } = await stage.api.get<{ branches: BranchBody[] }>(path);

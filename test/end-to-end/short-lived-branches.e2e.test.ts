@@ -110,7 +110,7 @@ describe('a creation', () => {
     [{ lifespan: 'custom' }, 'lifespan'],
     [{ lease_seconds: 29 }, 'lease_seconds'],
     [{ lease_seconds: 3601 }, 'lease_seconds'],
-    [{ on_exists: 'reset' }, 'on_exists'],
+    [{ on_exists: 'replace' }, 'on_exists'],
     [{ allow: ['203.0.113.9/24'] }, 'allow.0'],
     [{ allow: Array.from({ length: 17 }, (_, n) => `203.0.113.${n}`) }, 'allow'],
     [{ include: ['passwords'] }, 'include.0'],

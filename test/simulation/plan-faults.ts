@@ -60,7 +60,7 @@ const METHODS: Partial<Record<OperationKind, Method[]>> = {
   create_branch: CREATION,
   create_batch: BATCH,
   lease_branch: CREATION,
-  delete_branch: ['branch.drop'],
+  delete_branch: ['branch.keep'],
   delete_project: ['project.drop'],
   add_rule: ['access.apply'],
   remove_rule: ['access.apply'],

@@ -16,7 +16,7 @@ const METHODS = [
   'branch.finalize',
   'branch.prove',
   'access.apply',
-  'branch.drop',
+  'branch.keep',
   'project.drop',
   'batch.prepare',
   'batch.clone',

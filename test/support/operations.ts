@@ -9,6 +9,7 @@ import {
 import type { Api, ApiResponse } from './api.ts';
 import { DESCRIPTION } from './contract.ts';
 import { query } from './database.ts';
+import { dropBranch } from './records/jobs.ts';
 
 /** One operation of the API description: who may call it, and what a test needs to call it. */
 export interface Operation {
@@ -156,23 +157,29 @@ export async function createMachines(manager: Api, project_id: string): Promise<
 /** Creates a project with one resource of each kind. @param manager owner or admin of the same tenant */
 export async function createResources(api: Api, manager = api): Promise<Ids> {
   const { id: project_id, tenant_id } = await api.project('Made');
-  // With a lease, so that it can be renewed.
-  const { id: branch_id } = await api.branch(project_id, 'made', { lease_seconds: 3600 });
   const { id: rule_id } = await api.allow(project_id);
-  const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
-  const { body: me } = await api.get<{ id: string }>('/api/v1/me');
-  const { direct_url } = await api.credentials(project_id, branch_id);
+  // In `main`, so that a reset to the parent keeps it.
   await query(
-    direct_url,
+    (await api.credentials(project_id, 'main')).direct_url,
     "create table book (id int primary key, title text); insert into book values (7, 'Seven'), (8, 'Eight')",
   );
+  // With a lease, so that it can be renewed.
+  const { id: branch_id } = await api.branch(project_id, 'made', { lease_seconds: 3600 });
+  const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
+  const { body: me } = await api.get<{ id: string }>('/api/v1/me');
   const job_id = body.jobs[0]?.id ?? '';
+  const { id: deleted_branch_id } = await api.branch(project_id, 'undone');
+  await dropBranch(api, project_id, deleted_branch_id);
+  const path = `/api/v1/projects/${project_id}/branches/${branch_id}/snapshots`;
+  const snapshot = await api.post<{ id: string }>(path, {});
   return {
     project_id,
     branch_id,
     branch_ref: branch_id,
     rule_id,
     job_id,
+    deleted_branch_id,
+    snapshot_id: snapshot.body.id,
     ...(await createMachines(manager, project_id)),
     webhook_id: await manager.webhook(project_id),
     table: 'book',

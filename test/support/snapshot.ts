@@ -45,6 +45,8 @@ interface Records {
   /** Only events that create or delete; `branch_id` is null in those of projects. */
   audit: { name: string; project_id: string; branch_id: string | null }[];
   credentials: { branch_id: string; role: string }[];
+  /** Snapshots, and the databases of deleted branches. */
+  snapshots: { id: string; branch_id: string; kind: string; status: string }[];
 }
 
 /** The state of the database host. */
@@ -57,6 +59,7 @@ interface HostState {
   logins: string[];
   projects: { project_id: string; access_revision: number }[];
   rules: RuleRow[];
+  snapshots: string[];
   /** Numeric names below `base/` of the data directory, one per database. */
   directories: string[];
   poolerEntries: { name: string; paused: boolean }[];
@@ -90,6 +93,7 @@ export function readRecords(d1File: string): Records {
         all(`select name, project_id, iif(name like 'branch.%', branch_id, null) as branch_id from audit_events
         where name in ('project.created', 'branch.created', 'branch.deleted', 'project.deleted')`),
       credentials: all('select branch_id, role from branch_credentials'),
+      snapshots: all('select id, branch_id, kind, status from snapshots'),
     };
   } finally {
     db.close();
@@ -103,7 +107,8 @@ const HOST_STATE = `select
   (select coalesce(json_agg(branch), '[]') from branch) as branches,
   (select coalesce(json_agg(login.login), '[]') from login) as logins,
   (select coalesce(json_agg(project), '[]') from project) as projects,
-  (select coalesce(json_agg(network_rule), '[]') from network_rule) as rules`;
+  (select coalesce(json_agg(network_rule), '[]') from network_rule) as rules,
+  (select coalesce(json_agg(snapshot_id), '[]') from snapshot) as snapshots`;
 
 type Catalog = Omit<HostState, 'directories' | 'poolerEntries' | 'ruleFiles'>;
 

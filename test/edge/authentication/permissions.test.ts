@@ -36,6 +36,7 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'project.change': ['all', 'all', 'own', MAKERS],
   'branch.read': ['all', 'all', 'own', 'own'],
   'branch.change': ['all', 'all', 'own', MAKERS],
+  'branch.protect': ['all', 'all', LEADERS, LEADERS],
   'credentials.read': ['all', 'all', 'own', MAKERS],
   'rows.read': ['all', 'all', 'own', 'own'],
   'rows.change': ['all', 'all', 'own', MAKERS],

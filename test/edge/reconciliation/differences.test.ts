@@ -25,7 +25,7 @@ const held = (state: HeldState, branch_id = 'b', project_id = 'p') => ({
 /** Revision 3 of the project's access was once in effect on the host. */
 const compare = (inventory: Partial<Inventory>, records: Partial<HostRecords>) =>
   differencesBetween(
-    { system_identifier: '1', free_bytes: 0, branches: [], projects: [], ...inventory },
+    { system_identifier: '1', free_bytes: 0, branches: [], projects: [], snapshots: [], ...inventory },
     new Map([['p', 3]]),
     { branches: [], projects: [{ id: 'p', accessRevision: 3, stale: false }], inWork: [], ...records },
   );

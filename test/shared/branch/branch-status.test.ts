@@ -7,13 +7,13 @@ import {
 
 /** An independent copy of the table: the new status, or `-` where the event is refused. */
 const CELLS = `
-           proved  gave_up expire  extend  delete  retire  delete_project lost    found
-  creating active  failed  -       -       deleted -       deleting       -       -
-  active   -       -       expired active  deleted -       deleting       failed  -
-  expired  -       -       -       active  deleted deleted deleting       failed  -
-  deleting -       -       -       -       -       -       -              -       -
-  deleted  -       -       -       -       -       -       -              -       -
-  failed   -       -       -       -       deleted -       deleting       -       active`;
+           proved  gave_up restore  not_restored expire  extend  delete  retire  delete_project lost    found
+  creating active  failed  -        deleted      -       -       deleted -       deleting       -       -
+  active   -       -       -        -            expired active  deleted -       deleting       failed  -
+  expired  -       -       -        -            -       active  deleted deleted deleting       failed  -
+  deleting -       -       -        -            -       -       -       -       -              -       -
+  deleted  -       -       creating -            -       -       -       -       -              -       -
+  failed   -       -       -        -            -       -       deleted -       deleting       -       active`;
 
 const [events = [], ...rows] = CELLS.trim()
   .split('\n')

@@ -3,6 +3,7 @@ import { accessReads } from '../../../edge/access/send-access.ts';
 import { insertAllIf, openDatabase } from '../../../edge/database/database.ts';
 import { auditEvents, hosts, projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import type { BranchRequest } from '../../../edge/projects/coordinator-rpc.ts';
+import { ofBranch } from '../../../edge/snapshots/clone-source.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
 import { lifeOf } from '../../../shared/branch/lifespan.ts';
 import type { BranchMeasurement } from '../../../shared/measurement.ts';
@@ -129,7 +130,7 @@ export async function measuredProject(
         ({ branchId, sourceId, branchName = branchId, key, more }): BranchRequest => {
           const source = branches.find((branch) => branch.id === sourceId);
           if (!row || !source) throw new Error('no such project or source');
-          const request = { jobId: crypto.randomUUID(), project: row, source, actor };
+          const request = { jobId: crypto.randomUUID(), project: row, source: ofBranch(source), actor };
           return {
             ...request,
             kind: 'branch.create',

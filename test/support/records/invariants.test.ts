@@ -32,6 +32,7 @@ function atRest(): Snapshot {
         { name: 'branch.created', project_id: PROJECT, branch_id: 'gone' },
         { name: 'branch.deleted', project_id: PROJECT, branch_id: 'gone' },
       ],
+      snapshots: [],
       credentials: ['owner', 'read_write', 'read_only'].map((role) => ({ branch_id: MAIN, role })),
     },
     host: {
@@ -44,6 +45,7 @@ function atRest(): Snapshot {
       logins: [...LOGINS],
       projects: [{ project_id: PROJECT, access_revision: 1 }],
       rules: [{ project_id: PROJECT, branch_id: null, cidr: '192.0.2.1/32' }],
+      snapshots: [],
       directories: ['0', '1', '2', '3', '20000'],
       poolerEntries: [{ name: 'db_shop', paused: false }],
       ruleFiles: {

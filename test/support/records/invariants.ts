@@ -1,3 +1,4 @@
+import { snapshotDatabaseName } from '../../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../../shared/branch/login.ts';
 import type { BranchRow, RuleRow, Snapshot } from '../snapshot.ts';
 
@@ -19,6 +20,13 @@ const living = ({ records }: Snapshot) => records.branches.filter(({ status }) =
 const databasesOf = (picture: Snapshot) => living(picture).map(({ database_name }) => database_name);
 const loginsOf = (picture: Snapshot) =>
   living(picture).flatMap(({ id }) => BRANCH_ROLES.map((role) => loginName(id, role)));
+const snapshotDatabases = ({ records }: Snapshot) =>
+  records.snapshots.map(({ id }) => snapshotDatabaseName(id));
+/** Of deleted branches that can be restored. */
+const keptLogins = ({ records }: Snapshot) =>
+  records.snapshots
+    .filter(({ kind }) => kind === 'deleted')
+    .flatMap(({ branch_id }) => BRANCH_ROLES.map((role) => loginName(branch_id, role)));
 const marksOf = (picture: Snapshot) =>
   living(picture).map((branch) => mark(branch.database_name, branch.id, branch.project_id));
 
@@ -66,10 +74,11 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     found: [
       ...records.branches.filter(({ status }) => status !== 'active' && status !== 'deleted'),
       ...records.projects.filter(({ status }) => status !== 'active'),
+      ...records.snapshots.filter(({ status }) => status !== 'ready'),
     ].map(({ id, status }) => `${status} ${id}`),
   }),
   databases: (picture) => ({
-    wanted: [...PLATFORM_DATABASES, ...databasesOf(picture)],
+    wanted: [...PLATFORM_DATABASES, ...databasesOf(picture), ...snapshotDatabases(picture)],
     found: picture.host.databases.map(({ name }) => name),
   }),
   // An unfinished clone takes no connections (0), a half-dropped one never will again (-2), and without a limit (-1) a
@@ -119,6 +128,10 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     wanted: loginsOf(picture),
     found: picture.host.logins,
   }),
+  "snapshots in the agent's tables": ({ records, host }) => ({
+    wanted: records.snapshots.map(({ id }) => id),
+    found: host.snapshots,
+  }),
   "rules in the agent's tables": ({ records, host }) => ({
     wanted: records.rules.map(ruleText),
     found: host.rules.map(ruleText),
@@ -134,7 +147,7 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
       .map(({ id }) => id),
   }),
   'sealed passwords': (picture) => ({
-    wanted: loginsOf(picture),
+    wanted: [...loginsOf(picture), ...keptLogins(picture)],
     found: picture.records.credentials.map((row) => loginName(row.branch_id, row.role as BranchRole)),
   }),
   // What was made or deleted has one event, whatever number of jobs and attempts had a hand in it.
@@ -145,10 +158,12 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
           const event = EVENT_OF_JOB[job.kind];
           if (!event || job.status !== 'succeeded') return [];
           const subjects = job.branch_ids ? (JSON.parse(job.branch_ids) as string[]) : [job[event.subject]];
-          return subjects.map((subject) => `${event.name} ${subject}`);
+          // A branch that was restored can be deleted again.
+          const again = job.kind === 'branch.delete' ? ` ${job.id}` : '';
+          return subjects.map((subject) => `${event.name} ${subject}${again}`);
         }),
       ),
-    ],
+    ].map((text) => text.split(' ').slice(0, 2).join(' ')),
     found: records.audit.map(({ name, project_id, branch_id }) => `${name} ${branch_id ?? project_id}`),
   }),
 };

@@ -1,4 +1,5 @@
 import { DurableObject } from 'cloudflare:workers';
+import { openDatabase } from '../../../edge/database/database.ts';
 import type { Env } from '../../../edge/env.ts';
 import type { Mail } from '../../../edge/mail/mail.ts';
 import { Outbox } from '../../../edge/mail/outbox.ts';
@@ -7,6 +8,7 @@ import type { Range } from '../../../edge/monitoring/metric-history.ts';
 import { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
 import type { BranchRequest, LifespanChange } from '../../../edge/projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../../../edge/projects/coordinator-stub.ts';
+import { reserveFitting } from '../../../edge/projects/create-branches.ts';
 import { readSettings } from '../../../edge/settings.ts';
 import type { ProjectBlocks } from '../../../shared/block.ts';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
@@ -127,7 +129,12 @@ export class TestedCoordinator extends ProjectCoordinator {
 
   /** All in parallel. */
   async reserveBranches(requests: BranchRequest[], sizes: Record<string, number> = {}) {
-    return Promise.all(requests.map((request) => this.quota.reserveWithinQuota(request, sizes)));
+    const parts = {
+      db: openDatabase(this.env.DB),
+      settings: () => readSettings(this.env),
+      quota: this.quota,
+    };
+    return Promise.all(requests.map((request) => reserveFitting(parts, request, sizes)));
   }
 }
 

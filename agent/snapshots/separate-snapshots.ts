@@ -1,0 +1,78 @@
+import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import { copyUnusedDatabase } from '../cloning/create-clone.ts';
+import { freeBytes } from '../guard/volumes.ts';
+import type { Host } from '../host.ts';
+import { identifier, literal, type Session } from '../postgres/connect.ts';
+import { dropDatabase } from '../postgres/databases.ts';
+import { withLocks } from '../postgres/locks.ts';
+import { repeat } from '../repeat.ts';
+import { TroubleLog } from '../trouble-log.ts';
+import { copyDatabaseName, readSnapshotSize } from './snapshot-databases.ts';
+
+const CHECK_EVERY_MS = 5_000;
+
+/** The newest snapshot of the `main` of each project, if it still shares blocks with `main`. */
+const SHARING = `
+  SELECT snapshot_id, project_id FROM (
+    SELECT DISTINCT ON (project_id) snapshot_id, project_id, independent, taken_at FROM snapshot
+    WHERE kind = 'taken' AND position('_br_' in source) = 0 ORDER BY project_id, taken_at DESC
+  ) AS newest WHERE NOT independent ORDER BY taken_at`;
+
+/**
+ * Replaces snapshots that share blocks with `main` by copies: each write to a shared block makes `main` more fragmented,
+ * and slower to clone. Nobody waits for the copy, because nobody is connected to a snapshot.
+ * @returns how many were replaced
+ */
+export async function separateSnapshots(host: Host): Promise<number> {
+  const { rows } = await host.postgres.query<{ snapshot_id: string }>(SHARING);
+  let separated = 0;
+  for (const { snapshot_id } of rows)
+    separated += await withLocks(host.sessions, [`clone:${snapshot_id}`], (session) =>
+      separate(host, session, snapshot_id),
+    );
+  return separated;
+}
+
+async function separate({ settings, log }: Host, session: Session, snapshotId: string): Promise<0 | 1> {
+  const size = await readSnapshotSize(session, snapshotId);
+  const room = size === null ? 0 : size * settings.SNAPSHOT_COPY_ROOM;
+  if (size === null || room === 0 || (await freeBytes(settings.PGDATA_DIR)) < room) return 0;
+  const [snapshot, copy] = [snapshotDatabaseName(snapshotId), copyDatabaseName(snapshotId)];
+  await dropDatabase(session, copy);
+  const started = performance.now();
+  try {
+    await copyUnusedDatabase(session, { name: copy, source: snapshot, closed: true });
+  } catch (error) {
+    await dropDatabase(session, copy);
+    throw error;
+  }
+  const [name, other, between] = [snapshot, copy, `${copy}_`].map(identifier);
+  // Statements that are sent together are one transaction.
+  await session.query(
+    `ALTER DATABASE ${name} RENAME TO ${between};
+     ALTER DATABASE ${other} RENAME TO ${name};
+     ALTER DATABASE ${between} RENAME TO ${other};
+     UPDATE snapshot SET independent = true WHERE snapshot_id = ${literal(snapshotId)}`,
+  );
+  await dropDatabase(session, copy);
+  log('snapshot.independent', { snapshot_id: snapshotId, ms: Math.round(performance.now() - started) });
+  return 1;
+}
+
+/** Never throws. On a host that copies every block each snapshot is independent from the start. */
+export async function runSeparationLoop(host: Host, signal: AbortSignal): Promise<void> {
+  if (host.cloneMethod !== 'reflink') return;
+  const troubles = new TroubleLog(host.log);
+  await repeat(
+    async () => {
+      try {
+        await separateSnapshots(host);
+        if (troubles.clearAll()) host.log('snapshot.copied_again');
+      } catch (error) {
+        troubles.report('snapshot.not_copied', 'copy', error);
+      }
+    },
+    CHECK_EVERY_MS,
+    signal,
+  );
+}

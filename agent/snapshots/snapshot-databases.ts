@@ -1,0 +1,72 @@
+import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
+import { BRANCH_ROLES, groupName, loginName } from '../../shared/branch/login.ts';
+import type { Params } from '../../shared/protocol/operations.ts';
+import { identifier, literal, type Queryable, type Session } from '../postgres/connect.ts';
+import { dropDatabase } from '../postgres/databases.ts';
+
+/** `deleted`: of a deleted branch; the disk may need its room before its time is over. */
+export type SnapshotKind = 'taken' | 'replaced' | 'deleted';
+
+/** A copy that is to replace a snapshot, or the clone that it has replaced. Either can be dropped at any time. */
+export const copyDatabaseName = (snapshotId: string) => `bgcopy_${snapshotId.replaceAll('-', '')}`;
+
+/** @returns null if there is no such database; one that a crash left half-dropped is dropped first */
+export async function readSnapshotSize(session: Session, snapshotId: string): Promise<number | null> {
+  const name = snapshotDatabaseName(snapshotId);
+  const { rows } = await session.query<{ bytes: string; interrupted: boolean }>(
+    'SELECT pg_database_size(oid) AS bytes, datconnlimit = -2 AS interrupted FROM pg_database WHERE datname = $1',
+    [name],
+  );
+  const [found] = rows;
+  if (found?.interrupted) await dropDatabase(session, name);
+  return found && !found.interrupted ? Number(found.bytes) : null;
+}
+
+/** Every snapshot in the agent's tables, and whether its database is complete. */
+export async function readSnapshots(db: Queryable) {
+  const { rows } = await db.query<{
+    project_id: string;
+    snapshot_id: string;
+    ready: boolean;
+    independent: boolean;
+  }>(
+    `SELECT project_id, snapshot_id, pg_database.oid IS NOT NULL AS ready, independent
+     FROM snapshot LEFT JOIN pg_database
+       ON datname = 'bgsnap_' || replace(snapshot_id::text, '-', '') AND datconnlimit <> -2
+     ORDER BY taken_at, snapshot_id`,
+  );
+  return rows;
+}
+
+/** Databases that a crash left: half-dropped snapshots, and copies. Another process may work on them. */
+export async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
+  const { rows } = await db.query<{ name: string; snapshotId: string }>(
+    `SELECT datname AS name, substr(datname, length(datname) - 31)::uuid AS "snapshotId" FROM pg_database
+     WHERE datname ~ '^bgcopy_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
+  );
+  return rows;
+}
+
+/**
+ * Statements that make a branch's database a snapshot. Its grants would prevent the drop of the logins, and its mark
+ * would make it the branch.
+ * @param kind whether the branch is reset or deleted
+ */
+export function closeAsSnapshot(
+  { project_id, branch_id, database, snapshot_id }: Params<'branch.keep'>,
+  kind: Exclude<SnapshotKind, 'taken'>,
+): string {
+  const snapshot = snapshotDatabaseName(snapshot_id);
+  const name = identifier(snapshot);
+  const grantees = [
+    ...BRANCH_ROLES.map((role) => loginName(branch_id, role)),
+    groupName(project_id, 'owner'),
+  ].map(identifier);
+  const values = [snapshot_id, project_id, branch_id, database, kind].map(literal).join(', ');
+  return `INSERT INTO snapshot (snapshot_id, project_id, branch_id, source, kind) VALUES (${values});
+    ALTER DATABASE ${identifier(database)} RENAME TO ${name};
+    ALTER DATABASE ${name} ALLOW_CONNECTIONS false CONNECTION LIMIT 0;
+    COMMENT ON DATABASE ${name} IS NULL;
+    REVOKE ALL ON DATABASE ${name} FROM ${grantees.join(', ')};
+    ALTER ROLE ${identifier(loginName(branch_id, 'owner'))} IN DATABASE ${name} RESET role`;
+}

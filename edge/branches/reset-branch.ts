@@ -1,0 +1,178 @@
+import { and, eq, sql } from 'drizzle-orm';
+import { expiryOf, type Life } from '../../shared/branch/lifespan.ts';
+import { SAFETY_SECONDS } from '../../shared/branch/snapshot.ts';
+import type { Failure } from '../../shared/failures.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
+import type { Result } from '../../shared/result.ts';
+import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { type Database, insertIf } from '../database/database.ts';
+import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
+import { type JobRow, newJob } from '../jobs/job-store.ts';
+import { reserve } from '../jobs/reservation.ts';
+import { type SagaContext, saga } from '../jobs/saga.ts';
+import type { ResetRequest } from '../projects/project-history-rpc.ts';
+import { isCloneable } from '../snapshots/clone-source.ts';
+import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
+import { newSnapshot } from '../snapshots/take-snapshot.ts';
+import { type BranchRow, toBranchResponse, toCreatedBranchResponse } from './branch-resource.ts';
+import { BUSY_WAIT_MS } from './create-branch.ts';
+
+/** Opens the job of the reset, and the record of the snapshot that it leaves behind, in one batch. */
+export async function reserveReset(
+  db: Database,
+  { jobId, snapshotId, branch, source, life, hostId, actor, keyUse, asCreation }: ResetRequest,
+  now: Date,
+): Promise<Result<JobRow, Failure>> {
+  const { id: branchId, projectId } = branch;
+  const about = { id: jobId, kind: 'branch.reset', projectId, branchId, hostId, actor } as const;
+  const subject = {
+    snapshotId,
+    source: source.database,
+    ...(life && { life }),
+    ...(asCreation && { asCreation }),
+  };
+  const job = newJob({ ...about, subject }, now);
+  const expiresAt = new Date(now.getTime() + SAFETY_SECONDS * 1000);
+  const safety = newSnapshot({ id: snapshotId, kind: 'safety', branch, expiresAt }, now);
+  const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
+    eq(projectBranches.id, branchId),
+    eq(projectBranches.tenantId, actor.tenantId),
+    eq(projectBranches.status, 'active'),
+  )})`;
+  const hasSource = isCloneable(source);
+  const allowed = sql`${isActive} and ${hasSource}`;
+  const statements = [
+    ...insertKey(db, keyUse, job.id, allowed, now),
+    insertIf(db, snapshots, safety, allowed),
+    insertIf(db, jobs, job, allowed),
+    db
+      .select({ isActive: sql<number>`${isActive}`, hasSource: sql<number>`${hasSource}` })
+      .from(projects)
+      .where(eq(projects.id, projectId)),
+  ];
+  const outcome = await reserve(
+    db,
+    job,
+    statements,
+    { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
+    (last) => {
+      const [found] = last as { isActive: number; hasSource: number }[];
+      if (!found) return { code: 'NOT_FOUND' };
+      if (!found.isActive) return { code: 'BRANCH_NOT_ACTIVE' };
+      return found.hasSource ? null : { code: 'SOURCE_NOT_ACTIVE' };
+    },
+  );
+  return unlessInFlight(db, keyUse, outcome);
+}
+
+interface Reset {
+  branch: BranchRow;
+  safety: SnapshotRow;
+  life: Life | undefined;
+  asCreation: boolean;
+  left: MethodResult<'reset.swap'> | null;
+}
+
+const identity = ({ job }: SagaContext, { branch }: Reset) => ({
+  job_id: job.id,
+  project_id: job.projectId,
+  branch_id: branch.id,
+  database: branch.databaseName,
+});
+
+/** The branch after the reset. */
+const afterReset = ({ branch, life }: Reset, now: Date): BranchRow => ({
+  ...branch,
+  ...(life && { ...life, expiresAt: expiryOf(life, now) }),
+  updatedAt: now,
+});
+
+/** Marks the snapshot with what the branch held before as complete. */
+const keepSafety = (db: Database, id: string, { size_bytes }: MethodResult<'reset.swap'>, now: Date) =>
+  db
+    .update(snapshots)
+    .set({ status: 'ready', sizeBytes: size_bytes, takenAt: now })
+    .where(eq(snapshots.id, id));
+
+/**
+ * A new clone is built first, and replaces the database in one transaction of PostgreSQL. The id, the name, the passwords
+ * and the rules of the branch stay.
+ */
+export const resetBranchJob = saga<Reset>({
+  steps: [
+    [
+      {
+        name: 'clone',
+        run: (context, subject) =>
+          context.callHost('reset.clone', {
+            ...identity(context, subject),
+            source: context.job.input.source ?? '',
+            busy_wait: BUSY_WAIT_MS,
+          }),
+      },
+    ],
+    [
+      {
+        name: 'swap',
+        run: async (context, subject) => {
+          const { id: snapshot_id } = subject.safety;
+          subject.left = await context.callHost('reset.swap', { ...identity(context, subject), snapshot_id });
+        },
+      },
+    ],
+  ],
+  load: async ({ db, job }) => {
+    const { snapshotId = '', life, asCreation = false } = job.input;
+    const [[branch], [safety]] = await db.batch([
+      db
+        .select()
+        .from(projectBranches)
+        .where(and(eq(projectBranches.id, job.branchId ?? ''), eq(projectBranches.status, 'active'))),
+      db.select().from(snapshots).where(eq(snapshots.id, snapshotId)),
+    ]);
+    return branch && safety ? { branch, safety, life, asCreation, left: null } : null;
+  },
+  complete: ({ db, job }, subject, now) => {
+    const { branch, safety, left } = subject;
+    const { lifespan, ttlSeconds, expiresAt, updatedAt } = afterReset(subject, now);
+    const metadata = {
+      branch_name: branch.branchName,
+      source: job.input.source,
+      snapshot_id: safety.id,
+    };
+    const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };
+    return [
+      insertIf(db, auditEvents, auditEvent('branch.reset', job.input.actor, about, now), sql`true`),
+      ...(left?.kept ? [keepSafety(db, safety.id, left, now)] : []),
+      db
+        .update(projectBranches)
+        .set({ lifespan, ttlSeconds, expiresAt, updatedAt })
+        .where(and(eq(projectBranches.id, branch.id), eq(projectBranches.status, 'active'))),
+    ];
+  },
+  response: (subject, now) => {
+    const branch = afterReset(subject, now);
+    return {
+      status: 200,
+      body: subject.asCreation
+        ? { ...toCreatedBranchResponse(branch), created: false }
+        : toBranchResponse(branch),
+    };
+  },
+  undo: {
+    // A reset that is given up after the swap stays: only its end was not recorded.
+    run: async ({ db, job, callHost }) => {
+      const { snapshotId = '' } = job.input;
+      const about = { job_id: job.id, project_id: job.projectId, branch_id: job.branchId ?? '' };
+      const { left } = await callHost('reset.cancel', { ...about, snapshot_id: snapshotId });
+      if (left) await keepSafety(db, snapshotId, left, new Date());
+    },
+    record: ({ db, job }) => [
+      db
+        .delete(snapshots)
+        .where(and(eq(snapshots.id, job.input.snapshotId ?? ''), eq(snapshots.status, 'making'))),
+    ],
+  },
+});

@@ -1,0 +1,21 @@
+import type { Life } from '../../shared/branch/lifespan.ts';
+import type { AuditActor } from '../audit/actor.ts';
+
+/** What a job is about beyond its branch. */
+export interface JobSubject {
+  /** The branches of a batch. */
+  branchIds?: string[];
+  /** The snapshot that the job makes, drops or leaves behind. */
+  snapshotId?: string;
+  /** Of a snapshot by schedule: the one before, which makes it unnecessary if nothing has changed. */
+  unlessSameAs?: string;
+  /** Of a reset: the database that is cloned, and the new life of the branch. */
+  source?: string;
+  life?: Life;
+  /** The response of the reset has the form of a creation. */
+  asCreation?: boolean;
+}
+
+export interface JobInput extends JobSubject {
+  actor: AuditActor;
+}

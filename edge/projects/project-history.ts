@@ -1,0 +1,119 @@
+import { RpcTarget } from 'cloudflare:workers';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, type Result } from '../../shared/result.ts';
+import { reserveReset } from '../branches/reset-branch.ts';
+import { reserveRestore } from '../branches/restore-branch.ts';
+import type { Database } from '../database/database.ts';
+import type { JobRow } from '../jobs/job-store.ts';
+import type { ProjectMonitor } from '../monitoring/project-monitor.ts';
+import type { StorageQuota } from '../monitoring/storage-quota.ts';
+import type { Settings } from '../settings.ts';
+import { ofSnapshot } from '../snapshots/clone-source.ts';
+import { deleteSnapshot, dropJob } from '../snapshots/drop-snapshots.ts';
+import { reserveSnapshot } from '../snapshots/take-snapshot.ts';
+import type { CreationProgress } from './creation-progress.ts';
+import type {
+  ProjectHistoryRpc,
+  ResetRequest,
+  RestoreRequest,
+  SnapshotDeletion,
+  SnapshotRequest,
+} from './project-history-rpc.ts';
+import { type Running, runCreation } from './run-creation.ts';
+
+/** How long a restoration waits for the end of the deletion. */
+const DELETION_TRIES = 50;
+const DELETION_LOOK_MS = 100;
+
+/** What work on a project's branches needs of its coordinator. */
+export interface CoordinatorParts {
+  db: Database;
+  settings: () => Settings;
+  monitor: ProjectMonitor;
+  quota: StorageQuota;
+  isLinked: (hostId: string) => Promise<boolean>;
+  /** Sets the alarm that finds the work after a crash. */
+  armAlarm: (projectId: string) => void;
+  running: (hostId: string) => Running;
+  /** Called when a job has left something behind that has an end of its own. */
+  changed: (projectId: string) => void;
+}
+
+/** Snapshots of a project's branches, and what goes back to them. */
+export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
+  readonly #options: CoordinatorParts;
+
+  constructor(options: CoordinatorParts) {
+    super();
+    this.#options = options;
+  }
+
+  takeSnapshot(request: SnapshotRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const { db, settings } = this.#options;
+    const { projectId } = request.branch;
+    return this.#run(projectId, request.hostId, waitMs, () =>
+      reserveSnapshot(db, settings(), request, new Date()),
+    );
+  }
+
+  async deleteSnapshot({ snapshot, hostId, actor }: SnapshotDeletion): Promise<Result<JobRow, Failure>> {
+    const { db, armAlarm, running } = this.#options;
+    armAlarm(snapshot.projectId);
+    const now = new Date();
+    const about = { jobId: crypto.randomUUID(), hostId, actor, createdBy: actor.userId };
+    const deleted = await deleteSnapshot(db, snapshot, dropJob(snapshot, about, now), now);
+    const { runner, waitUntil } = running(hostId);
+    if (deleted.ok) waitUntil(runner.start(deleted.value));
+    return deleted;
+  }
+
+  resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const { db, monitor, quota } = this.#options;
+    const { branch, source, hostId, keyUse } = request;
+    const { id, projectId } = branch;
+    return this.#run(projectId, hostId, waitMs, async () => {
+      const sized = await monitor.readSizes(projectId, hostId);
+      if (!sized.ok) return sized;
+      const admission = { projectId, keyUse, source, branchIds: [id], replaced: id };
+      return quota.reserveWithinQuota(admission, sized.value.sizes, () =>
+        reserveReset(db, request, new Date()),
+      );
+    });
+  }
+
+  restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    const { db, settings, monitor, quota } = this.#options;
+    const { project, branch, snapshot, keyUse } = request;
+    return this.#run(project.id, project.hostId, waitMs, async () => {
+      const sized = await monitor.readSizes(project.id, project.hostId);
+      if (!sized.ok) return sized;
+      const source = ofSnapshot(snapshot, false);
+      const admission = { projectId: project.id, keyUse, source, branchIds: [branch.id] };
+      for (let tries = 1; ; tries += 1) {
+        const reserved = await quota.reserveWithinQuota(admission, sized.value.sizes, () =>
+          reserveRestore(db, settings(), request, new Date()),
+        );
+        const isDeleting = !reserved.ok && reserved.failure.code === 'HOST_BUSY';
+        if (!isDeleting || tries === DELETION_TRIES) return reserved;
+        await new Promise((resolve) => setTimeout(resolve, DELETION_LOOK_MS));
+      }
+    });
+  }
+
+  /** Runs the job of a reservation, and waits for its end as long as the client does. */
+  async #run(
+    projectId: string,
+    hostId: string,
+    waitMs: number,
+    reserve: () => Promise<Result<JobRow, Failure>>,
+  ): Promise<Result<CreationProgress, Failure>> {
+    const { isLinked, armAlarm, running, changed } = this.#options;
+    if (!(await isLinked(hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+    armAlarm(projectId);
+    const reserved = await reserve();
+    if (!reserved.ok) return reserved;
+    const outcome = await runCreation(running(hostId), reserved.value, waitMs);
+    changed(projectId);
+    return outcome;
+  }
+}

@@ -1,0 +1,94 @@
+import { and, eq, sql } from 'drizzle-orm';
+import { noActor } from '../audit/actor.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import { type Database, inOneBatch, insertIf, isOneOf } from '../database/database.ts';
+import { auditEvents, jobs, projects } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
+import type { CallHost } from '../hosts/host-client.ts';
+import { OPEN_STATUSES } from '../jobs/job-store.ts';
+import { logEvent } from '../log.ts';
+import { forgetDeletedBranch } from '../snapshots/drop-snapshots.ts';
+import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
+import type { Inventory } from './differences.ts';
+
+/**
+ * Resolves the differences between the snapshots on a host and their records. Those of open jobs are left to the jobs.
+ * @param inventory read before the records: a snapshot is recorded before the host makes it
+ */
+export async function reconcileSnapshots(
+  db: Database,
+  callHost: CallHost,
+  hostId: string,
+  inventory: Inventory,
+): Promise<void> {
+  const recorded = await db
+    .select({ snapshot: snapshots })
+    .from(snapshots)
+    .innerJoin(projects, and(eq(projects.id, snapshots.projectId), eq(projects.hostId, hostId)));
+  const records = new Map(recorded.map(({ snapshot }) => [snapshot.id, snapshot]));
+  await dropOrphans(
+    db,
+    callHost,
+    inventory.snapshots.filter(({ snapshot_id }) => !records.has(snapshot_id)),
+  );
+  const separated = inventory.snapshots.filter(
+    ({ snapshot_id, independent }) => independent && records.get(snapshot_id)?.independent === false,
+  );
+  const ids = separated.map(({ snapshot_id }) => snapshot_id);
+  if (ids.length > 0) await db.update(snapshots).set({ independent: true }).where(isOneOf(snapshots.id, ids));
+  await markMissing(db, callHost, inventory, [...records.values()]);
+}
+
+/** Drops those that a job once made. The others may be missing from restored records, so they are only logged. */
+async function dropOrphans(db: Database, callHost: CallHost, orphans: Inventory['snapshots']): Promise<void> {
+  if (orphans.length === 0) return;
+  const ids = JSON.stringify(orphans.map(({ snapshot_id }) => snapshot_id));
+  const traces = await db
+    .select({ id: sql<string>`json_extract(${jobs.input}, '$.snapshotId')`, status: jobs.status })
+    .from(jobs)
+    .where(sql`json_extract(${jobs.input}, '$.snapshotId') in (select value from json_each(${ids}))`);
+  for (const { project_id, snapshot_id } of orphans) {
+    const ofSnapshot = traces.filter(({ id }) => id === snapshot_id);
+    const isOpen = ofSnapshot.some(({ status }) => OPEN_STATUSES.some((open) => open === status));
+    if (isOpen) continue;
+    const isTraced = ofSnapshot.length > 0;
+    logEvent(isTraced ? 'reconcile.drop_snapshot' : 'reconcile.strange_snapshot', {
+      project_id,
+      snapshot_id,
+    });
+    if (isTraced) await callHost('snapshot.drop', { project_id, snapshot_id });
+  }
+}
+
+/** Removes the records of snapshots that the host has lost, or has dropped because its disk was full. */
+async function markMissing(
+  db: Database,
+  callHost: CallHost,
+  first: Inventory,
+  records: readonly SnapshotRow[],
+): Promise<void> {
+  const missingIn = ({ snapshots }: Inventory) => {
+    const ready = new Set(snapshots.flatMap(({ snapshot_id, ready }) => (ready ? [snapshot_id] : [])));
+    return records.filter(({ id, status }) => status === 'ready' && !ready.has(id));
+  };
+  if (missingIn(first).length === 0) return;
+  // One that was completed since the first inventory is not missing.
+  const second = await callHost('host.inventory', {});
+  if (second.system_identifier !== first.system_identifier) return;
+  for (const snapshot of missingIn(second)) await markLost(db, snapshot, new Date());
+}
+
+async function markLost(db: Database, snapshot: SnapshotRow, now: Date): Promise<void> {
+  const { id, projectId, branchId, branchName, kind, tenantId } = snapshot;
+  const thisOne = and(eq(snapshots.id, id), eq(snapshots.status, 'ready'));
+  const isThere = sql`exists (select 1 from ${snapshots} where ${thisOne})`;
+  const metadata = { snapshot_id: id, branch_name: branchName, kind, reason: 'missing_on_host' };
+  const name = kind === 'deleted' ? 'branch.purged' : 'snapshot.lost';
+  const event = auditEvent(name, noActor(tenantId), { projectId, branchId, metadata }, now);
+  await inOneBatch(db, [
+    insertIf(db, auditEvents, event, isThere),
+    ...forgetDeletedBranch(db, snapshot, isThere),
+    db.delete(snapshots).where(thisOne),
+  ]);
+  logEvent('reconcile.snapshot_lost', { snapshot_id: id, kind });
+}

@@ -1,0 +1,178 @@
+import { and, eq } from 'drizzle-orm';
+import { z } from 'zod';
+import { TtlSeconds } from '../../shared/branch/lifespan.ts';
+import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
+import { operation, operations, optionalJsonBody, response } from '../api/operation.ts';
+import { actorOf } from '../app-env.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
+import { found, unwrap } from '../errors.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { snapshotsOf } from '../snapshots/snapshot-reference.ts';
+import { Snapshot, toSnapshotResponse } from '../snapshots/snapshot-resource.ts';
+import { CreationHeaders, creationResponse, HOST_WORK_FAILURES, PENDING, replay } from './creations.ts';
+import { inBranch, inProject } from './in-project.ts';
+import { BranchRefParams, ProjectParams, SnapshotParams } from './parameters.ts';
+
+const tags = ['Snapshots'];
+
+const NewSnapshot = z
+  .strictObject({
+    name: z.string().trim().min(1).max(100).optional().meta({ example: 'before-migration' }),
+    ttl_seconds: TtlSeconds.optional().meta({ description: 'Seconds until the snapshot is deleted.' }),
+  })
+  .meta({ example: { name: 'before-migration' } });
+
+const Deletion = z
+  .strictObject({
+    id: z.uuid(),
+    status: z.literal('deleted'),
+    deleted_at: z.iso.datetime(),
+    job_id: z.uuid().meta({ description: 'The job that drops the database of the snapshot.' }),
+  })
+  .meta({ id: 'SnapshotDeletion' });
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    operationId: 'createSnapshot',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots',
+    summary: 'Take a snapshot of a branch',
+    description:
+      'Clones the branch as it is now; nobody can connect to a snapshot, and it does not change. Branches can be created from it, and the branch can be reset to it. Snapshots do not count against the storage quota.',
+    tags,
+    request: { params: BranchRefParams, headers: CreationHeaders, body: optionalJsonBody(NewSnapshot) },
+    responses: { 201: response('The snapshot.', Snapshot, 'Idempotency-Replayed'), 202: PENDING },
+    failures: [
+      ...KEY_FAILURES,
+      'BRANCH_NOT_ACTIVE',
+      'SNAPSHOT_LIMIT_REACHED',
+      'SOURCE_BUSY',
+      'SOURCE_NOT_ACTIVE',
+      ...HOST_WORK_FAILURES,
+    ],
+  }),
+  async (c) => {
+    const body = c.req.valid('json');
+    const { prefer, 'idempotency-key': key } = c.req.valid('header');
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
+    const [project, branch, uses] = await inBranch(c, c.req.valid('param'), (db) => [
+      recordedUses(db, keyUse, new Date()),
+    ]);
+    const replayed = replay(c, uses, keyUse);
+    if (replayed) return c.json(replayed.body as z.input<typeof Snapshot>, 201);
+    const actor = actorOf(c);
+    const outcome = await coordinatorOf(c.env, project.id).history.takeSnapshot(
+      {
+        jobId: crypto.randomUUID(),
+        snapshotId: crypto.randomUUID(),
+        branch,
+        name: body.name ?? null,
+        kind: 'manual',
+        ttlSeconds: body.ttl_seconds ?? null,
+        hostId: project.hostId,
+        actor,
+        createdBy: actor.userId,
+        keyUse,
+      },
+      prefer,
+    );
+    return creationResponse<z.input<typeof Snapshot>>(c, outcome);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.read',
+    operationId: 'listSnapshots',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots',
+    summary: 'List the snapshots of a branch, newest first',
+    tags,
+    request: { params: BranchRefParams, query: PageQuery },
+    responses: { 200: response('A page of snapshots.', pageOf('snapshots', Snapshot)) },
+  }),
+  async (c) => {
+    const params = c.req.valid('param');
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(snapshots, 'newest_first', query);
+    const [project, branch] = await inBranch(c, params, () => []);
+    const [, rows] = await inProject(c, project.id, (db) => [
+      db
+        .select()
+        .from(snapshots)
+        .where(and(snapshotsOf(project.id, c.var.principal), eq(snapshots.branchId, branch.id), beyond))
+        .orderBy(...orderBy)
+        .limit(query.limit + 1),
+    ]);
+    const { page, next_cursor } = cutPage(rows, query);
+    return c.json({ snapshots: page.map(toSnapshotResponse), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.read',
+    machines: 'of_branches',
+    operationId: 'listProjectSnapshots',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/snapshots',
+    summary: 'List the snapshots of a project, newest first',
+    description: 'Also those of branches that are deleted.',
+    tags,
+    request: { params: ProjectParams, query: PageQuery },
+    responses: { 200: response('A page of snapshots.', pageOf('snapshots', Snapshot)) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(snapshots, 'newest_first', query);
+    const [, rows] = await inProject(c, projectId, (db) => [
+      db
+        .select()
+        .from(snapshots)
+        .where(and(snapshotsOf(projectId, c.var.principal), beyond))
+        .orderBy(...orderBy)
+        .limit(query.limit + 1),
+    ]);
+    const { page, next_cursor } = cutPage(rows, query);
+    return c.json({ snapshots: page.map(toSnapshotResponse), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    machines: 'of_branches',
+    operationId: 'deleteSnapshot',
+    method: 'delete',
+    path: '/api/v1/projects/{project_id}/snapshots/{snapshot_id}',
+    summary: 'Delete a snapshot',
+    description: 'Branches that were created from it stay. The job of the response drops its database.',
+    tags,
+    request: { params: SnapshotParams },
+    responses: { 202: response('The snapshot is deleted.', Deletion) },
+  }),
+  async (c) => {
+    const { project_id: projectId, snapshot_id: id } = c.req.valid('param');
+    const [project, rows] = await inProject(c, projectId, (db) => [
+      db
+        .select()
+        .from(snapshots)
+        .where(and(snapshotsOf(projectId, c.var.principal), eq(snapshots.id, id))),
+    ]);
+    const deleted = await coordinatorOf(c.env, projectId).history.deleteSnapshot({
+      snapshot: found(rows),
+      hostId: project.hostId,
+      actor: actorOf(c),
+    });
+    const job = unwrap(deleted);
+    const deleted_at = job.createdAt.toISOString();
+    return c.json({ id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+  },
+);
+
+export const snapshotRoutes = router;

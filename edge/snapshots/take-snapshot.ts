@@ -1,0 +1,175 @@
+import { and, eq, inArray, sql } from 'drizzle-orm';
+import type { KeptKind } from '../../shared/branch/snapshot.ts';
+import type { Failure } from '../../shared/failures.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
+import type { Result } from '../../shared/result.ts';
+import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
+import { auditEvent } from '../audit/audit-event.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
+import { BUSY_WAIT_MS } from '../branches/create-branch.ts';
+import { type Database, insertIf } from '../database/database.ts';
+import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
+import { type JobRow, newJob } from '../jobs/job-store.ts';
+import { reserve } from '../jobs/reservation.ts';
+import { saga } from '../jobs/saga.ts';
+import type { SnapshotRequest } from '../projects/project-history-rpc.ts';
+import type { Settings } from '../settings.ts';
+import { type SnapshotRow, toSnapshotResponse } from './snapshot-resource.ts';
+
+/** Snapshots that count against the project's limit. */
+const COUNTED = ['manual', 'schedule'] as const satisfies readonly KeptKind[];
+
+export const newSnapshot = (
+  about: Pick<SnapshotRow, 'id' | 'kind' | 'expiresAt'> & { branch: BranchRow; name?: string | null },
+  now: Date,
+): SnapshotRow => ({
+  id: about.id,
+  projectId: about.branch.projectId,
+  branchId: about.branch.id,
+  branchName: about.branch.branchName,
+  name: about.name ?? null,
+  kind: about.kind,
+  status: 'making',
+  independent: false,
+  sizeBytes: 0,
+  ownBytes: null,
+  sharedBytes: null,
+  rules: [],
+  takenAt: now,
+  expiresAt: about.expiresAt,
+  tenantId: about.branch.tenantId,
+  createdAt: now,
+});
+
+/** Reserves the snapshot under the project's limit and opens its job, in one batch. */
+export async function reserveSnapshot(
+  db: Database,
+  { SNAPSHOT_LIMIT: limit }: Pick<Settings, 'SNAPSHOT_LIMIT'>,
+  request: SnapshotRequest,
+  now: Date,
+): Promise<Result<JobRow, Failure>> {
+  const { branch, snapshotId, unlessSameAs, keyUse, ttlSeconds, name, kind, hostId } = request;
+  const { projectId } = branch;
+  const subject = { snapshotId, ...(unlessSameAs && { unlessSameAs }) };
+  const { actor, createdBy } = request;
+  const about = {
+    id: request.jobId,
+    kind: 'snapshot.create',
+    projectId,
+    branchId: branch.id,
+    hostId,
+  } as const;
+  const job = newJob({ ...about, subject, actor, createdBy }, now);
+  const expiresAt = ttlSeconds === null ? null : new Date(now.getTime() + ttlSeconds * 1000);
+  const row = newSnapshot({ id: snapshotId, branch, name, kind, expiresAt }, now);
+  const current = sql<number>`(select count(*) from ${snapshots} where ${and(
+    eq(snapshots.projectId, projectId),
+    inArray(snapshots.kind, COUNTED),
+  )})`;
+  const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
+    eq(projectBranches.id, branch.id),
+    eq(projectBranches.tenantId, actor.tenantId),
+    eq(projectBranches.status, 'active'),
+  )})`;
+  const allowed = sql`${isActive} and ${current} < ${limit}`;
+  const reserved = sql`exists (select 1 from ${snapshots} where id = ${snapshotId})`;
+  const statements = [
+    ...insertKey(db, keyUse, job.id, allowed, now),
+    insertIf(db, snapshots, row, allowed),
+    insertIf(db, jobs, job, reserved),
+    db
+      .select({ reserved: sql<number>`${reserved}`, isActive: sql<number>`${isActive}`, current })
+      .from(projects)
+      .where(eq(projects.id, projectId)),
+  ];
+  const outcome = await reserve(
+    db,
+    job,
+    statements,
+    { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
+    (last) => {
+      const [found] = last as { reserved: number; isActive: number; current: number }[];
+      if (!found) return { code: 'NOT_FOUND' };
+      if (found.reserved) return null;
+      if (!found.isActive) return { code: 'BRANCH_NOT_ACTIVE' };
+      return { code: 'SNAPSHOT_LIMIT_REACHED', fields: { limit, current: found.current, retry_after: null } };
+    },
+  );
+  return unlessInFlight(db, keyUse, outcome);
+}
+
+/** The snapshot of a job with its branch, and what the host has made of it. */
+interface Taking {
+  snapshot: SnapshotRow;
+  branch: BranchRow;
+  taken: MethodResult<'snapshot.take'> | null;
+}
+
+/** The snapshot once it is taken. */
+const asTaken = ({ snapshot, taken }: Taking, now: Date): SnapshotRow => ({
+  ...snapshot,
+  status: 'ready',
+  sizeBytes: taken?.size_bytes ?? 0,
+  independent: taken?.independent ?? false,
+  takenAt: now,
+});
+
+/** One by schedule may be unnecessary, which leaves nothing. */
+export const takeSnapshotJob = saga<Taking>({
+  steps: [
+    [
+      {
+        name: 'take',
+        run: async ({ job, callHost }, subject) => {
+          subject.taken = await callHost('snapshot.take', {
+            project_id: job.projectId,
+            branch_id: subject.branch.id,
+            snapshot_id: subject.snapshot.id,
+            source: subject.branch.databaseName,
+            busy_wait: BUSY_WAIT_MS,
+            unless_same_as: job.input.unlessSameAs ?? null,
+          });
+        },
+      },
+    ],
+  ],
+  load: async ({ db, job }) => {
+    const [[snapshot], [branch]] = await db.batch([
+      db
+        .select()
+        .from(snapshots)
+        .where(eq(snapshots.id, job.input.snapshotId ?? '')),
+      db
+        .select()
+        .from(projectBranches)
+        .where(and(eq(projectBranches.id, job.branchId ?? ''), eq(projectBranches.status, 'active'))),
+    ]);
+    return snapshot && branch ? { snapshot, branch, taken: null } : null;
+  },
+  complete: ({ db, job }, subject, now) => {
+    const { snapshot, branch, taken } = subject;
+    if (!taken?.taken) return [db.delete(snapshots).where(eq(snapshots.id, snapshot.id))];
+    const { status, sizeBytes, independent, takenAt } = asTaken(subject, now);
+    const metadata = { snapshot_id: snapshot.id, branch_name: branch.branchName, kind: snapshot.kind };
+    const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };
+    return [
+      insertIf(
+        db,
+        auditEvents,
+        auditEvent('snapshot.created', job.input.actor, about, now),
+        sql`exists (select 1 from ${snapshots} where id = ${snapshot.id})`,
+      ),
+      db
+        .update(snapshots)
+        .set({ status, sizeBytes, independent, takenAt })
+        .where(eq(snapshots.id, snapshot.id)),
+    ];
+  },
+  response: (subject, now) => ({ status: 201, body: toSnapshotResponse(asTaken(subject, now)) }),
+  undo: {
+    run: ({ job, callHost }) =>
+      callHost('snapshot.drop', { project_id: job.projectId, snapshot_id: job.input.snapshotId ?? '' }),
+    record: ({ db, job }) => [db.delete(snapshots).where(eq(snapshots.id, job.input.snapshotId ?? ''))],
+  },
+});

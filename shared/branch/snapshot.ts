@@ -1,0 +1,30 @@
+import { z } from 'zod';
+
+/** `safety`: what a branch held before a reset. */
+export const SNAPSHOT_KINDS = ['manual', 'schedule', 'safety'] as const;
+
+/** `deleted`: the database of a deleted branch, which is kept for a while and is no snapshot to its users. */
+export const KEPT_KINDS = [...SNAPSHOT_KINDS, 'deleted'] as const;
+export type KeptKind = (typeof KEPT_KINDS)[number];
+
+/** How long the state before a reset is kept. */
+export const SAFETY_SECONDS = 86_400;
+
+/** Seconds between two snapshots, by the spelling in a schedule. */
+const SCHEDULE_SECONDS = { '1h': 3_600, '6h': 21_600, '1d': 86_400 } as const;
+
+export const SnapshotSchedule = z
+  .strictObject({
+    every: z.enum(Object.keys(SCHEDULE_SECONDS) as (keyof typeof SCHEDULE_SECONDS)[]).meta({ example: '6h' }),
+    keep: z
+      .int()
+      .min(1)
+      .max(30)
+      .meta({ description: 'Scheduled snapshots that are kept; the oldest is deleted first.', example: 7 }),
+  })
+  .meta({ description: 'Takes snapshots of `main`, unless nothing has changed since the last one.' });
+export type SnapshotSchedule = z.output<typeof SnapshotSchedule>;
+
+/** When the next snapshot of the schedule is due. */
+export const nextSnapshotAt = ({ every }: SnapshotSchedule, from: Date): Date =>
+  new Date(from.getTime() + SCHEDULE_SECONDS[every] * 1000);

@@ -1,0 +1,73 @@
+import { z } from 'zod';
+import { Database, Id, operation } from './operation.ts';
+import { BranchIdentity, BusyWait, CloneResult, Source } from './operation-fields.ts';
+
+/** Operations on snapshots, and those that leave one behind: a reset and a deletion that can be undone. */
+
+const Bytes = z.int().nonnegative();
+
+/** The state of a branch that is replaced or deleted, as a snapshot. */
+const LeftBehind = z.strictObject({
+  /** False if the branch had no database. */
+  kept: z.boolean(),
+  size_bytes: Bytes,
+});
+
+export const SNAPSHOT_OPERATIONS = {
+  'snapshot.take': operation({
+    summary: 'Clone a branch as a snapshot, to which nobody can connect',
+    params: z.strictObject({
+      project_id: Id,
+      branch_id: Id,
+      snapshot_id: Id,
+      source: Database,
+      busy_wait: BusyWait,
+      /** Takes none if the source has not changed since this snapshot of it; `null`: takes it in any case. */
+      unless_same_as: Id.nullable(),
+    }),
+    result: z.strictObject({
+      /** False if the source has not changed. */
+      taken: z.boolean(),
+      size_bytes: Bytes,
+      independent: z.boolean(),
+    }),
+    deadline: 900_000,
+  }),
+
+  'snapshot.drop': operation({
+    summary: 'Drop a snapshot, or the database of a deleted branch',
+    params: z.strictObject({ project_id: Id, snapshot_id: Id }),
+    result: z.strictObject({ dropped: z.boolean() }),
+    deadline: 120_000,
+  }),
+
+  'branch.keep': operation({
+    summary: 'Close access to the branch, drop its logins, and keep its database as a snapshot',
+    params: z.strictObject({ ...BranchIdentity, snapshot_id: Id }),
+    result: LeftBehind,
+    deadline: 120_000,
+  }),
+
+  'reset.clone': operation({
+    summary: 'Clone the source of a reset under a temporary name that no tenant can reach',
+    params: z.strictObject({ ...BranchIdentity, source: Source, busy_wait: BusyWait }),
+    result: CloneResult,
+    deadline: 900_000,
+  }),
+
+  'reset.swap': operation({
+    summary:
+      'End the sessions of a branch, and replace its database by the clone; the old one becomes a snapshot',
+    params: z.strictObject({ ...BranchIdentity, snapshot_id: Id }),
+    result: LeftBehind,
+    deadline: 60_000,
+  }),
+
+  'reset.cancel': operation({
+    summary: 'Drop the clone of a reset, unless it was swapped in',
+    params: z.strictObject({ job_id: Id, project_id: Id, branch_id: Id, snapshot_id: Id }),
+    /** `left`: it was swapped in, which left this behind. */
+    result: z.strictObject({ dropped: z.boolean(), left: LeftBehind.nullable() }),
+    deadline: 120_000,
+  }),
+} as const;

@@ -1,0 +1,222 @@
+import { eq } from 'drizzle-orm';
+import { afterAll, beforeEach, expect, test } from 'vitest';
+import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
+import { keptBranch } from '../../../edge/branches/kept-branch.ts';
+import { reserveRestore } from '../../../edge/branches/restore-branch.ts';
+import {
+  auditEvents,
+  branchCredentials,
+  jobs,
+  networkRules,
+  projectBranches,
+  projects,
+} from '../../../edge/database/schema.ts';
+import { snapshots } from '../../../edge/database/snapshot-schema.ts';
+import { readRecords } from '../../../edge/reconciliation/differences.ts';
+import type { Settings } from '../../../edge/settings.ts';
+import { nextExpiry, retireSnapshots } from '../../../edge/snapshots/drop-snapshots.ts';
+import { nextScheduled, takeScheduledSnapshot } from '../../../edge/snapshots/scheduled-snapshots.ts';
+import { newSnapshot } from '../../../edge/snapshots/take-snapshot.ts';
+import type { KeptKind } from '../../../shared/branch/snapshot.ts';
+import { quotaBytes } from '../../../shared/project/storage-quota.ts';
+import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
+
+const NOW = new Date('2026-11-21T12:00:00Z');
+const at = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
+const SETTINGS = { UNDELETE_SECONDS: 100, SNAPSHOT_LIMIT: 3, LEASED_BRANCH_LIMIT: 20 } as Settings;
+
+const { db, stop } = await startRecords();
+afterAll(stop);
+beforeEach(async () => {
+  await db.delete(snapshots);
+  await db.delete(projectBranches);
+});
+
+async function branchWithRule(more: Partial<typeof projectBranches.$inferInsert> = {}) {
+  const { id } = await insertBranch(db, 'active');
+  await db
+    .update(projectBranches)
+    .set({ updatedAt: NOW, ...more })
+    .where(eq(projectBranches.id, id));
+  const about = { projectId: 'p', branchId: id, createdBy: 'u', tenantId: 't', createdAt: NOW };
+  await db.insert(networkRules).values({
+    id: crypto.randomUUID(),
+    ...about,
+    cidr: '192.0.2.0/24',
+    description: 'office',
+    source: 'manual',
+    revision: 1,
+  });
+  await db
+    .insert(branchCredentials)
+    .values({ branchId: id, role: 'owner', keyId: 'k', sealedPassword: 's', updatedAt: NOW });
+  return read(id);
+}
+
+async function read(id: string) {
+  const [row] = await db.select().from(projectBranches).where(eq(projectBranches.id, id));
+  if (!row) throw new Error('no branch');
+  return row;
+}
+
+const remove = (branchId: string, more: { purge?: boolean; confirm?: string } = {}) =>
+  deleteBranch(
+    db,
+    SETTINGS,
+    {
+      id: crypto.randomUUID(),
+      projectId: 'p',
+      branchId,
+      hostId: 'h',
+      actor: ACTOR,
+      purge: false,
+      confirm: undefined,
+      ...more,
+    },
+    NOW,
+  );
+
+async function restore(branchId: string, branchName?: string) {
+  const [[branch], [snapshot]] = await db.batch(keptBranch(db, 'p', branchId));
+  const [project] = await db.select().from(projects);
+  if (!branch || !snapshot || !project) throw new Error('nothing is kept');
+  await db.update(snapshots).set({ status: 'ready' }).where(eq(snapshots.id, snapshot.id));
+  const about = { jobId: crypto.randomUUID(), project, actor: ACTOR, keyUse: null };
+  return reserveRestore(
+    db,
+    SETTINGS,
+    { ...about, branch, snapshot, branchName: branchName ?? branch.branchName },
+    at(10),
+  );
+}
+
+test('a deleted branch keeps its passwords and rules until it is restored, under a free name', async () => {
+  const branch = await branchWithRule({ branchName: 'oops', databaseName: 'db_p_prod_br_oops' });
+  expect(await remove(branch.id)).toMatchObject({ ok: true, value: { restorableUntil: at(100) } });
+  expect(await db.select().from(networkRules)).toEqual([]);
+  expect(await db.select().from(branchCredentials)).toHaveLength(1);
+  expect(await read(branch.id)).toMatchObject({ status: 'deleted', deletesAt: at(100) });
+  expect(await nextExpiry(db, 'p')).toBe(Infinity);
+
+  await branchWithRule({ branchName: 'oops', databaseName: 'db_p_prod_br_oops' });
+  expect(await restore(branch.id)).toEqual({ ok: false, failure: { code: 'BRANCH_EXISTS' } });
+  expect(await read(branch.id)).toMatchObject({ status: 'deleted' });
+  expect(await restore(branch.id, 'back')).toMatchObject({ ok: true, value: { kind: 'branch.restore' } });
+  expect(await read(branch.id)).toMatchObject({
+    status: 'creating',
+    branchName: 'back',
+    databaseName: 'db_p_prod_br_back',
+    deletedAt: null,
+    deletesAt: null,
+  });
+  const rules = await db.select().from(networkRules).where(eq(networkRules.branchId, branch.id));
+  expect(rules).toMatchObject([{ cidr: '192.0.2.0/24', description: 'office', source: 'manual' }]);
+
+  // Its end must not take away what it is cloned from, also not by a busy alarm.
+  expect(await nextExpiry(db, 'p')).toBe(Infinity);
+  await retireSnapshots(db, SETTINGS, 'p', at(1000), () => {});
+  expect(await db.select().from(snapshots)).toHaveLength(1);
+  // Deleted before it is back: what is kept stays.
+  expect(await remove(branch.id)).toMatchObject({ ok: true, value: { restorableUntil: null } });
+  expect(
+    await db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id)),
+  ).toHaveLength(1);
+  expect(await read(branch.id)).toMatchObject({ status: 'deleted', deletesAt: at(100) });
+  await retireSnapshots(db, SETTINGS, 'p', at(1000), () => {});
+  expect(await db.select().from(snapshots)).toEqual([]);
+  expect(await db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id))).toEqual(
+    [],
+  );
+  expect(await read(branch.id)).toMatchObject({ deletesAt: null });
+});
+
+test.each([
+  ['by purge', {}, { purge: true }],
+  ['with a lease', { leaseSeconds: 60 }, {}],
+  [
+    'that is protected, with its name',
+    { protected: true, branchName: 'safe' },
+    { confirm: 'safe', purge: true },
+  ],
+])('a branch deleted %s is not kept', async (_, more, request) => {
+  const branch = await branchWithRule(more);
+  expect(await remove(branch.id, request)).toMatchObject({ ok: true, value: { restorableUntil: null } });
+  expect((await db.batch(keptBranch(db, 'p', branch.id)))[1]).toEqual([]);
+  expect(await db.select().from(branchCredentials).where(eq(branchCredentials.branchId, branch.id))).toEqual(
+    [],
+  );
+});
+
+test('a protected branch is not deleted without its name', async () => {
+  const branch = await branchWithRule({ protected: true });
+  for (const confirm of [undefined, 'other', branch.id])
+    expect(await remove(branch.id, confirm === undefined ? {} : { confirm: `${confirm}!` })).toMatchObject({
+      failure: { code: 'BRANCH_PROTECTED' },
+    });
+  expect(await read(branch.id)).toMatchObject({ status: 'active' });
+});
+
+async function snapshot(kind: KeptKind, taken: number, more: { sizeBytes?: number; expiresAt?: Date } = {}) {
+  const branch = await branchWithRule();
+  const row = newSnapshot({ id: crypto.randomUUID(), kind, branch, expiresAt: null }, at(taken));
+  await db.insert(snapshots).values({ ...row, status: 'ready', branchId: 'main', ...more });
+  return row.id;
+}
+
+test('scheduled snapshots beyond the number that is kept, and expired ones, are deleted', async () => {
+  await db.update(projects).set({ snapshotSchedule: { every: '1h', keep: 2 } });
+  const old = await snapshot('schedule', 1);
+  const left = [await snapshot('schedule', 2), await snapshot('schedule', 3), await snapshot('manual', 0)];
+  const over = await snapshot('manual', 4, { expiresAt: at(9) });
+  const later = await snapshot('manual', 4, { expiresAt: at(11) });
+  expect(await nextExpiry(db, 'p')).toBe(at(9).getTime());
+  await retireSnapshots(db, SETTINGS, 'p', at(10), () => {});
+  const ids = (await db.select().from(snapshots)).map(({ id }) => id);
+  expect(ids.toSorted()).toEqual([...left, later].toSorted());
+  const opened = await db.select().from(jobs).where(eq(jobs.kind, 'snapshot.delete'));
+  const dropped = opened.map(({ input }) => input.snapshotId);
+  for (const id of [old, over]) expect(dropped).toContain(id);
+  const events = await db.select().from(auditEvents).where(eq(auditEvents.name, 'snapshot.deleted'));
+  expect(events.map(({ metadata }) => metadata.reason)).toEqual(
+    expect.arrayContaining(['replaced', 'expired']),
+  );
+});
+
+test('what deletions and resets leave behind fits into the quota, except for the newest', async () => {
+  const quota = quotaBytes(0.25);
+  const oldest = await snapshot('deleted', 1, { sizeBytes: 10 });
+  const second = await snapshot('safety', 2, { sizeBytes: quota - 10 });
+  const newest = await snapshot('safety', 3, { sizeBytes: 10 });
+  const manual = await snapshot('manual', 0, { sizeBytes: quota });
+  await retireSnapshots(db, SETTINGS, 'p', at(10), () => {});
+  const left = async () => (await db.select().from(snapshots)).map(({ id }) => id).toSorted();
+  expect(await left()).toEqual([second, newest, manual].toSorted());
+  expect(await left()).not.toContain(oldest);
+  await db
+    .update(snapshots)
+    .set({ sizeBytes: 2 * quota })
+    .where(eq(snapshots.id, newest));
+  await retireSnapshots(db, SETTINGS, 'p', at(10), () => {});
+  expect(await left()).toEqual([newest, manual].toSorted());
+});
+
+test('a scheduled snapshot of main is begun once when it is due', async () => {
+  const main = await branchWithRule({ isDefault: true, branchName: 'main' });
+  const begin = (now: Date) => takeScheduledSnapshot(db, SETTINGS, 'p', now, () => {});
+  const taken = () => db.select().from(snapshots).where(eq(snapshots.branchId, main.id));
+  await db.update(projects).set({ snapshotSchedule: { every: '1h', keep: 2 }, snapshotDueAt: at(60) });
+  await begin(at(59));
+  expect(await taken()).toEqual([]);
+  expect((await readRecords(db, 'h', at(61))).projects[0]?.stale).toBe(true);
+  await Promise.all([begin(at(61)), begin(at(61))]);
+  const [first, ...more] = await taken();
+  expect([first, more]).toMatchObject([{ kind: 'schedule', status: 'making' }, []]);
+  expect(await nextScheduled(db, 'p')).toBe(at(61 + 3600).getTime());
+  await begin(at(3700));
+  expect(await taken()).toHaveLength(2);
+  const opened = await db.select().from(jobs).where(eq(jobs.branchId, main.id));
+  expect(opened.map(({ input }) => input.unlessSameAs)).toEqual(
+    expect.arrayContaining([undefined, first?.id]),
+  );
+  await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
+});

@@ -1,0 +1,261 @@
+import { beforeAll, describe, expect, inject, test } from 'vitest';
+import { Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
+import { connect, query } from '../support/database.ts';
+import { tokenOf } from '../support/tenants.ts';
+
+interface SnapshotBody {
+  id: string;
+  kind: string;
+  branch_id: string;
+  size_bytes: number;
+  expires_at: string | null;
+  [field: string]: unknown;
+}
+
+const TENANT = { tenant: 'historians' };
+
+let api: Api;
+let project: ProjectBody;
+let mainUrl: string;
+let path: string;
+
+beforeAll(async () => {
+  api = new Api(inject('stack').url, await tokenOf({ ...TENANT, role: 'owner' }));
+  project = await api.project('History', { storage_quota_gib: 2 });
+  path = `/api/v1/projects/${project.id}`;
+  await api.allow(project.id);
+  mainUrl = (await api.credentials(project.id, 'main')).direct_url;
+  await query(mainUrl, 'create table item (id int primary key); insert into item values (1)');
+});
+
+const take = (ref: string, body: Record<string, unknown> = {}, key?: string) =>
+  api.post<SnapshotBody>(
+    `${path}/branches/${ref}/snapshots`,
+    body,
+    key === undefined ? undefined : { 'Idempotency-Key': key },
+  );
+const snapshotsOf = async (ref: string) =>
+  (await api.get<{ snapshots: SnapshotBody[] }>(`${path}/branches/${ref}/snapshots`)).body.snapshots;
+const reset = (ref: string, body: Record<string, unknown>) =>
+  api.post<BranchBody>(`${path}/branches/${ref}/reset`, body);
+const urlOf = async (ref: string) => (await api.credentials(project.id, ref)).direct_url;
+const idsAt = async (url: string) =>
+  (await query<{ id: number }>(url, 'select id from item order by id')).map(({ id }) => id);
+
+describe('a snapshot', () => {
+  test('is listed, cloned and deleted; a repeated request takes no other', async () => {
+    const first = await take('main', { name: 'before', ttl_seconds: 3600 }, 'once');
+    expect(first).toMatchObject({
+      status: 201,
+      body: { name: 'before', kind: 'manual', branch_id: project.main_branch.id },
+    });
+    expect(first.body.size_bytes).toBeGreaterThan(1_000_000);
+    expect(first.body.expires_at).not.toBeNull();
+    expect((await take('main', { name: 'before', ttl_seconds: 3600 }, 'once')).body).toEqual(first.body);
+    expect(await snapshotsOf('main')).toEqual([first.body]);
+
+    await query(mainUrl, 'insert into item values (2)');
+    const branch = await api.branch(project.id, 'of-snapshot', { snapshot_id: first.body.id });
+    expect(branch.parent_branch_id).toBe(project.main_branch.id);
+    expect(await idsAt(await urlOf('of-snapshot'))).toEqual([1]);
+    const latest = await take('main');
+    await api.branch(project.id, 'of-latest', { from: 'latest_snapshot' });
+    expect(await idsAt(await urlOf('of-latest'))).toEqual([1, 2]);
+
+    for (const { id } of [first.body, latest.body])
+      expect(await api.delete(`${path}/snapshots/${id}`)).toMatchObject({ status: 202, body: { id } });
+    expect(await snapshotsOf('main')).toEqual([]);
+    const gone = { branch_name: 'of-gone', snapshot_id: first.body.id };
+    expect(await api.post(`${path}/branches`, gone)).toMatchObject({ status: 404 });
+    const none = { branch_name: 'of-none', from: 'latest_snapshot' };
+    expect(await api.post(`${path}/branches`, none)).toMatchObject({
+      status: 409,
+      body: { error: 'NO_SNAPSHOT' },
+    });
+    for (const name of ['of-snapshot', 'of-latest']) await api.delete(`${path}/branches/${name}?purge=true`);
+  });
+
+  test('is unknown to another tenant', async () => {
+    const { body } = await take('main');
+    const stranger = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
+    const theirs = await stranger.project('Theirs');
+    for (const asked of [
+      await stranger.delete(`${path}/snapshots/${body.id}`),
+      await stranger.delete(`/api/v1/projects/${theirs.id}/snapshots/${body.id}`),
+      await stranger.post(`/api/v1/projects/${theirs.id}/branches`, {
+        branch_name: 'stolen',
+        snapshot_id: body.id,
+      }),
+      await stranger.post(`/api/v1/projects/${theirs.id}/branches/main/reset`, {
+        to: body.id,
+        confirm: 'main',
+      }),
+    ])
+      expect(asked.status).toBe(404);
+    await api.delete(`${path}/snapshots/${body.id}`);
+  });
+
+  test('of an unknown source, or of two, is refused', async () => {
+    const two = { branch_name: 'two', snapshot_id: crypto.randomUUID(), from: 'latest_snapshot' };
+    expect(await api.post(`${path}/branches`, two)).toMatchObject({ status: 422 });
+  });
+});
+
+describe('a reset', () => {
+  test('to the parent keeps id, URL and rules, ends sessions, and can be taken back', async () => {
+    const branch = await api.branch(project.id, 'rework', { ttl_seconds: 7200 });
+    const url = await urlOf('rework');
+    await query(url, 'insert into item values (100)');
+    await query(mainUrl, 'insert into item values (101)');
+    const session = await connect(url);
+    const ended = new Promise((resolve) => session.once('end', resolve));
+
+    const { status, body } = await reset('rework', { to: 'parent', ttl_seconds: 3600 });
+    expect([status, body.id, body.ttl_seconds]).toEqual([200, branch.id, 3600]);
+    await ended;
+    expect(await idsAt(url)).toEqual(await idsAt(mainUrl));
+    const [safety] = await snapshotsOf('rework');
+    expect(safety).toMatchObject({ kind: 'safety', branch_id: branch.id });
+
+    expect((await reset('rework', { to: safety?.id })).status).toBe(200);
+    expect(await idsAt(url)).toContain(100);
+    expect(await snapshotsOf('rework')).toHaveLength(2);
+
+    const again = { branch_name: 'rework', on_exists: 'reset', ttl_seconds: 600 };
+    const rerun = await api.post<BranchBody>(`${path}/branches`, again, FROM_LOOPBACK);
+    expect(rerun).toMatchObject({ status: 200, body: { id: branch.id, created: false, ttl_seconds: 600 } });
+    expect(await idsAt(url)).not.toContain(100);
+    await api.delete(`${path}/branches/rework?purge=true`);
+    // What they left behind stays until it expires.
+    const { body: left } = await api.get<{ snapshots: SnapshotBody[] }>(`${path}/snapshots`);
+    expect(left.snapshots.filter(({ branch_id }) => branch_id === branch.id)).toHaveLength(3);
+  });
+
+  test('of main needs its name, and main has no parent', async () => {
+    expect(await reset('main', { to: 'parent' })).toMatchObject({
+      status: 403,
+      body: { error: 'BRANCH_PROTECTED' },
+    });
+    expect(await reset('main', { to: 'parent', confirm: 'main' })).toMatchObject({ status: 409 });
+    const { body } = await take('main');
+    await query(mainUrl, 'insert into item values (200)');
+    expect(await reset('main', { to: body.id, confirm: 'main' })).toMatchObject({ status: 200 });
+    expect(await idsAt(mainUrl)).not.toContain(200);
+  });
+
+  test('beyond the quota changes nothing', async () => {
+    const small = await api.project('Small', { storage_quota_gib: 0.02 });
+    await api.allow(small.id);
+    const { direct_url: url } = await api.credentials(small.id, 'main');
+    const { body: empty } = await api.post<SnapshotBody>(
+      `/api/v1/projects/${small.id}/branches/main/snapshots`,
+      {},
+    );
+    await query(url, "create table big as select repeat('x', 1000) from generate_series(1, 5000)");
+    const { body: full } = await api.post<SnapshotBody>(
+      `/api/v1/projects/${small.id}/branches/main/snapshots`,
+      {},
+    );
+    const to = (id: string) =>
+      api.post(`/api/v1/projects/${small.id}/branches/main/reset`, { to: id, confirm: 'main' });
+    expect(await to(empty.id)).toMatchObject({ status: 200 });
+    await api.patch(`/api/v1/projects/${small.id}`, { storage_quota_gib: 0.008 });
+    expect(await to(full.id)).toMatchObject({ status: 409, body: { error: 'STORAGE_QUOTA_EXCEEDED' } });
+  });
+});
+
+describe('a deleted branch', () => {
+  test('comes back with its content, passwords and rules, also under another name', async () => {
+    const branch = await api.branch(project.id, 'oops', { allow: ['203.0.113.0/24'] });
+    const url = await urlOf('oops');
+    await query(url, 'insert into item values (300)');
+    await api.delete(`${path}/branches/oops`);
+    expect(await restorable()).toEqual([branch.id]);
+    const taken = await api.branch(project.id, 'oops');
+    const back = (body: Record<string, unknown>) =>
+      api.post<BranchBody>(`${path}/branches/${branch.id}/restore`, body);
+    expect(await back({})).toMatchObject({ status: 409, body: { error: 'BRANCH_EXISTS' } });
+    const { status, body } = await back({ branch_name: 'rescued' });
+    expect([status, body.id, body.status]).toEqual([200, branch.id, 'active']);
+    expect(await urlOf('rescued')).toBe(url.replace(/_br_oops/g, '_br_rescued'));
+    expect(await idsAt(await urlOf('rescued'))).toContain(300);
+    const { body: rules } = await api.get<{ network_rules: { cidr: string; branch_id: string }[] }>(
+      `${path}/network-rules`,
+    );
+    expect(
+      rules.network_rules
+        .filter(({ branch_id }) => branch_id === branch.id)
+        .map(({ cidr }) => cidr)
+        .sort(),
+    ).toEqual(['127.0.0.1/32', '203.0.113.0/24']);
+    expect(await back({})).toMatchObject({ status: 404 });
+    for (const { id } of [body, taken]) await api.delete(`${path}/branches/${id}?purge=true`);
+    expect(await restorable()).toEqual([]);
+  });
+
+  test('that is purged, or had a lease, is gone', async () => {
+    const purged = await api.branch(project.id, 'purged');
+    const leased = await api.branch(project.id, 'leased', { lease_seconds: 600 });
+    for (const name of ['purged?purge=true', 'leased'])
+      expect((await api.delete(`${path}/branches/${name}`)).status).toBe(202);
+    expect(await restorable()).toEqual([]);
+    for (const { id } of [purged, leased])
+      expect(await api.post(`${path}/branches/${id}/restore`, {})).toMatchObject({ status: 404 });
+  });
+});
+
+async function restorable() {
+  const { body } = await api.get<{ branches: BranchBody[] }>(`${path}/branches?status=deleted`);
+  for (const { deletes_at } of body.branches)
+    expect(Date.parse(String(deletes_at)) - Date.now()).toBeGreaterThan(86_000_000);
+  return body.branches.map(({ id }) => id);
+}
+
+test('a protected branch asks for its name', async () => {
+  const branch = await api.branch(project.id, 'precious');
+  const ref = `${path}/branches/precious`;
+  expect(await api.patch(ref, { protected: true })).toMatchObject({ status: 200, body: { protected: true } });
+  const operator = new Api(inject('stack').url, await tokenOf({ ...TENANT, role: 'operator' }));
+  expect((await operator.patch(ref, { protected: false })).status).toBe(403);
+  const row = { primary_key: 'id', ids: [1] };
+  const rows = `${ref}/tables/item/rows`;
+  for (const refused of [
+    await api.delete(ref),
+    await api.delete(`${ref}?confirm=other`),
+    await reset('precious', { to: 'parent' }),
+    await api.call('DELETE', rows, { body: row }),
+    await api.post(`${path}/branches`, { branch_name: 'precious', on_exists: 'reset' }),
+  ])
+    expect(refused).toMatchObject({ status: 403, body: { error: 'BRANCH_PROTECTED' } });
+  expect(await idsAt(await urlOf('precious'))).toContain(1);
+  expect((await api.call('DELETE', rows, { body: { ...row, confirm: 'precious' } })).status).toBe(200);
+  expect((await reset('precious', { to: 'parent', confirm: 'precious' })).status).toBe(200);
+  expect((await api.delete(`${ref}?confirm=precious`)).body).toMatchObject({ id: branch.id });
+});
+
+test('a schedule takes snapshots of main, and shows in the project', async () => {
+  const snapshot_schedule = { every: '6h', keep: 2 };
+  expect(await api.patch(path, { snapshot_schedule })).toMatchObject({
+    status: 200,
+    body: { snapshot_schedule },
+  });
+  expect((await api.patch(path, { snapshot_schedule: { every: '2h', keep: 2 } })).status).toBe(422);
+  expect(await api.patch(path, { snapshot_schedule: null })).toMatchObject({
+    body: { snapshot_schedule: null },
+  });
+});
+
+test('the audit log tells a reset, a deletion and a return apart', async () => {
+  const { body } = await api.get<{ audit_events: { name: string }[] }>(
+    `/api/v1/audit-events?project_id=${project.id}&limit=100`,
+  );
+  const names = new Set(body.audit_events.map(({ name }) => name));
+  for (const name of [
+    'snapshot.created',
+    'snapshot.deleted',
+    'branch.reset',
+    'branch.restored',
+    'branch.deleted',
+  ])
+    expect(names).toContain(name);
+});
