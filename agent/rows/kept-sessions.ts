@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { OwnSession } from '../postgres/connect.ts';
 import type { BoundedSession } from './bounded-session.ts';
 
@@ -77,11 +76,13 @@ export class KeptSessions {
 const end = (session: OwnSession): void => void session.end().catch(() => {});
 
 /** Whether the work succeeds in time. */
-const isDone = (work: Promise<unknown>): Promise<boolean> =>
-  Promise.race([
+function isDone(work: Promise<unknown>): Promise<boolean> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => resolve(false), WITHIN_MS).unref();
     work.then(
-      () => true,
-      () => false,
-    ),
-    sleep(WITHIN_MS, false, { ref: false }),
-  ]);
+      () => resolve(true),
+      () => resolve(false),
+    );
+    work.finally(() => clearTimeout(timer)).catch(() => {});
+  });
+}

@@ -79,10 +79,20 @@ test('a session that the server has ended is replaced', async () => {
   expect([typeof next, next === pid]).toEqual(['number', false]);
 });
 
-test('a clone does not wait for a kept session, and does not pause the clients for it', async () => {
+test('a session that is closed is gone when the close returns', async () => {
   await pidOf('found');
+  await world.servers.host.rows.kept.close('db_other_prod');
+  expect(await world.servers.query(SESSIONS)).toHaveLength(1);
+  await world.servers.host.rows.kept.close('db_warm_prod');
+  expect(await world.servers.query(SESSIONS)).toEqual([]);
+});
+
+test('a clone closes the kept session of its source', async () => {
+  const pid = await pidOf('found');
   const { clone } = await (world.project as Project).create('db_warm_prod_br_one', world.main.database);
-  expect(clone).toMatchObject({ created: true, paused_ms: 0 });
+  expect(clone.created).toBe(true);
+  const next = await pidOf('found');
+  expect([typeof next, next === pid]).toEqual(['number', false]);
 });
 
 test('a clone by another process ends the sessions that this one keeps', async () => {
