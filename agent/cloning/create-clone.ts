@@ -46,8 +46,6 @@ export async function createClone(
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { source } = clone;
-  // A kept session alone is no reason to hold the clients.
-  if (source !== null) await host.rows.kept.close(source);
   const { sourceBytes, inUse } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   let cloneMs = 0;
