@@ -44,12 +44,16 @@ export class EventLog {
     this.#storage = storage;
   }
 
-  /** Adds the events in their order. An event that is already in the log is ignored. */
+  /**
+   * Adds the events in their order. An event that is already in the log is ignored, and takes no position: `on conflict do
+   * nothing` would use one up, and clients could not tell a gap from a lost event.
+   */
   append(rows: readonly OutboxRow[], now: number): void {
     this.#storage.transactionSync(() => {
       for (const row of rows) {
         this.#sql.exec(
-          'insert into events (id, type, tenant_id, branch_names, machine_id, body, at, stored_at) values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing',
+          `insert into events (id, type, tenant_id, branch_names, machine_id, body, at, stored_at)
+            select ?, ?, ?, ?, ?, ?, ?, ? where not exists (select 1 from events where id = ?)`,
           row.id,
           row.type,
           row.tenantId,
@@ -58,6 +62,7 @@ export class EventLog {
           JSON.stringify(toEvent(row)),
           row.createdAt.getTime(),
           now,
+          row.id,
         );
       }
     });

@@ -48,6 +48,12 @@ async function stored() {
   return replay.changes();
 }
 
+/** The positions follow each other. */
+function expectNoGap({ received }: Awaited<ReturnType<typeof open>>) {
+  const ids = received.map(({ id }) => Number(id));
+  expect(ids).toEqual(ids.map((_, n) => (ids[0] ?? 0) + n));
+}
+
 test('a creation is reported step by step, once and in order, within a second', async () => {
   const stream = await open();
   await eventually(async () => expect(stream.received[0]).toMatchObject({ event: 'ready' }));
@@ -58,8 +64,7 @@ test('a creation is reported step by step, once and in order, within a second', 
     1,
   );
   await eventually(async () => expect(stream.statuses('job.changed').at(-1)).toBe('succeeded'), 1);
-  const ids = stream.received.map((event) => Number(event.id));
-  expect(ids).toEqual(ids.map((_, n) => (ids[0] ?? 0) + n));
+  expectNoGap(stream);
   for (const { event, data } of stream.changes())
     expect(data).toMatchObject({ type: event, project_id: project });
   const last = stream.received.findLast(({ event }) => event === 'job.changed')?.data.data;
@@ -131,6 +136,8 @@ test('a change that nobody reported is found, and reported once although it stay
     expect(stream.statuses('network_rule.changed')).toEqual(['pending', 'applied']),
   );
   expect(stream.statuses('branch.changed')).toEqual(['failed']);
+  // What was moved again took no position.
+  expectNoGap(stream);
 });
 
 describe('Last-Event-ID', () => {
