@@ -57,21 +57,30 @@ export function jobsInReach(caller: Caller): SQL | undefined {
 export const hasLabel = ({ name, value }: { name: string; value: string }): SQL =>
   sql`exists (select 1 from json_each(${projectBranches.labels}) as label where label.key = ${name} and label.value = ${value})`;
 
+/** Failed branches can have the same name as a working one, which then comes first. */
+const REFERENCED_FIRST = sql`status = 'failed'`;
+
+const referenced = (projectId: string, reference: string, caller: Caller): SQL | undefined =>
+  and(
+    branchesOf(projectId, caller),
+    z.uuid().safeParse(reference).success
+      ? eq(projectBranches.id, reference.toLowerCase())
+      : eq(projectBranches.branchName, reference),
+  );
+
 /**
  * The branch that `:branch_ref` names by ID or name (specification 4.3); no row if it is deleted, or not in reach.
  * Failed branches can have the same name as a working one, which then comes first.
  */
-export function referencedBranch(db: Database, projectId: string, reference: string, caller: Caller) {
-  const byId = z.uuid().safeParse(reference).success;
-  return db
+export const referencedBranch = (db: Database, projectId: string, reference: string, caller: Caller) =>
+  db
     .select()
     .from(projectBranches)
-    .where(
-      and(
-        branchesOf(projectId, caller),
-        byId ? eq(projectBranches.id, reference.toLowerCase()) : eq(projectBranches.branchName, reference),
-      ),
-    )
-    .orderBy(sql`status = 'failed'`, desc(projectBranches.createdAt))
+    .where(referenced(projectId, reference, caller))
+    .orderBy(REFERENCED_FIRST, desc(projectBranches.createdAt))
     .limit(1);
-}
+
+/** The id of that branch, for a query that joins the batch of the one above. */
+export const referencedBranchId = (projectId: string, reference: string, caller: Caller): SQL =>
+  sql`(select id from ${projectBranches} where ${referenced(projectId, reference, caller)}
+    order by ${REFERENCED_FIRST}, created_at desc limit 1)`;

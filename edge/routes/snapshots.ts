@@ -4,6 +4,7 @@ import { TtlSeconds } from '../../shared/branch/lifespan.ts';
 import { KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { operation, operations, optionalJsonBody, response } from '../api/operation.ts';
 import { actorOf } from '../app-env.ts';
+import { referencedBranchId } from '../branches/branch-reference.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { found, unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
@@ -99,12 +100,14 @@ router.openapi(
     const params = c.req.valid('param');
     const query = c.req.valid('query');
     const { orderBy, beyond } = keyset(snapshots, 'newest_first', query);
-    const [project, branch] = await inBranch(c, params, () => []);
-    const [, rows] = await inProject(c, project.id, (db) => [
+    const { project_id: projectId, branch_ref: reference } = params;
+    const { principal } = c.var;
+    const branchId = referencedBranchId(projectId, reference, principal);
+    const [, , rows] = await inBranch(c, params, (db) => [
       db
         .select()
         .from(snapshots)
-        .where(and(snapshotsOf(project.id, c.var.principal), eq(snapshots.branchId, branch.id), beyond))
+        .where(and(snapshotsOf(projectId, principal), eq(snapshots.branchId, branchId), beyond))
         .orderBy(...orderBy)
         .limit(query.limit + 1),
     ]);
