@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 
 const ROOT = join(import.meta.dirname, '../..');
-const SOURCE_FOLDERS = ['agent', 'dev', 'edge', 'shared'];
+const SOURCE_FOLDERS = ['agent', 'client', 'dev', 'edge', 'shared'];
 const LINES_MAX = 300;
 
 interface SourceFile {
@@ -30,7 +30,10 @@ const filesOf = (folder: string): SourceFile[] =>
     return { path, text, imports: importsOf(path, text) };
   });
 
-const files = SOURCE_FOLDERS.flatMap(filesOf);
+/** Generated from the API's description. */
+const GENERATED = ['client/api.ts'];
+
+const files = SOURCE_FOLDERS.flatMap(filesOf).filter(({ path }) => !GENERATED.includes(path));
 
 const within = (folders: readonly string[]) => (path: string) =>
   folders.some((folder) => path === folder || path.startsWith(`${folder}/`));
@@ -141,6 +144,12 @@ describe('imports', () => {
     const inAgent = within(['agent']);
     expect(trespasses(inAgent, within(['edge', 'dev', 'test']))).toEqual([]);
     expect(trespasses(inAgent, ofPlatform('cloudflare:'))).toEqual([]);
+  });
+
+  test('the client runs anywhere, and knows nothing but the API', () => {
+    const inClient = within(['client']);
+    expect(trespasses(inClient, ofPlatform('cloudflare:', 'node:'))).toEqual([]);
+    expect(trespasses(inClient, within(['agent', 'dev', 'edge', 'shared', 'test']))).toEqual([]);
   });
 
   test('only agent/postgres, agent/operations and agent/pooler speak to PostgreSQL', () => {
