@@ -55,7 +55,7 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/readyz$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
-  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh)$/,
+  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh|session)$/,
 ];
 /** Agents authenticate in the handshake of their link. */
 const AGENT_PATHS = /^\/agent\/v1\//;

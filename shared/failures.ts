@@ -47,6 +47,10 @@ export const FAILURES = {
   },
   SECOND_FACTOR_ENROLLED: { status: 403, message: 'A second factor is already enrolled.' },
   FORBIDDEN: { status: 403, message: 'Your role or scope does not allow this operation.' },
+  CROSS_ORIGIN_REQUEST: {
+    status: 403,
+    message: 'Only pages of this origin may send this request. Open the page at the address of the gateway.',
+  },
   PASSWORD_WRONG: { status: 403, message: 'The current password is wrong.' },
   TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
   BRANCH_PROTECTED: { status: 403, message: 'The branch is protected and cannot be changed or deleted.' },

@@ -84,6 +84,8 @@ export const bucketOf = {
     bucket: named('user', issuer, gid),
     limit: 'wrong_second_factors',
   }),
+  /** @param hash of the cookie */
+  pageRenewal: (hash: string): Bucket => ({ bucket: named('page', hash), limit: 'page_renewals' }),
   /** @param hash of the value; a hash because the names of objects are stored, and the value can be a secret */
   use: (of: 'state' | 'code' | 'pre_auth', hash: string): Bucket => ({
     bucket: named(of, hash),

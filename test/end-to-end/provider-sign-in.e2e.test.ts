@@ -5,6 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { beforeAll, describe, expect, inject, onTestFinished, test } from 'vitest';
 import { Api } from '../support/api.ts';
 import { checkResponse } from '../support/contract.ts';
+import { eventually } from '../support/eventually.ts';
 import { Browser, type Page } from '../support/sign-in/browser.ts';
 import { readStackFile } from '../support/stack/started-stack.ts';
 
@@ -211,6 +212,61 @@ describe('the web sign-in', () => {
     expect(status).toBe(200);
     const response = await new Api(url, body.access_token ?? '').get('/api/v1/projects');
     expect(response).toMatchObject({ status: 403, body: { error: 'TENANT_REQUIRED' } });
+  });
+});
+
+describe('the web sign-in of a page', () => {
+  const startPage = (returnTo: string) => `${startAddress(returnTo)}&response=page`;
+  const isGateway = ({ origin }: URL) => origin === url;
+  const sessionOf = (cookies: Browser['cookies']) =>
+    nobody.call<{ access_token: string }>('POST', '/api/v1/auth/session', {
+      headers: { Origin: url, Cookie: cookies.map(({ name, value }) => `${name}=${value}`).join('; ') },
+    });
+
+  test('ends on the page with the cookie of a session, which the provider renews', async () => {
+    const browser = newBrowser();
+    const { address } = await browser.signIn(startPage('/projects?tab=rules#top'), ADA);
+    const page = await browser.open(address.href);
+    expect([page.response.status, page.address.href]).toEqual([302, `${url}/projects?tab=rules#top`]);
+    expect(page.response.headers.getSetCookie()).toContainEqual(
+      expect.stringMatching(
+        /^__Host-session=[^;]+; Max-Age=604800; Path=\/; HttpOnly; Secure; SameSite=Strict$/,
+      ),
+    );
+    const sessions = browser.cookies.filter(({ path }) => path === '/');
+
+    // A provider may treat the second use of a refresh token as theft, so it sees one.
+    const tabs = await Promise.all([0, 1, 2].map(() => sessionOf(sessions)));
+    expect(tabs.map(({ status }) => status).sort()).toEqual([200, 429, 429]);
+    const renewed = tabs.find(({ status }) => status === 200);
+    const ada = new Api(url, renewed?.body.access_token ?? '');
+    expect((await ada.get('/api/v1/me')).body).toMatchObject({ email: ADA });
+
+    const [line = ''] = renewed?.headers.getSetCookie() ?? [];
+    const [name = '', value = ''] = /^([^=]+)=([^;]+)/.exec(line)?.slice(1) ?? [];
+    const next = [{ name, value, path: '/' }];
+    expect((await sessionOf(next)).status).toBe(200);
+    const headers = { Cookie: `${name}=${value}` };
+    expect((await ada.call('POST', '/api/v1/auth/logout', { headers })).status).toBe(204);
+    // Revoked at the provider, too: another cookie of the same refresh token is no session either.
+    await eventually(async () => expect((await sessionOf(sessions)).status).toBe(204), 15_000);
+  });
+
+  test('that the provider refused ends on the page with the code of the failure', async () => {
+    const browser = newBrowser();
+    const { address } = await browser.open(startPage('/.//evil.example?a=1'));
+    expect(isGateway(address)).toBe(false);
+    const [state] = browser.cookies.filter(({ path }) => path === CALLBACK);
+    const refused = new URL(url + CALLBACK);
+    refused.searchParams.set('error', 'access_denied');
+    refused.searchParams.set('state', state?.name.replace('idp_sign_in_', '') ?? '');
+    refused.searchParams.set('iss', idpUrl);
+    const page = await browser.open(refused.href);
+    expect([page.response.status, page.address.href]).toEqual([
+      302,
+      `${url}//evil.example?a=1&sign_in_error=SIGN_IN_FAILED`,
+    ]);
+    expect(browser.cookies.filter(({ path }) => path === '/')).toEqual([]);
   });
 });
 

@@ -31,6 +31,7 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     invitations: 50,
     second_factor_tries: 5,
     wrong_second_factors: 30,
+    page_renewals: 1,
     single_use: 1,
   });
   const byTheMinute = [
