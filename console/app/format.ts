@@ -46,7 +46,8 @@ export const secondsSince = (timestamp: string, now: number): number => (now - D
 export const milliseconds = (value: number): string =>
   value < 1000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`;
 
-const DATE_TIME = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
+const DATE_TIME = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'short' });
 export const dateTime = (timestamp: string): string => DATE_TIME.format(new Date(timestamp));
 
-export const percent = (ratio: number): string => `${(ratio * 100).toFixed(1)} %`;
+export const percent = (ratio: number): string =>
+  `${(ratio * 100).toFixed(ratio !== 0 && ratio < 0.001 ? 3 : ratio < 0.01 ? 2 : 1)} %`;

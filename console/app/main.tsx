@@ -2,9 +2,9 @@ import '@fontsource-variable/geist/wght.css';
 import '@fontsource-variable/geist-mono/wght.css';
 import '../styles/tokens.css';
 import '../styles/base.css';
-import '../styles/layout.css';
 import '../styles/controls.css';
 import '../styles/components.css';
+import '../styles/layout.css';
 import { QueryClientProvider } from '@tanstack/react-query';
 import { RouterProvider } from '@tanstack/react-router';
 import { StrictMode } from 'react';
@@ -16,6 +16,8 @@ import { applyTheme } from './theme.ts';
 const root = document.getElementById('root');
 if (!root) throw new Error('the page has no root element');
 applyTheme();
+// The files of this page are gone when another version of the console was deployed.
+addEventListener('vite:preloadError', () => location.reload());
 createRoot(root).render(
   <StrictMode>
     <QueryClientProvider client={queryClient}>

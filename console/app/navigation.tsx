@@ -78,7 +78,7 @@ export function ProjectNavigation({ projectId, branch }: { projectId: string; br
 
 export const TenantNavigation = ({ me }: { me: Me }) => (
   <div>
-    <h2>{me.tenant_id}</h2>
+    <h2 title={me.tenant_id ?? ''}>{TEXT.nav.tenant}</h2>
     <ul>
       <li>
         <Link to="/" activeOptions={exact} activeProps={CURRENT}>

@@ -149,7 +149,7 @@ const tablesRoute = createRoute({
     present({
       schema: text(search.schema),
       table: text(search.table),
-      where: Array.isArray(search.where) ? (search.where as unknown[]).map(String) : undefined,
+      where: text(search.where),
       order: text(search.order),
     }),
   component: lazyRouteComponent(() => import('../pages/tables/tables-page.tsx'), 'TablesPage'),

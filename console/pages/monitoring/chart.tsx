@@ -23,6 +23,13 @@ interface Props {
   syncKey: string;
 }
 
+const CLOCK = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
+const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short' });
+const DAY_SECONDS = 86_400;
+
+/** The time of a mark on the axis: the clock within a day, the date above that. */
+const timeOf = (at: number, range: number) => (range > DAY_SECONDS ? DAY : CLOCK).format(at * 1000);
+
 const color = (element: Element, name: string) => getComputedStyle(element).getPropertyValue(name).trim();
 
 /** A canvas needs a plain colour, which a browser makes of any CSS one. */
@@ -80,7 +87,13 @@ export function Chart({ points, compared, start, end, format, annotations, syncK
           y: { range: (_, __, most) => [0, most > 0 ? most * 1.12 : 1] },
         },
         axes: [
-          { ...axis, space: 70 },
+          {
+            ...axis,
+            space: 70,
+            size: 28,
+            grid: { show: false },
+            values: (u, marks) => marks.map((at) => timeOf(at, (u.scales.x?.max ?? 0) - (u.scales.x?.min ?? 0))),
+          },
           { ...axis, size: 62, space: 34, values: (_, values) => values.map((value) => format(value)) },
         ],
         series: [{}, line('--series-1'), line('--series-2')],

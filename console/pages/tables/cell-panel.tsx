@@ -3,7 +3,7 @@ import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { Note } from '../../components/feedback.tsx';
 import { TEXT } from '../../strings.ts';
-import { type GridColumn, isFixed } from './columns.ts';
+import { type GridColumn, isFixed, isText } from './columns.ts';
 import type { Value } from './staged.ts';
 
 export interface CellActions {
@@ -76,7 +76,7 @@ export function CellPanel({ column, value, isCut, mayEdit, actions }: Props) {
             {TEXT.tables.setNull}
           </Button>
         )}
-        {isEditable && value !== '' && value !== undefined && (
+        {isEditable && isText(column) && value !== '' && (
           <Button compact onClick={() => actions.stage('')}>
             {TEXT.tables.setEmpty}
           </Button>

@@ -35,3 +35,6 @@ export const isLong = ({ type }: GridColumn): boolean => /^(?:json|jsonb|xml|byt
 /** Columns whose value nobody can write. */
 export const isFixed = ({ generated, identity }: GridColumn): boolean =>
   (generated ?? null) !== null || identity === 'always';
+
+/** Types of which an empty text is a value. */
+export const isText = ({ type }: GridColumn): boolean => /^(?:text|character|citext|bpchar|name)\b(?!.*\[\])/.test(type);

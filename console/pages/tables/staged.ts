@@ -9,7 +9,7 @@ export type Row = Readonly<Record<string, Value>>;
 export interface StagedRow {
   /** Values of the key, in its order; null for a new row. */
   id: Value[] | null;
-  /** The row as it was read; empty for a new one. */
+  /** The row as it was read, without values that were cut; empty for a new one. */
   original: Row;
   /** New values by column. */
   values: Row;

@@ -6,6 +6,7 @@ import { BranchName } from '../../components/branch-status.tsx';
 import { Snippet } from '../../components/copy.tsx';
 import { Empty, Loaded } from '../../components/feedback.tsx';
 import { TEXT } from '../../strings.ts';
+import { selectionOf } from './row-source.ts';
 import { TableEditor } from './table-editor.tsx';
 import { TableList } from './table-list.tsx';
 import './tables.css';
@@ -35,6 +36,7 @@ export function TablesPage() {
               projectId={projectId}
               branch={record}
               table={chosen}
+              selection={selectionOf(search)}
             />
           ) : (
             <Empty icon="table" title={TEXT.tables.noTable} />

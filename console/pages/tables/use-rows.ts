@@ -1,7 +1,7 @@
 import { useQueries } from '@tanstack/react-query';
 import { useEffect, useMemo, useRef, useState } from 'react';
 import type { RowPage } from '../../app/resources.ts';
-import { type Place, pageQuery } from './row-source.ts';
+import { type Place, pageQuery, type Selection } from './row-source.ts';
 
 /** Rows of one page of the API. */
 export const PAGE = 50;
@@ -22,7 +22,13 @@ export interface Rows {
  * The rows around a range, page by page. Pages that a fast scroll only passes are not read, because each read is one
  * of the project's limited ones.
  */
-export function useRows(place: Place, estimate: number | null, first: number, last: number): Rows {
+export function useRows(
+  place: Place,
+  selection: Selection,
+  estimate: number | null,
+  first: number,
+  last: number,
+): Rows {
   const range = useMemo(() => {
     const from = Math.max(0, Math.floor(first / PAGE));
     const to = Math.max(from, Math.floor(Math.max(first, last) / PAGE));
@@ -39,8 +45,8 @@ export function useRows(place: Place, estimate: number | null, first: number, la
     const from = Math.max(0, settled.from);
     return Array.from({ length: Math.min(FAR + 2, settled.to - from + 1) }, (_, step) => from + step);
   }, [settled]);
-  const pages = useQueries({ queries: indexes.map((index) => pageQuery(place, index * PAGE, PAGE)) });
-  const placeKey = JSON.stringify(place);
+  const pages = useQueries({ queries: indexes.map((index) => pageQuery(place, selection, index * PAGE, PAGE)) });
+  const placeKey = JSON.stringify([place, selection]);
   const byIndex = useRef<{ key: string; pages: Map<number, RowPage>; end: number | null }>({
     key: placeKey,
     pages: new Map(),
