@@ -41,6 +41,8 @@ import { passwordRoutes } from './routes/passwords.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
+import { queryRoutes } from './routes/queries.ts';
+import { rowChangeRoutes } from './routes/row-changes.ts';
 import { secondFactorRoutes } from './routes/second-factor.ts';
 import { sessionRoutes } from './routes/session.ts';
 import { tableRoutes } from './routes/tables.ts';
@@ -166,6 +168,8 @@ for (const routes of [
   branchRoutes,
   credentialRoutes,
   tableRoutes,
+  rowChangeRoutes,
+  queryRoutes,
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,

@@ -106,6 +106,11 @@ export const FAILURES = {
     message:
       'The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.',
   },
+  CHANGES_CONFLICT: {
+    status: 409,
+    message:
+      'Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again.',
+  },
   ROW_CHANGED: { status: 409, message: 'The cell no longer has the expected value. Read the row again.' },
   STORAGE_QUOTA_EXCEEDED: {
     status: 409,

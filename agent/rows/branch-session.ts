@@ -1,6 +1,6 @@
 import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { loginName } from '../../shared/branch/login.ts';
+import { type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Host } from '../host.ts';
 import { inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
@@ -52,20 +52,25 @@ const asOptions = (settings: Record<string, string | number>) =>
     .map(([name, value]) => `-c ${name}=${String(value).replaceAll(' ', '\\ ')}`)
     .join(' ');
 
-/** Start-up options by what the session is for. */
+// One snapshot. It changes nothing even if a view calls a function that tries.
+const READING = asOptions({
+  ...OPTIONS,
+  default_transaction_isolation: 'repeatable read',
+  default_transaction_read_only: 'on',
+});
+// Says nothing about read-only: the login's own setting does, while the project is over its quota.
+const CHANGING = asOptions({ ...OPTIONS, default_transaction_isolation: 'read committed' });
+
+/** Login and start-up options by what the session is for. */
 const MODES = {
-  // One snapshot. It changes nothing even if a view calls a function that tries.
-  read: asOptions({
-    ...OPTIONS,
-    default_transaction_isolation: 'repeatable read',
-    default_transaction_read_only: 'on',
-  }),
-  // Says nothing about read-only: the login's own setting does, while the project is over its quota.
-  change: asOptions({ ...OPTIONS, default_transaction_isolation: 'read committed' }),
-};
+  read: { role: 'read_write', options: READING },
+  change: { role: 'read_write', options: CHANGING },
+  // A client's own statement has no more rights than the client's read-only login.
+  query: { role: 'read_only', options: READING },
+} satisfies Record<string, { role: BranchRole; options: string }>;
 
 /** Leaves every value as the text that PostgreSQL sent. */
-const AS_TEXT = { getTypeParser: () => (text: string) => text };
+export const AS_TEXT = { getTypeParser: () => (text: string) => text };
 
 /** Far more than any result has. */
 const SESSION_BYTES_MAX = 16 * 1024 * 1024;
@@ -90,7 +95,7 @@ interface BranchDatabase {
 }
 
 /**
- * Runs `action` as one transaction in a tenant's database, as the branch's read-write login. Each call has a new
+ * Runs `action` as one transaction in a tenant's database, as the login of the mode. Each call has a new
  * session: one that stayed open would delay clones, and a tenant's code can leave anything behind in it.
  * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, HOST_TIMEOUT, HOST_BUSY, PROJECT_BUSY
  * @throws Error of the connection when the server is away
@@ -102,7 +107,8 @@ export async function inBranch<T>(
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
   const leave = await host.rows.slots.enter(branch_id, database);
-  const user = loginName(branch_id, 'read_write');
+  const { role, options } = MODES[mode];
+  const user = loginName(branch_id, role);
   try {
     const session = await openSession({
       host: host.settings.POSTGRES_SOCKET_DIR,
@@ -110,7 +116,7 @@ export async function inBranch<T>(
       user,
       database,
       application_name: 'branchgate-rows',
-      options: MODES[mode],
+      options,
       types: AS_TEXT,
       stream: boundedSocket,
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
@@ -171,5 +177,6 @@ function asRowError(error: unknown): unknown {
   const state = sqlState(error);
   if (!(error instanceof Error) || !('severity' in error) || state === undefined) return error;
   if (TOOK_TOO_LONG.has(state)) return tookTooLong();
-  return error.severity === 'ERROR' ? new HostError('STATEMENT_REFUSED', error.message, state) : error;
+  if (error.severity !== 'ERROR') return error;
+  return new HostError('STATEMENT_REFUSED', error.message, state, (error as { change?: number }).change);
 }

@@ -25,6 +25,8 @@ export const AUDIT_NAMES = [
   'network_rule.deleted',
   'row.changed',
   'row.deleted',
+  'rows.changed',
+  'query.executed',
   'account.created',
   'account.password.changed',
   'account.password.reset',

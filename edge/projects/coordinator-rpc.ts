@@ -13,7 +13,7 @@ import type { BranchRow } from '../branches/branch-resource.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import type { LastMeasurement } from '../monitoring/measurement-store.ts';
 import type { Range } from '../monitoring/metric-history.ts';
-import type { Point } from '../monitoring/metrics.ts';
+import type { MetricName, MetricValue, Point } from '../monitoring/metrics.ts';
 import type { ProjectRow } from './project-resource.ts';
 
 /** A validated request for a project. The caller makes the IDs, so a repeated request names the same project. */
@@ -125,6 +125,11 @@ export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
   last(): Promise<Recorded>;
   /** @param reference the branch's ID, or its name at the last measurement */
   series(reference: string, range: Range): Promise<Recorded & { branchId: string; points: Point[] }>;
+  /** The values of one metric of each branch that was measured last, with their times in Unix milliseconds. */
+  metricOfBranches(
+    metric: MetricName,
+    range: Range,
+  ): Promise<Recorded & { values: Map<string, MetricValue[]> }>;
   /** @param wanted `branchId` null: all branches; `since` null: start with the last measurement */
   stream(
     projectId: string,

@@ -1,10 +1,21 @@
 import { z } from 'zod';
 import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
-import { BATCH_MAX, ROWS_MAX } from '../limits.ts';
+import { BATCH_MAX, FILTERS_MAX, ORDERS_MAX, QUERY_PARAMETERS_MAX, ROWS_MAX } from '../limits.ts';
 import { ProjectSizes } from '../measurement.ts';
 import { Access, Verifier } from './access.ts';
-import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
+import {
+  Cell,
+  Column,
+  RowChange,
+  RowFilter,
+  RowId,
+  RowOrder,
+  RowOutcome,
+  Scalar,
+  Table,
+  TableDetails,
+} from './tables.ts';
 
 /**
  * The operations of a database host: method → parameters, result, deadline.
@@ -216,13 +227,24 @@ export const OPERATIONS = {
     concurrent: true,
   }),
 
+  'table.describe': operation({
+    summary: 'Describe a table: columns with defaults and enum values, keys, foreign keys',
+    params: z.strictObject({ ...BranchDatabase, ...TableIdentity }),
+    result: TableDetails,
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
   'row.list': operation({
-    summary: 'List a page of rows in the order of the primary key, as many as fit into a message',
+    summary:
+      'List a page of the rows that meet all conditions, by default in the order of the primary key, as many as fit into a message',
     params: z.strictObject({
       ...BranchDatabase,
       ...TableIdentity,
       limit: z.int().min(1).max(ROWS_MAX),
       offset: z.int().nonnegative(),
+      filter: z.array(RowFilter).max(FILTERS_MAX),
+      order: z.array(RowOrder).max(ORDERS_MAX),
     }),
     result: z.strictObject({
       columns: z.array(Column),
@@ -264,6 +286,41 @@ export const OPERATIONS = {
       deleted: z.int().nonnegative(),
       /** Indexes in `ids` of those without a row. */
       missing: z.array(z.int().nonnegative()),
+    }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'row.change': operation({
+    summary: 'Insert, update and delete rows as the read-write login, all in one transaction',
+    params: z.strictObject({ ...BranchDatabase, changes: z.array(RowChange).min(1).max(ROWS_MAX) }),
+    result: z.strictObject({
+      tables: z.array(z.strictObject({ columns: z.array(z.string()), key: z.array(z.string()) })),
+      /** One per change; with a conflict, nothing was changed, and only the conflicts are listed. */
+      outcomes: z.array(RowOutcome.extend({ change: z.int().nonnegative() })),
+    }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'query.run': operation({
+    summary: 'Run one statement of the client as the read-only or the read-write login',
+    params: z.strictObject({
+      ...BranchDatabase,
+      role: z.enum(['read_only', 'read_write']),
+      sql: z.string(),
+      params: z.array(Scalar.nullable()).max(QUERY_PARAMETERS_MAX),
+    }),
+    result: z.strictObject({
+      columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
+      /** One cell per column. */
+      rows: z.array(z.array(Cell)),
+      /** The statement returned more rows than fit into the message. */
+      has_more: z.boolean(),
+      /** The command tag without its count; null for an empty statement. */
+      command: z.string().nullable(),
+      /** Rows that the statement returned or changed; null when it was ended early, or has no such count. */
+      row_count: z.int().nonnegative().nullable(),
     }),
     deadline: 15_000,
     concurrent: true,

@@ -65,6 +65,7 @@ const OF_BRANCHES = new Set([
     'getMe',
   ],
   ...['getCredentials', 'rotateCredentials', 'listTables', 'listRows', 'updateRow', 'deleteRows'],
+  ...['describeTable', 'changeRows', 'runQuery'],
   ...['createNetworkRule', 'listNetworkRules', 'deleteNetworkRule', 'listJobs', 'getJob'],
   ...['getMetricsSummary', 'getMetrics', 'streamBranchMetrics'],
 ]);
@@ -198,7 +199,7 @@ describe('a key bound to pr-*', () => {
     const order = ['GET', 'POST', 'PATCH', 'DELETE'];
     for (const operation of usable.toSorted((a, b) => order.indexOf(a.method) - order.indexOf(b.method))) {
       // The host of this gateway has no rows to change.
-      if (['updateRow', 'deleteRows'].includes(operation.id)) continue;
+      if (['updateRow', 'deleteRows', 'changeRows', 'runQuery'].includes(operation.id)) continue;
       for (const [branch_ref, name] of [
         [pr.id, 'pr-1'],
         ['pr-1', 'pr-1'],

@@ -41,6 +41,10 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'project.size': ({ project_id }) => ({ project_id, sizes: {} }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
   'table.list': () => ({ tables: [], has_more: false }),
+  'table.describe': ({ schema, table: name }) => ({
+    ...{ schema, name, kind: 'table', columns: [], primary_key: [], estimated_rows: 0 },
+    ...{ keys: [], foreign_keys: [], comment: null },
+  }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
 };
 
