@@ -278,7 +278,8 @@ export const TEXT = {
     role: 'Login',
     roles: { default: 'Read and write', owner: 'Owner', read_only: 'Read only' },
     roleHints: {
-      default: 'The pooled URL reads and writes rows; the direct URL is that of the owner, who can change the schema.',
+      default:
+        'The pooled URL reads and writes rows; the direct URL is that of the owner, who can change the schema.',
       owner: 'Both URLs are those of the owner, who can change the schema.',
       read_only: 'Both URLs can only read.',
     },
@@ -352,10 +353,14 @@ export const TEXT = {
     deletingFrees: (size: string) => `frees ${size} of the quota`,
     isProtected: 'protected',
     marks: { warning: 'warning', write_blocked: 'writes stop', closed: 'databases close' },
-    badges: { warning: 'Storage low', write_blocked: 'Write-blocked', closed: 'Closed' } as Record<string, string>,
+    badges: { warning: 'Storage low', write_blocked: 'Write-blocked', closed: 'Closed' } as Record<
+      string,
+      string
+    >,
     states: {
       normal: '',
-      warning: 'The project uses more than 80 % of its storage quota. Delete branches or data, or raise the quota.',
+      warning:
+        'The project uses more than 80 % of its storage quota. Delete branches or data, or raise the quota.',
       write_blocked:
         'The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.',
       closed:
@@ -432,7 +437,10 @@ export const TEXT = {
     actor: 'Actor',
     client: 'Client',
     columns: ['Time', 'Event', 'Actor', 'Address'],
-    actors: { user: 'Person', key: 'API key', workload: 'Workload', service: 'Service' } as Record<string, string>,
+    actors: { user: 'Person', key: 'API key', workload: 'Workload', service: 'Service' } as Record<
+      string,
+      string
+    >,
     names: [
       'branch.created',
       'branch.deleted',
@@ -590,7 +598,8 @@ export const TEXT = {
     copyValue: 'Copy the value',
     noRole: 'Your role can look at rows, but not change them.',
     noTableKind: 'This is not a table, so its rows are read-only.',
-    noKey: 'The table has no primary key, so its rows cannot be told apart and are read-only. Add a key to edit them.',
+    noKey:
+      'The table has no primary key, so its rows cannot be told apart and are read-only. Add a key to edit them.',
     addRow: 'Add row',
     filterRows: 'Filter rows',
     filterValue: 'Value to compare with',

@@ -28,7 +28,7 @@ export const whenSessionEnds = (listener: () => void) => {
 /** Seconds before its expiry at which a token is renewed. */
 const MARGIN_SECONDS = 20;
 
-export function useToken(value: string, expiresIn: number): void {
+export function storeToken(value: string, expiresIn: number): void {
   token = { value, renewAt: Date.now() + (expiresIn - MARGIN_SECONDS) * 1000 };
 }
 
@@ -41,13 +41,17 @@ export const hasToken = () => token !== null;
 /** Exchanges the cookie of the page for an access token. @returns null if nobody is signed in */
 export async function renewToken(): Promise<string | null> {
   const response = await send(new Request('/api/v1/auth/session', { method: 'POST' }));
-  if (response.status === 429 || response.status >= 500) throw new TypeError('the session cannot be renewed now');
+  if (response.status === 429 || response.status >= 500)
+    throw new TypeError('the session cannot be renewed now');
   if (response.status !== 200) {
     token = null;
     return null;
   }
-  const { access_token, expires_in } = (await response.json()) as { access_token: string; expires_in: number };
-  useToken(access_token, expires_in);
+  const { access_token, expires_in } = (await response.json()) as {
+    access_token: string;
+    expires_in: number;
+  };
+  storeToken(access_token, expires_in);
   return access_token;
 }
 

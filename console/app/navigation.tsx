@@ -66,7 +66,11 @@ export function ProjectNavigation({ projectId, branch }: { projectId: string; br
             </Link>
           </li>
           <li>
-            <Link to="/projects/$projectId/branches/$branch/monitoring" params={inBranch} activeProps={CURRENT}>
+            <Link
+              to="/projects/$projectId/branches/$branch/monitoring"
+              params={inBranch}
+              activeProps={CURRENT}
+            >
               <Icon name="graph" /> {TEXT.nav.monitoring}
             </Link>
           </li>

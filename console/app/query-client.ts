@@ -7,7 +7,8 @@ export const isUnreachable = (error: unknown): boolean => error instanceof TypeE
 /** A failure that passes by itself. */
 export const isPassing = (error: unknown): boolean =>
   isUnreachable(error) ||
-  (error instanceof ResponseError && (error.code === 'RATE_LIMITED' || error.status === 503 || error.status === 504));
+  (error instanceof ResponseError &&
+    (error.code === 'RATE_LIMITED' || error.status === 503 || error.status === 504));
 
 const RETRIES = 3;
 const RETRY_MAX_SECONDS = 15;

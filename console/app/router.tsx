@@ -13,7 +13,8 @@ import { ProblemPage, UnknownPage } from './problem-pages.tsx';
 import { restoreSession } from './session.ts';
 import { ProjectShell, Shell } from './shell.tsx';
 
-const text = (value: unknown): string | undefined => (typeof value === 'string' && value !== '' ? value : undefined);
+const text = (value: unknown): string | undefined =>
+  typeof value === 'string' && value !== '' ? value : undefined;
 const whole = (value: unknown): number | undefined =>
   typeof value === 'number' && Number.isInteger(value) && value >= 0 ? value : undefined;
 
@@ -55,7 +56,10 @@ const insideRoute = createRoute({
       const error = (location.search as Record<string, unknown>).sign_in_error;
       throw redirect({
         to: '/sign-in',
-        search: present({ return_to: location.href === '/' ? undefined : location.href, sign_in_error: text(error) }),
+        search: present({
+          return_to: location.href === '/' ? undefined : location.href,
+          sign_in_error: text(error),
+        }),
       });
     }
   },
@@ -113,7 +117,10 @@ const createBranchRoute = createRoute({
   getParentRoute: () => projectRoute,
   path: '/create-branch',
   validateSearch: (search: Record<string, unknown>) => present({ from: text(search.from) }),
-  component: lazyRouteComponent(() => import('../pages/create-branch/create-branch-page.tsx'), 'CreateBranchPage'),
+  component: lazyRouteComponent(
+    () => import('../pages/create-branch/create-branch-page.tsx'),
+    'CreateBranchPage',
+  ),
 });
 const rulesRoute = inProject(
   '/network-rules',

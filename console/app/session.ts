@@ -1,5 +1,4 @@
-import { ResponseError } from '../../client/response-error.ts';
-import { dataOf } from '../../client/response-error.ts';
+import { dataOf, ResponseError } from '../../client/response-error.ts';
 import { api, forgetToken, renewToken, whenSessionEnds } from './gateway.ts';
 import { queryClient } from './query-client.ts';
 import type { Me } from './resources.ts';

@@ -73,7 +73,11 @@ export function Shell() {
           <Logo />
           <span>{TEXT.name}</span>
         </Link>
-        {projectId === undefined ? <div className="grow" /> : <Crumbs projectId={projectId} branch={branch} />}
+        {projectId === undefined ? (
+          <div className="grow" />
+        ) : (
+          <Crumbs projectId={projectId} branch={branch} />
+        )}
         <AccountMenu me={session.me} />
       </header>
       <nav className="side" aria-label={TEXT.nav.label} data-open={isOpen || undefined}>

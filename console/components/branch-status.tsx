@@ -13,7 +13,9 @@ const TONES: Record<Branch['status'], string> = {
 export const BranchStatus = ({ branch }: { branch: Branch }) => (
   <>
     <span className={`badge ${TONES[branch.status]}`}>{TEXT.branch.status[branch.status]}</span>
-    {branch.blocked !== null && <span className="badge bad">{TEXT.branch.blocked(branch.blocked.reason)}</span>}
+    {branch.blocked !== null && (
+      <span className="badge bad">{TEXT.branch.blocked(branch.blocked.reason)}</span>
+    )}
   </>
 );
 

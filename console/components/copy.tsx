@@ -4,7 +4,15 @@ import { Button } from './button.tsx';
 
 const SHOWN_MS = 1_600;
 
-export function CopyButton({ text, label, compact = true }: { text: string; label: string; compact?: boolean }) {
+export function CopyButton({
+  text,
+  label,
+  compact = true,
+}: {
+  text: string;
+  label: string;
+  compact?: boolean;
+}) {
   const [copied, setCopied] = useState(false);
   useEffect(() => {
     if (!copied) return;

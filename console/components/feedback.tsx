@@ -16,7 +16,15 @@ const ICONS: Record<Tone, IconName> = {
   main: 'branch',
 };
 
-export const Note = ({ tone = 'info', children, live }: { tone?: Tone; children: ReactNode; live?: boolean }) => (
+export const Note = ({
+  tone = 'info',
+  children,
+  live,
+}: {
+  tone?: Tone;
+  children: ReactNode;
+  live?: boolean;
+}) => (
   <div className={`note ${tone}`} {...(live && { role: tone === 'bad' ? 'alert' : 'status' })}>
     <Icon name={ICONS[tone]} />
     <div className="grow">{children}</div>
@@ -90,7 +98,13 @@ export const Empty = ({ icon, title, children }: { icon: IconName; title: string
 );
 
 /** The three states of what a page reads. An error after a success leaves the last data on the page. */
-export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; children: (data: T) => ReactNode }) {
+export function Loaded<T>({
+  query,
+  children,
+}: {
+  query: UseQueryResult<T>;
+  children: (data: T) => ReactNode;
+}) {
   if (query.data !== undefined) {
     return (
       <>

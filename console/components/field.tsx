@@ -23,7 +23,11 @@ function useDescription({ hint, problem }: Pick<Described, 'hint' | 'problem'>) 
       )}
     </>
   );
-  const attributes = { id, 'aria-describedby': describedBy || undefined, 'aria-invalid': problem ? true : undefined };
+  const attributes = {
+    id,
+    'aria-describedby': describedBy || undefined,
+    'aria-invalid': problem ? true : undefined,
+  };
   return { id, attributes, texts };
 }
 
@@ -65,7 +69,14 @@ interface ChoiceProps<T extends string> {
 }
 
 /** One of a few options, all of them visible. */
-export const Choice = <T extends string>({ legend, name, options, value, onChange, hint }: ChoiceProps<T>) => (
+export const Choice = <T extends string>({
+  legend,
+  name,
+  options,
+  value,
+  onChange,
+  hint,
+}: ChoiceProps<T>) => (
   <fieldset className="field">
     <legend>{legend}</legend>
     <div className="choices">

@@ -1,7 +1,12 @@
 import type { Project } from '../app/resources.ts';
 import { TEXT } from '../strings.ts';
 
-const TONES: Record<string, string> = { active: 'good', creating: 'accent busy', deleting: 'busy', failed: 'bad' };
+const TONES: Record<string, string> = {
+  active: 'good',
+  creating: 'accent busy',
+  deleting: 'busy',
+  failed: 'bad',
+};
 
 export function ProjectStatus({ project }: { project: Project }) {
   if (project.status === 'active' && project.storage_state !== 'normal') {

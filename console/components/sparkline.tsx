@@ -9,7 +9,10 @@ export function Sparkline({ values }: { values: readonly number[] }) {
   const last = values.at(-1) ?? 0;
   const step = WIDTH / Math.max(1, values.length - 1);
   const path = values
-    .map((value, index) => `${(index * step).toFixed(1)},${(HEIGHT - 2 - (value / top) * (HEIGHT - 4)).toFixed(1)}`)
+    .map(
+      (value, index) =>
+        `${(index * step).toFixed(1)},${(HEIGHT - 2 - (value / top) * (HEIGHT - 4)).toFixed(1)}`,
+    )
     .join(' ');
   return (
     <span className="sparkline" role="img" aria-label={TEXT.branch.connections(last, top)}>

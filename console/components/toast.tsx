@@ -28,7 +28,13 @@ export const Toasts = () => (
       <Note key={id} tone="good">
         <div className="row">
           <span className="grow">{text}</span>
-          <Button compact look="bare" icon="close" aria-label={TEXT.actions.dismiss} onClick={() => dismiss(id)} />
+          <Button
+            compact
+            look="bare"
+            icon="close"
+            aria-label={TEXT.actions.dismiss}
+            onClick={() => dismiss(id)}
+          />
         </div>
       </Note>
     ))}

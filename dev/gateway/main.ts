@@ -60,7 +60,10 @@ process.once('SIGTERM', async () => {
 process.once('disconnect', () => process.exit(1));
 process.send?.('ready');
 
-function worker({ name, vars, durable_objects, assets, ...configuration }: WorkerConfiguration, script: string) {
+function worker(
+  { name, vars, durable_objects, assets, ...configuration }: WorkerConfiguration,
+  script: string,
+) {
   const objects = durable_objects.bindings;
   return {
     config: {

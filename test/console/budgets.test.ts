@@ -30,7 +30,8 @@ function filesOf(names: readonly string[], seen = new Set<string>()): Set<string
     const chunk = manifest[name];
     if (!chunk || seen.has(name)) continue;
     seen.add(name);
-    for (const file of [chunk.file, ...(chunk.css ?? []), ...filesOf(chunk.imports ?? [], seen)]) files.add(file);
+    for (const file of [chunk.file, ...(chunk.css ?? []), ...filesOf(chunk.imports ?? [], seen)])
+      files.add(file);
   }
   return files;
 }

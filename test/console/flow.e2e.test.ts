@@ -3,7 +3,7 @@ import { Secret, TOTP } from 'otpauth';
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
-import { siteOf, signUpOnPage } from '../support/console/person.ts';
+import { signUpOnPage, siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
 
 const EMAIL = `flow-${Date.now()}@example.org`;
@@ -30,7 +30,7 @@ test('a person signs up and protects the account with an app', async () => {
   const { page } = visitor;
   await signUpOnPage(page, siteOf(inject('stack')), EMAIL);
   await page.getByRole('img', { name: 'QR code' }).waitFor();
-  const secret = await page.locator('.secret code').innerText();
+  const secret = (await page.locator('.secret code').textContent()) ?? '';
   const totp = new TOTP({ secret: Secret.fromBase32(secret.replaceAll(' ', '')) });
   await page.getByLabel('Code to confirm').fill(totp.generate());
   await page.getByRole('button', { name: 'Turn on' }).click();
@@ -52,7 +52,7 @@ test('creates a project and lets this address connect', async () => {
   await page.getByText('No network rule lets your address').waitFor();
   await page.getByRole('button', { name: 'Allow 127.0.0.1/32' }).click();
   await page.getByText('You can connect from here.').waitFor();
-  expect(await page.locator('.cli code').first().innerText()).toContain('••••••••');
+  expect(await page.locator('.cli code').first().textContent()).toContain('••••••••');
 });
 
 test('creates a branch and connects with the copied command', async () => {
@@ -101,7 +101,7 @@ test('a change that somebody made in the meantime is shown and not overwritten',
   await page.getByRole('button', { name: 'Save 1 row' }).click();
   await page.getByText('1 row changed in the meantime').waitFor();
   const conflict = page.getByRole('dialog').getByRole('row', { name: /^name/ });
-  expect(await conflict.innerText()).toMatch(/One\s+Mine\s+Theirs/);
+  expect(await conflict.textContent()).toMatch(/One.*Mine.*Theirs/);
   expect(await query(url, 'select name from item where id = 1')).toEqual([{ name: 'Theirs' }]);
 
   await page.getByRole('button', { name: 'Keep mine' }).click();

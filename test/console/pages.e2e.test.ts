@@ -135,8 +135,22 @@ test('every value goes through the editor unchanged or as it was typed', async (
     ),
   ).toEqual([
     { id: '1', name: '', note: 'a\nb', price: '1.10', data: '00ff', doc: '{"a": 1}' },
-    { id: '2', name: 'item 2', note: 'text', price: '12345678901234567890.123456789', data: '010203', doc: '{"a": 1}' },
-    { id: '3', name: 'item 3', note: null, price: '3.30', data: '00ff', doc: '{"big": 12345678901234567890}' },
+    {
+      id: '2',
+      name: 'item 2',
+      note: 'text',
+      price: '12345678901234567890.123456789',
+      data: '010203',
+      doc: '{"a": 1}',
+    },
+    {
+      id: '3',
+      name: 'item 3',
+      note: null,
+      price: '3.30',
+      data: '00ff',
+      doc: '{"big": 12345678901234567890}',
+    },
     { id: '9007199254740993', name: 'item 4', note: null, price: '4.40', data: '00ff', doc: '{"a": 1}' },
   ]);
 });

@@ -87,7 +87,10 @@ function PasswordForm() {
   const change = useMutation({
     mutationFn: (form: HTMLFormElement) => {
       const values = new FormData(form);
-      const body = { current_password: String(values.get('current')), new_password: String(values.get('next')) };
+      const body = {
+        current_password: String(values.get('current')),
+        new_password: String(values.get('next')),
+      };
       return dataOf(api.POST('/api/v1/auth/password', { body })).then(() => form.reset());
     },
     onSuccess: () => announce(TEXT.account.passwordChanged),

@@ -38,7 +38,12 @@ function EventRow({ event, project }: { event: AuditEvent; project: string | und
       <tr>
         <td className="quiet nowrap">{dateTime(event.created_at)}</td>
         <td>
-          <button type="button" className="event-name" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+          <button
+            type="button"
+            className="event-name"
+            aria-expanded={isOpen}
+            onClick={() => setOpen(!isOpen)}
+          >
             {event.name}
           </button>
         </td>
@@ -100,7 +105,10 @@ export function AuditPage() {
   const save = async () => {
     setExportError(null);
     try {
-      saveFile('audit.csv', fileOf(await everyRecord(gateway.all('/api/v1/audit-events', { params: { query } }))));
+      saveFile(
+        'audit.csv',
+        fileOf(await everyRecord(gateway.all('/api/v1/audit-events', { params: { query } }))),
+      );
     } catch (error) {
       setExportError(error);
     }

@@ -24,7 +24,10 @@ const cellOf = (value: unknown): string => {
 
 /** The events as CSV (RFC 4180). */
 export const fileOf = (events: readonly AuditEvent[]): string =>
-  [COLUMNS.join(','), ...events.map((event) => COLUMNS.map((column) => cellOf(event[column])).join(','))].join('\r\n');
+  [
+    COLUMNS.join(','),
+    ...events.map((event) => COLUMNS.map((column) => cellOf(event[column])).join(',')),
+  ].join('\r\n');
 
 export function saveFile(name: string, text: string): void {
   const url = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));

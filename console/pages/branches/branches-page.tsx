@@ -44,7 +44,10 @@ export function BranchesPage() {
   const chosen = all.filter(isChosen);
 
   const open = (page: 'connect' | 'tables' | 'monitoring', branch: Branch) =>
-    navigate({ to: `/projects/$projectId/branches/$branch/${page}`, params: { projectId, branch: branch.branch_name } });
+    navigate({
+      to: `/projects/$projectId/branches/$branch/${page}`,
+      params: { projectId, branch: branch.branch_name },
+    });
   const create = (from?: Branch) =>
     navigate({
       to: '/projects/$projectId/create-branch',
@@ -57,7 +60,7 @@ export function BranchesPage() {
   const start = (what: 'delete' | 'extend', about: Branch[]) => {
     if (mayEdit && about.length > 0) setAct({ what, branches: about });
   };
-  
+
   const onKeyDown = useShortcuts({
     '/': () => filter.current?.focus(),
     c: () => mayEdit && create(),
@@ -73,10 +76,33 @@ export function BranchesPage() {
     <ActionMenu
       label={TEXT.branches.actionsOf(branch.branch_name)}
       entries={[
-        { id: 'connect', label: TEXT.nav.connect, icon: 'link', shortcut: '↵', onAction: () => open('connect', branch) },
-        { id: 'tables', label: TEXT.nav.tables, icon: 'table', shortcut: 't', onAction: () => open('tables', branch) },
-        { id: 'monitoring', label: TEXT.nav.monitoring, icon: 'graph', onAction: () => open('monitoring', branch) },
-        { id: 'create', label: TEXT.branches.createFrom, icon: 'branch', isDisabled: !mayEdit, onAction: () => create(branch) },
+        {
+          id: 'connect',
+          label: TEXT.nav.connect,
+          icon: 'link',
+          shortcut: '↵',
+          onAction: () => open('connect', branch),
+        },
+        {
+          id: 'tables',
+          label: TEXT.nav.tables,
+          icon: 'table',
+          shortcut: 't',
+          onAction: () => open('tables', branch),
+        },
+        {
+          id: 'monitoring',
+          label: TEXT.nav.monitoring,
+          icon: 'graph',
+          onAction: () => open('monitoring', branch),
+        },
+        {
+          id: 'create',
+          label: TEXT.branches.createFrom,
+          icon: 'branch',
+          isDisabled: !mayEdit,
+          onAction: () => create(branch),
+        },
         {
           id: 'extend',
           label: TEXT.branches.extend,

@@ -54,7 +54,12 @@ export function DeleteDialog({ projectId, branches, onClose }: Props) {
         ))}
       </ul>
       {removal.isError && <ErrorNote error={removal.error} />}
-      <CommandLine command={TEXT.cli.deleteBranch(projectId, branches.map((branch) => branch.branch_name))} />
+      <CommandLine
+        command={TEXT.cli.deleteBranch(
+          projectId,
+          branches.map((branch) => branch.branch_name),
+        )}
+      />
     </Dialog>
   );
 }

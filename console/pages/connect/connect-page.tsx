@@ -76,7 +76,9 @@ export function ConnectPage() {
         options={ROLES}
         value={role}
         onChange={(chosen) =>
-          navigate({ search: (before) => ({ ...before, role: chosen === 'default' ? undefined : chosen }) as never })
+          navigate({
+            search: (before) => ({ ...before, role: chosen === 'default' ? undefined : chosen }) as never,
+          })
         }
         hint={TEXT.connect.roleHints[role]}
       />
@@ -103,7 +105,9 @@ export function ConnectPage() {
               <Snippets
                 credentials={data}
                 snippet={search.snippet}
-                onSnippet={(id) => navigate({ search: (before) => ({ ...before, snippet: id }), replace: true })}
+                onSnippet={(id) =>
+                  navigate({ search: (before) => ({ ...before, snippet: id }), replace: true })
+                }
               />
             </>
           )}

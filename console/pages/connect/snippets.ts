@@ -99,7 +99,9 @@ with engine.connect() as connection:
   {
     id: 'jdbc',
     label: 'JDBC',
-    code: ({ pooled }) => `jdbc:postgresql://${pooled.host}:${pooled.port}/${pooled.database}?sslmode=require&prepareThreshold=0
+    code: ({
+      pooled,
+    }) => `jdbc:postgresql://${pooled.host}:${pooled.port}/${pooled.database}?sslmode=require&prepareThreshold=0
 user=${pooled.user}
 password=${pooled.password}`,
   },

@@ -33,7 +33,11 @@ export function Created({ projectId, creation, job }: Props) {
       width="narrow"
       actions={
         <>
-          <Link to="/projects/$projectId/branches/$branch/tables" params={{ projectId, branch }} className="button">
+          <Link
+            to="/projects/$projectId/branches/$branch/tables"
+            params={{ projectId, branch }}
+            className="button"
+          >
             <Icon name="table" /> {TEXT.nav.tables}
           </Link>
           <Link to="/projects/$projectId" params={{ projectId }} className="button primary">

@@ -18,7 +18,12 @@ export function useCreation(projectId: string) {
   const creation = useMutation({
     mutationFn: ({ name, sourceId, ...rest }: Wanted) => {
       setJob(null);
-      const body = { branch_name: name, source_branch_id: sourceId, include: ['credentials' as const], ...rest };
+      const body = {
+        branch_name: name,
+        source_branch_id: sourceId,
+        include: ['credentials' as const],
+        ...rest,
+      };
       // The gateway responds with the job immediately, so that its steps can be shown.
       const params = { path: { project_id: projectId }, header: { prefer: 'wait=0' } };
       const init = { params, body };

@@ -44,7 +44,8 @@ export function ApiKeysPage() {
   const [made, setMade] = useState<Schemas['CreatedApiKey'] | null>(null);
   const [leaving, setLeaving] = useState<ApiKey | null>(null);
   const removal = useMutation({
-    mutationFn: (id: string) => dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: id } } })),
+    mutationFn: (id: string) =>
+      dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: id } } })),
     onSuccess: () => {
       announce(TEXT.keys.removed);
       setLeaving(null);

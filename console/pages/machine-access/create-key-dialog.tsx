@@ -84,7 +84,11 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
       />
       <Choice legend={TEXT.keys.scope} name="scope" options={SCOPES} value={scope} onChange={setScope} />
       <Choice legend={TEXT.roles.role} name="role" options={ROLES} value={role} onChange={setRole} />
-      <SelectField label={TEXT.nav.project} value={projectId} onChange={(event) => setProjectId(event.target.value)}>
+      <SelectField
+        label={TEXT.nav.project}
+        value={projectId}
+        onChange={(event) => setProjectId(event.target.value)}
+      >
         {projects.map((project) => (
           <option key={project.id} value={project.id}>
             {project.name}

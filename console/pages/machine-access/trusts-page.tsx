@@ -74,7 +74,12 @@ export function TrustsPage() {
                         .map(([name, value]) => `${name}=${value}`)
                         .join(' ')}
                     </h2>
-                    <Button compact look="danger" busy={removal.isPending} onClick={() => removal.mutate(trust.id)}>
+                    <Button
+                      compact
+                      look="danger"
+                      busy={removal.isPending}
+                      onClick={() => removal.mutate(trust.id)}
+                    >
                       {TEXT.trusts.remove}
                     </Button>
                   </header>
@@ -94,7 +99,9 @@ export function TrustsPage() {
                       </div>
                       <div>
                         <dt>{TEXT.trusts.used}</dt>
-                        <dd>{trust.last_used_at === null ? TEXT.states.never : dateTime(trust.last_used_at)}</dd>
+                        <dd>
+                          {trust.last_used_at === null ? TEXT.states.never : dateTime(trust.last_used_at)}
+                        </dd>
                       </div>
                     </dl>
                     {trust.issuer === GITHUB && project && (

@@ -57,7 +57,11 @@ export function Invitations() {
             onChange={(event) => setEmail(event.target.value)}
             required
           />
-          <SelectField label={TEXT.roles.role} value={role} onChange={({ target }) => setRole(target.value as Role)}>
+          <SelectField
+            label={TEXT.roles.role}
+            value={role}
+            onChange={({ target }) => setRole(target.value as Role)}
+          >
             {ROLES.map((each) => (
               <option key={each} value={each}>
                 {TEXT.roles[each]}

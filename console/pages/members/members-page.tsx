@@ -33,7 +33,8 @@ export function MembersPage() {
     onSettled: refresh,
   });
   const removal = useMutation({
-    mutationFn: (id: string) => dataOf(api.DELETE('/api/v1/members/{user_id}', { params: { path: { user_id: id } } })),
+    mutationFn: (id: string) =>
+      dataOf(api.DELETE('/api/v1/members/{user_id}', { params: { path: { user_id: id } } })),
     onSuccess: () => {
       announce(TEXT.members.removed);
       setLeaving(null);
@@ -75,7 +76,9 @@ export function MembersPage() {
                             className="select"
                             aria-label={TEXT.members.roleOf(member.email)}
                             value={member.role}
-                            onChange={({ target }) => change.mutate({ id: member.id, role: target.value as Role })}
+                            onChange={({ target }) =>
+                              change.mutate({ id: member.id, role: target.value as Role })
+                            }
                           >
                             {ROLES.map((role) => (
                               <option key={role} value={role}>

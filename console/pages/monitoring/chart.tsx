@@ -52,9 +52,16 @@ export function Chart({ points, compared, start, end, format, annotations, syncK
     const element = holder.current;
     if (!element) return;
     const colors = Object.fromEntries(
-      ['--series-1', '--series-2', '--quiet', '--line', '--main'].map((name) => [name, plainColor(element, name)]),
+      ['--series-1', '--series-2', '--quiet', '--line', '--main'].map((name) => [
+        name,
+        plainColor(element, name),
+      ]),
     ) as Record<string, string>;
-    const axis = { stroke: colors['--quiet'] ?? '', font: FONT, grid: { stroke: colors['--line'] ?? '', width: 1 } };
+    const axis = {
+      stroke: colors['--quiet'] ?? '',
+      font: FONT,
+      grid: { stroke: colors['--line'] ?? '', width: 1 },
+    };
     const drawAnnotations = (u: uPlot) => {
       u.ctx.save();
       u.ctx.strokeStyle = colors['--main'] ?? '';
@@ -92,7 +99,8 @@ export function Chart({ points, compared, start, end, format, annotations, syncK
             space: 70,
             size: 28,
             grid: { show: false },
-            values: (u, marks) => marks.map((at) => timeOf(at, (u.scales.x?.max ?? 0) - (u.scales.x?.min ?? 0))),
+            values: (u, marks) =>
+              marks.map((at) => timeOf(at, (u.scales.x?.max ?? 0) - (u.scales.x?.min ?? 0))),
           },
           { ...axis, size: 62, space: 34, values: (_, values) => values.map((value) => format(value)) },
         ],

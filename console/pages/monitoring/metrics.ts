@@ -4,7 +4,14 @@ import { bytes, compact, percent } from '../../app/format.ts';
 import { api } from '../../app/gateway.ts';
 import { inBranch, type MetricName } from '../../app/resources.ts';
 
-export const RANGES = { '1h': 3_600, '6h': 21_600, '24h': 86_400, '7d': 604_800, '30d': 2_592_000, '1y': 31_536_000 };
+export const RANGES = {
+  '1h': 3_600,
+  '6h': 21_600,
+  '24h': 86_400,
+  '7d': 604_800,
+  '30d': 2_592_000,
+  '1y': 31_536_000,
+};
 export type RangeName = keyof typeof RANGES;
 export const RANGE_NAMES = Object.keys(RANGES) as RangeName[];
 

@@ -4,16 +4,24 @@ import { useEffect, useMemo, useState } from 'react';
 import { dateTime, duration, secondsSince } from '../../app/format.ts';
 import { type Branch, branchesQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
-import { themeStore } from '../../app/theme.ts';
 import { useStore } from '../../app/store.ts';
+import { themeStore } from '../../app/theme.ts';
 import { BranchName } from '../../components/branch-status.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { useNow } from '../../components/now.ts';
 import { TEXT } from '../../strings.ts';
 import { type Annotation, Chart } from './chart.tsx';
-import { CHARTS, type Chart as ChartKind, RANGE_NAMES, type RangeName, RANGES, rateOf, seriesQuery } from './metrics.ts';
 import type { Point } from './metrics.ts';
+import {
+  CHARTS,
+  type Chart as ChartKind,
+  RANGE_NAMES,
+  RANGES,
+  type RangeName,
+  rateOf,
+  seriesQuery,
+} from './metrics.ts';
 import './monitoring.css';
 
 interface Series {
@@ -95,7 +103,9 @@ function useColorScheme(): string {
 }
 
 export function MonitoringPage() {
-  const { projectId, branch } = useParams({ from: '/inside/projects/$projectId/branches/$branch/monitoring' });
+  const { projectId, branch } = useParams({
+    from: '/inside/projects/$projectId/branches/$branch/monitoring',
+  });
   const search = useSearch({ from: '/inside/projects/$projectId/branches/$branch/monitoring' });
   const navigate = useNavigate({ from: '/projects/$projectId/branches/$branch/monitoring' });
   const scheme = useColorScheme();
@@ -126,7 +136,12 @@ export function MonitoringPage() {
       <div className="row monitoring-bar">
         <div className="tabs" role="group" aria-label={TEXT.monitoring.range}>
           {RANGE_NAMES.map((name) => (
-            <button type="button" key={name} aria-pressed={name === range} onClick={() => choose({ range: name })}>
+            <button
+              type="button"
+              key={name}
+              aria-pressed={name === range}
+              onClick={() => choose({ range: name })}
+            >
               {name}
             </button>
           ))}

@@ -52,7 +52,11 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
           problem={problem}
           required
         />
-        <SelectField label={TEXT.rules.scope} value={branchId} onChange={(event) => setBranchId(event.target.value)}>
+        <SelectField
+          label={TEXT.rules.scope}
+          value={branchId}
+          onChange={(event) => setBranchId(event.target.value)}
+        >
           <option value={EVERY}>{TEXT.rules.everyBranch}</option>
           {branches.map(({ id, branch_name }) => (
             <option key={id} value={id}>

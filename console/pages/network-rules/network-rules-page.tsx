@@ -66,7 +66,11 @@ export function NetworkRulesPage() {
                               {TEXT.rules.statuses[rule.status]}
                             </span>
                           </td>
-                          <td>{rule.description ?? <span className="quiet">{TEXT.rules.sources[rule.source]}</span>}</td>
+                          <td>
+                            {rule.description ?? (
+                              <span className="quiet">{TEXT.rules.sources[rule.source]}</span>
+                            )}
+                          </td>
                           <td className="quiet">{dateTime(rule.created_at)}</td>
                           <td className="actions">
                             {mayEdit && (

@@ -33,7 +33,9 @@ export function TestAddress({ rules, branches }: Props) {
           {!isAddress && <Note>{TEXT.rules.noAddress}</Note>}
           {isAddress && matching.length === 0 && <Note tone="bad">{TEXT.rules.reachesNone(wanted)}</Note>}
           {everywhere.length > 0 && (
-            <Note tone="good">{TEXT.rules.reachesAll(wanted, everywhere.map(({ cidr }) => cidr).join(', '))}</Note>
+            <Note tone="good">
+              {TEXT.rules.reachesAll(wanted, everywhere.map(({ cidr }) => cidr).join(', '))}
+            </Note>
           )}
           {everywhere.length === 0 && reached.length > 0 && (
             <Note tone="good">

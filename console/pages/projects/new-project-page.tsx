@@ -34,7 +34,8 @@ export function NewProjectPage() {
       navigate({ to: '/projects/$projectId', params: { projectId: project.id } });
     },
   });
-  const problemOf = (path: string) => detailsOf(creation.error).find((detail) => detail.path === path)?.message;
+  const problemOf = (path: string) =>
+    detailsOf(creation.error).find((detail) => detail.path === path)?.message;
   return (
     <Page title={TEXT.projects.create} about={TEXT.projects.createAbout} width="narrow">
       <form

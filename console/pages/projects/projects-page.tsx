@@ -32,7 +32,8 @@ const ProjectCard = ({ project }: { project: Project }) => (
         <div>
           <dt>{TEXT.branches.storage}</dt>
           <dd>
-            {bytes(project.storage_used_bytes)} <span className="quiet">/ {gib(project.storage_quota_gib)}</span>
+            {bytes(project.storage_used_bytes)}{' '}
+            <span className="quiet">/ {gib(project.storage_quota_gib)}</span>
           </dd>
         </div>
       </dl>

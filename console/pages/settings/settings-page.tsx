@@ -42,7 +42,12 @@ function ChangeForm({ project }: { project: Project }) {
         if (!change.isPending) change.mutate();
       }}
     >
-      <Field label={TEXT.projects.name} value={name} onChange={(event) => setName(event.target.value)} required />
+      <Field
+        label={TEXT.projects.name}
+        value={name}
+        onChange={(event) => setName(event.target.value)}
+        required
+      />
       <Field
         label={TEXT.projects.quota}
         hint={TEXT.projects.quotaHint}

@@ -59,7 +59,13 @@ export const PasswordForm = ({ go }: FormProps) => (
     }
   >
     <EmailField />
-    <Field label={TEXT.signIn.password} name="password" type="password" autoComplete="current-password" required />
+    <Field
+      label={TEXT.signIn.password}
+      name="password"
+      type="password"
+      autoComplete="current-password"
+      required
+    />
   </StepForm>
 );
 
@@ -134,7 +140,13 @@ export function InvitationForm({ go }: FormProps) {
         return nextStep(await signIn.accept(body));
       }}
     >
-      <Field label={TEXT.signIn.invitation} name="invitation_id" defaultValue={invitation} className="mono" required />
+      <Field
+        label={TEXT.signIn.invitation}
+        name="invitation_id"
+        defaultValue={invitation}
+        className="mono"
+        required
+      />
       <Field label={TEXT.signIn.email} name="email" type="email" autoComplete="username" required />
       <Field label={TEXT.signIn.name} name="name" autoComplete="name" maxLength={100} required />
       <NewPasswordField />

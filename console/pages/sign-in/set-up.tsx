@@ -43,7 +43,10 @@ function AppSecret({ preAuth }: { preAuth: string }) {
 
 export function SetUp({ preAuth, go }: { preAuth: string; go: (step: Step) => void }) {
   const [method, setMethod] = useState<'totp' | 'email'>('totp');
-  const skip = useMutation({ mutationFn: () => signIn.skip(preAuth), onSuccess: (login) => go(nextStep(login)) });
+  const skip = useMutation({
+    mutationFn: () => signIn.skip(preAuth),
+    onSuccess: (login) => go(nextStep(login)),
+  });
   const mail = useMutation({ mutationFn: () => signIn.mailCode(preAuth) });
   const choose = (chosen: 'totp' | 'email') => {
     setMethod(chosen);

@@ -91,7 +91,11 @@ export function SignInPage() {
         </div>
         <ol className="stages" aria-label={TEXT.signIn.stagesLabel}>
           {TEXT.signIn.stages.map((label, index) => (
-            <li key={label} {...(index === stage && { 'aria-current': 'step' as const })} data-done={index < stage}>
+            <li
+              key={label}
+              {...(index === stage && { 'aria-current': 'step' as const })}
+              data-done={index < stage}
+            >
               {label}
             </li>
           ))}

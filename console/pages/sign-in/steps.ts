@@ -37,24 +37,24 @@ export const signIn = {
     dataOf(api.POST('/api/v1/auth/magic-link/verify', { params, body: { email, challenge_id, code } })),
   signUp: (name: string, email: string, password: string) =>
     dataOf(api.POST('/api/v1/auth/signup', { body: { name, email, password } })),
-  startReset: (email: string) =>
-    dataOf(api.POST('/api/v1/auth/password/reset/start', { body: { email } })),
+  startReset: (email: string) => dataOf(api.POST('/api/v1/auth/password/reset/start', { body: { email } })),
   reset: (body: { email: string; challenge_id: string; code: string; new_password: string }) =>
     dataOf(api.POST('/api/v1/auth/password/reset', { body })),
   accept: (body: { email: string; invitation_id: string; code: string; name: string; password: string }) =>
     dataOf(api.POST('/api/v1/auth/invitations/accept', { params, body })),
-  secret: (preAuth: string) =>
-    dataOf(api.POST('/api/v1/auth/2fa/setup', { headers: bearer(preAuth) })),
-  mailCode: (preAuth: string) =>
-    dataOf(api.POST('/api/v1/auth/2fa/email', { headers: bearer(preAuth) })),
-  skip: (preAuth: string) =>
-    dataOf(api.POST('/api/v1/auth/2fa/skip', { params, headers: bearer(preAuth) })),
+  secret: (preAuth: string) => dataOf(api.POST('/api/v1/auth/2fa/setup', { headers: bearer(preAuth) })),
+  mailCode: (preAuth: string) => dataOf(api.POST('/api/v1/auth/2fa/email', { headers: bearer(preAuth) })),
+  skip: (preAuth: string) => dataOf(api.POST('/api/v1/auth/2fa/skip', { params, headers: bearer(preAuth) })),
   enrol: (preAuth: string, code: string) =>
     dataOf(api.POST('/api/v1/auth/2fa/verify-setup', { params, headers: bearer(preAuth), body: { code } })),
   verify: (preAuth: string, code: string) =>
     dataOf(api.POST('/api/v1/auth/2fa/verify-login', { params, headers: bearer(preAuth), body: { code } })),
   recover: (preAuth: string, code: string, remove_factor: boolean) =>
     dataOf(
-      api.POST('/api/v1/auth/2fa/recover', { params, headers: bearer(preAuth), body: { code, remove_factor } }),
+      api.POST('/api/v1/auth/2fa/recover', {
+        params,
+        headers: bearer(preAuth),
+        body: { code, remove_factor },
+      }),
     ),
 };

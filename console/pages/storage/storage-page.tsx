@@ -35,7 +35,11 @@ function QuotaBar({ usage }: { usage: Usage }) {
       </div>
       <ol className="quota-marks">
         {MARKS.map(([ratio, state]) => (
-          <li key={state} style={{ left: `${(100 * ratio) / CLOSING_RATIO}%` }} data-at-end={ratio === CLOSING_RATIO}>
+          <li
+            key={state}
+            style={{ left: `${(100 * ratio) / CLOSING_RATIO}%` }}
+            data-at-end={ratio === CLOSING_RATIO}
+          >
             <b>{bytes(usage.storage_limit_bytes * ratio)}</b>
             <span>{TEXT.storage.marks[state]}</span>
           </li>

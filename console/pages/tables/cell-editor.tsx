@@ -66,5 +66,12 @@ export function CellEditor({ column, value, typed, onCommit, onCancel }: Props) 
       </select>
     );
   }
-  return <input {...shared} spellCheck={false} autoComplete="off" onChange={(event) => setText(event.target.value)} />;
+  return (
+    <input
+      {...shared}
+      spellCheck={false}
+      autoComplete="off"
+      onChange={(event) => setText(event.target.value)}
+    />
+  );
 }

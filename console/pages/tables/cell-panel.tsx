@@ -30,7 +30,9 @@ function readable(value: Value | undefined, { type }: GridColumn): string {
     const parsed = JSON.parse(String(value));
     const pretty = JSON.stringify(parsed, null, 2);
     // Numbers with more digits than JavaScript keeps would change.
-    return JSON.stringify(parsed).replaceAll(/\s/g, '') === String(value).replaceAll(/\s/g, '') ? pretty : String(value);
+    return JSON.stringify(parsed).replaceAll(/\s/g, '') === String(value).replaceAll(/\s/g, '')
+      ? pretty
+      : String(value);
   } catch {
     return String(value);
   }
@@ -96,7 +98,9 @@ export function CellPanel({ column, value, isCut, mayEdit, actions }: Props) {
             {TEXT.tables.follow}
           </Button>
         )}
-        {typeof value === 'string' && value !== '' && <CopyButton text={value} label={TEXT.tables.copyValue} />}
+        {typeof value === 'string' && value !== '' && (
+          <CopyButton text={value} label={TEXT.tables.copyValue} />
+        )}
       </div>
     </aside>
   );

@@ -15,7 +15,11 @@ interface Props {
 /** A value so that NULL, an empty text, a default and a cut value look different from any text. */
 export function CellValue({ value, column, isCut }: Props) {
   if (value === undefined) {
-    return <span className="cell-mark">{(column.default ?? null) === null ? TEXT.tables.none : TEXT.tables.default}</span>;
+    return (
+      <span className="cell-mark">
+        {(column.default ?? null) === null ? TEXT.tables.none : TEXT.tables.default}
+      </span>
+    );
   }
   if (value === null) return <span className="cell-mark null">NULL</span>;
   if (value === '') return <span className="cell-mark">{TEXT.tables.empty}</span>;

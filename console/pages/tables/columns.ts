@@ -37,4 +37,5 @@ export const isFixed = ({ generated, identity }: GridColumn): boolean =>
   (generated ?? null) !== null || identity === 'always';
 
 /** Types of which an empty text is a value. */
-export const isText = ({ type }: GridColumn): boolean => /^(?:text|character|citext|bpchar|name)\b(?!.*\[\])/.test(type);
+export const isText = ({ type }: GridColumn): boolean =>
+  /^(?:text|character|citext|bpchar|name)\b(?!.*\[\])/.test(type);

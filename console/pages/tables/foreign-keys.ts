@@ -12,5 +12,9 @@ export function referencedRow(details: TableDetails | undefined, row: Row, colum
     return { column: referenced, operator: 'eq', value: String(value) };
   });
   if (filters.some((filter) => filter === null)) return null;
-  return { schema: foreignKey.referenced_schema, table: foreignKey.referenced_table, filters: filters as Filter[] };
+  return {
+    schema: foreignKey.referenced_schema,
+    table: foreignKey.referenced_table,
+    filters: filters as Filter[],
+  };
 }

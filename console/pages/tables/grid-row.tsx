@@ -28,7 +28,19 @@ function stateOf(staged: StagedRow | undefined): string {
   return staged.isDeleted ? 'deleted' : 'changed';
 }
 
-function View({ index, number, start, columns, cells, row, staged, isCut, cutIndex, activeColumn, onPick }: RowProps) {
+function View({
+  index,
+  number,
+  start,
+  columns,
+  cells,
+  row,
+  staged,
+  isCut,
+  cutIndex,
+  activeColumn,
+  onPick,
+}: RowProps) {
   const state = stateOf(staged);
   return (
     <div
@@ -55,7 +67,6 @@ function View({ index, number, start, columns, cells, row, staged, isCut, cutInd
           activeColumn === at && 'active',
         ];
         return (
-          // biome-ignore lint/a11y/useFocusableInteractive: the grid has the focus and names its active cell
           // biome-ignore lint/a11y/useKeyWithClickEvents: the grid handles the keys of its cells
           <div
             key={column.name}

@@ -34,7 +34,20 @@ export interface GridProps {
 }
 
 export function Grid(props: GridProps) {
-  const { label, columns, newRows, count, rowAt, isCut, stagedAt, active, onActive, onEdit, onKey, onVisible } = props;
+  const {
+    label,
+    columns,
+    newRows,
+    count,
+    rowAt,
+    isCut,
+    stagedAt,
+    active,
+    onActive,
+    onEdit,
+    onKey,
+    onVisible,
+  } = props;
   const scroller = useRef<HTMLDivElement>(null);
   const [isFocused, setFocused] = useState(false);
   const total = newRows.length + count;
@@ -103,7 +116,11 @@ export function Grid(props: GridProps) {
       onFocus={() => setFocused(true)}
       onBlur={() => setFocused(false)}
     >
-      <div className="grid-body" role="presentation" style={{ height: rows.getTotalSize(), width: cells.getTotalSize() }}>
+      <div
+        className="grid-body"
+        role="presentation"
+        style={{ height: rows.getTotalSize(), width: cells.getTotalSize() }}
+      >
         <div className="grid-head" role="row" aria-rowindex={1} style={{ height: HEAD_HEIGHT }}>
           <div className="grid-corner" role="columnheader" aria-colindex={1}>
             <span className="visually-hidden">{TEXT.tables.row}</span>

@@ -20,7 +20,11 @@ interface Key {
 const clamp = (value: number, length: number) => Math.max(0, Math.min(length - 1, value));
 
 /** Where a key leads from a cell; null if the key does not move. */
-export function moved(event: Key, { row, column }: Position, { rows, columns, page }: Extent): Position | null {
+export function moved(
+  event: Key,
+  { row, column }: Position,
+  { rows, columns, page }: Extent,
+): Position | null {
   const isFar = event.ctrlKey || event.metaKey;
   const to: Record<string, Position> = {
     ArrowUp: { row: isFar ? 0 : row - 1, column },

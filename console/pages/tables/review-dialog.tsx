@@ -18,7 +18,15 @@ interface Props {
   onClose: () => void;
 }
 
-function RowReview({ columns, row, isConflict }: { columns: readonly GridColumn[]; row: StagedRow; isConflict: boolean }) {
+function RowReview({
+  columns,
+  row,
+  isConflict,
+}: {
+  columns: readonly GridColumn[];
+  row: StagedRow;
+  isConflict: boolean;
+}) {
   const { theirs } = row;
   const isShown = ({ name }: GridColumn) =>
     Object.hasOwn(row.values, name) ||
@@ -76,7 +84,17 @@ const kindOf = ({ id, isDeleted, theirs }: StagedRow) => {
 const TONES = { conflict: 'bad', new: 'good', deleted: 'bad', changed: 'warn' } as const;
 
 /** All staged changes before they are saved together, and the conflicts after it. */
-export function ReviewDialog({ branch, columns, staged, isSaving, error, onSave, onDiscard, onDecide, onClose }: Props) {
+export function ReviewDialog({
+  branch,
+  columns,
+  staged,
+  isSaving,
+  error,
+  onSave,
+  onDiscard,
+  onDecide,
+  onClose,
+}: Props) {
   const rows = Object.entries(staged);
   const conflicts = rows.filter(([, { theirs }]) => theirs !== undefined);
   return (
@@ -101,7 +119,11 @@ export function ReviewDialog({ branch, columns, staged, isSaving, error, onSave,
         {rows.map(([key, row]) => {
           const kind = kindOf(row);
           return (
-            <section className="review-row" key={key} aria-label={TEXT.tables.rowOf(row.id?.join(', ') ?? '')}>
+            <section
+              className="review-row"
+              key={key}
+              aria-label={TEXT.tables.rowOf(row.id?.join(', ') ?? '')}
+            >
               <header>
                 <span className={`badge ${TONES[kind]}`}>{TEXT.tables.rowStates[kind]}</span>
                 <code className="grow">{row.id?.join(', ') ?? ''}</code>
@@ -124,7 +146,11 @@ export function ReviewDialog({ branch, columns, staged, isSaving, error, onSave,
                   </Button>
                 )}
               </header>
-              <RowReview columns={columns} row={row} isConflict={kind === 'conflict' && row.theirs !== null} />
+              <RowReview
+                columns={columns}
+                row={row}
+                isConflict={kind === 'conflict' && row.theirs !== null}
+              />
             </section>
           );
         })}

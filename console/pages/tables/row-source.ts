@@ -42,7 +42,8 @@ const read = <T>(text: string | undefined, isValid: (value: unknown) => value is
 };
 
 const isFilters = (value: unknown): value is Filter[] =>
-  Array.isArray(value) && value.every((each) => OPERATORS.includes(each?.operator) && typeof each?.column === 'string');
+  Array.isArray(value) &&
+  value.every((each) => OPERATORS.includes(each?.operator) && typeof each?.column === 'string');
 const isOrder = (value: unknown): value is Order | null =>
   typeof value === 'object' && value !== null && 'column' in value && 'direction' in value;
 

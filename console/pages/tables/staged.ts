@@ -72,7 +72,12 @@ export function withValue(
   column: string,
   value: Value,
 ): Staged {
-  const row = staged[target.key] ?? { id: target.id, original: target.original, values: {}, isDeleted: false };
+  const row = staged[target.key] ?? {
+    id: target.id,
+    original: target.original,
+    values: {},
+    isDeleted: false,
+  };
   const isBack = row.id !== null && isSame(value, row.original[column]);
   const values = isBack ? without(row.values, column) : { ...row.values, [column]: value };
   return put(staged, target.key, { ...row, values });
@@ -85,9 +90,17 @@ export function withoutValue(staged: Staged, key: string, column: string): Stage
 }
 
 /** Marks a row for deletion, or no longer. A new row disappears. */
-export function withDeletion(staged: Staged, target: { key: string; id: Value[] | null; original: Row }): Staged {
+export function withDeletion(
+  staged: Staged,
+  target: { key: string; id: Value[] | null; original: Row },
+): Staged {
   if (target.id === null) return without(staged, target.key);
-  const row = staged[target.key] ?? { id: target.id, original: target.original, values: {}, isDeleted: false };
+  const row = staged[target.key] ?? {
+    id: target.id,
+    original: target.original,
+    values: {},
+    isDeleted: false,
+  };
   return put(staged, target.key, { ...row, isDeleted: !row.isDeleted });
 }
 
@@ -104,7 +117,9 @@ export function decide(staged: Staged, key: string, choice: 'mine' | 'theirs'): 
   if (row?.theirs === undefined) return staged;
   if (choice === 'theirs' || row.theirs === null) return without(staged, key);
   const { theirs, ...rest } = row;
-  const values = Object.fromEntries(Object.entries(row.values).filter(([name, value]) => !isSame(value, theirs[name])));
+  const values = Object.fromEntries(
+    Object.entries(row.values).filter(([name, value]) => !isSame(value, theirs[name])),
+  );
   return put(staged, key, { ...rest, original: theirs, values });
 }
 

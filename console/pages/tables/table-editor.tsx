@@ -26,7 +26,7 @@ import {
   withoutValue,
   withValue,
 } from './staged.ts';
-import { useTable, valueOf } from './use-table.ts';
+import { cellOf, useTable } from './use-table.ts';
 
 interface Props {
   projectId: string;
@@ -55,7 +55,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
   const onVisible = useCallback((first: number, last: number) => setVisible({ first, last }), [setVisible]);
   const column = columns[active.column];
   const target = targetAt(active);
-  const present = target && column ? valueOf(staged, target, column.name) : undefined;
+  const present = target && column ? cellOf(staged, target, column.name) : undefined;
   const count = countOf(staged);
 
   const select = (next: { filters?: Filter[]; order?: Order | null }) => {
@@ -82,7 +82,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
     const about = targetAt(position);
     if (!mayEdit || !edited || isFixed(edited) || !about || staged[about.key]?.isDeleted) return;
     if (about.id !== null && view.isCutAt(position, edited.name)) return;
-    const value = valueOf(staged, about, edited.name);
+    const value = cellOf(staged, about, edited.name);
     // An input would lose the line breaks; such values are edited in the panel.
     if (isLong(edited) && typeof value === 'string' && value.includes('\n')) {
       document.querySelector<HTMLTextAreaElement>('.cell-panel textarea')?.focus();
@@ -102,20 +102,26 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
   };
   const addRow = () => {
     change(withNewRow(latest(), `new:${crypto.randomUUID()}`));
-    setActive({ row: newRows.length, column: Math.max(0, columns.findIndex((each) => !isFixed(each))) });
+    setActive({
+      row: newRows.length,
+      column: Math.max(
+        0,
+        columns.findIndex((each) => !isFixed(each)),
+      ),
+    });
     focusGrid();
   };
   const onKey = (event: KeyboardEvent) => {
     if (!mayEdit || !target || !column) return;
     const isCommand = event.ctrlKey || event.metaKey;
     const actions: Record<string, () => void> = {
-      Delete: () => column.nullable && !isFixed(column) && stage(active, null),
+      delete: () => column.nullable && !isFixed(column) && stage(active, null),
       ...(isCommand && {
-        Backspace: () => change(withDeletion(latest(), target)),
+        backspace: () => change(withDeletion(latest(), target)),
         s: () => count > 0 && setReviewing(true),
       }),
     };
-    const action = Object.hasOwn(actions, event.key) ? actions[event.key] : undefined;
+    const action = actions[event.key.toLowerCase()];
     if (!action) return;
     event.preventDefault();
     action();
@@ -181,27 +187,27 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
           order={selection.order}
           onOrder={(name) => select({ order: nextOrder(selection.order, name) })}
           editor={
-            editing &&
-            editedColumn &&
-            editedTarget && {
-              position: editing.position,
-              node: (
-                <CellEditor
-                  key={`${editing.position.row} ${editing.position.column}`}
-                  column={editedColumn as GridColumn}
-                  value={valueOf(staged, editedTarget, editedColumn.name)}
-                  typed={editing.typed}
-                  onCommit={(value, leave) => {
-                    stage(editing.position, value);
-                    endEditing(editing.position, leave);
-                  }}
-                  onCancel={() => {
-                    setEditing(null);
-                    focusGrid();
-                  }}
-                />
-              ),
-            }
+            !editing || !editedColumn || !editedTarget
+              ? null
+              : {
+                  position: editing.position,
+                  node: (
+                    <CellEditor
+                      key={`${editing.position.row} ${editing.position.column}`}
+                      column={editedColumn as GridColumn}
+                      value={cellOf(staged, editedTarget, editedColumn.name)}
+                      typed={editing.typed}
+                      onCommit={(value, leave) => {
+                        stage(editing.position, value);
+                        endEditing(editing.position, leave);
+                      }}
+                      onCancel={() => {
+                        setEditing(null);
+                        focusGrid();
+                      }}
+                    />
+                  ),
+                }
           }
         />
         {column && target && (
@@ -227,7 +233,11 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
                   navigate({
                     to: '/projects/$projectId/branches/$branch/tables',
                     params: { projectId, branch: branch.branch_name },
-                    search: { schema: follow.schema, table: follow.table, where: JSON.stringify(follow.filters) },
+                    search: {
+                      schema: follow.schema,
+                      table: follow.table,
+                      where: JSON.stringify(follow.filters),
+                    },
                   })),
             }}
           />

@@ -42,7 +42,9 @@ export function TableList({ projectId, branch, tables, chosen }: Props) {
                 >
                   <Icon name={table.kind.includes('view') ? 'eye' : 'table'} />
                   <span className="truncate grow">{table.name}</span>
-                  {table.estimated_rows !== null && <span className="quiet">{compact(table.estimated_rows)}</span>}
+                  {table.estimated_rows !== null && (
+                    <span className="quiet">{compact(table.estimated_rows)}</span>
+                  )}
                 </Link>
               </li>
             ))}

@@ -45,7 +45,9 @@ export function useRows(
     const from = Math.max(0, settled.from);
     return Array.from({ length: Math.min(FAR + 2, settled.to - from + 1) }, (_, step) => from + step);
   }, [settled]);
-  const pages = useQueries({ queries: indexes.map((index) => pageQuery(place, selection, index * PAGE, PAGE)) });
+  const pages = useQueries({
+    queries: indexes.map((index) => pageQuery(place, selection, index * PAGE, PAGE)),
+  });
   const placeKey = JSON.stringify([place, selection]);
   const byIndex = useRef<{ key: string; pages: Map<number, RowPage>; end: number | null }>({
     key: placeKey,
@@ -60,7 +62,8 @@ export function useRows(
     if (!data || index === undefined) return;
     byIndex.current.pages.set(index, data);
     if (!data.has_more) byIndex.current.end = index * PAGE + data.rows.length;
-    else if (byIndex.current.end !== null && byIndex.current.end <= (index + 1) * PAGE) byIndex.current.end = null;
+    else if (byIndex.current.end !== null && byIndex.current.end <= (index + 1) * PAGE)
+      byIndex.current.end = null;
   });
   const { pages: read, end } = byIndex.current;
   const furthest = Math.max(0, ...[...read].map(([index, page]) => index * PAGE + page.rows.length));

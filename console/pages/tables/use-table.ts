@@ -27,7 +27,7 @@ function readOnlyReason(table: Table, key: readonly string[], mayEdit: boolean):
 }
 
 /** The staged value of a cell, otherwise the one that was read; undefined for the default of a new row. */
-export function valueOf(staged: Staged, { key, original }: Target, column: string): Value | undefined {
+export function cellOf(staged: Staged, { key, original }: Target, column: string): Value | undefined {
   const row = staged[key];
   return row && Object.hasOwn(row.values, column) ? row.values[column] : original[column];
 }
@@ -48,7 +48,13 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
   const key = details?.keys[0] ?? table.primary_key;
   const [visible, setVisible] = useState({ first: 0, last: 30 });
   const isFiltered = selection.filters.length > 0;
-  const rows = useRows(place, selection, isFiltered ? null : table.estimated_rows, visible.first, visible.last);
+  const rows = useRows(
+    place,
+    selection,
+    isFiltered ? null : table.estimated_rows,
+    visible.first,
+    visible.last,
+  );
   const newRows = useMemo(() => Object.entries(staged).filter(([, { id }]) => id === null), [staged]);
   const idOf = (row: Row): Value[] => key.map((name) => row[name] ?? null);
 

@@ -27,7 +27,11 @@ export async function visit(
   url: string,
   options: Parameters<Browser['newContext']>[0] = {},
 ): Promise<Visitor> {
-  const context = await browser.newContext({ baseURL: url, viewport: { width: 1280, height: 800 }, ...options });
+  const context = await browser.newContext({
+    baseURL: url,
+    viewport: { width: 1280, height: 800 },
+    ...options,
+  });
   await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: url });
   context.setDefaultTimeout(20_000);
   const problems: string[] = [];
@@ -53,5 +57,12 @@ export async function visit(
     const status = FAILED.exec(message.text())?.[1];
     if (status === undefined || !forgiven.has(Number(status))) problems.push(`log: ${message.text()}`);
   });
-  return { context, page, problems, forgive: (...statuses) => statuses.forEach((status) => forgiven.add(status)) };
+  return {
+    context,
+    page,
+    problems,
+    forgive(...statuses) {
+      for (const status of statuses) forgiven.add(status);
+    },
+  };
 }

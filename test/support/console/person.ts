@@ -1,7 +1,7 @@
 import type { Page } from 'playwright-core';
-import { readStackFile } from '../stack/started-stack.ts';
 import { deliveredMails } from '../sign-in/mails.ts';
 import { mailTo, PASSWORD, readCode, type SignInSite } from '../sign-in/sign-in.ts';
+import { readStackFile } from '../stack/started-stack.ts';
 
 export const siteOf = ({ url, devDir }: { url: string; devDir: string }): SignInSite => ({
   url,
