@@ -66,6 +66,11 @@ export function ProjectNavigation({ projectId, branch }: { projectId: string; br
             </Link>
           </li>
           <li>
+            <Link to="/projects/$projectId/branches/$branch/sql" params={inBranch} activeProps={CURRENT}>
+              <Icon name="terminal" /> {TEXT.nav.sql}
+            </Link>
+          </li>
+          <li>
             <Link
               to="/projects/$projectId/branches/$branch/monitoring"
               params={inBranch}

@@ -169,6 +169,11 @@ const monitoringRoute = createRoute({
   component: lazyRouteComponent(() => import('../pages/monitoring/monitoring-page.tsx'), 'MonitoringPage'),
 });
 
+const sqlRoute = inProject(
+  '/branches/$branch/sql',
+  lazyRouteComponent(() => import('../pages/sql/sql-page.tsx'), 'SqlPage'),
+);
+
 const routeTree = rootRoute.addChildren([
   signInRoute,
   insideRoute.addChildren([
@@ -184,6 +189,7 @@ const routeTree = rootRoute.addChildren([
       connectRoute,
       tablesRoute,
       monitoringRoute,
+      sqlRoute,
       rulesRoute,
       storageRoute,
       jobsRoute,

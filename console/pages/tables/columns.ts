@@ -1,6 +1,8 @@
 /** A column as the API describes it. */
 export interface GridColumn {
   name: string;
+  /** What is shown instead of the name. */
+  label?: string;
   type: string;
   nullable: boolean;
   is_primary_key: boolean;
@@ -24,8 +26,8 @@ const CHARACTER = 8;
 const PADDING = 56;
 
 /** Pixels of a column: those of its type, but at least those of its name. */
-export const widthOf = ({ name, type }: GridColumn): number =>
-  Math.max(WIDTHS.find(([form]) => form.test(type))?.[1] ?? WIDTH, (name.length + 2) * CHARACTER + PADDING);
+export const widthOf = ({ name, label = name, type }: GridColumn): number =>
+  Math.max(WIDTHS.find(([form]) => form.test(type))?.[1] ?? WIDTH, (label.length + 2) * CHARACTER + PADDING);
 
 export const isRightAligned = ({ type }: GridColumn): boolean => RIGHT.test(type) && !type.endsWith('[]');
 

@@ -187,7 +187,7 @@ function Head({ column, index, start, size, order, onOrder }: HeadProps) {
   const name = (
     <>
       {column.is_primary_key && <Icon name="key" />}
-      <span className="truncate">{column.name}</span>
+      <span className="truncate">{column.label ?? column.name}</span>
       {direction && <span aria-hidden="true">{direction === 'asc' ? '↑' : '↓'}</span>}
     </>
   );
@@ -198,7 +198,7 @@ function Head({ column, index, start, size, order, onOrder }: HeadProps) {
       aria-colindex={index + 2}
       aria-sort={sorted}
       style={{ width: size, transform: `translateX(${start}px)` }}
-      title={`${column.name} ${column.type}`}
+      title={`${column.label ?? column.name} ${column.type}`}
     >
       {onOrder ? (
         <button type="button" tabIndex={-1} onClick={() => onOrder(column.name)}>
