@@ -22,9 +22,11 @@ afterAll(async () => {
   await browser?.close();
 });
 
-const clipboard = () => visitor.page.evaluate(() => navigator.clipboard.readText());
-const tokensInStorage = () =>
-  visitor.page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]));
+const clipboard = () => visitor.page.evaluate<string>('navigator.clipboard.readText()');
+const stored = () =>
+  visitor.page.evaluate<string>(
+    'JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])',
+  );
 
 test('a person signs up and protects the account with an app', async () => {
   const { page } = visitor;
@@ -118,7 +120,7 @@ test('staged changes survive a reload, and so does the session', async () => {
   await page.reload();
   await page.getByRole('gridcell', { name: 'Staged' }).waitFor();
   await page.getByText('1 changed row, not saved yet').waitFor();
-  expect(await tokensInStorage()).not.toMatch(/eyJ|v4\.public|bg_/);
+  expect(await stored()).not.toMatch(/eyJ|v4\.public|bg_/);
   await page.getByRole('button', { name: 'Discard' }).click();
   expect(await query(url, 'select name from item where id = 2')).toEqual([{ name: 'Second' }]);
 });

@@ -3,6 +3,7 @@ import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { Note } from '../../components/feedback.tsx';
 import { TEXT } from '../../strings.ts';
+import { absentText } from './cell-value.tsx';
 import { type GridColumn, isFixed, isText } from './columns.ts';
 import type { Value } from './staged.ts';
 
@@ -60,7 +61,7 @@ export function CellPanel({ column, value, isCut, mayEdit, actions }: Props) {
       <textarea
         className="input mono"
         aria-label={TEXT.tables.editorOf(column.name)}
-        placeholder={value === null ? 'NULL' : value === undefined ? TEXT.tables.default : TEXT.tables.empty}
+        placeholder={value === null ? 'NULL' : value === undefined ? absentText(column) : TEXT.tables.empty}
         rows={8}
         value={text}
         readOnly={!isEditable}

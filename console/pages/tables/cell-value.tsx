@@ -1,9 +1,15 @@
 import { TEXT } from '../../strings.ts';
-import type { GridColumn } from './columns.ts';
+import { type GridColumn, isFixed } from './columns.ts';
 import type { Value } from './staged.ts';
 
 /** More characters are never visible in a cell. */
 const SHOWN = 400;
+
+/** What a new row gets in a column that has no value yet. */
+export function absentText(column: GridColumn): string {
+  if (isFixed(column)) return TEXT.tables.generated;
+  return (column.default ?? null) === null ? TEXT.tables.none : TEXT.tables.default;
+}
 
 interface Props {
   value: Value | undefined;
@@ -14,13 +20,7 @@ interface Props {
 
 /** A value so that NULL, an empty text, a default and a cut value look different from any text. */
 export function CellValue({ value, column, isCut }: Props) {
-  if (value === undefined) {
-    return (
-      <span className="cell-mark">
-        {(column.default ?? null) === null ? TEXT.tables.none : TEXT.tables.default}
-      </span>
-    );
-  }
+  if (value === undefined) return <span className="cell-mark">{absentText(column)}</span>;
   if (value === null) return <span className="cell-mark null">NULL</span>;
   if (value === '') return <span className="cell-mark">{TEXT.tables.empty}</span>;
   const text = typeof value === 'string' && value.length > SHOWN ? value.slice(0, SHOWN) : String(value);

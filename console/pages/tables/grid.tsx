@@ -57,6 +57,7 @@ export function Grid(props: GridProps) {
     estimateSize: () => ROW_HEIGHT,
     overscan: OVERSCAN,
     paddingStart: HEAD_HEIGHT,
+    scrollPaddingStart: HEAD_HEIGHT,
   });
   const cells = useVirtualizer({
     horizontal: true,
@@ -65,6 +66,7 @@ export function Grid(props: GridProps) {
     estimateSize: (index) => (columns[index] ? widthOf(columns[index]) : 0),
     overscan: 2,
     paddingStart: NUMBER_WIDTH,
+    scrollPaddingStart: NUMBER_WIDTH,
   });
   const visibleRows = rows.getVirtualItems();
   const visibleCells = cells.getVirtualItems();

@@ -19,6 +19,11 @@ export interface Visitor {
   forgive(...statuses: number[]): void;
 }
 
+/** Runs in each page. */
+const REPORTS_VIOLATIONS = `document.addEventListener('securitypolicyviolation', (event) => {
+  reportViolation([event.effectiveDirective, event.blockedURI, event.sample].join(' '));
+});`;
+
 const FAILED = /^Failed to load resource: the server responded with a status of (\d+)/;
 
 /** A person with a browser profile of their own. */
@@ -39,12 +44,7 @@ export async function visit(
   await context.exposeBinding('reportViolation', (_, text: string) => {
     problems.push(`policy: ${text}`);
   });
-  await context.addInitScript(() => {
-    document.addEventListener('securitypolicyviolation', ({ effectiveDirective, blockedURI, sample }) => {
-      const report = (globalThis as unknown as { reportViolation(text: string): void }).reportViolation;
-      report(`${effectiveDirective} ${blockedURI} ${sample}`);
-    });
-  });
+  await context.addInitScript({ content: REPORTS_VIOLATIONS });
   const { origin } = new URL(url);
   context.on('request', (request) => {
     const { protocol, origin: asked } = new URL(request.url());
