@@ -1,6 +1,6 @@
 import createFetchClient, { type Client, type MaybeOptionalInit } from 'openapi-fetch';
 import { CREATIONS, type components, type paths } from './api.ts';
-import { type StreamedEvent, type StreamOptions, streamEvents } from './event-stream.ts';
+import type { StreamedEvent, StreamOptions } from './event-stream.ts';
 import { type ListPath, type RecordOf, recordsOf } from './pages.ts';
 import { dataOf, JobError } from './response-error.ts';
 import { type SendOptions, sender, type TokenSource } from './send.ts';
@@ -86,6 +86,12 @@ export function createClient({ url, token, ...options }: ClientOptions): Branchg
     }
   }
 
+  // Loaded when it is needed: a page that reads no stream does not load its parser.
+  async function* stream(address: string, options: StreamOptions): AsyncGenerator<StreamedEvent> {
+    const { streamEvents } = await import('./event-stream.ts');
+    yield* streamEvents(address, send, options);
+  }
+
   return {
     api,
     waitForJob,
@@ -119,13 +125,13 @@ export function createClient({ url, token, ...options }: ClientOptions): Branchg
       }
     },
 
-    events: (projectId, stream = {}) =>
-      streamEvents(`${base}/api/v1/projects/${encodeURIComponent(projectId)}/events`, send, stream),
+    events: (projectId, options = {}) =>
+      stream(`${base}/api/v1/projects/${encodeURIComponent(projectId)}/events`, options),
 
-    measurements(projectId, { branch, ...stream } = {}) {
+    measurements(projectId, { branch, ...options } = {}) {
       const project = `${base}/api/v1/projects/${encodeURIComponent(projectId)}`;
       const subject = branch === undefined ? project : `${project}/branches/${encodeURIComponent(branch)}`;
-      return streamEvents(`${subject}/metrics/stream`, send, stream);
+      return stream(`${subject}/metrics/stream`, options);
     },
   };
 }

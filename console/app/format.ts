@@ -9,9 +9,6 @@ export function bytes(value: number): string {
 
 export const gib = (value: number): string => bytes(value * 2 ** 30);
 
-const COUNT = new Intl.NumberFormat('en', { maximumFractionDigits: 1 });
-export const count = (value: number): string => COUNT.format(value);
-
 const COMPACT = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
 export const compact = (value: number): string => COMPACT.format(value);
 
@@ -36,9 +33,6 @@ export function duration(seconds: number): string {
   }
   return parts.slice(0, 2).join(' ') || '0 s';
 }
-
-/** The largest unit of a duration, for instance `6 d`. */
-export const shortDuration = (seconds: number): string => duration(seconds).split(' ').slice(0, 2).join(' ');
 
 export const secondsUntil = (timestamp: string, now: number): number => (Date.parse(timestamp) - now) / 1000;
 export const secondsSince = (timestamp: string, now: number): number => (now - Date.parse(timestamp)) / 1000;

@@ -1,4 +1,6 @@
 import { createClient } from '../../client/client.ts';
+import { ResponseError } from '../../client/response-error.ts';
+import { sleep } from '../../client/sleep.ts';
 import { createStore } from './store.ts';
 
 /** Whether the last request reached the gateway. */
@@ -28,7 +30,7 @@ export const whenSessionEnds = (listener: () => void) => {
 /** Seconds before its expiry at which a token is renewed. */
 const MARGIN_SECONDS = 20;
 
-export function storeToken(value: string, expiresIn: number): void {
+function storeToken(value: string, expiresIn: number): void {
   token = { value, renewAt: Date.now() + (expiresIn - MARGIN_SECONDS) * 1000 };
 }
 
@@ -36,27 +38,32 @@ export function forgetToken(): void {
   token = null;
 }
 
-export const hasToken = () => token !== null;
+/** Other tabs may be renewing the session at the same moment. */
+const RENEWALS = 4;
 
 /** Exchanges the cookie of the page for an access token. @returns null if nobody is signed in */
 export async function renewToken(): Promise<string | null> {
-  const response = await send(new Request('/api/v1/auth/session', { method: 'POST' }));
-  if (response.status === 429 || response.status >= 500)
-    throw new TypeError('the session cannot be renewed now');
-  if (response.status !== 200) {
+  for (let attempt = 1; ; attempt += 1) {
+    const response = await send(new Request('/api/v1/auth/session', { method: 'POST' }));
+    if (response.status === 429 && attempt < RENEWALS) {
+      await sleep(Number(response.headers.get('Retry-After') ?? 1) * 1000);
+      continue;
+    }
+    if (response.status === 429 || response.status >= 500)
+      throw new ResponseError(response, await response.json());
     token = null;
-    return null;
+    if (response.status !== 200) return null;
+    const { access_token, expires_in } = (await response.json()) as {
+      access_token: string;
+      expires_in: number;
+    };
+    storeToken(access_token, expires_in);
+    return access_token;
   }
-  const { access_token, expires_in } = (await response.json()) as {
-    access_token: string;
-    expires_in: number;
-  };
-  storeToken(access_token, expires_in);
-  return access_token;
 }
 
 /** Requests that need a token at the same time share one renewal. */
-export function currentToken(rejected: string | null): Promise<string | null> | string | null {
+function currentToken(rejected: string | null): Promise<string | null> | string | null {
   if (token === null) return null;
   if (token.value !== rejected && Date.now() < token.renewAt) return token.value;
   renewal ??= renewToken()

@@ -5,7 +5,7 @@ import { ResponseError } from '../../client/response-error.ts';
 export const isUnreachable = (error: unknown): boolean => error instanceof TypeError;
 
 /** A failure that passes by itself. */
-export const isPassing = (error: unknown): boolean =>
+const isPassing = (error: unknown): boolean =>
   isUnreachable(error) ||
   (error instanceof ResponseError &&
     (error.code === 'RATE_LIMITED' || error.status === 503 || error.status === 504));

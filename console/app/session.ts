@@ -26,7 +26,7 @@ whenSessionEnds(() => {
 });
 
 /** Reads who is signed in, after a token has been issued. */
-export async function enter(): Promise<Session> {
+async function enter(): Promise<Session> {
   const me = await dataOf(api.GET('/api/v1/me'));
   const session: Session = { state: 'signed_in', me };
   sessionStore.set(session);

@@ -32,7 +32,7 @@ export const Note = ({
 );
 
 /** What went wrong and what to do next, for any error. */
-export function messageOf(error: unknown): string {
+function messageOf(error: unknown): string {
   if (isUnreachable(error)) return TEXT.states.unreachable;
   if (error instanceof ResponseError) {
     const wait = waitOf(error);

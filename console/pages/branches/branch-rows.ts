@@ -23,7 +23,7 @@ export function treeOf(branches: readonly Branch[]): BranchNode[] {
 }
 
 /** Whether a branch has what a person typed: a part of its name, of a label, or `name=value`. */
-export function matches({ branch_name, labels }: Branch, wanted: string): boolean {
+function matches({ branch_name, labels }: Branch, wanted: string): boolean {
   const words = [branch_name, ...Object.entries(labels).map(([name, value]) => `${name}=${value}`)];
   return words.some((word) => word.toLowerCase().includes(wanted.toLowerCase()));
 }

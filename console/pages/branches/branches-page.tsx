@@ -1,6 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, useNavigate, useParams } from '@tanstack/react-router';
-import { useMemo, useRef, useState } from 'react';
+import { lazy, Suspense, useMemo, useRef, useState } from 'react';
 import type { Selection } from 'react-aria-components';
 import { type Branch, branchesQuery, projectQuery, usageQuery } from '../../app/resources.ts';
 import { mayChange, sessionStore } from '../../app/session.ts';
@@ -15,11 +15,16 @@ import { TEXT } from '../../strings.ts';
 import { filtered, treeOf } from './branch-rows.ts';
 import { BranchTree } from './branch-tree.tsx';
 import { connectionsQuery } from './connections.ts';
-import { DeleteDialog } from './delete-dialog.tsx';
-import { ExtendDialog } from './extend-dialog.tsx';
 import { useShortcuts } from './shortcuts.ts';
 import { Slots } from './slots.tsx';
 import './branches.css';
+
+const DeleteDialog = lazy(() =>
+  import('./delete-dialog.tsx').then(({ DeleteDialog }) => ({ default: DeleteDialog })),
+);
+const ExtendDialog = lazy(() =>
+  import('./extend-dialog.tsx').then(({ ExtendDialog }) => ({ default: ExtendDialog })),
+);
 
 type Act = { what: 'delete' | 'extend'; branches: Branch[] } | null;
 
@@ -200,12 +205,14 @@ export function BranchesPage() {
         ))}
       </p>
       <CommandLine command={TEXT.cli.listBranches(projectId)} />
-      {act?.what === 'delete' && (
-        <DeleteDialog projectId={projectId} branches={act.branches} onClose={() => setAct(null)} />
-      )}
-      {act?.what === 'extend' && (
-        <ExtendDialog projectId={projectId} branches={act.branches} onClose={() => setAct(null)} />
-      )}
+      <Suspense>
+        {act?.what === 'delete' && (
+          <DeleteDialog projectId={projectId} branches={act.branches} onClose={() => setAct(null)} />
+        )}
+        {act?.what === 'extend' && (
+          <ExtendDialog projectId={projectId} branches={act.branches} onClose={() => setAct(null)} />
+        )}
+      </Suspense>
     </Page>
   );
 }

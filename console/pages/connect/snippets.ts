@@ -20,7 +20,7 @@ export function connectionOf(url: string): Connection {
   };
 }
 
-export const HIDDEN = '••••••••';
+const HIDDEN = '••••••••';
 
 /** The connection as it is shown while passwords are hidden. */
 export const hidden = (connection: Connection): Connection => ({
@@ -74,18 +74,21 @@ datasource db {
   {
     id: 'drizzle',
     label: 'Drizzle',
-    code: ({ pooled, direct }) => `// .env
-DATABASE_URL="${pooled.url}"
-DIRECT_URL="${direct.url}"
-
-// drizzle.config.ts: migrations run on the direct connection
-export default defineConfig({
-  dialect: 'postgresql',
-  dbCredentials: { url: process.env.DIRECT_URL },
-});
-
-// db.ts
-export const db = drizzle(process.env.DATABASE_URL);`,
+    code: ({ pooled, direct }) =>
+      [
+        '// .env',
+        `DATABASE_URL="${pooled.url}"`,
+        `DIRECT_URL="${direct.url}"`,
+        '',
+        '// drizzle.config.ts: migrations run on the direct connection',
+        'export default defineConfig({',
+        "  dialect: 'postgresql',",
+        '  dbCredentials: { url: process.env.DIRECT_URL },',
+        '});',
+        '',
+        '// db.ts',
+        'export const db = drizzle(process.env.DATABASE_URL);',
+      ].join('\n'),
   },
   {
     id: 'sqlalchemy',

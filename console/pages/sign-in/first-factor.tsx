@@ -8,7 +8,7 @@ interface FormProps {
   go: (step: Step) => void;
 }
 
-export const EmailField = () => (
+const EmailField = () => (
   <Field label={TEXT.signIn.email} name="email" type="email" autoComplete="username" required autoFocus />
 );
 

@@ -7,7 +7,7 @@ import { GridRow } from './grid-row.tsx';
 import { moved, type Position } from './movement.ts';
 import type { Row, StagedRow } from './staged.ts';
 
-export const ROW_HEIGHT = 32;
+const ROW_HEIGHT = 32;
 const HEAD_HEIGHT = 46;
 const OVERSCAN = 12;
 const NUMBER_WIDTH = 60;

@@ -4,7 +4,7 @@ import type { RowPage } from '../../app/resources.ts';
 import { type Place, pageQuery, type Selection } from './row-source.ts';
 
 /** Rows of one page of the API. */
-export const PAGE = 50;
+const PAGE = 50;
 const SETTLED_MS = 90;
 const FAR = 2;
 
