@@ -1,6 +1,6 @@
-import type { FieldDef } from 'pg';
 import type { Cell, Scalar } from '../../shared/protocol/tables.ts';
 import type { Session } from '../postgres/connect.ts';
+import type { Field } from '../postgres/run-statement.ts';
 import { HostError } from '../servers/host-error.ts';
 import { cellOf } from './cells.ts';
 
@@ -13,7 +13,7 @@ export function inputOfQuery(value: Scalar | null): string | null {
 }
 
 /** A cell of a result, as the table browser shows values of its type. @param length in characters */
-export function cellOfResult({ dataTypeID }: FieldDef, text: string | null, length: number): Cell {
+export function cellOfResult({ dataTypeID }: Field, text: string | null, length: number): Cell {
   if (text === null) return null;
   const base_oid = String(dataTypeID);
   const isBytes = base_oid === BYTEA;
@@ -25,7 +25,7 @@ export function cellOfResult({ dataTypeID }: FieldDef, text: string | null, leng
 const BYTEA = '17';
 
 /** The names of the types of these columns, as PostgreSQL formats them. */
-export async function typeNames(session: Session, fields: readonly FieldDef[]): Promise<string[]> {
+export async function typeNames(session: Session, fields: readonly Field[]): Promise<string[]> {
   if (fields.length === 0) return [];
   const { rows } = await session.query<{ name: string }>(
     `SELECT pg_catalog.format_type(type, modifier) AS name
