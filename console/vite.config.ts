@@ -9,7 +9,7 @@ export default defineConfig({
     target: ['chrome123', 'firefox120', 'safari17.5'],
     // Fonts are files, because the content security policy allows no data URLs for them.
     assetsInlineLimit: 0,
-    modulePreload: { polyfill: false },
+    modulePreload: false,
     reportCompressedSize: false,
     emptyOutDir: true,
     manifest: true,

@@ -11,6 +11,7 @@ import { CommandLine } from '../../components/copy.tsx';
 import { Empty, ErrorNote, Loading } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { TEXT } from '../../strings.ts';
+import { AUDIT_NAMES } from './audit-names.ts';
 import { fileOf, saveFile } from './export.ts';
 import './audit.css';
 
@@ -128,12 +129,12 @@ export function AuditPage() {
           placeholder="branch.created"
           defaultValue={search.name}
           onChange={({ target }) => {
-            const isKnown = TEXT.audit.names.some((name) => name === target.value);
+            const isKnown = AUDIT_NAMES.some((name) => name === target.value);
             if (target.value === '' || isKnown) choose({ name: target.value });
           }}
         />
         <datalist id="audit-names">
-          {TEXT.audit.names.map((name) => (
+          {AUDIT_NAMES.map((name) => (
             <option key={name} value={name} />
           ))}
         </datalist>
