@@ -27,11 +27,14 @@ export const whenSessionEnds = (listener: () => void) => {
   onEnd = listener;
 };
 
-/** Seconds before its expiry at which a token is renewed. */
-const MARGIN_SECONDS = 20;
+/** A token is renewed when this share of its life is left, but not earlier than that many seconds before its end. */
+const MARGIN = { share: 0.25, seconds: 20 };
 
 function storeToken(value: string, expiresIn: number): void {
-  token = { value, renewAt: Date.now() + (expiresIn - MARGIN_SECONDS) * 1000 };
+  token = {
+    value,
+    renewAt: Date.now() + (expiresIn - Math.min(MARGIN.seconds, expiresIn * MARGIN.share)) * 1000,
+  };
 }
 
 export function forgetToken(): void {

@@ -9,7 +9,8 @@ import { type Stack, startStack } from '../support/stack/stack.ts';
 
 /** The states in which a save is refused. None may lose what a person has typed. */
 
-const WRITES = 12;
+const WRITES = 30;
+const TOKEN_SECONDS = 12;
 let stack: Stack;
 let browser: Browser;
 let visitor: Visitor;
@@ -21,7 +22,7 @@ beforeAll(async () => {
     env: {
       LIMIT_PUBLIC_PER_MINUTE: '1000',
       LIMIT_WRITES_PER_MINUTE: String(WRITES),
-      JWT_ACCESS_TTL_SECONDS: '25',
+      JWT_ACCESS_TTL_SECONDS: String(TOKEN_SECONDS),
       MEASURE_INTERVAL_SECONDS: '1',
     },
     restarts: false,
@@ -35,7 +36,7 @@ beforeAll(async () => {
   await query(url, "create table item (id int primary key, name text); insert into item values (1, 'One')");
   browser = await openBrowser();
   visitor = await visit(browser, stack.url);
-  visitor.forgive(401, 409, 429, 503, 504);
+  visitor.forgive(401, 409, 422, 429, 503, 504);
   await signInOnPage(visitor.page, owner.email, `/projects/${projectId}/branches/main/tables?table=item`);
 }, 120_000);
 
@@ -97,7 +98,7 @@ test('while the gateway restarts, the page says so and keeps the change', async 
 test('an expired token is renewed without a word', async () => {
   const { page } = visitor;
   await stage('renewed');
-  await page.waitForTimeout(26_000);
+  await page.waitForTimeout((TOKEN_SECONDS + 1) * 1000);
   await trySave();
   await saved();
   expect(await stored()).toBe('renewed');
@@ -110,9 +111,32 @@ test('measurements appear by themselves', async () => {
   await page.getByRole('link', { name: 'Tables' }).click();
 });
 
-test('over the limit of requests, the page says when to try again and keeps the change', async () => {
+async function changeQuota(gib: string): Promise<void> {
+  const { page } = visitor;
+  await page.getByRole('link', { name: 'Settings' }).click();
+  await page.getByLabel('Storage quota in GiB').fill(gib);
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('The project is changed.').last().waitFor();
+  await page.getByRole('link', { name: 'Tables' }).click();
+}
+
+test('over the storage quota, the page says what to do and keeps the change', async () => {
   const { page } = visitor;
   await page.getByRole('gridcell', { name: 'renewed' }).waitFor();
+  await stage('blocked');
+  await changeQuota('0.001');
+  await trySave();
+  await page.getByRole('dialog').getByText('used up its storage quota').waitFor();
+  await page.getByRole('button', { name: 'Go on editing' }).click();
+  await changeQuota('0.25');
+  await page.getByText('1 changed row, not saved yet').waitFor();
+  await trySave();
+  await saved();
+  expect(await stored()).toBe('blocked');
+});
+
+test('over the limit of requests, the page says when to try again and keeps the change', async () => {
+  const { page } = visitor;
   const path = `/api/v1/projects/${projectId}/network-rules`;
   await page.evaluate(`(async () => {
     const session = await (await fetch('/api/v1/auth/session', { method: 'POST' })).json();
