@@ -9,7 +9,7 @@ import type { Row, StagedRow } from './staged.ts';
 
 const ROW_HEIGHT = 32;
 const HEAD_HEIGHT = 46;
-const OVERSCAN = 12;
+const OVERSCAN = 8;
 const NUMBER_WIDTH = 60;
 
 export interface GridProps {
