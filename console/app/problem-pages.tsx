@@ -5,7 +5,7 @@ import { TEXT } from '../strings.ts';
 
 export const UnknownPage = () => (
   <main className="page">
-    <Empty icon="info" title={TEXT.states.unknownPage}>
+    <Empty icon="info" heading="h1" title={TEXT.states.unknownPage}>
       <p>{TEXT.states.unknownPageHint}</p>
       <Link to="/" className="button">
         {TEXT.nav.projects}

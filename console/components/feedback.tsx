@@ -89,10 +89,18 @@ export const Loading = ({ label = TEXT.states.loading }: { label?: string }) => 
   </div>
 );
 
-export const Empty = ({ icon, title, children }: { icon: IconName; title: string; children?: ReactNode }) => (
+interface EmptyProps {
+  icon: IconName;
+  title: string;
+  /** The heading of a page that consists of nothing else is its first one. */
+  heading?: 'h1' | 'h2';
+  children?: ReactNode;
+}
+
+export const Empty = ({ icon, title, heading: Heading = 'h2', children }: EmptyProps) => (
   <div className="empty">
     <Icon name={icon} />
-    <h2>{title}</h2>
+    <Heading>{title}</Heading>
     {children}
   </div>
 );

@@ -83,7 +83,7 @@ function Sessions() {
   );
 }
 
-function PasswordForm() {
+function PasswordForm({ email }: { email: string }) {
   const change = useMutation({
     mutationFn: (form: HTMLFormElement) => {
       const values = new FormData(form);
@@ -104,6 +104,8 @@ function PasswordForm() {
       }}
     >
       <h2>{TEXT.signIn.password}</h2>
+      {/* Tells a password manager whose password it is. */}
+      <input hidden readOnly autoComplete="username" value={email} />
       <Field
         label={TEXT.account.currentPassword}
         name="current"
@@ -168,7 +170,7 @@ export function AccountPage() {
       {isOwnAccount ? (
         <>
           <Sessions />
-          <PasswordForm />
+          <PasswordForm email={me.email ?? ''} />
         </>
       ) : (
         <Note>{TEXT.account.managed(me.issuer)}</Note>

@@ -39,7 +39,7 @@ export function TablesPage() {
               selection={selectionOf(search)}
             />
           ) : (
-            <Empty icon="table" title={TEXT.tables.noTable} />
+            <Empty icon="table" heading="h1" title={TEXT.tables.noTable} />
           )}
         </>
       ) : (
