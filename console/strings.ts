@@ -10,6 +10,9 @@ export const LIFESPANS = [
 
 const plural = (count: number, one: string, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 
+/** Lifespans as the command line has them for a new branch; a week is its default. */
+const DURATIONS: Record<string, string> = { '1m': ' --ttl 30d', '6m': ' --ttl 183d', '1y': ' --ttl 365d' };
+
 /** The lines of the command line tool. */
 const cli = {
   listProjects: 'branchgate project list',
@@ -25,11 +28,14 @@ const cli = {
     [
       `branchgate branch create ${wanted.name || 'NAME'} --project ${wanted.projectId}`,
       wanted.source === 'main' ? '' : ` --from ${wanted.source}`,
-      wanted.lifespan === '7d' ? '' : ` --lifespan ${wanted.lifespan}`,
+      DURATIONS[wanted.lifespan] ?? '',
       ...wanted.allow.map((network) => ` --allow ${network}`),
+      wanted.lifespan === 'forever'
+        ? ` && branchgate branch extend ${wanted.name || 'NAME'} --lifespan forever --project ${wanted.projectId}`
+        : '',
     ].join(''),
   deleteBranch: (project: string, names: readonly string[]) =>
-    names.map((name) => `branchgate branch delete ${name} --project ${project}`).join(' && '),
+    `branchgate branch delete ${names.join(' ')} --project ${project}`,
   extendBranch: (project: string, names: readonly string[], lifespan: string) =>
     names
       .map((name) => `branchgate branch extend ${name} --lifespan ${lifespan} --project ${project}`)
