@@ -18,6 +18,8 @@ export function Dialog({ title, onClose, children, footer, large, onSubmit }: Di
   useEffect(() => {
     const opener = document.activeElement;
     ref.current?.showModal();
+    // The browser would focus the first control, whatever it does.
+    ref.current?.querySelector<HTMLElement>('[data-first-focus]')?.focus();
     return () => {
       if (opener instanceof HTMLElement && opener.isConnected) opener.focus();
     };

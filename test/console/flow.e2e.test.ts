@@ -130,7 +130,7 @@ test('extends and deletes a branch with single keys, which the audit log shows',
   await page.goto(project);
   await page.getByRole('row', { name: /^pr-1/ }).focus();
   await page.keyboard.press('e');
-  await page.getByRole('dialog').getByText('1 month').click();
+  await page.getByRole('dialog').getByLabel('1 month').check();
   await page.getByRole('dialog').getByRole('button', { name: 'Extend' }).click();
   await page.getByText('1 branch extended.').waitFor();
   await page.getByText(/Expires in 29 d/).waitFor();

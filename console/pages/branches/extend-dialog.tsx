@@ -49,7 +49,7 @@ export function ExtendDialog({ projectId, branches, onClose }: Props) {
       footer={
         <>
           <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
-          <Button type="submit" look="primary" busy={extension.isPending}>
+          <Button type="submit" look="primary" busy={extension.isPending} data-first-focus>
             {TEXT.branches.extend}
           </Button>
         </>

@@ -140,7 +140,7 @@ export function ApiKeysPage() {
           footer={
             <>
               <Button onClick={() => setLeaving(null)}>{TEXT.actions.cancel}</Button>
-              <Button type="submit" look="danger primary" busy={removal.isPending} autoFocus>
+              <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
                 {TEXT.keys.remove}
               </Button>
             </>

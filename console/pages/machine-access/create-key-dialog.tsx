@@ -80,7 +80,7 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
         onChange={(event) => setName(event.target.value)}
         maxLength={100}
         required
-        autoFocus
+        data-first-focus
       />
       <Choice legend={TEXT.keys.scope} name="scope" options={SCOPES} value={scope} onChange={setScope} />
       <Choice legend={TEXT.roles.role} name="role" options={ROLES} value={role} onChange={setRole} />

@@ -117,7 +117,7 @@ export function MembersPage() {
           footer={
             <>
               <Button onClick={() => setLeaving(null)}>{TEXT.actions.cancel}</Button>
-              <Button type="submit" look="danger primary" busy={removal.isPending} autoFocus>
+              <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
                 {TEXT.members.remove}
               </Button>
             </>

@@ -39,7 +39,7 @@ export function RemoveRuleDialog({ projectId, rule, branch, onClose }: Props) {
       footer={
         <>
           <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
-          <Button type="submit" look="danger primary" busy={removal.isPending} autoFocus>
+          <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
             {TEXT.rules.remove}
           </Button>
         </>

@@ -102,7 +102,7 @@ function DeleteProject({ project, onClose }: { project: Project; onClose: () => 
         value={typed}
         onChange={(event) => setTyped(event.target.value)}
         autoComplete="off"
-        autoFocus
+        data-first-focus
       />
       {removal.isError && <ErrorNote error={removal.error} />}
       <CommandLine command={TEXT.cli.deleteProject(project.id)} />

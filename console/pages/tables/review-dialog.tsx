@@ -106,7 +106,13 @@ export function ReviewDialog({
       footer={
         <>
           <Button onClick={onClose}>{TEXT.tables.goOn}</Button>
-          <Button type="submit" look="primary" busy={isSaving} disabled={conflicts.length > 0} autoFocus>
+          <Button
+            type="submit"
+            look="primary"
+            busy={isSaving}
+            disabled={conflicts.length > 0}
+            data-first-focus
+          >
             {TEXT.tables.save(rows.length)}
           </Button>
         </>
