@@ -4,7 +4,6 @@ import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
-import { KeptSessions } from './rows/kept-sessions.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
 import type { AgentSettings } from './settings.ts';
@@ -22,7 +21,7 @@ export interface Host {
   sessions: Pool;
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
-  rows: { slots: Slots; marks: PageMarks; kept: KeptSessions };
+  rows: { slots: Slots; marks: PageMarks };
   /** As read in the hourly session of each branch's owner login. */
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
@@ -41,15 +40,15 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
-    rows: { slots: new Slots(), marks: new PageMarks(), kept: new KeptSessions() },
+    rows: { slots: new Slots(), marks: new PageMarks() },
     deadTuples: new DeadTuples(),
     log,
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }
 
-export async function closeHost({ postgres, sessions, rows }: Host): Promise<void> {
-  await Promise.all([postgres.end(), sessions.end(), rows.kept.close()]);
+export async function closeHost({ postgres, sessions }: Host): Promise<void> {
+  await Promise.all([postgres.end(), sessions.end()]);
 }
 
 /** Tries whether two files in the data directory can share their blocks. */

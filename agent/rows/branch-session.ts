@@ -1,11 +1,10 @@
+import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Host } from '../host.ts';
-import { AS_TEXT, inTransaction, type OwnSession, type Session } from '../postgres/connect.ts';
+import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
-import { ROWS_APPLICATION } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
-import { type BoundedSession, openBoundedSession } from './bounded-session.ts';
 
 /** Longest wait for a lock that another session holds. Milliseconds. */
 const LOCK_WITHIN_MS = 3_000;
@@ -70,6 +69,21 @@ const MODES = {
   query: { role: 'read_only', options: READING },
 } satisfies Record<string, { role: BranchRole; options: string }>;
 
+/** Far more than any result has. */
+const SESSION_BYTES_MAX = 16 * 1024 * 1024;
+/** SQLSTATE `program_limit_exceeded`. */
+const PROGRAM_LIMIT = '54000';
+
+/** A tenant's code can send endless errors and notices, all of which would be read into the agent's memory. */
+function boundedSocket(): Socket {
+  const socket = new Socket();
+  socket.on('data', () => {
+    if (socket.bytesRead <= SESSION_BYTES_MAX) return;
+    socket.destroy(new HostError('STATEMENT_REFUSED', 'the database sent too much', PROGRAM_LIMIT));
+  });
+  return socket;
+}
+
 const TOOK_TOO_LONG = new Set(['57014', '55P03', '25P03', '25P04']);
 
 interface BranchDatabase {
@@ -78,8 +92,8 @@ interface BranchDatabase {
 }
 
 /**
- * Runs `action` as one transaction in a tenant's database, as the login of the mode. Operations that read the branch's
- * tables use a kept session if there is one; every other one has a new session.
+ * Runs `action` as one transaction in a tenant's database, as the login of the mode. Each call has a new
+ * session: one that stayed open would delay clones, and a tenant's code can leave anything behind in it.
  * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, HOST_TIMEOUT, HOST_BUSY, PROJECT_BUSY
  * @throws Error of the connection when the server is away
  */
@@ -90,38 +104,32 @@ export async function inBranch<T>(
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
   const leave = await host.rows.slots.enter(branch_id, database);
-  const { kept } = host.rows;
   const { role, options } = MODES[mode];
   const user = loginName(branch_id, role);
-  const open = () =>
-    openBoundedSession({
+  try {
+    const session = await openSession({
       host: host.settings.POSTGRES_SOCKET_DIR,
       port: host.settings.POSTGRES_PORT,
       user,
       database,
-      application_name: ROWS_APPLICATION,
+      application_name: 'branchgate-rows',
       options,
       types: AS_TEXT,
+      stream: boundedSocket,
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
     });
-  try {
-    const opened = (mode === 'read' && (await kept.take(user))) || (await open());
-    const { session } = opened;
-    return await bounded(host, opened, user, {
-      action: () => inTransaction(session, () => action(session)),
-      onDone: async () => (mode === 'read' ? kept.put(user, database, opened) : session.end()),
-    });
+    return await bounded(host, session, user, () => inTransaction(session, () => action(session)));
   } finally {
     leave();
   }
 }
 
-/** Runs `action`, and ends its session if it fails or takes too long, also in the middle of a statement. */
+/** Runs `action` and ends its session in every case, after the time limit also in the middle of a statement. */
 async function bounded<T>(
   host: Host,
-  { session }: BoundedSession,
+  session: OwnSession,
   user: string,
-  { action, onDone }: { action: () => Promise<T>; onDone: () => Promise<void> },
+  action: () => Promise<T>,
 ): Promise<T> {
   let expired = false;
   /** The server ends it, because a tenant's code does not notice that the client has disconnected. */
@@ -139,8 +147,7 @@ async function bounded<T>(
   }, SESSION_WITHIN_MS);
   try {
     const result = await action();
-    clearTimeout(watchdog);
-    await onDone();
+    await session.end();
     return result;
   } catch (error) {
     await terminate();

@@ -52,7 +52,7 @@ async function rowOf(
 const cells = ({ columns }: TableDescription) => `1::pg_catalog.int8, ${cellsOf(columns, 't')}`;
 
 /** Inserts a row; columns without a value get their default. @throws HostError COLUMN_NOT_FOUND, STATEMENT_REFUSED */
-export async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRow> {
+async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRow> {
   const { description, reference } = target;
   const columns = given.map(({ column }) => columnOf(description, column));
   const parameters = given.map(({ value }, at) => inputOf(columns[at] as (typeof columns)[number], value));
@@ -105,7 +105,7 @@ export async function updateRow(
 }
 
 /** Deletes one row. @throws HostError COLUMN_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED */
-export async function deleteRow(target: ChangeTarget, change: ExistingRow): Promise<ChangedRow> {
+async function deleteRow(target: ChangeTarget, change: ExistingRow): Promise<ChangedRow> {
   const { session, description, reference } = target;
   const { isRow, isExpected, values } = conditionsOf(target, change);
   const { rowCount } = await session.query(

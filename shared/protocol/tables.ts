@@ -26,7 +26,7 @@ export const Table = z.strictObject({
 export type Table = z.output<typeof Table>;
 
 /** How a column gets its value when a new row names none, or may name none. */
-export const ColumnDetails = Column.extend({
+const ColumnDetails = Column.extend({
   /** SQL of the default or of the generated value. */
   default: z.string().nullable(),
   identity: z.enum(['always', 'by_default']).nullable(),
@@ -36,7 +36,7 @@ export const ColumnDetails = Column.extend({
   comment: z.string().nullable(),
 });
 
-export const ForeignKey = z.strictObject({
+const ForeignKey = z.strictObject({
   name: z.string(),
   columns: z.array(z.string()),
   referenced_schema: z.string(),

@@ -23,7 +23,6 @@ import { measureRowPages } from './row-pages.ts';
 import { writeSummary } from './summary.ts';
 import { measureTableList } from './table-list.ts';
 import { measureTokenVerification } from './token-verification.ts';
-import { measureWarmPages } from './warm-pages.ts';
 import { measureWorkerBundle } from './worker-bundle.ts';
 
 interface Benchmark {
@@ -58,7 +57,6 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'connection-limits': { hindrance: () => null, measure: measureConnectionLimits },
   'console-grid': { hindrance: () => null, measure: measureConsoleGrid },
   'deep-pages': { hindrance: () => null, measure: measureDeepPages },
-  'warm-pages': { hindrance: () => null, measure: measureWarmPages },
   'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
   'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },

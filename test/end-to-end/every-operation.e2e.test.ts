@@ -29,7 +29,9 @@ const METHODS = ['POST', 'PUT', 'GET', 'PATCH', 'DELETE'];
 const inOrder = (operations: readonly Operation[]) =>
   operations.toSorted((one, other) => {
     const later = METHODS.indexOf(one.method) - METHODS.indexOf(other.method);
-    return later || (one.method === 'DELETE' ? other.path.length - one.path.length : 0);
+    // The deletion of a project also deletes its API keys, whose path is shorter.
+    const isLast = Number(one.id === 'deleteProject') - Number(other.id === 'deleteProject');
+    return later || isLast || (one.method === 'DELETE' ? other.path.length - one.path.length : 0);
   });
 
 const { devDir, url } = inject('stack');

@@ -38,7 +38,6 @@ const sessions = () =>
   );
 
 afterEach(async () => {
-  await world.servers.host.rows.kept.close();
   await eventually(async () => expect(await sessions()).toEqual([]));
   await browser.owner('truncate seen');
 });
