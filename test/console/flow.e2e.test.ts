@@ -5,6 +5,7 @@ import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signUpOnPage, siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
+import { PASSWORD } from '../support/sign-in/sign-in.ts';
 
 const EMAIL = `flow-${Date.now()}@example.org`;
 let browser: Browser;
@@ -31,6 +32,11 @@ const stored = () =>
 test('a person signs up and protects the account with an app', async () => {
   const { page } = visitor;
   await signUpOnPage(page, siteOf(inject('stack')), EMAIL);
+  await page.getByRole('heading', { name: 'No projects yet' }).waitFor();
+  await page.getByRole('button', { name: 'Sign out' }).click();
+  await page.getByLabel('E-mail address').fill(EMAIL);
+  await page.getByLabel('Password').fill(PASSWORD);
+  await page.getByRole('button', { name: 'Sign in', exact: true }).click();
   await page.getByRole('img', { name: 'QR code' }).waitFor();
   const secret = (await page.locator('.secret code').textContent()) ?? '';
   const totp = new TOTP({ secret: Secret.fromBase32(secret.replaceAll(' ', '')) });
