@@ -18,6 +18,8 @@ const Settings = z.object({
   GATEWAY_STATE_DIR: z.string(),
   /** The Worker as one file. */
   GATEWAY_BUNDLE: z.string(),
+  /** Folder of the console's static files. */
+  GATEWAY_ASSETS: z.string(),
   /** For temporary files of this process and workerd. */
   GATEWAY_SCRATCH_DIR: z.string(),
 });
@@ -58,7 +60,10 @@ process.once('SIGTERM', async () => {
 process.once('disconnect', () => process.exit(1));
 process.send?.('ready');
 
-function worker({ name, vars, durable_objects, ...configuration }: WorkerConfiguration, script: string) {
+function worker(
+  { name, vars, durable_objects, assets, ...configuration }: WorkerConfiguration,
+  script: string,
+) {
   const objects = durable_objects.bindings;
   return {
     config: {
@@ -68,6 +73,12 @@ function worker({ name, vars, durable_objects, ...configuration }: WorkerConfigu
       manifest: {
         mainModule: 'worker.js',
         modules: { 'worker.js': { type: 'esm' as const, contents: script } },
+      },
+      assets: {
+        directory: settings.GATEWAY_ASSETS,
+        notFoundHandling: assets.not_found_handling,
+        runWorkerFirst: assets.run_worker_first,
+        hasUserWorker: true,
       },
       exports: Object.fromEntries(
         objects.map((object) => [

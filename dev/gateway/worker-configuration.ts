@@ -10,6 +10,10 @@ const WorkerConfiguration = z.object({
   main: z.string(),
   compatibility_date: z.string(),
   compatibility_flags: z.array(z.string()).default([]),
+  assets: z.object({
+    not_found_handling: z.literal('single-page-application'),
+    run_worker_first: z.array(z.string()),
+  }),
   vars: z.record(z.string(), z.string()).default({}),
   d1_databases: z.tuple([
     z.object({ binding: z.string(), database_name: z.string(), migrations_dir: z.string() }),

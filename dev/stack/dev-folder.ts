@@ -15,6 +15,8 @@ export const devFolder = (devDir: string) => ({
   gatewayState: join(devDir, 'gateway'),
   /** The gateway's program, bundled at each start of the stack. */
   workerBundle: join(devDir, 'worker.mjs'),
+  /** The console's static files, built at each start of the stack. */
+  consoleAssets: join(devDir, 'console'),
   /** Temporary files of the gateway. The next gateway removes those of one that was killed. */
   gatewayScratch: join(devDir, 'gateway-scratch'),
   identityProvider: join(devDir, 'identity-provider'),

@@ -9,6 +9,8 @@ export interface Prepared {
   agent: () => Promise<string>;
   /** The Worker's bundle. */
   worker: () => Promise<string>;
+  /** The folder of the console's static files. */
+  console: () => Promise<string>;
   /** A data folder fresh from `initdb`. @param binaries the folder of `initdb`. @param user its owner */
   cluster: (binaries: string, user: OsUser) => Promise<string>;
 }

@@ -31,6 +31,8 @@ export interface Site {
   secrets: GatewaySecrets;
   /** The database host's programs, at paths that its user can access. */
   binaries: { postgres: string; pgbouncer: string; node: string; agent: string };
+  /** Folder of the console's static files. */
+  consoleAssets: string;
 }
 
 /** Node's options for the agent, as in its systemd unit, which gives the reasons. */
@@ -149,6 +151,7 @@ export function programs(site: Site): Record<PartName, Program> {
         GATEWAY_STATE_DIR: folder.gatewayState,
         GATEWAY_SCRATCH_DIR: folder.gatewayScratch,
         GATEWAY_BUNDLE: folder.workerBundle,
+        GATEWAY_ASSETS: site.consoleAssets,
       },
       stopSignals: ['SIGTERM'],
     },

@@ -1,6 +1,7 @@
 import { copyFileSync, existsSync, mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { buildConsole } from '../console/build-console.ts';
 import { bundleWorker } from '../gateway/bundle-worker.ts';
 import { canReach, serverUser } from '../processes/os-user.ts';
 import { checkDataFolder } from '../servers/data-folder.ts';
@@ -62,11 +63,13 @@ export async function prepareSite(settings: StackSettings, prepared?: Prepared):
   await (prepared
     ? copyFileSync(await prepared.worker(), folder.workerBundle)
     : bundleWorker(folder.workerBundle));
+  const consoleAssets = prepared ? await prepared.console() : folder.consoleAssets;
+  if (!prepared) await buildConsole(consoleAssets);
   if (!canReach(user, host.data))
     throw new Refusal(
       `user ${user.name}, which runs PostgreSQL, cannot access ${host.data}: change its permissions, or set PGDATA_DIR to another folder`,
     );
   mkdirSync(folder.mail, { recursive: true });
   writeStored(folder.choicesFile, { ports, host_dir: hostDir });
-  return { settings, folder, host, user, ports, secrets, binaries };
+  return { settings, folder, host, user, ports, secrets, binaries, consoleAssets };
 }

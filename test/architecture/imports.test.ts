@@ -3,8 +3,11 @@ import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 
 const ROOT = join(import.meta.dirname, '../..');
-const SOURCE_FOLDERS = ['agent', 'dev', 'edge', 'shared'];
+const SOURCE_FOLDERS = ['agent', 'client', 'console', 'dev', 'edge', 'shared'];
 const LINES_MAX = 300;
+const HAVE_DEFAULT_EXPORTS = ['edge/worker.ts', 'console/vite.config.ts'];
+/** Every text of the console is in one file. */
+const TEXTS = 'console/strings.ts';
 
 interface SourceFile {
   path: string;
@@ -25,12 +28,15 @@ function importsOf(path: string, text: string): string[] {
 }
 
 const filesOf = (folder: string): SourceFile[] =>
-  globSync(`${folder}/**/*.ts`, { cwd: ROOT }).map((path) => {
+  globSync(`${folder}/**/*.{ts,tsx}`, { cwd: ROOT }).map((path) => {
     const text = readFileSync(join(ROOT, path), 'utf8');
     return { path, text, imports: importsOf(path, text) };
   });
 
-const files = SOURCE_FOLDERS.flatMap(filesOf);
+/** Generated from the API's description. */
+const GENERATED = ['client/api.ts'];
+
+const files = SOURCE_FOLDERS.flatMap(filesOf).filter(({ path }) => !GENERATED.includes(path));
 
 const within = (folders: readonly string[]) => (path: string) =>
   folders.some((folder) => path === folder || path.startsWith(`${folder}/`));
@@ -69,7 +75,7 @@ function findCycle(graph: ReadonlyMap<string, readonly string[]>): string[] | nu
 
 /** Which file imports which, imports of types included. */
 const graphOf = (sources: readonly SourceFile[]) =>
-  new Map(sources.map(({ path, imports }) => [path, imports.filter((name) => name.endsWith('.ts'))]));
+  new Map(sources.map(({ path, imports }) => [path, imports.filter((name) => /\.tsx?$/.test(name))]));
 
 describe('the search itself', () => {
   test('reads every form of import', () => {
@@ -137,10 +143,22 @@ describe('imports', () => {
     ]);
   });
 
+  test('the console knows the service only by its client and by shared rules', () => {
+    const inConsole = within(['console']);
+    expect(trespasses(inConsole, within(['agent', 'dev', 'edge', 'test']))).toEqual([]);
+    expect(trespasses(inConsole, ofPlatform('node:', 'cloudflare:'))).toEqual([]);
+  });
+
   test('the agent knows neither the edge, nor the local stack, nor Cloudflare', () => {
     const inAgent = within(['agent']);
     expect(trespasses(inAgent, within(['edge', 'dev', 'test']))).toEqual([]);
     expect(trespasses(inAgent, ofPlatform('cloudflare:'))).toEqual([]);
+  });
+
+  test('the client runs anywhere, and knows nothing but the API', () => {
+    const inClient = within(['client']);
+    expect(trespasses(inClient, ofPlatform('cloudflare:', 'node:'))).toEqual([]);
+    expect(trespasses(inClient, within(['agent', 'dev', 'edge', 'shared', 'test']))).toEqual([]);
   });
 
   test('only agent/postgres, agent/operations and agent/pooler speak to PostgreSQL', () => {
@@ -188,12 +206,14 @@ describe('sources', () => {
     expect(found(/\bWebSocketPair\b|\bacceptWebSocket\b/, elsewhere)).toEqual([]);
   });
 
-  test('only the Worker has a default export', () => {
-    expect(found(/^export default\b|\bas default\b/m, (path) => path === 'edge/worker.ts')).toEqual([]);
+  test('only the Worker and a configuration have a default export', () => {
+    expect(found(/^export default\b|\bas default\b/m, (path) => HAVE_DEFAULT_EXPORTS.includes(path))).toEqual(
+      [],
+    );
   });
 
   test(`none is longer than ${LINES_MAX} lines`, () => {
-    const long = files.filter(({ text }) => text.split('\n').length - 1 > LINES_MAX);
+    const long = files.filter(({ path, text }) => path !== TEXTS && text.split('\n').length - 1 > LINES_MAX);
     expect(long.map(({ path }) => path)).toEqual([]);
   });
 });

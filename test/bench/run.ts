@@ -5,6 +5,7 @@ import { measureAgentMemory } from './agent-memory.ts';
 import { measureBranchBatch } from './branch-batch.ts';
 import { measureBusyMain } from './busy-main.ts';
 import { measureConnectionLimits } from './connection-limits.ts';
+import { measureConsoleGrid } from './console-grid.ts';
 import { measureCopyOnWrite } from './copy-on-write.ts';
 import { measureCpuAccounting } from './cpu-accounting.ts';
 import { measureCreationThroughput } from './creation-throughput.ts';
@@ -54,6 +55,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   },
   measurement: { hindrance: () => null, measure: measureMeasurement },
   'connection-limits': { hindrance: () => null, measure: measureConnectionLimits },
+  'console-grid': { hindrance: () => null, measure: measureConsoleGrid },
   'deep-pages': { hindrance: () => null, measure: measureDeepPages },
   'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
   'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },

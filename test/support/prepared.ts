@@ -1,5 +1,6 @@
 import { appendFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
+import { buildConsole } from '../../dev/console/build-console.ts';
 import { bundleWorker } from '../../dev/gateway/bundle-worker.ts';
 import type { OsUser } from '../../dev/processes/os-user.ts';
 import { initializeDataFolder } from '../../dev/servers/data-folder.ts';
@@ -22,5 +23,6 @@ export const preparedCluster = (binaries: string, user: OsUser): Promise<string>
 export const PREPARED: Prepared = {
   agent: preparedAgent,
   worker: () => oncePerRun('worker.mjs', bundleWorker),
+  console: () => oncePerRun('console', buildConsole),
   cluster: preparedCluster,
 };

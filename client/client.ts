@@ -1,0 +1,137 @@
+import createFetchClient, { type Client, type MaybeOptionalInit } from 'openapi-fetch';
+import { CREATIONS, type components, type paths } from './api.ts';
+import type { StreamedEvent, StreamOptions } from './event-stream.ts';
+import { type ListPath, type RecordOf, recordsOf } from './pages.ts';
+import { dataOf, JobError } from './response-error.ts';
+import { type SendOptions, sender, type TokenSource } from './send.ts';
+import { sleep } from './sleep.ts';
+
+export type Schemas = components['schemas'];
+type Job = Schemas['Job'];
+
+export interface ClientOptions extends Omit<SendOptions, 'token'> {
+  /** Address of the gateway, for instance `https://api.example.com`. */
+  url: string;
+  /** An access token or an API key, or a function that provides one. Default: none. */
+  token?: string | TokenSource;
+}
+
+export interface WaitOptions {
+  signal?: AbortSignal;
+  /** Called with the job each time that it is read. */
+  onProgress?: (job: Job) => void;
+}
+
+/** Paths whose POST creates something, with 202 and a job if that takes long. */
+type CreationPath = {
+  [P in keyof paths]: paths[P] extends { post: { responses: { 201: unknown; 202: unknown } } } ? P : never;
+}[keyof paths];
+
+type Created<P extends CreationPath> = paths[P] extends {
+  post: { responses: { 201: { content: { 'application/json': infer Body } } } };
+}
+  ? Body
+  : never;
+
+type CreationInit<P extends CreationPath> = MaybeOptionalInit<paths[P], 'post'>;
+
+const POLL_FIRST_MS = 200;
+const POLL_LAST_MS = 2_000;
+
+/** The API of one gateway. */
+export interface BranchgateClient {
+  /** Every operation by method and path; its result has `data` or `error`. `dataOf` turns an error into an exception. */
+  api: Client<paths, 'application/json'>;
+  /** Every record of a list, page by page. */
+  all<P extends ListPath>(path: P, init?: MaybeOptionalInit<paths[P], 'get'>): AsyncGenerator<RecordOf<P>>;
+  /** Creates something and waits until it exists, however long that takes. @throws ResponseError, JobError */
+  create<P extends CreationPath>(
+    path: P,
+    init: CreationInit<P> & { body?: unknown },
+    options?: WaitOptions,
+  ): Promise<Created<P>>;
+  /** @throws JobError if the job failed */
+  waitForJob(jobId: string, options?: WaitOptions): Promise<Job>;
+  /** The changes of a project. */
+  events(projectId: string, options?: StreamOptions): AsyncGenerator<StreamedEvent>;
+  /** The measurements of a project, or of one of its branches. */
+  measurements(
+    projectId: string,
+    options?: StreamOptions & { branch?: string },
+  ): AsyncGenerator<StreamedEvent>;
+}
+
+/** Connects to a gateway. Retries what it asks to repeat, and sends an `Idempotency-Key` with each creation. */
+export function createClient({ url, token, ...options }: ClientOptions): BranchgateClient {
+  const source: TokenSource = typeof token === 'function' ? token : () => token ?? null;
+  const send = sender({ ...options, token: source });
+  const base = url.replace(/\/+$/, '');
+  const api = createFetchClient<paths, 'application/json'>({ baseUrl: base, fetch: send });
+  api.use({
+    onRequest({ request, schemaPath }) {
+      const isCreation = request.method === 'POST' && CREATIONS.has(schemaPath);
+      if (isCreation && !request.headers.has('Idempotency-Key'))
+        request.headers.set('Idempotency-Key', crypto.randomUUID());
+    },
+  });
+
+  async function waitForJob(jobId: string, { signal, onProgress }: WaitOptions = {}): Promise<Job> {
+    for (let pauseMs = POLL_FIRST_MS; ; pauseMs = Math.min(pauseMs * 1.5, POLL_LAST_MS)) {
+      const init = { params: { path: { job_id: jobId } }, ...(signal && { signal }) };
+      const job = await dataOf(api.GET('/api/v1/jobs/{job_id}', init));
+      onProgress?.(job);
+      if (job.status === 'succeeded') return job;
+      if (job.status === 'failed') throw new JobError(job);
+      await sleep(pauseMs, signal);
+    }
+  }
+
+  // Loaded when it is needed: a page that reads no stream does not load its parser.
+  async function* stream(address: string, options: StreamOptions): AsyncGenerator<StreamedEvent> {
+    const { streamEvents } = await import('./event-stream.ts');
+    yield* streamEvents(address, send, options);
+  }
+
+  return {
+    api,
+    waitForJob,
+
+    all<P extends ListPath>(path: P, init?: MaybeOptionalInit<paths[P], 'get'>) {
+      // The generic call is checked where it is made: `init` follows from `path`.
+      const get = api.GET as (path: string, init: object) => ReturnType<typeof api.GET>;
+      const { params, ...rest } = (init ?? {}) as { params?: { query?: object } };
+      return recordsOf<RecordOf<P>>(async (cursor) => {
+        const query = { ...params?.query, ...(cursor !== null && { cursor }) };
+        return (await dataOf(get(path, { ...rest, params: { ...params, query } }))) as Record<
+          string,
+          unknown
+        >;
+      });
+    },
+
+    async create(path, init, wait = {}) {
+      const post = api.POST as unknown as (
+        path: string,
+        init: object,
+      ) => Promise<{ data?: unknown; error?: unknown; response: Response }>;
+      const headers = { 'Idempotency-Key': crypto.randomUUID() };
+      const request = { ...init, headers, ...(wait.signal && { signal: wait.signal }) };
+      while (true) {
+        const { data, response, error } = await post(path, request);
+        const body = await dataOf(Promise.resolve({ data, error, response }));
+        if (response.status !== 202) return body as never;
+        // The same key then gets the response that the creation would have had.
+        await waitForJob((body as Job).id, wait);
+      }
+    },
+
+    events: (projectId, options = {}) =>
+      stream(`${base}/api/v1/projects/${encodeURIComponent(projectId)}/events`, options),
+
+    measurements(projectId, { branch, ...options } = {}) {
+      const project = `${base}/api/v1/projects/${encodeURIComponent(projectId)}`;
+      const subject = branch === undefined ? project : `${project}/branches/${encodeURIComponent(branch)}`;
+      return stream(`${subject}/metrics/stream`, options);
+    },
+  };
+}

@@ -1,0 +1,26 @@
+import '../styles/fonts.css';
+import '../styles/tokens.css';
+import '../styles/base.css';
+import '../styles/controls.css';
+import '../styles/components.css';
+import '../styles/layout.css';
+import { QueryClientProvider } from '@tanstack/react-query';
+import { RouterProvider } from '@tanstack/react-router';
+import { StrictMode } from 'react';
+import { createRoot } from 'react-dom/client';
+import { queryClient } from './query-client.ts';
+import { router } from './router.tsx';
+import { applyTheme } from './theme.ts';
+
+const root = document.getElementById('root');
+if (!root) throw new Error('the page has no root element');
+applyTheme();
+// The files of this page are gone when another version of the console was deployed.
+addEventListener('vite:preloadError', () => location.reload());
+createRoot(root).render(
+  <StrictMode>
+    <QueryClientProvider client={queryClient}>
+      <RouterProvider router={router} />
+    </QueryClientProvider>
+  </StrictMode>,
+);

@@ -1,0 +1,133 @@
+import { queryOptions } from '@tanstack/react-query';
+import type { Schemas } from '../../client/client.ts';
+import { dataOf } from '../../client/response-error.ts';
+import { api, gateway } from './gateway.ts';
+
+export type Project = Schemas['Project'];
+export type Branch = Schemas['Branch'];
+export type Job = Schemas['Job'];
+export type NetworkRule = Schemas['NetworkRule'];
+export type AuditEvent = Schemas['AuditEvent'];
+export type Table = Schemas['Table'];
+export type RowPage = Schemas['RowPage'];
+export type Credentials = Schemas['Credentials'];
+export type Usage = Schemas['ProjectUsage'];
+export type Me = Schemas['Me'];
+export type MetricName = Schemas['MetricsSeries']['series'][number]['metric'];
+export type Lifespan = '7d' | '1m' | '6m' | '1y' | 'forever';
+
+const SOON_MS = 1_000;
+const REGULAR_MS = 10_000;
+const SELDOM_MS = 30_000;
+
+/** Every record of a list. */
+export async function everyRecord<R>(records: AsyncGenerator<R>): Promise<R[]> {
+  const all: R[] = [];
+  for await (const record of records) all.push(record);
+  return all;
+}
+
+const inProject = (projectId: string) => ({ path: { project_id: projectId } });
+export const inBranch = (projectId: string, branch: string) => ({
+  path: { project_id: projectId, branch_ref: branch },
+});
+
+export const projectsQuery = () =>
+  queryOptions({
+    queryKey: ['projects'],
+    queryFn: () => everyRecord(gateway.all('/api/v1/projects', {})),
+    refetchInterval: SELDOM_MS,
+  });
+
+export const projectQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['project', projectId],
+    queryFn: ({ signal }) =>
+      dataOf(api.GET('/api/v1/projects/{project_id}', { params: inProject(projectId), signal })),
+    refetchInterval: REGULAR_MS,
+  });
+
+const isChanging = ({ status }: Branch) => status === 'creating' || status === 'deleting';
+
+export const branchesQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['branches', projectId],
+    queryFn: async ({ signal }) => {
+      const params = inProject(projectId);
+      const { branches } = await dataOf(
+        api.GET('/api/v1/projects/{project_id}/branches', { params, signal }),
+      );
+      return branches;
+    },
+    refetchInterval: ({ state }) => (state.data?.some(isChanging) ? SOON_MS : REGULAR_MS),
+  });
+
+export const usageQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['usage', projectId],
+    queryFn: ({ signal }) =>
+      dataOf(api.GET('/api/v1/projects/{project_id}/usage', { params: inProject(projectId), signal })),
+    refetchInterval: REGULAR_MS,
+  });
+
+export const rulesQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['rules', projectId],
+    queryFn: () =>
+      everyRecord(
+        gateway.all('/api/v1/projects/{project_id}/network-rules', { params: inProject(projectId) }),
+      ),
+    refetchInterval: ({ state }) =>
+      state.data?.some(({ status }) => status === 'pending') ? 2 * SOON_MS : SELDOM_MS,
+  });
+
+export const jobsQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['jobs', projectId],
+    queryFn: async ({ signal }) => {
+      const { jobs } = await dataOf(
+        api.GET('/api/v1/projects/{project_id}/jobs', { params: inProject(projectId), signal }),
+      );
+      return jobs;
+    },
+    refetchInterval: ({ state }) =>
+      state.data?.some(({ status }) => status === 'queued' || status === 'running') ? SOON_MS : REGULAR_MS,
+  });
+
+export const tablesQuery = (projectId: string, branch: string) =>
+  queryOptions({
+    queryKey: ['tables', projectId, branch],
+    queryFn: async ({ signal }) => {
+      const path = '/api/v1/projects/{project_id}/branches/{branch_ref}/tables';
+      const { tables } = await dataOf(api.GET(path, { params: inBranch(projectId, branch), signal }));
+      return tables;
+    },
+    staleTime: SELDOM_MS,
+  });
+
+export const membersQuery = () =>
+  queryOptions({
+    queryKey: ['members'],
+    queryFn: () => everyRecord(gateway.all('/api/v1/members', {})),
+  });
+
+export const apiKeysQuery = () =>
+  queryOptions({
+    queryKey: ['api-keys'],
+    queryFn: async ({ signal }) => (await dataOf(api.GET('/api/v1/api-keys', { signal }))).api_keys,
+  });
+
+export const trustsQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['trusts', projectId],
+    queryFn: async ({ signal }) => {
+      const params = inProject(projectId);
+      return (await dataOf(api.GET('/api/v1/projects/{project_id}/trusts', { params, signal }))).trusts;
+    },
+  });
+
+export const sessionsQuery = () =>
+  queryOptions({
+    queryKey: ['sessions'],
+    queryFn: () => everyRecord(gateway.all('/api/v1/auth/sessions', {})),
+  });

@@ -1,0 +1,22 @@
+import type { Usage } from '../app/resources.ts';
+import { TEXT } from '../strings.ts';
+
+const TONE: Record<Usage['storage_state'], string> = {
+  normal: '',
+  warning: 'warn',
+  write_blocked: 'bad',
+  closed: 'bad',
+};
+
+/** The used share of the storage quota. */
+export const QuotaMeter = ({ usage }: { usage: Usage }) => (
+  <div
+    className={`meter ${TONE[usage.storage_state]}`}
+    role="meter"
+    aria-label={TEXT.storage.quota}
+    aria-valuenow={Math.min(100, Math.round(usage.usage_percent))}
+    aria-valuetext={`${usage.usage_percent} %`}
+  >
+    <i style={{ width: `${Math.min(100, usage.usage_percent)}%` }} />
+  </div>
+);

@@ -1,0 +1,180 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useState } from 'react';
+import { dataOf } from '../../../client/response-error.ts';
+import { dateTime } from '../../app/format.ts';
+import { api } from '../../app/gateway.ts';
+import { type Me, sessionsQuery } from '../../app/resources.ts';
+import { sessionStore, signOut } from '../../app/session.ts';
+import { Page } from '../../app/shell.tsx';
+import { useStore } from '../../app/store.ts';
+import { chooseTheme, THEMES, themeStore } from '../../app/theme.ts';
+import { Button } from '../../components/button.tsx';
+import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { Choice, Field } from '../../components/field.tsx';
+import { announce } from '../../components/toast.tsx';
+import { TEXT } from '../../strings.ts';
+
+const THEME_OPTIONS = THEMES.map((theme) => [theme, TEXT.account.themes[theme]] as const);
+
+function Sessions() {
+  const client = useQueryClient();
+  const sessions = useQuery(sessionsQuery());
+  const end = useMutation({
+    mutationFn: (id: string) =>
+      dataOf(api.DELETE('/api/v1/auth/sessions/{session_id}', { params: { path: { session_id: id } } })),
+    onSuccess: () => {
+      announce(TEXT.account.sessionEnded);
+      client.invalidateQueries({ queryKey: sessionsQuery().queryKey });
+    },
+  });
+  const endAll = useMutation({
+    mutationFn: () => dataOf(api.DELETE('/api/v1/auth/sessions')),
+    onSuccess: signOut,
+  });
+  return (
+    <section className="card" aria-labelledby="sessions">
+      <header>
+        <h2 id="sessions">{TEXT.account.sessions}</h2>
+        <Button compact look="danger" busy={endAll.isPending} onClick={() => endAll.mutate()}>
+          {TEXT.account.endAll}
+        </Button>
+      </header>
+      {end.isError && <ErrorNote error={end.error} />}
+      {endAll.isError && <ErrorNote error={endAll.error} />}
+      <Loaded query={sessions}>
+        {(all) => (
+          <div className="table-scroll">
+            <table className="table">
+              <thead>
+                <tr>
+                  {TEXT.account.sessionColumns.map((column) => (
+                    <th key={column} scope="col">
+                      {column}
+                    </th>
+                  ))}
+                  <th scope="col">
+                    <span className="visually-hidden">{TEXT.actions.actions}</span>
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {all.map((session) => (
+                  <tr key={session.id}>
+                    <td className="client">{session.user_agent ?? '–'}</td>
+                    <td className="mono">{session.ip ?? '–'}</td>
+                    <td className="quiet">{dateTime(session.last_used_at)}</td>
+                    <td className="actions">
+                      {session.is_current ? (
+                        <span className="badge good">{TEXT.account.current}</span>
+                      ) : (
+                        <Button compact busy={end.isPending} onClick={() => end.mutate(session.id)}>
+                          {TEXT.account.end}
+                        </Button>
+                      )}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        )}
+      </Loaded>
+    </section>
+  );
+}
+
+function PasswordForm({ email }: { email: string }) {
+  const change = useMutation({
+    mutationFn: (form: HTMLFormElement) => {
+      const values = new FormData(form);
+      const body = {
+        current_password: String(values.get('current')),
+        new_password: String(values.get('next')),
+      };
+      return dataOf(api.POST('/api/v1/auth/password', { body })).then(() => form.reset());
+    },
+    onSuccess: () => announce(TEXT.account.passwordChanged),
+  });
+  return (
+    <form
+      className="card padded stack"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!change.isPending) change.mutate(event.currentTarget);
+      }}
+    >
+      <h2>{TEXT.signIn.password}</h2>
+      {/* Tells a password manager whose password it is. */}
+      <input hidden readOnly autoComplete="username" value={email} />
+      <Field
+        label={TEXT.account.currentPassword}
+        name="current"
+        type="password"
+        autoComplete="current-password"
+        required
+      />
+      <Field
+        label={TEXT.signIn.newPassword}
+        hint={TEXT.signIn.passwordHint}
+        name="next"
+        type="password"
+        autoComplete="new-password"
+        minLength={8}
+        required
+      />
+      {change.isError && <ErrorNote error={change.error} />}
+      <div>
+        <Button type="submit" busy={change.isPending}>
+          {TEXT.account.changePassword}
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+const Identity = ({ me }: { me: Me }) => (
+  <dl className="card padded facts">
+    <div>
+      <dt>{TEXT.signIn.email}</dt>
+      <dd>{me.email ?? '–'}</dd>
+    </div>
+    <div>
+      <dt>{TEXT.account.tenant}</dt>
+      <dd className="mono">{me.tenant_id ?? '–'}</dd>
+    </div>
+    <div>
+      <dt>{TEXT.roles.role}</dt>
+      <dd>{me.role}</dd>
+    </div>
+  </dl>
+);
+
+export function AccountPage() {
+  const session = useStore(sessionStore);
+  const theme = useStore(themeStore);
+  const [me] = useState(session.state === 'signed_in' ? session.me : null);
+  if (!me) return null;
+  const isOwnAccount = me.issuer === location.origin;
+  return (
+    <Page title={TEXT.nav.account} width="narrow">
+      <Identity me={me} />
+      <div className="card padded">
+        <Choice
+          legend={TEXT.account.theme}
+          name="theme"
+          options={THEME_OPTIONS}
+          value={theme}
+          onChange={chooseTheme}
+        />
+      </div>
+      {isOwnAccount ? (
+        <>
+          <Sessions />
+          <PasswordForm email={me.email ?? ''} />
+        </>
+      ) : (
+        <Note>{TEXT.account.managed(me.issuer)}</Note>
+      )}
+    </Page>
+  );
+}

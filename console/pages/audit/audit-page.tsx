@@ -1,0 +1,202 @@
+import { useInfiniteQuery, useQuery } from '@tanstack/react-query';
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { useState } from 'react';
+import { dataOf } from '../../../client/response-error.ts';
+import { dateTime } from '../../app/format.ts';
+import { api, gateway } from '../../app/gateway.ts';
+import { type AuditEvent, everyRecord, projectsQuery } from '../../app/resources.ts';
+import { Page } from '../../app/shell.tsx';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { Empty, ErrorNote, Loading } from '../../components/feedback.tsx';
+import { Field, SelectField } from '../../components/field.tsx';
+import { TEXT } from '../../strings.ts';
+import { AUDIT_NAMES } from './audit-names.ts';
+import { fileOf, saveFile } from './export.ts';
+import './audit.css';
+
+const PAGE = 50;
+
+const Actor = ({ event }: { event: AuditEvent }) => (
+  <>
+    <span className={`badge plain ${event.actor_type === 'user' ? '' : 'accent'}`}>
+      {TEXT.audit.actors[event.actor_type ?? 'service']}
+    </span>{' '}
+    {event.actor_email ?? (event.actor_id !== null && <code className="small">{event.actor_id}</code>)}
+  </>
+);
+
+function EventRow({ event, project }: { event: AuditEvent; project: string | undefined }) {
+  const [isOpen, setOpen] = useState(false);
+  const facts = [
+    [TEXT.audit.project, project ?? event.project_id],
+    [TEXT.audit.branch, event.branch_id],
+    [TEXT.audit.client, event.user_agent],
+    [TEXT.states.requestId, event.request_id],
+  ] as const;
+  return (
+    <>
+      <tr>
+        <td className="quiet nowrap">{dateTime(event.created_at)}</td>
+        <td>
+          <button
+            type="button"
+            className="event-name"
+            aria-expanded={isOpen}
+            onClick={() => setOpen(!isOpen)}
+          >
+            {event.name}
+          </button>
+        </td>
+        <td>
+          <Actor event={event} />
+        </td>
+        <td className="mono quiet">{event.ip ?? '–'}</td>
+      </tr>
+      {isOpen && (
+        <tr className="event-details">
+          <td colSpan={4}>
+            <dl className="facts">
+              {facts.map(
+                ([label, value]) =>
+                  value && (
+                    <div key={label}>
+                      <dt>{label}</dt>
+                      <dd className="mono small">{value}</dd>
+                    </div>
+                  ),
+              )}
+            </dl>
+            <pre>{JSON.stringify(event.metadata, null, 2)}</pre>
+          </td>
+        </tr>
+      )}
+    </>
+  );
+}
+
+export function AuditPage() {
+  const search = useSearch({ from: '/inside/audit' });
+  const navigate = useNavigate({ from: '/audit' });
+  const projects = useQuery(projectsQuery()).data ?? [];
+  const [exportError, setExportError] = useState<unknown>(null);
+  const query = {
+    ...(search.name !== undefined && { name: search.name as never }),
+    ...(search.project !== undefined && { project_id: search.project }),
+  };
+  const events = useInfiniteQuery({
+    queryKey: ['audit', query],
+    queryFn: ({ pageParam, signal }) =>
+      dataOf(
+        api.GET('/api/v1/audit-events', {
+          params: { query: { ...query, limit: PAGE, ...(pageParam !== null && { cursor: pageParam }) } },
+          signal,
+        }),
+      ),
+    initialPageParam: null as string | null,
+    getNextPageParam: ({ next_cursor }) => next_cursor,
+  });
+  const all = events.data?.pages.flatMap((page) => page.audit_events) ?? [];
+  const wanted = search.actor?.toLowerCase() ?? '';
+  const shown = all.filter(({ actor_email, actor_id }) =>
+    `${actor_email ?? ''} ${actor_id ?? ''}`.toLowerCase().includes(wanted),
+  );
+  const choose = (change: { name?: string; project?: string; actor?: string }) =>
+    navigate({ search: (before) => ({ ...before, ...change }), replace: true });
+  const save = async () => {
+    setExportError(null);
+    try {
+      saveFile(
+        'audit.csv',
+        fileOf(await everyRecord(gateway.all('/api/v1/audit-events', { params: { query } }))),
+      );
+    } catch (error) {
+      setExportError(error);
+    }
+  };
+  return (
+    <Page
+      title={TEXT.nav.audit}
+      about={TEXT.audit.about}
+      actions={<Button onClick={save}>{TEXT.audit.export}</Button>}
+    >
+      {exportError !== null && <ErrorNote error={exportError} />}
+      <div className="card padded audit-filters">
+        <Field
+          label={TEXT.audit.name}
+          className="mono"
+          list="audit-names"
+          placeholder="branch.created"
+          defaultValue={search.name}
+          onChange={({ target }) => {
+            const isKnown = AUDIT_NAMES.some((name) => name === target.value);
+            if (target.value === '' || isKnown) choose({ name: target.value });
+          }}
+        />
+        <datalist id="audit-names">
+          {AUDIT_NAMES.map((name) => (
+            <option key={name} value={name} />
+          ))}
+        </datalist>
+        <SelectField
+          label={TEXT.audit.project}
+          value={search.project ?? ''}
+          onChange={({ target }) => choose({ project: target.value })}
+        >
+          <option value="">{TEXT.audit.everyProject}</option>
+          {projects.map(({ id, name }) => (
+            <option key={id} value={id}>
+              {name}
+            </option>
+          ))}
+        </SelectField>
+        <Field
+          label={TEXT.audit.actor}
+          placeholder="ada@example.com"
+          defaultValue={search.actor}
+          onChange={({ target }) => choose({ actor: target.value })}
+        />
+      </div>
+      {events.isError && <ErrorNote error={events.error} onRetry={() => events.refetch()} />}
+      {events.isPending && !events.isError && <Loading />}
+      {events.data && (
+        <div className="card">
+          {shown.length === 0 ? (
+            <Empty icon="list" title={TEXT.audit.none} />
+          ) : (
+            <div className="table-scroll">
+              <table className="table">
+                <thead>
+                  <tr>
+                    {TEXT.audit.columns.map((column) => (
+                      <th key={column} scope="col">
+                        {column}
+                      </th>
+                    ))}
+                  </tr>
+                </thead>
+                <tbody>
+                  {shown.map((event) => (
+                    <EventRow
+                      key={event.id}
+                      event={event}
+                      project={projects.find(({ id }) => id === event.project_id)?.name}
+                    />
+                  ))}
+                </tbody>
+              </table>
+            </div>
+          )}
+        </div>
+      )}
+      {events.hasNextPage && (
+        <div>
+          <Button busy={events.isFetchingNextPage} onClick={() => events.fetchNextPage()}>
+            {TEXT.actions.more}
+          </Button>
+        </div>
+      )}
+      <CommandLine command={TEXT.cli.audit} />
+    </Page>
+  );
+}

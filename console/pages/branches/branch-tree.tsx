@@ -1,0 +1,133 @@
+import type { ReactNode } from 'react';
+import {
+  Button as AriaButton,
+  Checkbox,
+  type Selection,
+  Tree,
+  TreeItem,
+  TreeItemContent,
+} from 'react-aria-components';
+import { bytes, dateTime, duration, secondsSince, secondsUntil } from '../../app/format.ts';
+import type { Branch } from '../../app/resources.ts';
+import { BranchName, BranchStatus } from '../../components/branch-status.tsx';
+import { Icon } from '../../components/icon.tsx';
+import { useNow } from '../../components/now.ts';
+import { Sparkline } from '../../components/sparkline.tsx';
+import { TEXT } from '../../strings.ts';
+import { type BranchNode, endOf } from './branch-rows.ts';
+
+/** What the rows show besides the records of the branches. */
+export interface Measures {
+  sizes: ReadonlyMap<string, number>;
+  /** Connections of the last hour. */
+  connections: ReadonlyMap<string, readonly number[]>;
+}
+
+const SOON_SECONDS = 86_400;
+
+function End({ branch }: { branch: Branch }) {
+  const now = useNow();
+  const end = endOf(branch);
+  if (end === null) return <span className="quiet">{TEXT.branch.stays}</span>;
+  const left = secondsUntil(end.at, now);
+  return (
+    <span className={left < SOON_SECONDS ? 'soon' : ''} title={dateTime(end.at)}>
+      {TEXT.branch.ends[end.what](duration(left))}
+    </span>
+  );
+}
+
+function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; menu: ReactNode }) {
+  const now = useNow();
+  const size = measures.sizes.get(branch.id);
+  const connections = measures.connections.get(branch.id);
+  return (
+    <div className="branch-row">
+      <span className="branch-name">
+        <BranchName name={branch.branch_name} />
+        {Object.entries(branch.labels).map(([name, value]) => (
+          <span className="badge plain" key={name}>
+            {name}={value}
+          </span>
+        ))}
+      </span>
+      <span>
+        <BranchStatus branch={branch} />
+      </span>
+      <span className="number">{size === undefined ? '–' : bytes(size)}</span>
+      <span className="spark">{connections && <Sparkline values={connections} />}</span>
+      <span className="quiet" title={dateTime(branch.created_at)}>
+        {duration(secondsSince(branch.created_at, now))}
+      </span>
+      <End branch={branch} />
+      <span className="number">{menu}</span>
+    </div>
+  );
+}
+
+interface BranchTreeProps {
+  nodes: BranchNode[];
+  measures: Measures;
+  selected: Selection;
+  onSelect: (selection: Selection) => void;
+  onOpen: (branchId: string) => void;
+  menuOf: (branch: Branch) => ReactNode;
+}
+
+/** The branches of a project, each below the one that it was cloned from. */
+export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf }: BranchTreeProps) {
+  const expanded = new Set<string>();
+  const expand = ({ branch, children }: BranchNode) => {
+    expanded.add(branch.id);
+    children.forEach(expand);
+  };
+  nodes.forEach(expand);
+  const item = ({ branch, children }: BranchNode) => (
+    <TreeItem
+      key={branch.id}
+      id={branch.id}
+      textValue={`${branch.branch_name}, ${TEXT.branch.status[branch.status]}`}
+      className={branch.is_default ? 'branch-item main' : 'branch-item'}
+    >
+      <TreeItemContent>
+        {({ hasChildItems, level }) => (
+          <>
+            {Array.from({ length: level - 1 }, (_, depth) => (
+              // biome-ignore lint/suspicious/noArrayIndexKey: lines of the tree by their depth
+              <i className="tree-line" key={depth} />
+            ))}
+            {!branch.is_default ? (
+              <Checkbox slot="selection" className="tree-check">
+                <Icon name="check" />
+              </Checkbox>
+            ) : (
+              <span className="tree-check-space" />
+            )}
+            {hasChildItems && (
+              <AriaButton slot="chevron" className="tree-chevron">
+                <Icon name="chevron" />
+              </AriaButton>
+            )}
+            <Row branch={branch} measures={measures} menu={menuOf(branch)} />
+          </>
+        )}
+      </TreeItemContent>
+      {children.map(item)}
+    </TreeItem>
+  );
+  return (
+    <Tree
+      aria-label={TEXT.branches.title}
+      className="branch-tree"
+      selectionMode="multiple"
+      selectionBehavior="toggle"
+      selectedKeys={selected}
+      onSelectionChange={onSelect}
+      onAction={(key) => onOpen(String(key))}
+      disabledBehavior="selection"
+      defaultExpandedKeys={expanded}
+    >
+      {nodes.map(item)}
+    </Tree>
+  );
+}

@@ -1,0 +1,75 @@
+import { useState } from 'react';
+import type { Credentials } from '../../app/resources.ts';
+import { Button } from '../../components/button.tsx';
+import { CopyButton } from '../../components/copy.tsx';
+import { TEXT } from '../../strings.ts';
+import { connectionOf, hidden, SNIPPETS } from './snippets.ts';
+import './connect.css';
+
+interface Props {
+  credentials: Credentials;
+  snippet?: string | undefined;
+  onSnippet?: (id: string) => void;
+}
+
+/** The connection as a URL and as code. Copying takes the password along, whether it is shown or not. */
+export function Snippets({ credentials, snippet, onSnippet }: Props) {
+  const [own, setOwn] = useState('psql');
+  const [isShown, setShown] = useState(false);
+  const chosen = SNIPPETS.find(({ id }) => id === (snippet ?? own)) ?? SNIPPETS[0];
+  if (!chosen) return null;
+  const real = {
+    pooled: connectionOf(credentials.database_url),
+    direct: connectionOf(credentials.direct_url),
+    pooledKey: credentials.runtime_key,
+    directKey: credentials.direct_key,
+  };
+  const seen = isShown ? real : { ...real, pooled: hidden(real.pooled), direct: hidden(real.direct) };
+  const urls = [
+    [TEXT.connect.pooled, TEXT.connect.pooledHint, seen.pooled.url, real.pooled.url],
+    [TEXT.connect.direct, TEXT.connect.directHint, seen.direct.url, real.direct.url],
+  ] as const;
+  return (
+    <section className="card" aria-label={TEXT.connect.urls}>
+      <header>
+        <h2>{TEXT.connect.urls}</h2>
+        <Button compact icon="eye" aria-pressed={isShown} onClick={() => setShown(!isShown)}>
+          {isShown ? TEXT.connect.hide : TEXT.connect.show}
+        </Button>
+      </header>
+      <div className="body stack">
+        {urls.map(([label, hint, shown, copied]) => (
+          <div className="field" key={label}>
+            <span className="label">
+              {label} <span className="hint">{hint}</span>
+            </span>
+            <div className="cli">
+              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
+              <code tabIndex={0}>{shown}</code>
+              <CopyButton text={copied} label={TEXT.connect.copy(label)} />
+            </div>
+          </div>
+        ))}
+        <div className="tabs" role="group" aria-label={TEXT.connect.languages}>
+          {SNIPPETS.map(({ id, label }) => (
+            <button
+              type="button"
+              key={id}
+              aria-pressed={id === chosen.id}
+              onClick={() => (onSnippet ? onSnippet(id) : setOwn(id))}
+            >
+              {label}
+            </button>
+          ))}
+        </div>
+        <div className="snippet">
+          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
+          <pre tabIndex={0}>
+            <code>{chosen.code(seen)}</code>
+          </pre>
+          <CopyButton text={chosen.code(real)} label={TEXT.connect.copy(chosen.label)} />
+        </div>
+      </div>
+    </section>
+  );
+}

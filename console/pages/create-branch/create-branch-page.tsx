@@ -1,0 +1,137 @@
+import { useQuery } from '@tanstack/react-query';
+import { Link, useParams, useSearch } from '@tanstack/react-router';
+import { useState } from 'react';
+import { branchesQuery, type Lifespan, projectQuery } from '../../app/resources.ts';
+import { Page } from '../../app/shell.tsx';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { detailsOf, ErrorNote, Loaded } from '../../components/feedback.tsx';
+import { Check, Choice, Field, SelectField } from '../../components/field.tsx';
+import { JobSteps } from '../../components/job-steps.tsx';
+import { LIFESPANS, TEXT } from '../../strings.ts';
+import { lengthOf, MAX_BYTES, nameProblem } from './branch-name.ts';
+import { Created } from './created.tsx';
+import { labelsOf } from './labels.ts';
+import { useCreation } from './use-creation.ts';
+import './create-branch.css';
+
+/** How much of PostgreSQL's 63 bytes the database name takes. */
+function NameBudget({ name, longest }: { name: string; longest: number }) {
+  const used = MAX_BYTES - longest + lengthOf(name);
+  const isOver = used > MAX_BYTES;
+  return (
+    <span className="name-budget" data-over={isOver}>
+      <span className="meter">
+        <i style={{ width: `${Math.min(100, (100 * used) / MAX_BYTES)}%` }} />
+      </span>
+      {TEXT.create.budget(used, MAX_BYTES)}
+    </span>
+  );
+}
+
+export function CreateBranchPage() {
+  const { projectId } = useParams({ from: '/inside/projects/$projectId/create-branch' });
+  const { from } = useSearch({ from: '/inside/projects/$projectId/create-branch' });
+  const branches = useQuery(branchesQuery(projectId));
+  const project = useQuery(projectQuery(projectId)).data;
+  const [name, setName] = useState('');
+  const [source, setSource] = useState(from ?? 'main');
+  const [lifespan, setLifespan] = useState<Lifespan>('7d');
+  const [allowMe, setAllowMe] = useState(true);
+  const [networks, setNetworks] = useState('');
+  const [labels, setLabels] = useState('');
+  const { creation, job } = useCreation(projectId);
+  const sources = branches.data?.filter(({ status }) => status === 'active') ?? [];
+  const longest = project?.max_slug_length ?? MAX_BYTES;
+  const problem = name === '' ? null : nameProblem(name, longest);
+  const allow = [...(allowMe ? ['me'] : []), ...networks.split(/[\s,]+/).filter(Boolean)];
+  const details = detailsOf(creation.error);
+  const serverProblem = (path: string) => details.find((detail) => detail.path.startsWith(path))?.message;
+
+  if (creation.data) return <Created projectId={projectId} creation={creation.data} job={job} />;
+  return (
+    <Page title={TEXT.create.title} about={TEXT.create.about} width="narrow">
+      <Loaded query={branches}>
+        {(all) => (
+          <form
+            className="card padded stack"
+            onSubmit={(event) => {
+              event.preventDefault();
+              const parent = all.find(({ branch_name }) => branch_name === source);
+              if (creation.isPending || problem || !parent) return;
+              creation.mutate({ name, sourceId: parent.id, lifespan, allow, labels: labelsOf(labels) });
+            }}
+          >
+            <Field
+              label={TEXT.create.name}
+              className="mono"
+              value={name}
+              onChange={(event) => setName(event.target.value.toLowerCase())}
+              hint={project && <NameBudget name={name} longest={longest} />}
+              problem={problem ?? serverProblem('branch_name')}
+              spellCheck={false}
+              autoComplete="off"
+              required
+              autoFocus
+            />
+            <SelectField
+              label={TEXT.create.source}
+              value={source}
+              onChange={(event) => setSource(event.target.value)}
+              hint={source === 'main' ? TEXT.create.sourceMain : undefined}
+            >
+              {sources.map(({ id, branch_name }) => (
+                <option key={id} value={branch_name}>
+                  {branch_name}
+                </option>
+              ))}
+            </SelectField>
+            <Choice
+              legend={TEXT.branches.life}
+              name="lifespan"
+              options={LIFESPANS}
+              value={lifespan}
+              onChange={setLifespan}
+              hint={TEXT.create.lifeHint}
+            />
+            <fieldset className="field">
+              <legend>{TEXT.create.allow}</legend>
+              <Check
+                label={TEXT.create.allowMe}
+                checked={allowMe}
+                onChange={(event) => setAllowMe(event.target.checked)}
+              />
+              <Field
+                label={TEXT.create.networks}
+                className="mono"
+                placeholder="203.0.113.0/24"
+                value={networks}
+                onChange={(event) => setNetworks(event.target.value)}
+                problem={serverProblem('allow')}
+              />
+            </fieldset>
+            <Field
+              label={TEXT.create.labels}
+              className="mono"
+              placeholder="pr=42 owner=ada"
+              value={labels}
+              onChange={(event) => setLabels(event.target.value)}
+              problem={serverProblem('labels')}
+            />
+            {creation.isError && <ErrorNote error={creation.error} />}
+            {creation.isPending && <JobSteps job={job} />}
+            <div className="row">
+              <Button type="submit" look="primary" icon="branch" busy={creation.isPending}>
+                {creation.isPending ? TEXT.create.creating : TEXT.create.title}
+              </Button>
+              <Link to="/projects/$projectId" params={{ projectId }} className="button bare">
+                {TEXT.actions.cancel}
+              </Link>
+            </div>
+          </form>
+        )}
+      </Loaded>
+      <CommandLine command={TEXT.cli.createBranch({ projectId, name, source, lifespan, allow })} />
+    </Page>
+  );
+}

@@ -1,0 +1,39 @@
+import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { useState } from 'react';
+import { gateway } from '../../app/gateway.ts';
+import { branchesQuery, type Job, type Lifespan, projectQuery, rulesQuery } from '../../app/resources.ts';
+
+export interface Wanted {
+  name: string;
+  sourceId: string;
+  lifespan: Lifespan;
+  allow: string[];
+  labels: Record<string, string>;
+}
+
+/** Creates a branch and follows the job that does it. */
+export function useCreation(projectId: string) {
+  const client = useQueryClient();
+  const [job, setJob] = useState<Job | null>(null);
+  const creation = useMutation({
+    mutationFn: ({ name, sourceId, ...rest }: Wanted) => {
+      setJob(null);
+      const body = {
+        branch_name: name,
+        source_branch_id: sourceId,
+        include: ['credentials' as const],
+        ...rest,
+      };
+      // The gateway responds with the job immediately, so that its steps can be shown.
+      const params = { path: { project_id: projectId }, header: { prefer: 'wait=0' } };
+      const init = { params, body };
+      return gateway.create('/api/v1/projects/{project_id}/branches', init, { onProgress: setJob });
+    },
+    onSettled: () => {
+      client.invalidateQueries({ queryKey: branchesQuery(projectId).queryKey });
+      client.invalidateQueries({ queryKey: projectQuery(projectId).queryKey });
+      client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
+    },
+  });
+  return { creation, job };
+}

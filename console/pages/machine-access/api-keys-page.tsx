@@ -1,0 +1,155 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useState } from 'react';
+import type { Schemas } from '../../../client/client.ts';
+import { dataOf } from '../../../client/response-error.ts';
+import { dateTime } from '../../app/format.ts';
+import { api } from '../../app/gateway.ts';
+import { apiKeysQuery, projectsQuery } from '../../app/resources.ts';
+import { Page } from '../../app/shell.tsx';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { Dialog } from '../../components/dialog.tsx';
+import { Empty, ErrorNote, Loaded } from '../../components/feedback.tsx';
+import { announce } from '../../components/toast.tsx';
+import { TEXT } from '../../strings.ts';
+import { CreateKeyDialog } from './create-key-dialog.tsx';
+import { NewKey } from './new-key.tsx';
+
+type ApiKey = Schemas['ApiKey'];
+
+function Limits({ apiKey, project }: { apiKey: ApiKey; project: string | undefined }) {
+  const limits = [
+    apiKey.role,
+    apiKey.scopes.map((scope) => scope.split(':').at(-1)).join(', '),
+    apiKey.project_id === null ? TEXT.keys.everyProject : (project ?? apiKey.project_id),
+    apiKey.branch_pattern ?? '',
+    apiKey.cidrs?.join(', ') ?? '',
+  ];
+  return (
+    <span className="row">
+      {limits.filter(Boolean).map((limit) => (
+        <span className="badge plain" key={limit}>
+          {limit}
+        </span>
+      ))}
+    </span>
+  );
+}
+
+export function ApiKeysPage() {
+  const client = useQueryClient();
+  const keys = useQuery(apiKeysQuery());
+  const projects = useQuery(projectsQuery()).data ?? [];
+  const [isCreating, setCreating] = useState(false);
+  const [made, setMade] = useState<Schemas['CreatedApiKey'] | null>(null);
+  const [leaving, setLeaving] = useState<ApiKey | null>(null);
+  const removal = useMutation({
+    mutationFn: (id: string) =>
+      dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: id } } })),
+    onSuccess: () => {
+      announce(TEXT.keys.removed);
+      setLeaving(null);
+      client.invalidateQueries({ queryKey: apiKeysQuery().queryKey });
+    },
+  });
+  return (
+    <Page
+      title={TEXT.nav.keys}
+      about={TEXT.keys.about}
+      actions={
+        <Button look="primary" icon="plus" onClick={() => setCreating(true)}>
+          {TEXT.keys.create}
+        </Button>
+      }
+    >
+      {made && <NewKey made={made} onClose={() => setMade(null)} />}
+      <Loaded query={keys}>
+        {(all) => (
+          <div className="card">
+            {all.length === 0 ? (
+              <Empty icon="key" title={TEXT.keys.none}>
+                <p>{TEXT.keys.noneHint}</p>
+              </Empty>
+            ) : (
+              <div className="table-scroll">
+                <table className="table">
+                  <thead>
+                    <tr>
+                      {TEXT.keys.columns.map((column) => (
+                        <th key={column} scope="col">
+                          {column}
+                        </th>
+                      ))}
+                      <th scope="col">
+                        <span className="visually-hidden">{TEXT.actions.actions}</span>
+                      </th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {all.map((apiKey) => (
+                      <tr key={apiKey.id}>
+                        <td>
+                          <div>{apiKey.name}</div>
+                          <code className="small quiet">bg_{apiKey.id}…</code>
+                        </td>
+                        <td>
+                          <Limits
+                            apiKey={apiKey}
+                            project={projects.find(({ id }) => id === apiKey.project_id)?.name}
+                          />
+                        </td>
+                        <td className="quiet">
+                          {apiKey.last_used_at === null ? TEXT.states.never : dateTime(apiKey.last_used_at)}
+                        </td>
+                        <td className="quiet">{dateTime(apiKey.expires_at)}</td>
+                        <td className="actions">
+                          <Button
+                            compact
+                            look="bare"
+                            icon="trash"
+                            aria-label={TEXT.keys.removeOf(apiKey.name)}
+                            onClick={() => setLeaving(apiKey)}
+                          />
+                        </td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+            )}
+          </div>
+        )}
+      </Loaded>
+      <CommandLine command={TEXT.cli.listKeys} />
+      {isCreating && (
+        <CreateKeyDialog
+          projects={projects}
+          onClose={() => setCreating(false)}
+          onMade={(key) => {
+            setCreating(false);
+            setMade(key);
+            client.invalidateQueries({ queryKey: apiKeysQuery().queryKey });
+          }}
+        />
+      )}
+      {leaving && (
+        <Dialog
+          title={TEXT.keys.removeOf(leaving.name)}
+          onClose={() => setLeaving(null)}
+          onSubmit={() => removal.mutate(leaving.id)}
+          footer={
+            <>
+              <Button onClick={() => setLeaving(null)}>{TEXT.actions.cancel}</Button>
+              <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
+                {TEXT.keys.remove}
+              </Button>
+            </>
+          }
+        >
+          <p>{TEXT.keys.removeHint}</p>
+          {removal.isError && <ErrorNote error={removal.error} />}
+        </Dialog>
+      )}
+    </Page>
+  );
+}

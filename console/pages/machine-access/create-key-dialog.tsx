@@ -1,0 +1,118 @@
+import { useMutation } from '@tanstack/react-query';
+import { useState } from 'react';
+import type { Schemas } from '../../../client/client.ts';
+import { dataOf } from '../../../client/response-error.ts';
+import { api } from '../../app/gateway.ts';
+import type { Project } from '../../app/resources.ts';
+import { Button } from '../../components/button.tsx';
+import { Dialog } from '../../components/dialog.tsx';
+import { ErrorNote } from '../../components/feedback.tsx';
+import { Choice, Field, SelectField } from '../../components/field.tsx';
+import { TEXT } from '../../strings.ts';
+
+const ROLES = [
+  ['viewer', TEXT.roles.viewer],
+  ['operator', TEXT.roles.operator],
+  ['admin', TEXT.roles.admin],
+  ['owner', TEXT.roles.owner],
+] as const;
+const SCOPES = [
+  ['read', TEXT.keys.scopes.read],
+  ['write', TEXT.keys.scopes.write],
+] as const;
+const DAYS = [
+  ['7', TEXT.keys.days(7)],
+  ['30', TEXT.keys.days(30)],
+  ['90', TEXT.keys.days(90)],
+  ['365', TEXT.keys.days(365)],
+] as const;
+
+interface Props {
+  projects: readonly Project[];
+  onClose: () => void;
+  onMade: (key: Schemas['CreatedApiKey']) => void;
+}
+
+/** The least rights are selected: reading, one project, 30 days. */
+export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
+  const [name, setName] = useState('');
+  const [role, setRole] = useState<(typeof ROLES)[number][0]>('viewer');
+  const [scope, setScope] = useState<'read' | 'write'>('read');
+  const [projectId, setProjectId] = useState(projects[0]?.id ?? '');
+  const [pattern, setPattern] = useState('');
+  const [networks, setNetworks] = useState('');
+  const [days, setDays] = useState<(typeof DAYS)[number][0]>('30');
+  const cidrs = networks.split(/[\s,]+/).filter(Boolean);
+  const creation = useMutation({
+    mutationFn: () =>
+      dataOf(
+        api.POST('/api/v1/api-keys', {
+          body: {
+            name,
+            role,
+            scopes: [scope],
+            project_id: projectId || null,
+            branch_pattern: pattern || null,
+            cidrs: cidrs.length > 0 ? cidrs : null,
+            expires_in_days: Number(days),
+          },
+        }),
+      ),
+    onSuccess: onMade,
+  });
+  return (
+    <Dialog
+      title={TEXT.keys.create}
+      onClose={onClose}
+      onSubmit={() => !creation.isPending && creation.mutate()}
+      footer={
+        <>
+          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
+          <Button type="submit" look="primary" busy={creation.isPending}>
+            {TEXT.keys.create}
+          </Button>
+        </>
+      }
+    >
+      <Field
+        label={TEXT.keys.name}
+        value={name}
+        onChange={(event) => setName(event.target.value)}
+        maxLength={100}
+        required
+        data-first-focus
+      />
+      <Choice legend={TEXT.keys.scope} name="scope" options={SCOPES} value={scope} onChange={setScope} />
+      <Choice legend={TEXT.roles.role} name="role" options={ROLES} value={role} onChange={setRole} />
+      <SelectField
+        label={TEXT.nav.project}
+        value={projectId}
+        onChange={(event) => setProjectId(event.target.value)}
+      >
+        {projects.map((project) => (
+          <option key={project.id} value={project.id}>
+            {project.name}
+          </option>
+        ))}
+        <option value="">{TEXT.keys.everyProject}</option>
+      </SelectField>
+      <Field
+        label={TEXT.keys.pattern}
+        hint={TEXT.keys.patternHint}
+        className="mono"
+        placeholder="pr-*"
+        value={pattern}
+        onChange={(event) => setPattern(event.target.value)}
+      />
+      <Field
+        label={TEXT.keys.networks}
+        className="mono"
+        placeholder="203.0.113.0/24"
+        value={networks}
+        onChange={(event) => setNetworks(event.target.value)}
+      />
+      <Choice legend={TEXT.keys.life} name="days" options={DAYS} value={days} onChange={setDays} />
+      {creation.isError && <ErrorNote error={creation.error} />}
+    </Dialog>
+  );
+}

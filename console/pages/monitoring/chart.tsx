@@ -1,0 +1,128 @@
+import { useEffect, useRef } from 'react';
+import uPlot from 'uplot';
+import 'uplot/dist/uPlot.min.css';
+import { aligned, type Point } from './metrics.ts';
+
+const HEIGHT = 168;
+const FONT = '11px "Geist Variable", sans-serif';
+
+export interface Annotation {
+  at: number;
+  label: string;
+}
+
+interface Props {
+  points: readonly Point[];
+  /** Those of the branch that it is compared with. */
+  compared: readonly Point[];
+  start: number;
+  end: number;
+  format: (value: number) => string;
+  annotations: readonly Annotation[];
+  /** Charts with one key show the same time under the cursor. */
+  syncKey: string;
+}
+
+const CLOCK = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit' });
+const DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short' });
+const DAY_SECONDS = 86_400;
+
+/** The time of a mark on the axis: the clock within a day, the date above that. */
+const timeOf = (at: number, range: number) => (range > DAY_SECONDS ? DAY : CLOCK).format(at * 1000);
+
+const color = (element: Element, name: string) => getComputedStyle(element).getPropertyValue(name).trim();
+
+/** A canvas needs a plain colour, which a browser makes of any CSS one. */
+function plainColor(element: HTMLElement, name: string): string {
+  const probe = document.createElement('i');
+  probe.style.color = `var(${name})`;
+  element.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value || color(element, name);
+}
+
+export function Chart({ points, compared, start, end, format, annotations, syncKey }: Props) {
+  const holder = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const shown = useRef({ annotations, start, end });
+  shown.current = { annotations, start, end };
+
+  useEffect(() => {
+    const element = holder.current;
+    if (!element) return;
+    const colors = Object.fromEntries(
+      ['--series-1', '--series-2', '--quiet', '--line', '--main'].map((name) => [
+        name,
+        plainColor(element, name),
+      ]),
+    ) as Record<string, string>;
+    const axis = {
+      stroke: colors['--quiet'] ?? '',
+      font: FONT,
+      grid: { stroke: colors['--line'] ?? '', width: 1 },
+    };
+    const drawAnnotations = (u: uPlot) => {
+      u.ctx.save();
+      u.ctx.strokeStyle = colors['--main'] ?? '';
+      u.ctx.setLineDash([4, 3]);
+      for (const { at } of shown.current.annotations) {
+        const x = u.valToPos(at, 'x', true);
+        if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
+        u.ctx.beginPath();
+        u.ctx.moveTo(x, u.bbox.top);
+        u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+        u.ctx.stroke();
+      }
+      u.ctx.restore();
+    };
+    const line = (name: string) => ({
+      stroke: colors[name] ?? '',
+      width: 1.5,
+      points: { show: false },
+      spanGaps: true,
+      value: (_: uPlot, value: number | null) => (value === null ? '–' : format(value)),
+    });
+    const u = new uPlot(
+      {
+        width: element.clientWidth,
+        height: HEIGHT,
+        cursor: { sync: { key: syncKey }, y: false, points: { size: 6 } },
+        legend: { live: true, markers: { width: 0 } },
+        scales: {
+          x: { time: true, range: () => [shown.current.start, shown.current.end] },
+          y: { range: (_, __, most) => [0, most > 0 ? most * 1.12 : 1] },
+        },
+        axes: [
+          {
+            ...axis,
+            space: 70,
+            size: 28,
+            grid: { show: false },
+            values: (u, marks) =>
+              marks.map((at) => timeOf(at, (u.scales.x?.max ?? 0) - (u.scales.x?.min ?? 0))),
+          },
+          { ...axis, size: 62, space: 34, values: (_, values) => values.map((value) => format(value)) },
+        ],
+        series: [{}, line('--series-1'), line('--series-2')],
+        hooks: { draw: [drawAnnotations] },
+      },
+      [[], [], []],
+      element,
+    );
+    plot.current = u;
+    const observer = new ResizeObserver(() => u.setSize({ width: element.clientWidth, height: HEIGHT }));
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      u.destroy();
+      plot.current = null;
+    };
+  }, [format, syncKey]);
+
+  useEffect(() => {
+    plot.current?.setData(aligned(points, compared) as uPlot.AlignedData);
+  }, [points, compared]);
+
+  return <div ref={holder} className="chart" aria-hidden="true" />;
+}

@@ -1,0 +1,86 @@
+import { queryOptions } from '@tanstack/react-query';
+import { dataOf } from '../../../client/response-error.ts';
+import { bytes, compact, percent } from '../../app/format.ts';
+import { api } from '../../app/gateway.ts';
+import { inBranch, type MetricName } from '../../app/resources.ts';
+
+export const RANGES = {
+  '1h': 3_600,
+  '6h': 21_600,
+  '24h': 86_400,
+  '7d': 604_800,
+  '30d': 2_592_000,
+  '1y': 31_536_000,
+};
+export type RangeName = keyof typeof RANGES;
+export const RANGE_NAMES = Object.keys(RANGES) as RangeName[];
+
+/** A chart: one metric as it is, or the change of a counter per second. */
+export interface Chart {
+  metric: MetricName;
+  rate?: boolean;
+  format: (value: number) => string;
+}
+
+const perSecond = (value: number) => `${compact(value)}/s`;
+
+export const CHARTS: readonly Chart[] = [
+  { metric: 'active_connections', format: compact },
+  { metric: 'cpu_seconds', rate: true, format: percent },
+  { metric: 'transactions_committed', rate: true, format: perSecond },
+  { metric: 'transactions_rolled_back', rate: true, format: perSecond },
+  { metric: 'rows_fetched', rate: true, format: perSecond },
+  { metric: 'rows_inserted', rate: true, format: perSecond },
+  { metric: 'rows_updated', rate: true, format: perSecond },
+  { metric: 'rows_deleted', rate: true, format: perSecond },
+  { metric: 'cache_hit_ratio', format: percent },
+  { metric: 'database_size_bytes', format: bytes },
+];
+
+const LIVE_MS = 15_000;
+/** Points of a chart: more than it has pixels would only cost time. */
+const POINTS = 720;
+
+export const seriesQuery = (projectId: string, branch: string, range: RangeName) =>
+  queryOptions({
+    queryKey: ['series', projectId, branch, range],
+    queryFn: ({ signal }) => {
+      const end = Date.now();
+      const start = end - RANGES[range] * 1000;
+      const step = Math.max(60, Math.ceil(RANGES[range] / POINTS / 60) * 60);
+      const query = { start: new Date(start).toISOString(), end: new Date(end).toISOString(), step };
+      return dataOf(
+        api.GET('/api/v1/projects/{project_id}/branches/{branch_ref}/metrics', {
+          params: { ...inBranch(projectId, branch), query },
+          signal,
+        }),
+      );
+    },
+    refetchInterval: LIVE_MS,
+    placeholderData: (before) => before,
+  });
+
+export interface Point {
+  /** Unix seconds. */
+  at: number;
+  value: number;
+}
+
+/** The change of a counter per second; a gap where it started again. */
+export function rateOf(points: readonly Point[]): Point[] {
+  return points.slice(1).flatMap(({ at, value }, index) => {
+    const before = points[index];
+    if (!before || at <= before.at || value < before.value) return [];
+    return [{ at, value: (value - before.value) / (at - before.at) }];
+  });
+}
+
+/** Two series over the timestamps of both, with null where one has no value. */
+export function aligned(first: readonly Point[], second: readonly Point[]): (number | null)[][] {
+  const times = [...new Set([...first, ...second].map(({ at }) => at))].sort((one, other) => one - other);
+  const column = (points: readonly Point[]) => {
+    const values = new Map(points.map(({ at, value }) => [at, value]));
+    return times.map((at) => values.get(at) ?? null);
+  };
+  return [times, column(first), column(second)];
+}

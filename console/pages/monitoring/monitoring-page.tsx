@@ -1,0 +1,213 @@
+import { useQuery } from '@tanstack/react-query';
+import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { useEffect, useMemo, useState } from 'react';
+import { dateTime, duration, secondsSince } from '../../app/format.ts';
+import { type Branch, branchesQuery } from '../../app/resources.ts';
+import { Page } from '../../app/shell.tsx';
+import { useStore } from '../../app/store.ts';
+import { themeStore } from '../../app/theme.ts';
+import { BranchName } from '../../components/branch-status.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { Empty, Loaded, Note } from '../../components/feedback.tsx';
+import { useNow } from '../../components/now.ts';
+import { TEXT } from '../../strings.ts';
+import { type Annotation, Chart } from './chart.tsx';
+import type { Point } from './metrics.ts';
+import {
+  CHARTS,
+  type Chart as ChartKind,
+  RANGE_NAMES,
+  RANGES,
+  type RangeName,
+  rateOf,
+  seriesQuery,
+} from './metrics.ts';
+import './monitoring.css';
+
+interface Series {
+  metric: string;
+  values: { timestamp: string; value: number }[];
+}
+
+function pointsOf(series: readonly Series[] | undefined, { metric, rate }: ChartKind): Point[] {
+  const values = series?.find((each) => each.metric === metric)?.values ?? [];
+  const points = values.map(({ timestamp, value }) => ({ at: Date.parse(timestamp) / 1000, value }));
+  return rate ? rateOf(points) : points;
+}
+
+/** What happened to a branch, as lines in its charts. */
+function annotationsOf(branch: Branch | undefined): Annotation[] {
+  if (!branch) return [];
+  const events = [
+    [branch.created_at, TEXT.monitoring.created],
+    [branch.blocked?.until ?? null, TEXT.monitoring.blockedUntil],
+  ] as const;
+  return events.flatMap(([at, label]) => (at === null ? [] : [{ at: Date.parse(at) / 1000, label }]));
+}
+
+function Freshness({ observedAt, stale }: { observedAt: string | null; stale: boolean }) {
+  const now = useNow();
+  if (observedAt === null) return <span className="badge busy">{TEXT.states.measuring}</span>;
+  const age = duration(secondsSince(observedAt, now));
+  return (
+    <span className={stale ? 'badge warn' : 'badge good'} title={dateTime(observedAt)}>
+      {TEXT.states.ago(age)}
+    </span>
+  );
+}
+
+interface PanelProps {
+  chart: ChartKind;
+  points: Point[];
+  compared: Point[];
+  range: { start: number; end: number };
+  annotations: Annotation[];
+}
+
+function Panel({ chart, points, compared, range, annotations }: PanelProps) {
+  const last = points.at(-1);
+  const name = TEXT.monitoring.metrics[chart.metric];
+  return (
+    <figure className="card panel">
+      <figcaption>
+        <span>{name}</span>
+        <b>{last ? chart.format(last.value) : '–'}</b>
+      </figcaption>
+      <p className="visually-hidden">
+        {last ? TEXT.monitoring.described(points.length, chart.format(last.value)) : TEXT.monitoring.nothing}
+      </p>
+      <Chart
+        points={points}
+        compared={compared}
+        start={range.start}
+        end={range.end}
+        format={chart.format}
+        annotations={annotations}
+        syncKey="monitoring"
+      />
+    </figure>
+  );
+}
+
+/** Canvases are drawn again when their colours change. */
+function useColorScheme(): string {
+  const theme = useStore(themeStore);
+  const [isDark, setDark] = useState(() => matchMedia('(prefers-color-scheme: dark)').matches);
+  useEffect(() => {
+    const query = matchMedia('(prefers-color-scheme: dark)');
+    const listener = () => setDark(query.matches);
+    query.addEventListener('change', listener);
+    return () => query.removeEventListener('change', listener);
+  }, []);
+  return theme === 'system' ? String(isDark) : theme;
+}
+
+export function MonitoringPage() {
+  const { projectId, branch } = useParams({
+    from: '/inside/projects/$projectId/branches/$branch/monitoring',
+  });
+  const search = useSearch({ from: '/inside/projects/$projectId/branches/$branch/monitoring' });
+  const navigate = useNavigate({ from: '/projects/$projectId/branches/$branch/monitoring' });
+  const scheme = useColorScheme();
+  const range = RANGE_NAMES.find((name) => name === search.range) ?? '1h';
+  const branches = useQuery(branchesQuery(projectId)).data ?? [];
+  const record = branches.find(({ branch_name }) => branch_name === branch);
+  const others = branches.filter(({ branch_name, status }) => branch_name !== branch && status === 'active');
+  const compare = others.find(({ branch_name }) => branch_name === search.compare)?.branch_name;
+  const series = useQuery(seriesQuery(projectId, branch, range));
+  const compared = useQuery({
+    ...seriesQuery(projectId, compare ?? branch, range),
+    enabled: compare !== undefined,
+  }).data;
+  const annotations = useMemo(() => annotationsOf(record), [record]);
+  const choose = (change: { range?: RangeName; compare?: string | undefined }) =>
+    navigate({ search: (before) => ({ ...before, ...change }) as never, replace: true });
+  return (
+    <Page
+      title={
+        <>
+          {TEXT.nav.monitoring} <BranchName name={branch} />
+        </>
+      }
+      name={TEXT.monitoring.name(branch)}
+      width="wide"
+      actions={series.data && <Freshness observedAt={series.data.observed_at} stale={series.data.stale} />}
+    >
+      <div className="row monitoring-bar">
+        <div className="tabs" role="group" aria-label={TEXT.monitoring.range}>
+          {RANGE_NAMES.map((name) => (
+            <button
+              type="button"
+              key={name}
+              aria-pressed={name === range}
+              onClick={() => choose({ range: name })}
+            >
+              {name}
+            </button>
+          ))}
+        </div>
+        {others.length > 0 && (
+          <label className="row compare">
+            {TEXT.monitoring.compare}
+            <select
+              className="select"
+              value={compare ?? ''}
+              onChange={({ target }) => choose({ compare: target.value || undefined })}
+            >
+              <option value="">{TEXT.monitoring.compareNone}</option>
+              {others.map(({ id, branch_name }) => (
+                <option key={id} value={branch_name}>
+                  {branch_name}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
+        {compare !== undefined && (
+          <span className="row legend">
+            <span className="swatch-1">{branch}</span>
+            <span className="swatch-2">{compare}</span>
+          </span>
+        )}
+      </div>
+      <Loaded query={series}>
+        {(data) => {
+          const end = Date.parse(data.end) / 1000;
+          const shown = { start: end - RANGES[range], end };
+          const isEmpty = data.series.every(({ values }) => values.length === 0);
+          return (
+            <>
+              {data.stale && data.observed_at !== null && <StaleNote observedAt={data.observed_at} />}
+              {isEmpty ? (
+                <div className="card">
+                  <Empty icon="graph" title={TEXT.states.measuring}>
+                    <p>{TEXT.monitoring.noneHint}</p>
+                  </Empty>
+                </div>
+              ) : (
+                <div className="panels" key={scheme}>
+                  {CHARTS.map((chart) => (
+                    <Panel
+                      key={chart.metric}
+                      chart={chart}
+                      points={pointsOf(data.series, chart)}
+                      compared={compare === undefined ? [] : pointsOf(compared?.series, chart)}
+                      range={shown}
+                      annotations={annotations}
+                    />
+                  ))}
+                </div>
+              )}
+            </>
+          );
+        }}
+      </Loaded>
+      <CommandLine command={TEXT.cli.metrics(projectId, branch)} />
+    </Page>
+  );
+}
+
+function StaleNote({ observedAt }: { observedAt: string }) {
+  const now = useNow();
+  return <Note tone="warn">{TEXT.states.stale(duration(secondsSince(observedAt, now)))}</Note>;
+}

@@ -1,0 +1,81 @@
+import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { useState } from 'react';
+import { dataOf } from '../../../client/response-error.ts';
+import { api } from '../../app/gateway.ts';
+import { type Branch, rulesQuery } from '../../app/resources.ts';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { detailsOf, ErrorNote } from '../../components/feedback.tsx';
+import { Field, SelectField } from '../../components/field.tsx';
+import { announce } from '../../components/toast.tsx';
+import { TEXT } from '../../strings.ts';
+import './network-rules.css';
+
+const EVERY = '';
+
+export function AddRule({ projectId, branches }: { projectId: string; branches: readonly Branch[] }) {
+  const client = useQueryClient();
+  const [cidr, setCidr] = useState('');
+  const [branchId, setBranchId] = useState(EVERY);
+  const [description, setDescription] = useState('');
+  const addition = useMutation({
+    mutationFn: () =>
+      dataOf(
+        api.POST('/api/v1/projects/{project_id}/network-rules', {
+          params: { path: { project_id: projectId } },
+          body: { cidr, branch_id: branchId === EVERY ? null : branchId, description: description || null },
+        }),
+      ),
+    onSuccess: ({ status }) => {
+      announce(status === 'applied' ? TEXT.rules.added : TEXT.rules.addedPending);
+      setCidr('');
+      setDescription('');
+      client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
+    },
+  });
+  const problem = detailsOf(addition.error).find(({ path }) => path === 'cidr')?.message;
+  return (
+    <form
+      className="card padded stack"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!addition.isPending) addition.mutate();
+      }}
+    >
+      <div className="rule-form">
+        <Field
+          label={TEXT.rules.network}
+          className="mono"
+          placeholder="203.0.113.0/24"
+          value={cidr}
+          onChange={(event) => setCidr(event.target.value)}
+          problem={problem}
+          required
+        />
+        <SelectField
+          label={TEXT.rules.scope}
+          value={branchId}
+          onChange={(event) => setBranchId(event.target.value)}
+        >
+          <option value={EVERY}>{TEXT.rules.everyBranch}</option>
+          {branches.map(({ id, branch_name }) => (
+            <option key={id} value={id}>
+              {branch_name}
+            </option>
+          ))}
+        </SelectField>
+        <Field
+          label={TEXT.rules.description}
+          value={description}
+          maxLength={200}
+          onChange={(event) => setDescription(event.target.value)}
+        />
+        <Button type="submit" look="primary" icon="plus" busy={addition.isPending}>
+          {TEXT.rules.add}
+        </Button>
+      </div>
+      {addition.isError && !problem && <ErrorNote error={addition.error} />}
+      {cidr !== '' && <CommandLine command={TEXT.cli.addRule(projectId, cidr)} />}
+    </form>
+  );
+}

@@ -1,0 +1,108 @@
+import { useQuery } from '@tanstack/react-query';
+import { useParams } from '@tanstack/react-router';
+import { useState } from 'react';
+import { dateTime } from '../../app/format.ts';
+import { branchesQuery, type NetworkRule, rulesQuery } from '../../app/resources.ts';
+import { mayChange, sessionStore } from '../../app/session.ts';
+import { Page } from '../../app/shell.tsx';
+import { useStore } from '../../app/store.ts';
+import { BranchName } from '../../components/branch-status.tsx';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { Empty, Loaded, Note } from '../../components/feedback.tsx';
+import { TEXT } from '../../strings.ts';
+import { AddRule } from './add-rule.tsx';
+import { RemoveRuleDialog } from './remove-rule-dialog.tsx';
+import { TestAddress } from './test-address.tsx';
+
+export function NetworkRulesPage() {
+  const { projectId } = useParams({ from: '/inside/projects/$projectId/network-rules' });
+  const rules = useQuery(rulesQuery(projectId));
+  const branches = useQuery(branchesQuery(projectId)).data ?? [];
+  const session = useStore(sessionStore);
+  const mayEdit = session.state === 'signed_in' && mayChange(session.me);
+  const [leaving, setLeaving] = useState<NetworkRule | null>(null);
+  const nameOf = (id: string | null) => branches.find((branch) => branch.id === id)?.branch_name;
+  return (
+    <Page title={TEXT.nav.rules} about={TEXT.rules.about}>
+      {!mayEdit && <Note>{TEXT.states.readOnly}</Note>}
+      {mayEdit && <AddRule projectId={projectId} branches={branches} />}
+      <Loaded query={rules}>
+        {(all) => (
+          <>
+            <div className="card">
+              {all.length === 0 ? (
+                <Empty icon="shield" title={TEXT.rules.none}>
+                  <p>{TEXT.rules.noneHint}</p>
+                </Empty>
+              ) : (
+                <div className="table-scroll">
+                  <table className="table">
+                    <thead>
+                      <tr>
+                        {TEXT.rules.columns.map((column) => (
+                          <th key={column} scope="col">
+                            {column}
+                          </th>
+                        ))}
+                        <th scope="col">
+                          <span className="visually-hidden">{TEXT.actions.actions}</span>
+                        </th>
+                      </tr>
+                    </thead>
+                    <tbody>
+                      {all.map((rule) => (
+                        <tr key={rule.id}>
+                          <td className="mono">{rule.cidr}</td>
+                          <td>
+                            {rule.branch_id === null ? (
+                              TEXT.rules.everyBranch
+                            ) : (
+                              <BranchName name={nameOf(rule.branch_id) ?? rule.branch_id} />
+                            )}
+                          </td>
+                          <td>
+                            <span className={rule.status === 'applied' ? 'badge good' : 'badge warn busy'}>
+                              {TEXT.rules.statuses[rule.status]}
+                            </span>
+                          </td>
+                          <td>
+                            {rule.description ?? (
+                              <span className="quiet">{TEXT.rules.sources[rule.source]}</span>
+                            )}
+                          </td>
+                          <td className="quiet">{dateTime(rule.created_at)}</td>
+                          <td className="actions">
+                            {mayEdit && (
+                              <Button
+                                compact
+                                look="bare"
+                                icon="trash"
+                                aria-label={TEXT.rules.removeOf(rule.cidr)}
+                                onClick={() => setLeaving(rule)}
+                              />
+                            )}
+                          </td>
+                        </tr>
+                      ))}
+                    </tbody>
+                  </table>
+                </div>
+              )}
+            </div>
+            <TestAddress rules={all} branches={branches} />
+          </>
+        )}
+      </Loaded>
+      <CommandLine command={TEXT.cli.listRules(projectId)} />
+      {leaving && (
+        <RemoveRuleDialog
+          projectId={projectId}
+          rule={leaving}
+          branch={nameOf(leaving.branch_id)}
+          onClose={() => setLeaving(null)}
+        />
+      )}
+    </Page>
+  );
+}

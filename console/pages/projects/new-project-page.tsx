@@ -1,0 +1,98 @@
+import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { Link, useNavigate } from '@tanstack/react-router';
+import { useState } from 'react';
+import { gateway } from '../../app/gateway.ts';
+import type { Job } from '../../app/resources.ts';
+import { Page } from '../../app/shell.tsx';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { detailsOf, ErrorNote } from '../../components/feedback.tsx';
+import { Field } from '../../components/field.tsx';
+import { JobSteps } from '../../components/job-steps.tsx';
+import { announce } from '../../components/toast.tsx';
+import { TEXT } from '../../strings.ts';
+
+const DEFAULT_QUOTA_GIB = 0.25;
+
+export function NewProjectPage() {
+  const navigate = useNavigate();
+  const client = useQueryClient();
+  const [name, setName] = useState('');
+  const [appKey, setAppKey] = useState('');
+  const [env, setEnv] = useState('prod');
+  const [quota, setQuota] = useState(String(DEFAULT_QUOTA_GIB));
+  const [job, setJob] = useState<Job | null>(null);
+  const creation = useMutation({
+    mutationFn: () => {
+      const body = { name, env, storage_quota_gib: Number(quota), ...(appKey !== '' && { app_key: appKey }) };
+      const init = { params: { header: { prefer: 'wait=0' } }, body };
+      return gateway.create('/api/v1/projects', init, { onProgress: setJob });
+    },
+    onSuccess: (project) => {
+      client.invalidateQueries({ queryKey: ['projects'] });
+      announce(TEXT.projects.created(project.name));
+      navigate({ to: '/projects/$projectId', params: { projectId: project.id } });
+    },
+  });
+  const problemOf = (path: string) =>
+    detailsOf(creation.error).find((detail) => detail.path === path)?.message;
+  return (
+    <Page title={TEXT.projects.create} about={TEXT.projects.createAbout} width="narrow">
+      <form
+        className="card padded stack"
+        onSubmit={(event) => {
+          event.preventDefault();
+          setJob(null);
+          if (!creation.isPending) creation.mutate();
+        }}
+      >
+        <Field
+          label={TEXT.projects.name}
+          value={name}
+          onChange={(event) => setName(event.target.value)}
+          problem={problemOf('name')}
+          required
+          autoFocus
+        />
+        <Field
+          label={TEXT.projects.appKey}
+          hint={TEXT.projects.appKeyHint}
+          className="mono"
+          value={appKey}
+          onChange={(event) => setAppKey(event.target.value)}
+          problem={problemOf('app_key')}
+        />
+        <Field
+          label={TEXT.projects.env}
+          className="mono"
+          value={env}
+          onChange={(event) => setEnv(event.target.value)}
+          problem={problemOf('env')}
+          required
+        />
+        <Field
+          label={TEXT.projects.quota}
+          hint={TEXT.projects.quotaHint}
+          type="number"
+          min="0.001"
+          step="any"
+          value={quota}
+          onChange={(event) => setQuota(event.target.value)}
+          problem={problemOf('storage_quota_gib')}
+          required
+        />
+        {creation.isError && <ErrorNote error={creation.error} />}
+        {creation.isPending && <JobSteps job={job} />}
+        <div className="row">
+          <Button type="submit" look="primary" busy={creation.isPending}>
+            {TEXT.projects.create}
+          </Button>
+          <Link to="/" className="button bare">
+            {TEXT.actions.cancel}
+          </Link>
+        </div>
+      </form>
+      <CommandLine command={TEXT.cli.createProject(name)} />
+    </Page>
+  );
+}

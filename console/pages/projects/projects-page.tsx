@@ -1,0 +1,76 @@
+import { useQuery } from '@tanstack/react-query';
+import { Link } from '@tanstack/react-router';
+import { bytes, gib } from '../../app/format.ts';
+import { type Project, projectsQuery } from '../../app/resources.ts';
+import { mayChange, sessionStore } from '../../app/session.ts';
+import { Page } from '../../app/shell.tsx';
+import { useStore } from '../../app/store.ts';
+import { CommandLine } from '../../components/copy.tsx';
+import { Empty, Loaded } from '../../components/feedback.tsx';
+import { Icon } from '../../components/icon.tsx';
+import { ProjectStatus } from '../../components/project-status.tsx';
+import { TEXT } from '../../strings.ts';
+import './projects.css';
+
+const ProjectCard = ({ project }: { project: Project }) => (
+  <li>
+    <Link to="/projects/$projectId" params={{ projectId: project.id }} className="card project-card">
+      <span className="row">
+        <h2 className="grow truncate">{project.name}</h2>
+        <ProjectStatus project={project} />
+      </span>
+      <span className="mono quiet small truncate">
+        {project.app_key}_{project.env}
+      </span>
+      <dl className="project-facts">
+        <div>
+          <dt>{TEXT.branches.slots}</dt>
+          <dd>
+            {project.branch_count} <span className="quiet">/ {project.branch_limit}</span>
+          </dd>
+        </div>
+        <div>
+          <dt>{TEXT.branches.storage}</dt>
+          <dd>
+            {bytes(project.storage_used_bytes)}{' '}
+            <span className="quiet">/ {gib(project.storage_quota_gib)}</span>
+          </dd>
+        </div>
+      </dl>
+    </Link>
+  </li>
+);
+
+export function ProjectsPage() {
+  const projects = useQuery(projectsQuery());
+  const session = useStore(sessionStore);
+  const mayCreate = session.state === 'signed_in' && mayChange(session.me);
+  const create = mayCreate && (
+    <Link to="/new" className="button primary">
+      <Icon name="plus" /> {TEXT.projects.create}
+    </Link>
+  );
+  return (
+    <Page title={TEXT.nav.projects} about={TEXT.projects.about} actions={create}>
+      <Loaded query={projects}>
+        {(all) =>
+          all.length === 0 ? (
+            <div className="card">
+              <Empty icon="database" title={TEXT.projects.none}>
+                <p>{mayCreate ? TEXT.projects.noneHint : TEXT.projects.noneShared}</p>
+                {create}
+              </Empty>
+            </div>
+          ) : (
+            <ul className="project-grid">
+              {all.map((project) => (
+                <ProjectCard key={project.id} project={project} />
+              ))}
+            </ul>
+          )
+        }
+      </Loaded>
+      <CommandLine command={TEXT.cli.listProjects} />
+    </Page>
+  );
+}

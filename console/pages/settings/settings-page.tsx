@@ -1,0 +1,159 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useNavigate, useParams } from '@tanstack/react-router';
+import { useState } from 'react';
+import { dataOf } from '../../../client/response-error.ts';
+import { api } from '../../app/gateway.ts';
+import { type Project, projectQuery } from '../../app/resources.ts';
+import { mayChange, sessionStore } from '../../app/session.ts';
+import { Page } from '../../app/shell.tsx';
+import { useStore } from '../../app/store.ts';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { Dialog } from '../../components/dialog.tsx';
+import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { Field } from '../../components/field.tsx';
+import { announce } from '../../components/toast.tsx';
+import { TEXT } from '../../strings.ts';
+
+function ChangeForm({ project }: { project: Project }) {
+  const client = useQueryClient();
+  const [name, setName] = useState(project.name);
+  const [quota, setQuota] = useState(String(project.storage_quota_gib));
+  const change = useMutation({
+    mutationFn: () =>
+      dataOf(
+        api.PATCH('/api/v1/projects/{project_id}', {
+          params: { path: { project_id: project.id } },
+          body: { name, storage_quota_gib: Number(quota) },
+        }),
+      ),
+    onSuccess: (changed) => {
+      announce(TEXT.settings.saved);
+      client.setQueryData(projectQuery(project.id).queryKey, changed);
+      client.invalidateQueries({ queryKey: ['usage', project.id] });
+      client.invalidateQueries({ queryKey: ['projects'] });
+    },
+  });
+  return (
+    <form
+      className="card padded stack"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!change.isPending) change.mutate();
+      }}
+    >
+      <Field
+        label={TEXT.projects.name}
+        value={name}
+        onChange={(event) => setName(event.target.value)}
+        required
+      />
+      <Field
+        label={TEXT.projects.quota}
+        hint={TEXT.projects.quotaHint}
+        type="number"
+        min="0.001"
+        step="any"
+        value={quota}
+        onChange={(event) => setQuota(event.target.value)}
+        required
+      />
+      {change.isError && <ErrorNote error={change.error} />}
+      <div>
+        <Button type="submit" look="primary" busy={change.isPending}>
+          {TEXT.actions.save}
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+function DeleteProject({ project, onClose }: { project: Project; onClose: () => void }) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const [typed, setTyped] = useState('');
+  const removal = useMutation({
+    mutationFn: () =>
+      dataOf(api.DELETE('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } } })),
+    onSuccess: async () => {
+      announce(TEXT.settings.deleted(project.name));
+      await navigate({ to: '/' });
+      client.invalidateQueries({ queryKey: ['projects'] });
+    },
+  });
+  const isReady = typed === project.name;
+  return (
+    <Dialog
+      title={TEXT.settings.deleteTitle(project.name)}
+      onClose={onClose}
+      onSubmit={() => isReady && removal.mutate()}
+      footer={
+        <>
+          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
+          <Button type="submit" look="danger primary" disabled={!isReady} busy={removal.isPending}>
+            {TEXT.settings.delete}
+          </Button>
+        </>
+      }
+    >
+      <Note tone="bad">{TEXT.settings.deleteHint}</Note>
+      <Field
+        label={TEXT.actions.typeName(project.name)}
+        value={typed}
+        onChange={(event) => setTyped(event.target.value)}
+        autoComplete="off"
+        data-first-focus
+      />
+      {removal.isError && <ErrorNote error={removal.error} />}
+      <CommandLine command={TEXT.cli.deleteProject(project.id)} />
+    </Dialog>
+  );
+}
+
+export function SettingsPage() {
+  const { projectId } = useParams({ from: '/inside/projects/$projectId/settings' });
+  const project = useQuery(projectQuery(projectId));
+  const session = useStore(sessionStore);
+  const mayEdit = session.state === 'signed_in' && mayChange(session.me);
+  const [isDeleting, setDeleting] = useState(false);
+  return (
+    <Page title={TEXT.nav.settings} width="narrow">
+      <Loaded query={project}>
+        {(data) => (
+          <>
+            {mayEdit ? <ChangeForm key={data.id} project={data} /> : <Note>{TEXT.states.readOnly}</Note>}
+            <dl className="card padded facts">
+              <div>
+                <dt>{TEXT.settings.id}</dt>
+                <dd className="mono small">{data.id}</dd>
+              </div>
+              <div>
+                <dt>{TEXT.settings.database}</dt>
+                <dd className="mono small">
+                  db_{data.app_key}_{data.env}
+                </dd>
+              </div>
+              <div>
+                <dt>{TEXT.branches.host}</dt>
+                <dd className="mono small">{data.host}</dd>
+              </div>
+            </dl>
+            {mayEdit && (
+              <section className="card padded row" aria-labelledby="danger">
+                <div className="grow">
+                  <h2 id="danger">{TEXT.settings.delete}</h2>
+                  <p className="quiet">{TEXT.settings.deleteHint}</p>
+                </div>
+                <Button look="danger" icon="trash" onClick={() => setDeleting(true)}>
+                  {TEXT.settings.delete}
+                </Button>
+              </section>
+            )}
+            {isDeleting && <DeleteProject project={data} onClose={() => setDeleting(false)} />}
+          </>
+        )}
+      </Loaded>
+      <CommandLine command={TEXT.cli.updateProject(projectId)} />
+    </Page>
+  );
+}

@@ -1,0 +1,48 @@
+import { useMutation } from '@tanstack/react-query';
+import type { ReactNode } from 'react';
+import { Button } from '../../components/button.tsx';
+import { ErrorNote } from '../../components/feedback.tsx';
+import type { Step } from './steps.ts';
+
+interface StepFormProps {
+  /** Does the step with the values of the form, by the names of its fields. */
+  submit: (value: (name: string) => string) => Promise<Step>;
+  go: (step: Step) => void;
+  action: string;
+  children: ReactNode;
+  /** Other ways to go on. */
+  more?: ReactNode;
+}
+
+/** A step of the sign-in that the gateway decides about. */
+export function StepForm({ submit, go, action, children, more }: StepFormProps) {
+  const attempt = useMutation({
+    mutationFn: (form: HTMLFormElement) => {
+      const values = new FormData(form);
+      return submit((name) => String(values.get(name) ?? ''));
+    },
+    onSuccess: go,
+  });
+  return (
+    <form
+      className="stack"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!attempt.isPending) attempt.mutate(event.currentTarget);
+      }}
+    >
+      {attempt.isError && <ErrorNote error={attempt.error} />}
+      {children}
+      <Button type="submit" look="primary" className="wide" busy={attempt.isPending}>
+        {action}
+      </Button>
+      {more && <div className="row ways">{more}</div>}
+    </form>
+  );
+}
+
+export const Way = ({ to, go, children }: { to: Step; go: (step: Step) => void; children: ReactNode }) => (
+  <Button look="bare" compact onClick={() => go(to)}>
+    {children}
+  </Button>
+);

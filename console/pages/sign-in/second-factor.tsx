@@ -1,0 +1,88 @@
+import { useEffect, useRef } from 'react';
+import { Button } from '../../components/button.tsx';
+import { CopyButton } from '../../components/copy.tsx';
+import { Note } from '../../components/feedback.tsx';
+import { Check, Field } from '../../components/field.tsx';
+import { TEXT } from '../../strings.ts';
+import { CodeField } from './first-factor.tsx';
+import { StepForm, Way } from './form.tsx';
+import { nextStep, type Step, signIn } from './steps.ts';
+
+interface Props<Name extends Step['name']> {
+  step: Extract<Step, { name: Name }>;
+  go: (step: Step) => void;
+}
+
+export function SecondFactorForm({ step, go }: Props<'second_factor'>) {
+  const { preAuth, method } = step;
+  const isMailed = useRef(false);
+  useEffect(() => {
+    if (method !== 'email' || isMailed.current) return;
+    isMailed.current = true;
+    // A failure shows when the code is submitted; another one can be requested by signing in again.
+    signIn.mailCode(preAuth).catch(() => {});
+  }, [method, preAuth]);
+  return (
+    <StepForm
+      go={go}
+      action={TEXT.signIn.continue}
+      submit={async (value) => nextStep(await signIn.verify(preAuth, value('code')))}
+      more={
+        <Way go={go} to={{ name: 'recover', preAuth, method }}>
+          {TEXT.signIn.lostFactor}
+        </Way>
+      }
+    >
+      <p className="quiet">{TEXT.signIn.factorHints[method]}</p>
+      <CodeField />
+    </StepForm>
+  );
+}
+
+export const RecoverForm = ({ step, go }: Props<'recover'>) => (
+  <StepForm
+    go={go}
+    action={TEXT.signIn.continue}
+    submit={async (value) =>
+      nextStep(await signIn.recover(step.preAuth, value('code'), value('remove') === 'on'))
+    }
+    more={
+      <Way go={go} to={{ ...step, name: 'second_factor' }}>
+        {TEXT.signIn.back}
+      </Way>
+    }
+  >
+    <Field
+      label={TEXT.signIn.recoveryCode}
+      name="code"
+      className="mono"
+      autoComplete="off"
+      placeholder="xxxx-xxxx-xxxx-xxxx"
+      required
+      autoFocus
+    />
+    <Check name="remove" label={TEXT.signIn.removeFactor} />
+  </StepForm>
+);
+
+export function RecoveryCodes({ codes, go }: { codes: string[]; go: (step: Step) => void }) {
+  const text = codes.join('\n');
+  return (
+    <div className="stack">
+      <Note tone="warn">{TEXT.signIn.recoveryHint}</Note>
+      <div className="codes">
+        <ul>
+          {codes.map((code) => (
+            <li key={code}>
+              <code>{code}</code>
+            </li>
+          ))}
+        </ul>
+        <CopyButton text={text} label={TEXT.signIn.copyCodes} />
+      </div>
+      <Button look="primary" className="wide" autoFocus onClick={() => go({ name: 'done' })}>
+        {TEXT.signIn.storedCodes}
+      </Button>
+    </div>
+  );
+}

@@ -1,0 +1,129 @@
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { useEffect, useState } from 'react';
+import { enterWithCookie, restoreSession, sessionStore } from '../../app/session.ts';
+import { useStore } from '../../app/store.ts';
+import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { Logo } from '../../components/icon.tsx';
+import { TEXT } from '../../strings.ts';
+import { InvitationForm, MailForm, PasswordForm, ResetStartForm, SignUpForm } from './first-factor.tsx';
+import { CodeForm, ResetForm } from './mailed-code.tsx';
+import { RecoverForm, RecoveryCodes, SecondFactorForm } from './second-factor.tsx';
+import { SetUp } from './set-up.tsx';
+import type { Step, StepName } from './steps.ts';
+import './sign-in.css';
+
+/** The three stages of a sign-in, and the steps that belong to each. */
+const STAGES: readonly (readonly StepName[])[] = [
+  ['password', 'mail', 'sign_up', 'reset_start', 'invitation'],
+  ['code', 'reset', 'set_up', 'second_factor', 'recover'],
+  ['recovery_codes', 'done'],
+];
+const stageOf = (step: StepName) => STAGES.findIndex((steps) => steps.includes(step));
+
+const BEGINNINGS = ['mail', 'sign_up', 'reset_start'] as const;
+
+function firstStep({ way, invitation }: { way?: string; invitation?: string }): Step {
+  if (invitation !== undefined) return { name: 'invitation' };
+  return { name: BEGINNINGS.find((name) => name === way) ?? 'password' };
+}
+
+function StepForm({ step, go }: { step: Step; go: (step: Step) => void }) {
+  switch (step.name) {
+    case 'password':
+      return <PasswordForm go={go} />;
+    case 'mail':
+      return <MailForm go={go} />;
+    case 'sign_up':
+      return <SignUpForm go={go} />;
+    case 'reset_start':
+      return <ResetStartForm go={go} />;
+    case 'invitation':
+      return <InvitationForm go={go} />;
+    case 'code':
+      return <CodeForm step={step} go={go} />;
+    case 'reset':
+      return <ResetForm step={step} go={go} />;
+    case 'set_up':
+      return <SetUp preAuth={step.preAuth} go={go} />;
+    case 'second_factor':
+      return <SecondFactorForm key={step.preAuth} step={step} go={go} />;
+    case 'recover':
+      return <RecoverForm step={step} go={go} />;
+    case 'recovery_codes':
+      return <RecoveryCodes codes={step.codes} go={go} />;
+    case 'done':
+      return <p role="status">{TEXT.signIn.entering}</p>;
+  }
+}
+
+/** Only a path of this console; anything else would let a link lead a visitor elsewhere after the sign-in. */
+const ownPath = (path: string | undefined) =>
+  path?.startsWith('/') && !path.startsWith('//') && !path.includes('\\') ? path : '/';
+
+export function SignInPage() {
+  const search = useSearch({ from: '/sign-in' });
+  const navigate = useNavigate();
+  const session = useStore(sessionStore);
+  const [step, setStep] = useState<Step>(() => firstStep(search));
+  const [error, setError] = useState<unknown>(null);
+  const returnTo = ownPath(search.return_to);
+
+  useEffect(() => {
+    document.title = `${TEXT.signIn.titles[step.name]} · ${TEXT.name}`;
+  }, [step.name]);
+  useEffect(() => {
+    restoreSession().catch(setError);
+  }, []);
+  useEffect(() => {
+    if (step.name === 'done') enterWithCookie().catch(setError);
+  }, [step.name]);
+  useEffect(() => {
+    if (session.state === 'signed_in') navigate({ to: returnTo, replace: true });
+  }, [session, navigate, returnTo]);
+
+  const stage = stageOf(step.name);
+  return (
+    <main className="sign-in">
+      <div className="sign-in-card">
+        <div className="brand">
+          <Logo />
+          <span>{TEXT.name}</span>
+        </div>
+        <ol className="stages" aria-label={TEXT.signIn.stagesLabel}>
+          {TEXT.signIn.stages.map((label, index) => (
+            <li
+              key={label}
+              {...(index === stage && { 'aria-current': 'step' as const })}
+              data-done={index < stage}
+            >
+              {label}
+            </li>
+          ))}
+        </ol>
+        <h1>{TEXT.signIn.titles[step.name]}</h1>
+        {search.sign_in_error !== undefined && step.name === 'password' && (
+          <Note tone="bad">{TEXT.signIn.providerFailed(search.sign_in_error)}</Note>
+        )}
+        {session.state === 'signed_out' && session.reason === 'ended' && step.name === 'password' && (
+          <Note tone="warn">{TEXT.signIn.ended}</Note>
+        )}
+        {error !== null && <ErrorNote error={error} />}
+        <StepForm step={step} go={setStep} />
+        {step.name === 'password' && (
+          <>
+            <p className="or">{TEXT.signIn.or}</p>
+            <a
+              className="button wide"
+              href={`/api/v1/auth/idp/login?${new URLSearchParams({ response: 'page', return_to: returnTo })}`}
+            >
+              {TEXT.signIn.provider}
+            </a>
+          </>
+        )}
+      </div>
+      <p className="small quiet">
+        {TEXT.signIn.reference} <a href="/docs">{TEXT.signIn.referenceLink}</a>
+      </p>
+    </main>
+  );
+}

@@ -1,0 +1,60 @@
+import type { Schemas } from '../../../client/client.ts';
+import { dataOf } from '../../../client/response-error.ts';
+import { api } from '../../app/gateway.ts';
+
+export type Login = Schemas['LoginResponse'];
+
+/** Where a sign-in is. `password` to `reset` are ways to begin; the rest follows from what the gateway responds. */
+export type Step =
+  | { name: 'password' | 'mail' | 'sign_up' | 'reset_start' | 'invitation' }
+  | { name: 'code'; email: string; challengeId: string }
+  | { name: 'reset'; email: string; challengeId: string }
+  | { name: 'set_up'; preAuth: string }
+  | { name: 'second_factor'; preAuth: string; method: 'totp' | 'email' }
+  | { name: 'recover'; preAuth: string; method: 'totp' | 'email' }
+  | { name: 'recovery_codes'; codes: string[] }
+  | { name: 'done' };
+
+export type StepName = Step['name'];
+
+/** What follows the first factor, or a second one. */
+export function nextStep(login: Login): Step {
+  const { pre_auth_token: preAuth } = login;
+  if (preAuth === null) return { name: 'done' };
+  if (login.requires_2fa) return { name: 'second_factor', preAuth, method: login.method ?? 'totp' };
+  return { name: 'set_up', preAuth };
+}
+
+/** The gateway sets the cookie of a session instead of returning tokens. */
+const params = { query: { response: 'page' } } as const;
+const bearer = (preAuth: string) => ({ Authorization: `Bearer ${preAuth}` });
+
+export const signIn = {
+  password: (email: string, password: string) =>
+    dataOf(api.POST('/api/v1/auth/login', { params, body: { email, password } })),
+  startMail: (email: string) => dataOf(api.POST('/api/v1/auth/magic-link/start', { body: { email } })),
+  code: (email: string, challenge_id: string, code: string) =>
+    dataOf(api.POST('/api/v1/auth/magic-link/verify', { params, body: { email, challenge_id, code } })),
+  signUp: (name: string, email: string, password: string) =>
+    dataOf(api.POST('/api/v1/auth/signup', { body: { name, email, password } })),
+  startReset: (email: string) => dataOf(api.POST('/api/v1/auth/password/reset/start', { body: { email } })),
+  reset: (body: { email: string; challenge_id: string; code: string; new_password: string }) =>
+    dataOf(api.POST('/api/v1/auth/password/reset', { body })),
+  accept: (body: { email: string; invitation_id: string; code: string; name: string; password: string }) =>
+    dataOf(api.POST('/api/v1/auth/invitations/accept', { params, body })),
+  secret: (preAuth: string) => dataOf(api.POST('/api/v1/auth/2fa/setup', { headers: bearer(preAuth) })),
+  mailCode: (preAuth: string) => dataOf(api.POST('/api/v1/auth/2fa/email', { headers: bearer(preAuth) })),
+  skip: (preAuth: string) => dataOf(api.POST('/api/v1/auth/2fa/skip', { params, headers: bearer(preAuth) })),
+  enrol: (preAuth: string, code: string) =>
+    dataOf(api.POST('/api/v1/auth/2fa/verify-setup', { params, headers: bearer(preAuth), body: { code } })),
+  verify: (preAuth: string, code: string) =>
+    dataOf(api.POST('/api/v1/auth/2fa/verify-login', { params, headers: bearer(preAuth), body: { code } })),
+  recover: (preAuth: string, code: string, remove_factor: boolean) =>
+    dataOf(
+      api.POST('/api/v1/auth/2fa/recover', {
+        params,
+        headers: bearer(preAuth),
+        body: { code, remove_factor },
+      }),
+    ),
+};

@@ -1,0 +1,82 @@
+import { defaultKeymap, history, historyKeymap } from '@codemirror/commands';
+import { PostgreSQL, sql } from '@codemirror/lang-sql';
+import { HighlightStyle, syntaxHighlighting } from '@codemirror/language';
+import { EditorState } from '@codemirror/state';
+import { EditorView, keymap, lineNumbers } from '@codemirror/view';
+import { tags } from '@lezer/highlight';
+import { useEffect, useRef } from 'react';
+import type { Table } from '../../app/resources.ts';
+import { TEXT } from '../../strings.ts';
+
+const COLORS = HighlightStyle.define([
+  { tag: tags.keyword, color: 'var(--accent-text)', fontWeight: '500' },
+  { tag: [tags.string, tags.special(tags.string)], color: 'var(--good-text)' },
+  { tag: [tags.number, tags.bool, tags.null], color: 'var(--main-text)' },
+  { tag: tags.comment, color: 'var(--quiet)', fontStyle: 'italic' },
+]);
+
+const LOOK = EditorView.theme({
+  '&': { fontSize: '0.8125rem', backgroundColor: 'var(--surface)', color: 'var(--text)', minHeight: '9rem' },
+  '&.cm-focused': { outline: '2px solid var(--focus)', outlineOffset: '-2px' },
+  '.cm-content': { fontFamily: 'var(--mono)', padding: '0.7rem 0', caretColor: 'var(--text)' },
+  '.cm-gutters': { backgroundColor: 'var(--raised)', color: 'var(--quiet)', border: '0' },
+  '.cm-cursor': { borderLeftColor: 'var(--text)' },
+  '.cm-scroller': { fontFamily: 'var(--mono)', maxHeight: '20rem' },
+});
+
+interface Props {
+  tables: readonly Table[];
+  initial: string;
+  onChange: (text: string) => void;
+  onRun: () => void;
+}
+
+/**
+ * The editor of a statement. It lives in a shadow root, where CodeMirror adopts its style sheets; in the document it would
+ * add `<style>` elements, which the content security policy blocks.
+ */
+export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
+  const holder = useRef<HTMLDivElement>(null);
+  const latest = useRef({ onChange, onRun });
+  latest.current = { onChange, onRun };
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the text is the editor's own after the start
+  useEffect(() => {
+    const element = holder.current;
+    if (!element) return;
+    const root = element.shadowRoot ?? element.attachShadow({ mode: 'open' });
+    const schema = Object.fromEntries(
+      tables.map(({ schema: owner, name, columns }) => [
+        owner === 'public' ? name : `${owner}.${name}`,
+        columns.map((column) => column.name),
+      ]),
+    );
+    const run = () => {
+      latest.current.onRun();
+      return true;
+    };
+    const view = new EditorView({
+      root,
+      parent: root,
+      state: EditorState.create({
+        doc: initial,
+        extensions: [
+          lineNumbers(),
+          history(),
+          keymap.of([{ key: 'Mod-Enter', run }, ...defaultKeymap, ...historyKeymap]),
+          sql({ dialect: PostgreSQL, schema }),
+          syntaxHighlighting(COLORS),
+          EditorView.lineWrapping,
+          EditorView.contentAttributes.of({ 'aria-label': TEXT.sql.editor }),
+          EditorView.updateListener.of((update) => {
+            if (update.docChanged) latest.current.onChange(update.state.doc.toString());
+          }),
+          LOOK,
+        ],
+      }),
+    });
+    return () => view.destroy();
+  }, [tables]);
+
+  return <div ref={holder} className="sql-editor" />;
+}

@@ -1,0 +1,147 @@
+import { useMutation, useQuery } from '@tanstack/react-query';
+import { useParams } from '@tanstack/react-router';
+import { lazy, Suspense, useCallback, useMemo, useState } from 'react';
+import { dataOf } from '../../../client/response-error.ts';
+import { milliseconds } from '../../app/format.ts';
+import { api } from '../../app/gateway.ts';
+import { branchesQuery, inBranch, tablesQuery } from '../../app/resources.ts';
+import { mayChange, sessionStore } from '../../app/session.ts';
+import { Page } from '../../app/shell.tsx';
+import { useStore } from '../../app/store.ts';
+import { BranchName } from '../../components/branch-status.tsx';
+import { Button } from '../../components/button.tsx';
+import { ErrorNote, Loading, Note } from '../../components/feedback.tsx';
+import { Choice } from '../../components/field.tsx';
+import { TEXT } from '../../strings.ts';
+import { Grid } from '../tables/grid.tsx';
+import type { Position } from '../tables/movement.ts';
+import type { Row } from '../tables/staged.ts';
+import '../tables/tables.css';
+import './sql.css';
+
+const SqlEditor = lazy(() => import('./sql-editor.tsx').then(({ SqlEditor }) => ({ default: SqlEditor })));
+
+const ROLES = [
+  ['read_only', TEXT.sql.roles.read_only],
+  ['read_write', TEXT.sql.roles.read_write],
+] as const;
+type Role = (typeof ROLES)[number][0];
+
+const NONE: readonly [] = [];
+const ignore = () => {};
+
+export function SqlPage() {
+  const { projectId, branch } = useParams({ from: '/inside/projects/$projectId/branches/$branch/sql' });
+  const session = useStore(sessionStore);
+  const tables = useQuery(tablesQuery(projectId, branch)).data ?? NONE;
+  const record = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === branch);
+  const [text, setText] = useState<string>(TEXT.sql.example);
+  const [role, setRole] = useState<Role>('read_only');
+  const [active, setActive] = useState<Position>({ row: 0, column: 0 });
+  const mayWrite =
+    session.state === 'signed_in' && mayChange(session.me) && record !== undefined && !record.protected;
+  const run = useMutation({
+    mutationFn: async () => {
+      const began = performance.now();
+      const result = await dataOf(
+        api.POST('/api/v1/projects/{project_id}/branches/{branch_ref}/query', {
+          params: inBranch(projectId, branch),
+          body: { sql: text, role: mayWrite ? role : 'read_only' },
+        }),
+      );
+      return { result, took: performance.now() - began };
+    },
+    onSuccess: () => setActive({ row: 0, column: 0 }),
+  });
+  const start = () => {
+    if (!run.isPending && text.trim() !== '') run.mutate();
+  };
+  const result = run.data?.result;
+  // Columns of a result can have the same name, so their position tells them apart.
+  const columns = useMemo(
+    () => (result?.columns ?? []).map(({ name, type }, at) => ({ key: String(at), name, type })),
+    [result],
+  );
+  const rows = useMemo(
+    () =>
+      (result?.rows ?? []).map(
+        (cells) => Object.fromEntries(cells.map((cell, at) => [String(at), cell])) as Row,
+      ),
+    [result],
+  );
+  const cut = useMemo(
+    () => new Set((result?.truncated ?? []).map(({ row, column }) => `${row} ${column}`)),
+    [result],
+  );
+  const rowAt = useCallback((index: number) => rows[index], [rows]);
+  return (
+    <Page
+      title={
+        <>
+          {TEXT.nav.sql} <BranchName name={branch} />
+        </>
+      }
+      name={TEXT.sql.name(branch)}
+      about={TEXT.sql.about}
+      width="wide"
+    >
+      <section className="card sql" aria-label={TEXT.sql.editor}>
+        <Suspense fallback={<Loading />}>
+          <SqlEditor tables={tables} initial={text} onChange={setText} onRun={start} />
+        </Suspense>
+        <footer className="row">
+          <Button look="primary" busy={run.isPending} onClick={start}>
+            {TEXT.sql.run} <kbd>Ctrl ↵</kbd>
+          </Button>
+          {mayWrite ? (
+            <Choice
+              legend={TEXT.connect.role}
+              name="sql-role"
+              options={ROLES}
+              value={role}
+              onChange={setRole}
+            />
+          ) : (
+            <span className="quiet">{TEXT.sql.readOnly}</span>
+          )}
+        </footer>
+      </section>
+      {run.isError && <ErrorNote error={run.error} />}
+      {result && (
+        <section className="stack" aria-label={TEXT.sql.result}>
+          <p role="status">
+            <b>{TEXT.sql.outcome(result.command ?? '', result.row_count ?? rows.length)}</b>{' '}
+            <span className="quiet">{milliseconds(run.data?.took ?? 0)}</span>
+          </p>
+          {result.has_more && <Note>{TEXT.sql.more(rows.length)}</Note>}
+          {columns.length > 0 && (
+            <div className="card sql-result">
+              <Grid
+                label={TEXT.sql.result}
+                columns={columns.map(({ key, name, type }) => ({
+                  name: key,
+                  label: name,
+                  type,
+                  nullable: true,
+                  is_primary_key: false,
+                }))}
+                newRows={NONE}
+                count={rows.length}
+                rowAt={rowAt}
+                isCut={(row, column) => cut.has(`${row} ${column}`)}
+                stagedAt={() => undefined}
+                active={active}
+                onActive={setActive}
+                onEdit={ignore}
+                onKey={ignore}
+                onVisible={ignore}
+                order={null}
+                editor={null}
+              />
+            </div>
+          )}
+        </section>
+      )}
+    </Page>
+  );
+}

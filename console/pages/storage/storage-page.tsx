@@ -1,0 +1,127 @@
+import { useQuery } from '@tanstack/react-query';
+import { Link, useParams } from '@tanstack/react-router';
+import { bytes, duration, secondsSince } from '../../app/format.ts';
+import { branchesQuery, type Usage, usageQuery } from '../../app/resources.ts';
+import { Page } from '../../app/shell.tsx';
+import { BranchName } from '../../components/branch-status.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { Loaded, Note } from '../../components/feedback.tsx';
+import { useNow } from '../../components/now.ts';
+import { TEXT } from '../../strings.ts';
+import './storage.css';
+
+/** The bar reaches to twice the quota, where the databases close. */
+const CLOSING_RATIO = 2;
+const MARKS = [
+  [0.8, 'warning'],
+  [1, 'write_blocked'],
+  [CLOSING_RATIO, 'closed'],
+] as const;
+
+function QuotaBar({ usage }: { usage: Usage }) {
+  const scale = usage.storage_limit_bytes * CLOSING_RATIO;
+  const share = (size: number) => `${Math.min(100, (100 * size) / scale)}%`;
+  return (
+    <figure className="quota">
+      <div className="quota-bar" data-state={usage.storage_state}>
+        {usage.branches.map((branch, index) => (
+          <i
+            key={branch.branch_id}
+            data-shade={index % 3}
+            style={{ width: share(branch.database_size_bytes) }}
+            title={`${branch.branch_name}: ${bytes(branch.database_size_bytes)}`}
+          />
+        ))}
+      </div>
+      <ol className="quota-marks">
+        {MARKS.map(([ratio, state]) => (
+          <li
+            key={state}
+            style={{ left: `${(100 * ratio) / CLOSING_RATIO}%` }}
+            data-at-end={ratio === CLOSING_RATIO}
+          >
+            <b>{bytes(usage.storage_limit_bytes * ratio)}</b>
+            <span>{TEXT.storage.marks[state]}</span>
+          </li>
+        ))}
+      </ol>
+    </figure>
+  );
+}
+
+function Freshness({ usage }: { usage: Usage }) {
+  const now = useNow();
+  if (usage.observed_at === null) return <Note>{TEXT.states.measuring}</Note>;
+  if (!usage.stale) return null;
+  return <Note tone="warn">{TEXT.states.stale(duration(secondsSince(usage.observed_at, now)))}</Note>;
+}
+
+export function StoragePage() {
+  const { projectId } = useParams({ from: '/inside/projects/$projectId/storage' });
+  const usage = useQuery(usageQuery(projectId));
+  const branches = useQuery(branchesQuery(projectId)).data ?? [];
+  return (
+    <Page title={TEXT.nav.storage} about={TEXT.storage.about}>
+      <Loaded query={usage}>
+        {(data) => (
+          <>
+            <Freshness usage={data} />
+            {data.storage_state !== 'normal' && (
+              <Note tone={data.storage_state === 'warning' ? 'warn' : 'bad'}>
+                {TEXT.storage.states[data.storage_state]}
+              </Note>
+            )}
+            <section className="card padded stack" aria-label={TEXT.storage.quota}>
+              <p className="quota-total">
+                <b>{bytes(data.storage_used_bytes)}</b> {TEXT.storage.of(bytes(data.storage_limit_bytes))}
+                <span className="quiet">{data.usage_percent} %</span>
+              </p>
+              <QuotaBar usage={data} />
+            </section>
+            <div className="card table-scroll">
+              <table className="table">
+                <thead>
+                  <tr>
+                    <th scope="col">{TEXT.nav.branch}</th>
+                    <th scope="col" className="number">
+                      {TEXT.storage.holds}
+                    </th>
+                    <th scope="col" className="number">
+                      {TEXT.storage.share}
+                    </th>
+                    <th scope="col">{TEXT.storage.frees}</th>
+                  </tr>
+                </thead>
+                <tbody>
+                  {[...data.branches]
+                    .sort((one, other) => other.database_size_bytes - one.database_size_bytes)
+                    .map(({ branch_id, branch_name, database_size_bytes: size }) => {
+                      const isProtected = branches.find(({ id }) => id === branch_id)?.protected ?? false;
+                      return (
+                        <tr key={branch_id}>
+                          <td>
+                            <Link
+                              to="/projects/$projectId/branches/$branch/monitoring"
+                              params={{ projectId, branch: branch_name }}
+                            >
+                              <BranchName name={branch_name} />
+                            </Link>
+                          </td>
+                          <td className="number">{bytes(size)}</td>
+                          <td className="number">{((100 * size) / data.storage_limit_bytes).toFixed(1)} %</td>
+                          <td className="quiet">
+                            {isProtected ? TEXT.storage.isProtected : TEXT.storage.deletingFrees(bytes(size))}
+                          </td>
+                        </tr>
+                      );
+                    })}
+                </tbody>
+              </table>
+            </div>
+          </>
+        )}
+      </Loaded>
+      <CommandLine command={TEXT.cli.usage(projectId)} />
+    </Page>
+  );
+}

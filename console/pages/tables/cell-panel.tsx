@@ -1,0 +1,108 @@
+import { useEffect, useState } from 'react';
+import { Button } from '../../components/button.tsx';
+import { CopyButton } from '../../components/copy.tsx';
+import { Note } from '../../components/feedback.tsx';
+import { TEXT } from '../../strings.ts';
+import { absentText } from './cell-value.tsx';
+import { type GridColumn, isFixed, isText } from './columns.ts';
+import type { Value } from './staged.ts';
+
+export interface CellActions {
+  stage: (value: Value) => void;
+  /** A new row takes the default of the column again. */
+  useDefault: (() => void) | null;
+  revert: (() => void) | null;
+  follow: (() => void) | null;
+}
+
+interface Props {
+  column: GridColumn;
+  value: Value | undefined;
+  isCut: boolean;
+  mayEdit: boolean;
+  actions: CellActions;
+}
+
+/** JSON for a person to read; other text as it is. The value that is saved is the text of the box. */
+function readable(value: Value | undefined, { type }: GridColumn): string {
+  if (value === null || value === undefined) return '';
+  if (!/^jsonb?$/.test(type)) return String(value);
+  try {
+    const parsed = JSON.parse(String(value));
+    const pretty = JSON.stringify(parsed, null, 2);
+    // Numbers with more digits than JavaScript keeps would change.
+    return JSON.stringify(parsed).replaceAll(/\s/g, '') === String(value).replaceAll(/\s/g, '')
+      ? pretty
+      : String(value);
+  } catch {
+    return String(value);
+  }
+}
+
+/** The active cell in full, with everything that can be done to it. */
+export function CellPanel({ column, value, isCut, mayEdit, actions }: Props) {
+  const shown = readable(value, column);
+  const [text, setText] = useState(shown);
+  useEffect(() => setText(shown), [shown]);
+  const fixed = isFixed(column);
+  const isEditable = mayEdit && !fixed && !isCut;
+  const facts = [
+    column.type,
+    column.nullable ? null : TEXT.tables.required,
+    column.is_primary_key ? TEXT.tables.key : null,
+    (column.default ?? null) === null ? null : TEXT.tables.defaultIs(column.default ?? ''),
+    fixed ? TEXT.tables.generated : null,
+  ];
+  return (
+    <aside className="cell-panel" aria-label={TEXT.tables.panel}>
+      <h2 className="mono">{column.name}</h2>
+      <p className="small quiet">{facts.filter(Boolean).join(' · ')}</p>
+      {isCut && <Note>{TEXT.tables.cutHint}</Note>}
+      <textarea
+        className="input mono"
+        aria-label={TEXT.tables.editorOf(column.name)}
+        placeholder={value === null ? 'NULL' : value === undefined ? absentText(column) : TEXT.tables.empty}
+        rows={8}
+        value={text}
+        readOnly={!isEditable}
+        spellCheck={false}
+        onChange={(event) => setText(event.target.value)}
+      />
+      <div className="row">
+        {isEditable && (
+          <Button compact look="primary" disabled={text === shown} onClick={() => actions.stage(text)}>
+            {TEXT.tables.stage}
+          </Button>
+        )}
+        {isEditable && column.nullable && value !== null && (
+          <Button compact onClick={() => actions.stage(null)}>
+            {TEXT.tables.setNull}
+          </Button>
+        )}
+        {isEditable && isText(column) && value !== '' && (
+          <Button compact onClick={() => actions.stage('')}>
+            {TEXT.tables.setEmpty}
+          </Button>
+        )}
+        {isEditable && actions.useDefault && (
+          <Button compact onClick={actions.useDefault}>
+            {TEXT.tables.setDefault}
+          </Button>
+        )}
+        {actions.revert && (
+          <Button compact onClick={actions.revert}>
+            {TEXT.tables.revert}
+          </Button>
+        )}
+        {actions.follow && (
+          <Button compact icon="link" onClick={actions.follow}>
+            {TEXT.tables.follow}
+          </Button>
+        )}
+        {typeof value === 'string' && value !== '' && (
+          <CopyButton text={value} label={TEXT.tables.copyValue} />
+        )}
+      </div>
+    </aside>
+  );
+}

@@ -1,0 +1,166 @@
+import { Button } from '../../components/button.tsx';
+import { Dialog } from '../../components/dialog.tsx';
+import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { TEXT } from '../../strings.ts';
+import { CellValue } from './cell-value.tsx';
+import type { GridColumn } from './columns.ts';
+import { isSame, type Staged, type StagedRow } from './staged.ts';
+
+interface Props {
+  branch: string;
+  columns: readonly GridColumn[];
+  staged: Staged;
+  isSaving: boolean;
+  error: unknown;
+  onSave: () => void;
+  onDiscard: (key: string) => void;
+  onDecide: (key: string, choice: 'mine' | 'theirs') => void;
+  onClose: () => void;
+}
+
+function RowReview({
+  columns,
+  row,
+  isConflict,
+}: {
+  columns: readonly GridColumn[];
+  row: StagedRow;
+  isConflict: boolean;
+}) {
+  const { theirs } = row;
+  const isShown = ({ name }: GridColumn) =>
+    Object.hasOwn(row.values, name) ||
+    (isConflict && theirs != null && !isSame(theirs[name], row.original[name]));
+  const shown = columns.filter(isShown);
+  if (shown.length === 0) return null;
+  const heads = isConflict
+    ? [TEXT.tables.column, TEXT.tables.before, TEXT.tables.mine, TEXT.tables.theirs]
+    : [TEXT.tables.column, TEXT.tables.before, TEXT.tables.after];
+  return (
+    <table>
+      <thead>
+        <tr>
+          {heads.map((head) => (
+            <th key={head} scope="col">
+              {head}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {shown.map((column) => (
+          <tr key={column.name}>
+            <th scope="row" className="mono">
+              {column.name}
+            </th>
+            <td className="before">
+              <CellValue value={row.original[column.name]} column={column} isCut={false} />
+            </td>
+            <td>
+              {Object.hasOwn(row.values, column.name) ? (
+                <CellValue value={row.values[column.name]} column={column} isCut={false} />
+              ) : (
+                '–'
+              )}
+            </td>
+            {isConflict && theirs != null && (
+              <td>
+                <CellValue value={theirs[column.name]} column={column} isCut={false} />
+              </td>
+            )}
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+const kindOf = ({ id, isDeleted, theirs }: StagedRow) => {
+  if (theirs !== undefined) return 'conflict';
+  if (id === null) return 'new';
+  return isDeleted ? 'deleted' : 'changed';
+};
+
+const TONES = { conflict: 'bad', new: 'good', deleted: 'bad', changed: 'warn' } as const;
+
+/** All staged changes before they are saved together, and the conflicts after it. */
+export function ReviewDialog({
+  branch,
+  columns,
+  staged,
+  isSaving,
+  error,
+  onSave,
+  onDiscard,
+  onDecide,
+  onClose,
+}: Props) {
+  const rows = Object.entries(staged);
+  const conflicts = rows.filter(([, { theirs }]) => theirs !== undefined);
+  return (
+    <Dialog
+      title={TEXT.tables.review(rows.length, branch)}
+      large
+      onClose={onClose}
+      onSubmit={() => conflicts.length === 0 && !isSaving && onSave()}
+      footer={
+        <>
+          <Button onClick={onClose}>{TEXT.tables.goOn}</Button>
+          <Button
+            type="submit"
+            look="primary"
+            busy={isSaving}
+            disabled={conflicts.length > 0}
+            data-first-focus
+          >
+            {TEXT.tables.save(rows.length)}
+          </Button>
+        </>
+      }
+    >
+      {branch === 'main' && <Note tone="main">{TEXT.tables.onMain}</Note>}
+      {conflicts.length > 0 && <Note tone="bad">{TEXT.tables.conflicts(conflicts.length)}</Note>}
+      {error !== null && <ErrorNote error={error} />}
+      <div className="review">
+        {rows.map(([key, row]) => {
+          const kind = kindOf(row);
+          return (
+            <section
+              className="review-row"
+              key={key}
+              aria-label={TEXT.tables.rowOf(row.id?.join(', ') ?? '')}
+            >
+              <header>
+                <span className={`badge ${TONES[kind]}`}>{TEXT.tables.rowStates[kind]}</span>
+                <code className="grow">{row.id?.join(', ') ?? ''}</code>
+                {kind === 'conflict' ? (
+                  <>
+                    {row.theirs === null ? (
+                      <span className="quiet">{TEXT.tables.gone}</span>
+                    ) : (
+                      <Button compact onClick={() => onDecide(key, 'mine')}>
+                        {TEXT.tables.keepMine}
+                      </Button>
+                    )}
+                    <Button compact onClick={() => onDecide(key, 'theirs')}>
+                      {TEXT.tables.takeTheirs}
+                    </Button>
+                  </>
+                ) : (
+                  <Button compact look="bare" onClick={() => onDiscard(key)}>
+                    {TEXT.tables.discard}
+                  </Button>
+                )}
+              </header>
+              <RowReview
+                columns={columns}
+                row={row}
+                isConflict={kind === 'conflict' && row.theirs !== null}
+              />
+            </section>
+          );
+        })}
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,278 @@
+import { useNavigate } from '@tanstack/react-router';
+import { type KeyboardEvent, useCallback, useState } from 'react';
+import type { Branch, Table } from '../../app/resources.ts';
+import { BranchName } from '../../components/branch-status.tsx';
+import { Button } from '../../components/button.tsx';
+import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { announce } from '../../components/toast.tsx';
+import { TEXT } from '../../strings.ts';
+import { CellEditor, type Leave } from './cell-editor.tsx';
+import { CellPanel } from './cell-panel.tsx';
+import { type GridColumn, isFixed, isLong } from './columns.ts';
+import { FilterBar } from './filter-bar.tsx';
+import { referencedRow } from './foreign-keys.ts';
+import { Grid } from './grid.tsx';
+import type { Position } from './movement.ts';
+import { ReviewDialog } from './review-dialog.tsx';
+import type { Filter, Order, Selection } from './row-source.ts';
+import {
+  countOf,
+  decide,
+  discard,
+  type Row,
+  type Value,
+  withDeletion,
+  withNewRow,
+  withoutValue,
+  withValue,
+} from './staged.ts';
+import { cellOf, useTable } from './use-table.ts';
+
+interface Props {
+  projectId: string;
+  branch: Branch;
+  table: Table;
+  selection: Selection;
+}
+
+const STEPS: Record<Leave, Position> = {
+  down: { row: 1, column: 0 },
+  right: { row: 0, column: 1 },
+  stay: { row: 0, column: 0 },
+};
+
+const focusGrid = () => document.querySelector<HTMLElement>('[role=grid]')?.focus();
+
+/** Rows, with changes that are staged until a person has reviewed them. */
+export function TableEditor({ projectId, branch, table, selection }: Props) {
+  const navigate = useNavigate();
+  const view = useTable(projectId, branch, table, selection);
+  const { columns, rows, newRows, staged, change, latest, targetAt, saving, setVisible } = view;
+  const [active, setActive] = useState<Position>({ row: 0, column: 0 });
+  const [editing, setEditing] = useState<{ position: Position; typed: string | null } | null>(null);
+  const [isReviewing, setReviewing] = useState(false);
+  const mayEdit = view.readOnly === null;
+  const onVisible = useCallback((first: number, last: number) => setVisible({ first, last }), [setVisible]);
+  const column = columns[active.column];
+  const target = targetAt(active);
+  const present = target && column ? cellOf(staged, target, column.name) : undefined;
+  const count = countOf(staged);
+
+  const select = (next: { filters?: Filter[]; order?: Order | null }) => {
+    const { filters, order } = { ...selection, ...next };
+    navigate({
+      to: '/projects/$projectId/branches/$branch/tables',
+      params: { projectId, branch: branch.branch_name },
+      search: {
+        schema: table.schema,
+        table: table.name,
+        ...(filters.length > 0 && { where: JSON.stringify(filters) }),
+        ...(order && { order: JSON.stringify(order) }),
+      },
+      replace: true,
+    });
+  };
+  const stage = (at: Position, value: Value) => {
+    const about = targetAt(at);
+    const name = columns[at.column]?.name;
+    if (about && name !== undefined) change(withValue(latest(), about, name, value));
+  };
+  const onEdit = (position: Position, typed: string | null) => {
+    const edited = columns[position.column];
+    const about = targetAt(position);
+    if (!mayEdit || !edited || isFixed(edited) || !about || staged[about.key]?.isDeleted) return;
+    if (about.id !== null && view.isCutAt(position, edited.name)) return;
+    const value = cellOf(staged, about, edited.name);
+    // An input would lose the line breaks; such values are edited in the panel.
+    if (isLong(edited) && typeof value === 'string' && value.includes('\n')) {
+      document.querySelector<HTMLTextAreaElement>('.cell-panel textarea')?.focus();
+      return;
+    }
+    setEditing({ position, typed });
+  };
+  const endEditing = (at: Position, leave: Leave) => {
+    setEditing(null);
+    const step = STEPS[leave];
+    const last = newRows.length + rows.count - 1;
+    setActive({
+      row: Math.min(last, at.row + step.row),
+      column: Math.min(columns.length - 1, at.column + step.column),
+    });
+    if (leave !== 'stay') focusGrid();
+  };
+  const addRow = () => {
+    change(withNewRow(latest(), `new:${crypto.randomUUID()}`));
+    setActive({
+      row: newRows.length,
+      column: Math.max(
+        0,
+        columns.findIndex((each) => !isFixed(each)),
+      ),
+    });
+    focusGrid();
+  };
+  const onKey = (event: KeyboardEvent) => {
+    if (!mayEdit || !target || !column) return;
+    const isCommand = event.ctrlKey || event.metaKey;
+    const actions: Record<string, () => void> = {
+      delete: () => column.nullable && !isFixed(column) && stage(active, null),
+      ...(isCommand && {
+        backspace: () => change(withDeletion(latest(), target)),
+        s: () => count > 0 && setReviewing(true),
+      }),
+    };
+    const action = actions[event.key.toLowerCase()];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  };
+  const save = () =>
+    saving.mutate(undefined, {
+      onSuccess: (saved) => {
+        const left = countOf(latest());
+        if (left > 0) return;
+        announce(TEXT.tables.saved(saved));
+        setReviewing(false);
+        focusGrid();
+      },
+    });
+  const follow = target && column ? referencedRow(view.details, target.original, column.name) : null;
+  const editedColumn = editing && columns[editing.position.column];
+  const editedTarget = editing && targetAt(editing.position);
+
+  return (
+    <section className="table-area" aria-label={table.name}>
+      <div className="table-bar">
+        <h1 className="mono truncate">
+          {table.schema === 'public' ? '' : `${table.schema}.`}
+          {table.name}
+        </h1>
+        <BranchName name={branch.branch_name} />
+        <span className="grow" />
+        {mayEdit && (
+          <Button compact icon="plus" onClick={addRow}>
+            {TEXT.tables.addRow}
+          </Button>
+        )}
+        {mayEdit && target && (
+          <Button compact icon="trash" look="danger" onClick={() => change(withDeletion(latest(), target))}>
+            {staged[target.key]?.isDeleted ? TEXT.tables.keepRow : TEXT.tables.deleteRow}
+          </Button>
+        )}
+        <Button compact icon="refresh" onClick={view.reload}>
+          {TEXT.tables.reload}
+        </Button>
+      </div>
+      <FilterBar columns={columns} filters={selection.filters} onChange={(filters) => select({ filters })} />
+      {(view.readOnly !== null || rows.error !== null) && (
+        <div className="table-notes">
+          {view.readOnly !== null && <Note>{view.readOnly}</Note>}
+          {rows.error !== null && <ErrorNote error={rows.error} onRetry={rows.refetch} />}
+        </div>
+      )}
+      <div className="table-work">
+        <Grid
+          label={TEXT.tables.gridOf(table.name, branch.branch_name)}
+          columns={columns}
+          newRows={newRows}
+          count={rows.count}
+          rowAt={rows.rowAt as (index: number) => Row | undefined}
+          isCut={rows.isCut}
+          stagedAt={view.stagedAt}
+          active={active}
+          onActive={setActive}
+          onEdit={onEdit}
+          onKey={onKey}
+          onVisible={onVisible}
+          order={selection.order}
+          onOrder={(name) => select({ order: nextOrder(selection.order, name) })}
+          editor={
+            !editing || !editedColumn || !editedTarget
+              ? null
+              : {
+                  position: editing.position,
+                  node: (
+                    <CellEditor
+                      key={`${editing.position.row} ${editing.position.column}`}
+                      column={editedColumn as GridColumn}
+                      value={cellOf(staged, editedTarget, editedColumn.name)}
+                      typed={editing.typed}
+                      onCommit={(value, leave) => {
+                        stage(editing.position, value);
+                        endEditing(editing.position, leave);
+                      }}
+                      onCancel={() => {
+                        setEditing(null);
+                        focusGrid();
+                      }}
+                    />
+                  ),
+                }
+          }
+        />
+        {column && target && (
+          <CellPanel
+            key={`${target.key} ${column.name}`}
+            column={column}
+            value={present}
+            isCut={target.id !== null && view.isCutAt(active, column.name)}
+            mayEdit={mayEdit}
+            actions={{
+              stage: (value) => stage(active, value),
+              useDefault:
+                target.id === null && present !== undefined
+                  ? () => change(withoutValue(latest(), target.key, column.name))
+                  : null,
+              revert:
+                target.id !== null && Object.hasOwn(staged[target.key]?.values ?? {}, column.name)
+                  ? () => change(withoutValue(latest(), target.key, column.name))
+                  : null,
+              follow:
+                follow &&
+                (() =>
+                  navigate({
+                    to: '/projects/$projectId/branches/$branch/tables',
+                    params: { projectId, branch: branch.branch_name },
+                    search: {
+                      schema: follow.schema,
+                      table: follow.table,
+                      where: JSON.stringify(follow.filters),
+                    },
+                  })),
+            }}
+          />
+        )}
+      </div>
+      {count > 0 && (
+        <div className="staged-bar" role="status">
+          <span className="grow">{TEXT.tables.staged(count)}</span>
+          <Button compact onClick={() => change({})}>
+            {TEXT.tables.discardAll}
+          </Button>
+          <Button compact look="primary" onClick={() => setReviewing(true)}>
+            {TEXT.tables.reviewAction}
+          </Button>
+        </div>
+      )}
+      {isReviewing && count > 0 && (
+        <ReviewDialog
+          branch={branch.branch_name}
+          columns={columns}
+          staged={staged}
+          isSaving={saving.isPending}
+          error={saving.error}
+          onSave={save}
+          onDiscard={(key) => change(discard(latest(), key))}
+          onDecide={(key, choice) => change(decide(latest(), key, choice))}
+          onClose={() => setReviewing(false)}
+        />
+      )}
+    </section>
+  );
+}
+
+/** Ascending, then descending, then the order of the key again. */
+function nextOrder(order: Order | null, column: string): Order | null {
+  if (order?.column !== column) return { column, direction: 'asc' };
+  return order.direction === 'asc' ? { column, direction: 'desc' } : null;
+}

@@ -1,0 +1,165 @@
+import type { Browser } from 'playwright-core';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
+import { signInOnPage } from '../support/console/person.ts';
+import { query } from '../support/database.ts';
+import { deliveredMails } from '../support/sign-in/mails.ts';
+import { newOwner } from '../support/sign-in/people.ts';
+import { type Stack, startStack } from '../support/stack/stack.ts';
+
+/** The states in which a save is refused. None may lose what a person has typed. */
+
+const WRITES = 30;
+const TOKEN_SECONDS = 12;
+let stack: Stack;
+let browser: Browser;
+let visitor: Visitor;
+let projectId: string;
+let url: string;
+
+beforeAll(async () => {
+  stack = await startStack({
+    env: {
+      LIMIT_PUBLIC_PER_MINUTE: '1000',
+      LIMIT_WRITES_PER_MINUTE: String(WRITES),
+      JWT_ACCESS_TTL_SECONDS: String(TOKEN_SECONDS),
+      MEASURE_INTERVAL_SECONDS: '1',
+    },
+    restarts: false,
+  });
+  const site = { url: stack.url, mails: () => deliveredMails(stack) };
+  const owner = await newOwner(site, `faults-${Date.now()}@example.org`);
+  const project = await owner.api.project('Faults');
+  projectId = project.id;
+  await owner.api.allow(projectId);
+  url = (await owner.api.credentials(projectId, 'main')).direct_url;
+  await query(url, "create table item (id int primary key, name text); insert into item values (1, 'One')");
+  browser = await openBrowser();
+  visitor = await visit(browser, stack.url);
+  visitor.forgive(401, 409, 422, 429, 503, 504);
+  await signInOnPage(visitor.page, owner.email, `/projects/${projectId}/branches/main/tables?table=item`);
+}, 120_000);
+
+afterAll(async () => {
+  await browser?.close();
+  await stack?.stop();
+});
+
+async function stage(value: string): Promise<void> {
+  const { page } = visitor;
+  await page.locator('[aria-rowindex="2"] [role=gridcell]').nth(1).dblclick();
+  await page.keyboard.press('Control+a');
+  await page.keyboard.type(value);
+  await page.keyboard.press('Enter');
+  await page.getByText('1 changed row, not saved yet').waitFor();
+}
+
+/** Tries to save, and leaves the dialog open. */
+async function trySave(): Promise<void> {
+  const { page } = visitor;
+  const save = page.getByRole('button', { name: 'Save 1 row' });
+  if ((await save.count()) === 0) await page.getByRole('button', { name: 'Review and save' }).click();
+  await save.click();
+}
+
+const saved = () => visitor.page.getByText('1 row saved.').last().waitFor();
+const stored = async () => (await query<{ name: string }>(url, 'select name from item'))[0]?.name;
+
+test('while the database host is away, the change stays and can be saved afterwards', async () => {
+  const { page } = visitor;
+  await page.getByRole('gridcell', { name: 'One' }).waitFor();
+  await stage('host away');
+  await stack.kill('agent');
+  await trySave();
+  await page
+    .getByRole('dialog')
+    .getByText(/database host is currently not connected|did not respond/)
+    .waitFor();
+  await stack.start('agent');
+  await stack.untilReady();
+  await trySave();
+  await saved();
+  expect(await stored()).toBe('host away');
+});
+
+test('while the gateway restarts, the page says so and keeps the change', async () => {
+  const { page } = visitor;
+  await stage('restarted');
+  await stack.kill('gateway');
+  await trySave();
+  await page.getByText('your unsaved changes stay here').waitFor();
+  await stack.start('gateway');
+  await stack.untilReady();
+  await trySave();
+  await saved();
+  expect(await stored()).toBe('restarted');
+});
+
+test('an expired token is renewed without a word', async () => {
+  const { page } = visitor;
+  await stage('renewed');
+  await page.waitForTimeout((TOKEN_SECONDS + 1) * 1000);
+  await trySave();
+  await saved();
+  expect(await stored()).toBe('renewed');
+});
+
+test('measurements appear by themselves', async () => {
+  const { page } = visitor;
+  await page.getByRole('link', { name: 'Monitoring' }).click();
+  await page.getByRole('figure').filter({ hasText: 'Size' }).getByText(/MiB/).first().waitFor();
+  await page.getByRole('link', { name: 'Tables' }).click();
+});
+
+async function changeQuota(gib: string): Promise<void> {
+  const { page } = visitor;
+  await page.getByRole('link', { name: 'Settings' }).click();
+  await page.getByLabel('Storage quota in GiB').fill(gib);
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('The project is changed.').last().waitFor();
+  await page.getByRole('link', { name: 'Tables' }).click();
+}
+
+test('over the storage quota, the page says what to do and keeps the change', async () => {
+  const { page } = visitor;
+  await page.getByRole('gridcell', { name: 'renewed' }).waitFor();
+  await stage('blocked');
+  await changeQuota('0.001');
+  await trySave();
+  await page.getByRole('dialog').getByText('used up its storage quota').waitFor();
+  await page.getByRole('button', { name: 'Go on editing' }).click();
+  await changeQuota('0.25');
+  await page.getByText('1 changed row, not saved yet').waitFor();
+  await trySave();
+  await saved();
+  expect(await stored()).toBe('blocked');
+});
+
+test('over the limit of requests, the page says when to try again and keeps the change', async () => {
+  const { page } = visitor;
+  const path = `/api/v1/projects/${projectId}/network-rules`;
+  await page.evaluate(`(async () => {
+    const session = await (await fetch('/api/v1/auth/session', { method: 'POST' })).json();
+    const headers = { Authorization: 'Bearer ' + session.access_token, 'Content-Type': 'application/json' };
+    for (let sent = 0; sent < ${WRITES}; sent += 1) await fetch('${path}', { method: 'POST', headers, body: '{}' });
+  })()`);
+  await stage('limited');
+  await trySave();
+  await page.getByText(/Too many requests in this minute. Try again in \d+ second/).waitFor();
+  await page.getByRole('button', { name: 'Go on editing' }).click();
+  await page.getByRole('gridcell', { name: 'limited' }).waitFor();
+  await page.getByText('1 changed row, not saved yet').waitFor();
+});
+
+test('a session that ended elsewhere leads to the sign-in and back to the staged change', async () => {
+  const { page } = visitor;
+  await page.context().clearCookies();
+  await page.reload();
+  await page.getByRole('heading', { name: 'Sign in' }).waitFor();
+  const staged = await page.evaluate<string>('JSON.stringify({ ...sessionStorage })');
+  expect(staged).toContain('limited');
+});
+
+test('nothing but the failures that the test caused was reported', () => {
+  expect(visitor.problems.filter((problem) => !problem.includes('ERR_CONNECTION_REFUSED'))).toEqual([]);
+});

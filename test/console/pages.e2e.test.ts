@@ -1,0 +1,213 @@
+import { AxeBuilder } from '@axe-core/playwright';
+import type { Browser } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
+import { signInOnPage, siteOf } from '../support/console/person.ts';
+import { query } from '../support/database.ts';
+import { newOwner, type TestPerson } from '../support/sign-in/people.ts';
+
+const RUN = Date.now();
+let browser: Browser;
+let visitor: Visitor;
+let owner: TestPerson;
+let projectId: string;
+let url: string;
+
+beforeAll(async () => {
+  browser = await openBrowser();
+  owner = await newOwner(siteOf(inject('stack')), `pages-${RUN}@example.org`);
+  const project = await owner.api.project('Pages');
+  projectId = project.id;
+  await owner.api.allow(projectId);
+  url = (await owner.api.credentials(projectId, 'main')).direct_url;
+  await query(
+    url,
+    `create table item (id bigint primary key, name text not null, note text, price numeric, data bytea, doc jsonb, on_sale boolean);
+     insert into item select n, 'item ' || n, case n % 3 when 0 then '' when 1 then null else 'text' end, n * 1.10,
+       decode('00ff', 'hex'), '{"a": 1}', n % 2 = 0 from generate_series(1, 60) n;
+     create table without_key (n int); insert into without_key values (1);
+     create table pair (a int, b text, value text, primary key (a, b)); insert into pair values (1, 'x', 'old');`,
+  );
+  visitor = await visit(browser, inject('stack').url);
+  await signInOnPage(visitor.page, owner.email);
+});
+
+afterAll(async () => {
+  await browser?.close();
+});
+
+const inProject = (path: string) => `/projects/${projectId}${path}`;
+
+/** Every page with a text that shows that it has loaded. */
+const PAGES: readonly [string, () => string, string | RegExp][] = [
+  ['projects', () => '/', 'Pages'],
+  ['new project', () => '/new', 'Storage quota in GiB'],
+  ['branches', () => inProject(''), /of 10/],
+  ['create branch', () => inProject('/create-branch'), 'Clone from'],
+  ['connect', () => inProject('/branches/main/connect'), 'Passwords are hidden'],
+  ['tables', () => inProject('/branches/main/tables?table=item'), 'item 1'],
+  ['a table without a key', () => inProject('/branches/main/tables?table=without_key'), /no primary key/],
+  ['monitoring', () => inProject('/branches/main/monitoring'), 'Compare with|Waiting|Active connections'],
+  ['network rules', () => inProject('/network-rules'), 'Applied'],
+  ['storage', () => inProject('/storage'), /frees|protected|Waiting/],
+  ['jobs', () => inProject('/jobs'), 'Create project'],
+  ['trusts', () => inProject('/trusts'), 'No workload is trusted'],
+  ['settings', () => inProject('/settings'), 'Project ID'],
+  ['audit', () => '/audit', 'project.created'],
+  ['keys', () => '/keys', 'No API keys'],
+  ['members', () => '/members', 'Invitations'],
+  ['account', () => '/account', 'Sessions'],
+  ['unknown', () => '/no/such/page', 'Not found'],
+];
+
+async function violations(visited: Visitor) {
+  const { violations: found } = await new AxeBuilder({ page: visited.page }).setLegacyMode(true).analyze();
+  return found.map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(' ')).join(', ')}`);
+}
+
+describe.each(['light', 'dark'] as const)('in %s', (colorScheme) => {
+  test.each(PAGES)('%s is accessible', async (_, path, text) => {
+    const { page } = visitor;
+    await page.emulateMedia({ colorScheme });
+    await page.goto(path());
+    const pattern = typeof text === 'string' ? new RegExp(text) : text;
+    await page.locator('main').getByText(pattern).first().waitFor();
+    expect(await violations(visitor)).toEqual([]);
+  });
+});
+
+test('the sign-in is accessible in each of its ways', async () => {
+  const stranger = await visit(browser, inject('stack').url);
+  for (const way of ['password', 'mail', 'sign_up', 'reset_start']) {
+    await stranger.page.goto(`/sign-in?way=${way}`);
+    await stranger.page.getByLabel('E-mail address').waitFor();
+    expect(await violations(stranger)).toEqual([]);
+  }
+  expect(stranger.problems).toEqual([]);
+  await stranger.context.close();
+});
+
+test('dialogs and menus are accessible', async () => {
+  const { page } = visitor;
+  await page.emulateMedia({ colorScheme: 'light' });
+  await page.goto(inProject(''));
+  await page.getByRole('button', { name: 'Actions of main' }).click();
+  await page.getByRole('menuitem', { name: 'Tables' }).waitFor();
+  expect(await violations(visitor)).toEqual([]);
+  await page.keyboard.press('Escape');
+  await page.goto('/keys');
+  await page.getByRole('button', { name: 'New key' }).click();
+  await page.getByRole('dialog').waitFor();
+  expect(await violations(visitor)).toEqual([]);
+  await page.keyboard.press('Escape');
+});
+
+test('every value goes through the editor unchanged or as it was typed', async () => {
+  const { page } = visitor;
+  await page.goto(inProject('/branches/main/tables?table=item'));
+  const set = async (row: number, column: string, value: string | null) => {
+    await page.getByRole('grid').focus();
+    const cell = page.locator(`[aria-rowindex="${row + 1}"] [role=gridcell]`);
+    await cell.nth(['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'].indexOf(column)).click();
+    const panel = page.getByRole('complementary', { name: 'Active cell' });
+    await panel.getByRole('heading', { name: column, exact: true }).waitFor();
+    if (value === null) return panel.getByRole('button', { name: 'Set NULL' }).click();
+    if (value === '') return panel.getByRole('button', { name: 'Set empty text' }).click();
+    await panel.getByRole('textbox').fill(value);
+    return panel.getByRole('button', { name: 'Stage' }).click();
+  };
+  await page.getByRole('gridcell', { name: 'item 1', exact: true }).waitFor();
+  await set(1, 'name', '');
+  await set(1, 'note', 'a\nb');
+  await set(2, 'price', '12345678901234567890.123456789');
+  await set(2, 'data', 'AQID');
+  await set(3, 'doc', '{"big": 12345678901234567890}');
+  await set(3, 'note', null);
+  await set(4, 'id', '9007199254740993');
+  await page.getByRole('button', { name: 'Review and save' }).click();
+  await page.getByRole('button', { name: 'Save 4 rows' }).click();
+  await page.getByText('4 rows saved.').waitFor();
+  expect(
+    await query(
+      url,
+      `select id::text, name, note, price::text, encode(data, 'hex') as data, doc::text from item
+       where id in (1, 2, 3, 9007199254740993) order by id`,
+    ),
+  ).toEqual([
+    { id: '1', name: '', note: 'a\nb', price: '1.10', data: '00ff', doc: '{"a": 1}' },
+    {
+      id: '2',
+      name: 'item 2',
+      note: 'text',
+      price: '12345678901234567890.123456789',
+      data: '010203',
+      doc: '{"a": 1}',
+    },
+    {
+      id: '3',
+      name: 'item 3',
+      note: null,
+      price: '3.30',
+      data: '00ff',
+      doc: '{"big": 12345678901234567890}',
+    },
+    { id: '9007199254740993', name: 'item 4', note: null, price: '4.40', data: '00ff', doc: '{"a": 1}' },
+  ]);
+});
+
+test('rows with a composite key are added, changed and deleted in one transaction', async () => {
+  const { page } = visitor;
+  await page.goto(inProject('/branches/main/tables?table=pair'));
+  await page.getByRole('gridcell', { name: 'old' }).dblclick();
+  await page.keyboard.type('new');
+  await page.keyboard.press('Enter');
+  await page.getByRole('button', { name: 'Add row' }).click();
+  for (const value of ['2', 'y', 'added']) {
+    await page.keyboard.type(value);
+    await page.keyboard.press('Tab');
+  }
+  await page.getByRole('button', { name: 'Review and save' }).click();
+  await page.getByRole('button', { name: 'Save 2 rows' }).click();
+  await page.getByText('2 rows saved.').waitFor();
+  expect(await query(url, 'select * from pair order by a')).toEqual([
+    { a: 1, b: 'x', value: 'new' },
+    { a: 2, b: 'y', value: 'added' },
+  ]);
+  await page.getByRole('gridcell', { name: 'added' }).click();
+  await page.getByRole('button', { name: 'Delete row' }).click();
+  await page.getByRole('button', { name: 'Review and save' }).click();
+  await page.getByRole('button', { name: 'Save 1 row' }).click();
+  await page.getByText('1 row saved.').waitFor();
+  expect(await query(url, 'select a from pair')).toEqual([{ a: 1 }]);
+});
+
+test('two tenants see nothing of each other', async () => {
+  const other = await newOwner(siteOf(inject('stack')), `other-${RUN}@example.org`);
+  const stranger = await visit(browser, inject('stack').url);
+  stranger.forgive(404);
+  await signInOnPage(stranger.page, other.email);
+  await stranger.page.getByText('No projects yet').waitFor();
+  await stranger.page.goto(inProject('/branches/main/tables'));
+  await stranger.page.getByText('Not found.').first().waitFor();
+  expect(await stranger.page.content()).not.toContain('item 1');
+  expect(stranger.problems).toEqual([]);
+  await stranger.context.close();
+});
+
+test('a person of the identity provider signs in and comes back to the page', async () => {
+  const guest = await visit(browser, inject('stack').url);
+  await guest.page.goto('/sign-in?return_to=%2Faccount');
+  await guest.page.getByRole('link', { name: 'Continue with your identity provider' }).click();
+  await guest.page.getByLabel(/mail/i).fill('ada@example.com');
+  await guest.page.getByLabel(/password/i).fill('branchgate');
+  await guest.page.getByRole('button', { name: 'Sign in' }).click();
+  await guest.page.getByText('manages your password and your sessions').waitFor();
+  expect(new URL(guest.page.url()).pathname).toBe('/account');
+  await guest.page.reload();
+  await guest.page.getByText('ada@example.com').first().waitFor();
+  await guest.context.close();
+});
+
+test('nothing was reported in the meantime', () => {
+  expect(visitor.problems).toEqual([]);
+});
