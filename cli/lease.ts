@@ -2,7 +2,6 @@ import { randomBytes } from 'node:crypto';
 import type { Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
 import { say } from './output.ts';
-import { ownAddress } from './own-address.ts';
 import { findBranch, type Session } from './session.ts';
 
 /** How long a branch outlives a killed command. */
@@ -36,7 +35,7 @@ export async function leaseBranch(
   signal: AbortSignal,
 ): Promise<LeasedBranch> {
   const { projectId: project_id, from, ttlSeconds } = wanted;
-  const { client, url } = session;
+  const { client } = session;
   const branch_name = `exec-${randomBytes(5).toString('hex')}`;
   const path = { project_id, branch_ref: branch_name };
   const source = from === undefined ? null : await findBranch(session, project_id, from);
@@ -47,7 +46,7 @@ export async function leaseBranch(
   const body = {
     branch_name,
     lease_seconds: LEASE_SECONDS,
-    allow: [ownAddress(new URL(url).hostname)],
+    allow: ['me'],
     labels: { purpose: 'exec' },
     include: ['credentials' as const],
     ...(source && { source_branch_id: source.id }),

@@ -1,15 +1,7 @@
 import type { Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
-import { isInNetwork } from '../shared/cidr.ts';
 import { say } from './output.ts';
 import type { Session } from './session.ts';
-
-const LOOPBACK = /^(?:localhost|127(?:\.\d+){3})$/;
-const LOOPBACK_ADDRESS = '127.0.0.1';
-
-/** How the gateway is asked to let this machine connect: a database on this machine sees the loopback address. */
-export const ownAddress = (databaseHost: string): string =>
-  LOOPBACK.test(databaseHost) ? LOOPBACK_ADDRESS : 'me';
 
 export async function rulesOf({ client }: Session, projectId: string, branchId: string) {
   const rules: Schemas['NetworkRule'][] = [];
@@ -28,16 +20,11 @@ export async function letConnect(
   credentials: Schemas['Credentials'],
 ): Promise<() => Promise<void>> {
   const nothing = async () => {};
-  const { project_id: projectId, branch_id: branchId } = credentials;
-  const address = ownAddress(new URL(credentials.direct_url).hostname);
-  const isAllowed =
-    address === LOOPBACK_ADDRESS
-      ? (await rulesOf(session, projectId, branchId)).some(({ cidr }) => isInNetwork(address, cidr))
-      : credentials.warning === undefined;
-  if (isAllowed) return nothing;
+  const { project_id: projectId, branch_id: branchId, warning } = credentials;
+  if (warning === undefined) return nothing;
   const { api } = session.client;
   const path = { project_id: projectId };
-  const body = { cidr: address, branch_id: branchId, description: 'branchgate command line' };
+  const body = { cidr: 'me', branch_id: branchId, description: 'branchgate command line' };
   try {
     const rule = await dataOf(
       api.POST('/api/v1/projects/{project_id}/network-rules', { params: { path }, body }),

@@ -43,7 +43,7 @@ const completion = () =>
 
 /** Options and arguments whose value is the name of a branch. */
 const NAMES_BRANCH = /^(?:--branch|--from)$/;
-const isBranchArgument = ({ name }: { name: () => string }) => /^branch(?:es)?$/.test(name());
+const isBranchArgument = (argument: Argument) => /^branch(?:es)?$/.test(argument.name());
 
 const isNamed = ({ short, long }: Option, word: string) => word === short || word === long;
 

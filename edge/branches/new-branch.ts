@@ -12,7 +12,7 @@ import type { BranchChoices } from '../projects/coordinator-rpc.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 
 /** In `allow`: the address of the request. */
-const OWN_ADDRESS = 'me';
+export const OWN_ADDRESS = 'me';
 
 /** What one branch and a batch of branches have in common. */
 const choices = {

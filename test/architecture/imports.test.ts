@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 
 const ROOT = join(import.meta.dirname, '../..');
-const SOURCE_FOLDERS = ['agent', 'client', 'dev', 'edge', 'shared'];
+const SOURCE_FOLDERS = ['agent', 'cli', 'client', 'dev', 'edge', 'shared'];
 const LINES_MAX = 300;
 
 interface SourceFile {
@@ -150,6 +150,12 @@ describe('imports', () => {
     const inClient = within(['client']);
     expect(trespasses(inClient, ofPlatform('cloudflare:', 'node:'))).toEqual([]);
     expect(trespasses(inClient, within(['agent', 'dev', 'edge', 'shared', 'test']))).toEqual([]);
+  });
+
+  test('the command line uses the public API only', () => {
+    expect(trespasses(within(['cli']), within(['agent', 'dev', 'edge', 'test', 'shared/protocol']))).toEqual(
+      [],
+    );
   });
 
   test('only agent/postgres, agent/operations and agent/pooler speak to PostgreSQL', () => {
