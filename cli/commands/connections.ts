@@ -7,9 +7,9 @@ import { letConnect } from '../own-address.ts';
 import { branchPath, openSession, type Session } from '../session.ts';
 
 const ROLES = ['read_only', 'owner'] as const;
-type Role = (typeof ROLES)[number];
+export type Role = (typeof ROLES)[number];
 
-const roleOption = () =>
+export const roleOption = () =>
   new Option('--role <role>', 'login of both URLs (default: pooled read-write, direct owner)').choices(ROLES);
 
 const CREDENTIALS = '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials';

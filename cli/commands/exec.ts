@@ -7,13 +7,14 @@ import { leaseBranch } from '../lease.ts';
 import { say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
 import { openSession, projectOf, type Session } from '../session.ts';
-import { credentialsOf } from './connections.ts';
+import { credentialsOf, type Role, roleOption } from './connections.ts';
 
 interface ExecOptions {
   branch?: string;
   ephemeral?: boolean;
   from?: string;
   ttl?: number;
+  role?: Role;
 }
 
 const SET_HERE = ['DATABASE_URL', 'DIRECT_URL'] as const;
@@ -25,6 +26,7 @@ export const execCommand = () =>
     .option('--branch <branch>', 'name or ID (default: the pinned branch, or main)')
     .option('--ephemeral', 'create a branch for the command, and delete it afterwards')
     .option('--from <branch>', 'source of --ephemeral (default: main)')
+    .addOption(roleOption())
     .option('--ttl <duration>', 'longest life of the branch of --ephemeral, for instance 10m', readDuration)
     .addHelpText(
       'after',
@@ -80,8 +82,10 @@ async function target(command: Command, session: Session, options: ExecOptions, 
       signal,
     );
     say(`Branch: ${leased.credentials.branch_name}`);
-    return leased;
+    if (options.role === undefined) return leased;
+    const { branch_name } = leased.credentials;
+    return { ...leased, credentials: await credentialsOf(command, session, branch_name, options.role) };
   }
-  const credentials = await credentialsOf(command, session, options.branch);
+  const credentials = await credentialsOf(command, session, options.branch, options.role);
   return { credentials, end: await letConnect(session, credentials) };
 }

@@ -26,11 +26,28 @@ const CLIENTS = {
     return {
       close: () => pool.end(),
       migrate: () => pool.query(`create table ${table} (id int primary key, name text)`),
-      query: async () => expectRows((await pool.query(`insert into ${table} values ($1, $2) returning *`, [1, 'a'])).rows, 1),
+      query: async () =>
+        expectRows((await pool.query(`insert into ${table} values ($1, $2) returning *`, [1, 'a'])).rows, 1),
       prepared: async () => {
         for (let n = 0; n < 5; n++) {
-          const { rows } = await pool.query({ name: `get-${table}`, text: `select * from ${table} where id = $1`, values: [1] });
+          const { rows } = await pool.query({
+            name: `get-${table}`,
+            text: `select * from ${table} where id = $1`,
+            values: [1],
+          });
           expectRows(rows, 1);
+        }
+      },
+      // A named statement that the client prepared before another client took its server session.
+      named: async () => {
+        const statement = { name: `named-${table}`, text: 'select 1 as one' };
+        const [one, other] = await Promise.all([pool.connect(), pool.connect()]);
+        try {
+          await one.query(statement);
+          await other.query('begin');
+          await one.query(statement);
+        } finally {
+          for (const client of [one, other]) client.release(true);
         }
       },
       listen: async () => {
@@ -89,21 +106,38 @@ const CLIENTS = {
 
   async sequelize(url, table) {
     const { Sequelize, DataTypes } = await import('sequelize');
-    const db = new Sequelize(url, { logging: false, pool: { max: 2 }, dialectOptions: { ssl: { rejectUnauthorized: true } } });
-    const Item = db.define(table, { id: { type: DataTypes.INTEGER, primaryKey: true }, name: DataTypes.STRING });
+    const db = new Sequelize(url, {
+      logging: false,
+      pool: { max: 2 },
+      dialectOptions: { ssl: { rejectUnauthorized: true } },
+    });
+    const Item = db.define(table, {
+      id: { type: DataTypes.INTEGER, primaryKey: true },
+      name: DataTypes.STRING,
+    });
     return {
       close: () => db.close(),
       migrate: () => db.sync(),
       query: () => Item.create({ id: 1, name: 'a' }),
-      prepared: async () => expectRows(await db.query('select $1::int as n', { bind: [1], type: 'SELECT' }), 1),
+      prepared: async () =>
+        expectRows(await db.query('select $1::int as n', { bind: [1], type: 'SELECT' }), 1),
     };
   },
 
   async typeorm(url, table) {
     await import('reflect-metadata');
     const { DataSource, EntitySchema } = await import('typeorm');
-    const Item = new EntitySchema({ name: table, columns: { id: { type: Number, primary: true }, name: { type: String } } });
-    const db = new DataSource({ type: 'postgres', url, entities: [Item], synchronize: false, extra: { max: 2 } });
+    const Item = new EntitySchema({
+      name: table,
+      columns: { id: { type: Number, primary: true }, name: { type: String } },
+    });
+    const db = new DataSource({
+      type: 'postgres',
+      url,
+      entities: [Item],
+      synchronize: false,
+      extra: { max: 2 },
+    });
     await db.initialize();
     return {
       close: () => db.destroy(),
@@ -132,24 +166,39 @@ const CLIENTS = {
         const { mkdirSync } = await import('node:fs');
         mkdirSync(join(folder, 'meta'));
         const entry = { idx: 0, version: '7', when: 1, tag: '0000_first', breakpoints: true };
-        writeFileSync(join(folder, 'meta/_journal.json'), JSON.stringify({ version: '7', dialect: 'postgresql', entries: [entry] }));
-        writeFileSync(join(folder, '0000_first.sql'), `create table ${table} (id int primary key, name text)`);
+        writeFileSync(
+          join(folder, 'meta/_journal.json'),
+          JSON.stringify({ version: '7', dialect: 'postgresql', entries: [entry] }),
+        );
+        writeFileSync(
+          join(folder, '0000_first.sql'),
+          `create table ${table} (id int primary key, name text)`,
+        );
         await migrate(db, { migrationsFolder: folder, migrationsTable: `${table}_migrations` });
       },
       query: async () => expectRows(await db.insert(items).values({ id: 1, name: 'a' }).returning(), 1),
       prepared: async () => {
-        const get = db.select().from(items).where(eq(items.id, sql.placeholder('id'))).prepare(`drizzle_${table}`);
+        const get = db
+          .select()
+          .from(items)
+          .where(eq(items.id, sql.placeholder('id')))
+          .prepare(`drizzle_${table}`);
         for (let n = 0; n < 5; n++) expectRows(await get.execute({ id: 1 }), 1);
       },
     };
   },
 
   async kysely(url, table) {
-    const { Kysely, PostgresDialect, Migrator } = await import('kysely');
+    const { Kysely, PostgresDialect } = await import('kysely');
+    const { Migrator } = await import('kysely/migration');
     const { default: pg } = await import('pg');
-    const db = new Kysely({ dialect: new PostgresDialect({ pool: new pg.Pool({ connectionString: url, max: 2 }) }) });
+    const db = new Kysely({
+      dialect: new PostgresDialect({ pool: new pg.Pool({ connectionString: url, max: 2 }) }),
+    });
     const provider = {
-      getMigrations: async () => ({ first: { up: (k) => k.schema.createTable(table).addColumn('id', 'integer').execute() } }),
+      getMigrations: async () => ({
+        first: { up: (k) => k.schema.createTable(table).addColumn('id', 'integer').execute() },
+      }),
     };
     return {
       close: () => db.destroy(),
@@ -159,18 +208,28 @@ const CLIENTS = {
         if (error) throw error;
       },
       query: async () => expectRows(await db.insertInto(table).values({ id: 1 }).returningAll().execute(), 1),
-      prepared: async () => expectRows(await db.transaction().execute((t) => t.selectFrom(table).selectAll().execute()), 1),
+      prepared: async () =>
+        expectRows(await db.transaction().execute((t) => t.selectFrom(table).selectAll().execute()), 1),
     };
   },
 
   async 'node-pg-migrate'(url, table) {
     const { runner } = await import('node-pg-migrate');
     const dir = mkdtempSync(join(tmpdir(), 'node-pg-migrate-'));
-    writeFileSync(join(dir, '1000000000000_first.mjs'), `export const up = (pgm) => pgm.createTable('${table}', { id: 'id' });`);
+    writeFileSync(
+      join(dir, '1000000000000_first.mjs'),
+      `export const up = (pgm) => pgm.createTable('${table}', { id: 'id' });`,
+    );
     return {
       close: () => rmSync(dir, { recursive: true }),
       migrate: () =>
-        runner({ databaseUrl: url, dir, direction: 'up', migrationsTable: `${table}_migrations`, log: () => {} }),
+        runner({
+          databaseUrl: url,
+          dir,
+          direction: 'up',
+          migrationsTable: `${table}_migrations`,
+          log: () => {},
+        }),
     };
   },
 
@@ -192,7 +251,13 @@ const CLIENTS = {
   async 'graphile-worker'(url, table) {
     const { run, Logger, quickAddJob } = await import('graphile-worker');
     const logger = new Logger(() => () => {});
-    const options = { connectionString: url, schema: table, logger, noHandleSignals: true, pollInterval: 500 };
+    const options = {
+      connectionString: url,
+      schema: table,
+      logger,
+      noHandleSignals: true,
+      pollInterval: 500,
+    };
     let runner;
     return {
       close: () => runner?.stop(),
@@ -206,7 +271,7 @@ const CLIENTS = {
   },
 };
 
-const STEPS = ['migrate', 'query', 'prepared', 'listen'];
+const STEPS = ['migrate', 'query', 'prepared', 'named', 'listen'];
 const PORTS = { pooled: process.env.DATABASE_URL, direct: process.env.DIRECT_URL };
 
 for (const [client, open] of Object.entries(CLIENTS)) {
