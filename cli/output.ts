@@ -43,7 +43,7 @@ const emphasize = (text: string) =>
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is replaced
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
 
-export function show(value: unknown): string {
+function show(value: unknown): string {
   if (value === null || value === undefined) return '';
   const text = typeof value === 'object' ? JSON.stringify(value) : String(value);
   return text.replaceAll(CONTROL, ' ');

@@ -132,7 +132,7 @@ export async function projectOf(command: Command, { client }: Session): Promise<
 }
 
 /** The branch of a command: as given, else the pinned one, else `main`. */
-export const branchOf = (given: string | undefined): string => given ?? pinnedBranch() ?? 'main';
+const branchOf = (given: string | undefined): string => given ?? pinnedBranch() ?? 'main';
 
 /** The path parameters of a branch, and how to find them. */
 export async function branchPath(command: Command, session: Session, given: string | undefined) {

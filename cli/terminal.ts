@@ -5,7 +5,7 @@ export const isAttended = (): boolean =>
   process.stdin.isTTY === true && process.stderr.isTTY === true && !process.env.CI;
 
 /** @throws CommandError that says how to do it without a person */
-export function requireAttended(remedy: string): void {
+function requireAttended(remedy: string): void {
   if (!isAttended()) throw new CommandError('usage', `Nobody is there to answer. ${remedy}`);
 }
 

@@ -3,7 +3,7 @@ import { dataOf } from '../../client/response-error.ts';
 import { openSession, projectOf } from '../session.ts';
 
 /** The hidden command with which the scripts ask for candidates: the words of the line, the last one unfinished. */
-export const COMPLETE = '__complete';
+const COMPLETE = '__complete';
 
 const SCRIPTS: Record<string, (name: string) => string> = {
   bash: (name) => `_${name}() {
