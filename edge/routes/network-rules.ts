@@ -1,6 +1,6 @@
 import { and, eq, inArray } from 'drizzle-orm';
 import { z } from 'zod';
-import { Cidr } from '../access/cidr-field.ts';
+import { CidrOrMe, OWN_ADDRESS } from '../access/cidr-field.ts';
 import { creatorNetwork } from '../access/creator-rule.ts';
 import { NetworkRule, toNetworkRuleResponse } from '../access/network-rule-resource.ts';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
@@ -8,7 +8,6 @@ import { emptyResponse, jsonBody, operation, operations, response } from '../api
 import { actorOf, connectingIp } from '../app-env.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { branchesOf } from '../branches/branch-reference.ts';
-import { OWN_ADDRESS } from '../branches/new-branch.ts';
 import type { Database } from '../database/database.ts';
 import { networkRules, projectBranches } from '../database/schema.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
@@ -24,10 +23,7 @@ const BranchId = z.uuid().toLowerCase();
 
 const NewRule = z
   .strictObject({
-    cidr: z.union([z.literal(OWN_ADDRESS), Cidr]).meta({
-      description: 'The network that may connect; `me` is the address of the request.',
-      example: '203.0.113.0/24',
-    }),
+    cidr: CidrOrMe,
     description: z.string().max(200).nullable().default(null),
     branch_id: BranchId.nullable()
       .default(null)
