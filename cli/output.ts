@@ -71,25 +71,34 @@ export function printRecords(command: Command, records: readonly Row[], columns:
   write([emphasize(line(head)), ...rows.map(line)]);
 }
 
+/** For people: the fields of an object within the record as `outer.inner`. */
+const flatten = (record: Row): Row =>
+  Object.fromEntries(
+    Object.entries(record).flatMap(([name, value]) =>
+      typeof value === 'object' && value !== null && !Array.isArray(value)
+        ? Object.entries(value).map(([inner, found]) => [`${name}.${inner}`, found])
+        : [[name, value]],
+    ),
+  );
+
+/** Prints the record of a command that otherwise prints nothing, where a program reads it. */
+export function printForPrograms(command: Command, record: Row): void {
+  if (isJson(command)) printRecord(command, record);
+}
+
 /** Prints one record: `field: value` lines, with `--json` the record itself. */
-export function printRecord(
-  command: Command,
-  record: Row,
-  columns: readonly string[] = Object.keys(record),
-): void {
+export function printRecord(command: Command, record: Row, columns?: readonly string[]): void {
   const fields = jsonFields(command);
   if (fields !== null) {
     writeJson(pick(record, fields));
     return;
   }
-  const width = Math.max(0, ...columns.map(({ length }) => length));
-  const separate = (column: string) =>
-    process.stdout.isTTY ? `${emphasize(column.padEnd(width))}  ` : `${column}\t`;
-  write(
-    columns
-      .filter((column) => column in record)
-      .map((column) => `${separate(column)}${show(record[column])}`),
-  );
+  const shown = columns ? record : flatten(record);
+  const names = (columns ?? Object.keys(shown)).filter((name) => name in shown);
+  const width = Math.max(0, ...names.map(({ length }) => length));
+  const separate = (name: string) =>
+    process.stdout.isTTY ? `${emphasize(name.padEnd(width))}  ` : `${name}	`;
+  write(names.map((name) => `${separate(name)}${show(shown[name])}`));
 }
 
 /** Prints one line of a stream: as JSON with `--json`, otherwise as tab-separated columns. */

@@ -3,7 +3,7 @@ import { dataOf } from '../../client/response-error.ts';
 import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
 import { collect, readCount } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
-import { printRecord, printRecords } from '../output.ts';
+import { printForPrograms, printRecord, printRecords } from '../output.ts';
 import { rulesOf } from '../own-address.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
 
@@ -59,6 +59,7 @@ function ruleCommand(): Command {
       await dataOf(
         session.client.api.DELETE('/api/v1/projects/{project_id}/network-rules/{rule_id}', { params }),
       );
+      printForPrograms(command, { id: rule_id });
     });
 
   group
@@ -178,6 +179,7 @@ function keyCommand(): Command {
     .action(async (key_id: string, _options, command: Command) => {
       const { client } = openSession(command);
       await dataOf(client.api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id } } }));
+      printForPrograms(command, { id: key_id });
     });
   return group;
 }
@@ -238,6 +240,7 @@ function trustCommand(): Command {
       const path = { project_id: await projectOf(command, session), trust_id };
       const params = { path };
       await dataOf(session.client.api.DELETE('/api/v1/projects/{project_id}/trusts/{trust_id}', { params }));
+      printForPrograms(command, { id: trust_id });
     });
   return group;
 }

@@ -7,7 +7,7 @@ import { pipeline } from 'node:stream/promises';
 import { Command } from 'commander';
 import { ConnectionFiles, childEnvironment, libpqEnvironment } from '../connection.ts';
 import { CommandError } from '../exit-codes.ts';
-import { say } from '../output.ts';
+import { printForPrograms, say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
 import { openSession } from '../session.ts';
 import { isAttended } from '../terminal.ts';
@@ -48,9 +48,10 @@ export const importCommand = () =>
         const removeRule = await letConnect(session, credentials);
         try {
           const size = await preflight(from, target);
-          if (options.dryRun) return say('The import can begin.');
-          await load(from, target, size);
-          say(`Imported into ${credentials.branch_name}.`);
+          if (!options.dryRun) await load(from, target, size);
+          const { branch_id, branch_name } = credentials;
+          say(options.dryRun ? 'The import can begin.' : `Imported into ${branch_name}.`);
+          printForPrograms(command, { branch_id, branch_name, source_bytes: size });
         } finally {
           await removeRule();
         }
@@ -154,7 +155,6 @@ const LOAD = [
   '--output=/dev/null',
 ];
 
-/** pg_dump 17 sets a parameter that older servers lack; PostgreSQL 18 as the target knows it. */
 async function load(from: NodeJS.ProcessEnv, target: NodeJS.ProcessEnv, size: number): Promise<void> {
   const dump = spawn('pg_dump', DUMP, { env: from, stdio: ['ignore', 'pipe', 'inherit'] });
   const psql = spawn('psql', LOAD, { env: target, stdio: ['pipe', 'ignore', 'inherit'] });

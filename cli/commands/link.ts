@@ -2,7 +2,7 @@ import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { pinBranch, pinnedBranch, writeLink } from '../link.ts';
-import { say } from '../output.ts';
+import { isJson, printForPrograms, printRecord, say } from '../output.ts';
 import { findBranch, openSession, projectOf } from '../session.ts';
 
 const link = () =>
@@ -16,9 +16,9 @@ const link = () =>
       const found = await dataOf(
         session.client.api.GET('/api/v1/projects/{project_id}', { params: { path: { project_id: id } } }),
       );
-      say(
-        `Linked to ${found.name} in ${writeLink({ url: session.url, project: found.id })}. Commit this file.`,
-      );
+      const record = { url: session.url, project: found.id };
+      say(`Linked to ${found.name} in ${writeLink(record)}. Commit this file.`);
+      printForPrograms(command, record);
     });
 
 const checkout = () =>
@@ -33,14 +33,11 @@ const checkout = () =>
         options: { create?: boolean; unpin?: boolean },
         command: Command,
       ) => {
-        if (options.unpin) return pinBranch(null);
-        if (branch === undefined) {
-          const pinned = pinnedBranch();
-          if (pinned === null)
-            throw new CommandError('notFound', 'No branch is pinned here: commands use main.');
-          process.stdout.write(`${pinned}\n`);
-          return;
+        if (options.unpin) {
+          pinBranch(null);
+          return printForPrograms(command, { branch: null });
         }
+        if (branch === undefined) return printPinned(command);
         const session = openSession(command);
         const project_id = await projectOf(command, session);
         if (options.create) {
@@ -49,7 +46,15 @@ const checkout = () =>
         } else await findBranch(session, project_id, branch);
         pinBranch(branch);
         say(`Commands in this worktree use the branch ${branch}.`);
+        printForPrograms(command, { branch });
       },
     );
+
+function printPinned(command: Command): void {
+  const branch = pinnedBranch();
+  if (branch === null) throw new CommandError('notFound', 'No branch is pinned here: commands use main.');
+  if (isJson(command)) printRecord(command, { branch });
+  else process.stdout.write(`${branch}\n`);
+}
 
 export const linkCommands = (): Command[] => [link(), checkout()];

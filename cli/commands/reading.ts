@@ -18,7 +18,13 @@ const usage = () =>
       printRecord(command, found);
     });
 
-const METRIC_COLUMNS = ['branch_id', 'database_size_bytes', 'active_connections', 'cache_hit_ratio'];
+const METRIC_COLUMNS = [
+  'branch_id',
+  'database_size_bytes',
+  'active_connections',
+  'transactions_committed',
+  'cpu_seconds',
+];
 
 interface Measured {
   observed_at: string;

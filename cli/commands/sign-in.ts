@@ -5,7 +5,7 @@ import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { findLink } from '../link.ts';
 import { signInByBrowser } from '../loopback-sign-in.ts';
-import { printRecord, printRecords, say } from '../output.ts';
+import { printForPrograms, printRecord, printRecords, say } from '../output.ts';
 import { signInByPassword } from '../password-sign-in.ts';
 import { gatewayAddress, openSession, optionsOf, profileOf } from '../session.ts';
 import { readProfiles, readTokens, storeProfiles, storeTokens, tokensFile } from '../stored.ts';
@@ -42,6 +42,7 @@ const login = () =>
       storeProfiles({ current: profile, profiles: { ...stored.profiles, [profile]: { url } } });
       const me = await dataOf(createClient({ url, token: tokens.access_token }).api.GET('/api/v1/me'));
       say(`Signed in to ${url} as ${me.email}. The tokens are in ${tokensFile()}, which only you can read.`);
+      printForPrograms(command, me);
     });
 
 async function passwordOf({ passwordStdin }: LoginOptions): Promise<string> {
@@ -95,12 +96,15 @@ function profileCommand(): Command {
     .command('use')
     .description('Make a profile the default')
     .argument('<name>')
-    .action((name: string) => storeProfiles({ ...profilesWith(name), current: name }));
+    .action((name: string, _options, self: Command) => {
+      storeProfiles({ ...profilesWith(name), current: name });
+      printForPrograms(self, { name });
+    });
   command
     .command('delete')
     .description('Remove a profile and its tokens')
     .argument('<name>')
-    .action((name: string) => {
+    .action((name: string, _options, self: Command) => {
       const { current, profiles } = profilesWith(name);
       const { [name]: _, ...others } = profiles;
       storeTokens(name, null);
@@ -108,6 +112,7 @@ function profileCommand(): Command {
         current: current === name ? (Object.keys(others)[0] ?? 'default') : current,
         profiles: others,
       });
+      printForPrograms(self, { name });
     });
   return command;
 }

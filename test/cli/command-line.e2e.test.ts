@@ -168,7 +168,9 @@ test('branches are created with their choices, extended, pinned and deleted', as
   expect(await cli.json('branch', 'list', '--label', 'pr=7')).toEqual([
     expect.objectContaining({ id: made.id }),
   ]);
-  expect((await cli.run('checkout', 'pr-7')).code).toBe(0);
+  expect(await cli.json('checkout', 'pr-7')).toEqual({ branch: 'pr-7' });
+  const rule = await cli.json<{ id: string }>('rule', 'add', '192.0.2.0/24', '--branch', 'pr-7');
+  expect(await cli.json('rule', 'remove', rule.id)).toEqual({ id: rule.id });
   expect((await cli.run('checkout')).stdout).toBe('pr-7\n');
   expect(await cli.json('branch', 'get')).toMatchObject({ branch_name: 'pr-7' });
   expect(await cli.json('branch', 'extend', '--ttl', '3h')).toMatchObject({ ttl_seconds: 10_800 });
