@@ -73,7 +73,9 @@ const OPENERS: Partial<Record<NodeJS.Platform, [string, ...string[]]>> = {
   win32: ['rundll32', 'url.dll,FileProtocolHandler'],
 };
 
+/** Only web addresses, because the opener of the system opens files and programs too. */
 function openBrowser(address: string): void {
+  if (!/^https?:\/\//.test(address)) return;
   const [program, ...args] = OPENERS[process.platform] ?? ['xdg-open'];
   const child = spawn(program, [...args, address], { stdio: 'ignore', detached: true });
   // Without a browser, the person opens the printed address elsewhere.

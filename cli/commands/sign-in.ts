@@ -33,6 +33,8 @@ const login = () =>
       if (!known)
         throw new CommandError('usage', 'No gateway is known. Give its address: branchgate login https://…');
       const url = gatewayAddress(known);
+      // Before a password is asked for: the address may come from a file of the folder.
+      say(`Gateway: ${url}`);
       const client = createClient({ url });
       const tokens =
         options.email === undefined
