@@ -2,8 +2,13 @@ import { defineConfig } from 'drizzle-kit';
 
 export default defineConfig({
   dialect: 'sqlite',
-  schema: ['schema', 'account-schema', 'people-schema', 'machine-schema', 'idempotency-schema'].map(
-    (name) => `./edge/database/${name}.ts`,
-  ),
+  schema: [
+    'schema',
+    'account-schema',
+    'people-schema',
+    'machine-schema',
+    'event-schema',
+    'idempotency-schema',
+  ].map((name) => `./edge/database/${name}.ts`),
   out: './edge/database/migrations',
 });

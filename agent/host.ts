@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
+import { KeptSessions } from './rows/kept-sessions.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
 import type { AgentSettings } from './settings.ts';
@@ -21,7 +22,7 @@ export interface Host {
   sessions: Pool;
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
-  rows: { slots: Slots; marks: PageMarks };
+  rows: { slots: Slots; marks: PageMarks; kept: KeptSessions };
   /** As read in the hourly session of each branch's owner login. */
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
@@ -40,15 +41,15 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
-    rows: { slots: new Slots(), marks: new PageMarks() },
+    rows: { slots: new Slots(), marks: new PageMarks(), kept: new KeptSessions() },
     deadTuples: new DeadTuples(),
     log,
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }
 
-export async function closeHost({ postgres, sessions }: Host): Promise<void> {
-  await Promise.all([postgres.end(), sessions.end()]);
+export async function closeHost({ postgres, sessions, rows }: Host): Promise<void> {
+  await Promise.all([postgres.end(), sessions.end(), rows.kept.close()]);
 }
 
 /** Tries whether two files in the data directory can share their blocks. */

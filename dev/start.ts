@@ -29,9 +29,9 @@ try {
 function greet({ base_url }: StackState) {
   say(`
 In another terminal:
-  export TOKEN=$(npm run --silent dev:token -- --email ada@example.com --tenant acme --role owner)
-  curl -s ${base_url}/api/v1/projects -H "Authorization: Bearer $TOKEN" \\
-    -H 'Content-Type: application/json' -d '{"name":"Shop"}'
+  (umask 077; printf 'Authorization: Bearer %s\\n' \\
+    "$(npm run --silent dev:token -- --email ada@example.com --tenant acme --role owner)" > .dev/ada)
+  curl -sS -H @.dev/ada -H 'Content-Type: application/json' -d '{"name":"Shop"}' ${base_url}/api/v1/projects
 
 branchgate is ready: ${base_url}`);
 }

@@ -30,6 +30,7 @@ import { branchCreationRoutes } from './routes/branch-creations.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
+import { eventRoutes } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
 import { invitationRoutes } from './routes/invitations.ts';
 import { jobRoutes } from './routes/jobs.ts';
@@ -41,11 +42,14 @@ import { passwordRoutes } from './routes/passwords.ts';
 import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
+import { queryRoutes } from './routes/queries.ts';
+import { rowChangeRoutes } from './routes/row-changes.ts';
 import { secondFactorRoutes } from './routes/second-factor.ts';
 import { sessionRoutes } from './routes/session.ts';
 import { tableRoutes } from './routes/tables.ts';
 import { tokenExchangeRoutes } from './routes/token-exchange.ts';
 import { trustRoutes } from './routes/trusts.ts';
+import { webhookRoutes } from './routes/webhooks.ts';
 import { readSettings } from './settings.ts';
 import { materialize } from './tenancy/materialize.ts';
 
@@ -55,7 +59,7 @@ const PUBLIC_PATHS: readonly RegExp[] = [
   /^\/readyz$/,
   /^\/docs$/,
   /^\/api\/v1\/openapi\.json$/,
-  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh)$/,
+  /^\/api\/v1\/auth\/(?:idp\/(?:login|callback)|token|login|signup|magic-link\/(?:start|verify)|password\/reset(?:\/start)?|invitations\/accept|cli\/(?:start|exchange)|refresh|session)$/,
 ];
 /** Agents authenticate in the handshake of their link. */
 const AGENT_PATHS = /^\/agent\/v1\//;
@@ -166,9 +170,13 @@ for (const routes of [
   branchRoutes,
   credentialRoutes,
   tableRoutes,
+  rowChangeRoutes,
+  queryRoutes,
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,
+  eventRoutes,
+  webhookRoutes,
   auditRoutes,
   memberRoutes,
   invitationRoutes,

@@ -5,5 +5,6 @@ export { HostLink } from './host-link/host-link.ts';
 export { ProjectCoordinator } from './projects/coordinator.ts';
 export { RateLimiter } from './rate-limits/rate-limiter.ts';
 export { Challenges } from './sign-in/email-codes/challenges.ts';
+export { WebhookSender } from './webhooks/webhook-sender.ts';
 
 export default { fetch: app.fetch } satisfies ExportedHandler<Env>;

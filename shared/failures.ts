@@ -47,6 +47,10 @@ export const FAILURES = {
   },
   SECOND_FACTOR_ENROLLED: { status: 403, message: 'A second factor is already enrolled.' },
   FORBIDDEN: { status: 403, message: 'Your role or scope does not allow this operation.' },
+  CROSS_ORIGIN_REQUEST: {
+    status: 403,
+    message: 'Only pages of this origin may send this request. Open the page at the address of the gateway.',
+  },
   PASSWORD_WRONG: { status: 403, message: 'The current password is wrong.' },
   TENANT_REQUIRED: { status: 403, message: 'The token has no tenant (claim ctx.tenant_id).' },
   BRANCH_PROTECTED: { status: 403, message: 'The branch is protected and cannot be changed or deleted.' },
@@ -101,6 +105,11 @@ export const FAILURES = {
     status: 409,
     message:
       'The project has exceeded twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.',
+  },
+  CHANGES_CONFLICT: {
+    status: 409,
+    message:
+      'Rows have other values than expected, or no longer exist. Nothing was changed. Compare `conflicts` and send the changes again.',
   },
   ROW_CHANGED: { status: 409, message: 'The cell no longer has the expected value. Read the row again.' },
   STORAGE_QUOTA_EXCEEDED: {
@@ -167,7 +176,11 @@ export const FAILURES = {
   },
   STREAM_LIMIT_REACHED: {
     status: 429,
-    message: 'The project has reached its limit of open streams. Close a stream first.',
+    message: 'The project or the tenant has reached its limit of open streams. Close a stream first.',
+  },
+  WEBHOOK_LIMIT_REACHED: {
+    status: 429,
+    message: 'The tenant has reached its webhook limit. Delete a webhook first.',
   },
   PROJECT_BUSY: {
     status: 429,

@@ -4,6 +4,13 @@ export const NETWORK_RULES_MAX = 2000;
 /** Rows of one page, and ids of one deletion (specification 8). */
 export const ROWS_MAX = 50;
 
+/** Conditions and columns of the order of one page. */
+export const FILTERS_MAX = 16;
+export const ORDERS_MAX = 8;
+
+/** Parameters of one statement. */
+export const QUERY_PARAMETERS_MAX = 1000;
+
 /** UTF-8 bytes of one cell in a response; a longer value is cut. */
 export const CELL_BYTES_MAX = 65_536;
 

@@ -39,6 +39,8 @@ export async function createClone(
   { job_id, source, busy_wait: busyWait }: NewClone & Pick<Params<'branch.clone'>, 'busy_wait'>,
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
+  // A kept session alone is no reason to hold the clients.
+  if (source !== null) await host.rows.kept.close(source);
   const { sourceBytes, inUse } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   let cloneMs = 0;

@@ -2,7 +2,7 @@ import type { BranchDirectory } from './branch-directory.ts';
 import type { Finding, Guard, Observation } from './guard.ts';
 import { queuedByDatabase } from './queued-notifications.ts';
 
-/** Shares of the queue: above the first the branch that fills it is blocked, above the second whoever holds it up. */
+/** Shares of the queue: above the first the branch that fills it is blocked, above the second the sessions that hold it up. */
 const MUCH = 0.1;
 const TOO_MUCH = 0.5;
 /** A listener in a transaction for less than this has not held the queue up. */
@@ -41,7 +41,7 @@ export class NotificationQueue implements Guard {
   }
 }
 
-/** No statement tells who listens, so the oldest transactions are ended one after another until the queue moves. */
+/** No view shows who listens, so the oldest transactions are ended one after another until the queue moves. */
 function oldestTransaction({ sessions, notificationShare }: Observation): Finding[] {
   const age = (session: (typeof sessions)[number]) => session.transactionSeconds;
   const [oldest] = sessions.toSorted((one, other) => age(other) - age(one));

@@ -9,7 +9,7 @@ const DATABASE_AT = 4;
 const NO_DATABASE = 0;
 
 /**
- * In which databases the queue of NOTIFY was filled: oid → pages. No statement tells who has sent a notification, so
+ * In which databases the queue of NOTIFY was filled: oid → pages. No view shows who has sent a notification, so
  * the first entry of each page is read from PostgreSQL's files. The last pages may still be in its memory.
  */
 export function queuedByDatabase(dataDir: string): Map<string, number> {

@@ -136,7 +136,7 @@ export class WatchSession {
 
   async #hold(session: OwnSession): Promise<void> {
     await session.query('ROLLBACK');
-    // Reading needs no more than is in the caches mostly, so it goes on without the locks.
+    // Reading mostly needs no more than the caches have, so it continues without the locks.
     const hold = session.query(`BEGIN; ${HOLD_CATALOGS}`);
     await hold.then(
       () => {

@@ -98,7 +98,7 @@ export class Dispatcher {
 
 export const errorFrame = (
   id: string,
-  { code, message, sqlstate }: HostFailure,
+  { code, message, sqlstate, change }: HostFailure,
   kind: keyof typeof RPC_ERRORS = 'operationFailed',
 ): ReplyFrame => ({
   jsonrpc: '2.0',
@@ -106,7 +106,11 @@ export const errorFrame = (
   error: {
     code: RPC_ERRORS[kind],
     message: message.slice(0, ERROR_MESSAGE_LENGTH),
-    data: { code, ...(sqlstate !== undefined && { sqlstate }) },
+    data: {
+      code,
+      ...(sqlstate !== undefined && { sqlstate }),
+      ...(change !== undefined && { change }),
+    },
   },
 });
 

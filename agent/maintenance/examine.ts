@@ -138,7 +138,7 @@ const CHECKS: readonly Check[] = [
   ),
   problem(
     ({ identText }) => identText.includes(AGENT_LOGINS),
-    'pg_ident.conf does not map the agent to the owner logins, so default privileges are not repaired: add the line that `configuration` prints.',
+    'pg_ident.conf does not map the agent to all logins of branches, so default privileges are not repaired and read-only queries fail: add the line that `configuration` prints.',
   ),
   problem(
     ({ postgres }) => Number(postgres.max_locks_per_transaction) >= LOCKS_PER_CONNECTION,

@@ -20,7 +20,7 @@ interface Watching {
 
 /**
  * Reports the sizes of each project when it becomes write-blocked, and whenever its databases have shrunk, so that deleted data ends the
- * block at once (specification 3.2). The regular measurement repeats a report that is lost. Never throws.
+ * block immediately (specification 3.2). The regular measurement repeats a report that is lost. Never throws.
  */
 export async function watchBlockedProjects({ settings, log, report, signal }: Watching): Promise<void> {
   const troubles = new TroubleLog(log);

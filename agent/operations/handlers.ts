@@ -17,9 +17,12 @@ import { describeHost } from './host-describe.ts';
 import { takeInventory } from './host-inventory.ts';
 import { dropProject } from './project-drop.ts';
 import { sizeProject } from './project-size.ts';
+import { runQuery } from './query-run.ts';
+import { changeRows } from './row-change.ts';
 import { deleteRows } from './row-delete.ts';
 import { listRows } from './row-list.ts';
-import { updateRow } from './row-update.ts';
+import { updateCell } from './row-update.ts';
+import { describeTableDetails } from './table-describe.ts';
 import { listTables } from './table-list.ts';
 
 type Handlers = {
@@ -43,9 +46,12 @@ const HANDLERS: Handlers = {
   'project.drop': dropProject,
   'access.apply': applyAccess,
   'table.list': listTables,
+  'table.describe': describeTableDetails,
   'row.list': listRows,
-  'row.update': updateRow,
+  'row.update': updateCell,
   'row.delete': deleteRows,
+  'row.change': changeRows,
+  'query.run': runQuery,
 };
 
 /**

@@ -6,28 +6,37 @@ import { cellsOf } from '../rows/cells.ts';
 import { describeTable, fromTable, wireColumn } from '../rows/describe-table.ts';
 import type { PageMarks } from '../rows/page-marks.ts';
 import { readPage } from '../rows/read-page.ts';
-import { fromMark, isSeekable, type OrderedTable, orderedTable, orderOf, seek } from '../rows/seek.ts';
+import { comparedColumns, comparisonsOf, filterOf, orderBy } from '../rows/row-filter.ts';
+import { fromMark, isSeekable, keyOrder, type OrderedTable, orderedTable, seek } from '../rows/seek.ts';
 
 /**
- * A page of rows in the order of the primary key; without one, in the order in which the server reads them.
- * @throws HostError TABLE_NOT_FOUND, STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
+ * A page of the rows that meet all conditions, in the requested order and then that of the primary key; without both, in
+ * the order in which the server reads them.
+ * @throws HostError TABLE_NOT_FOUND, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
  */
 export function listRows(host: Host, params: Params<'row.list'>): Promise<MethodResult<'row.list'>> {
+  const { limit, offset, filter, order } = params;
+  const isSelection = filter.length > 0 || order.length > 0;
   return inBranch(host, params, 'read', async (session) => {
     const description = await describeTable(session, params);
+    const comparisons = await comparisonsOf(session, comparedColumns(description, filter));
     await admitTenantCode(session);
     const { columns, estimated_rows } = description;
     const header = { columns: columns.map(wireColumn), estimated_rows };
     const table = orderedTable(description, params);
-    const begin = await beginningOf(host.rows.marks, session, table, params.offset);
+    // The marks are about all rows in the order of the key.
+    const begin = isSelection ? null : await beginningOf(host.rows.marks, session, table, offset);
     if (begin === 'beyond') return { ...header, rows: [], has_more: false };
-    const { limit, offset } = params;
+    const { conditions, values } = filterOf(description, filter, comparisons);
+    if (begin) conditions.push(fromMark(table as OrderedTable));
+    const sorted = [...orderBy(description, order), ...(table ? [keyOrder(table)] : [])];
     const source = `
-      SELECT ${columns.map(({ name }) => identifier(name)).join(', ')} FROM ${fromTable(description, params)}
-      ${begin ? `WHERE ${fromMark(table as OrderedTable)}` : ''} ${table ? orderOf(table) : ''}
+      SELECT ${columns.map(({ name }) => `t.${identifier(name)}`).join(', ')} FROM ${fromTable(description, params)} AS t
+      ${conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''}
+      ${sorted.length > 0 ? `ORDER BY ${sorted.join(', ')}` : ''}
       OFFSET ${begin ? 0 : offset} LIMIT ${limit + 1}`;
     const page = `SELECT pg_catalog.row_number() OVER (), ${cellsOf(columns, 'r')} FROM (${source}) AS r`;
-    const { rows, hasMore } = await readPage(session, columns, page, begin ?? [], limit);
+    const { rows, hasMore } = await readPage(session, columns, page, begin ?? values, limit);
     return { ...header, rows, has_more: hasMore };
   });
 }

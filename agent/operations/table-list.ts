@@ -3,20 +3,12 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Table } from '../../shared/protocol/tables.ts';
 import type { Host } from '../host.ts';
 import { inBranch } from '../rows/branch-session.ts';
-import { columnsOf, ESTIMATE, READABLE } from '../rows/describe-table.ts';
+import { columnsOf, ESTIMATE, KIND, PRIMARY_KEY_NAMES, READABLE } from '../rows/describe-table.ts';
 import { HostError } from '../servers/host-error.ts';
 
 /** Tables read at a time. They fit into memory even if each has as many columns as PostgreSQL allows. */
 const BATCH = 20;
 const BUDGET_BYTES = BOUNDS.messageBytes * 0.9;
-
-const KIND = `CASE relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'partitioned_table' WHEN 'v' THEN 'view'
-  WHEN 'm' THEN 'materialized_view' ELSE 'foreign_table' END`;
-
-const PRIMARY_KEY_NAMES = `
-  (SELECT coalesce(json_agg(attname ORDER BY position), '[]')
-   FROM unnest(pk) WITH ORDINALITY AS key (number, position)
-   JOIN pg_attribute ON attrelid = c.oid AND attnum = number)`;
 
 /** Null for a table that a session holds in ACCESS EXCLUSIVE mode: measuring it would wait for that session. */
 const SIZE =

@@ -10,6 +10,9 @@ export type Pool = pg.Pool;
 /** Runs single statements: a pool or a session. */
 export type Queryable = Pick<pg.ClientBase, 'query'>;
 
+/** Leaves every value as the text that PostgreSQL sent. */
+export const AS_TEXT = { getTypeParser: () => (text: string) => text };
+
 /** A server that accepts no session within this time is treated as away. */
 const CONNECT_WITHIN_MS = 10_000;
 

@@ -1,6 +1,9 @@
 import { pollUntil } from '../poll-until.ts';
 import type { Queryable } from './connect.ts';
 
+/** The name of the sessions that read and change rows for clients. */
+export const ROWS_APPLICATION = 'branchgate-rows';
+
 const POLL_EVERY_MS = 5;
 
 /** A direct session is ended after it was idle for this time, and without that once the patience is over. Milliseconds. */
@@ -8,8 +11,8 @@ const IDLE_FOR = 100;
 const PATIENCE = 300;
 
 /**
- * Resolves when the database has no session left. Ends autovacuum workers and idle direct sessions. The pooler's
- * sessions are left to the pooler: one that looks idle may just have been sent the first statement of a transaction.
+ * Resolves when the database has no session left. Ends autovacuum workers, idle direct sessions, and kept ones of the
+ * table browser, which opens another one if it needs it. The pooler's sessions are left to the pooler: one that looks idle may just have been sent the first statement of a transaction.
  * @param wait milliseconds to wait for sessions that cannot be ended
  * @returns whether the database became empty in time, or `signal` was aborted
  */
@@ -23,11 +26,11 @@ export async function emptyDatabase(
     const isPatient = performance.now() - started < PATIENCE;
     const { rows } = await db.query(
       `SELECT CASE WHEN backend_type = 'autovacuum worker'
-                     OR (state = 'idle' AND client_addr IS NOT NULL
+                     OR (state = 'idle' AND (client_addr IS NOT NULL OR application_name = $3)
                          AND clock_timestamp() - state_change >= $2 * interval '1 millisecond')
               THEN pg_terminate_backend(pid) END
        FROM pg_stat_activity WHERE datname = $1`,
-      [database, isPatient ? IDLE_FOR : 0],
+      [database, isPatient ? IDLE_FOR : 0, ROWS_APPLICATION],
     );
     return rows.length === 0;
   };

@@ -1,10 +1,11 @@
-import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { loginName } from '../../shared/branch/login.ts';
+import { type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Host } from '../host.ts';
-import { inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
+import { AS_TEXT, inTransaction, type OwnSession, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
+import { ROWS_APPLICATION } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
+import { type BoundedSession, openBoundedSession } from './bounded-session.ts';
 
 /** Longest wait for a lock that another session holds. Milliseconds. */
 const LOCK_WITHIN_MS = 3_000;
@@ -52,35 +53,22 @@ const asOptions = (settings: Record<string, string | number>) =>
     .map(([name, value]) => `-c ${name}=${String(value).replaceAll(' ', '\\ ')}`)
     .join(' ');
 
-/** Start-up options by what the session is for. */
+// One snapshot. It changes nothing even if a view calls a function that tries.
+const READING = asOptions({
+  ...OPTIONS,
+  default_transaction_isolation: 'repeatable read',
+  default_transaction_read_only: 'on',
+});
+// Says nothing about read-only: the login's own setting does, while the project is over its quota.
+const CHANGING = asOptions({ ...OPTIONS, default_transaction_isolation: 'read committed' });
+
+/** Login and start-up options by what the session is for. */
 const MODES = {
-  // One snapshot. It changes nothing even if a view calls a function that tries.
-  read: asOptions({
-    ...OPTIONS,
-    default_transaction_isolation: 'repeatable read',
-    default_transaction_read_only: 'on',
-  }),
-  // Says nothing about read-only: the login's own setting does, while the project is over its quota.
-  change: asOptions({ ...OPTIONS, default_transaction_isolation: 'read committed' }),
-};
-
-/** Leaves every value as the text that PostgreSQL sent. */
-const AS_TEXT = { getTypeParser: () => (text: string) => text };
-
-/** Far more than any result has. */
-const SESSION_BYTES_MAX = 16 * 1024 * 1024;
-/** SQLSTATE `program_limit_exceeded`. */
-const PROGRAM_LIMIT = '54000';
-
-/** A tenant's code can send endless errors and notices, all of which would be read into the agent's memory. */
-function boundedSocket(): Socket {
-  const socket = new Socket();
-  socket.on('data', () => {
-    if (socket.bytesRead <= SESSION_BYTES_MAX) return;
-    socket.destroy(new HostError('STATEMENT_REFUSED', 'the database sent too much', PROGRAM_LIMIT));
-  });
-  return socket;
-}
+  read: { role: 'read_write', options: READING },
+  change: { role: 'read_write', options: CHANGING },
+  // A client's own statement has no more rights than the client's read-only login.
+  query: { role: 'read_only', options: READING },
+} satisfies Record<string, { role: BranchRole; options: string }>;
 
 const TOOK_TOO_LONG = new Set(['57014', '55P03', '25P03', '25P04']);
 
@@ -90,8 +78,8 @@ interface BranchDatabase {
 }
 
 /**
- * Runs `action` as one transaction in a tenant's database, as the branch's read-write login. Each call has a new
- * session: one that stayed open would delay clones, and a tenant's code can leave anything behind in it.
+ * Runs `action` as one transaction in a tenant's database, as the login of the mode. Operations that read the branch's
+ * tables use a kept session if there is one; every other one has a new session.
  * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, HOST_TIMEOUT, HOST_BUSY, PROJECT_BUSY
  * @throws Error of the connection when the server is away
  */
@@ -102,31 +90,38 @@ export async function inBranch<T>(
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
   const leave = await host.rows.slots.enter(branch_id, database);
-  const user = loginName(branch_id, 'read_write');
-  try {
-    const session = await openSession({
+  const { kept } = host.rows;
+  const { role, options } = MODES[mode];
+  const user = loginName(branch_id, role);
+  const open = () =>
+    openBoundedSession({
       host: host.settings.POSTGRES_SOCKET_DIR,
       port: host.settings.POSTGRES_PORT,
       user,
       database,
-      application_name: 'branchgate-rows',
-      options: MODES[mode],
+      application_name: ROWS_APPLICATION,
+      options,
       types: AS_TEXT,
-      stream: boundedSocket,
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
     });
-    return await bounded(host, session, user, () => inTransaction(session, () => action(session)));
+  try {
+    const opened = (mode === 'read' && (await kept.take(user))) || (await open());
+    const { session } = opened;
+    return await bounded(host, opened, user, {
+      action: () => inTransaction(session, () => action(session)),
+      onDone: async () => (mode === 'read' ? kept.put(user, database, opened) : session.end()),
+    });
   } finally {
     leave();
   }
 }
 
-/** Runs `action` and ends its session in every case, after the time limit also in the middle of a statement. */
+/** Runs `action`, and ends its session if it fails or takes too long, also in the middle of a statement. */
 async function bounded<T>(
   host: Host,
-  session: OwnSession,
+  { session }: BoundedSession,
   user: string,
-  action: () => Promise<T>,
+  { action, onDone }: { action: () => Promise<T>; onDone: () => Promise<void> },
 ): Promise<T> {
   let expired = false;
   /** The server ends it, because a tenant's code does not notice that the client has disconnected. */
@@ -144,7 +139,8 @@ async function bounded<T>(
   }, SESSION_WITHIN_MS);
   try {
     const result = await action();
-    await session.end();
+    clearTimeout(watchdog);
+    await onDone();
     return result;
   } catch (error) {
     await terminate();
@@ -171,5 +167,6 @@ function asRowError(error: unknown): unknown {
   const state = sqlState(error);
   if (!(error instanceof Error) || !('severity' in error) || state === undefined) return error;
   if (TOOK_TOO_LONG.has(state)) return tookTooLong();
-  return error.severity === 'ERROR' ? new HostError('STATEMENT_REFUSED', error.message, state) : error;
+  if (error.severity !== 'ERROR') return error;
+  return new HostError('STATEMENT_REFUSED', error.message, state, (error as { change?: number }).change);
 }

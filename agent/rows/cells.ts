@@ -19,7 +19,7 @@ const FORMS: Record<string, 'number' | 'boolean' | 'base64' | 'plain'> = {
   '1043': 'plain', // character varying
 };
 
-const formOf = ({ base_oid }: TableColumn) => FORMS[base_oid] ?? 'text';
+const formOf = ({ base_oid }: Pick<TableColumn, 'base_oid'>) => FORMS[base_oid] ?? 'text';
 
 /**
  * SQL for a value as text. `format` calls the type's output function, where a cast could be the tenant's own.
@@ -63,7 +63,7 @@ export const cellsOf = (columns: readonly TableColumn[], alias: string) =>
     .join(', ')}]::pg_catalog.text[]`;
 
 /** The cell as it is sent over the link. @param read its text as `readPage` reads it, `cut` or whole */
-export function cellOf(column: TableColumn, read: string | null | { cut: string }): Cell {
+export function cellOf(column: Pick<TableColumn, 'base_oid'>, read: string | null | { cut: string }): Cell {
   if (read === null) return null;
   const text = typeof read === 'string' ? read : read.cut;
   const bytes = Buffer.from(text);

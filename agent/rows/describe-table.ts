@@ -78,10 +78,18 @@ export const columnsOf = (more = '', join = '') => `
    WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
      AND (is_whole OR has_column_privilege(c.oid, attnum, 'SELECT')))`;
 
+export const KIND = `CASE relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'partitioned_table' WHEN 'v' THEN 'view'
+  WHEN 'm' THEN 'materialized_view' ELSE 'foreign_table' END`;
+
+export const PRIMARY_KEY_NAMES = `
+  (SELECT coalesce(json_agg(attname ORDER BY position), '[]')
+   FROM unnest(pk) WITH ORDINALITY AS key (number, position)
+   JOIN pg_attribute ON attrelid = c.oid AND attnum = number)`;
+
 export const ESTIMATE = "CASE WHEN relkind IN ('r', 'p', 'm') AND reltuples >= 0 THEN reltuples::bigint END";
 
 /** The type of a column's values. A domain can be based on another domain. */
-const BASE_TYPE = `
+export const BASE_TYPE = `
   LATERAL (SELECT CASE WHEN typtype <> 'd' THEN atttypid ELSE
     (WITH RECURSIVE base (oid, kind, next) AS (
        SELECT atttypid, typtype, typbasetype

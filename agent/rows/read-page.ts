@@ -7,13 +7,13 @@ import { cellOf } from './cells.ts';
 import { type TableColumn, wireColumn } from './describe-table.ts';
 
 /** Lengths to which cells are cut, in characters. A base64 text cut to one of them can still be decoded. */
-const CUTS = [CELL_BYTES_MAX, 16_384, 4_096, 1_024, 256, 64, 16];
+export const CUTS = [CELL_BYTES_MAX, 16_384, 4_096, 1_024, 256, 64, 16];
 /** Bytes around a cell in JSON at most: `{"cut":},` */
 const AROUND_CELL = 12;
 /** Bytes of the message for everything but cells and columns. */
-const REST_BYTES = 8_192;
+export const REST_BYTES = 8_192;
 /** SQLSTATE `too_many_columns`. */
-const TOO_MANY_COLUMNS = '54011';
+export const TOO_MANY_COLUMNS = '54011';
 
 const START = 'pg_catalog.left(cell, cut)';
 const SIZE = `coalesce(pg_catalog.octet_length(pg_catalog.to_json(${START})::pg_catalog.text), 4) + ${AROUND_CELL}`;
@@ -47,9 +47,19 @@ const fitting = (source: string, limit: number, bytes: number) => `
   SELECT line, (SELECT pg_catalog.count(*) FROM page) AS found FROM measured
   WHERE size <= ${bytes} OR n = 1 ORDER BY n`;
 
+/** Bytes of a message for the cells of these columns. @throws HostError STATEMENT_REFUSED */
+function budgetFor(columns: readonly TableColumn[]): number {
+  const described = Buffer.byteLength(JSON.stringify(columns.map(wireColumn)));
+  const budget = BOUNDS.messageBytes - REST_BYTES - described;
+  if (budget < BOUNDS.messageBytes / 4)
+    throw new HostError('STATEMENT_REFUSED', 'the names of the columns are too long', TOO_MANY_COLUMNS);
+  return budget;
+}
+
 /**
  * Runs `source`, which returns rows of `n bigint, cells text[]`, and reads as many of the first `limit` as fit into
  * one message of the link.
+ * @param budget bytes of JSON for the rows
  * @throws HostError STATEMENT_REFUSED
  */
 export async function readPage(
@@ -58,11 +68,8 @@ export async function readPage(
   source: string,
   values: readonly (string | null)[],
   limit: number,
+  budget = budgetFor(columns),
 ): Promise<{ rows: Cell[][]; hasMore: boolean }> {
-  const described = Buffer.byteLength(JSON.stringify(columns.map(wireColumn)));
-  const budget = BOUNDS.messageBytes - REST_BYTES - described;
-  if (budget < BOUNDS.messageBytes / 4)
-    throw new HostError('STATEMENT_REFUSED', 'the names of the columns are too long', TOO_MANY_COLUMNS);
   const { rows } = await session.query<{ line: string; found: string }>(fitting(source, limit, budget), [
     ...values,
   ]);

@@ -17,7 +17,8 @@ export function rowCondition(table: TableDescription, named: readonly string[]) 
   const columns = named.map((name) => columnOf(table, name));
   const conditions = columns.map((column, index) => {
     const equal = key.columns.find(({ name }) => name === column.name)?.operators.equal;
-    return `t.${identifier(column.name)} ${equal} ${parameterOf(column, index + 1, column.base_type)}`;
+    // Operators for all enums, for instance, do not accept a domain over one.
+    return `t.${identifier(column.name)}::${column.base_type} ${equal} ${parameterOf(column, index + 1, column.base_type)}`;
   });
   return {
     isRow: conditions.join(' AND '),

@@ -26,9 +26,8 @@ export function orderedTable(
   };
 }
 
-const namesOf = ({ key }: OrderedTable) => key.columns.map(({ name }) => identifier(name)).join(', ');
-
-export const orderOf = (table: OrderedTable) => `ORDER BY ${namesOf(table)}`;
+/** SQL of the columns that order the rows. */
+export const keyOrder = ({ key }: OrderedTable) => key.columns.map(({ name }) => identifier(name)).join(', ');
 
 /** Rows are compared by one operator, but a key over several types can have one for each. */
 export const isSeekable = ({ key }: OrderedTable) =>
@@ -36,11 +35,12 @@ export const isSeekable = ({ key }: OrderedTable) =>
 
 /** SQL condition of the rows at or after a mark, whose values are the parameters from $1 on. */
 export function fromMark({ key, description }: OrderedTable): string {
-  const values = key.columns.map(({ name }, index) => {
-    const column = description.columns.find((candidate) => candidate.name === name);
-    return `$${index + 1}::${column?.base_type}`;
-  });
-  const names = key.columns.map(({ name }) => identifier(name));
+  const types = key.columns.map(
+    ({ name }) => description.columns.find((column) => column.name === name)?.base_type,
+  );
+  const values = types.map((type, index) => `$${index + 1}::${type}`);
+  // Operators for all enums, for instance, do not accept a domain over one.
+  const names = key.columns.map(({ name }, index) => `${identifier(name)}::${types[index]}`);
   const [operator] = key.columns.map(({ operators }) => operators.at_least);
   if (names.length === 1) return `${names} ${operator} ${values}`;
   return `ROW(${names.join(', ')}) ${operator} ROW(${values.join(', ')})`;
@@ -62,7 +62,7 @@ export async function seek(
   if (mark?.offset === offset) return mark.key;
   await session.query(
     `DECLARE seek NO SCROLL CURSOR FOR
-     SELECT ${namesOf(table)} FROM ${table.from} ${mark ? `WHERE ${fromMark(table)}` : ''} ${orderOf(table)}`,
+     SELECT ${keyOrder(table)} FROM ${table.from} ${mark ? `WHERE ${fromMark(table)}` : ''} ORDER BY ${keyOrder(table)}`,
     mark?.key ?? [],
   );
   const step = stepFor(likely_rows);

@@ -105,8 +105,8 @@ log_connections = 'authentication,authorization'
 `;
 
 const ANY_LOGIN = '/^u_[0-9a-f]{32}_(owner|rw|ro)$';
-/** The agent reads rows as the read-write login, and repairs default privileges as the owner. */
-export const AGENT_LOGINS = '/^u_[0-9a-f]{32}_(owner|rw)$';
+/** The agent reads rows and runs statements of clients as a branch's logins, and repairs default privileges as the owner. */
+export const AGENT_LOGINS = ANY_LOGIN;
 
 /**
  * `pg_hba.conf`. Local sessions authenticate as their operating system user, so neither agent nor pooler stores a

@@ -5,14 +5,17 @@ export class HostError extends Error {
   override readonly name = 'HostError';
   readonly code: HostFailureCode;
   readonly sqlstate: string | undefined;
+  readonly change: number | undefined;
 
   /**
    * @param message what is wrong, for operators; never contains a password
    * @param sqlstate of a `STATEMENT_REFUSED`
+   * @param change index of the refused one of several changes
    */
-  constructor(code: HostFailureCode, message: string, sqlstate?: string) {
+  constructor(code: HostFailureCode, message: string, sqlstate?: string, change?: number) {
     super(message);
     this.code = code;
     this.sqlstate = sqlstate;
+    this.change = change;
   }
 }

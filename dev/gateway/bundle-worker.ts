@@ -13,7 +13,6 @@ export async function bundleWorker(file: string): Promise<void> {
     target: 'es2024',
     conditions: ['workerd', 'worker'],
     external: ['cloudflare:*', 'node:*'],
-    sourcemap: 'inline',
     logLevel: 'warning',
   });
 }

@@ -18,6 +18,9 @@ import type { Environment, StackSettings } from './settings.ts';
 export const PART_NAMES = ['agent', 'gateway', 'idp', 'pgbouncer', 'postgres'] as const;
 export type PartName = (typeof PART_NAMES)[number];
 
+/** Node stores what it compiles, so that the next start of Miniflare and of the identity provider takes less processor time. */
+const COMPILED = { NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/node') };
+
 /** Everything that is determined before a part is started. */
 export interface Site {
   settings: StackSettings;
@@ -140,6 +143,7 @@ export function programs(site: Site): Record<PartName, Program> {
       ...inRepository,
       args: [join(ROOT, 'dev/gateway/main.ts')],
       environment: {
+        ...COMPILED,
         ...gatewaySettings(site),
         GATEWAY_PORT: String(ports.GATEWAY_PORT),
         GATEWAY_STATE_DIR: folder.gatewayState,
@@ -152,6 +156,7 @@ export function programs(site: Site): Record<PartName, Program> {
       ...inRepository,
       args: [join(ROOT, 'dev/identity-provider/main.ts')],
       environment: {
+        ...COMPILED,
         IDP_PORT: String(ports.IDP_PORT),
         IDP_STATE_DIR: folder.identityProvider,
         GATEWAY_URL: gatewaySettings(site).BASE_URL,

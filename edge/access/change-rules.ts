@@ -5,7 +5,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { nextAccessRevision } from './access-revision.ts';
 import { type NetworkRuleRow, toNetworkRuleResponse } from './network-rule-resource.ts';
@@ -100,5 +100,5 @@ export async function deleteRule(
     nextAccessRevision(db, projectId, stillThere),
     db.delete(networkRules).where(theRule),
   ]);
-  return changesOf(results.at(-1)) === 1 ? ok(null) : fail({ code: 'NOT_FOUND' });
+  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
 }

@@ -1,6 +1,7 @@
 import type { OpenAPIHono } from '@hono/zod-openapi';
 import { z } from 'zod';
 import { FAILURES, type FailureCode, retryAfterOf } from '../../shared/failures.ts';
+import { Scalar } from '../../shared/protocol/tables.ts';
 import type { AppEnv } from '../app-env.ts';
 import { type HeaderName, responseHeaders } from './response-headers.ts';
 
@@ -51,8 +52,28 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   STATEMENT_REFUSED: {
     shape: {
       sqlstate: z.string().meta({ description: 'The SQLSTATE error code (PostgreSQL manual, appendix A).' }),
+      change: z.int().nonnegative().optional().meta({
+        description: 'Index in `changes` of the refused change, if one of several was.',
+      }),
     },
     example: { sqlstate: '23505', message: 'duplicate key value violates unique constraint "author_pkey"' },
+  },
+  CHANGES_CONFLICT: {
+    shape: {
+      conflicts: z.array(
+        z.strictObject({
+          change: Count.meta({ description: 'Index in `changes`.' }),
+          reason: z.enum(['changed', 'missing']),
+          row: z.record(z.string(), Scalar.nullable()).nullable().meta({
+            description: 'The present values of the row; null if it does not exist.',
+          }),
+          truncated: z.array(z.string()).meta({ description: 'Columns whose value was cut.' }),
+        }),
+      ),
+    },
+    example: {
+      conflicts: [{ change: 0, reason: 'changed', row: { id: 7, title: 'Theirs' }, truncated: [] }],
+    },
   },
   DATABASE_NAME_TOO_LONG: {
     shape: {
@@ -99,6 +120,7 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   },
   RULE_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 2000 } },
   STREAM_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
+  WEBHOOK_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
   QUOTA_ABOVE_SELF_SERVICE_CAP: {
     shape: { limit: z.number().meta({ description: 'The highest quota that users may set, in GiB.' }) },
     example: { limit: 5 },

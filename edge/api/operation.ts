@@ -2,7 +2,7 @@ import { OpenAPIHono, type RouteConfig, type z as schemas } from '@hono/zod-open
 import type { MiddlewareHandler } from 'hono';
 import { z } from 'zod';
 import type { FailureCode } from '../../shared/failures.ts';
-import type { AppEnv } from '../app-env.ts';
+import type { AppContext, AppEnv } from '../app-env.ts';
 import { type Action, allow, isChange, requirement } from '../authentication/permissions.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { ApiError } from '../errors.ts';
@@ -81,6 +81,12 @@ const permit =
     c.set('isChange', isChange(action));
     await next();
   };
+
+/** Permits a request that needs a further action because of its body. To be called before the project is read. @throws ApiError FORBIDDEN */
+export function alsoPermit(c: AppContext, action: Action): void {
+  c.set('reach', allow(c.var.principal, action));
+  c.set('isChange', isChange(action));
+}
 
 /** `boundBody` marks every body as JSON, so an absent optional body has to be unmarked before it is parsed. */
 const allowNoBody: MiddlewareHandler<AppEnv> = async (c, next) => {

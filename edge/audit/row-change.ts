@@ -1,24 +1,10 @@
-import { eq, sql } from 'drizzle-orm';
-import type { FailureCode } from '../../shared/failures.ts';
 import type { RowId } from '../../shared/protocol/tables.ts';
-import { changesOf, type Database, insertIf } from '../database/database.ts';
-import { auditEvents, projectBranches } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import type { Database } from '../database/database.ts';
 import type { Actor } from './actor.ts';
-import { auditEvent } from './audit-event.ts';
+import { auditedWork } from './audited-work.ts';
 
 /** Bounds names and keys, which are texts of the request. */
 const TEXT_MAX = 200;
-
-/** Failures of a host after which nothing was changed. After any other one the statement may have run. */
-const REFUSALS: ReadonlySet<FailureCode> = new Set([
-  'STATEMENT_REFUSED',
-  'ROW_NOT_FOUND',
-  'ROW_CHANGED',
-  'NOT_FOUND',
-  'VALIDATION_FAILED',
-  'HOST_BUSY',
-]);
 
 /** What is changed: the names and the keys, never a value. */
 interface RowChange {
@@ -33,7 +19,8 @@ interface RowChange {
   ids: RowId[];
 }
 
-const short = <T>(value: T) => (typeof value === 'string' ? value.slice(0, TEXT_MAX) : value);
+/** Cuts a text of the request. */
+export const short = <T>(value: T) => (typeof value === 'string' ? value.slice(0, TEXT_MAX) : value);
 
 const metadataOf = ({ schema, table, column, primaryKey, ids }: RowChange) => ({
   schema: short(schema),
@@ -44,40 +31,20 @@ const metadataOf = ({ schema, table, column, primaryKey, ids }: RowChange) => ({
 });
 
 /**
- * Runs a change of rows on the host with an audit event. The event is stored first, so that no change lacks one, and is
- * removed if the host refused the change. If the outcome is unknown, or the gateway stops in between, the event stays.
+ * Runs a change of rows on the host with an audit event; see `auditedWork`.
  * @param run returns the result and the keys of the rows that it changed
- * @throws ApiError NOT_FOUND if the branch has moved to another tenant since it was read, or what `run` throws
  */
-export async function auditedRowChange<T>(
+export const auditedRowChange = <T>(
   db: Database,
   actor: Actor,
   change: RowChange,
   run: () => Promise<{ result: T; changed: RowId[] }>,
-): Promise<T> {
-  const { name, projectId, branchId } = change;
-  const event = auditEvent(
-    name,
-    actor,
-    { id: crypto.randomUUID(), projectId, branchId, metadata: metadataOf(change) },
-    new Date(),
-  );
-  const isEvent = eq(auditEvents.id, event.id);
-  const isOfTenant = sql`exists (select 1 from ${projectBranches}
-    where id = ${branchId} and tenant_id = ${actor.tenantId})`;
-  if (changesOf(await insertIf(db, auditEvents, event, isOfTenant)) === 0) throw new ApiError('NOT_FOUND');
-  try {
+): Promise<T> => {
+  const metadata = metadataOf(change);
+  return auditedWork(db, actor, { ...change, metadata }, async () => {
     const { result, changed } = await run();
-    if (changed.length === 0) await db.delete(auditEvents).where(isEvent);
-    else if (changed.length < change.ids.length) {
-      const metadata = metadataOf({ ...change, ids: changed });
-      await db.update(auditEvents).set({ metadata }).where(isEvent);
-    }
-    return result;
-  } catch (error) {
-    if (error instanceof ApiError && REFUSALS.has(error.failure.code)) {
-      await db.delete(auditEvents).where(isEvent);
-    }
-    throw error;
-  }
-}
+    const isWhole = changed.length === change.ids.length;
+    if (changed.length === 0) return { result, metadata: null };
+    return { result, metadata: isWhole ? metadata : metadataOf({ ...change, ids: changed }) };
+  });
+};

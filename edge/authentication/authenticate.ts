@@ -60,6 +60,7 @@ export async function identityOf(
     service: settings.SERVICE_NAME,
     tenantId: claims.ctx?.tenant_id ?? null,
     issuedAt: claims.iat ?? claims.nbf ?? new Date(0),
+    expiresAt: claims.exp,
   };
 }
 
@@ -74,6 +75,7 @@ async function ownIdentity(token: string, settings: AuthenticationSettings, now:
     service: settings.SERVICE_NAME,
     tenantId: claims.tenant_id,
     issuedAt: new Date(claims.iat * 1000),
+    expiresAt: new Date(claims.exp * 1000),
     sessionId: claims.sid,
   };
 }

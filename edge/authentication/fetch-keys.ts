@@ -6,7 +6,7 @@ export const KEY_FETCH_MS = 5_000;
 const DOCUMENT_MAX_BYTES = 64 * 1024;
 
 /** Names of this machine in a URL. */
-export const LOOPBACK: ReadonlySet<string> = new Set(['localhost', '127.0.0.1', '[::1]']);
+const LOOPBACK: ReadonlySet<string> = new Set(['localhost', '127.0.0.1', '[::1]']);
 
 /** An attacker who can modify this response can sign in as any user, so plain HTTP is limited to loopback. */
 function secureAddress(endpoint: string): URL {

@@ -52,6 +52,7 @@ const PreAuthClaims = z.object({
 const WorkloadClaims = z.object({
   /** Id of the trust. */
   sub: z.uuid(),
+  exp: z.number(),
 });
 
 /** Each kind has its own audience, so that no token is accepted as another kind (RFC 8725 section 3.9). */

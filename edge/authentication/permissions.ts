@@ -9,7 +9,7 @@ type Reaches = Record<Role, Reach | 'no'>;
 const CREATE_PROJECT: Reaches = { owner: 'all', admin: 'all', operator: 'all', viewer: 'no' };
 const SEE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'own' };
 const CHANGE: Reaches = { owner: 'all', admin: 'all', operator: 'own', viewer: 'no' };
-/** The tenant itself: its members, its audit events, and whom its projects are shared with. */
+/** The tenant itself: its members, machines, webhooks and audit events, and whom its projects are shared with. */
 const ADMINISTER: Reaches = { owner: 'all', admin: 'all', operator: 'no', viewer: 'no' };
 
 /** The scopes that satisfy a required scope; `write` includes `read`. */
@@ -31,6 +31,9 @@ const ACTIONS = {
   'network_rules.change': { scope: 'write', reaches: CHANGE },
   'metrics.read': { scope: 'read', reaches: SEE },
   'jobs.read': { scope: 'read', reaches: SEE },
+  'events.read': { scope: 'read', reaches: SEE },
+  'webhooks.read': { scope: 'read', reaches: ADMINISTER },
+  'webhooks.change': { scope: 'write', reaches: ADMINISTER },
   'audit.read': { scope: 'read', reaches: ADMINISTER },
   'members.read': { scope: 'read', reaches: ADMINISTER },
   'members.change': { scope: 'write', reaches: ADMINISTER },

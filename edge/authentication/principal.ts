@@ -13,6 +13,8 @@ export interface Identity {
   tenantId: string | null;
   /** `iat`, else `nbf`, else the epoch. Orders tokens when the tenant changes. */
   issuedAt: Date;
+  /** `exp`. What outlasts its request, such as a stream, ends at this time. */
+  expiresAt: Date;
   /** The refresh family of the token; only the gateway's own tokens have one. */
   sessionId?: string;
 }

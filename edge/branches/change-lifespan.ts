@@ -5,7 +5,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches, projects } from '../database/schema.ts';
 import type { LifespanChange } from '../projects/coordinator-rpc.ts';
 import type { Settings } from '../settings.ts';
@@ -54,7 +54,7 @@ export async function storeLifespan(
       .where(eq(projects.id, projectId)),
     db.update(projectBranches).set(change).where(whereAllowed('extend', extendable)),
   ]);
-  if (changesOf(results.at(-1)) === 0) {
+  if (!hasChanged(results.at(-1))) {
     const [count] = results.at(-2) as { limit: number; current: number; isExtendable: number }[];
     return fail(count?.isExtendable ? branchLimitReached(limit, count) : { code: 'BRANCH_NOT_ACTIVE' });
   }

@@ -3,7 +3,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
@@ -68,7 +68,7 @@ export async function markBranchDeleted(
       .where(and(eq(projectBranches.parentBranchId, branchId), stillThere)),
     transition(db, transitionName, thisBranch, now),
   ]);
-  return changesOf(results.at(-1)) === 1 ? ok(job) : fail({ code: 'NOT_FOUND' });
+  return hasChanged(results.at(-1)) ? ok(job) : fail({ code: 'NOT_FOUND' });
 }
 
 /** Specification 3.1: the underlying database is dropped after the branch is deleted. */

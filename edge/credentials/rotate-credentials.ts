@@ -4,7 +4,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import { insertKey } from '../api/idempotency-key.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
 import { auditEvents, branchCredentials, projectBranches, projects } from '../database/schema.ts';
 import type { Rotation } from '../projects/coordinator-rpc.ts';
 import { makePassword, sealPassword } from './password.ts';
@@ -50,7 +50,7 @@ export async function storeRotation(
       ...changes,
       insertIf(db, auditEvents, event, active),
     ]);
-    return changesOf(results.at(-1)) === 1 ? ok(null) : fail({ code: 'BRANCH_NOT_ACTIVE' });
+    return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'BRANCH_NOT_ACTIVE' });
   } catch (error) {
     if (uniqueConflict(error)) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
     throw error;

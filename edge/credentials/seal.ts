@@ -1,3 +1,5 @@
+import { z } from 'zod';
+
 const IV_BYTES = 12;
 
 /** A key of the settings: 32 bytes with an ID. */
@@ -43,6 +45,28 @@ export async function seal(
     encoder.encode(text),
   );
   return { keyId: key.id, sealed: toBase64(new Uint8Array([...iv, ...new Uint8Array(ciphertext)])) };
+}
+
+const SealedForm = z.object({ keyId: z.string(), sealed: z.string() });
+
+/** As `seal`, as one text that a client stores, for instance a cookie. */
+export const sealForClient = async (
+  keys: readonly SecretKey[],
+  owner: readonly string[],
+  text: string,
+): Promise<string> => JSON.stringify(await seal(keys, owner, text));
+
+/** @returns null when the client's text was not sealed here for this owner, or when its key was removed */
+export async function unsealFromClient(
+  keys: readonly SecretKey[],
+  owner: readonly string[],
+  value: string,
+): Promise<string | null> {
+  try {
+    return await unseal(keys, owner, SealedForm.parse(JSON.parse(value)));
+  } catch {
+    return null;
+  }
 }
 
 /** @throws Error if the key is not configured, or the text was sealed for another owner */

@@ -59,8 +59,11 @@ export function insertAllIf<T extends SQLiteTable>(
 export const isOneOf = (column: SQLWrapper, values: readonly string[]): SQL =>
   sql`${column} in (select value from json_each(${JSON.stringify(values)}))`;
 
-/** The number of rows that a statement of a batch changed, from its result. */
-export const changesOf = (result: unknown): number => (result as D1Result).meta.changes;
+/**
+ * Whether a statement of a batch changed rows, from its result. D1 counts the rows that triggers wrote as well, so the
+ * number itself says nothing.
+ */
+export const hasChanged = (result: unknown): boolean => (result as D1Result).meta.changes > 0;
 
 /**
  * The name of the unique index or the columns that an insert violated, e.g.

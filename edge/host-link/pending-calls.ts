@@ -1,14 +1,17 @@
 import type { Bounds } from '../../shared/protocol/bounds.ts';
 import type { ReplyFrame, RequestFrame } from '../../shared/protocol/frames.ts';
-import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
+import type { HostFailure, HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fitsMessage } from '../../shared/protocol/messages.ts';
 import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
 import { fail, ok } from '../../shared/result.ts';
 import type { CallOutcome } from '../hosts/host-link-rpc.ts';
 
-export const failed = (code: HostFailureCode, message: string, sqlstate?: string) =>
-  fail({ code, message, ...(sqlstate !== undefined && { sqlstate }) });
+export const failed = (
+  code: HostFailureCode,
+  message: string,
+  details: Omit<HostFailure, 'code' | 'message'> = {},
+) => fail({ code, message, ...details });
 
 interface PendingCall {
   method: Method;
@@ -102,7 +105,8 @@ export class PendingCalls {
 function outcomeOf(method: Method, reply: ReplyFrame): CallOutcome<Method> {
   if ('error' in reply) {
     const { message, data } = reply.error;
-    return failed(data.code, message, data.sqlstate);
+    const { code, ...details } = data;
+    return failed(code, message, details);
   }
   const reading = OPERATIONS[method].result.safeParse(reply.result);
   return reading.success

@@ -27,7 +27,11 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
   INVALID_CALL: invalid(''),
   STATEMENT_REFUSED: {
     code: 'STATEMENT_REFUSED',
-    fields: ({ sqlstate, message }) => ({ sqlstate, message }),
+    fields: ({ sqlstate, message, change }) => ({
+      sqlstate,
+      message,
+      ...(change !== undefined && { change }),
+    }),
   },
   DATABASE_NAME_HELD: { code: 'DATABASE_NAME_HELD' },
   PROOF_FAILED: { code: 'PROOF_FAILED' },
@@ -49,7 +53,10 @@ export function failureOfRequest(failure: HostFailure, method: string): Failure 
 }
 
 /** The failure of a call that the gateway made up itself: an invalid value in it is a defect of the gateway. */
-export function failureOfOwnCall({ code: hostCode, message }: Omit<HostFailure, 'sqlstate'>): Failure {
+export function failureOfOwnCall({
+  code: hostCode,
+  message,
+}: Pick<HostFailure, 'code' | 'message'>): Failure {
   const { code, fields } = PUBLIC_FAILURES[hostCode];
   return { code: fields ? 'INTERNAL' : code, reason: `${hostCode}: ${message}` };
 }

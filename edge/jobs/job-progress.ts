@@ -1,6 +1,6 @@
 import { and, eq, inArray, type SQL } from 'drizzle-orm';
 import type { JobError, JobStatus, JobStep } from '../../shared/project/job.ts';
-import { changesOf, type Database, type Statement } from '../database/database.ts';
+import { type Database, hasChanged, type Statement } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
 import { type JobRow, OPEN_STATUSES } from './job-store.ts';
 import type { AnySaga } from './saga.ts';
@@ -18,10 +18,13 @@ export class JobProgress {
   readonly #db: Database;
   readonly #job: JobRow;
   readonly #steps: JobStep[];
+  readonly #saved: () => void;
   readonly #timer: ReturnType<typeof setInterval>;
 
-  constructor(db: Database, job: JobRow, definition: AnySaga) {
+  /** @param saved called after the steps were written */
+  constructor(db: Database, job: JobRow, definition: AnySaga, saved: () => void) {
     this.#db = db;
+    this.#saved = saved;
     this.#job = job;
     this.#steps = pendingSteps(definition);
     this.#timer = setInterval(() => this.save({}).catch(() => {}), SHOW_PROGRESS_EVERY_MS);
@@ -45,7 +48,9 @@ export class JobProgress {
 
   /** Writes the steps. @returns false if the job has already ended */
   async save(more: { attempts?: number; error?: JobError }): Promise<boolean> {
-    return changesOf(await this.#write('running', more)) === 1;
+    const saved = hasChanged(await this.#write('running', more));
+    this.#saved();
+    return saved;
   }
 
   /** The job's last write, if `condition` is true; it joins the batch that records what the job did. */

@@ -33,7 +33,7 @@ export const Job = z
   .meta({ id: 'Job' });
 
 /** The failure as the API reports it; the internal cause is for the log. */
-function toErrorResponse(error: JobError): { code: FailureCode; message: string } {
+export function toErrorResponse(error: JobError): { code: FailureCode; message: string } {
   const { code } = publicFailure(error);
   return { code, message: FAILURES[code].message };
 }

@@ -30,6 +30,8 @@ interface JobRunnerOptions extends Omit<SagaContext, 'job'> {
   sagas: SagaTable;
   /** Schedules another attempt (Unix milliseconds), even if this object is evicted before. */
   wakeAt: (timestamp: number) => void;
+  /** Called after each write of the job or its subject. */
+  changed: (job: JobRow) => void;
 }
 
 /** The kinds of jobs that take one of the project's slots for creations. */
@@ -71,8 +73,10 @@ export class JobRunner {
   start(job: JobRow): Promise<JobEnd | null> {
     const run = this.#runs.get(job.id);
     if (run) return run.done;
+    this.#options.changed(job);
     const done = this.#attemptInTurn(job).then((end) => {
       this.#runs.delete(job.id);
+      this.#options.changed(job);
       if (end) {
         this.#ends.get(job.id)?.resolve(end);
         this.#ends.delete(job.id);
@@ -89,7 +93,8 @@ export class JobRunner {
       job.kind === 'project.delete' || branchIds.some((id) => own.has(id));
     await Promise.all([...this.#runs.values()].filter(sameBranch).map(({ done }) => done));
     const release = CREATIONS.includes(job.kind) ? await this.#creations.take() : () => {};
-    const progress = new JobProgress(this.#options.db, job, this.#options.sagas[job.kind]);
+    const { db, sagas, changed } = this.#options;
+    const progress = new JobProgress(db, job, sagas[job.kind], () => changed(job));
     try {
       return await this.#attempt(job, progress);
     } catch (error) {

@@ -10,6 +10,12 @@ import { sha256 } from '../sha256.ts';
 import { isApiKey, readApiKey } from './api-key-form.ts';
 import { type MachineRecord, machineRecord, recordUse } from './machine-record.ts';
 
+interface MachineBearer {
+  record: MachineRecord;
+  /** Of the key, or of the workload's token. */
+  expiresAt: Date;
+}
+
 interface Context {
   settings: OwnTokenSettings;
   database: D1Database;
@@ -30,17 +36,18 @@ export const isMachineToken = (settings: OwnTokenSettings, token: string): boole
  */
 export async function authenticateMachine(token: string, context: Context): Promise<Principal> {
   const { settings, database, now, waitUntil } = context;
-  const record = isApiKey(token) ? await recordOfKey(token, context) : await recordOfToken(token, context);
+  const bearer = isApiKey(token) ? await bearerOfKey(token, context) : await bearerOfToken(token, context);
+  const { record } = bearer;
   checkAddress(record, context);
   waitUntil(
     recordUse(database, record, now).catch((error: Error) => {
       logEvent('machine.use_not_recorded', { reason: error.message });
     }),
   );
-  return principalOf(record, settings);
+  return machinePrincipal(bearer, settings);
 }
 
-async function recordOfKey(token: string, { database, now }: Context): Promise<MachineRecord> {
+async function bearerOfKey(token: string, { database, now }: Context): Promise<MachineBearer> {
   const parts = readApiKey(token);
   if (!parts) throw rejected('api_key_form_wrong');
   const record = await machineRecord(database, { type: 'key', id: parts.id }, now);
@@ -48,15 +55,16 @@ async function recordOfKey(token: string, { database, now }: Context): Promise<M
   if (!(await isSameText(await sha256(parts.secret), record?.secretHash ?? '')) || !record) {
     throw rejected('api_key_unknown');
   }
-  if (record.expiresAt && record.expiresAt <= now) throw rejected('api_key_expired');
-  return record;
+  const { expiresAt } = record;
+  if (!expiresAt || expiresAt <= now) throw rejected('api_key_expired');
+  return { record, expiresAt };
 }
 
-async function recordOfToken(token: string, { settings, database, now }: Context): Promise<MachineRecord> {
-  const { sub } = await verifyOwnToken(settings, 'workload', token, now);
+async function bearerOfToken(token: string, { settings, database, now }: Context): Promise<MachineBearer> {
+  const { sub, exp } = await verifyOwnToken(settings, 'workload', token, now);
   const record = await machineRecord(database, { type: 'workload', id: sub } satisfies Machine, now);
   if (!record) throw rejected('trust_gone');
-  return record;
+  return { record, expiresAt: new Date(exp * 1000) };
 }
 
 /** Only a bearer with the right secret learns the networks. */
@@ -66,7 +74,11 @@ function checkAddress({ cidrs }: MachineRecord, { address }: Context): void {
   throw new ApiError('FORBIDDEN', { message, required: `an address in ${cidrs.join(', ')}` }, 'address');
 }
 
-function principalOf(record: MachineRecord, settings: OwnTokenSettings): Principal {
+/** The machine as its record describes it now. */
+export function machinePrincipal(
+  { record, expiresAt }: MachineBearer,
+  settings: Pick<OwnTokenSettings, 'BASE_URL' | 'SERVICE_NAME'>,
+): Principal {
   const { type, id, creator, tenantId, projectId, branchPattern } = record;
   return {
     issuer: settings.BASE_URL,
@@ -77,6 +89,7 @@ function principalOf(record: MachineRecord, settings: OwnTokenSettings): Princip
     service: settings.SERVICE_NAME,
     tenantId,
     issuedAt: new Date(0),
+    expiresAt,
     userId: creator.id,
     machine: { type, id, creatorRole: creator.role, projectId, branchPattern },
   };

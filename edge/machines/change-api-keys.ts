@@ -3,7 +3,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { apiKeys } from '../database/machine-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
 import type { ApiKeyRow } from './api-key-resource.ts';
@@ -35,7 +35,7 @@ export async function insertApiKey(
     insertIf(db, auditEvents, event, recorded),
     db.select({ count: sql<number>`${count}` }).from(sql`(select 1)`),
   ]);
-  if (changesOf(results[0]) === 1) return ok(null);
+  if (hasChanged(results[0])) return ok(null);
   const [found] = results.at(-1) as { count: number }[];
   if ((found?.count ?? 0) < API_KEYS_MAX) return fail({ code: 'NOT_FOUND' });
   return fail({ code: 'API_KEY_LIMIT_REACHED', fields: { limit: API_KEYS_MAX } });
@@ -56,5 +56,5 @@ export async function deleteApiKey(
     insertIf(db, auditEvents, event, sql`exists (select 1 from ${apiKeys} where ${theKey})`),
     db.delete(apiKeys).where(theKey),
   ]);
-  return changesOf(results.at(-1)) === 1 ? ok(null) : fail({ code: 'NOT_FOUND' });
+  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
 }

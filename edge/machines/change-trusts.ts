@@ -3,7 +3,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { trusts } from '../database/machine-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import type { TrustRow } from './trust-resource.ts';
@@ -29,7 +29,7 @@ export async function insertTrust(db: Database, row: TrustRow, actor: Actor): Pr
     insertIf(db, auditEvents, event, sql`exists (select 1 from ${trusts} where id = ${id})`),
     db.select({ count: sql<number>`${count}` }).from(sql`(select 1)`),
   ]);
-  if (changesOf(results[0]) === 1) return ok(null);
+  if (hasChanged(results[0])) return ok(null);
   const [found] = results.at(-1) as { count: number }[];
   if ((found?.count ?? 0) < TRUSTS_MAX) return fail({ code: 'NOT_FOUND' });
   return fail({ code: 'TRUST_LIMIT_REACHED', fields: { limit: TRUSTS_MAX } });
@@ -55,5 +55,5 @@ export async function deleteTrust(
     insertIf(db, auditEvents, event, sql`exists (select 1 from ${trusts} where ${theTrust})`),
     db.delete(trusts).where(theTrust),
   ]);
-  return changesOf(results.at(-1)) === 1 ? ok(null) : fail({ code: 'NOT_FOUND' });
+  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
 }

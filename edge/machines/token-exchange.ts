@@ -6,12 +6,12 @@ import type { ClientDetails } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { RequestTiming } from '../authentication/key-cache.ts';
 import { signOwnToken } from '../authentication/own-tokens.ts';
-import { changesOf, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
+import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
 import { trusts } from '../database/machine-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
+import { isLocalGateway } from '../destination.ts';
 import type { Settings } from '../settings.ts';
 import { hasClaims, ID_TOKEN_MAX, idTokenProblem, readIdToken } from './id-token.ts';
-import { isLocalGateway } from './issuer-address.ts';
 import { type MachineRecord, machineRecord } from './machine-record.ts';
 
 export const GRANT_TYPE = 'urn:ietf:params:oauth:grant-type:token-exchange';
@@ -109,5 +109,5 @@ async function recordIssue(
     insertIf(db, auditEvents, event, isThere),
     db.update(trusts).set({ lastUsedAt: now }).where(eq(trusts.id, id)),
   ]);
-  return changesOf(inserted) === 1;
+  return hasChanged(inserted);
 }

@@ -5,7 +5,14 @@ import type { ProjectView } from '../projects/project-resource.ts';
 import { ALERT_NAMES, alertsOf } from './alert-advice.ts';
 import type { LastMeasurement } from './measurement-store.ts';
 import type { Range } from './metric-history.ts';
-import { type BranchValues, METRIC_NAMES, METRICS, type MetricName, type Point } from './metrics.ts';
+import {
+  type BranchValues,
+  METRIC_NAMES,
+  METRICS,
+  type MetricName,
+  type MetricValue,
+  type Point,
+} from './metrics.ts';
 
 const Count = z.int().nonnegative();
 const Ratio = z.number().min(0).max(1);
@@ -53,6 +60,8 @@ export const MetricsSummary = z
   })
   .meta({ id: 'MetricsSummary' });
 
+const UNITS = ['seconds', 'count', 'ratio', 'bytes'] as const;
+
 export const MetricsSeries = z
   .strictObject({
     start: z.iso.datetime(),
@@ -63,12 +72,31 @@ export const MetricsSeries = z
     series: z.array(
       z.strictObject({
         metric: z.enum(METRIC_NAMES),
-        unit: z.enum(['seconds', 'count', 'ratio', 'bytes']),
+        unit: z.enum(UNITS),
         values: z.array(z.strictObject({ timestamp: z.iso.datetime(), value: z.number() })),
       }),
     ),
   })
   .meta({ id: 'MetricsSeries' });
+
+export const MetricOfBranches = z
+  .strictObject({
+    start: z.iso.datetime(),
+    end: z.iso.datetime(),
+    step_seconds: z.int().meta({ description: 'Seconds between points.', example: 60 }),
+    observed_at: ObservedAt,
+    stale: Stale,
+    metric: z.enum(METRIC_NAMES),
+    unit: z.enum(UNITS),
+    branches: z.array(
+      z.strictObject({
+        branch_id: z.uuid(),
+        branch_name: z.string().meta({ example: 'main' }),
+        values: z.array(z.strictObject({ timestamp: z.iso.datetime(), value: z.number() })),
+      }),
+    ),
+  })
+  .meta({ id: 'MetricOfBranches' });
 
 export const ProjectUsage = z
   .strictObject({
@@ -156,6 +184,29 @@ export const metricsSeries = (
       // A point of an earlier release lacks later metrics.
       return value == null ? [] : [{ timestamp: new Date(at).toISOString(), value }];
     }),
+  })),
+});
+
+/** @param branches the active branches of the project */
+export const metricOfBranches = (
+  { start, end, step }: Range,
+  metric: MetricName,
+  branches: readonly Branch[],
+  measured: Measured & { values: ReadonlyMap<string, MetricValue[]> },
+): z.output<typeof MetricOfBranches> => ({
+  start: new Date(start).toISOString(),
+  end: new Date(end).toISOString(),
+  step_seconds: step / 1000,
+  ...freshness(measured),
+  metric,
+  unit: METRICS[metric].unit,
+  branches: branches.map(({ id, branchName }) => ({
+    branch_id: id,
+    branch_name: branchName,
+    values: (measured.values.get(id) ?? []).map(({ at, value }) => ({
+      timestamp: new Date(at).toISOString(),
+      value,
+    })),
   })),
 });
 

@@ -40,6 +40,13 @@ export interface Point {
   values: BranchValues;
 }
 
+/** The value of one metric. */
+export interface MetricValue {
+  /** Unix milliseconds. */
+  at: number;
+  value: number;
+}
+
 const AGGREGATE: Record<Aggregation, (values: number[]) => number | undefined> = {
   last: (values) => values.at(-1),
   peak: (values) => Math.max(...values),

@@ -9,7 +9,7 @@ import type { ProjectMonitorRpc, Recorded, StorageStatus } from '../projects/coo
 import type { MeasurementStore } from './measurement-store.ts';
 import { MeasurementStreams, STREAMS_MAX } from './measurement-streams.ts';
 import type { Range } from './metric-history.ts';
-import type { Point } from './metrics.ts';
+import type { MetricName, MetricValue, Point } from './metrics.ts';
 import type { StorageQuota } from './storage-quota.ts';
 import { readSubject, type StorageSubject } from './storage-usage.ts';
 
@@ -104,6 +104,21 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     // The reference is the client's: `__proto__` would be an inherited property and no ID.
     const branchId = (Object.hasOwn(ids, reference) && ids[reference]) || reference;
     return { ...recorded, branchId, points: this.#options.measurements.read(branchId, range) };
+  }
+
+  async metricOfBranches(
+    metric: MetricName,
+    range: Range,
+  ): Promise<Recorded & { values: Map<string, MetricValue[]> }> {
+    const { measurements } = this.#options;
+    const recorded = await this.last();
+    const valuesOf = (branchId: string) =>
+      measurements.read(branchId, range).flatMap(({ at, values }): MetricValue[] => {
+        const value = values[metric];
+        return value == null ? [] : [{ at, value }];
+      });
+    const ids = Object.keys(recorded.last?.branches ?? {});
+    return { ...recorded, values: new Map(ids.map((id) => [id, valuesOf(id)])) };
   }
 
   async stream(

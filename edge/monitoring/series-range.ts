@@ -3,6 +3,8 @@ import { finestStep, type Range } from './metric-history.ts';
 
 /** Points per series in one response: a little more than one day at one point a minute. */
 const POINTS_MAX = 1500;
+/** The same for a response with all branches of a project. */
+export const POINTS_OF_EACH_MAX = 200;
 const HOUR_MS = 3_600_000;
 const STEP = { min: 60, max: 30 * 86_400 } as const;
 
@@ -34,6 +36,7 @@ export const SeriesRange = {
 export function rangeOf(
   query: { start?: number | undefined; end?: number | undefined; step?: number | undefined },
   now: number,
+  pointsMax = POINTS_MAX,
 ): Range | { path: string; message: string } {
   const end = Math.min(query.end ?? now, now);
   const start = query.start ?? end - HOUR_MS;
@@ -41,9 +44,9 @@ export function rangeOf(
   const finest = finestStep(start, now);
   const step = Math.max((query.step ?? 0) * 1000, finest);
   const points = Math.floor((end - start) / step) + 1;
-  if (points <= POINTS_MAX) return { start, end, step };
+  if (points <= pointsMax) return { start, end, step };
   return {
     path: 'step',
-    message: `Too small: ${points} points would result, at most ${POINTS_MAX} are allowed.`,
+    message: `Too small: ${points} points would result, at most ${pointsMax} are allowed.`,
   };
 }

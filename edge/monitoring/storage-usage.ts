@@ -3,7 +3,7 @@ import { ACCESS_OF_STATE, quotaBytes, type StorageState } from '../../shared/pro
 import { nextAccessRevision } from '../access/access-revision.ts';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches, projects } from '../database/schema.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 
@@ -72,5 +72,5 @@ export async function storeStorageUsage(
       .set({ storageUsedBytes: used, storageState: state, storageMeasuredAt: now })
       .where(asRead),
   ]);
-  return changesOf(results.at(-1)) === 1;
+  return hasChanged(results.at(-1));
 }

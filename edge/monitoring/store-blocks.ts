@@ -3,7 +3,7 @@ import type { ProjectBlocks } from '../../shared/block.ts';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches, projects, users } from '../database/schema.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
 
@@ -110,5 +110,5 @@ export async function storeBlocks(
     ]),
     db.update(projects).set({ blocksObservedAt: observedAt }).where(asRead),
   ]);
-  return changesOf(results.at(-1)) === 1;
+  return hasChanged(results.at(-1));
 }

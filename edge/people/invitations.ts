@@ -5,7 +5,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Role } from '../authentication/role.ts';
 import { accounts } from '../database/account-schema.ts';
-import { changesOf, inOneBatch, insertIf } from '../database/database.ts';
+import { hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { invitations } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
@@ -84,7 +84,7 @@ export async function invite(
     member,
   ]);
   if ((members as unknown[]).length > 0) throw new ApiError('MEMBER_EXISTS');
-  if (changesOf(insert) === 0) throw new ApiError('INVITATION_EXISTS');
+  if (!hasChanged(insert)) throw new ApiError('INVITATION_EXISTS');
   const [account] = await accountByEmail(db, email);
   const mail = account ? 'account_exists' : 'code';
   const request = { kind: 'invitation', challengeId: id, address: email, mail } as const;
@@ -114,6 +114,6 @@ export async function revokeInvitation(
     insertIf(db, auditEvents, event, exists(open)),
     db.delete(invitations).where(isIt),
   ]);
-  if (changesOf(results.at(-1)) === 0) throw new ApiError('NOT_FOUND');
+  if (!hasChanged(results.at(-1))) throw new ApiError('NOT_FOUND');
   await challengesOf(env, email).cancel(id);
 }

@@ -5,7 +5,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { ROLES, type Role } from '../authentication/role.ts';
 import { accounts, recoveryCodes, secondFactors, sessions } from '../database/account-schema.ts';
-import { changesOf, type Database, inOneBatch, insertIf, type Statement } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
 import { invitations, projectMembers } from '../database/people-schema.ts';
 import { auditEvents, organizationMembers, users } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
@@ -113,7 +113,7 @@ function isChangeable(
  * @throws ApiError LAST_OWNER
  */
 async function changeUnlessLast(request: MemberRequest, member: AccountMember, statements: Statement[]) {
-  if (changesOf((await inOneBatch(request.db, statements)).at(-1)) === 1) return true;
+  if (hasChanged((await inOneBatch(request.db, statements)).at(-1))) return true;
   const current = await accountMember(request, member.id);
   if (current.accountRole === member.accountRole) throw new ApiError('LAST_OWNER');
   return false;

@@ -2,7 +2,7 @@ import { and, eq, exists, ne, notExists, type SQL, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import { actorWith } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { projectMembers } from '../database/people-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
@@ -114,5 +114,5 @@ export async function unshareProject(
     ),
     db.delete(projectMembers).where(isShared),
   ]);
-  if (changesOf(results.at(-1)) === 0) throw new ApiError('NOT_FOUND');
+  if (!hasChanged(results.at(-1))) throw new ApiError('NOT_FOUND');
 }

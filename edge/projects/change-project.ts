@@ -3,7 +3,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { changesOf, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
+import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/database.ts';
 import { auditEvents, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { hasRoomOn } from '../hosts/host-room.ts';
@@ -83,7 +83,7 @@ export async function changeProject(
   if (!promise.isPromisable) return fail(tenantQuotaReached(promise));
   if (!promise.hasRoom) return fail({ code: 'HOST_FULL' });
   // The cap was lowered, or the project deleted, in between.
-  if (changesOf(results.at(-3)) === 0) return changeProject(env, current, change, actor);
+  if (!hasChanged(results.at(-3))) return changeProject(env, current, change, actor);
   if (storageQuotaGib === undefined) return ok(current);
   const status = await coordinatorOf(env, projectId).monitor.evaluate(projectId);
   return ok(status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current);

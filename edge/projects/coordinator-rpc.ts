@@ -9,11 +9,12 @@ import type { Result } from '../../shared/result.ts';
 import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
 import type { KeyUse, StoredResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
+import type { Principal } from '../authentication/principal.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import type { LastMeasurement } from '../monitoring/measurement-store.ts';
 import type { Range } from '../monitoring/metric-history.ts';
-import type { Point } from '../monitoring/metrics.ts';
+import type { MetricName, MetricValue, Point } from '../monitoring/metrics.ts';
 import type { ProjectRow } from './project-resource.ts';
 
 /** A validated request for a project. The caller makes the IDs, so a repeated request names the same project. */
@@ -125,6 +126,11 @@ export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
   last(): Promise<Recorded>;
   /** @param reference the branch's ID, or its name at the last measurement */
   series(reference: string, range: Range): Promise<Recorded & { branchId: string; points: Point[] }>;
+  /** The values of one metric of each branch that was measured last, with their times in Unix milliseconds. */
+  metricOfBranches(
+    metric: MetricName,
+    range: Range,
+  ): Promise<Recorded & { values: Map<string, MetricValue[]> }>;
   /** @param wanted `branchId` null: all branches; `since` null: start with the last measurement */
   stream(
     projectId: string,
@@ -136,9 +142,26 @@ export interface ProjectMonitorRpc extends Rpc.RpcTargetBranded {
   evaluate(projectId: string): Promise<StorageStatus | null>;
 }
 
+/** A client that wants events. */
+export interface EventClient {
+  id: string;
+  principal: Principal;
+}
+
+/** The events of one project, reached through its coordinator. */
+export interface ProjectEventsRpc extends Rpc.RpcTargetBranded {
+  /** @param wanted `after`: the last event that the client received; null: start with the next event */
+  stream(
+    projectId: string,
+    client: EventClient,
+    wanted: { seconds: number; after: number | null },
+  ): Promise<Result<ReadableStream, Failure>>;
+}
+
 /** The Durable Object through which every change of one project's databases goes; named by the project's ID. */
 export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   readonly monitor: ProjectMonitorRpc;
+  readonly events: ProjectEventsRpc;
   /** @param hostId the host that sent the measurement */
   recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void>;
   /** Records the blocks of the project's branches. @param hostId the host that sent them */

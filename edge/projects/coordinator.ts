@@ -17,6 +17,7 @@ import { storeRotation } from '../credentials/rotate-credentials.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
+import { ProjectEvents } from '../events/project-events.ts';
 import { hostCaller, isLinked } from '../hosts/host-client.ts';
 import { jobError, publicFailure } from '../jobs/job-failure.ts';
 import { JobRunner } from '../jobs/job-runner.ts';
@@ -60,6 +61,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   readonly #outbox: Outbox;
   readonly #monitor: ProjectMonitor;
   readonly #blocks: BlockRecorder;
+  readonly #events: ProjectEvents;
   readonly #alarm: EarliestAlarm;
   #runner: JobRunner | undefined;
   readonly #retries: Retries;
@@ -85,6 +87,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       outbox: this.#outbox,
       lastMeasurement: () => measurements.last(),
     });
+    this.#events = new ProjectEvents({ env, db: this.#db, storage, waitUntil, retries: this.#retries });
     this.#monitor = new ProjectMonitor({
       db: this.#db,
       measurements,
@@ -99,6 +102,10 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     return this.#monitor;
   }
 
+  get events(): ProjectEvents {
+    return this.#events;
+  }
+
   async recordMeasurement(measurement: ProjectMeasurement, hostId?: string): Promise<void> {
     await this.#monitor.record(measurement, hostId);
   }
@@ -106,6 +113,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   async recordBlocks(blocks: ProjectBlocks, hostId?: string): Promise<void> {
     this.#armAlarm(blocks.project_id);
     await this.#blocks.record(blocks, hostId);
+    this.#events.publish(blocks.project_id);
   }
 
   async createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
@@ -231,10 +239,12 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */
   async #applyAccess(projectId: string, hostId: string): Promise<Result<null, Failure>> {
+    this.#events.publish(projectId);
     try {
       const { CREDENTIAL_KEYS } = readSettings(this.env);
       await sendAccess(this.#db, CREDENTIAL_KEYS, hostCaller(this.env, hostId), projectId);
       this.#retries.succeeded('access.not_applied');
+      this.#events.publish(projectId);
       return ok(null);
     } catch (error) {
       this.#retries.failed('access.not_applied', projectId, error);
@@ -251,11 +261,13 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       this.#db.select().from(projects).where(eq(projects.id, projectId)),
     ]);
     if (open.length === 0 && !project) {
+      await this.#events.finish(projectId);
       await this.ctx.storage.deleteAll();
       this.#alarm.spent();
       return;
     }
     await this.#blocks.finish();
+    this.#events.publish(projectId);
     if (open.length > 0) this.#armAlarm(projectId);
     for (const job of open) this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
     if (project?.status === 'active' && project.accessApplied < project.accessRevision) {
@@ -270,6 +282,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       callHost: hostCaller(this.env, hostId),
       sagas: SAGAS,
       wakeAt: (timestamp) => this.#alarm.wakeAt(timestamp),
+      changed: ({ projectId }) => this.#events.publish(projectId),
     });
     return this.#runner;
   }

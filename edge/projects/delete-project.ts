@@ -3,7 +3,7 @@ import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { transition } from '../branches/branch-transition.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
@@ -29,7 +29,7 @@ export async function markProjectDeleting(
     transition(db, 'delete_project', and(eq(projectBranches.projectId, job.projectId), stillThere), now),
     db.update(projects).set({ status: 'deleting', updatedAt: now }).where(deletable),
   ]);
-  if (changesOf(results.at(-1)) === 1) return ok(job);
+  if (hasChanged(results.at(-1))) return ok(job);
   const [left] = await db
     .select({ status: projects.status })
     .from(projects)

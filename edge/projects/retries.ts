@@ -6,7 +6,7 @@ import type { EarliestAlarm } from './earliest-alarm.ts';
 const ATTEMPTS_AHEAD = 3;
 
 /** Work of a coordinator that its alarm repeats until it succeeds, by the log event of its failure. */
-type Work = 'access.not_applied' | 'project.not_looked_after';
+type Work = 'access.not_applied' | 'events.not_published' | 'project.not_looked_after';
 
 /** Backs off so that an object whose host is unavailable can sleep; the return of the host wakes it. */
 export class Retries {

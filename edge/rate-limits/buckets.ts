@@ -84,12 +84,17 @@ export const bucketOf = {
     bucket: named('user', issuer, gid),
     limit: 'wrong_second_factors',
   }),
+  /** @param hash of the cookie */
+  pageRenewal: (hash: string): Bucket => ({ bucket: named('page', hash), limit: 'page_renewals' }),
   /** @param hash of the value; a hash because the names of objects are stored, and the value can be a secret */
   use: (of: 'state' | 'code' | 'pre_auth', hash: string): Bucket => ({
     bucket: named(of, hash),
     limit: 'single_use',
   }),
 };
+
+/** The object that counts the open streams of a tenant. */
+export const streamsBucket = (tenantId: string): string => named('streams', tenantId);
 
 const named = (...parts: string[]): string => JSON.stringify(parts);
 

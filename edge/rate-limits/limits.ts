@@ -77,6 +77,8 @@ export const LIMITS = {
   // Second-factor attempts per pre-auth token, and wrong ones per user.
   second_factor_tries: { max: () => 5, windowSeconds: 3600, written: 'before_the_response' },
   wrong_second_factors: wrongTries(30),
+  // Renewals at the provider per cookie of a page, because a provider may end a sign-in whose refresh token is used twice.
+  page_renewals: { max: () => 1, windowSeconds: 10, written: 'within_a_second' },
   // Values that are valid once and expire within the hour: a state, a code, the last step of a sign-in.
   single_use: { max: () => 1, windowSeconds: 3600, written: 'before_the_response', refundable: true },
 } satisfies Record<string, Limit>;

@@ -1,6 +1,7 @@
 import { DurableObject } from 'cloudflare:workers';
 import type { Env } from '../env.ts';
 import { readSettings } from '../settings.ts';
+import { Leases } from './leases.ts';
 import { LIMITS, type LimitName, type LimitTable } from './limits.ts';
 import type { RateLimiterRpc, WindowState } from './rate-limiter-rpc.ts';
 import { countIn, isOver, type RateWindow } from './window.ts';
@@ -10,11 +11,12 @@ const WRITE_AFTER_MS = 1000;
 
 /**
  * One object per bucket (`idFromName(bucket)`), with a counter for each limit. Its storage holds the open windows
- * (key `windows`); an alarm at the end of the last window clears it.
+ * (key `windows`); an alarm at the end of the last window clears it. Leases are in memory only.
  */
 export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
   readonly #limits: LimitTable;
   readonly #windows: Map<LimitName, RateWindow>;
+  readonly #leases = new Leases();
   #writeTimer: ReturnType<typeof setTimeout> | null = null;
   #alarmAt: number | undefined;
 
@@ -61,6 +63,14 @@ export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
     if (!window || window.count === 0) return;
     this.#windows.set(name, { ...window, count: window.count - 1 });
     this.#write();
+  }
+
+  async hold(holder: string, max: number): Promise<boolean> {
+    return this.#leases.hold(holder, max, Date.now());
+  }
+
+  async release(holder: string): Promise<void> {
+    this.#leases.release(holder);
   }
 
   override async alarm(): Promise<void> {

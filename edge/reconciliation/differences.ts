@@ -3,6 +3,7 @@ import type { BranchStatus } from '../../shared/branch/branch-status.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/branch-ends.ts';
 import type { Database } from '../database/database.ts';
+import { eventOutbox } from '../database/event-schema.ts';
 import { jobs, projectBranches, projects } from '../database/schema.ts';
 import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
 
@@ -19,7 +20,10 @@ export interface RecordedBranch {
 /** The records of one host. */
 export interface HostRecords {
   branches: RecordedBranch[];
-  /** `stale`: the wanted access is not known to be in effect, because of a newer revision or an end that has come. */
+  /**
+   * `stale`: the coordinator has work. The wanted access is not known to be in effect, because of a newer revision or
+   * an end that has come, or events are not published.
+   */
   projects: { id: string; accessRevision: number; stale: boolean }[];
   /** The subjects of open jobs, whose differences the jobs resolve. */
   inWork: { projectId: string; branchIds: string[] }[];
@@ -59,6 +63,7 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
     eq(projectBranches.projectId, projects.id),
     or(atTheirEnd(now), atTheirLeasesEnd(now)),
   )})`;
+  const unpublished = sql`exists (select 1 from ${eventOutbox} where ${eventOutbox.projectId} = ${projects.id})`;
   const [branches, projectRows, inWork] = await db.batch([
     db
       .select({
@@ -74,7 +79,9 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
       .select({
         id: projects.id,
         accessRevision: projects.accessRevision,
-        stale: sql<boolean>`access_applied < access_revision or ${overdue}`.mapWith(Boolean),
+        stale: sql<boolean>`access_applied < access_revision or ${overdue} or ${unpublished}`.mapWith(
+          Boolean,
+        ),
       })
       .from(projects)
       .where(eq(projects.hostId, hostId)),

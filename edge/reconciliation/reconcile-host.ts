@@ -47,7 +47,7 @@ export async function reconcileHost(
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...found.foundAgain.map((branch) => restoreBranch(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
-    markLostIfStillMissing(db, callHost, inventory, found.missing),
+    markLostIfStillMissing(env, db, callHost, inventory, found.missing),
   ]);
   for (const outcome of outcomes) {
     if (outcome.status === 'rejected')
@@ -125,6 +125,7 @@ async function overtakeAccess(db: Database, ahead: Differences['overtakenAccess'
 
 /** Takes a second inventory, which includes branches created since the first one; only of the same cluster. */
 async function markLostIfStillMissing(
+  env: Env,
   db: Database,
   callHost: CallHost,
   first: Inventory,
@@ -134,5 +135,8 @@ async function markLostIfStillMissing(
   const second = await callHost('host.inventory', {});
   if (second.system_identifier !== first.system_identifier) return;
   const ready = readyBranches(second);
-  for (const branch of missing.filter(({ id }) => !ready.has(id))) await markLost(db, branch, new Date());
+  for (const branch of missing.filter(({ id }) => !ready.has(id))) {
+    await markLost(db, branch, new Date());
+    await coordinatorOf(env, branch.projectId).wake(branch.projectId);
+  }
 }

@@ -6,6 +6,8 @@ import { EmailAddress } from '../sign-in/accounts/accounts.ts';
 import { logIn } from '../sign-in/accounts/password-login.ts';
 import { startMagicLink, startSignUp, verifyEmailCode } from '../sign-in/email-codes/email-code.ts';
 import { LoginResponse } from '../sign-in/sessions/login-response.ts';
+import { ResponseQuery } from '../sign-in/sessions/response-form.ts';
+import { deliverLogin } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 import {
   Challenge,
@@ -87,15 +89,16 @@ router.openapi(
     description:
       'Returns tokens, or a pre-auth token if a second factor is required. Wrong passwords are limited to 30 per hour for an e-mail address and to 100 per hour from a client address.',
     tags,
-    request: { body: jsonBody(Login) },
+    request: { query: ResponseQuery, body: jsonBody(Login) },
     responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
-    failures: ['CREDENTIALS_WRONG', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
+    failures: ['CREDENTIALS_WRONG', 'CROSS_ORIGIN_REQUEST', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
     const { email, password, provider } = c.req.valid('json');
     const context = signInContextOf(c);
     checkProvider(context.settings, provider);
-    return c.json(await logIn(context, email, password), 200);
+    const { response: form } = c.req.valid('query');
+    return c.json(await deliverLogin(c, form, () => logIn(context, email, password)), 200);
   },
 );
 
@@ -163,13 +166,14 @@ router.openapi(
     description:
       'Accepts the code of a magic link, or of a sign-up, whose account it creates. A code is valid once and for 10 minutes. A challenge accepts 5 attempts. Wrong codes are limited to 20 per hour for an e-mail address and to 100 per hour from a client address.',
     tags,
-    request: { body: jsonBody(EmailCode) },
+    request: { query: ResponseQuery, body: jsonBody(EmailCode) },
     responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
-    failures: ['CODE_WRONG'],
+    failures: ['CODE_WRONG', 'CROSS_ORIGIN_REQUEST'],
   }),
   async (c) => {
     const { email, challenge_id: challengeId, code } = c.req.valid('json');
-    return c.json(await verifyEmailCode(signInContextOf(c), { email, challengeId, code }), 200);
+    const verify = () => verifyEmailCode(signInContextOf(c), { email, challengeId, code });
+    return c.json(await deliverLogin(c, c.req.valid('query').response, verify), 200);
   },
 );
 

@@ -15,6 +15,8 @@ import { MemberRole } from '../people/members.ts';
 import { EmailAddress } from '../sign-in/accounts/accounts.ts';
 import { finishInvitation } from '../sign-in/email-codes/email-code.ts';
 import { LoginResponse } from '../sign-in/sessions/login-response.ts';
+import { ResponseQuery } from '../sign-in/sessions/response-form.ts';
+import { deliverLogin } from './page-session.ts';
 import { InvitationParams } from './parameters.ts';
 import { signInContextOf } from './sign-in-context.ts';
 import { EXAMPLE_ID, MailedCode, NewPassword, PersonName } from './sign-in-fields.ts';
@@ -121,18 +123,15 @@ router.openapi(
     description:
       'Creates an account in the tenant that invited the address. An invitation accepts 5 attempts, and attempts have the limits of `magic-link/verify`.',
     tags,
-    request: { body: jsonBody(Acceptance) },
+    request: { query: ResponseQuery, body: jsonBody(Acceptance) },
     responses: { 200: response('Tokens, or a pre-auth token for the next step.', LoginResponse) },
-    failures: ['CODE_WRONG', 'ACCOUNT_EXISTS'],
+    failures: ['CODE_WRONG', 'ACCOUNT_EXISTS', 'CROSS_ORIGIN_REQUEST'],
   }),
   async (c) => {
     const { email, invitation_id: challengeId, code, name, password } = c.req.valid('json');
-    const login = await finishInvitation(
-      signInContextOf(c),
-      { email, challengeId, code },
-      { name, password },
-    );
-    return c.json(login, 200);
+    const finish = () =>
+      finishInvitation(signInContextOf(c), { email, challengeId, code }, { name, password });
+    return c.json(await deliverLogin(c, c.req.valid('query').response, finish), 200);
   },
 );
 

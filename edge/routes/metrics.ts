@@ -7,23 +7,24 @@ import type { Database } from '../database/database.ts';
 import { projectBranches } from '../database/schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { isProjectHostLinked } from '../hosts/project-host-link.ts';
-import { STREAM_SECONDS_MAX } from '../monitoring/measurement-streams.ts';
 import { METRIC_NAMES } from '../monitoring/metrics.ts';
 import {
   type Measured,
+  MetricOfBranches,
   MetricsSeries,
   MetricsSummary,
+  metricOfBranches,
   metricsSeries,
   metricsSummary,
   ProjectUsage,
   projectUsage,
 } from '../monitoring/metrics-resource.ts';
-import { rangeOf, SeriesRange } from '../monitoring/series-range.ts';
+import { POINTS_OF_EACH_MAX, rangeOf, SeriesRange } from '../monitoring/series-range.ts';
 import type { Recorded } from '../projects/coordinator-rpc.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import type { ProjectView } from '../projects/project-resource.ts';
 import { inBranch, inProject } from './in-project.ts';
-import { BranchRefParams, ProjectParams } from './parameters.ts';
+import { BranchRefParams, ProjectParams, StreamQuery } from './parameters.ts';
 
 const tags = ['Metrics'];
 
@@ -38,11 +39,9 @@ const SeriesQuery = z.strictObject({
   ...SeriesRange,
 });
 
-const StreamQuery = z.strictObject({
-  seconds: z.coerce.number().int().min(0).max(STREAM_SECONDS_MAX).default(STREAM_SECONDS_MAX).meta({
-    description:
-      'Duration of the stream in seconds. Clients of server-sent events reconnect automatically when it ends.',
-  }),
+const AllSeriesQuery = z.strictObject({
+  metric: z.enum(METRIC_NAMES),
+  ...SeriesRange,
 });
 
 /** As browsers send it. A malformed id is ignored, so that the stream begins with the last measurement. */
@@ -170,6 +169,30 @@ router.openapi(
     // Another branch can have got the name since the last measurement.
     const { points } = guessed.branchId === id ? guessed : await monitor.series(id, range);
     return c.json(metricsSeries(range, metric ? [metric] : METRIC_NAMES, { ...guessed, points }), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'metrics.read',
+    operationId: 'getMetricOfBranches',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/metrics',
+    summary: 'Get one metric of all active branches over time',
+    description: `As the metrics of a branch, with at most ${POINTS_OF_EACH_MAX} points for each branch.`,
+    tags,
+    request: { params: ProjectParams, query: AllSeriesQuery },
+    responses: { 200: response('One series per branch, `main` first.', MetricOfBranches) },
+  }),
+  async (c) => {
+    const { project_id: projectId } = c.req.valid('param');
+    const { metric, ...wanted } = c.req.valid('query');
+    const range = rangeOf(wanted, Date.now(), POINTS_OF_EACH_MAX);
+    if ('message' in range) throw new ApiError('VALIDATION_FAILED', { details: [range] });
+    const reading = inProject(c, projectId, (db) => [activeBranches(db, projectId)]);
+    const recording = monitorOf(c, projectId).metricOfBranches(metric, range);
+    const [[, active], recorded] = await withLink(c, projectId, reading, recording);
+    return c.json(metricOfBranches(range, metric, active, recorded), 200);
   },
 );
 

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { STREAM_SECONDS_MAX } from '../streams/open-streams.ts';
 
 /** Path parameters. A malformed UUID is reported as 404, like an unknown one. */
 const Id = z.uuid().toLowerCase();
@@ -21,8 +22,17 @@ export const TrustParams = z.strictObject({ project_id: Id, trust_id: Id });
 export const ApiKeyParams = z.strictObject({
   key_id: z.string().meta({ description: 'The part of the key between `bg_` and the next `_`.' }),
 });
+export const WebhookParams = z.strictObject({ webhook_id: Id });
 export const JobParams = z.strictObject({ job_id: Id });
 export const TenantParams = z.strictObject({
   tenant_id: z.string().meta({ description: 'As in the tokens of its users.', example: 'acme' }),
 });
 export const HostParams = z.strictObject({ host_id: Id });
+
+/** Query of every stream of server-sent events. */
+export const StreamQuery = z.strictObject({
+  seconds: z.coerce.number().int().min(0).max(STREAM_SECONDS_MAX).default(STREAM_SECONDS_MAX).meta({
+    description:
+      'Duration of the stream in seconds. Clients of server-sent events reconnect automatically when it ends.',
+  }),
+});

@@ -1,15 +1,20 @@
 import { deleteCookie, getCookie, setCookie } from 'hono/cookie';
 import { z } from 'zod';
 import { emptyResponse, operation, operations, response } from '../api/operation.ts';
-import { completeAtProvider, startAtProvider } from '../sign-in/provider/provider-sign-in.ts';
+import type { AppContext } from '../app-env.ts';
+import { ApiError } from '../errors.ts';
+import { returnFromProvider, startAtProvider } from '../sign-in/provider/provider-sign-in.ts';
 import { ReturnTo } from '../sign-in/provider/return-to.ts';
 import { CALLBACK_PATH, stateCookie } from '../sign-in/provider/sign-in-state.ts';
+import { ResponseForm } from '../sign-in/sessions/response-form.ts';
+import type { Tokens } from '../sign-in/sessions/sessions.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
+import { storePageSession } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
 
-const StartQuery = z.strictObject({ return_to: ReturnTo.default('/') });
+const StartQuery = z.strictObject({ return_to: ReturnTo.default('/'), response: ResponseForm });
 
 const Text = z.string().max(2048).optional();
 
@@ -34,6 +39,21 @@ const ProviderSignIn = z
   })
   .meta({ id: 'ProviderSignIn' });
 
+/** Ends on the page that the sign-in was started for, with a session or with the code of what failed. */
+async function returnToPage(c: AppContext, returnTo: string, complete: () => Promise<Tokens>) {
+  // An absolute address, because a browser could read the path of a relative one as a host.
+  const page = new URL(returnTo, signInContextOf(c).settings.BASE_URL);
+  try {
+    await storePageSession(c, await complete());
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    const { code } = error.failure;
+    c.set('failed', { code, reason: error.message });
+    page.searchParams.set('sign_in_error', code);
+  }
+  return c.redirect(page.href, 302);
+}
+
 const router = operations();
 
 router.openapi(
@@ -44,7 +64,7 @@ router.openapi(
     path: '/api/v1/auth/idp/login',
     summary: 'Start a sign-in at the identity provider',
     description:
-      'Redirects the browser to the provider and sets a cookie, which is valid for 10 minutes and one sign-in. The provider redirects back to the callback.',
+      'Redirects the browser to the provider and sets a cookie, which is valid for 10 minutes and one sign-in. The provider redirects back to the callback. With `response=page` the callback sets the cookie of a session and redirects to `return_to`, or appends the code of a failure to it as `sign_in_error`.',
     tags,
     request: { query: StartQuery },
     responses: { 302: emptyResponse('`Location` is the authorization endpoint of the provider.') },
@@ -52,7 +72,8 @@ router.openapi(
   }),
   async (c) => {
     const context = signInContextOf(c);
-    const { location, state, cookie } = await startAtProvider(context, c.req.valid('query').return_to);
+    const { return_to: returnTo, response: form } = c.req.valid('query');
+    const { location, state, cookie } = await startAtProvider(context, { returnTo, response: form });
     const { name, attributes } = stateCookie(context.settings, state);
     setCookie(c, name, cookie, attributes);
     return c.redirect(location, 302);
@@ -70,14 +91,23 @@ router.openapi(
       'The provider redirects the browser to this path. It requires the cookie of the started sign-in; the state and the code are valid once.',
     tags,
     request: { query: CallbackQuery },
-    responses: { 200: response('The tokens of the provider.', ProviderSignIn) },
+    responses: {
+      200: response('The tokens of the provider.', ProviderSignIn),
+      302: emptyResponse('`Location` is the page that the sign-in was started for.'),
+    },
     failures: ['SIGN_IN_FAILED', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
     const context = signInContextOf(c);
     const { name, attributes } = stateCookie(context.settings, c.req.valid('query').state ?? '');
     const parameters = new URL(c.req.url).searchParams;
-    const { tokens, returnTo } = await completeAtProvider(context, parameters, getCookie(c, name));
+    const started = await returnFromProvider(context, parameters, getCookie(c, name));
+    const { returnTo, complete } = started;
+    if (started.response === 'page') {
+      deleteCookie(c, name, attributes);
+      return returnToPage(c, returnTo, complete);
+    }
+    const tokens = await complete();
     deleteCookie(c, name, attributes);
     return c.json({ ...tokenFields(tokens), state: returnTo }, 200);
   },

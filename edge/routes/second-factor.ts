@@ -8,6 +8,8 @@ import { checkSecondFactor, skipSecondFactor } from '../sign-in/second-factor/se
 import { finishSetUp, startSetUp } from '../sign-in/second-factor/second-factor-enrolment.ts';
 import { mailCode } from '../sign-in/second-factor/second-factor-mail.ts';
 import { LoginResponse, LoginWithRecoveryCodes } from '../sign-in/sessions/login-response.ts';
+import { ResponseQuery } from '../sign-in/sessions/response-form.ts';
+import { deliverLogin } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
@@ -89,13 +91,16 @@ router.openapi(
     description:
       'A code of the app enrols the method `totp`; a code mailed by `2fa/email` enrols the method `email`. A pre-auth token allows five attempts. The response has ten recovery codes, each of which signs in once if the factor is lost.',
     tags,
-    request: { body: jsonBody(CodeBody) },
+    request: { query: ResponseQuery, body: jsonBody(CodeBody) },
     responses: { 200: response('The tokens, and the recovery codes.', LoginWithRecoveryCodes) },
-    failures: ['SECOND_FACTOR_ENROLLED', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
+    failures: ['SECOND_FACTOR_ENROLLED', 'CODE_WRONG', 'CROSS_ORIGIN_REQUEST', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
-    const { login, recoveryCodes } = await finishSetUp(contextOf(c), c.req.valid('json').code);
-    return c.json({ ...login, recovery_codes: recoveryCodes }, 200);
+    const finish = async () => {
+      const { login, recoveryCodes } = await finishSetUp(contextOf(c), c.req.valid('json').code);
+      return { ...login, recovery_codes: recoveryCodes };
+    };
+    return c.json(await deliverLogin(c, c.req.valid('query').response, finish), 200);
   },
 );
 
@@ -109,11 +114,14 @@ router.openapi(
     description:
       'Codes of an app are accepted up to 30 seconds early or late, and once. A pre-auth token allows five attempts, whether right or wrong. Wrong codes are limited to 30 per hour for a user.',
     tags,
-    request: { body: jsonBody(CodeBody) },
+    request: { query: ResponseQuery, body: jsonBody(CodeBody) },
     responses: { 200: response('The tokens.', LoginResponse) },
-    failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
+    failures: ['FORBIDDEN', 'CODE_WRONG', 'CROSS_ORIGIN_REQUEST', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(await checkSecondFactor(contextOf(c), c.req.valid('json').code), 200),
+  async (c) => {
+    const check = () => checkSecondFactor(contextOf(c), c.req.valid('json').code);
+    return c.json(await deliverLogin(c, c.req.valid('query').response, check), 200);
+  },
 );
 
 router.openapi(
@@ -125,13 +133,16 @@ router.openapi(
     summary: 'Sign in with a code of the enrolled factor, and get new recovery codes',
     description: 'As `verify-login`. The new recovery codes replace the earlier ones.',
     tags,
-    request: { body: jsonBody(CodeBody) },
+    request: { query: ResponseQuery, body: jsonBody(CodeBody) },
     responses: { 200: response('The tokens, and the recovery codes.', LoginWithRecoveryCodes) },
-    failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
+    failures: ['FORBIDDEN', 'CODE_WRONG', 'CROSS_ORIGIN_REQUEST', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
-    const { login, recoveryCodes } = await replaceRecoveryCodes(contextOf(c), c.req.valid('json').code);
-    return c.json({ ...login, recovery_codes: recoveryCodes }, 200);
+    const replace = async () => {
+      const { login, recoveryCodes } = await replaceRecoveryCodes(contextOf(c), c.req.valid('json').code);
+      return { ...login, recovery_codes: recoveryCodes };
+    };
+    return c.json(await deliverLogin(c, c.req.valid('query').response, replace), 200);
   },
 );
 
@@ -144,13 +155,14 @@ router.openapi(
     summary: 'Sign in with a recovery code in place of the enrolled factor',
     description: 'A recovery code is valid once. Attempts have the limits of `verify-login`.',
     tags,
-    request: { body: jsonBody(RecoveryBody) },
+    request: { query: ResponseQuery, body: jsonBody(RecoveryBody) },
     responses: { 200: response('The tokens.', LoginResponse) },
-    failures: ['FORBIDDEN', 'CODE_WRONG', 'KEYS_UNAVAILABLE'],
+    failures: ['FORBIDDEN', 'CODE_WRONG', 'CROSS_ORIGIN_REQUEST', 'KEYS_UNAVAILABLE'],
   }),
   async (c) => {
     const { code, remove_factor } = c.req.valid('json');
-    return c.json(await recover(contextOf(c), code, remove_factor), 200);
+    const login = () => recover(contextOf(c), code, remove_factor);
+    return c.json(await deliverLogin(c, c.req.valid('query').response, login), 200);
   },
 );
 
@@ -164,10 +176,14 @@ router.openapi(
     description:
       'The enrolment is offered again at the next sign-in. It cannot be skipped if a factor is enrolled or if the gateway requires one.',
     tags,
+    request: { query: ResponseQuery },
     responses: { 200: response('The tokens.', LoginResponse) },
-    failures: ['SECOND_FACTOR_REQUIRED', 'KEYS_UNAVAILABLE'],
+    failures: ['SECOND_FACTOR_REQUIRED', 'CROSS_ORIGIN_REQUEST', 'KEYS_UNAVAILABLE'],
   }),
-  async (c) => c.json(await skipSecondFactor(contextOf(c)), 200),
+  async (c) => {
+    const skip = () => skipSecondFactor(contextOf(c));
+    return c.json(await deliverLogin(c, c.req.valid('query').response, skip), 200);
+  },
 );
 
 router.openapi(

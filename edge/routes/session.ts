@@ -7,9 +7,11 @@ import {
   optionalJsonBody,
   response,
 } from '../api/operation.ts';
+import { refreshTokenOf, renewPageSession } from '../sign-in/sessions/page-session.ts';
 import { refresh } from '../sign-in/sessions/refresh.ts';
 import { signOut } from '../sign-in/sessions/sign-out.ts';
 import { TOKEN_FIELDS, tokenFields } from '../sign-in/sessions/token-response.ts';
+import { clearPageSession, pageCookieOf, requireOwnPage, storePageSession } from './page-session.ts';
 import { signInContextOf } from './sign-in-context.ts';
 
 const tags = ['Sign-in'];
@@ -32,6 +34,9 @@ const RenewedTokens = z
       .meta({ description: 'Use this token next; the submitted one may no longer be valid.' }),
   })
   .meta({ id: 'RenewedTokens' });
+
+const { refresh_token: _, ...PAGE_TOKEN_FIELDS } = TOKEN_FIELDS;
+const PageSession = z.strictObject(PAGE_TOKEN_FIELDS).meta({ id: 'PageSession' });
 
 const Me = z
   .strictObject({
@@ -86,6 +91,36 @@ router.openapi(
 
 router.openapi(
   operation({
+    access: 'public',
+    operationId: 'renewPageSession',
+    method: 'post',
+    path: '/api/v1/auth/session',
+    summary: 'Get an access token for the session of a page',
+    description:
+      'Only for pages of this origin. Takes the cookie of a sign-in with `response=page`, and replaces it. Tabs that send the same cookie at the same time all stay signed in; if the session is one of the identity provider, they may get 429 and should try again.',
+    tags,
+    responses: {
+      200: response('An access token.', PageSession),
+      204: emptyResponse('Nobody is signed in. The cookie is cleared, if there was one.'),
+    },
+    failures: ['CROSS_ORIGIN_REQUEST', 'IDP_UNAVAILABLE', 'KEYS_UNAVAILABLE'],
+  }),
+  async (c) => {
+    requireOwnPage(c);
+    const cookie = pageCookieOf(c);
+    const tokens = cookie === undefined ? null : await renewPageSession(signInContextOf(c), cookie);
+    if (!tokens) {
+      clearPageSession(c);
+      return c.body(null, 204);
+    }
+    await storePageSession(c, tokens);
+    const { refresh_token: _, ...token } = tokenFields(tokens);
+    return c.json(token, 200);
+  },
+);
+
+router.openapi(
+  operation({
     access: 'signed_in',
     machines: 'none',
     operationId: 'signOut',
@@ -93,15 +128,18 @@ router.openapi(
     path: '/api/v1/auth/logout',
     summary: 'Sign out',
     description:
-      'Revokes the refresh tokens of the session. Access tokens of the gateway are refused within 30 seconds; those of the identity provider remain valid until they expire.',
+      'Revokes the refresh tokens of the session. Access tokens of the gateway are refused within 30 seconds; those of the identity provider remain valid until they expire. Clears the cookie of a page.',
     tags,
     request: { body: optionalJsonBody(SignOut) },
     responses: { 204: emptyResponse('The session has ended, now or earlier.') },
     failures: ['IDP_UNAVAILABLE'],
   }),
   async (c) => {
+    const context = signInContextOf(c);
     const bearer = { identity: c.var.identity, principal: c.var.principal ?? null };
-    await signOut(signInContextOf(c), bearer, c.req.valid('json').refresh_token);
+    const submitted = c.req.valid('json').refresh_token;
+    await signOut(context, bearer, submitted ?? (await refreshTokenOf(context.settings, pageCookieOf(c))));
+    clearPageSession(c);
     return c.body(null, 204);
   },
 );

@@ -4,7 +4,7 @@ import { type AppContext, actorOf, connectingIp, databaseOf } from '../app-env.t
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { auditedView } from '../credentials/audited-view.ts';
 import { type CredentialsView, toCredentialsResponse } from '../credentials/branch-credentials.ts';
-import { changesOf, isOneOf, type Statement } from '../database/database.ts';
+import { hasChanged, isOneOf, type Statement } from '../database/database.ts';
 import { branchCredentials, hosts, projectBranches } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
@@ -32,7 +32,7 @@ async function readCredentials(
     ...audits,
   ]);
   // The branch was deleted or moved to another tenant between the two reads.
-  if (changes.some((change) => changesOf(change) === 0)) throw new ApiError('NOT_FOUND');
+  if (changes.some((change) => !hasChanged(change))) throw new ApiError('NOT_FOUND');
   const keys = readSettings(c.env).CREDENTIAL_KEYS;
   return Promise.all(
     branches.map(async (branch) => {

@@ -1,15 +1,20 @@
 import { z } from 'zod';
-import { ROWS_MAX } from '../../shared/limits.ts';
-import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
-import type { Method, Params } from '../../shared/protocol/operations.ts';
-import { type Cell, Column, type RowId, Scalar, Table } from '../../shared/protocol/tables.ts';
+import { FILTERS_MAX, ORDERS_MAX, ROWS_MAX } from '../../shared/limits.ts';
+import {
+  Column,
+  RowFilter,
+  type RowId,
+  RowOrder,
+  Table,
+  TableDetails,
+} from '../../shared/protocol/tables.ts';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
 import { auditedRowChange } from '../audit/row-change.ts';
-import { ApiError, unwrap } from '../errors.ts';
-import { callHostForClient } from '../hosts/host-client.ts';
-import { inBranch } from './in-project.ts';
+import { ApiError } from '../errors.ts';
+import { branchOf, HOST_FAILURES } from './branch-database.ts';
 import { BranchRefParams, TableParams } from './parameters.ts';
+import { Id, KeyNames, listed, namedRow, RowsQuery, VALUES_EXPLAINED, Value, Values } from './row-fields.ts';
 
 const tags = ['Tables and rows'];
 const TABLES_PATH = '/api/v1/projects/{project_id}/branches/{branch_ref}/tables';
@@ -19,17 +24,28 @@ const ROWS_PATH = `${TABLES_PATH}/{table}/rows` as const;
 const PARTS_MAX = 8;
 
 const OneTable = Table.meta({ id: 'Table' });
-const Value = Scalar.nullable();
-const Values = z.record(z.string(), Value);
+const OneTableInDetail = TableDetails.meta({ id: 'TableDetails' });
+
+/** A list in one parameter, as JSON. */
+const jsonList = <T extends z.ZodType>(item: T, max: number) =>
+  z
+    .string()
+    .max(16_384)
+    .transform((text, context) => {
+      try {
+        return JSON.parse(text) as unknown;
+      } catch {
+        context.addIssue({ code: 'custom', message: 'Expected JSON' });
+        return z.NEVER;
+      }
+    })
+    .pipe(z.array(item).max(max));
 
 const TablesQuery = z.strictObject({
   schema: z
     .string()
     .optional()
     .meta({ description: 'Only tables of this schema. Default: all schemas except system schemas.' }),
-});
-const RowsQuery = z.strictObject({
-  schema: z.string().default('public').meta({ description: 'The schema of the table.' }),
 });
 const PageQuery = RowsQuery.extend({
   limit: z.coerce
@@ -40,6 +56,18 @@ const PageQuery = RowsQuery.extend({
     .default(ROWS_MAX)
     .meta({ description: 'Number of rows per page.' }),
   offset: z.coerce.number().int().min(0).default(0).meta({ description: 'Number of rows to skip.' }),
+  filter: jsonList(RowFilter, FILTERS_MAX).default([]).meta({
+    type: 'string',
+    description:
+      'Conditions that every row must meet, as a JSON array. Operators: `eq`, `ne`, `lt`, `le`, `gt`, `ge`, `contains` (in the text of the value, ignoring case), `is_null`, `is_not_null`; the last two take no `value`.',
+    example: '[{"column":"title","operator":"contains","value":"e"}]',
+  }),
+  sort: jsonList(RowOrder, ORDERS_MAX).default([]).meta({
+    type: 'string',
+    description:
+      'The order of the rows, as a JSON array. Rows that are equal in it are ordered by the primary key.',
+    example: '[{"column":"title","direction":"desc"}]',
+  }),
 });
 
 const RowPage = z
@@ -60,13 +88,6 @@ const RowPage = z
       .meta({ description: 'Cells whose value was cut. `row` is an index in `rows`.' }),
   })
   .meta({ id: 'RowPage' });
-
-const KeyNames = z.union([z.string(), z.array(z.string()).min(1).max(32)]).meta({
-  description: 'The column or columns of the primary key, or one column that is unique and not null.',
-});
-const Id = z.union([Scalar, z.array(Scalar).min(1).max(32)]).meta({
-  description: 'The key value of the row; for a composite key an array in the order of `primary_key`.',
-});
 
 const CellChange = z
   .strictObject({
@@ -98,56 +119,6 @@ const DeletedRows = z
     missing: z.array(Id).meta({ description: 'The entries of `ids` for which no row exists.' }),
   })
   .meta({ id: 'DeletedRows' });
-
-const HOST_FAILURES = [
-  'BRANCH_NOT_ACTIVE',
-  'DATABASES_CLOSED',
-  'STATEMENT_REFUSED',
-  'PROJECT_BUSY',
-  'HOST_BUSY',
-  'HOST_FULL',
-  'HOST_UNAVAILABLE',
-  'HOST_TIMEOUT',
-  'DATABASE_SERVER_UNAVAILABLE',
-] as const;
-
-const VALUES_EXPLAINED = `Values: integers up to 32 bits and floating-point numbers are JSON numbers (NaN, infinities and -0 are strings), booleans are JSON booleans, and \`bytea\` is base64. All other types are strings in PostgreSQL's text format, including \`bigint\`, \`numeric\`, \`json\`, \`jsonb\`, dates, arrays and ranges. A value that was read can be written back unchanged.`;
-
-/** The active branch of the reference, with a function that calls its host. @throws ApiError */
-async function branchOf(
-  c: AppContext,
-  reference: { project_id: string; branch_ref: string },
-  use: 'read' | 'change',
-) {
-  const [project, branch] = await inBranch(c, reference, () => []);
-  if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-  const access = ACCESS_OF_STATE[project.storageState];
-  if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
-  if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
-  const database = { branch_id: branch.id, database: branch.databaseName };
-  const call = async <M extends Method>(method: M, params: Params<M>) =>
-    unwrap(await callHostForClient(c.env, project.hostId, method, params));
-  return { database, call };
-}
-
-const changeIn = (projectId: string, { branch_id }: { branch_id: string }) => ({
-  projectId,
-  branchId: branch_id,
-});
-
-const listed = <T>(value: T | T[]): T[] => (Array.isArray(value) ? value : [value]);
-
-/** A row for clients, and the names of the columns whose values are truncated. */
-function namedRow(columns: readonly { name: string }[], cells: readonly Cell[]) {
-  const truncated: string[] = [];
-  const entries = columns.map(({ name }, index): [string, Scalar | null] => {
-    const cell = cells[index] ?? null;
-    if (typeof cell !== 'object' || cell === null) return [name, cell];
-    truncated.push(name);
-    return [name, cell.cut];
-  });
-  return { row: Object.fromEntries(entries), truncated };
-}
 
 const router = operations();
 
@@ -187,10 +158,32 @@ router.openapi(
 router.openapi(
   operation({
     access: 'rows.read',
+    operationId: 'describeTable',
+    method: 'get',
+    path: `${TABLES_PATH}/{table}` as const,
+    summary: 'Describe a table or view',
+    description:
+      'Columns with defaults, identities, generated values and enum values, the lists of columns that identify a row, and foreign keys. Rows of a table without `keys` cannot be changed.',
+    tags,
+    request: { params: TableParams, query: RowsQuery },
+    responses: { 200: response('The description of the table.', OneTableInDetail) },
+    failures: HOST_FAILURES,
+  }),
+  async (c) => {
+    const { table } = c.req.valid('param');
+    const { schema } = c.req.valid('query');
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
+    return c.json(await call('table.describe', { ...database, schema, table }), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'rows.read',
     operationId: 'listRows',
     method: 'get',
     path: ROWS_PATH,
-    summary: 'List rows, ordered by primary key',
+    summary: 'List rows, by default ordered by primary key',
     description: `${VALUES_EXPLAINED}\n\nA cell over 64 KiB is cut and listed in \`truncated\`; shorter cells are also cut when the page would exceed 1 MiB. The order of the rows is undefined if the table has no primary key.`,
     tags,
     request: { params: TableParams, query: PageQuery },
@@ -199,16 +192,17 @@ router.openapi(
   }),
   async (c) => {
     const { table } = c.req.valid('param');
-    const { schema, limit, offset } = c.req.valid('query');
+    const { schema, limit, offset, filter, sort: order } = c.req.valid('query');
     const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
     const rows: z.output<typeof Values>[] = [];
     const truncated: z.output<typeof RowPage>['truncated'] = [];
     // Rows with very many columns come in several messages.
     for (;;) {
       const part = { offset: offset + rows.length, limit: limit - rows.length };
-      const page = await call('row.list', { ...database, schema, table, ...part });
+      const page = await call('row.list', { ...database, schema, table, ...part, filter, order });
+      const names = page.columns.map(({ name }) => name);
       for (const cells of page.rows) {
-        const named = namedRow(page.columns, cells);
+        const named = namedRow(names, cells);
         truncated.push(...named.truncated.map((column) => ({ row: rows.length, column })));
         rows.push(named.row);
       }
@@ -241,7 +235,14 @@ router.openapi(
     const { primary_key, id, column, value, expected } = c.req.valid('json');
     const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const key = { primary_key: listed(primary_key), id: listed(id) };
-    const change = { ...changeIn(project_id, database), schema, table, column, ids: [key.id] };
+    const change = {
+      projectId: project_id,
+      branchId: database.branch_id,
+      schema,
+      table,
+      column,
+      ids: [key.id],
+    };
     const { columns, row } = await auditedRowChange(
       databaseOf(c),
       actorOf(c),
@@ -252,7 +253,13 @@ router.openapi(
         return { result: await call('row.update', { ...target, expected: wanted }), changed: [key.id] };
       },
     );
-    return c.json(namedRow(columns, row), 200);
+    return c.json(
+      namedRow(
+        columns.map(({ name }) => name),
+        row,
+      ),
+      200,
+    );
   },
 );
 
@@ -275,7 +282,7 @@ router.openapi(
     const { primary_key, ids } = c.req.valid('json');
     const { database, call } = await branchOf(c, c.req.valid('param'), 'change');
     const key = { primary_key: listed(primary_key), ids: ids.map((id): RowId => listed(id)) };
-    const change = { ...changeIn(project_id, database), schema, table, ids: key.ids };
+    const change = { projectId: project_id, branchId: database.branch_id, schema, table, ids: key.ids };
     const { deleted, missing } = await auditedRowChange(
       databaseOf(c),
       actorOf(c),

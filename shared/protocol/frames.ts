@@ -37,6 +37,7 @@ const ErrorFrame = z.strictObject({
         .string()
         .regex(/^[0-9A-Z]{5}$/)
         .optional(),
+      change: z.int().nonnegative().optional(),
     }),
   }),
 });

@@ -47,4 +47,6 @@ export interface HostFailure {
   message: string;
   /** PostgreSQL's error code, of a `STATEMENT_REFUSED`. */
   sqlstate?: string | undefined;
+  /** Index of the refused one of several changes. */
+  change?: number | undefined;
 }

@@ -1,20 +1,16 @@
 import { z } from 'zod';
-import { MANAGED_DATABASE } from '../branch/database-name.ts';
 import { BRANCH_ROLES } from '../branch/login.ts';
-import { BATCH_MAX, ROWS_MAX } from '../limits.ts';
+import { BATCH_MAX } from '../limits.ts';
 import { ProjectSizes } from '../measurement.ts';
 import { Access, Verifier } from './access.ts';
-import { Cell, Column, RowId, Scalar, Table } from './tables.ts';
+import { Database, Id, operation } from './operation.ts';
+import { ROW_OPERATIONS } from './row-operations.ts';
 
 /**
  * The operations of a database host: method → parameters, result, deadline.
  * Every operation that changes something is idempotent: repeated with the same ids, it finishes or confirms the first
  * call. The control tool has the same operations as commands.
  */
-
-const Id = z.uuid();
-/** A database name of this service. Any other name is rejected before it reaches SQL or a rule file. */
-const Database = z.string().regex(MANAGED_DATABASE);
 
 const BranchIdentity = {
   job_id: Id,
@@ -48,23 +44,6 @@ const CloneResult = z.strictObject({
 /** Milliseconds to wait until the source has no open transaction; then the call fails with `SOURCE_BUSY`. */
 const BusyWait = z.int().min(0).max(30_000);
 const Password = z.string().min(16).max(128);
-
-const BranchDatabase = { branch_id: Id, database: Database };
-/** Schema and name of a table, as in the catalog. */
-const TableIdentity = { schema: z.string(), table: z.string() };
-/** The columns of the primary key, or one unique column that is not null. */
-const Key = z.array(z.string()).min(1).max(32);
-
-const operation = <P extends z.ZodType, R extends z.ZodType>(definition: {
-  /** One line for the control tool's help and `docs/protocol.md`. */
-  summary: string;
-  params: P;
-  result: R;
-  /** Milliseconds that the edge waits for the reply; then the call fails with `HOST_TIMEOUT`. */
-  deadline: number;
-  /** Calls run concurrently: none joins an identical one, or waits for another about the same branch. */
-  concurrent?: true;
-}) => definition;
 
 export const OPERATIONS = {
   'host.describe': operation({
@@ -202,72 +181,7 @@ export const OPERATIONS = {
     deadline: 30_000,
   }),
 
-  'table.list': operation({
-    summary: 'List the tables and views that the read-write login may read, as many as fit into a message',
-    params: z.strictObject({
-      ...BranchDatabase,
-      /** `null`: every schema except the system's. */
-      schema: z.string().nullable(),
-      /** The last table of the previous part; `null`: from the beginning. */
-      after: z.strictObject({ schema: z.string(), name: z.string() }).nullable(),
-    }),
-    result: z.strictObject({ tables: z.array(Table), has_more: z.boolean() }),
-    deadline: 15_000,
-    concurrent: true,
-  }),
-
-  'row.list': operation({
-    summary: 'List a page of rows in the order of the primary key, as many as fit into a message',
-    params: z.strictObject({
-      ...BranchDatabase,
-      ...TableIdentity,
-      limit: z.int().min(1).max(ROWS_MAX),
-      offset: z.int().nonnegative(),
-    }),
-    result: z.strictObject({
-      columns: z.array(Column),
-      /** One cell per column. */
-      rows: z.array(z.array(Cell)).max(ROWS_MAX),
-      has_more: z.boolean(),
-      estimated_rows: z.int().nullable(),
-    }),
-    deadline: 15_000,
-    concurrent: true,
-  }),
-
-  'row.update': operation({
-    summary: 'Change one cell as the read-write login',
-    params: z.strictObject({
-      ...BranchDatabase,
-      ...TableIdentity,
-      primary_key: Key,
-      id: RowId,
-      column: z.string(),
-      value: Scalar.nullable(),
-      /** The required present value; `null`: any. */
-      expected: z.strictObject({ value: Scalar.nullable() }).nullable(),
-    }),
-    result: z.strictObject({ columns: z.array(Column), row: z.array(Cell) }),
-    deadline: 15_000,
-    concurrent: true,
-  }),
-
-  'row.delete': operation({
-    summary: 'Delete rows as the read-write login, in one transaction',
-    params: z.strictObject({
-      ...BranchDatabase,
-      ...TableIdentity,
-      primary_key: Key,
-      ids: z.array(RowId).min(1).max(ROWS_MAX),
-    }),
-    result: z.strictObject({
-      deleted: z.int().nonnegative(),
-      /** Indexes in `ids` of those without a row. */
-      missing: z.array(z.int().nonnegative()),
-    }),
-    deadline: 15_000,
-    concurrent: true,
-  }),
+  ...ROW_OPERATIONS,
 } as const;
 
 export type Method = keyof typeof OPERATIONS;

@@ -25,6 +25,33 @@ export const Table = z.strictObject({
 });
 export type Table = z.output<typeof Table>;
 
+/** How a column gets its value when a new row names none, or may name none. */
+const ColumnDetails = Column.extend({
+  /** SQL of the default or of the generated value. */
+  default: z.string().nullable(),
+  identity: z.enum(['always', 'by_default']).nullable(),
+  generated: z.enum(['stored', 'virtual']).nullable(),
+  /** Of an enum type, or of a domain over one, in their order. */
+  enum_values: z.array(z.string()).nullable(),
+  comment: z.string().nullable(),
+});
+
+const ForeignKey = z.strictObject({
+  name: z.string(),
+  columns: z.array(z.string()),
+  referenced_schema: z.string(),
+  referenced_table: z.string(),
+  referenced_columns: z.array(z.string()),
+});
+
+export const TableDetails = Table.omit({ size_bytes: true }).extend({
+  columns: z.array(ColumnDetails),
+  /** Lists of columns that identify a row: the primary key first. Without one, rows cannot be changed. */
+  keys: z.array(z.array(z.string())),
+  foreign_keys: z.array(ForeignKey),
+  comment: z.string().nullable(),
+});
+
 /** A lone surrogate would reach PostgreSQL as another character. */
 const Text = z.string().refine((text) => text.isWellFormed(), 'not well-formed Unicode');
 
@@ -39,3 +66,43 @@ export type Cell = z.output<typeof Cell>;
 /** Values of the key's columns, in the order of the requested key. */
 export const RowId = z.array(Scalar).min(1).max(32);
 export type RowId = z.output<typeof RowId>;
+
+const OPERATORS = ['eq', 'ne', 'lt', 'le', 'gt', 'ge', 'contains', 'is_null', 'is_not_null'] as const;
+
+/** A condition on rows. `contains` compares the value's text, ignoring case. */
+export const RowFilter = z.strictObject({
+  column: z.string(),
+  operator: z.enum(OPERATORS),
+  value: Scalar.optional(),
+});
+export type RowFilter = z.output<typeof RowFilter>;
+
+export const RowOrder = z.strictObject({ column: z.string(), direction: z.enum(['asc', 'desc']) });
+export type RowOrder = z.output<typeof RowOrder>;
+
+const CellValue = z.strictObject({ column: z.string(), value: Scalar.nullable() });
+const ofTable = { schema: z.string(), table: z.string() };
+const ofRow = { ...ofTable, primary_key: z.array(z.string()).min(1).max(32), id: RowId };
+
+/** One of several changes. `expected` are values that the row must currently have. */
+export const RowChange = z.discriminatedUnion('action', [
+  z.strictObject({ action: z.literal('insert'), ...ofTable, values: z.array(CellValue) }),
+  z.strictObject({
+    action: z.literal('update'),
+    ...ofRow,
+    values: z.array(CellValue).min(1),
+    expected: z.array(CellValue),
+  }),
+  z.strictObject({ action: z.literal('delete'), ...ofRow, expected: z.array(CellValue) }),
+]);
+export type RowChange = z.output<typeof RowChange>;
+
+/** A row after its change: null when it was deleted, or is missing. */
+export const RowOutcome = z.strictObject({
+  /** Index of its table. */
+  table: z.int().nonnegative(),
+  row: z.array(Cell).nullable(),
+  /** Why it was not changed: it has other values than expected, or does not exist. */
+  conflict: z.enum(['changed', 'missing']).nullable(),
+});
+export type RowOutcome = z.output<typeof RowOutcome>;

@@ -25,7 +25,7 @@ function importsOf(path: string, text: string): string[] {
 }
 
 const filesOf = (folder: string): SourceFile[] =>
-  globSync(`${folder}/**/*.ts`, { cwd: ROOT }).map((path) => {
+  globSync(`${folder}/**/*.ts`, { cwd: ROOT, exclude: ['**/dist'] }).map((path) => {
     const text = readFileSync(join(ROOT, path), 'utf8');
     return { path, text, imports: importsOf(path, text) };
   });

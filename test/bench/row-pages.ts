@@ -43,11 +43,9 @@ processor time where that of \`pg\` takes 0.3: 2 for the login, 7 for the catalo
 the page, which the server measures and truncates. The catalog costs so much because each operation has a separate \
 session ([0021](../decisions/0021-rows-as-postgresql-writes-them.md)): its caches are empty and the statement is \
 planned again. A second time in one session it takes half. Tried: both operators of a key found by one subquery (7.1 \
-to 6.3 ms with six columns), the backend's number taken from the login instead of a statement. Not done: a session \
-that is kept, or prepared for the next page, would save the login and half of the catalog, and still miss the goal by \
-far. It would be open in the database when a clone starts, which then has to pause and wait \
-([0009](../decisions/0009-a-pause-only-for-who-is-there.md)), and it would use one of the connections that clients \
-have.`;
+to 6.3 ms with six columns), the backend's number taken from the login instead of a statement. Since this \
+measurement, pages use the session of the page before ([0041](../decisions/0041-changes-selections-and-queries.md)), \
+which saves the login and half of the catalog and still misses the goal.`;
 
 /** @param signal aborts it */
 export async function measureRowPages(signal: AbortSignal): Promise<Report> {

@@ -22,6 +22,7 @@ import { measureRowPages } from './row-pages.ts';
 import { writeSummary } from './summary.ts';
 import { measureTableList } from './table-list.ts';
 import { measureTokenVerification } from './token-verification.ts';
+import { measureWarmPages } from './warm-pages.ts';
 import { measureWorkerBundle } from './worker-bundle.ts';
 
 interface Benchmark {
@@ -55,6 +56,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   measurement: { hindrance: () => null, measure: measureMeasurement },
   'connection-limits': { hindrance: () => null, measure: measureConnectionLimits },
   'deep-pages': { hindrance: () => null, measure: measureDeepPages },
+  'warm-pages': { hindrance: () => null, measure: measureWarmPages },
   'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
   'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },

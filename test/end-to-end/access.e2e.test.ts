@@ -148,8 +148,8 @@ describe('the generated tests', () => {
     if (method !== 'GET') {
       expect(scope).toBe('write');
       const leaders = ['owner', 'admin'];
-      const isChange = action === 'members.change' || action === 'machines.change';
-      expect(Object.keys(roles)).toEqual(isChange ? leaders : [...leaders, 'operator']);
+      const isOfTenant = /^(?:members|machines|webhooks)\./.test(action ?? '');
+      expect(Object.keys(roles)).toEqual(isOfTenant ? leaders : [...leaders, 'operator']);
     }
     if (ids.length > 0) expect(roles.operator ?? 'own').toBe('own');
     expect(roles.viewer ?? 'own').toBe('own');

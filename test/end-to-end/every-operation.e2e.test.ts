@@ -76,6 +76,7 @@ function expectDone(operation: Operation, { status, headers, body }: ApiResponse
   // Its ID is no secret, but must not reach a log either.
   if (typeof body?.key === 'string')
     secrets.set(`key ${secrets.size}`, body.key.slice('bg_0123456789abcdef_'.length));
+  if (typeof body?.secret === 'string') secrets.set(`secret of webhook ${body.id}`, body.secret);
 }
 
 describe.each(Object.entries(DRIVERS))('%s', (who, options) => {

@@ -42,7 +42,14 @@ const DISCONNECTED_AT_MOST_MS = 15_000;
 const EMAIL = 'ada@stormy.example';
 /** Operations that need a token or key of somebody else, or a code that only its owner has, or that end their own caller. */
 const UNREACHABLE = new Set([
-  ...['enrolHost', 'openLink', 'completeProviderSignIn', 'exchangeCliCode', 'verifyMagicLink'],
+  ...[
+    'enrolHost',
+    'openLink',
+    'completeProviderSignIn',
+    'renewPageSession',
+    'exchangeCliCode',
+    'verifyMagicLink',
+  ],
   ...[
     'verifySecondFactorSetup',
     'verifySecondFactor',
@@ -154,6 +161,8 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
       source_branch_id: [null, made.id],
       rule_id: [rule.id],
       user_id: [String(made.created_by)],
+      webhook_id: [await api.webhook(project)],
+      url: ['http://127.0.0.1:9/'],
       job_id: page.jobs.map(({ id }) => id),
       host_id: [registered.host_id],
       cursor: [page.next_cursor],
@@ -173,6 +182,7 @@ async function createResources(api: Api, platform: Api): Promise<Resources> {
       project_id: await each(3, (n) => api.project(`Spare ${n}`)),
       branch_ref: await each(3, (n) => api.branch(project, `spare-${n}`)),
       key_id: machines.map(({ key_id }) => key_id),
+      webhook_id: await Promise.all(machines.map(() => api.webhook(project))),
       trust_id: machines.map(({ trust_id }) => trust_id),
       rule_id: await each(8, (n) => api.allow(project, `203.0.113.${n}/32`)),
     },

@@ -87,6 +87,24 @@ describe('the summary', () => {
     expect(Math.abs(summary.metrics.database_size_bytes - Number(size?.bytes))).toBeLessThan(1024 * 1024);
   });
 
+  test('agrees with the series of all branches', async () => {
+    const { metrics, observed_at } = await measured('main');
+    const all = await get<{
+      unit: string;
+      observed_at: string;
+      branches: { branch_id: string; branch_name: string; values: { timestamp: string; value: number }[] }[];
+    }>(`/api/v1/projects/${project.id}/metrics?metric=database_size_bytes`);
+    expect([all.unit, all.branches.length]).toEqual(['bytes', 1]);
+    expect(all.branches[0]).toMatchObject({ branch_id: project.main_branch.id, branch_name: 'main' });
+    expect(all.observed_at >= String(observed_at)).toBe(true);
+    const size = all.branches[0]?.values.at(-1)?.value ?? 0;
+    expect(Math.abs(size - metrics.database_size_bytes)).toBeLessThan(1024 * 1024);
+    const tooMany = await api.get(
+      `/api/v1/projects/${project.id}/metrics?metric=cpu_seconds&start=2026-01-01T00:00:00Z&step=86400`,
+    );
+    expect(tooMany.status).toBe(422);
+  });
+
   test('counts open sessions', async () => {
     const { database_url, direct_url } = await api.credentials(project.id, 'main');
     const clients = await Promise.all([connect(direct_url), connect(direct_url), connect(database_url)]);

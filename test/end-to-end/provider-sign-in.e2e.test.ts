@@ -214,6 +214,64 @@ describe('the web sign-in', () => {
   });
 });
 
+describe('the web sign-in of a page', () => {
+  const startPage = (returnTo: string) => `${startAddress(returnTo)}&response=page`;
+  /** Follows the redirects of the provider and stops at those to the gateway. */
+  const newPageBrowser = () => new Browser(({ origin }) => origin !== url);
+  const sessionOf = (cookies: Browser['cookies']) =>
+    nobody.call<{ access_token: string }>('POST', '/api/v1/auth/session', {
+      headers: { Origin: url, Cookie: cookies.map(({ name, value }) => `${name}=${value}`).join('; ') },
+    });
+
+  test('ends on the page with the cookie of a session, which the provider renews', async () => {
+    const browser = newPageBrowser();
+    const { address } = await browser.signIn(startPage('/projects?tab=rules#top'), ADA);
+    const page = await browser.open(address.href);
+    expect([page.response.status, page.address.href]).toEqual([302, `${url}/projects?tab=rules#top`]);
+    expect(page.response.headers.getSetCookie()).toContainEqual(
+      expect.stringMatching(
+        /^__Host-session=[^;]+; Max-Age=604800; Path=\/; HttpOnly; Secure; SameSite=Strict$/,
+      ),
+    );
+    const sessions = browser.cookies.filter(({ path }) => path === '/');
+
+    // A provider may treat the second use of a refresh token as theft, so it sees one.
+    const tabs = await Promise.all([0, 1, 2].map(() => sessionOf(sessions)));
+    expect(tabs.map(({ status }) => status).sort()).toEqual([200, 429, 429]);
+    const renewed = tabs.find(({ status }) => status === 200);
+    const ada = new Api(url, renewed?.body.access_token ?? '');
+    expect((await ada.get('/api/v1/me')).body).toMatchObject({ email: ADA });
+
+    const cookieOf = (response: typeof renewed) => {
+      const [, name = '', value = ''] =
+        /^([^=]+)=([^;]+)/.exec(response?.headers.getSetCookie()[0] ?? '') ?? [];
+      return [{ name, value, path: '/' }];
+    };
+    const next = await sessionOf(cookieOf(renewed));
+    const last = cookieOf(next);
+    const headers = { Cookie: last.map(({ name, value }) => `${name}=${value}`).join('; ') };
+    expect((await ada.call('POST', '/api/v1/auth/logout', { headers })).status).toBe(204);
+    // Revoked at the provider, too.
+    expect([next.status, (await sessionOf(last)).status]).toEqual([200, 204]);
+  });
+
+  test('that the provider refused ends on the page with the code of the failure', async () => {
+    const browser = newPageBrowser();
+    await browser.open(startPage('/.//evil.example?a=1'));
+    const [state] = browser.cookies.filter(({ path }) => path === CALLBACK);
+    const refused = new URL(url + CALLBACK);
+    refused.searchParams.set('error', 'access_denied');
+    refused.searchParams.set('state', state?.name.replace('idp_sign_in_', '') ?? '');
+    refused.searchParams.set('iss', idpUrl);
+    const page = await browser.open(refused.href);
+    expect([page.response.status, page.address.href]).toEqual([
+      302,
+      `${url}//evil.example?a=1&sign_in_error=SIGN_IN_FAILED`,
+    ]);
+    expect(browser.cookies.filter(({ path }) => path === '/')).toEqual([]);
+  });
+});
+
 /** A command line that listens on a loopback address for its code (RFC 8252 section 7.3). */
 async function commandLine() {
   const server = createServer((request, response) => {

@@ -1,5 +1,6 @@
 import { type Api, type ApiResponse, type Credentials, FROM_LOOPBACK } from '../support/api.ts';
 import { codeOf, type Outcome, send } from './client.ts';
+import { EventFollower } from './event-follower.ts';
 import type { ModelActor, ModelBranch, ModelProject } from './model.ts';
 import type { Concurrent } from './operation-handler.ts';
 import type { Operation } from './schedule.ts';
@@ -29,6 +30,7 @@ export class ActorRun {
   readonly #opened: Sessions[] = [];
   readonly #watched: { what: string; sessions: Sessions }[] = [];
   readonly #watches: Promise<void>[] = [];
+  readonly #followers = new Map<string, EventFollower>();
 
   constructor(model: ModelActor, context: RunContext) {
     this.model = model;
@@ -95,6 +97,19 @@ export class ActorRun {
     this.#opened.push(sessions);
     if (when !== 'never') this.#watched.push({ what, sessions });
     if (when === 'now') this.#watches.push(this.#checkEnded(what, sessions));
+  }
+
+  /** Reads the events of a project until `stopFollowing`. */
+  follow(projectId: string): void {
+    this.#followers.set(projectId, new EventFollower(projectId, () => this.model.api));
+  }
+
+  followerOf(projectId: string): EventFollower | undefined {
+    return this.#followers.get(projectId);
+  }
+
+  stopFollowing(): void {
+    for (const follower of this.#followers.values()) follower.stop();
   }
 
   /** Must be called after the service has converged. */

@@ -49,7 +49,10 @@ export const codeOf = ({ body }: ApiResponse<unknown>): string =>
 
 function isUndecided(response: ApiResponse<unknown>): boolean {
   const code = codeOf(response);
-  if (response.status === 202 && (response.body as { kind?: string } | null)?.kind?.endsWith('.create'))
+  if (
+    response.status === 202 &&
+    /\.create(?:_batch)?$/.test((response.body as { kind?: string } | null)?.kind ?? '')
+  )
     return true;
   if (code === 'STATEMENT_REFUSED')
     return TRANSIENT_SQLSTATE.test((response.body as { sqlstate?: string }).sqlstate ?? '');

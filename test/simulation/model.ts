@@ -62,6 +62,8 @@ export class ModelBranch {
   rotations: Tally = { least: 0, most: 0 };
   lifespanChanges: Tally = { least: 0, most: 0 };
   views: Tally = { least: 0, most: 0 };
+  /** Unix milliseconds before which its lease cannot have ended; null: it has none. */
+  leasedUntil: number | null = null;
 
   constructor(lifespan: string, rows: Map<number, Promised<Title>> = new Map()) {
     this.lifespan = new Promised(lifespan);
@@ -97,6 +99,8 @@ export class ModelProject {
   hasTable = false;
   readonly branches = new Map<string, ModelBranch>();
   readonly rules = new Map<string, ModelRule>();
+  /** The names of the branches of each batch. */
+  readonly batches: string[][] = [];
 }
 
 /** The permitted number of audit events. */
@@ -112,6 +116,8 @@ export class ModelActor {
   /** Keeps the names of tenants unique per run. */
   readonly #run = randomUUID();
   tenant: string;
+  /** Whether it was in another tenant before. */
+  hasMoved = false;
   api: Api;
   readonly projects = new Map<string, ModelProject>();
 

@@ -1,39 +1,20 @@
-import { randomUUID } from 'node:crypto';
 import { DEFAULT_LIFESPAN } from '../../shared/branch/lifespan.ts';
-import {
-  type ApiResponse,
-  type BranchBody,
-  type Credentials,
-  FROM_LOOPBACK,
-  type ProjectBody,
-} from '../support/api.ts';
+import type { ApiResponse, BranchBody, Credentials, ProjectBody } from '../support/api.ts';
 import type { ActorRun } from './actor-run.ts';
 import { codeOf } from './client.ts';
 import { type Existence, ModelBranch, ModelProject } from './model.ts';
-import { type Concurrent, findBranch, type OperationHandler } from './operation-handler.ts';
+import {
+  type Concurrent,
+  findBranch,
+  idOf,
+  keyed,
+  type OperationHandler,
+  sameUnderKey,
+} from './operation-handler.ts';
 import { deleteByApi, makeTable, writeByApi, writeBySql } from './row-operations.ts';
 import { HOME, MAIN, type Operation, type OperationKind } from './schedule.ts';
 import { Sessions } from './sessions.ts';
-
-const keyed = () => ({ ...FROM_LOOPBACK, 'Idempotency-Key': randomUUID() });
-
-/** Checks that one key creates one resource: every response has the same id, also that of a further request. */
-async function sameUnderKey<B extends { id: string }>(
-  run: ActorRun,
-  operation: Operation,
-  responses: ApiResponse<B>[],
-  request: () => Promise<ApiResponse<B>>,
-): Promise<B | null> {
-  const [first] = responses;
-  if (!first) return null;
-  const ids = new Set(responses.map(({ body }) => body.id));
-  if (operation.copies > 1 && operation.persists) {
-    const { response } = await run.sendOnce(operation, request);
-    if (response && response.status < 300) ids.add(response.body.id);
-  }
-  if (ids.size > 1) run.report(`${operation.kind}: ${ids.size} resources under one key`);
-  return first.body;
-}
+import { createBatch, leaseBranch, renewLease } from './short-lived-operations.ts';
 
 /** Deletes a resource and records whether it is gone. @returns the response that confirms it */
 async function remove(
@@ -47,7 +28,8 @@ async function remove(
   resource.existence = 'unknown';
   const outcome = await run.sendOnce(operation, () => api.delete(path));
   const { response, doubtful } = outcome;
-  const permitted = doubtful ? ['NOT_FOUND'] : [];
+  // The attempt before has deleted it, or the deletion is under way (decision 0007).
+  const permitted = doubtful ? ['NOT_FOUND', 'PROJECT_NOT_ACTIVE'] : [];
   const [removed = null] = run.responsesWithStatus(operation, [outcome], [202, 204], {
     ...concurrent,
     permitted,
@@ -72,10 +54,12 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
       operation,
       run.responsesWithStatus(operation, outcomes, 201, concurrent),
       request,
+      idOf,
     );
     if (!made) return;
     project.id = made.id;
     project.existence = 'there';
+    run.follow(made.id);
     const main = new ModelBranch('forever');
     main.id = made.main_branch.id;
     main.existence = 'there';
@@ -107,13 +91,17 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     // A fault may hold a transaction open in the source for longer than a clone waits.
     const permitted = ['SOURCE_BUSY'];
     const responses = run.responsesWithStatus(operation, outcomes, 201, { ...concurrent, permitted });
-    const made = await sameUnderKey(run, operation, responses, request);
+    const made = await sameUnderKey(run, operation, responses, request, idOf);
     branch.rows = endClone();
     if (made) {
       branch.id = made.id;
       branch.existence = found.owner.existence === 'there' ? 'there' : found.owner.existence;
     }
   },
+
+  create_batch: createBatch,
+  lease_branch: leaseBranch,
+  renew_lease: renewLease,
 
   async delete_branch(run, operation, concurrent) {
     const found = findBranch(run, operation);
@@ -140,7 +128,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     const outcomes = await run.send(operation, request);
     const permitted = before.length > 0 ? ['RULE_EXISTS'] : [];
     const responses = run.responsesWithStatus(operation, outcomes, 201, { ...concurrent, permitted });
-    const made = await sameUnderKey(run, operation, responses, request);
+    const made = await sameUnderKey(run, operation, responses, request, idOf);
     const exists = outcomes.some(({ response }) => response && codeOf(response) === 'RULE_EXISTS');
     if (exists) {
       for (const other of before) other.existence = 'there';
@@ -224,6 +212,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
       return;
     }
     model.tenant = tenant;
+    model.hasMoved = true;
     model.api = api;
   },
 };

@@ -52,10 +52,14 @@ const STRIKES: { [Kind in StrikeKind]: (random: Random) => Strike } = {
 
 const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.finalize', 'branch.prove'];
 
+const BATCH: Method[] = ['batch.prepare', 'batch.clone', 'batch.finalize', 'batch.prove'];
+
 /** Calls of the host that each kind of operation causes. */
 const METHODS: Partial<Record<OperationKind, Method[]>> = {
   create_project: CREATION,
   create_branch: CREATION,
+  create_batch: BATCH,
+  lease_branch: CREATION,
   delete_branch: ['branch.drop'],
   delete_project: ['project.drop'],
   add_rule: ['access.apply'],

@@ -5,6 +5,9 @@ import { type Actor, HOME, MAIN, type Operation, type OperationKind, type Operat
 /** Weights of the kinds, where a target exists. */
 const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
   create_branch: 11,
+  create_batch: 3,
+  lease_branch: 2,
+  renew_lease: 2,
   write_by_sql: 9,
   write_by_api: 4,
   delete_branch: 4,
@@ -41,6 +44,12 @@ const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) =>
   make_table: ({ project }) => ({ needs: sql({ project, branch: MAIN }), ends: [] }),
   delete_project: ({ project }) => ({ needs: [], ends: [`sql ${project}`] }),
   create_branch: ({ project, branch }) => ({ needs: [], ends: [`name ${project}/${branch}`] }),
+  create_batch: ({ project, branches }) => ({
+    needs: [],
+    ends: branches.map((branch) => `name ${project}/${branch}`),
+  }),
+  lease_branch: ({ project, branch }) => ({ needs: [], ends: [`name ${project}/${branch}`] }),
+  renew_lease: () => ({ needs: [], ends: [] }),
   delete_branch: ({ project, branch }) => ({ needs: [], ends: [`sql ${project}/${branch}`] }),
   add_rule: ({ project, rule }) => ({ needs: [], ends: [`rule ${project}/${rule}`] }),
   remove_rule: ({ project, rule }) => ({
@@ -63,10 +72,13 @@ const dependenciesOf = (operation: Operation) =>
 
 /** In addition to `main`: a project may have ten at a time (specification 8), and deletions may be late. */
 const BRANCHES_MAX = 9;
+const BATCH_MAX = 3;
 
 /** The state of a project if every operation succeeded: rows by branch, and rules. */
 interface Expected {
   branches: Map<string, Set<number>>;
+  /** Branches that only their renewal uses. */
+  leased: string[];
   rules: Set<string>;
   /** Number of planned branches, including deleted ones. */
   planned: number;
@@ -75,11 +87,14 @@ interface Expected {
 /** Plans the operations of one user, group by group. */
 class Planner {
   readonly #random: Random;
+  /** The run then waits for their ends. */
+  readonly #hasLeases: boolean;
   readonly #projects = new Map<string, Expected>();
   #nameCount = 0;
 
-  constructor(random: Random) {
+  constructor(random: Random, hasLeases: boolean) {
     this.#random = random;
+    this.#hasLeases = hasLeases;
   }
 
   plan(least: number, most: number): Operation[][] {
@@ -163,6 +178,19 @@ class Planner {
         if (expected.planned === BRANCHES_MAX) return null;
         expected.planned += 1;
         return { kind, project, branch: this.#name('branch-'), source: branch, ...manner };
+      case 'create_batch': {
+        if (expected.planned + BATCH_MAX > BRANCHES_MAX) return null;
+        const count = random.int(2, BATCH_MAX);
+        expected.planned += count;
+        const names = Array.from({ length: count }, () => this.#name('branch-'));
+        return { kind, project, source: branch, branches: names, ...manner };
+      }
+      case 'lease_branch':
+        if (!this.#hasLeases) return null;
+        return { kind, project, branch: this.#name('lease-'), source: branch, ...manner };
+      case 'renew_lease':
+        if (expected.leased.length === 0) return null;
+        return { kind, project, branch: random.pick(expected.leased), ...manner, copies: 1 };
       case 'rotate':
         return { kind, project, branch, ...manner };
       case 'write_by_sql': {
@@ -200,6 +228,7 @@ class Planner {
       this.#projects.set(operation.project, {
         branches: new Map([[MAIN, new Set()]]),
         rules: new Set(operation.project === 'p0' ? [] : [HOME]),
+        leased: [],
         planned: 0,
       });
       return;
@@ -212,6 +241,13 @@ class Planner {
         return;
       case 'create_branch':
         project.branches.set(operation.branch, new Set(project.branches.get(operation.source)));
+        return;
+      case 'create_batch':
+        for (const branch of operation.branches)
+          project.branches.set(branch, new Set(project.branches.get(operation.source)));
+        return;
+      case 'lease_branch':
+        project.leased.push(operation.branch);
         return;
       case 'delete_branch':
         project.branches.delete(operation.branch);
@@ -238,14 +274,19 @@ export interface Work {
 /** Permitted clock offset of tokens: `nbf` up to 30 s ahead (specification 2.8), behind by up to a token's lifetime. */
 const TOKEN_AHEAD_S = { least: -600, most: 25 };
 
+/** Schedules with leases, which take half a minute longer. */
+const LEASES_PERCENT = 20;
+
 /** Plans users, each in a separate tenant. */
-export const planActors = (random: Random, { actors, groups }: Work): Actor[] =>
-  Array.from({ length: actors }, (_, n) => ({
+export function planActors(random: Random, { actors, groups }: Work): Actor[] {
+  const hasLeases = random.fork('leases').chance(LEASES_PERCENT);
+  return Array.from({ length: actors }, (_, n) => ({
     name: `u${n}`,
     tenant: `t${n}`,
     ahead_s: planClock(random.fork(`clock ${n}`)),
-    groups: new Planner(random.fork(`actor ${n}`)).plan(...groups),
+    groups: new Planner(random.fork(`actor ${n}`), hasLeases).plan(...groups),
   }));
+}
 
 const planClock = (random: Random): number =>
   random.chance(30) ? random.int(TOKEN_AHEAD_S.least, TOKEN_AHEAD_S.most) : 0;

@@ -3,6 +3,7 @@ import type { BranchBody, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import type { ActorRun } from './actor-run.ts';
+import { checkEvents } from './check-events.ts';
 import type { Existence, ModelBranch, ModelProject } from './model.ts';
 import { TABLE } from './row-operations.ts';
 import { HOME } from './schedule.ts';
@@ -65,6 +66,13 @@ async function checkProject(
   for (const { id, status } of rules.body.network_rules)
     if (status !== 'applied') run.report(`rule ${id} is ${status} after convergence`);
   await checkMeasurement(run, project, began);
+  const record = await run.model.api.get<ProjectBody>(path);
+  await checkEvents(run, project, {
+    project: record.body,
+    branches: branches.body.branches,
+    rules: rules.body.network_rules,
+  });
+  for (const names of project.batches) checkBatch(run, project, names, shown);
   await Promise.all(
     [...project.branches].map(async ([name, branch]) => {
       const found = listed.get(branch.id);
@@ -73,6 +81,14 @@ async function checkProject(
       await checkBranch(run, project, name, branch, found);
     }),
   );
+}
+
+/** Checks that a batch without a response was made whole or not at all. */
+function checkBatch(run: ActorRun, project: ModelProject, names: string[], shown: BranchBody[]): void {
+  if (names.some((name) => project.branches.get(name)?.id)) return;
+  const made = names.filter((name) => shown.some(({ branch_name }) => branch_name === name));
+  if (made.length > 0 && made.length < names.length)
+    run.report(`only ${made.join(', ')} of a batch of ${names.join(', ')} were made`);
 }
 
 async function checkBranch(

@@ -4,6 +4,7 @@ import { violations as disagreements } from '../support/records/invariants.ts';
 import { takeSnapshot } from '../support/snapshot.ts';
 import { ActorRun, type RunContext } from './actor-run.ts';
 import { injectFaults } from './inject-faults.ts';
+import { GONE_WITHIN_MS, untilLeasesEnd } from './leases.ts';
 import { ModelActor } from './model.ts';
 import { runOperation } from './operations.ts';
 import { checkPromises } from './promises.ts';
@@ -66,9 +67,11 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
   const { interruptedClones } = struck;
   const isFull = struck.faults.some((fault) => fault.startsWith('disk_full'));
   const begun = stage.databasesBegun - begunBefore;
-  const allowed = trail.creations().size + interruptedClones;
+  const allowed = trail.creations() + interruptedClones;
   if (begun > allowed && !isFull) found.push(`double clones: ${begun} were begun, ${allowed} were wanted`);
   if (left.length === 0) {
+    const leasesEnd = Math.max(...(await Promise.all(runs.map(untilLeasesEnd))));
+    if (leasesEnd > 0) found.push(...(await untilConverged(stage, trail, leasesEnd + GONE_WITHIN_MS)));
     for (const run of runs) {
       await run.checkSessions();
       await checkPromises(run, trail.permanentlyFailed(), started);
@@ -76,6 +79,7 @@ export async function runSchedule(stage: Stage, schedule: Schedule): Promise<Sch
     }
   }
   clearTimeout(retryTimer);
+  for (const run of runs) run.stopFollowing();
   if (found.length === 0) found.push(...(await deleteProjects(stage, trail, runs)));
   return {
     seed: schedule.seed,
@@ -111,10 +115,7 @@ function deletes(one: Operation, other: Operation): boolean {
   if (!('project' in other)) return false;
   if (one.kind === 'delete_project') return one.project === other.project;
   if (one.kind !== 'delete_branch' || one.project !== other.project) return false;
-  const subjects = [
-    'branch' in other ? other.branch : null,
-    other.kind === 'create_branch' ? other.source : null,
-  ];
+  const subjects = ['branch' in other ? other.branch : null, 'source' in other ? other.source : null];
   return subjects.includes(one.branch);
 }
 

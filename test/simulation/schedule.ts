@@ -9,7 +9,7 @@ import type { Spot } from '../support/stack/link-proxy.ts';
  * names, because their ids are not known yet. A schedule can be stored as JSON and replayed.
  */
 
-/** The steps of every saga, and `access.apply`, in the order of a branch's lifecycle. */
+/** The steps of every saga, and `access.apply`: those of a branch in the order of its life, then those of a batch. */
 const METHODS = [
   'branch.prepare',
   'branch.clone',
@@ -18,6 +18,10 @@ const METHODS = [
   'access.apply',
   'branch.drop',
   'project.drop',
+  'batch.prepare',
+  'batch.clone',
+  'batch.finalize',
+  'batch.prove',
 ] as const satisfies Method[];
 
 /** Messages at which a fault can strike, numbered from 1: the call of a step and its reply. */
@@ -44,6 +48,14 @@ const Operation = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('delete_project'), ...ofProject }),
   z.strictObject({ kind: z.literal('make_table'), ...ofProject }),
   z.strictObject({ kind: z.literal('create_branch'), ...ofBranch, source: Name }),
+  z.strictObject({
+    kind: z.literal('create_batch'),
+    ...ofProject,
+    source: Name,
+    branches: z.array(Name).min(2).max(3),
+  }),
+  z.strictObject({ kind: z.literal('lease_branch'), ...ofBranch, source: Name }),
+  z.strictObject({ kind: z.literal('renew_lease'), ...ofBranch }),
   z.strictObject({ kind: z.literal('delete_branch'), ...ofBranch }),
   z.strictObject({ kind: z.literal('add_rule'), ...ofProject, rule: Name, cidr: z.string() }),
   z.strictObject({ kind: z.literal('remove_rule'), ...ofProject, rule: Name }),

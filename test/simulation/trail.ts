@@ -5,7 +5,9 @@ import type { ModelProject, Tally } from './model.ts';
 /** Job failures that a fault may cause. Every other job is retried until it succeeds. */
 const PERMITTED_FAILURES = ['SOURCE_BUSY', 'SOURCE_MISSING', 'OVERTAKEN', 'HOST_FULL'];
 
-const CREATIONS = "('project.create', 'branch.create')";
+const CREATIONS = "('project.create', 'branch.create', 'branch.create_batch')";
+/** The branches of a job, as a JSON array. */
+const BRANCH_IDS = "coalesce(json_extract(input, '$.branchIds'), json_array(branch_id))";
 
 /** Tables with a project's rows: the column with its id, and the column that names a row in a report. */
 const TENANT_TABLES = {
@@ -33,10 +35,11 @@ export class Trail {
     this.#since = since;
   }
 
-  /** Ids of the jobs of all creations. */
-  creations(): Set<string> {
-    const sql = `select id from jobs where kind in ${CREATIONS} and created_at >= ?`;
-    return new Set(this.#all<{ id: string }>(sql, this.#since).map(({ id }) => id));
+  /** How many databases were wanted. */
+  creations(): number {
+    const sql = `select coalesce(sum(json_array_length(${BRANCH_IDS})), 0) as count from jobs
+      where kind in ${CREATIONS} and created_at >= ?`;
+    return this.#all<{ count: number }>(sql, this.#since)[0]?.count ?? 0;
   }
 
   /** Ids of the jobs of running creations. */
@@ -56,13 +59,14 @@ export class Trail {
 
   /** Ids of projects and branches whose creation failed permanently; their records stay as `failed`. */
   permanentlyFailed(): Set<string> {
-    const sql = `select kind, project_id, branch_id from jobs where kind in ${CREATIONS}
+    const sql = `select kind, project_id, ${BRANCH_IDS} as branch_ids from jobs where kind in ${CREATIONS}
       and status = 'failed' and json_extract(error, '$.code') in ('HOST_FULL', 'SOURCE_MISSING')`;
-    const failed = this.#all<{ kind: string; project_id: string; branch_id: string }>(sql);
+    const failed = this.#all<{ kind: string; project_id: string; branch_ids: string }>(sql);
     return new Set(
-      failed.flatMap(({ kind, project_id, branch_id }) =>
-        kind === 'project.create' ? [project_id, branch_id] : [branch_id],
-      ),
+      failed.flatMap(({ kind, project_id, branch_ids }) => [
+        ...(kind === 'project.create' ? [project_id] : []),
+        ...(JSON.parse(branch_ids) as string[]),
+      ]),
     );
   }
 

@@ -72,6 +72,12 @@ export class Api {
     };
   }
 
+  /** The response itself, for instance a stream. It is not checked. */
+  open(path: string, init: { headers?: Record<string, string>; signal?: AbortSignal } = {}) {
+    const headers = { ...(this.#token && { Authorization: `Bearer ${this.#token}` }), ...init.headers };
+    return fetch(`${this.#baseUrl}${path}`, { ...init, headers });
+  }
+
   get<B = Record<string, unknown>>(path: string, options?: CallOptions): Promise<ApiResponse<B>> {
     return this.call('GET', path, options);
   }
@@ -109,6 +115,12 @@ export class Api {
   async allow(projectId: string, cidr = '127.0.0.1/32', branch_id: string | null = null) {
     const path = `/api/v1/projects/${projectId}/network-rules`;
     return this.#created(await this.post<{ id: string; status: string }>(path, { cidr, branch_id }));
+  }
+
+  /** Creates a webhook at an address on which nothing listens. */
+  async webhook(project_id: string): Promise<string> {
+    const wanted = { url: 'http://127.0.0.1:9/', events: ['storage.changed'], project_id };
+    return this.#created(await this.post<{ id: string }>('/api/v1/webhooks', wanted)).id;
   }
 
   async credentials(projectId: string, branchRef: string, query = ''): Promise<Credentials> {

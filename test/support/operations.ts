@@ -33,15 +33,19 @@ export interface Operation {
 /** Replaces the description's example where it is not usable. */
 const QUERIES: Record<string, Record<string, string>> = {
   lookUpBranch: { name: 'main' },
+  getMetricOfBranches: { metric: 'active_connections' },
   // Otherwise the streams would stay open for minutes.
   streamProjectMetrics: { seconds: '0' },
   streamBranchMetrics: { seconds: '0' },
+  streamEvents: { seconds: '0' },
 };
 const BODIES: Record<string, Record<string, unknown>> = {
   // An app key is unique in the whole service; without it the gateway generates one.
   createProject: { name: 'Shop' },
   // A draining host accepts no more projects.
   updateHost: { draining: false },
+  // Without an address outside of this machine.
+  createWebhook: { url: 'http://127.0.0.1:9/', events: ['storage.changed'] },
   // The example is less than tests create.
   setTenantCaps: { project_limit: 1000 },
 };
@@ -170,6 +174,7 @@ export async function createResources(api: Api, manager = api): Promise<Ids> {
     rule_id,
     job_id,
     ...(await createMachines(manager, project_id)),
+    webhook_id: await manager.webhook(project_id),
     table: 'book',
     tenant_id: String(tenant_id),
     user_id: me.id,

@@ -3,7 +3,7 @@ import { actorWith, type ClientDetails, noActor } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
 import type { Principal } from '../../authentication/principal.ts';
 import { accounts, sessions } from '../../database/account-schema.ts';
-import { changesOf, type Database, inOneBatch, insertIf } from '../../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../../database/database.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { ApiError } from '../../errors.ts';
 import { deleteSessions } from '../sessions/sessions.ts';
@@ -38,7 +38,7 @@ async function setPassword(
       .set({ passwordHash, version: sql`${accounts.version} + 1`, updatedAt: now })
       .where(isUnchanged),
   ]);
-  return changesOf(results.at(-1)) === 1;
+  return hasChanged(results.at(-1));
 }
 
 /** Sets the password of an address after its mailed code was right. An address without an account changes nothing. */

@@ -14,7 +14,7 @@ import type { SignInContext } from '../sign-in-context.ts';
 import { tokensForCallback } from './identity-provider.ts';
 import { authorizationUrl, discover } from './provider-client.ts';
 import { signInFailed } from './provider-failure.ts';
-import { CALLBACK_PATH, sealState, unsealState } from './sign-in-state.ts';
+import { CALLBACK_PATH, type SignInState, sealState, unsealState } from './sign-in-state.ts';
 import { attemptOnce } from './single-attempt.ts';
 
 const redirectUri = ({ BASE_URL }: Settings) => BASE_URL + CALLBACK_PATH;
@@ -33,7 +33,7 @@ interface StartedSignIn {
  */
 export async function startAtProvider(
   { settings, now }: SignInContext,
-  returnTo: string,
+  end: Pick<SignInState, 'returnTo' | 'response'>,
 ): Promise<StartedSignIn> {
   const state = generateRandomState();
   const nonce = generateRandomNonce();
@@ -44,7 +44,7 @@ export async function startAtProvider(
     nonce,
     code_challenge: await calculatePKCECodeChallenge(verifier),
   });
-  const cookie = await sealState(settings, state, { nonce, verifier, returnTo }, now());
+  const cookie = await sealState(settings, state, { nonce, verifier, ...end }, now());
   return { location, state, cookie };
 }
 
@@ -63,30 +63,37 @@ async function validateCallback(settings: Settings, parameters: URLSearchParams,
   throw signInFailed('there is no code');
 }
 
+/** How a sign-in that this browser started ends, and the step that ends it. */
+interface ReturnedSignIn extends Pick<SignInState, 'returnTo' | 'response'> {
+  /** @throws ApiError SIGN_IN_FAILED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE */
+  complete: () => Promise<Tokens>;
+}
+
 /**
- * Completes the sign-in that this browser started.
+ * The sign-in that the provider sends the browser back from.
  * @param cookie the value of the cookie of the state in `parameters`
- * @throws ApiError SIGN_IN_FAILED, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
+ * @throws ApiError SIGN_IN_FAILED when this browser did not start it
  */
-export async function completeAtProvider(
+export async function returnFromProvider(
   context: SignInContext,
   parameters: URLSearchParams,
   cookie: string | undefined,
-): Promise<{ tokens: Tokens; returnTo: string }> {
+): Promise<ReturnedSignIn> {
   const { settings } = context;
   const state = parameters.get('state');
   if (state === null) throw signInFailed('there is no state');
   const started = await unsealState(settings, state, cookie, context.now());
   if (!started) throw signInFailed('this browser did not start a sign-in with this state');
-  const tokens = await attemptOnce(context, 'state', state, async () => {
-    const callback = await validateCallback(settings, parameters, state);
-    const issued = await tokensForCallback(context, callback, {
-      redirectUri: redirectUri(settings),
-      ...started,
+  const complete = () =>
+    attemptOnce(context, 'state', state, async () => {
+      const callback = await validateCallback(settings, parameters, state);
+      const issued = await tokensForCallback(context, callback, {
+        redirectUri: redirectUri(settings),
+        ...started,
+      });
+      return (await signInByProvider(context, issued)).tokens;
     });
-    return (await signInByProvider(context, issued)).tokens;
-  });
-  return { tokens, returnTo: started.returnTo };
+  return { returnTo: started.returnTo, response: started.response, complete };
 }
 
 /** Signs in the person that the provider has authenticated. @throws ApiError SIGN_IN_FAILED, KEYS_UNAVAILABLE */

@@ -1,6 +1,7 @@
 import { z } from 'zod';
-import { seal, unseal } from '../../credentials/seal.ts';
+import { sealForClient, unsealFromClient } from '../../credentials/seal.ts';
 import type { Settings } from '../../settings.ts';
+import { ResponseForm } from '../sessions/response-form.ts';
 
 /** The provider redirects the browser to this path, and the cookie is sent to no other. */
 export const CALLBACK_PATH = '/api/v1/auth/idp/callback';
@@ -12,11 +13,10 @@ const SignInState = z.object({
   nonce: z.string(),
   verifier: z.string(),
   returnTo: z.string(),
+  response: ResponseForm,
   expiresAt: z.coerce.date(),
 });
-type SignInState = z.output<typeof SignInState>;
-
-const SealedState = z.object({ keyId: z.string(), sealed: z.string() });
+export type SignInState = z.output<typeof SignInState>;
 
 /** Sealed for one state, so that a cookie cannot be used for the sign-in of another tab. */
 const sealContext = (state: string) => ['idp_sign_in', state];
@@ -48,7 +48,7 @@ export async function sealState(
 ): Promise<string> {
   const expiresAt = new Date(now.getTime() + TTL_SECONDS * 1000);
   const text = JSON.stringify({ ...started, expiresAt });
-  return JSON.stringify(await seal(CREDENTIAL_KEYS, sealContext(state), text));
+  return sealForClient(CREDENTIAL_KEYS, sealContext(state), text);
 }
 
 /**
@@ -62,13 +62,7 @@ export async function unsealState(
   now: Date,
 ): Promise<SignInState | null> {
   if (value === undefined) return null;
-  try {
-    const sealed = SealedState.parse(JSON.parse(value));
-    const text = await unseal(CREDENTIAL_KEYS, sealContext(state), sealed);
-    const started = SignInState.parse(JSON.parse(text));
-    return started.expiresAt > now ? started : null;
-  } catch {
-    // The cookie is not ours, or its key was removed.
-    return null;
-  }
+  const text = await unsealFromClient(CREDENTIAL_KEYS, sealContext(state), value);
+  const started = text === null ? null : SignInState.parse(JSON.parse(text));
+  return started && started.expiresAt > now ? started : null;
 }

@@ -3,7 +3,7 @@ import { type AuditActor, actorWith } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
 import { seal } from '../../credentials/seal.ts';
 import { secondFactors } from '../../database/account-schema.ts';
-import { changesOf, inOneBatch, insertIf } from '../../database/database.ts';
+import { hasChanged, inOneBatch, insertIf } from '../../database/database.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { ApiError } from '../../errors.ts';
 import { materialize } from '../../tenancy/materialize.ts';
@@ -95,7 +95,7 @@ async function enrol(
       .values({ issuer, gid, ...enrolment, createdAt: now })
       .onConflictDoNothing(),
   ]);
-  if (changesOf(results.at(-1)) === 0) throw new ApiError('SECOND_FACTOR_ENROLLED');
+  if (!hasChanged(results.at(-1))) throw new ApiError('SECOND_FACTOR_ENROLLED');
 }
 
 /**

@@ -18,6 +18,8 @@ export async function identityOfPerson(
 ): Promise<Identity> {
   if ('tokens' in person) return identityOf(person.tokens.accessToken, { settings, now, waitUntil });
   const { id, email, role, tenantId } = person.account;
+  // Tokens have a resolution of one second.
+  const seconds = Math.floor(now.getTime() / 1000);
   return {
     issuer: settings.BASE_URL,
     gid: id,
@@ -26,8 +28,8 @@ export async function identityOfPerson(
     scopes: [],
     service: settings.SERVICE_NAME,
     tenantId,
-    // Tokens have a resolution of one second.
-    issuedAt: new Date(Math.floor(now.getTime() / 1000) * 1000),
+    issuedAt: new Date(seconds * 1000),
+    expiresAt: new Date((seconds + settings.JWT_ACCESS_TTL_SECONDS) * 1000),
   };
 }
 

@@ -17,12 +17,17 @@ export function isOwnRefreshToken({ BASE_URL }: Settings, refreshToken: string):
 
 /**
  * New tokens for a refresh token, from its issuer.
+ * @param reuse of a token of the gateway; see `renewSession`
  * @throws ApiError REFRESH_TOKEN_WRONG, IDP_UNAVAILABLE, KEYS_UNAVAILABLE
  */
-export function refresh(context: SignInContext, refreshToken: string): Promise<Tokens> {
+export function refresh(
+  context: SignInContext,
+  refreshToken: string,
+  reuse: { reusableForMs?: number } = {},
+): Promise<Tokens> {
   const { db, settings, client } = context;
   if (!isOwnRefreshToken(settings, refreshToken)) return renewTokens(context, refreshToken);
   // The user of a stolen token is known, the client that presents it is not.
   const actorOf = ({ email, tenantId }: AccountRow) => actorWith(client, { userId: null, email, tenantId });
-  return renewSession(db, settings, refreshToken, { actorOf, now: context.now() });
+  return renewSession(db, settings, refreshToken, { actorOf, now: context.now(), ...reuse });
 }

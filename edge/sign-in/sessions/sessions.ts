@@ -1,17 +1,17 @@
-import { and, eq, exists, inArray, isNull, lte, type SQL } from 'drizzle-orm';
+import { and, eq, exists, gt, inArray, isNull, lte, or, type SQL, sql } from 'drizzle-orm';
 import type { AuditActor, ClientDetails } from '../../audit/actor.ts';
 import { auditEvent } from '../../audit/audit-event.ts';
 import { signOwnToken, verifyOwnToken } from '../../authentication/own-tokens.ts';
 import { rejected } from '../../authentication/rejection.ts';
 import { accounts, refreshTokens, sessions } from '../../database/account-schema.ts';
-import { changesOf, type Database, inOneBatch, insertIf, type Statement } from '../../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../../database/database.ts';
 import { auditEvents } from '../../database/schema.ts';
 import { ApiError } from '../../errors.ts';
 import type { Settings } from '../../settings.ts';
 import { type AccountRow, accountById } from '../accounts/accounts.ts';
 
 /** Two tabs may present the same refresh token within this time. A later use is treated as theft. */
-const CONCURRENT_USE_MS = 10_000;
+export const CONCURRENT_USE_MS = 10_000;
 
 /** The result of a sign-in or a renewal: tokens of the gateway or of the provider. */
 export interface Tokens {
@@ -59,7 +59,7 @@ export async function openSession(
     insertIf(db, refreshTokens, next, unchanged),
     insertIf(db, sessions, session, unchanged),
   ]);
-  if (changesOf(results.at(-1)) === 0) throw rejected('session_ended');
+  if (!hasChanged(results.at(-1))) throw rejected('session_ended');
   return issueTokens(settings, account, next, now);
 }
 
@@ -68,33 +68,47 @@ export async function openSession(
  * the thief or the owner is the second to use it, and the whole family ends (RFC 9700 section 4.14).
  * A family has no maximum lifetime: each renewal extends it by `JWT_REFRESH_TTL_SECONDS`.
  * @param actorOf the actor in the audit event of a theft
+ * @param reusableForMs how long after its first use a token is renewed again: each tab of a page gets tokens of its own,
+ *   and a page that was reloaded before it received its cookie stays signed in
  * @throws ApiError REFRESH_TOKEN_WRONG
  */
 export async function renewSession(
   db: Database,
   settings: Settings,
   refreshToken: string,
-  { actorOf, now }: { actorOf: (account: AccountRow) => AuditActor; now: Date },
+  {
+    actorOf,
+    now,
+    reusableForMs = 0,
+  }: { actorOf: (account: AccountRow) => AuditActor; now: Date; reusableForMs?: number },
 ): Promise<Tokens> {
   const { jti, sub, sid } = await verifyOwnToken(settings, 'refresh', refreshToken, now).catch((error) => {
     throw error instanceof ApiError ? refused(error.message) : error;
   });
-  const isUnused = and(eq(refreshTokens.id, jti), isNull(refreshTokens.usedAt));
+  const reusable = gt(refreshTokens.usedAt, new Date(now.getTime() - reusableForMs));
+  const isUsable = and(
+    eq(refreshTokens.id, jti),
+    reusableForMs > 0 ? or(isNull(refreshTokens.usedAt), reusable) : isNull(refreshTokens.usedAt),
+  );
   const next = nextToken(settings, sub, sid, now);
-  const unused = db.select({ id: refreshTokens.id }).from(refreshTokens).where(isUnused);
+  const usable = db.select({ id: refreshTokens.id }).from(refreshTokens).where(isUsable);
   const [, , update, rows, accountRows] = await inOneBatch(db, [
-    insertIf(db, refreshTokens, next, exists(unused)),
+    insertIf(db, refreshTokens, next, exists(usable)),
     db
       .update(sessions)
       .set({ lastUsedAt: now, expiresAt: next.expiresAt })
-      .where(and(eq(sessions.id, sid), exists(unused))),
-    db.update(refreshTokens).set({ usedAt: now }).where(isUnused),
+      .where(and(eq(sessions.id, sid), exists(usable))),
+    db
+      .update(refreshTokens)
+      // The first use starts the time in which the token can be used again.
+      .set({ usedAt: sql`coalesce(${refreshTokens.usedAt}, ${now.getTime()})` })
+      .where(isUsable),
     db.select().from(refreshTokens).where(eq(refreshTokens.id, jti)),
     accountById(db, sub),
     ...deleteExpired(db, now),
   ]);
   const [account] = accountRows as AccountRow[];
-  if (account && changesOf(update) === 1) return issueTokens(settings, account, next, now);
+  if (account && hasChanged(update)) return issueTokens(settings, account, next, now);
 
   const [used] = rows as (typeof refreshTokens.$inferSelect)[];
   if (!account || !used?.usedAt) throw refused('no refresh token of a session');
@@ -139,7 +153,7 @@ export async function endSession(
     insertIf(db, auditEvents, event, exists(session)),
     ...deleteSessions(db, isSession),
   ]);
-  return changesOf(results.at(-1)) === 1;
+  return hasChanged(results.at(-1));
 }
 
 async function issueTokens(

@@ -62,8 +62,21 @@ describe('locks', () => {
     const others = [session(small, { locks: 4_900 }), session(small, { locks: 4_900 })];
     const victims = Array.from({ length: 10 }, () => session(VICTIM, { locks: 4_900 }));
     expect(new Locks().check(server([...most, ...others, ...victims]))).toEqual([
-      { sessions: most, branches: [ATTACKER], detail: { locks: 53_900 } },
+      { sessions: most, branches: [ATTACKER], detail: { locks: 44_100, locks_together: 53_900 } },
     ]);
+  });
+
+  test('many projects together: their branches with the most, until the rest is within the limit of the host', () => {
+    const attackers = Array.from({ length: 5 }, (_, n) => branchOf(`attacker ${n}`, `branch ${n}`));
+    const sessions = attackers.flatMap((branch, n) =>
+      Array.from({ length: 10 }, () => session(branch, { locks: 4_500 + n })),
+    );
+    const victim = session(VICTIM, { locks: 4_990 });
+    const found = new Locks().check(server([victim, ...sessions]));
+    expect(found.flatMap(({ branches }) => branches)).toEqual([attackers[4]]);
+    expect(found[0]?.sessions).toHaveLength(10);
+    const without = sessions.filter(({ branch }) => branch !== attackers[4]);
+    expect(new Locks().check(server([victim, ...without]))).toEqual([]);
   });
 });
 

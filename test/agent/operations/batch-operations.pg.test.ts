@@ -34,7 +34,7 @@ const verifiersOf = async ({ passwords }: Branch) =>
     await Promise.all(BRANCH_ROLES.map(async (role) => [role, await scramVerifier(passwords[role])])),
   ) as Params<'branch.prepare'>['verifiers'];
 
-test('a batch that was interrupted goes on from its first clone, not from the changed source', async () => {
+test('a batch that was interrupted continues from its first clone, not from the changed source', async () => {
   const { host } = servers;
   const branches = ['one', 'two', 'three'].map((name) => project.plan(`${SOURCE}_br_${name}`));
   const batch = { job_id: randomUUID(), project_id: project.id };

@@ -45,7 +45,7 @@ const BEFORE_MIGRATIONS = `
   INSERT INTO branch_usage (branch_id, totals)
     SELECT branch_id, '{"cpu_seconds":0,"connections":0,"committed":0,"rolled_back":0,"fetched":0,"inserted":0,"updated":0,"deleted":0}' FROM branch JOIN pg_database ON datname = database
     ON CONFLICT DO NOTHING;
-  -- One row: what the measurement of all branches together goes on from.
+  -- One row: where the measurement of all branches together continues.
   CREATE TABLE IF NOT EXISTS meter (
     id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
     state jsonb NOT NULL

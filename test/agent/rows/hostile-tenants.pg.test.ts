@@ -38,6 +38,7 @@ const sessions = () =>
   );
 
 afterEach(async () => {
+  await world.servers.host.rows.kept.close();
   await eventually(async () => expect(await sessions()).toEqual([]));
   await browser.owner('truncate seen');
 });

@@ -21,7 +21,7 @@ const PUBLIC = [
     'verifyMagicLink',
     ...['startPasswordReset', 'resetPassword', 'acceptInvitation'],
   ],
-  ...['startCliSignIn', 'exchangeCliCode', 'renewTokens', 'exchangeToken'],
+  ...['startCliSignIn', 'exchangeCliCode', 'renewTokens', 'renewPageSession', 'exchangeToken'],
 ];
 
 const DESCRIPTION = descriptionOf(app);

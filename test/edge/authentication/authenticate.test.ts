@@ -53,6 +53,7 @@ describe('a token signed by another implementation', () => {
       service: 'branchgate',
       tenantId: 'acme',
       issuedAt: later(-60),
+      expiresAt: later(600),
     });
   });
 

@@ -58,6 +58,7 @@ test('an access token identifies its bearer', async () => {
     service: 'branchgate',
     tenantId: 'acme',
     issuedAt: NOW,
+    expiresAt: later(900),
     sessionId: ID,
   });
 });

@@ -11,6 +11,7 @@ const bearer = (role: string, scopes: string[]) => ({
   service: 'branchgate',
   tenantId: 'acme',
   issuedAt: new Date(0),
+  expiresAt: new Date(0),
 });
 
 function outcome(role: string, scopes: string[], action: Action): string {
@@ -43,6 +44,9 @@ const CELLS: Record<Action, readonly [owner: string, admin: string, operator: st
   'network_rules.change': ['all', 'all', 'own', MAKERS],
   'metrics.read': ['all', 'all', 'own', 'own'],
   'jobs.read': ['all', 'all', 'own', 'own'],
+  'events.read': ['all', 'all', 'own', 'own'],
+  'webhooks.read': ['all', 'all', LEADERS, LEADERS],
+  'webhooks.change': ['all', 'all', LEADERS, LEADERS],
   'audit.read': ['all', 'all', LEADERS, LEADERS],
   'members.read': ['all', 'all', LEADERS, LEADERS],
   'members.change': ['all', 'all', LEADERS, LEADERS],
@@ -58,6 +62,8 @@ const READS: readonly Action[] = [
   'network_rules.read',
   'metrics.read',
   'jobs.read',
+  'events.read',
+  'webhooks.read',
   'audit.read',
   'members.read',
   'machines.read',

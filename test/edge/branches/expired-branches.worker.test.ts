@@ -5,8 +5,7 @@ import { nextEnd } from '../../../edge/branches/branch-ends.ts';
 import { expireBranches } from '../../../edge/branches/expire-branches.ts';
 import { retireBranches } from '../../../edge/branches/retire-branches.ts';
 import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
-import { readRecords } from '../../../edge/reconciliation/differences.ts';
-import { insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+import { insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 
 const { db, stop } = await startRecords();
 afterAll(stop);
@@ -43,8 +42,8 @@ test('an expired branch is deleted after its retention, with notice before, a jo
 
   expect(await retire(after(6.9))).toBe(0);
   expect((await readBranch(db, branch)).status).toBe('expired');
-  expect((await readRecords(db, 'h', after(6.9))).projects[0]?.stale).toBe(false);
-  expect((await readRecords(db, 'h', after(7))).projects[0]?.stale).toBe(true);
+  expect(await isStale(db, after(6.9))).toBe(false);
+  expect(await isStale(db, after(7))).toBe(true);
 
   expect(await retire(after(7))).toBe(1);
   expect(await retire(after(7))).toBe(0);

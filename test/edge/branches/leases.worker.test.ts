@@ -4,8 +4,7 @@ import { nextEnd } from '../../../edge/branches/branch-ends.ts';
 import { storeRenewal } from '../../../edge/branches/leases.ts';
 import { retireBranches } from '../../../edge/branches/retire-branches.ts';
 import { auditEvents, jobs, projectBranches } from '../../../edge/database/schema.ts';
-import { readRecords } from '../../../edge/reconciliation/differences.ts';
-import { ACTOR, insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const at = (seconds: number) => new Date(NOW.getTime() + seconds * 1000);
@@ -35,12 +34,12 @@ async function endLeases(now: Date): Promise<number> {
 
 test('a lease that ends deletes the branch once; a later one is left', async () => {
   const [over, left] = [await leased(-1), await leased(30)];
-  expect((await readRecords(db, 'h', NOW)).projects[0]?.stale).toBe(true);
+  expect(await isStale(db, NOW)).toBe(true);
   expect(await nextEnd(db, 'p')).toEqual(at(-1));
   expect(await endLeases(NOW)).toBe(1);
   expect(await endLeases(NOW)).toBe(0);
   expect(await nextEnd(db, 'p')).toEqual(at(30));
-  expect((await readRecords(db, 'h', NOW)).projects[0]?.stale).toBe(false);
+  expect(await isStale(db, NOW)).toBe(false);
   expect(await readBranch(db, over)).toEqual({ status: 'deleted', events: ['branch.deleted'] });
   expect(await readBranch(db, left)).toEqual({ status: 'active', events: [] });
   const opened = await db.select().from(jobs).where(eq(jobs.branchId, over.id));

@@ -58,6 +58,7 @@ const runnerOf = (creation: AnySaga, deletion = creation) =>
       'project.delete': deletion,
     },
     wakeAt: (timestamp) => woken.push(timestamp),
+    changed: () => {},
   });
 
 async function openJob(

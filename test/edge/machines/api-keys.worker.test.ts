@@ -12,9 +12,12 @@ import {
   type Ids,
   OPERATIONS,
   type Operation,
+  PLATFORM_OPERATIONS,
+  PRE_AUTH_OPERATIONS,
   SIGNED_IN_OPERATIONS,
   USER_OPERATIONS,
 } from '../../support/operations.ts';
+import { openEvents } from '../../support/worker/event-client.ts';
 import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
 
 const WRITES = 600;
@@ -65,8 +68,9 @@ const OF_BRANCHES = new Set([
     'getMe',
   ],
   ...['getCredentials', 'rotateCredentials', 'listTables', 'listRows', 'updateRow', 'deleteRows'],
+  ...['describeTable', 'changeRows', 'runQuery'],
   ...['createNetworkRule', 'listNetworkRules', 'deleteNetworkRule', 'listJobs', 'getJob'],
-  ...['getMetricsSummary', 'getMetrics', 'streamBranchMetrics'],
+  ...['getMetricsSummary', 'getMetrics', 'streamBranchMetrics', 'streamEvents'],
 ]);
 
 const createBatch = (body: Record<string, unknown>, caller = machine) =>
@@ -88,6 +92,18 @@ describe('a key bound to pr-*', () => {
     const response = await callOperation(machine, operation, ids);
     expect(response).toMatchObject({ status: 404, body: { error: 'NOT_FOUND' } });
   });
+
+  test.each([...PLATFORM_OPERATIONS, ...PRE_AUTH_OPERATIONS])(
+    'is no credential for $id',
+    async (operation) => {
+      const response = await callOperation(machine, operation, {
+        ...ids,
+        host_id: UNKNOWN,
+        tenant_id: 'acme',
+      });
+      expect(response).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+    },
+  );
 
   /** A resource of another branch, of main, and one that does not exist, by name and by ID. */
   const others = (operation: Operation): Ids[] =>
@@ -190,6 +206,58 @@ describe('a key bound to pr-*', () => {
     }
   });
 
+  test('gets the events of its branches, and none of others, of main or of the project', async () => {
+    const open = (token: string, after?: string) =>
+      openEvents({ url: gateway.url, token }, ids.project_id ?? '', after);
+    const [all, limited] = [await open(gateway.token, '0'), await open(key.key, '0')];
+    const bound = await makeKey({ branch_pattern: 'pr-e-*', project_id: ids.project_id });
+    const matching = await open(bound.key);
+    const made = await gateway.api.branch(ids.project_id ?? '', 'pr-e-1');
+    const other = await gateway.api.branch(ids.project_id ?? '', 'events-of-others');
+    const rule = await gateway.api.allow(ids.project_id ?? '', '203.0.113.99/32');
+    await createBatch({ names: ['pr-e-2', 'free-e'] }, gateway.api);
+    for (const { id } of [other, made]) await gateway.api.delete(path(`/branches/${id}`));
+    for (const name of ['pr-e-2', 'free-e']) await gateway.api.delete(path(`/branches/${name}`));
+    const last = await eventually(async () => {
+      const names = all.changes().map(({ data }) => `${data.data.branch_name} ${data.data.status}`);
+      expect(names).toContain('free-e deleted');
+      expect(matching.statuses('branch.changed').filter((status) => status === 'deleted')).toHaveLength(2);
+      return all.lastId();
+    });
+    await eventually(async () => expect(all.lastId()).toBe(last));
+
+    const about = (events: typeof all, field: string) =>
+      new Set(events.changes().map(({ data }) => data.data[field]));
+    expect(about(matching, 'branch_name')).toEqual(new Set(['pr-e-1', 'pr-e-2', undefined]));
+    expect([...about(limited, 'branch_name')]).toEqual(expect.arrayContaining(['pr-1', 'pr-e-1', 'pr-e-2']));
+    const hidden = [
+      'made',
+      'main',
+      'events-of-others',
+      'free-e',
+      other.id,
+      rule.id,
+      ids.branch_id,
+      ids.rule_id,
+    ];
+    for (const stream of [limited, matching]) {
+      expect(new Set(stream.changes().map(({ event }) => event))).toEqual(
+        new Set(['branch.changed', 'network_rule.changed', 'job.changed']),
+      );
+      const text = JSON.stringify(stream.changes());
+      without(text, ...hidden);
+      for (const name of hidden) expect(JSON.stringify(all.changes())).toContain(name);
+      // Each event once and in order, as the whole log has it.
+      const seen = new Set(stream.changes().map(({ id }) => id));
+      expect(stream.changes()).toEqual(all.changes().filter(({ id }) => seen.has(id)));
+    }
+    // The batch of a branch that matches and one that does not is no job of this key.
+    const batches = limited.changes().filter(({ data }) => data.data.kind === 'branch.create_batch');
+    expect(batches.length).toBeGreaterThan(0);
+    for (const { data } of batches)
+      expect((await machine.get(`/api/v1/jobs/${data.data.job_id}`)).status).toBe(200);
+  });
+
   test('can use its branch in every operation, by name and by ID', async () => {
     const own = { ...ids, rule_id: pr.rule, job_id: pr.job };
     const usable = OPERATIONS.filter(
@@ -198,7 +266,7 @@ describe('a key bound to pr-*', () => {
     const order = ['GET', 'POST', 'PATCH', 'DELETE'];
     for (const operation of usable.toSorted((a, b) => order.indexOf(a.method) - order.indexOf(b.method))) {
       // The host of this gateway has no rows to change.
-      if (['updateRow', 'deleteRows'].includes(operation.id)) continue;
+      if (['updateRow', 'deleteRows', 'changeRows', 'runQuery'].includes(operation.id)) continue;
       for (const [branch_ref, name] of [
         [pr.id, 'pr-1'],
         ['pr-1', 'pr-1'],
@@ -241,7 +309,7 @@ describe('the user in whose name a key acts', () => {
   });
 
   test('cannot create a key above its role', async () => {
-    const admin = new Api(gateway.url, await gateway.tokenAs('admin'));
+    const admin = new Api(gateway.url, await gateway.tokenOf({ gid: 'admin', role: 'admin' }));
     await makeKey({ role: 'operator' }, admin);
     const above = await admin.post('/api/v1/api-keys', { ...KEY, role: 'owner' });
     expect(above).toMatchObject({ status: 403, body: { required: 'role owner' } });
@@ -259,10 +327,10 @@ test('a deleted key counts for as long as an isolate caches it, and no longer', 
   expect(await read(CACHED_MS)).toBeNull();
 });
 
-test('only people manage keys, and only owners and admins', async () => {
+test('only people manage keys and webhooks, and only owners and admins', async () => {
   const admin = withKey(await makeKey());
   const call = (operation: Operation) => callOperation(admin, operation, ids);
-  for (const operation of OPERATIONS.filter(({ action }) => action?.startsWith('machines.'))) {
+  for (const operation of OPERATIONS.filter(({ action }) => /^(?:machines|webhooks)\./.test(action ?? ''))) {
     expect(await call(operation), operation.id).toMatchObject({
       status: 403,
       body: { error: 'FORBIDDEN', required: 'a user' },
@@ -277,6 +345,8 @@ test('a key bound to a project knows no other project', async () => {
   expect((await bound.get(`/api/v1/projects/${other.id}`)).status).toBe(404);
   const listed = await bound.get<{ projects: { id: string }[] }>('/api/v1/projects');
   expect(listed.body.projects.map(({ id }) => id)).toEqual([ids.project_id]);
+  expect((await bound.get(`${path('/events')}?seconds=0`)).status).toBe(200);
+  expect((await bound.get(`/api/v1/projects/${other.id}/events?seconds=0`)).status).toBe(404);
   const denied = await gateway.api.post('/api/v1/api-keys', { ...KEY, project_id: UNKNOWN });
   expect(denied.status).toBe(404);
 });

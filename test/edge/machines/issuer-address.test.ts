@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { isLocalGateway, issuerAddressProblem } from '../../../edge/machines/issuer-address.ts';
+import { issuerAddressProblem } from '../../../edge/machines/issuer-address.ts';
 
 const PUBLIC = [
   'https://token.actions.githubusercontent.com',
@@ -49,10 +49,4 @@ test.each(LOOPBACK)('%s is one in the local stack only', (address) => {
 
 test.each(REFUSED)('%s is none', (address) => {
   for (const isLocal of [true, false]) expect(issuerAddressProblem(address, isLocal)).not.toBeNull();
-});
-
-test('a gateway on plain loopback HTTP is local', () => {
-  expect(isLocalGateway({ BASE_URL: 'http://127.0.0.1:8787' })).toBe(true);
-  expect(isLocalGateway({ BASE_URL: 'https://api.example.com' })).toBe(false);
-  expect(isLocalGateway({ BASE_URL: 'http://api.example.com' })).toBe(false);
 });

@@ -295,7 +295,7 @@ describe('a clone', () => {
     ]);
   });
 
-  test('is refused when the project has as many branches, expired ones included, as the host is told of', async () => {
+  test('is refused when the project has as many branches, expired ones included, as one request to the host names', async () => {
     await project.measure({ [main]: 1 });
     await project.branches(BRANCHES_MAX - 2, 'expired');
     const clones = [cloneOf(main), cloneOf(main)];

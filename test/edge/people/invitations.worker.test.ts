@@ -92,7 +92,7 @@ test('an address with an account elsewhere gets a notice without a code, and the
   expect(refusal(await accept(gateway, email, known.body.id, '000000'))).toEqual(WRONG);
 });
 
-test('an address that got an account after it was invited is told so', async () => {
+test('an address that got an account after it was invited gets a clear error', async () => {
   const { id, code } = await inviteAs(owner, gateway, email, 'viewer');
   const { body } = await askSignUp(gateway, email);
   const own = readCode(await mailTo(gateway, email, 2));

@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { hosts, projects } from '../../../edge/database/schema.ts';
+import { eventually } from '../../support/eventually.ts';
 import { newMember, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
 import { refusal } from '../../support/sign-in/second-step.ts';
+import { openEvents } from '../../support/worker/event-client.ts';
 import { type SignInGateway, startSignInGateway } from '../../support/worker/sign-in-gateway.ts';
 
 let gateway: SignInGateway;
@@ -49,7 +51,13 @@ const share = (userId: string, role: string, by = owner) =>
 const unshare = (userId: string) => owner.api.delete(`${path}/members/${userId}`);
 const sees = async ({ api }: TestPerson) => {
   const { body } = await api.get<{ projects: unknown[] }>('/api/v1/projects');
-  const reads = [path, `${path}/branches`, `${path}/jobs`, `${path}/network-rules`];
+  const reads = [
+    path,
+    `${path}/branches`,
+    `${path}/jobs`,
+    `${path}/network-rules`,
+    `${path}/events?seconds=0`,
+  ];
   const statuses = await Promise.all(reads.map(async (read) => (await api.get(read)).status));
   return [body.projects.length, ...new Set(statuses)];
 };
@@ -110,6 +118,25 @@ describe('a project', () => {
     expect((await owner.api.get(`${path}/members`)).body).toMatchObject({ members: [] });
     expect(refusal(await share(operator.userId, 'viewer'))).toEqual([404, 'NOT_FOUND']);
   });
+});
+
+test('a stream of events ends when its reader may no longer see the project', async () => {
+  const open = async ({ login }: TestPerson) =>
+    openEvents({ url: gateway.url, token: login.access_token ?? '' }, projectId);
+  const [kept, unshared] = [await memberWith('operator'), await memberWith('viewer')];
+  for (const { userId } of [kept, unshared]) await share(userId, 'viewer');
+  const [admin, other] = [await memberWith('admin'), await newOwner(gateway, `o-${count}@example.com`)];
+  expect((await open(other)).response.status).toBe(404);
+  const people = [kept, unshared, admin, owner];
+  const streams = await Promise.all(people.map(open));
+  expect(streams.map(({ response }) => response.status)).toEqual([200, 200, 200, 200]);
+  await unshare(unshared.userId);
+  await owner.api.delete(`/api/v1/members/${admin.userId}`);
+  await owner.api.post('/api/v1/auth/logout', undefined);
+  await eventually(
+    async () => expect(streams.map(({ hasEnded }) => hasEnded())).toEqual([false, true, true, true]),
+    20,
+  );
 });
 
 test('each change is recorded once, and the list has the last role', async () => {

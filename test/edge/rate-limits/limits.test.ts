@@ -31,6 +31,7 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     invitations: 50,
     second_factor_tries: 5,
     wrong_second_factors: 30,
+    page_renewals: 1,
     single_use: 1,
   });
   const byTheMinute = [
@@ -44,7 +45,8 @@ test("the specification's limits are per minute, those of rotations and sign-in 
     'failed_platform_secret',
   ];
   for (const [name, { windowSeconds }] of Object.entries(LIMITS)) {
-    expect(windowSeconds, name).toBe(byTheMinute.includes(name) ? 60 : 3600);
+    const ofOthers = name === 'page_renewals' ? 10 : 3600;
+    expect(windowSeconds, name).toBe(byTheMinute.includes(name) ? 60 : ofOthers);
   }
 });
 

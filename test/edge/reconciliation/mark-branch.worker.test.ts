@@ -11,7 +11,7 @@ import type { RecordedBranch } from '../../../edge/reconciliation/differences.ts
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
 import { clusterOnRecord } from '../../../edge/reconciliation/reconcile-host.ts';
-import { ACTOR, insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const EARLIER = new Date(NOW.getTime() - 1);
@@ -48,15 +48,14 @@ test.each([
   expect(await readBranch(db, found)).toEqual(first);
   expect(first).toEqual({ status: 'active', events: ['branch.found'] });
 
-  const isStale = async () => (await readRecords(db, 'h', NOW)).projects[0]?.stale;
   const revision = async () => (await db.select().from(projects))[0]?.accessRevision ?? 0;
   const before = await revision();
-  expect(await isStale()).toBe(expires);
+  expect(await isStale(db, NOW)).toBe(expires);
   await expireBranches(db, { EXPIRED_RETENTION_SECONDS: 60 }, 'p', NOW);
   expect(await revision()).toBe(before + (expires ? 1 : 0));
   expect((await readBranch(db, found)).status).toBe(expires ? 'expired' : 'active');
   await confirmAccess(db, 'p', await revision());
-  expect(await isStale()).toBe(false);
+  expect(await isStale(db, NOW)).toBe(false);
 });
 
 /** As the last step of its creation does. */
@@ -99,6 +98,14 @@ test.each([
   await db.update(projects).set({ storageState: 'normal' });
   expect((await readBranch(db, branch)).status).toBe('active');
   expect(await revision()).toBe(before + 1);
+});
+
+test('a project whose events are not published is woken', async () => {
+  const [project] = await db.select().from(projects);
+  await confirmAccess(db, 'p', project?.accessRevision ?? 0);
+  expect(await isStale(db, NOW)).toBe(false);
+  await insertBranch(db, 'active');
+  expect((await readRecords(db, 'h', NOW)).projects[0]?.stale).toBe(true);
 });
 
 test('an earlier deletion remains, without an event', async () => {

@@ -39,6 +39,7 @@ const INVITER = {
   service: 'branchgate',
   tenantId: 'team',
   issuedAt: new Date(0),
+  expiresAt: new Date(1),
   userId: crypto.randomUUID(),
 };
 const KNOWN = 'known@example.com';

@@ -45,6 +45,7 @@ const identity = (tenantId: string, issuedSeconds: number, more: { gid?: string;
   service: 'branchgate',
   tenantId: `${tenantId}-${tests}`,
   issuedAt: later(issuedSeconds),
+  expiresAt: later(issuedSeconds + 900),
   ...more,
 });
 const tenant = (name: string) => `${name}-${tests}`;

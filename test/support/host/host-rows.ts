@@ -34,8 +34,15 @@ export class Browser {
     return this.#run('table.list', { schema, after });
   }
 
-  async page(table: string, offset = 0, limit = 50, schema = 'public'): Promise<Page> {
-    const page = await this.#run('row.list', { schema, table, limit, offset });
+  async page(
+    table: string,
+    offset = 0,
+    limit = 50,
+    schema = 'public',
+    selection: Partial<Pick<Params<'row.list'>, 'filter' | 'order'>> = {},
+  ): Promise<Page> {
+    const wanted = { schema, table, limit, offset, filter: [], order: [], ...selection };
+    const page = await this.#run('row.list', wanted);
     return { ...page, rows: page.rows.map((row) => named(page.columns, row)) };
   }
 
@@ -55,6 +62,18 @@ export class Browser {
 
   delete(table: string, ids: (RowId | Scalar)[], primary_key = ['id'], schema = 'public') {
     return this.#run('row.delete', { schema, table, primary_key, ids: ids.map((id) => [id].flat()) });
+  }
+
+  describe(table: string, schema = 'public') {
+    return this.#run('table.describe', { schema, table });
+  }
+
+  change(changes: object[]) {
+    return this.#run('row.change', { changes: changes.map((change) => ({ schema: 'public', ...change })) });
+  }
+
+  query(sql: string, params: (Scalar | null)[] = [], role: Params<'query.run'>['role'] = 'read_only') {
+    return this.#run('query.run', { role, sql, params });
   }
 
   #run<M extends Method>(method: M, params: object): Promise<MethodResult<M>> {

@@ -1,8 +1,9 @@
 import { eq } from 'drizzle-orm';
 import { type Database, openDatabase } from '../../../edge/database/database.ts';
+import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { auditEvents, hosts, jobs, projectBranches, projects, users } from '../../../edge/database/schema.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
-import type { RecordedBranch } from '../../../edge/reconciliation/differences.ts';
+import { type RecordedBranch, readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { BranchStatus } from '../../../shared/branch/branch-status.ts';
 import { startD1 } from './d1.ts';
 
@@ -27,12 +28,15 @@ export async function startRecords() {
   return { binding, db, stop };
 }
 
-/** Records of a project `p` on the host, which nobody has made. @param hostId registered here if it is not yet */
-export async function insertProject(db: Database, hostId: string): Promise<void> {
+/** Records of a project on the host, which nobody has made. @param hostId registered here if it is not yet */
+export async function insertProject(db: Database, hostId: string, id = 'p'): Promise<void> {
   const user = { id: 'u', issuer: 'i', gid: 'g', email: 'e', role: 'owner', tenantId: 't' };
   const host = { name: hostId, dbHost: 'db.example.com', directPort: 5432, pooledPort: 6432 };
-  const project = { id: 'p', name: 'P', appKey: 'p', env: 'prod', status: 'active' } as const;
-  await db.insert(users).values({ ...user, tenantSeenAt: EARLIER, ...times });
+  const project = { id, name: 'P', appKey: id, env: 'prod', status: 'active' } as const;
+  await db
+    .insert(users)
+    .values({ ...user, tenantSeenAt: EARLIER, ...times })
+    .onConflictDoNothing();
   await db
     .insert(hosts)
     .values({ id: hostId, ...host, createdAt: EARLIER })
@@ -45,9 +49,10 @@ export async function insertBranch(
   db: Database,
   status: BranchStatus,
   expiresAt: Date | null = null,
+  projectId = 'p',
 ): Promise<RecordedBranch> {
   const id = crypto.randomUUID();
-  const about = { projectId: 'p', tenantId: 't', status };
+  const about = { projectId, tenantId: 't', status };
   const names = { branchName: id, databaseName: `db_${id}`, sourceDatabase: 'db_p_prod' };
   await db
     .insert(projectBranches)
@@ -60,6 +65,12 @@ export async function insertDeletion(db: Database, hostId: string, projectId: st
   const about = { id: crypto.randomUUID(), kind: 'project.delete', branchId: null } as const;
   const job = newJob({ ...about, projectId, hostId, actor: ACTOR }, EARLIER);
   await db.insert(jobs).values({ ...job, status: 'succeeded' });
+}
+
+/** Whether the coordinator of the project has work, besides events that are not published. */
+export async function isStale(db: Database, now: Date): Promise<boolean | undefined> {
+  await db.delete(eventOutbox);
+  return (await readRecords(db, 'h', now)).projects[0]?.stale;
 }
 
 /** What the records say of the branch, and the names of its audit events. */

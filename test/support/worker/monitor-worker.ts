@@ -100,7 +100,7 @@ export class TestedCoordinator extends ProjectCoordinator {
     return Promise.all(changes.map((change) => this.changeLifespan(change)));
   }
 
-  /** Keeps measurements as if each had come when it was made, and tells nobody. */
+  /** Keeps measurements as if each had come when it was made, and notifies nobody. */
   async remember(measured: ProjectMeasurement[]) {
     const measurements = new MeasurementStore(this.ctx.storage, this.env.INTERVAL_SECONDS as number);
     for (const measurement of measured) {

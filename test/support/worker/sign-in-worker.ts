@@ -4,4 +4,5 @@ export {
   HostLink,
   ProjectCoordinator,
   RateLimiter,
+  WebhookSender,
 } from '../../../edge/worker.ts';

@@ -2,6 +2,8 @@ import { eq } from 'drizzle-orm';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { hosts, projects } from '../../../edge/database/schema.ts';
 import type { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
+import { streamsBucket } from '../../../edge/rate-limits/buckets.ts';
+import type { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import { Api } from '../api.ts';
@@ -10,22 +12,36 @@ import { migratedD1 } from '../records/d1.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import { newSigner, startProvider } from '../sign-in/provider.ts';
 import { TALLY_HEADER, type Tally } from './trips.ts';
-import type { HostLink } from './trips-worker.ts';
+import type { HostLink, WebhookSender } from './trips-worker.ts';
 import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } from './worker.ts';
 
 const UNLIMITED = '10000000';
 
+interface Caller {
+  gid?: string;
+  role?: string;
+  tenant?: string;
+  /** Until the token expires. */
+  seconds?: number;
+}
+
 /**
- * The whole gateway in real workerd, a project with one of each thing, and a host that answers at once.
+ * The whole gateway in real workerd, a project with one of each thing, and a host that answers immediately.
  * @param delayMs before every call of an object or of D1 sets out
  * @param settings of the gateway that differ from those of other tests
+ * @param folder for its storage, if it is to be restarted; default: in memory
  */
-export async function startTripsGateway(delayMs: number, settings: Record<string, string> = {}) {
+export async function startTripsGateway(
+  delayMs: number,
+  settings: Record<string, string> = {},
+  folder?: string,
+) {
   const signer = newSigner('key-1');
   const provider = await startProvider(signer);
   const { url: issuer } = provider;
   provider.document = { keys: [signer.entry], issuer, authorization_endpoint: `${issuer}/authorize` };
-  const worker = startWorker(await bundle('trips-worker'), {
+  const script = await bundle('trips-worker');
+  const options = {
     d1Databases: ['DB'],
     durableObjects: OBJECTS,
     bindings: {
@@ -37,8 +53,9 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
       DELAY_MS: delayMs,
       ...settings,
     },
-  });
-  const { origin: url } = await worker.ready;
+  };
+  let worker = startWorker(script, options, folder);
+  const { origin: url, port } = await worker.ready;
   const database = await migratedD1(worker);
   const db = openDatabase(database);
   const makeHost = async () => {
@@ -55,23 +72,27 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
     const links = await worker.getDurableObjectNamespace('HOST_LINK');
     return links.get(links.idFromName(hostId)) as unknown as HostLink;
   };
-  const tokenAs = (role: string, gid = role) =>
+  const coordinatorOf = async (projectId: string) => {
+    const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
+    return coordinators.get(coordinators.idFromName(projectId)) as unknown as ProjectCoordinator;
+  };
+  const tokenOf = ({ gid = 'user-1', role = 'owner', tenant = 'acme', seconds = 3600 }: Caller) =>
     signer.token({
       gid,
       email: `${gid}@example.com`,
       role,
       scp: ['branchgate:read', 'branchgate:write'],
-      exp: new Date(Date.now() + 3_600_000).toISOString(),
-      ctx: { tenant_id: 'acme' },
+      iat: new Date().toISOString(),
+      exp: new Date(Date.now() + seconds * 1000).toISOString(),
+      ctx: { tenant_id: tenant },
     });
-  const token = await tokenAs('owner');
+  const token = await tokenOf({});
   const api = new Api(url, token);
 
   return {
     url,
     token,
-    /** A token of another user of the tenant. */
-    tokenAs,
+    tokenOf,
     db,
     /** The gateway's D1. */
     database,
@@ -95,14 +116,11 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
       const { id: branch_id } = await api.branch(project_id, 'made');
       const { id: rule_id } = await api.allow(project_id);
       const { body } = await api.get<{ jobs: { id: string }[] }>(`/api/v1/projects/${project_id}/jobs`);
-      const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
-      const coordinator = coordinators.get(
-        coordinators.idFromName(project_id),
-      ) as unknown as ProjectCoordinator;
-      await coordinator.recordMeasurement(
+      await (await coordinatorOf(project_id)).recordMeasurement(
         measurementOf(project_id, Date.now(), { [main_branch.id]: {}, [branch_id]: {} }),
       );
       const job_id = body.jobs[0]?.id ?? '';
+      const webhook_id = await api.webhook(project_id);
       const machines = await createMachines(api, project_id);
       const ofPeople = {
         user_id: String((await api.get('/api/v1/me')).body.id),
@@ -115,10 +133,39 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
         branch_ref: branch_id,
         rule_id,
         job_id,
+        webhook_id,
         table: 'book',
         ...ofPeople,
         ...machines,
       };
+    },
+    /** Kills workerd and starts it again with the same storage. */
+    restart: async () => {
+      await worker.dispose();
+      worker = startWorker(script, { ...options, port: Number(port) }, folder);
+      await worker.ready;
+    },
+    coordinatorOf,
+    /** Makes the deliveries and failures of a webhook older, and attempts what waits. */
+    ageWebhook: async (id: string, milliseconds: number) => {
+      const senders = await worker.getDurableObjectNamespace('WEBHOOK_SENDER');
+      await (senders.get(senders.idFromName(id)) as unknown as WebhookSender).age(milliseconds);
+    },
+    /** Takes places among the streams of a tenant. */
+    holdStreams: async (tenant: string, holders: string[], max: number) => {
+      const limiters = await worker.getDurableObjectNamespace('RATE_LIMITER');
+      const limiter = limiters.get(limiters.idFromName(streamsBucket(tenant))) as unknown as RateLimiter;
+      return Promise.all(holders.map((holder) => limiter.hold(holder, max)));
+    },
+    /** Runs a statement in the gateway's D1. */
+    inD1: async (sql: string, ...values: string[]) => {
+      const d1 = (await worker.getD1Database('DB')) as unknown as D1Database;
+      return (
+        await d1
+          .prepare(sql)
+          .bind(...values)
+          .run()
+      ).results;
     },
     stop: async () => {
       await worker.dispose();

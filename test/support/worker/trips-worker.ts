@@ -6,6 +6,8 @@ import type { CallOutcome } from '../../../edge/hosts/host-link-rpc.ts';
 import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/coordinator.ts';
 import { RateLimiter as RealRateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import { Challenges as RealChallenges } from '../../../edge/sign-in/email-codes/challenges.ts';
+import type { EndpointHealth } from '../../../edge/webhooks/endpoint-health.ts';
+import { WebhookSender as RealWebhookSender } from '../../../edge/webhooks/webhook-sender.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method, MethodResult, Params } from '../../../shared/protocol/operations.ts';
 import { fail } from '../../../shared/result.ts';
@@ -41,6 +43,10 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'project.size': ({ project_id }) => ({ project_id, sizes: {} }),
   'access.apply': ({ access: { revision } }) => ({ revision }),
   'table.list': () => ({ tables: [], has_more: false }),
+  'table.describe': ({ schema, table: name }) => ({
+    ...{ schema, name, kind: 'table', columns: [], primary_key: [], estimated_rows: 0 },
+    ...{ keys: [], foreign_keys: [], comment: null },
+  }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
 };
 
@@ -90,6 +96,25 @@ export class RateLimiter extends RealRateLimiter {
 export class Challenges extends RealChallenges {
   constructor(state: DurableObjectState, env: Env) {
     super(state, tripsOf(env).env);
+  }
+}
+
+export class WebhookSender extends RealWebhookSender {
+  constructor(state: DurableObjectState, env: Env) {
+    super(state, tripsOf(env).env);
+  }
+
+  /** Makes everything older, and attempts what waits. */
+  async age(milliseconds: number): Promise<void> {
+    const { kv, sql } = this.ctx.storage;
+    const health = kv.get<EndpointHealth>('health');
+    if (health?.failingSince != null)
+      kv.put('health', { ...health, failingSince: health.failingSince - milliseconds, pausedUntil: 0 });
+    sql.exec(
+      "update deliveries set created_at = created_at - ?, next_attempt_at = 0 where status = 'pending'",
+      milliseconds,
+    );
+    await this.alarm();
   }
 }
 

@@ -18,7 +18,7 @@ export interface Tally {
 /** Of the answer, where its tally is. */
 export const TALLY_HEADER = 'Test-Trips';
 
-const OBJECTS = ['HOST_LINK', 'PROJECT_COORDINATOR', 'RATE_LIMITER', 'CHALLENGES'];
+const OBJECTS = ['HOST_LINK', 'PROJECT_COORDINATOR', 'RATE_LIMITER', 'CHALLENGES', 'WEBHOOK_SENDER'];
 
 /**
  * Bindings whose every call sets out after a delay, and the trips that this makes, one request at a time. A trip that

@@ -34,12 +34,21 @@ export const OBJECTS = {
   PROJECT_COORDINATOR: { className: 'ProjectCoordinator', useSQLite: true },
   RATE_LIMITER: { className: 'RateLimiter', useSQLite: true },
   CHALLENGES: { className: 'Challenges', useSQLite: true },
+  WEBHOOK_SENDER: { className: 'WebhookSender', useSQLite: true },
 };
 
-/** A Worker in workerd that uses no network. @param options its configuration besides the script */
-export const startWorker = (script: string, options: Partial<V4SharedOptions & V4WorkerOptionsShape> = {}) =>
-  new Miniflare(
-    convertV4MiniflareOptions({
+/**
+ * A Worker in workerd that uses no network.
+ * @param options its configuration besides the script
+ * @param folder where its storage survives it; default: in memory
+ */
+export const startWorker = (
+  script: string,
+  options: Partial<V4SharedOptions & V4WorkerOptionsShape> = {},
+  folder?: string,
+) =>
+  new Miniflare({
+    ...convertV4MiniflareOptions({
       host: '127.0.0.1',
       port: 0,
       cf: false,
@@ -50,7 +59,8 @@ export const startWorker = (script: string, options: Partial<V4SharedOptions & V
       compatibilityFlags: ['nodejs_compat'],
       ...options,
     }),
-  );
+    ...(folder !== undefined && { resourcePersistencePath: folder }),
+  });
 
 /** The script of a Worker in this folder, bundled once a run. @param name of its file, without the ending */
 export async function bundle(name: string): Promise<string> {

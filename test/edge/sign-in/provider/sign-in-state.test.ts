@@ -15,7 +15,12 @@ const settingsWith = (changed: Record<string, string> = {}) =>
     ...changed,
   });
 
-const STARTED = { nonce: 'nonce-1', verifier: 'verifier-1', returnTo: `/${'ü'.repeat(511)}` };
+const STARTED = {
+  nonce: 'nonce-1',
+  verifier: 'verifier-1',
+  returnTo: `/${'ü'.repeat(511)}`,
+  response: 'page' as const,
+};
 const NOW = new Date('2026-11-21T12:00:00Z');
 
 const seal = (state: string) => sealState(settingsWith(), state, STARTED, NOW);

@@ -54,9 +54,14 @@ const open = async (at = NOW) => (await openSession(db, settings, account, CLIEN
 
 const actorOf = ({ tenantId }: AccountRow) => noActor(tenantId);
 /** The next refresh token, or the reason of the refusal. */
-async function renew(refreshToken: string, seconds: number): Promise<string> {
+async function renew(refreshToken: string, seconds: number, reusableForMs?: number): Promise<string> {
   try {
-    const renewed = await renewSession(db, settings, refreshToken, { actorOf, now: later(seconds) });
+    const reuse = reusableForMs === undefined ? {} : { reusableForMs };
+    const renewed = await renewSession(db, settings, refreshToken, {
+      actorOf,
+      now: later(seconds),
+      ...reuse,
+    });
     return renewed.refreshToken ?? '';
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
@@ -156,6 +161,35 @@ describe('a renewal', () => {
     };
     const attempt = renewSession(db, broken, refreshToken ?? '', { actorOf, now: NOW });
     await expect(attempt).rejects.toThrow(/^broken$/);
+  });
+});
+
+describe('a token of a page, presented again', () => {
+  const renewOnPage = (token: string, seconds: number) => renew(token, seconds, 10_000);
+
+  test('within 10 s of its first use gives other tokens of the same session', async () => {
+    const first = await open();
+    const tabs = [await renewOnPage(first, 60), await renewOnPage(first, 65), await renewOnPage(first, 69)];
+    expect(new Set(tabs).size).toBe(3);
+    expect(new Set(tabs.map(familyOf))).toEqual(new Set([familyOf(first)]));
+    expect(familyOf(await renewOnPage(tabs[0] ?? '', 3600))).toBe(familyOf(first));
+    expect(await events()).toEqual([]);
+  });
+
+  test('later ends the session, however often it was used before', async () => {
+    const first = await open();
+    await renewOnPage(first, 60);
+    const second = await renewOnPage(first, 69);
+    expect(await renewOnPage(first, 71)).toBe(USED);
+    expect(await renewOnPage(second, 72)).toBe(ENDED);
+    expect(await events()).toEqual([stolen(first)]);
+  });
+
+  test('after the sign-out is refused', async () => {
+    const first = await open();
+    await renewOnPage(first, 60);
+    await endSession(db, familyOf(first), auditEvent('session.ended', noActor(account.tenantId), {}, NOW));
+    expect(await renewOnPage(first, 61)).toBe(ENDED);
   });
 });
 

@@ -15,16 +15,19 @@ export const ADMITTED_STRANGER = '127.0.0.3';
 const CROWDED = '127.0.0.4';
 const WRONG_PASSWORD_EVERY_MS = 100;
 
-/** All in parallel and over several branches, because attempts are limited by branch, once the first are in the log. */
+/**
+ * From one address, which the victim does not use. All in parallel and over several branches, because attempts are
+ * limited by branch, once the first are in the log.
+ */
 async function holdMany(
   { branchTargets, goesOn, count }: Attacker,
-  { port, many, from }: { port: Port; many: number; from: string },
+  { port, many }: { port: Port; many: number },
 ): Promise<void> {
   const targets = branchTargets.map((ports) => ports[port]);
   const hold = async (target: Target) => {
     while (goesOn()) {
       try {
-        const client = await connectFrom(from, target);
+        const client = await connectFrom(CROWDED, target);
         count('connections');
         const ended = new Promise((resolve) => client.once('end', resolve));
         await client.query('begin');
@@ -45,7 +48,7 @@ export const directConnections: Attack = {
   login: 'read_only',
   branches: BURST_BRANCHES - 1,
   from: CROWDED,
-  run: (attacker) => holdMany(attacker, { port: 'direct', many: DIRECT_BURST, from: CROWDED }),
+  run: (attacker) => holdMany(attacker, { port: 'direct', many: DIRECT_BURST }),
   needsFirewall: true,
   revocation: 'rule',
 };
@@ -55,7 +58,8 @@ export const pooledConnections: Attack = {
   row: 3,
   login: 'read_only',
   branches: BURST_BRANCHES - 1,
-  run: (attacker) => holdMany(attacker, { port: 'pooled', many: POOLED_BURST, from: HERE }),
+  from: CROWDED,
+  run: (attacker) => holdMany(attacker, { port: 'pooled', many: POOLED_BURST }),
   revocation: 'rotation',
 };
 

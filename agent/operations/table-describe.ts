@@ -1,0 +1,76 @@
+import type { z } from 'zod';
+import { BOUNDS } from '../../shared/protocol/bounds.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import type { TableDetails } from '../../shared/protocol/tables.ts';
+import type { Host } from '../host.ts';
+import { inBranch } from '../rows/branch-session.ts';
+import {
+  BASE_TYPE,
+  columnsOf,
+  describeTable,
+  ESTIMATE,
+  KIND,
+  PRIMARY_KEY_NAMES,
+  READABLE,
+} from '../rows/describe-table.ts';
+import { HostError } from '../servers/host-error.ts';
+
+const BUDGET_BYTES = BOUNDS.messageBytes * 0.9;
+
+/** Details of one column. The expression of a generated column is stored where defaults are. */
+const DETAILS = `,
+  'default', pg_get_expr(adbin, adrelid),
+  'identity', CASE attidentity WHEN 'a' THEN 'always' WHEN 'd' THEN 'by_default' END,
+  'generated', CASE attgenerated WHEN 's' THEN 'stored' WHEN 'v' THEN 'virtual' END,
+  'enum_values', (SELECT json_agg(enumlabel ORDER BY enumsortorder) FROM pg_enum WHERE enumtypid = base),
+  'comment', col_description(c.oid, attnum)`;
+
+const COLUMNS = columnsOf(
+  DETAILS,
+  `LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum CROSS JOIN ${BASE_TYPE}`,
+);
+
+const names = (relation: string, numbers: string) => `
+  (SELECT json_agg(attname ORDER BY position) FROM unnest(${numbers}) WITH ORDINALITY AS key (number, position)
+   JOIN pg_attribute ON attrelid = ${relation} AND attnum = number)`;
+
+/** A key to a partitioned table has one row more for each partition. */
+const FOREIGN_KEYS = `
+  (SELECT coalesce(json_agg(json_build_object('name', conname, 'columns', ${names('conrelid', 'conkey')},
+     'referenced_schema', of_target.nspname, 'referenced_table', target.relname,
+     'referenced_columns', ${names('confrelid', 'confkey')}) ORDER BY conname), '[]')
+   FROM pg_constraint AS foreign_key JOIN pg_class AS target ON target.oid = confrelid
+   JOIN pg_namespace AS of_target ON of_target.oid = target.relnamespace
+   WHERE conrelid = c.oid AND contype = 'f' AND NOT EXISTS
+     (SELECT FROM pg_constraint AS parent WHERE parent.oid = foreign_key.conparentid AND parent.conrelid = c.oid))`;
+
+/**
+ * Describes a table for those who edit it.
+ * @throws HostError TABLE_NOT_FOUND also for a table that the login may not read, STATEMENT_REFUSED, HOST_TIMEOUT
+ */
+export function describeTableDetails(
+  host: Host,
+  params: Params<'table.describe'>,
+): Promise<MethodResult<'table.describe'>> {
+  return inBranch(host, params, 'read', async (session) => {
+    const { keys } = await describeTable(session, params);
+    const { rows } = await session.query<{ details: string }>(
+      `SELECT json_build_object('schema', nspname, 'name', relname, 'kind', ${KIND}, 'columns', ${COLUMNS},
+         'primary_key', ${PRIMARY_KEY_NAMES}, 'estimated_rows', ${ESTIMATE}, 'foreign_keys', ${FOREIGN_KEYS},
+         'comment', obj_description(c.oid, 'pg_class')) AS details
+       FROM ${READABLE} AND nspname = $1::text AND relname = $2::text`,
+      [params.schema, params.table],
+    );
+    const [row] = rows;
+    // Both statements have one snapshot.
+    if (!row) throw new Error('a table that was described is gone');
+    if (Buffer.byteLength(row.details) > BUDGET_BYTES)
+      throw new HostError(
+        'STATEMENT_REFUSED',
+        'the columns of the table are described at too great length',
+        '54000',
+      );
+    const details = JSON.parse(row.details) as Omit<z.output<typeof TableDetails>, 'keys'>;
+    return { ...details, keys: keys.map(({ columns }) => columns.map(({ name }) => name)) };
+  });
+}

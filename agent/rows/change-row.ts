@@ -1,0 +1,143 @@
+import type { Cell, RowChange, RowId, Scalar } from '../../shared/protocol/tables.ts';
+import { identifier, type Session } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import { cellsOf, inputOf, parameterOf, textOf } from './cells.ts';
+import { columnOf, fromTable, type TableDescription } from './describe-table.ts';
+import { readPage } from './read-page.ts';
+import { rowCondition } from './row-condition.ts';
+
+/** The row after its change; with a conflict, the row as it is. */
+export interface ChangedRow {
+  row: Cell[] | null;
+  /** Why it was not changed: it has other values than expected, or does not exist. */
+  conflict: 'changed' | 'missing' | null;
+}
+
+/** The session and the table of a change. */
+export interface ChangeTarget {
+  session: Session;
+  description: TableDescription;
+  reference: { schema: string; table: string };
+  /** Bytes of JSON for the row; by default as many as fit into a message. */
+  budget?: number | undefined;
+}
+
+type Values = { column: string; value: Scalar | null }[];
+interface ExistingRow {
+  primary_key: readonly string[];
+  id: RowId;
+  expected: Values;
+}
+
+/** SQLSTATE `triggered_action_exception`. */
+const TRIGGERED_ACTION = '09000';
+
+const leftAsItIs = () =>
+  new HostError(
+    'STATEMENT_REFUSED',
+    'a trigger or a policy of the table left the row as it is',
+    TRIGGERED_ACTION,
+  );
+
+/** The row that a statement returns. @param statement with `RETURNING` or a list of results that `readPage` reads */
+async function rowOf(
+  { session, description, budget }: ChangeTarget,
+  statement: string,
+  values: (string | null)[],
+): Promise<Cell[] | undefined> {
+  const { rows } = await readPage(session, description.columns, statement, values, 1, budget);
+  return rows[0];
+}
+
+const cells = ({ columns }: TableDescription) => `1::pg_catalog.int8, ${cellsOf(columns, 't')}`;
+
+/** Inserts a row; columns without a value get their default. @throws HostError COLUMN_NOT_FOUND, STATEMENT_REFUSED */
+async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRow> {
+  const { description, reference } = target;
+  const columns = given.map(({ column }) => columnOf(description, column));
+  const parameters = given.map(({ value }, at) => inputOf(columns[at] as (typeof columns)[number], value));
+  const values = columns.map((column, at) => parameterOf(column, at + 1)).join(', ');
+  const named = columns.map(({ name }) => identifier(name)).join(', ');
+  const row = await rowOf(
+    target,
+    `INSERT INTO ${identifier(reference.schema)}.${identifier(reference.table)} AS t
+     ${columns.length > 0 ? `(${named}) VALUES (${values})` : 'DEFAULT VALUES'} RETURNING ${cells(description)}`,
+    parameters,
+  );
+  if (!row) throw leftAsItIs();
+  return { row, conflict: null };
+}
+
+/** SQL conditions for a row that has the expected values, with its parameters from $1 on. */
+function conditionsOf({ description }: ChangeTarget, { primary_key, id, expected }: ExistingRow) {
+  const { isRow, parameters } = rowCondition(description, primary_key);
+  const key = parameters(id);
+  const values = [...key];
+  // Compares the text of the whole value: two values are equal only if clients see them as equal.
+  const isExpected = expected.map(({ column: name, value }) => {
+    const column = columnOf(description, name);
+    const number = values.push(inputOf(column, value));
+    return `(${textOf(column, `t.${identifier(name)}`)}) COLLATE pg_catalog."C" IS NOT DISTINCT FROM
+      (${textOf(column, parameterOf(column, number, column.base_type))}) COLLATE pg_catalog."C"`;
+  });
+  return { isRow, key, isExpected: isExpected.length > 0 ? isExpected.join(' AND ') : 'true', values };
+}
+
+/** Changes cells of one row. @throws HostError COLUMN_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED */
+export async function updateRow(
+  target: ChangeTarget,
+  change: ExistingRow & { values: Values },
+): Promise<ChangedRow> {
+  const { description, reference } = target;
+  const { isRow, isExpected, values } = conditionsOf(target, change);
+  const parameters = [...values];
+  const assignments = change.values.map(({ column: name, value }) => {
+    const column = columnOf(description, name);
+    return `${identifier(name)} = ${parameterOf(column, parameters.push(inputOf(column, value)))}`;
+  });
+  const row = await rowOf(
+    target,
+    `UPDATE ${fromTable(description, reference)} AS t SET ${assignments.join(', ')}
+     WHERE ${isRow} AND ${isExpected} RETURNING ${cells(description)}`,
+    parameters,
+  );
+  return row ? { row, conflict: null } : conflictOf(target, change);
+}
+
+/** Deletes one row. @throws HostError COLUMN_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED */
+async function deleteRow(target: ChangeTarget, change: ExistingRow): Promise<ChangedRow> {
+  const { session, description, reference } = target;
+  const { isRow, isExpected, values } = conditionsOf(target, change);
+  const { rowCount } = await session.query(
+    `DELETE FROM ${fromTable(description, reference)} AS t WHERE ${isRow} AND ${isExpected}`,
+    values,
+  );
+  return rowCount === 1 ? { row: null, conflict: null } : conflictOf(target, change);
+}
+
+/** @throws HostError STATEMENT_REFUSED if the row is as expected, so that a trigger or a policy kept it */
+async function conflictOf(target: ChangeTarget, change: ExistingRow): Promise<ChangedRow> {
+  const { session, description, reference } = target;
+  const { isRow, isExpected, key, values } = conditionsOf(target, change);
+  const from = `FROM ${fromTable(description, reference)} AS t WHERE ${isRow}`;
+  const { rows } = await session.query<{ is_expected: string }>(
+    `SELECT ${isExpected} AS is_expected ${from}`,
+    values,
+  );
+  if (!rows[0]) return { row: null, conflict: 'missing' };
+  if (rows[0].is_expected === 't') throw leftAsItIs();
+  const row = await rowOf(target, `SELECT ${cells(description)} ${from}`, key);
+  return row ? { row, conflict: 'changed' } : { row: null, conflict: 'missing' };
+}
+
+/** Makes one change of a client. */
+export function changeRow(target: ChangeTarget, change: RowChange): Promise<ChangedRow> {
+  switch (change.action) {
+    case 'insert':
+      return insertRow(target, change.values);
+    case 'update':
+      return updateRow(target, change);
+    case 'delete':
+      return deleteRow(target, change);
+  }
+}

@@ -1,0 +1,59 @@
+import { eq, sql } from 'drizzle-orm';
+import type { FailureCode } from '../../shared/failures.ts';
+import { type Database, hasChanged, insertIf } from '../database/database.ts';
+import { auditEvents, projectBranches } from '../database/schema.ts';
+import { ApiError } from '../errors.ts';
+import type { Actor } from './actor.ts';
+import { type AuditName, auditEvent } from './audit-event.ts';
+
+/** Failures of a host after which nothing was changed. After any other one the statement may have run. */
+const REFUSALS: ReadonlySet<FailureCode> = new Set([
+  'STATEMENT_REFUSED',
+  'ROW_NOT_FOUND',
+  'ROW_CHANGED',
+  'CHANGES_CONFLICT',
+  'NOT_FOUND',
+  'VALIDATION_FAILED',
+  'HOST_BUSY',
+  'PROJECT_BUSY',
+]);
+
+/** What is done in a branch's database. The metadata never has a value of a row. */
+interface Work {
+  name: AuditName;
+  projectId: string;
+  branchId: string;
+  metadata: Record<string, unknown>;
+}
+
+/**
+ * Runs a client's work on the host with an audit event. The event is stored first, so that no work lacks one, and is
+ * removed if the host refused the work. If the outcome is unknown, or the gateway stops in between, the event stays.
+ * @param run returns the result, and what the event says about it; null if nothing was done
+ * @throws ApiError NOT_FOUND if the branch has moved to another tenant since it was read, or what `run` throws
+ */
+export async function auditedWork<T>(
+  db: Database,
+  actor: Actor,
+  { name, projectId, branchId, metadata }: Work,
+  run: () => Promise<{ result: T; metadata: Record<string, unknown> | null }>,
+): Promise<T> {
+  const about = { id: crypto.randomUUID(), projectId, branchId, metadata };
+  const event = auditEvent(name, actor, about, new Date());
+  const isEvent = eq(auditEvents.id, event.id);
+  const isOfTenant = sql`exists (select 1 from ${projectBranches}
+    where id = ${branchId} and tenant_id = ${actor.tenantId})`;
+  if (!hasChanged(await insertIf(db, auditEvents, event, isOfTenant))) throw new ApiError('NOT_FOUND');
+  try {
+    const done = await run();
+    if (done.metadata === null) await db.delete(auditEvents).where(isEvent);
+    else if (done.metadata !== metadata)
+      await db.update(auditEvents).set({ metadata: done.metadata }).where(isEvent);
+    return done.result;
+  } catch (error) {
+    if (error instanceof ApiError && REFUSALS.has(error.failure.code)) {
+      await db.delete(auditEvents).where(isEvent);
+    }
+    throw error;
+  }
+}

@@ -1,0 +1,129 @@
+import { z } from 'zod';
+import type { JobError } from '../../shared/project/job.ts';
+import { PROJECT_STATUSES } from '../../shared/project/project-status.ts';
+import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
+import { blockedOf, connectionsBlockedUntil, type StoredBlock } from '../branches/branch-blocks.ts';
+import { Branch } from '../branches/branch-resource.ts';
+import { Job, toErrorResponse } from '../jobs/job-resource.ts';
+
+interface Definition {
+  /** When the event occurs, for the API description. */
+  meaning: string;
+  /** `data` of the event. */
+  data: z.ZodType;
+  /** Makes `data` of what the trigger stored at that time; without it they are the same. */
+  render?: (stored: never, at: Date) => unknown;
+}
+
+const Id = z.uuid();
+const job = Job.shape;
+const branch = Branch.shape;
+
+/** As the trigger stores it. Columns of timestamps are Unix milliseconds. */
+interface StoredBranch {
+  expires_at: number | null;
+  blocks: StoredBlock[];
+}
+
+/**
+ * Every type of event. A new one needs a row here and a trigger that writes it (a migration of D1), which
+ * `test/edge/events/triggers.worker.test.ts` compares. The fields are those of the API's records: a trigger sees every
+ * column, so each of them is named, and none that the API does not show.
+ */
+const DEFINITIONS = {
+  'project.changed': {
+    meaning: 'The status of the project changed. The last event of a project has the status `deleted`.',
+    data: z.strictObject({ status: z.enum([...PROJECT_STATUSES, 'deleted']) }),
+  },
+  'branch.changed': {
+    meaning:
+      'A branch was created, or its status, expiry, labels or blocks changed. A branch whose creation was refused becomes `deleted`.',
+    data: z.strictObject({
+      branch_id: Id,
+      branch_name: branch.branch_name,
+      status: branch.status,
+      expires_at: branch.expires_at,
+      labels: branch.labels,
+      blocked: branch.blocked,
+      connections_blocked_until: branch.connections_blocked_until,
+    }),
+    render: ({ expires_at, blocks, ...rest }: StoredBranch, at: Date) => ({
+      ...rest,
+      expires_at: expires_at === null ? null : new Date(expires_at).toISOString(),
+      blocked: blockedOf(blocks, at.getTime()),
+      connections_blocked_until: connectionsBlockedUntil(blocks, at.getTime()),
+    }),
+  },
+  'network_rule.changed': {
+    meaning: 'A network rule was created (`pending`), took effect on both ports (`applied`) or was deleted.',
+    data: z.strictObject({
+      network_rule_id: Id,
+      branch_id: Id.nullable(),
+      cidr: z.string(),
+      status: z.enum(['pending', 'applied', 'deleted']),
+    }),
+  },
+  'job.changed': {
+    meaning: 'A job was created, or its status, its steps or its number of failed attempts changed.',
+    data: z.strictObject({
+      job_id: Id,
+      branch_id: job.branch_id,
+      kind: job.kind,
+      status: job.status,
+      steps: job.steps,
+      error: job.error,
+      attempts: job.attempts,
+    }),
+    render: ({ error, ...rest }: { error: JobError | null }) => ({
+      ...rest,
+      error: error && toErrorResponse(error),
+    }),
+  },
+  'storage.changed': {
+    meaning: 'The storage use of the project crossed 80% or 100% of its quota.',
+    data: z.strictObject({ state: z.enum(STORAGE_STATES), used_bytes: z.int().min(0) }),
+  },
+} as const satisfies Record<string, Definition>;
+
+export type EventType = keyof typeof DEFINITIONS;
+
+export const EVENT_TYPES = Object.keys(DEFINITIONS) as [EventType, ...EventType[]];
+
+const eventSchema = (type: EventType) =>
+  z.strictObject({
+    id: Id,
+    type: z.literal(type),
+    timestamp: z.iso.datetime(),
+    project_id: Id,
+    data: DEFINITIONS[type].data as z.ZodType<Record<string, unknown>>,
+  });
+
+/** An event as streams and webhooks send it. */
+export const Event = z
+  .discriminatedUnion('type', EVENT_TYPES.map(eventSchema) as [ReturnType<typeof eventSchema>])
+  .meta({ id: 'Event' });
+
+export type EventBody = z.output<typeof Event>;
+
+/** For the description of the API: one line per type. */
+export const EVENT_MEANINGS = EVENT_TYPES.map((type) => `\`${type}\`: ${DEFINITIONS[type].meaning}`).join(
+  ' ',
+);
+
+/** @param row of the outbox */
+export function toEvent(row: {
+  id: string;
+  type: EventType;
+  projectId: string;
+  data: Record<string, unknown>;
+  createdAt: Date;
+}): EventBody {
+  const { render }: Definition = DEFINITIONS[row.type];
+  return {
+    id: row.id,
+    type: row.type,
+    timestamp: row.createdAt.toISOString(),
+    project_id: row.projectId,
+    data: (render?.(row.data as never, row.createdAt) ?? row.data) as Record<string, unknown>,
+  };
+}

@@ -1,0 +1,70 @@
+import { RpcTarget } from 'cloudflare:workers';
+import type { Failure } from '../../shared/failures.ts';
+import type { Result } from '../../shared/result.ts';
+import type { Database } from '../database/database.ts';
+import type { Env } from '../env.ts';
+import type { EventClient, ProjectEventsRpc } from '../projects/coordinator-rpc.ts';
+import type { Retries } from '../projects/retries.ts';
+import { EventFeed } from './event-feed.ts';
+import { EventLog } from './event-log.ts';
+import { EventStreams } from './event-streams.ts';
+import { admitToStream, leaveStreams } from './stream-admission.ts';
+
+interface ProjectEventsOptions {
+  env: Env;
+  db: Database;
+  storage: DurableObjectStorage;
+  waitUntil: (work: Promise<unknown>) => void;
+  retries: Retries;
+}
+
+/** The events of one project: their log, their streams and their way to webhooks. */
+export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
+  readonly #options: ProjectEventsOptions;
+  readonly #feed: EventFeed;
+  readonly #streams: EventStreams;
+
+  constructor(options: ProjectEventsOptions) {
+    super();
+    const { env, db, storage } = options;
+    const log = new EventLog(storage);
+    this.#options = options;
+    this.#streams = new EventStreams({
+      log,
+      poll: (projectId) => this.publish(projectId),
+      admit: (projectId, client, openedAt) => admitToStream(env, db, projectId, client, openedAt),
+      leave: (client) => leaveStreams(env, client),
+    });
+    this.#feed = new EventFeed({ env, db, log, added: () => this.#streams.send() });
+  }
+
+  /** Publishes the events of what was changed, without waiting. */
+  publish(projectId: string): void {
+    const { waitUntil, retries } = this.#options;
+    waitUntil(
+      this.publishAll(projectId).then(
+        () => retries.succeeded('events.not_published'),
+        (error: unknown) => retries.failed('events.not_published', projectId, error),
+      ),
+    );
+  }
+
+  /** Waits until streams and webhooks have every event. */
+  publishAll(projectId: string): Promise<void> {
+    return this.#feed.move(projectId);
+  }
+
+  /** As `publishAll`, for a project that is gone: then ends its streams. */
+  async finish(projectId: string): Promise<void> {
+    await this.publishAll(projectId);
+    this.#streams.closeAll();
+  }
+
+  stream(
+    projectId: string,
+    client: EventClient,
+    wanted: { seconds: number; after: number | null },
+  ): Promise<Result<ReadableStream, Failure>> {
+    return this.#streams.open(projectId, client, wanted);
+  }
+}

@@ -1,0 +1,36 @@
+import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
+import type { Method, Params } from '../../shared/protocol/operations.ts';
+import type { AppContext } from '../app-env.ts';
+import { ApiError, unwrap } from '../errors.ts';
+import { callHostForClient } from '../hosts/host-client.ts';
+import { inBranch } from './in-project.ts';
+
+/** Failures of every operation in a branch's database. */
+export const HOST_FAILURES = [
+  'BRANCH_NOT_ACTIVE',
+  'DATABASES_CLOSED',
+  'STATEMENT_REFUSED',
+  'PROJECT_BUSY',
+  'HOST_BUSY',
+  'HOST_FULL',
+  'HOST_UNAVAILABLE',
+  'HOST_TIMEOUT',
+  'DATABASE_SERVER_UNAVAILABLE',
+] as const;
+
+/** The active branch of the reference, with a function that calls its host. @throws ApiError */
+export async function branchOf(
+  c: AppContext,
+  reference: { project_id: string; branch_ref: string },
+  use: 'read' | 'change',
+) {
+  const [project, branch] = await inBranch(c, reference, () => []);
+  if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
+  const access = ACCESS_OF_STATE[project.storageState];
+  if (access === 'closed') throw new ApiError('DATABASES_CLOSED');
+  if (use === 'change' && access === 'write_blocked') throw new ApiError('WRITE_BLOCKED');
+  const database = { branch_id: branch.id, database: branch.databaseName };
+  const call = async <M extends Method>(method: M, params: Params<M>) =>
+    unwrap(await callHostForClient(c.env, project.hostId, method, params));
+  return { branch, database, call };
+}

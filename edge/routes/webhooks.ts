@@ -1,0 +1,173 @@
+import { and, eq } from 'drizzle-orm';
+import type { z } from 'zod';
+import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
+import { webhooks } from '../database/event-schema.ts';
+import { isLocalGateway } from '../destination.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { readSettings } from '../settings.ts';
+import type { Delivery } from '../webhooks/delivery-store.ts';
+import { createWebhook, deleteWebhook, webhookOf } from '../webhooks/webhook-records.ts';
+import {
+  CreatedWebhook,
+  type DeliveredEvent,
+  NewWebhook,
+  toWebhookResponse,
+  Webhook,
+  WebhookDelivery,
+} from '../webhooks/webhook-resource.ts';
+import { webhookSenderOf } from '../webhooks/webhook-sender-stub.ts';
+import { refusalOfUrl } from '../webhooks/webhook-url.ts';
+import { inProject } from './in-project.ts';
+import { WebhookParams } from './parameters.ts';
+
+const tags = ['Webhooks'];
+
+const toDeliveryResponse = (delivery: Delivery): z.output<typeof WebhookDelivery> => ({
+  id: delivery.id,
+  status: delivery.status,
+  attempts: delivery.attempts,
+  last_attempt_at: delivery.lastAttemptAt?.toISOString() ?? null,
+  next_attempt_at: delivery.nextAttemptAt?.toISOString() ?? null,
+  response_status: delivery.responseStatus,
+  error: delivery.error,
+  event: JSON.parse(delivery.body) as DeliveredEvent,
+  created_at: delivery.createdAt.toISOString(),
+});
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'webhooks.change',
+    machines: 'none',
+    operationId: 'createWebhook',
+    method: 'post',
+    path: '/api/v1/webhooks',
+    summary: 'Create a webhook',
+    description:
+      'Sends each event of these types as a POST to the URL, signed as Standard Webhooks 1.0 describes. A delivery without a 2xx response is repeated with growing delays for three days.',
+    tags,
+    request: { body: jsonBody(NewWebhook) },
+    responses: { 201: response('The new webhook. The secret is shown only here.', CreatedWebhook) },
+    failures: ['NOT_FOUND', 'WEBHOOK_LIMIT_REACHED'],
+  }),
+  async (c) => {
+    const { url, events, project_id: projectId } = c.req.valid('json');
+    const settings = readSettings(c.env);
+    const message = refusalOfUrl(url, isLocalGateway(settings));
+    if (message !== null) throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'url', message }] });
+    if (projectId !== null) await inProject(c, projectId, () => []);
+    const wanted = { url, events, projectId };
+    const created = await createWebhook(
+      databaseOf(c),
+      settings.CREDENTIAL_KEYS,
+      wanted,
+      actorOf(c),
+      new Date(),
+    );
+    const { webhook, secret } = unwrap(created);
+    return c.json({ ...toWebhookResponse(webhook), secret }, 201);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'webhooks.read',
+    machines: 'none',
+    operationId: 'listWebhooks',
+    method: 'get',
+    path: '/api/v1/webhooks',
+    summary: "List the tenant's webhooks, oldest first",
+    tags,
+    request: { query: PageQuery },
+    responses: { 200: response('A page of webhooks.', pageOf('webhooks', Webhook)) },
+  }),
+  async (c) => {
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(webhooks, 'oldest_first', query);
+    const rows = await databaseOf(c)
+      .select()
+      .from(webhooks)
+      .where(and(eq(webhooks.tenantId, c.var.principal.tenantId), beyond))
+      .orderBy(...orderBy)
+      .limit(query.limit + 1);
+    const { page, next_cursor } = cutPage(rows, query);
+    return c.json({ webhooks: page.map(toWebhookResponse), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'webhooks.change',
+    machines: 'none',
+    operationId: 'deleteWebhook',
+    method: 'delete',
+    path: '/api/v1/webhooks/{webhook_id}',
+    summary: 'Delete a webhook',
+    description: 'Deliveries that are still waiting are discarded.',
+    tags,
+    request: { params: WebhookParams },
+    responses: { 204: emptyResponse('The webhook is deleted.') },
+  }),
+  async (c) => {
+    const { webhook_id: id } = c.req.valid('param');
+    if (!(await deleteWebhook(databaseOf(c), id, actorOf(c), new Date()))) throw new ApiError('NOT_FOUND');
+    await webhookSenderOf(c.env, id).forget();
+    return c.body(null, 204);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'webhooks.read',
+    machines: 'none',
+    operationId: 'listWebhookDeliveries',
+    method: 'get',
+    path: '/api/v1/webhooks/{webhook_id}/deliveries',
+    summary: 'List the deliveries of a webhook, newest first',
+    description: 'Deliveries stay in the log for six days.',
+    tags,
+    request: { params: WebhookParams, query: PageQuery },
+    responses: {
+      200: response('A page of deliveries.', pageOf('webhook_deliveries', WebhookDelivery)),
+    },
+  }),
+  async (c) => {
+    const { webhook_id: id } = c.req.valid('param');
+    const query = c.req.valid('query');
+    // Concurrently; nothing of the deliveries is sent unless the webhook is the tenant's.
+    const [webhook, deliveries] = await Promise.all([
+      webhookOf(databaseOf(c), c.var.principal.tenantId, id),
+      webhookSenderOf(c.env, id).deliveries(query),
+    ]);
+    found(webhook);
+    const { page, next_cursor } = cutPage(deliveries, query);
+    return c.json({ webhook_deliveries: page.map(toDeliveryResponse), next_cursor }, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'webhooks.change',
+    machines: 'none',
+    operationId: 'testWebhook',
+    method: 'post',
+    path: '/api/v1/webhooks/{webhook_id}/test',
+    summary: 'Send a test event to a webhook',
+    description:
+      'Sends one `webhook.test` event and waits for the response, for up to 10 seconds. It is not repeated.',
+    tags,
+    request: { params: WebhookParams },
+    responses: { 200: response('The delivery, with its result.', WebhookDelivery) },
+  }),
+  async (c) => {
+    const { webhook_id: id } = c.req.valid('param');
+    found(await webhookOf(databaseOf(c), c.var.principal.tenantId, id));
+    const delivery = await webhookSenderOf(c.env, id).test(id);
+    return c.json(toDeliveryResponse(found(delivery ? [delivery] : [])), 200);
+  },
+);
+
+export const webhookRoutes = router;

@@ -1,0 +1,137 @@
+import { z } from 'zod';
+import { FILTERS_MAX, ORDERS_MAX, QUERY_PARAMETERS_MAX, ROWS_MAX } from '../limits.ts';
+import { Database, Id, operation } from './operation.ts';
+import {
+  Cell,
+  Column,
+  RowChange,
+  RowFilter,
+  RowId,
+  RowOrder,
+  RowOutcome,
+  Scalar,
+  Table,
+  TableDetails,
+} from './tables.ts';
+
+const BranchDatabase = { branch_id: Id, database: Database };
+/** Schema and name of a table, as in the catalog. */
+const TableIdentity = { schema: z.string(), table: z.string() };
+/** The columns of the primary key, or one unique column that is not null. */
+const Key = z.array(z.string()).min(1).max(32);
+
+/** The operations in a branch's database, for clients that browse, change and query it. */
+export const ROW_OPERATIONS = {
+  'table.list': operation({
+    summary: 'List the tables and views that the read-write login may read, as many as fit into a message',
+    params: z.strictObject({
+      ...BranchDatabase,
+      /** `null`: every schema except the system's. */
+      schema: z.string().nullable(),
+      /** The last table of the previous part; `null`: from the beginning. */
+      after: z.strictObject({ schema: z.string(), name: z.string() }).nullable(),
+    }),
+    result: z.strictObject({ tables: z.array(Table), has_more: z.boolean() }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'table.describe': operation({
+    summary: 'Describe a table: columns with defaults and enum values, keys, foreign keys',
+    params: z.strictObject({ ...BranchDatabase, ...TableIdentity }),
+    result: TableDetails,
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'row.list': operation({
+    summary:
+      'List a page of the rows that meet all conditions, by default in the order of the primary key, as many as fit into a message',
+    params: z.strictObject({
+      ...BranchDatabase,
+      ...TableIdentity,
+      limit: z.int().min(1).max(ROWS_MAX),
+      offset: z.int().nonnegative(),
+      filter: z.array(RowFilter).max(FILTERS_MAX),
+      order: z.array(RowOrder).max(ORDERS_MAX),
+    }),
+    result: z.strictObject({
+      columns: z.array(Column),
+      /** One cell per column. */
+      rows: z.array(z.array(Cell)).max(ROWS_MAX),
+      has_more: z.boolean(),
+      estimated_rows: z.int().nullable(),
+    }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'row.update': operation({
+    summary: 'Change one cell as the read-write login',
+    params: z.strictObject({
+      ...BranchDatabase,
+      ...TableIdentity,
+      primary_key: Key,
+      id: RowId,
+      column: z.string(),
+      value: Scalar.nullable(),
+      /** The required present value; `null`: any. */
+      expected: z.strictObject({ value: Scalar.nullable() }).nullable(),
+    }),
+    result: z.strictObject({ columns: z.array(Column), row: z.array(Cell) }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'row.delete': operation({
+    summary: 'Delete rows as the read-write login, in one transaction',
+    params: z.strictObject({
+      ...BranchDatabase,
+      ...TableIdentity,
+      primary_key: Key,
+      ids: z.array(RowId).min(1).max(ROWS_MAX),
+    }),
+    result: z.strictObject({
+      deleted: z.int().nonnegative(),
+      /** Indexes in `ids` of those without a row. */
+      missing: z.array(z.int().nonnegative()),
+    }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'row.change': operation({
+    summary: 'Insert, update and delete rows as the read-write login, all in one transaction',
+    params: z.strictObject({ ...BranchDatabase, changes: z.array(RowChange).min(1).max(ROWS_MAX) }),
+    result: z.strictObject({
+      tables: z.array(z.strictObject({ columns: z.array(z.string()), key: z.array(z.string()) })),
+      /** One per change; with a conflict, nothing was changed, and only the conflicts are listed. */
+      outcomes: z.array(RowOutcome.extend({ change: z.int().nonnegative() })),
+    }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+
+  'query.run': operation({
+    summary: 'Run one statement of the client as the read-only or the read-write login',
+    params: z.strictObject({
+      ...BranchDatabase,
+      role: z.enum(['read_only', 'read_write']),
+      sql: z.string(),
+      params: z.array(Scalar.nullable()).max(QUERY_PARAMETERS_MAX),
+    }),
+    result: z.strictObject({
+      columns: z.array(z.strictObject({ name: z.string(), type: z.string() })),
+      /** One cell per column. */
+      rows: z.array(z.array(Cell)),
+      /** The statement returned more rows than fit into the message. */
+      has_more: z.boolean(),
+      /** The command tag without its count; null for an empty statement. */
+      command: z.string().nullable(),
+      /** Rows that the statement returned or changed; null when it was ended early, or has no such count. */
+      row_count: z.int().nonnegative().nullable(),
+    }),
+    deadline: 15_000,
+    concurrent: true,
+  }),
+} as const;

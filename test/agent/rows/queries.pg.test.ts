@@ -1,0 +1,190 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { loginName } from '../../../shared/branch/login.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startHostWithProject } from '../../support/host/host-project.ts';
+import { Browser } from '../../support/host/host-rows.ts';
+
+let world: Awaited<ReturnType<typeof startHostWithProject>>;
+let browser: Browser;
+beforeAll(async () => {
+  world = await startHostWithProject(
+    'db_queries_prod',
+    `create schema own; create type own.mood as enum ('good');
+     create table note (id int primary key, title text); insert into note values (1, 'One'), (2, 'Two');
+     create function writes() returns int language plpgsql as
+       $$ begin insert into note values (99, 'written'); return 1; end $$;
+     create function writes_as_owner() returns int language plpgsql security definer as
+       $$ begin insert into note values (99, 'written'); return 1; end $$;`,
+  );
+  browser = new Browser(world.servers.host, world.main);
+});
+afterAll(() => world.servers.stop());
+
+const notes = async () => (await browser.owner('select id from note order by id')).map(({ id }) => id);
+
+test('a query returns columns with types, and values as the table browser shows them', async () => {
+  const result = await browser.query(
+    `select $1::int as n, $2::bigint as n, 1.50::numeric, true as yes, '\\x0001'::bytea as bytes, null::text as nothing,
+       'NaN'::float8 as nan, '2026-01-31 12:00Z'::timestamptz as at, '{"a": 1}'::jsonb as j, 'good'::own.mood as mood,
+       'abc'::varchar(5) as short`,
+    [7, '9007199254740993'],
+  );
+  expect(result).toEqual({
+    columns: [
+      { name: 'n', type: 'integer' },
+      { name: 'n', type: 'bigint' },
+      { name: 'numeric', type: 'numeric' },
+      { name: 'yes', type: 'boolean' },
+      { name: 'bytes', type: 'bytea' },
+      { name: 'nothing', type: 'text' },
+      { name: 'nan', type: 'double precision' },
+      { name: 'at', type: 'timestamp with time zone' },
+      { name: 'j', type: 'jsonb' },
+      { name: 'mood', type: 'own.mood' },
+      { name: 'short', type: 'character varying(5)' },
+    ],
+    rows: [
+      [
+        7,
+        '9007199254740993',
+        '1.50',
+        true,
+        'AAE=',
+        null,
+        'NaN',
+        '2026-01-31 12:00:00+00',
+        '{"a": 1}',
+        'good',
+        'abc',
+      ],
+    ],
+    has_more: false,
+    command: 'SELECT',
+    row_count: 1,
+  });
+});
+
+test.each([
+  ['show server_version_num', 1],
+  ['explain select * from note', 1],
+  ['values (1), (2)', 2],
+  ['', 0],
+  ['-- nothing', 0],
+  ['select', 1],
+])('the statement %j has %i rows at least', async (sql, rows) => {
+  expect((await browser.query(sql)).rows.length).toBeGreaterThanOrEqual(rows);
+});
+
+test('a statement that changes something says how many rows', async () => {
+  const inserted = await browser.query(
+    'insert into note values ($1, $2) returning title',
+    [3, 'Three'],
+    'read_write',
+  );
+  expect(inserted).toMatchObject({ rows: [['Three']], command: 'INSERT', row_count: 1 });
+  const deleted = await browser.query('delete from note where id = $1', [3], 'read_write');
+  expect(deleted).toMatchObject({ columns: [], rows: [], command: 'DELETE', row_count: 1 });
+  expect(
+    await browser.query('create table made (id int)', [], 'read_write').catch(({ sqlstate }) => sqlstate),
+  ).toBe('42501');
+});
+
+describe('a read-only query changes nothing', () => {
+  test.each([
+    ['insert into note values (99)', /^(25006|42501)$/],
+    ['with made as (insert into note values (99) returning id) select * from made', /^(25006|42501)$/],
+    ['select writes()', /^(25006|42501)$/],
+    ['select writes_as_owner()', /^25006$/],
+    ['select 1; insert into note values (99)', /^42601$/],
+    ['commit; insert into note values (99)', /^42601$/],
+    ['create temp table t (id int)', /^25006$/],
+    ["select nextval(pg_catalog.pg_get_serial_sequence('note', 'id'))", /./],
+    ['do $$ begin set transaction read write; insert into note values (99); end $$', /^(25001|25006|42501)$/],
+    ["select set_config('transaction_read_only', 'off', false)", /^25001$/],
+    ['copy note from stdin', /./],
+    ["copy note to program 'id'", /^42501$/],
+    ['set role pg_monitor', /./],
+    ['lock table note in exclusive mode', /^(25006|42501)$/],
+  ])('%s', async (sql, sqlstate) => {
+    const outcome = await browser.query(sql).then(
+      () => 'done',
+      (error) => error.sqlstate ?? error.code,
+    );
+    if (!sql.includes('nextval')) expect(outcome).toMatch(sqlstate);
+    expect(await notes()).toEqual([1, 2]);
+  });
+
+  test('not even by several queries', async () => {
+    for (const sql of [
+      'set default_transaction_read_only = off',
+      'commit',
+      'rollback',
+      'set session characteristics as transaction read write',
+    ])
+      await browser.query(sql).catch(() => {});
+    await expect(browser.query('select writes()')).rejects.toMatchObject({ code: 'STATEMENT_REFUSED' });
+    expect(await notes()).toEqual([1, 2]);
+  });
+
+  test('and runs as the read-only login, which is no superuser', async () => {
+    const { rows } = await browser.query(
+      "select current_user, session_user, current_setting('is_superuser')",
+    );
+    const login = loginName(world.main.branch_id, 'read_only');
+    expect(rows).toEqual([[login, login, 'off']]);
+  });
+});
+
+describe('bounds', () => {
+  test('more rows than fit are left out, and the statement ends early', async () => {
+    const { rows, has_more, row_count, columns } = await browser.query(
+      "select generate_series(1, 100000000), repeat('x', 1000)",
+    );
+    expect([has_more, row_count, columns.map(({ type }) => type)]).toEqual([true, null, ['integer', 'text']]);
+    expect(rows.length).toBeGreaterThan(900);
+    expect(Buffer.byteLength(JSON.stringify(rows))).toBeLessThan(1_048_576);
+    expect(rows[0]?.[0]).toBe(1);
+  });
+
+  test('of a change, too, which is made completely', async () => {
+    await browser.owner('create table many (n int); grant all on many to public');
+    const result = await browser.query(
+      "insert into many select n from generate_series(1, 3000) n returning n, repeat('x', 1000)",
+      [],
+      'read_write',
+    );
+    expect([result.has_more, result.row_count, result.rows.length < 3000]).toEqual([true, 3000, true]);
+    expect(await browser.owner('select count(*)::int as n from many')).toEqual([{ n: 3000 }]);
+  });
+
+  test('large cells are cut, and a row of many large cells still comes', async () => {
+    const one = await browser.query("select repeat('é', 100000)");
+    const [[cell] = []] = one.rows;
+    expect(Buffer.byteLength((cell as { cut: string }).cut)).toBe(65_536);
+    const wide = Array.from({ length: 40 }, (_, n) => `repeat('x', 60000) as c${n}`).join(', ');
+    const { rows, has_more } = await browser.query(`select ${wide}`);
+    expect([rows.length, has_more]).toEqual([1, false]);
+    expect(rows[0]?.every((value) => (value as { cut: string }).cut.length === 16_384)).toBe(true);
+  });
+
+  test('a value beyond all bounds is refused', async () => {
+    await expect(browser.query("select repeat('x', 40000000)")).rejects.toMatchObject({ sqlstate: '54000' });
+  });
+
+  test('a slow statement ends after 5 s, and a stubborn one after 7 s', async () => {
+    const stubborn = `do $$ begin perform set_config('statement_timeout', '0', false);
+      loop begin perform pg_sleep(600); exception when query_canceled then null; end; end loop; end $$`;
+    const outcomes = await Promise.all(
+      ['select pg_sleep(600)', stubborn].map((sql) => browser.query(sql).catch(({ code }) => code)),
+    );
+    expect(outcomes).toEqual(['HOST_TIMEOUT', 'HOST_TIMEOUT']);
+    const sessions = "select pid from pg_stat_activity where application_name = 'branchgate-rows'";
+    await eventually(async () => expect(await world.servers.query(sessions)).toEqual([]));
+  });
+
+  test.each([[2 ** 60], [1e300]])('the parameter %d has lost digits', async (value) => {
+    await expect(browser.query('select $1::numeric', [value])).rejects.toMatchObject({
+      code: 'INVALID_CALL',
+    });
+  });
+});

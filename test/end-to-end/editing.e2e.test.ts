@@ -1,0 +1,218 @@
+import { beforeAll, describe, expect, test } from 'vitest';
+import type { Api, ProjectBody } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { apiOf, ownerOf } from '../support/tenants.ts';
+
+interface AuditPage {
+  audit_events: { name: string; metadata: Record<string, unknown> }[];
+}
+
+const TENANT = 'editing';
+let api: Api;
+let project: ProjectBody;
+let ownerUrl: string;
+const branch = (rest: string, ref = 'shop') => `/api/v1/projects/${project.id}/branches/${ref}${rest}`;
+
+beforeAll(async () => {
+  api = await ownerOf(TENANT);
+  project = await api.project('Editing');
+  await api.branch(project.id, 'shop');
+  ownerUrl = (await api.credentials(project.id, 'shop')).direct_url;
+  await query(
+    ownerUrl,
+    `create type mood as enum ('good', 'bad');
+     create table author (id int primary key generated always as identity, name text not null);
+     create table book (id int primary key, title text default 'untitled', author int references author, mood mood);
+     insert into author (name) values ('Ada');
+     insert into book select n, 'Book ' || n, 1, case when n % 2 = 0 then 'good' else 'bad' end::mood
+       from generate_series(1, 60) n`,
+  );
+});
+
+const change = (changes: object[], caller = api, ref?: string) =>
+  caller.post(branch('/row-changes', ref), { changes });
+const run = (body: object, caller = api, ref?: string) => caller.post(branch('/query', ref), body);
+const events = async (name: string) => {
+  const { body } = await api.get<AuditPage>(`/api/v1/audit-events?name=${name}&project_id=${project.id}`);
+  return body.audit_events.map(({ metadata }) => metadata);
+};
+const rowsBy = async (search: Record<string, unknown>) => {
+  const texts = Object.entries(search).map(([name, value]) => [name, JSON.stringify(value)]);
+  const path = branch(`/tables/book/rows?${new URLSearchParams(Object.fromEntries(texts))}`);
+  return api.get<{ rows: { id: number }[]; has_more: boolean }>(path);
+};
+const titleOf = async (id: number) =>
+  (await query<{ title: string }>(ownerUrl, `select title from book where id = ${id}`))[0]?.title;
+
+test('a table is described for its editor', async () => {
+  const { status, body } = await api.get(branch('/tables/book'));
+  expect([status, body]).toMatchObject([
+    200,
+    {
+      keys: [['id']],
+      foreign_keys: [{ columns: ['author'], referenced_table: 'author', referenced_columns: ['id'] }],
+      columns: [{ name: 'id' }, { default: "'untitled'::text" }, {}, { enum_values: ['good', 'bad'] }],
+    },
+  ]);
+  expect((await api.get(branch('/tables/nothing'))).status).toBe(404);
+});
+
+test('rows are selected, sorted and paged', async () => {
+  const filter = [{ column: 'mood', operator: 'eq', value: 'good' }];
+  const sort = [{ column: 'id', direction: 'desc' }];
+  const { body } = await rowsBy({ filter, sort, limit: 2, offset: 1 });
+  expect([body.rows.map(({ id }) => id), body.has_more]).toEqual([[58, 56], true]);
+});
+
+test.each([
+  [{ filter: [{ column: 'mood', operator: 'like', value: 'x' }] }, 'filter.0.operator'],
+  [{ filter: {} }, 'filter'],
+  [{ sort: [{ column: 'id' }] }, 'sort.0.direction'],
+  [{ sort: [{ column: 'nothing', direction: 'asc' }] }, 'column'],
+])('rows with %j → 422', async (search, path) => {
+  const { status, body } = await rowsBy(search);
+  expect([status, body]).toMatchObject([422, { details: [{ path }] }]);
+});
+
+describe('several changes', () => {
+  test('are made together, and audited without a value', async () => {
+    const { status, body } = await change([
+      { action: 'insert', table: 'author', values: { name: 'Secret Name' } },
+      { action: 'insert', table: 'book', values: { id: 100, author: 2 } },
+      {
+        ...{ action: 'update', table: 'book', primary_key: 'id', id: 1 },
+        ...{ values: { title: 'Secret title', mood: null }, expected: { title: 'Book 1' } },
+      },
+      { action: 'delete', table: 'book', primary_key: 'id', id: 60 },
+    ]);
+    expect([status, body]).toEqual([
+      200,
+      {
+        changes: [
+          { row: { id: 2, name: 'Secret Name' }, truncated: [] },
+          { row: { id: 100, title: 'untitled', author: 2, mood: null }, truncated: [] },
+          { row: { id: 1, title: 'Secret title', author: 1, mood: null }, truncated: [] },
+          { row: null, truncated: [] },
+        ],
+      },
+    ]);
+    const book = { schema: 'public', table: 'book', primary_key: ['id'] };
+    expect(await events('rows.changed')).toEqual([
+      {
+        changes: [
+          { ...book, action: 'insert', table: 'author', columns: ['name'], id: [2] },
+          { ...book, action: 'insert', columns: ['id', 'author'], id: [100] },
+          { ...book, action: 'update', columns: ['title', 'mood'], id: [1] },
+          { ...book, action: 'delete', id: [60] },
+        ],
+      },
+    ]);
+  });
+
+  test('of which one conflicts change nothing, and the conflict has the present row', async () => {
+    await query(ownerUrl, "update book set title = 'Theirs' where id = 2");
+    const before = (await events('rows.changed')).length;
+    const of = { action: 'update', table: 'book', primary_key: 'id' };
+    const { status, body } = await change([
+      { ...of, id: 2, values: { title: 'Mine' }, expected: { title: 'Book 2' } },
+      { ...of, id: 3, values: { title: 'Mine' } },
+      { ...of, id: 999, values: { title: 'Mine' } },
+    ]);
+    expect([status, body]).toMatchObject([
+      409,
+      {
+        error: 'CHANGES_CONFLICT',
+        conflicts: [
+          { change: 0, reason: 'changed', row: { id: 2, title: 'Theirs', author: 1, mood: 'good' } },
+          { change: 2, reason: 'missing', row: null },
+        ],
+      },
+    ]);
+    expect(await titleOf(3)).toBe('Book 3');
+    expect(await events('rows.changed')).toHaveLength(before);
+  });
+
+  test('that PostgreSQL refuses say which one it was', async () => {
+    const { status, body } = await change([
+      { action: 'delete', table: 'book', primary_key: 'id', id: 4 },
+      { action: 'insert', table: 'book', values: { id: 5 } },
+    ]);
+    expect([status, body]).toMatchObject([422, { error: 'STATEMENT_REFUSED', sqlstate: '23505', change: 1 }]);
+    expect(await titleOf(4)).toBe('Book 4');
+  });
+
+  test.each([
+    [[]],
+    [[{ action: 'update', table: 'book', primary_key: 'id', id: 1, values: {} }]],
+    [[{ action: 'insert', table: 'book', values: { id: { a: 1 } } }]],
+    [[{ action: 'upsert', table: 'book', values: {} }]],
+    [Array.from({ length: 51 }, () => ({ action: 'insert', table: 'book', values: {} }))],
+  ])('%j → 422', async (changes) => {
+    expect((await change(changes)).status).toBe(422);
+  });
+
+  test('take the right to change rows', async () => {
+    for (const caller of [{ role: 'viewer' }, { scope: 'read' as const }]) {
+      const limited = await apiOf({ tenant: TENANT, ...caller });
+      const { status } = await change([{ action: 'insert', table: 'book', values: { id: 300 } }], limited);
+      expect(status).toBe(403);
+    }
+    const other = await ownerOf('editing-other');
+    expect((await change([{ action: 'insert', table: 'book', values: {} }], other)).status).toBe(404);
+  });
+});
+
+describe('a query', () => {
+  const COUNT = { sql: 'select count(*)::int as n from book where id < $1', params: [10] };
+
+  test('returns rows, and is audited without its text', async () => {
+    const { status, body } = await run(COUNT);
+    expect([status, body]).toEqual([
+      200,
+      {
+        columns: [{ name: 'n', type: 'integer' }],
+        rows: [[9]],
+        has_more: false,
+        truncated: [],
+        command: 'SELECT',
+        row_count: 1,
+      },
+    ]);
+    expect(await events('query.executed')).toEqual([{ role: 'read_only', command: 'SELECT', row_count: 1 }]);
+  });
+
+  test('changes rows only as read_write, and only outside of main', async () => {
+    const sql = "update book set title = 'Changed' where id = 7";
+    expect(await run({ sql })).toMatchObject({ status: 422, body: { error: 'STATEMENT_REFUSED' } });
+    expect(await titleOf(7)).toBe('Book 7');
+    expect(await run({ sql, role: 'read_write' })).toMatchObject({
+      status: 200,
+      body: { command: 'UPDATE', row_count: 1, rows: [] },
+    });
+    expect(await titleOf(7)).toBe('Changed');
+    const onMain = { sql: 'select 1', role: 'read_write' };
+    expect(await run(onMain, api, 'main')).toMatchObject({
+      status: 403,
+      body: { error: 'BRANCH_PROTECTED' },
+    });
+    expect((await run({ sql: 'select 1' }, api, 'main')).status).toBe(200);
+  });
+
+  test('as read_write takes the right to change rows', async () => {
+    const reader = await apiOf({ tenant: TENANT, scope: 'read' });
+    expect((await run(COUNT, reader)).status).toBe(200);
+    const refused = await run({ ...COUNT, role: 'read_write' }, reader);
+    expect([refused.status, refused.body]).toMatchObject([403, { error: 'FORBIDDEN' }]);
+    expect((await run(COUNT, await ownerOf('editing-other'))).status).toBe(404);
+  });
+
+  test.each([
+    [{ sql: 'select 1; select 2' }, 422],
+    [{ sql: 'select $1' }, 422],
+    [{ sql: 'select 1', role: 'owner' }, 422],
+    [{ sql: 'select 1', params: [[1]] }, 422],
+    [{}, 422],
+  ])('%j → %i', async (body, status) => {
+    expect((await run(body)).status).toBe(status);
+  });
+});

@@ -1,0 +1,53 @@
+import { beforeAll, expect, inject, onTestFinished, test } from 'vitest';
+import type { Api } from '../support/api.ts';
+import { eventually } from '../support/eventually.ts';
+import { ownerOf, tokenOf } from '../support/tenants.ts';
+import { openEvents } from '../support/worker/event-client.ts';
+import { startReceiver } from '../support/worker/webhook-receiver.ts';
+
+let api: Api;
+let project: string;
+
+beforeAll(async () => {
+  api = await ownerOf('events');
+  project = (await api.project('Events')).id;
+});
+
+const open = async (tenant: string, projectId = project) =>
+  openEvents({ url: inject('stack').url, token: await tokenOf({ tenant }) }, projectId);
+
+/** A webhook of the tenant for all its projects. */
+async function webhookOf(owner: Api) {
+  const receiver = await startReceiver();
+  const { body } = await owner.post<{ id: string; secret: string }>('/api/v1/webhooks', {
+    url: receiver.url,
+    events: ['branch.changed', 'network_rule.changed'],
+  });
+  receiver.useSecret(body.secret);
+  onTestFinished(async () => {
+    await owner.delete(`/api/v1/webhooks/${body.id}`);
+    await receiver.stop();
+  });
+  return receiver;
+}
+
+test('a branch reports its life on a real host, on a stream and to a webhook of its tenant alone', async () => {
+  const other = await ownerOf('other-events');
+  const theirs = (await other.project('Theirs')).id;
+  const [receiver, othersReceiver] = [await webhookOf(api), await webhookOf(other)];
+  const [stream, othersStream] = [await open('events'), await open('other-events', theirs)];
+  expect((await open('other-events')).response.status).toBe(404);
+
+  const { id } = await api.branch(project, 'lives');
+  await eventually(async () => expect(stream.statuses('job.changed').at(-1)).toBe('succeeded'), 1);
+  await api.delete(`/api/v1/projects/${project}/branches/${id}`);
+  const life = ['creating', 'active', 'deleted'];
+  await eventually(async () => expect(stream.statuses('branch.changed')).toEqual(life), 1);
+  expect(stream.statuses('network_rule.changed')).toEqual(['pending', 'applied', 'deleted']);
+  await eventually(async () => expect(receiver.received).toHaveLength(6));
+  const delivered = receiver.received.filter(({ event }) => event.type === 'branch.changed');
+  expect(delivered.map(({ event }) => event.data.status).sort()).toEqual(life.toSorted());
+  expect(receiver.invalid).toEqual([]);
+  expect(othersReceiver.received).toEqual([]);
+  expect(othersStream.changes().filter(({ data }) => data.project_id !== theirs)).toEqual([]);
+});
