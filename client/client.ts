@@ -52,7 +52,10 @@ export interface BranchgateClient {
   ): Promise<Created<P>>;
   /** @throws JobError if the job failed */
   waitForJob(jobId: string, options?: WaitOptions): Promise<Job>;
-  /** The changes of a project. */
+  /**
+   * The changes of a project, each once and in order. The data of `ready` (later changes follow) and of `reset` (changes were
+   * missed: read the records again) is the ID of the project only; docs/events.md lists the others.
+   */
   events(projectId: string, options?: StreamOptions): AsyncGenerator<StreamedEvent>;
   /** The measurements of a project, or of one of its branches. */
   measurements(

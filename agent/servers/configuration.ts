@@ -125,6 +125,18 @@ ${PLATFORM_ROLE} "${agentUser}" ${AGENT_LOGINS}
 ${PLATFORM_ROLE} "${poolerUser}" ${ANY_LOGIN}
 `;
 
+/** What common clients send besides the parameters that PgBouncer keeps for each client. */
+const IGNORED_STARTUP_PARAMETERS = [
+  'extra_float_digits',
+  'options',
+  'statement_timeout',
+  'lock_timeout',
+  'transaction_timeout',
+  'idle_in_transaction_session_timeout',
+  'idle_session_timeout',
+  'jit',
+];
+
 /**
  * `pgbouncer.ini`. The console needs no entry: PgBouncer admits user `pgbouncer` over its unix socket when the
  * client's operating system user is its own. Agent and pooler therefore run as the same user.
@@ -152,7 +164,9 @@ auth_file = ${rulesDir}/${RULE_FILES.poolerUsers}
 pool_mode = transaction
 # ${pooler.maxClients} clients, and ${SPARE_POOLER_CLIENTS} sockets that have not logged in.
 max_client_conn = ${pooler.maxClients + SPARE_POOLER_CLIENTS}
-ignore_startup_parameters = extra_float_digits
+# Common clients send them at every login, and a session of PostgreSQL is shared, so they cannot be applied to it
+# (docs/decisions/0042). Without this line PgBouncer refuses the login.
+ignore_startup_parameters = ${IGNORED_STARTUP_PARAMETERS.join(', ')}
 # PAUSE cuts off a login to PostgreSQL that is under way. It counts as failed, and clients of that database are not
 # served until this many seconds later.
 server_login_retry = ${LOGIN_RETRY_SECONDS}

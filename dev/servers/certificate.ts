@@ -1,24 +1,56 @@
-import { existsSync, renameSync } from 'node:fs';
+import { existsSync, renameSync, rmSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { OsUser } from '../processes/os-user.ts';
 import { runAs } from '../processes/run-as.ts';
 
 const YEARS = 10;
 
-/** The self-signed certificate of both servers, created at the first start and owned by their user. */
-export async function serverCertificate(
-  dir: string,
-  user: OsUser,
-): Promise<{ certFile: string; keyFile: string }> {
-  const certificate = { certFile: join(dir, 'server.crt'), keyFile: join(dir, 'server.key') };
-  if (existsSync(certificate.certFile)) return certificate;
-  const temporary = `${certificate.certFile}.new`;
-  const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
-  const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost,IP:127.0.0.1'];
-  const files = ['-keyout', certificate.keyFile, '-out', temporary];
-  // openssl makes the key file readable only by its owner.
-  const options = ['-x509', '-batch', ...key, '-days', String(365 * YEARS), ...subject, ...files];
-  await runAs(user, 'openssl', ['req', ...options], { cwd: dir });
-  renameSync(temporary, certificate.certFile);
-  return certificate;
+interface Certificates {
+  certFile: string;
+  keyFile: string;
+  /** Of the authority that signed `certFile`. */
+  caFile: string;
+}
+
+export const certificatesIn = (dir: string): Certificates => ({
+  certFile: join(dir, 'server.crt'),
+  keyFile: join(dir, 'server.key'),
+  caFile: join(dir, 'ca.crt'),
+});
+
+const NEW_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
+const VALIDITY = ['-days', String(365 * YEARS)];
+
+/** Clients that verify strictly accept a server certificate only from an authority, and with these extensions. */
+const SERVER_EXTENSIONS = `subjectAltName=DNS:localhost,IP:127.0.0.1
+basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth
+subjectKeyIdentifier=hash
+authorityKeyIdentifier=keyid
+`;
+
+/**
+ * The certificate of both servers and that of its authority, created at the first start and owned by their user. The
+ * key of the authority is deleted, so it can sign nothing else.
+ */
+export async function serverCertificate(dir: string, user: OsUser): Promise<Certificates> {
+  const certificates = certificatesIn(dir);
+  if (existsSync(certificates.certFile) && existsSync(certificates.caFile)) return certificates;
+  const file = (name: string) => join(dir, name);
+  const openssl = (...command: string[]) => runAs(user, 'openssl', command, { cwd: dir });
+  // openssl makes key files readable only by their owner.
+  const authority = ['-subj', '/CN=branchgate local authority', '-addext', 'keyUsage=critical,keyCertSign'];
+  const files = ['-keyout', file('ca.key'), '-out', certificates.caFile];
+  await openssl('req', '-x509', '-batch', ...NEW_KEY, ...VALIDITY, ...authority, ...files);
+  const request = ['-subj', '/CN=localhost', '-keyout', certificates.keyFile, '-out', file('server.csr')];
+  await openssl('req', '-new', '-batch', ...NEW_KEY, ...request);
+  await writeFile(file('server.ext'), SERVER_EXTENSIONS);
+  const signer = ['-CA', certificates.caFile, '-CAkey', file('ca.key'), '-CAcreateserial'];
+  const signed = ['-extfile', file('server.ext'), '-out', file('server.crt.new')];
+  await openssl('x509', '-req', '-in', file('server.csr'), ...signer, ...VALIDITY, ...signed);
+  for (const name of ['ca.key', 'ca.srl', 'server.csr', 'server.ext']) rmSync(file(name), { force: true });
+  renameSync(file('server.crt.new'), certificates.certFile);
+  return certificates;
 }

@@ -10,6 +10,8 @@ export const devFolder = (devDir: string) => ({
   secretsFile: join(devDir, 'secrets.json'),
   /** For other programs; exists only while the stack runs. */
   stackFile: join(devDir, 'stack.json'),
+  /** Certificate of the authority that signed the servers' certificate. */
+  authorityFile: join(devDir, 'ca.crt'),
   /** An enrolment in progress; exists only until it has succeeded. */
   enrolmentFile: join(devDir, 'enrolment.json'),
   gatewayState: join(devDir, 'gateway'),

@@ -8,7 +8,7 @@ import { readStored, writeStored } from './stored-file.ts';
 
 const HOST_NAME = 'local';
 
-const Hosts = z.object({ hosts: z.array(z.object({ linked: z.boolean() })) });
+const Hosts = z.object({ hosts: z.array(z.object({ id: z.uuid(), linked: z.boolean() })) });
 const Enrolment = z.object({ enrolment_token: z.string() });
 
 /** Whether the database host has an identity. */
@@ -40,17 +40,28 @@ export async function enrolHost(site: Site): Promise<void> {
   }
 }
 
-const callPlatform = (site: Site, init: RequestInit = {}) =>
-  fetch(`${gatewayUrl(site)}/platform/v1/hosts`, {
+const callPlatform = (site: Site, init: RequestInit = {}, path = '') =>
+  fetch(`${gatewayUrl(site)}/platform/v1/hosts${path}`, {
     ...init,
     headers: { authorization: `Bearer ${gatewaySettings(site).PLATFORM_SECRET}` },
   });
 
-/** Whether the agent is linked. Does not use `/readyz`, which is rate-limited by address. */
-export async function isLinked(site: Site): Promise<boolean> {
+async function listHosts(site: Site) {
   const response = await callPlatform(site).catch(() => null);
-  if (!response?.ok) return false;
-  return Hosts.parse(await response.json()).hosts.some(({ linked }) => linked);
+  return response?.ok ? Hosts.parse(await response.json()).hosts : [];
+}
+
+/** Whether the agent is linked. Does not use `/readyz`, which is rate-limited by address. */
+export const isLinked = async (site: Site): Promise<boolean> =>
+  (await listHosts(site)).some(({ linked }) => linked);
+
+/** Tells the gateway which authority clients have to trust. @throws Refusal */
+export async function publishAuthority(site: Site, certificate: string): Promise<void> {
+  const [host] = await listHosts(site);
+  const change = { method: 'PATCH', body: JSON.stringify({ ca_certificate: certificate }) };
+  const response = host && (await callPlatform(site, change, `/${host.id}`));
+  if (!response?.ok)
+    throw new Refusal(`the gateway refused the certificate of the database host: see ${site.folder.logs}`);
 }
 
 async function registerHost(site: Site) {

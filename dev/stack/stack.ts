@@ -1,11 +1,12 @@
-import { rmSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { closeHost, openHost } from '../../agent/host.ts';
 import { pollUntil } from '../../agent/poll-until.ts';
 import { readSettings as readAgentSettings } from '../../agent/settings.ts';
 import { type Part, supervise } from '../processes/supervise.ts';
+import { certificatesIn } from '../servers/certificate.ts';
 import { configureServers } from '../servers/configure.ts';
 import { checkDataFolder, initializeDataFolder } from '../servers/data-folder.ts';
-import { enrolHost, isEnrolled, isLinked } from './enrolment.ts';
+import { enrolHost, isEnrolled, isLinked, publishAuthority } from './enrolment.ts';
 import { removeFirewall } from './firewall.ts';
 import { endLeftovers } from './leftovers.ts';
 import type { Prepared } from './prepared.ts';
@@ -35,6 +36,9 @@ export interface StackState {
   /** Folder with the mails that the stack sent. */
   mail_dir: string;
   clone_method: 'reflink' | 'copy';
+  /** Certificate of the authority that signed the database servers' certificate, in PEM format; and a file with it. */
+  ca_certificate: string;
+  ca_file: string;
   /** Folder of the database host's files, PostgreSQL's data folder, and their owner. */
   host_dir: string;
   data_dir: string;
@@ -147,8 +151,13 @@ async function boot(
       `the agent did not link to the gateway within ${LINKED.within / 1000} s: see ${site.folder.logs}`,
     );
   }
+  await publishAuthority(site, authority(site));
+  // The servers' folder belongs to their user, and every user of this machine may connect.
+  writeFileSync(site.folder.authorityFile, authority(site));
   report(`${'agent'.padEnd(10)}linked, as user ${user.name}`);
 }
+
+const authority = ({ host }: Site) => readFileSync(certificatesIn(host.tls).caFile, 'utf8');
 
 async function describe(site: Site, pids: StackState['pids']): Promise<StackState> {
   const { ports, folder, host, user } = site;
@@ -162,6 +171,8 @@ async function describe(site: Site, pids: StackState['pids']): Promise<StackStat
     pooled_port: ports.POOLED_PORT,
     mail_dir: folder.mail,
     clone_method: opened.cloneMethod,
+    ca_certificate: authority(site),
+    ca_file: folder.authorityFile,
     host_dir: host.dir,
     data_dir: host.data,
     host_user: user.name,

@@ -7,12 +7,9 @@ import { DEFAULT_LIFESPAN, LifespanSpelling, lifeOf, TtlSeconds } from '../../sh
 import type { Failure } from '../../shared/failures.ts';
 import { ALLOWED_NETWORKS_MAX, BATCH_MAX } from '../../shared/limits.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { Cidr } from '../access/cidr-field.ts';
+import { CidrOrMe, OWN_ADDRESS } from '../access/cidr-field.ts';
 import type { BranchChoices } from '../projects/coordinator-rpc.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
-
-/** In `allow`: the address of the request. */
-const OWN_ADDRESS = 'me';
 
 const LATEST_SNAPSHOT = 'latest_snapshot';
 
@@ -39,7 +36,7 @@ const choices = {
   ttl_seconds: TtlSeconds.optional(),
   lease_seconds: LeaseSeconds.optional(),
   allow: z
-    .array(z.union([z.literal(OWN_ADDRESS), Cidr]))
+    .array(CidrOrMe)
     .max(ALLOWED_NETWORKS_MAX)
     .default([])
     .meta({

@@ -3,6 +3,7 @@ import { environmentName } from '../../shared/branch/database-name.ts';
 import { BRANCH_ROLES, type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import type { branchCredentials, hosts } from '../database/schema.ts';
+import { CaCertificate } from '../hosts/enrolment.ts';
 import { makePassword, openPassword, sealPassword } from './password.ts';
 import type { SecretKey } from './seal.ts';
 
@@ -67,6 +68,10 @@ export const Credentials = z
       example:
         'postgresql://u_3f2b8c1e6d4a4b0f9a571c2d3e4f5a6b_owner:PASSWORD@eu-1.db.example.com:5432/db_web_shop_prod_br_checkout-redesign?sslmode=require',
     }),
+    ca_certificate: CaCertificate.meta({
+      description:
+        'The certificate of the authority to trust for these URLs, in PEM format: `sslrootcert` of libpq, `NODE_EXTRA_CA_CERTS` of Node. Null: a public authority, which clients trust already.',
+    }),
     warning: z.string().optional().meta({
       description:
         'Present if no network rule lets the address of the caller connect, with the call that adds one.',
@@ -95,5 +100,6 @@ export async function toCredentialsResponse(
     direct_key: `DIRECT_URL_${name}`,
     database_url: await url(pooled, host.pooledPort),
     direct_url: await url(direct, host.directPort),
+    ca_certificate: host.caCertificate,
   };
 }

@@ -88,6 +88,8 @@ export const hosts = sqliteTable('hosts', {
   dbHost: text('db_host').notNull(),
   directPort: integer('direct_port').notNull(),
   pooledPort: integer('pooled_port').notNull(),
+  /** PEM certificates of the authority that signed the servers' certificate; null: a public authority. */
+  caCertificate: text('ca_certificate'),
   /** Ed25519 public JWK (JSON); null until the host is enrolled. */
   publicKey: text('public_key'),
   /** SHA-256 of the one-time token, hexadecimal; the token itself is shown once and not stored. */

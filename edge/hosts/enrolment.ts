@@ -11,6 +11,23 @@ import { sha256 } from '../sha256.ts';
 const TOKEN_BYTES = 32;
 const TOKEN_LIFETIME_MS = 3_600_000;
 
+const CERTIFICATES_MAX_CHARACTERS = 16_384;
+
+/** One or more certificates, and nothing else: a private key by mistake is refused. */
+export const CaCertificate = z
+  .string()
+  .max(CERTIFICATES_MAX_CHARACTERS)
+  .regex(
+    /^(?:\s*-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----)+\s*$/,
+    'must be certificates in PEM format',
+  )
+  .nullable()
+  .meta({
+    description:
+      "The certificate of the authority that signed the servers' certificate, in PEM format. Null: a public authority, which clients trust already.",
+    example: null,
+  });
+
 const Port = z.int().min(1).max(65_535);
 
 /** A host that the platform operator registers. */
@@ -20,6 +37,7 @@ export const NewHost = z
     db_host: z.hostname().max(253).meta({ description: 'Public name or address for connection URLs.' }),
     direct_port: Port,
     pooled_port: Port,
+    ca_certificate: CaCertificate.default(null),
   })
   .meta({
     example: { name: 'eu-1', db_host: 'eu-1.db.example.com', direct_port: 5432, pooled_port: 6432 },
@@ -51,6 +69,7 @@ export async function registerHost(
     dbHost: host.db_host,
     directPort: host.direct_port,
     pooledPort: host.pooled_port,
+    caCertificate: host.ca_certificate,
     enrolmentTokenHash: await sha256(token),
     enrolmentExpiresAt: expiresAt,
   };

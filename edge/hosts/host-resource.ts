@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import type { hosts } from '../database/schema.ts';
 import type { Env } from '../env.ts';
+import { CaCertificate } from './enrolment.ts';
 import { isLinked } from './host-client.ts';
 
 /** A database host as the platform operator sees it. */
@@ -11,6 +12,7 @@ export const Host = z
     db_host: z.string().meta({ example: 'eu-1.db.example.com' }),
     direct_port: z.int().meta({ example: 5432 }),
     pooled_port: z.int().meta({ example: 6432 }),
+    ca_certificate: CaCertificate,
     linked: z.boolean().meta({ description: 'Whether its agent is currently connected.' }),
     draining: z.boolean().meta({ description: 'A draining host gets no new projects.', example: false }),
     free_bytes: z.int().nullable().meta({
@@ -31,6 +33,7 @@ export const toHostResponse = async (
   db_host: row.dbHost,
   direct_port: row.directPort,
   pooled_port: row.pooledPort,
+  ca_certificate: row.caCertificate,
   linked: row.enrolledAt !== null && (await isLinked(env, row.id)),
   draining: row.draining,
   free_bytes: row.freeBytes,

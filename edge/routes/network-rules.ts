@@ -1,15 +1,16 @@
 import { and, eq, inArray } from 'drizzle-orm';
 import { z } from 'zod';
-import { Cidr } from '../access/cidr-field.ts';
+import { CidrOrMe, OWN_ADDRESS } from '../access/cidr-field.ts';
+import { creatorNetwork } from '../access/creator-rule.ts';
 import { NetworkRule, toNetworkRuleResponse } from '../access/network-rule-resource.ts';
 import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
-import { actorOf } from '../app-env.ts';
+import { actorOf, connectingIp } from '../app-env.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { branchesOf } from '../branches/branch-reference.ts';
 import type { Database } from '../database/database.ts';
 import { networkRules, projectBranches } from '../database/schema.ts';
-import { found, unwrap } from '../errors.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { replay } from './creations.ts';
@@ -22,7 +23,7 @@ const BranchId = z.uuid().toLowerCase();
 
 const NewRule = z
   .strictObject({
-    cidr: Cidr,
+    cidr: CidrOrMe,
     description: z.string().max(200).nullable().default(null),
     branch_id: BranchId.nullable()
       .default(null)
@@ -46,6 +47,15 @@ const rulesInReach = (db: Database, projectId: string, caller: Principal) =>
         networkRules.branchId,
         db.select({ id: projectBranches.id }).from(projectBranches).where(branchesOf(projectId, caller)),
       );
+
+/** @param address of the request, which `me` stands for. @throws ApiError VALIDATION_FAILED if it is not known */
+function networkOf(cidr: string, address: string | null): string {
+  if (cidr !== OWN_ADDRESS) return cidr;
+  const own = creatorNetwork(address);
+  if (own !== null) return own;
+  const details = [{ path: 'cidr', message: 'Your address is not known. Give a network instead of `me`.' }];
+  throw new ApiError('VALIDATION_FAILED', { details });
+}
 
 const router = operations();
 
@@ -71,7 +81,8 @@ router.openapi(
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
-    const body = c.req.valid('json');
+    const given = c.req.valid('json');
+    const body = { ...given, cidr: networkOf(given.cidr, connectingIp(c)) };
     const key = c.req.valid('header')['idempotency-key'];
     const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
     const { principal } = c.var;

@@ -4,7 +4,7 @@ import { jsonBody, operation, operations, response } from '../api/operation.ts';
 import { connectingIp, databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
-import { NewHost, Registration, registerHost } from '../hosts/enrolment.ts';
+import { CaCertificate, NewHost, Registration, registerHost } from '../hosts/enrolment.ts';
 import { Host, toHostResponse } from '../hosts/host-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { CapsChange, changeCaps, ProjectCaps } from '../projects/change-caps.ts';
@@ -17,10 +17,12 @@ const tags = ['Platform'];
 
 const HostChange = z
   .strictObject({
-    draining: z
-      .boolean()
-      .meta({ description: 'A draining host gets no new projects; its existing projects are not affected.' }),
+    draining: z.boolean().optional().meta({
+      description: 'A draining host gets no new projects; its existing projects are not affected.',
+    }),
+    ca_certificate: CaCertificate.optional(),
   })
+  .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { draining: true } });
 
 const router = operations();
@@ -78,15 +80,16 @@ router.openapi(
     operationId: 'updateHost',
     method: 'patch',
     path: '/platform/v1/hosts/{host_id}',
-    summary: 'Start or stop draining a database host',
+    summary: 'Drain a database host, or replace its CA certificate',
     tags,
     request: { params: HostParams, body: jsonBody(HostChange) },
     responses: { 200: response('The updated host.', Host) },
   }),
   async (c) => {
+    const { draining, ca_certificate: caCertificate } = c.req.valid('json');
     const rows = await databaseOf(c)
       .update(hosts)
-      .set(c.req.valid('json'))
+      .set({ draining, caCertificate })
       .where(eq(hosts.id, c.req.valid('param').host_id))
       .returning();
     return c.json(await toHostResponse(c.env, found(rows)), 200);

@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 
 const ROOT = join(import.meta.dirname, '../..');
-const SOURCE_FOLDERS = ['agent', 'client', 'console', 'dev', 'edge', 'shared'];
+const SOURCE_FOLDERS = ['agent', 'cli', 'client', 'console', 'dev', 'edge', 'shared', 'vitest'];
 const LINES_MAX = 300;
 const HAVE_DEFAULT_EXPORTS = ['edge/worker.ts', 'console/vite.config.ts'];
 /** Every text of the console is in one file. */
@@ -28,7 +28,7 @@ function importsOf(path: string, text: string): string[] {
 }
 
 const filesOf = (folder: string): SourceFile[] =>
-  globSync(`${folder}/**/*.{ts,tsx}`, { cwd: ROOT }).map((path) => {
+  globSync(`${folder}/**/*.{ts,tsx}`, { cwd: ROOT, exclude: ['**/dist'] }).map((path) => {
     const text = readFileSync(join(ROOT, path), 'utf8');
     return { path, text, imports: importsOf(path, text) };
   });
@@ -159,6 +159,11 @@ describe('imports', () => {
     const inClient = within(['client']);
     expect(trespasses(inClient, ofPlatform('cloudflare:', 'node:'))).toEqual([]);
     expect(trespasses(inClient, within(['agent', 'dev', 'edge', 'shared', 'test']))).toEqual([]);
+  });
+
+  test('the command line and the fixture use the public API only', () => {
+    const users = within(['cli', 'vitest']);
+    expect(trespasses(users, within(['agent', 'dev', 'edge', 'test', 'shared/protocol']))).toEqual([]);
   });
 
   test('only agent/postgres, agent/operations and agent/pooler speak to PostgreSQL', () => {

@@ -21,16 +21,17 @@ const isForeignBuild = ({ optional, os = [], cpu = [], libc = ['glibc'] }: LockE
   os.length > 0 &&
   !(os.includes('linux') && libc.includes('glibc') && cpu.some((name) => ['x64', 'arm64'].includes(name)));
 
-test.each(['package-lock.json', 'test/bench/peers/package-lock.json'])(
-  'every package of %s that is installed here has a checksum',
-  (path) => {
-    const { packages } = JSON.parse(read(path)) as { packages: Record<string, LockEntry> };
-    const unchecked = Object.entries(packages)
-      .filter(([name, entry]) => name !== '' && !entry.link && !entry.integrity && !isForeignBuild(entry))
-      .map(([name]) => name);
-    expect(unchecked).toEqual([]);
-  },
-);
+test.each([
+  'package-lock.json',
+  'test/bench/peers/package-lock.json',
+  'test/clients/packages/package-lock.json',
+])('every package of %s that is installed here has a checksum', (path) => {
+  const { packages } = JSON.parse(read(path)) as { packages: Record<string, LockEntry> };
+  const unchecked = Object.entries(packages)
+    .filter(([name, entry]) => name !== '' && !entry.link && !entry.integrity && !isForeignBuild(entry))
+    .map(([name]) => name);
+  expect(unchecked).toEqual([]);
+});
 
 test('the Worker has no address under workers.dev', () => {
   expect(parse(read('wrangler.toml')).workers_dev).toBe(false);

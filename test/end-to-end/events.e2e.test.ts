@@ -23,7 +23,7 @@ async function webhookOf(owner: Api) {
     url: receiver.url,
     events: ['branch.changed', 'network_rule.changed'],
   });
-  receiver.useSecret(body.secret);
+  receiver.verifyWith(body.secret);
   onTestFinished(async () => {
     await owner.delete(`/api/v1/webhooks/${body.id}`);
     await receiver.stop();

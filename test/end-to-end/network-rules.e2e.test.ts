@@ -55,6 +55,20 @@ describe('network rules', () => {
     ]);
   });
 
+  test('`me` is the address of the request, and is refused if that is not known', async () => {
+    await api.branch(project.id, 'own');
+    const { body } = await api.get<{ matches: { id: string }[] }>(
+      `/api/v1/projects/${project.id}/branches/lookup?name=own`,
+    );
+    const rule = { cidr: 'me', branch_id: body.matches[0]?.id };
+    const from = (address: string) => api.post(path(), rule, { 'CF-Connecting-IP': address });
+    expect(await from('203.0.113.77')).toMatchObject({ status: 201, body: { cidr: '203.0.113.77/32' } });
+    expect(await from('2a06:98c0:3600::103')).toMatchObject({
+      status: 422,
+      body: { details: [{ path: 'cidr' }] },
+    });
+  });
+
   test('the address that all Workers share gets no rule', async () => {
     const branch = await api.post<{ id: string }>(
       `/api/v1/projects/${project.id}/branches`,

@@ -71,6 +71,7 @@ describe('hosts', () => {
       db_host: '127.0.0.1',
       direct_port: stack.state.direct_port,
       pooled_port: stack.state.pooled_port,
+      ca_certificate: stack.state.ca_certificate,
       linked: true,
       draining: false,
       free_bytes: expect.any(Number),

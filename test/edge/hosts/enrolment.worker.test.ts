@@ -50,6 +50,10 @@ describe('POST /platform/v1/hosts', () => {
     ['a name for a path', { ...host, name: '../a' }],
     ['a host with a port', { ...host, db_host: 'a:1' }],
     ['a host with a user', { ...host, db_host: 'evil@a' }],
+    [
+      'a private key as its authority',
+      { ...host, ca_certificate: '-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----' },
+    ],
   ])('%s is invalid', async (_name, body) => {
     expect((await gateway.post('/platform/v1/hosts', body, { authorization })).status).toBe(422);
   });

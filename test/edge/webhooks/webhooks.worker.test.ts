@@ -46,7 +46,7 @@ async function webhook(events: readonly EventType[], project_id: string | null =
     project_id,
   });
   expect(status).toBe(201);
-  receiver.useSecret(body.secret);
+  receiver.verifyWith(body.secret);
   const path = `/api/v1/webhooks/${body.id}`;
   onTestFinished(async () => {
     await gateway.api.delete(path);

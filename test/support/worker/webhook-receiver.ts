@@ -33,7 +33,7 @@ export async function startReceiver() {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/hook`,
     received,
     invalid,
-    useSecret(secret: string) {
+    verifyWith(secret: string) {
       verifier = new Webhook(secret);
     },
     respondWith(status: number, headers: Record<string, string> = {}) {

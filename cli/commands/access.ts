@@ -1,0 +1,253 @@
+import { Command, Option } from 'commander';
+import { dataOf } from '../../client/response-error.ts';
+import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
+import { collect, readCount } from '../duration.ts';
+import { CommandError } from '../exit-codes.ts';
+import { printForPrograms, printRecord, printRecords } from '../output.ts';
+import { rulesOf } from '../own-address.ts';
+import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
+
+const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'id'];
+const RULES = '/api/v1/projects/{project_id}/network-rules';
+
+function ruleCommand(): Command {
+  const group = new Command('rule').description('Network rules: who may connect to the databases');
+
+  group
+    .command('list')
+    .description('List network rules')
+    .option('--branch <branch>', 'only rules of this branch')
+    .action(async ({ branch }: { branch?: string }, command: Command) => {
+      const session = openSession(command);
+      const project_id = await projectOf(command, session);
+      const found = branch === undefined ? null : await findBranch(session, project_id, branch);
+      const query = found ? { branch_id: found.id } : {};
+      const rules = [];
+      for await (const rule of session.client.all(RULES, { params: { path: { project_id }, query } }))
+        rules.push(rule);
+      printRecords(command, rules, RULE_COLUMNS);
+    });
+
+  group
+    .command('add')
+    .description('Let a network connect')
+    .argument('<network>', 'an address, a network, or `me`')
+    .option('--branch <branch>', 'only to this branch (default: to all of the project)')
+    .option('--description <text>', 'what the network is')
+    .action(async (cidr: string, options: { branch?: string; description?: string }, command: Command) => {
+      const session = openSession(command);
+      const project_id = await projectOf(command, session);
+      const branch =
+        options.branch === undefined ? null : await findBranch(session, project_id, options.branch);
+      const body = {
+        cidr,
+        ...(branch && { branch_id: branch.id }),
+        ...(options.description !== undefined && { description: options.description }),
+      };
+      const init = { params: { path: { project_id } }, body };
+      printRecord(command, await dataOf(session.client.api.POST(RULES, init)), RULE_COLUMNS);
+    });
+
+  group
+    .command('remove')
+    .description('Remove a network rule')
+    .argument('<id>')
+    .action(async (rule_id: string, _options, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session), rule_id };
+      const params = { path };
+      await dataOf(
+        session.client.api.DELETE('/api/v1/projects/{project_id}/network-rules/{rule_id}', { params }),
+      );
+      printForPrograms(command, { id: rule_id });
+    });
+
+  group
+    .command('test')
+    .description('Show whether an address may connect to a branch; exit code 5 if it may not')
+    .argument('<address>')
+    .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
+    .action(async (address: string, given: string | undefined, _options, command: Command) => {
+      if (!isPlainAddress(address))
+        throw new CommandError('usage', `${address} is not an IPv4 or IPv6 address.`);
+      const session = openSession(command);
+      const { project_id, branch_ref } = await branchPath(command, session, given);
+      const branch = await findBranch(session, project_id, branch_ref);
+      const rules = await rulesOf(session, project_id, branch.id);
+      const matching = rules.filter(({ cidr }) => isInNetwork(address, cidr));
+      printRecords(command, matching, RULE_COLUMNS);
+      if (matching.length === 0)
+        throw new CommandError(
+          'notAllowed',
+          `No network rule lets ${address} connect to ${branch.branch_name}.`,
+        );
+    });
+  return group;
+}
+
+const BRANCH_ROLES = ['owner', 'read_write', 'read_only'] as const;
+
+function credentialsCommand(): Command {
+  const group = new Command('credentials').description('Passwords of a branch');
+  group
+    .command('rotate')
+    .description('Replace passwords; `connection-string` prints the new ones')
+    .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
+    .addOption(
+      new Option('--role <role>', 'only this login; can be repeated')
+        .choices(BRANCH_ROLES)
+        .argParser(collect),
+    )
+    .action(
+      async (
+        given: string | undefined,
+        options: { role?: (typeof BRANCH_ROLES)[number][] },
+        command: Command,
+      ) => {
+        const session = openSession(command);
+        const path = await branchPath(command, session, given);
+        const body = options.role ? { roles: options.role } : {};
+        const { project_id, branch_id, branch_name } = await dataOf(
+          session.client.api.POST('/api/v1/projects/{project_id}/branches/{branch_ref}/credentials/rotate', {
+            params: { path },
+            body,
+          }),
+        );
+        printRecord(command, { project_id, branch_id, branch_name });
+      },
+    );
+  return group;
+}
+
+const KEY_COLUMNS = [
+  'name',
+  'role',
+  'scopes',
+  'project_id',
+  'branch_pattern',
+  'expires_at',
+  'last_used_at',
+  'id',
+];
+const ROLES = ['owner', 'admin', 'operator', 'viewer'] as const;
+
+interface NewKey {
+  role: (typeof ROLES)[number];
+  readOnly?: boolean;
+  branchPattern?: string;
+  cidr?: string[];
+  days: number;
+}
+
+function keyCommand(): Command {
+  const group = new Command('key').description('API keys');
+  group
+    .command('list')
+    .description('List API keys')
+    .action(async (_options, command: Command) => {
+      const { client } = openSession(command);
+      printRecords(command, (await dataOf(client.api.GET('/api/v1/api-keys'))).api_keys, KEY_COLUMNS);
+    });
+  group
+    .command('create')
+    .description('Create an API key, which is printed once')
+    .argument('<name>')
+    .addOption(new Option('--role <role>', 'at most your own').choices(ROLES).default('operator'))
+    .option('--read-only', 'only the scope for reading')
+    .option('--branch-pattern <pattern>', 'only branches with such names, for instance pr-*')
+    .option('--cidr <network>', 'a network that may use the key; can be repeated', collect)
+    .option('--days <n>', 'days until it expires', readCount, 90)
+    .action(async (name: string, options: NewKey, command: Command) => {
+      const session = openSession(command);
+      const { project } = command.optsWithGlobals<{ project?: string }>();
+      const project_id = project === undefined ? null : await projectOf(command, session);
+      const body = {
+        name,
+        role: options.role,
+        scopes: options.readOnly ? ['branchgate:read'] : ['branchgate:read', 'branchgate:write'],
+        expires_in_days: options.days,
+        ...(project_id !== null && { project_id }),
+        ...(options.branchPattern !== undefined && { branch_pattern: options.branchPattern }),
+        ...(options.cidr && { cidrs: options.cidr }),
+      };
+      printRecord(command, await dataOf(session.client.api.POST('/api/v1/api-keys', { body })));
+    });
+  group
+    .command('revoke')
+    .description('Delete an API key')
+    .argument('<id>')
+    .action(async (key_id: string, _options, command: Command) => {
+      const { client } = openSession(command);
+      await dataOf(client.api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id } } }));
+      printForPrograms(command, { id: key_id });
+    });
+  return group;
+}
+
+const TRUSTS = '/api/v1/projects/{project_id}/trusts';
+const TRUST_COLUMNS = ['issuer', 'audience', 'claims', 'role', 'branch_pattern', 'last_used_at', 'id'];
+const GITHUB = 'https://token.actions.githubusercontent.com';
+
+interface NewTrust {
+  ref?: string;
+  role: (typeof ROLES)[number];
+  branchPattern?: string;
+}
+
+function trustCommand(): Command {
+  const group = new Command('trust').description('Workloads that sign in without a stored secret');
+  group
+    .command('github')
+    .description('Trust the workflows of a GitHub repository')
+    .argument('<owner/repository>')
+    .option('--ref <ref>', 'only this ref, for instance refs/pull/*')
+    .addOption(new Option('--role <role>', 'role of the workflows').choices(ROLES).default('operator'))
+    .option('--branch-pattern <pattern>', 'only branches with such names, for instance pr-*')
+    .action(async (repository: string, options: NewTrust, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session) };
+      const body = {
+        issuer: GITHUB,
+        audience: session.url,
+        claims: { repository, ...(options.ref !== undefined && { ref: options.ref }) },
+        role: options.role,
+        ...(options.branchPattern !== undefined && { branch_pattern: options.branchPattern }),
+      };
+      printRecord(
+        command,
+        await dataOf(session.client.api.POST(TRUSTS, { params: { path }, body })),
+        TRUST_COLUMNS,
+      );
+    });
+  group
+    .command('list')
+    .description('List trusts')
+    .action(async (_options, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session) };
+      printRecords(
+        command,
+        (await dataOf(session.client.api.GET(TRUSTS, { params: { path } }))).trusts,
+        TRUST_COLUMNS,
+      );
+    });
+  group
+    .command('remove')
+    .description('Remove a trust')
+    .argument('<id>')
+    .action(async (trust_id: string, _options, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session), trust_id };
+      const params = { path };
+      await dataOf(session.client.api.DELETE('/api/v1/projects/{project_id}/trusts/{trust_id}', { params }));
+      printForPrograms(command, { id: trust_id });
+    });
+  return group;
+}
+
+export const accessCommands = (): Command[] => [
+  ruleCommand(),
+  credentialsCommand(),
+  keyCommand(),
+  trustCommand(),
+];

@@ -1,0 +1,116 @@
+import { Command, Option } from 'commander';
+import { dataOf } from '../../client/response-error.ts';
+import { ConnectionFiles, childEnvironment, libpqEnvironment, runChild, verifiedUrl } from '../connection.ts';
+import { exitWith } from '../exit-status.ts';
+import { isJson, printRecord } from '../output.ts';
+import { letConnect } from '../own-address.ts';
+import { branchPath, openSession, type Session } from '../session.ts';
+
+const ROLES = ['read_only', 'owner'] as const;
+export type Role = (typeof ROLES)[number];
+
+export const roleOption = () =>
+  new Option('--role <role>', 'login of both URLs (default: pooled read-write, direct owner)').choices(ROLES);
+
+const CREDENTIALS = '/api/v1/projects/{project_id}/branches/{branch_ref}/credentials';
+
+export async function credentialsOf(command: Command, session: Session, branch?: string, role?: Role) {
+  const path = await branchPath(command, session, branch);
+  return dataOf(session.client.api.GET(CREDENTIALS, { params: { path, query: role ? { role } : {} } }));
+}
+
+/** The lines of a connection, by format. */
+const FORMATS: Record<string, (url: string, names: { key: string }) => string[]> = {
+  uri: (url) => [url],
+  dotenv: (url, { key }) => [`${key}="${url}"`],
+  env: (url, { key }) => [`export ${key}='${url}'`],
+  jdbc: (url) => [jdbcUrl(url)],
+};
+
+function jdbcUrl(given: string): string {
+  const { host, pathname, username, password, searchParams } = new URL(given);
+  const parameters = new URLSearchParams({
+    user: decodeURIComponent(username),
+    password: decodeURIComponent(password),
+    sslmode: searchParams.get('sslmode') ?? 'require',
+  });
+  return `jdbc:postgresql://${host}${pathname}?${parameters}`;
+}
+
+interface ConnectionOptions {
+  direct?: boolean;
+  role?: Role;
+  format: string;
+}
+
+const connectionString = () =>
+  new Command('connection-string')
+    .description('Print the connection URL of a branch, with its password')
+    .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
+    .option('--direct', 'the direct URL (default: through the pooler)')
+    .addOption(roleOption())
+    .addOption(
+      new Option('--format <format>', 'form of the output')
+        .choices([...Object.keys(FORMATS), 'json'])
+        .default('uri'),
+    )
+    .action(async (branch: string | undefined, options: ConnectionOptions, command: Command) => {
+      const credentials = await credentialsOf(command, openSession(command), branch, options.role);
+      if (options.format === 'json' && !isJson(command)) command.setOptionValue('json', true);
+      if (isJson(command)) return printRecord(command, credentials);
+      const url = options.direct ? credentials.direct_url : credentials.database_url;
+      const key = options.direct ? 'DIRECT_URL' : 'DATABASE_URL';
+      const lines = FORMATS[options.format]?.(url, { key }) ?? [];
+      process.stdout.write(lines.map((line) => `${line}\n`).join(''));
+    });
+
+const psql = () =>
+  new Command('psql')
+    .description('Open psql on a branch, as its owner and directly')
+    .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
+    .argument('[args...]', 'arguments of psql, after --')
+    .addOption(roleOption())
+    .option('--pooled', 'through the pooler, as the read-write login')
+    .addHelpText('after', "\nExample:\n  branchgate psql pr-7 -- -c 'select 1'")
+    .action(
+      async (
+        given: string | undefined,
+        given2: string[],
+        options: { role?: Role; pooled?: boolean },
+        command: Command,
+      ) => {
+        const { branch, args } = splitArguments(command, given, given2);
+        const session = openSession(command);
+        const credentials = await credentialsOf(command, session, branch, options.role);
+        const files = new ConnectionFiles();
+        try {
+          const removeRule = await letConnect(session, credentials);
+          try {
+            const url = verifiedUrl(
+              options.pooled ? credentials.database_url : credentials.direct_url,
+              credentials,
+            );
+            const env = { ...childEnvironment(credentials, files), ...libpqEnvironment(url) };
+            exitWith(await runChild('psql', args, env));
+          } finally {
+            await removeRule();
+          }
+        } finally {
+          files.remove();
+        }
+      },
+    );
+
+/** Commander does not tell `psql -- -c x` from `psql branch`, so the position of `--` decides. */
+function splitArguments(command: Command, first: string | undefined, rest: string[]) {
+  const root = command.parent as Command & { rawArgs: string[] };
+  const separator = root.rawArgs.indexOf('--');
+  const afterSeparator = separator < 0 ? 0 : root.rawArgs.length - separator - 1;
+  const all = first === undefined ? rest : [first, ...rest];
+  const before = all.slice(0, all.length - afterSeparator);
+  const args = all.slice(all.length - afterSeparator);
+  if (before.length > 1) command.error('Give arguments of psql after --.');
+  return { branch: before[0], args };
+}
+
+export const connectionCommands = (): Command[] => [connectionString(), psql()];

@@ -1,0 +1,74 @@
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+import { Command } from 'commander';
+import { dataOf } from '../../client/response-error.ts';
+import { CommandError, explain } from '../exit-codes.ts';
+import { findLink, pinnedBranch } from '../link.ts';
+import { isJson, printRecord, printRecords } from '../output.ts';
+import { findBranch, openSession, projectOf, type Session } from '../session.ts';
+
+interface Check extends Record<string, unknown> {
+  check: string;
+  ok: boolean;
+  result: string;
+}
+
+async function check(name: string, work: () => Promise<string>): Promise<Check> {
+  try {
+    return { check: name, ok: true, result: await work() };
+  } catch (error) {
+    return { check: name, ok: false, result: explain(error) };
+  }
+}
+
+const run = promisify(execFile);
+
+const version = (program: string) => async () => {
+  try {
+    return (await run(program, ['--version'])).stdout.trim();
+  } catch {
+    throw new CommandError(
+      'failed',
+      `${program} is not installed. \`branchgate psql\` and \`import\` need PostgreSQL's client programs.`,
+    );
+  }
+};
+
+async function remoteChecks(command: Command, session: Session): Promise<Check[]> {
+  const { client, url } = session;
+  return [
+    await check('gateway', async () => {
+      await dataOf(client.api.GET('/readyz'));
+      return url;
+    }),
+    await check('sign-in', async () => {
+      const me = await dataOf(client.api.GET('/api/v1/me'));
+      return `${me.email ?? me.actor_type}, ${me.role} of ${me.tenant_id}`;
+    }),
+    await check('project', () => projectOf(command, session)),
+    await check('branch', async () => {
+      const branch = await findBranch(session, await projectOf(command, session), pinnedBranch() ?? 'main');
+      return `${branch.branch_name}, ${branch.status}`;
+    }),
+  ];
+}
+
+/** Checks everything that the other commands rest on, and says what to do. */
+export const doctorCommand = () =>
+  new Command('doctor')
+    .description('Check the gateway, the sign-in, the project and the programs that commands need')
+    .action(async (_options, command: Command) => {
+      const checks = [
+        await check('psql', version('psql')),
+        await check('pg_dump', version('pg_dump')),
+        await check('link', async () => findLink()?.project ?? 'this folder is not linked'),
+      ];
+      try {
+        checks.push(...(await remoteChecks(command, openSession(command))));
+      } catch (error) {
+        checks.push({ check: 'gateway', ok: false, result: explain(error) });
+      }
+      if (isJson(command)) printRecord(command, { checks });
+      else printRecords(command, checks, ['check', 'ok', 'result']);
+      if (checks.some(({ ok }) => !ok)) throw new CommandError('failed', 'A check failed: see above.');
+    });

@@ -1,0 +1,91 @@
+import { Command } from 'commander';
+import { ConnectionFiles, childEnvironment, runChild } from '../connection.ts';
+import { readDuration } from '../duration.ts';
+import { CommandError } from '../exit-codes.ts';
+import { exitWith } from '../exit-status.ts';
+import { leaseBranch } from '../lease.ts';
+import { say } from '../output.ts';
+import { letConnect } from '../own-address.ts';
+import { openSession, projectOf, type Session } from '../session.ts';
+import { credentialsOf, type Role, roleOption } from './connections.ts';
+
+interface ExecOptions {
+  branch?: string;
+  ephemeral?: boolean;
+  from?: string;
+  ttl?: number;
+  role?: Role;
+}
+
+const SET_HERE = ['DATABASE_URL', 'DIRECT_URL'] as const;
+
+export const execCommand = () =>
+  new Command('exec')
+    .description('Run a command with the URLs of a branch in its environment')
+    .argument('<command...>', 'the command and its arguments, after --')
+    .option('--branch <branch>', 'name or ID (default: the pinned branch, or main)')
+    .option('--ephemeral', 'create a branch for the command, and delete it afterwards')
+    .option('--from <branch>', 'source of --ephemeral (default: main)')
+    .addOption(roleOption())
+    .option('--ttl <duration>', 'longest life of the branch of --ephemeral, for instance 10m', readDuration)
+    .addHelpText(
+      'after',
+      `
+The command gets DATABASE_URL (pooled), DIRECT_URL, the variables of libpq, and the authority to trust.
+The exit code is that of the command, or 128 plus the number of the signal that ended it.
+
+Example:
+  branchgate exec --ephemeral -- npm test`,
+    )
+    .action(async ([program = '', ...args]: string[], options: ExecOptions, command: Command) => {
+      refuseInherited();
+      if (options.ephemeral && options.branch !== undefined)
+        throw new CommandError(
+          'usage',
+          '--ephemeral and --branch exclude each other. Give --from for the source.',
+        );
+      const stop = new AbortController();
+      const abort = () => stop.abort(new CommandError('failed', 'Interrupted.'));
+      for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, abort);
+      const files = new ConnectionFiles();
+      try {
+        const session = openSession(command);
+        const { credentials, end } = await target(command, session, options, stop.signal);
+        try {
+          stop.signal.throwIfAborted();
+          exitWith(await runChild(program, args, childEnvironment(credentials, files)));
+        } finally {
+          await end();
+        }
+      } finally {
+        files.remove();
+      }
+    });
+
+/** A URL of another database would reach the command if a later step failed to replace it. */
+function refuseInherited(): void {
+  const inherited = SET_HERE.filter((name) => process.env[name] !== undefined);
+  if (inherited.length === 0) return;
+  const unset = inherited.map((name) => `-u ${name}`).join(' ');
+  throw new CommandError(
+    'usage',
+    `${inherited.join(' and ')} is already set in the environment. Unset it first: env ${unset} branchgate exec …`,
+  );
+}
+
+async function target(command: Command, session: Session, options: ExecOptions, signal: AbortSignal) {
+  if (options.ephemeral) {
+    const projectId = await projectOf(command, session);
+    const leased = await leaseBranch(
+      session,
+      { projectId, from: options.from, ttlSeconds: options.ttl },
+      signal,
+    );
+    say(`Branch: ${leased.credentials.branch_name}`);
+    if (options.role === undefined) return leased;
+    const { branch_name } = leased.credentials;
+    return { ...leased, credentials: await credentialsOf(command, session, branch_name, options.role) };
+  }
+  const credentials = await credentialsOf(command, session, options.branch, options.role);
+  return { credentials, end: await letConnect(session, credentials) };
+}

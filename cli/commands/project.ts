@@ -1,0 +1,119 @@
+import { Command, InvalidArgumentError } from 'commander';
+import { dataOf } from '../../client/response-error.ts';
+import { readDuration } from '../duration.ts';
+import { printRecord, printRecords, say } from '../output.ts';
+import { openSession, projectOf } from '../session.ts';
+import { confirm, withProgress } from '../terminal.ts';
+
+const COLUMNS = ['name', 'env', 'status', 'branch_count', 'storage_used_bytes', 'storage_quota_gib', 'id'];
+const PROJECT = '/api/v1/projects/{project_id}';
+
+function readGib(text: string): number {
+  const gib = Number(text);
+  if (Number.isFinite(gib) && gib > 0) return gib;
+  throw new InvalidArgumentError('Give a number of GiB.');
+}
+
+/** Waits longer than the gateway, up to `--timeout`. */
+export const waitOf = ({ timeout }: { timeout?: number }) =>
+  timeout === undefined ? {} : { signal: AbortSignal.timeout(timeout * 1000) };
+
+export const TIMEOUT = ['--timeout <duration>', 'give up waiting, with exit code 124', readDuration] as const;
+
+/** Makes the argument `[project]` the same as `--project`. */
+function named(command: Command, project: string | undefined): Command {
+  if (project !== undefined) command.setOptionValue('project', project);
+  return command;
+}
+
+interface NewProject {
+  env?: string;
+  appKey?: string;
+  quota?: number;
+  timeout?: number;
+}
+
+export function projectCommand(): Command {
+  const group = new Command('project').description('Projects, each with its main database');
+
+  group
+    .command('list')
+    .description('List projects')
+    .action(async (_options, command: Command) => {
+      const { client } = openSession(command);
+      const projects = [];
+      for await (const project of client.all('/api/v1/projects')) projects.push(project);
+      printRecords(command, projects, COLUMNS);
+    });
+
+  group
+    .command('create')
+    .description('Create a project and its main database')
+    .argument('<name>')
+    .option('--env <env>', 'environment, part of the database names (default: prod)')
+    .option('--app-key <key>', 'key of the application, part of the database names')
+    .option('--quota <gib>', 'storage quota in GiB', readGib)
+    .option(...TIMEOUT)
+    .action(async (name: string, { env, appKey, quota, timeout }: NewProject, command: Command) => {
+      const { client } = openSession(command);
+      const body = {
+        name,
+        ...(env !== undefined && { env }),
+        ...(appKey !== undefined && { app_key: appKey }),
+        ...(quota !== undefined && { storage_quota_gib: quota }),
+      };
+      const created = await withProgress(`Creating ${name}`, () =>
+        client.create('/api/v1/projects', { body }, waitOf({ ...(timeout !== undefined && { timeout }) })),
+      );
+      printRecord(command, created, ['id', 'name', 'app_key', 'env', 'status']);
+    });
+
+  group
+    .command('get')
+    .description('Show a project')
+    .argument('[project]', 'name or ID (default: the linked one)')
+    .action(async (project: string | undefined, _options, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(named(command, project), session) };
+      printRecord(command, await dataOf(session.client.api.GET(PROJECT, { params: { path } })));
+    });
+
+  group
+    .command('update')
+    .description('Change the name or the storage quota of a project')
+    .argument('[project]', 'name or ID (default: the linked one)')
+    .option('--name <name>', 'new name')
+    .option('--quota <gib>', 'storage quota in GiB', readGib)
+    .action(
+      async (project: string | undefined, options: { name?: string; quota?: number }, command: Command) => {
+        const session = openSession(command);
+        const path = { project_id: await projectOf(named(command, project), session) };
+        const body = {
+          ...(options.name !== undefined && { name: options.name }),
+          ...(options.quota !== undefined && { storage_quota_gib: options.quota }),
+        };
+        printRecord(command, await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body })));
+      },
+    );
+
+  group
+    .command('delete')
+    .description('Delete a project with all its databases')
+    .argument('<project>', 'name or ID')
+    .option(...TIMEOUT)
+    .action(async (project: string, options: { timeout?: number }, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(named(command, project), session) };
+      const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
+      await confirm(`Delete ${project} and all its databases?`, { yes });
+      const job = await dataOf(session.client.api.DELETE(PROJECT, { params: { path } }));
+      printRecord(command, await session.client.waitForJob(job.id, waitOf(options)), [
+        'id',
+        'kind',
+        'status',
+      ]);
+      say(`${project} is deleted.`);
+    });
+
+  return group;
+}

@@ -1,0 +1,193 @@
+import { Command } from 'commander';
+import { dataOf } from '../../client/response-error.ts';
+import { readCount } from '../duration.ts';
+import { printLine, printRecord, printRecords } from '../output.ts';
+import { branchPath, openSession, projectOf } from '../session.ts';
+import { TIMEOUT, waitOf } from './project.ts';
+
+const PROJECT = '/api/v1/projects/{project_id}';
+const BRANCH = `${PROJECT}/branches/{branch_ref}` as const;
+
+const usage = () =>
+  new Command('usage')
+    .description('Show the storage of the project and of each branch')
+    .action(async (_options, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session) };
+      const found = await dataOf(session.client.api.GET(`${PROJECT}/usage`, { params: { path } }));
+      printRecord(command, found);
+    });
+
+const METRIC_COLUMNS = [
+  'branch_id',
+  'database_size_bytes',
+  'active_connections',
+  'transactions_committed',
+  'cpu_seconds',
+];
+
+interface Measured {
+  observed_at: string;
+  branches: Record<string, unknown>[];
+}
+
+const metrics = () =>
+  new Command('metrics')
+    .description('Show the metrics of a branch')
+    .argument('[branch]', 'name or ID (default: the pinned branch, or main)')
+    .option('--watch', 'print each measurement, until interrupted')
+    .action(async (branch: string | undefined, options: { watch?: boolean }, command: Command) => {
+      const session = openSession(command);
+      const path = await branchPath(command, session, branch);
+      if (options.watch) {
+        const { project_id, branch_ref } = path;
+        for await (const { data } of session.client.measurements(project_id, { branch: branch_ref })) {
+          const { observed_at, branches } = data as Measured;
+          for (const measured of branches)
+            printLine(command, { observed_at, ...measured }, ['observed_at', ...METRIC_COLUMNS]);
+        }
+        return;
+      }
+      const found = await dataOf(session.client.api.GET(`${BRANCH}/metrics/summary`, { params: { path } }));
+      printRecord(command, found);
+    });
+
+const JOB_COLUMNS = ['kind', 'status', 'attempts', 'created_at', 'branch_id', 'id'];
+
+function jobCommand(): Command {
+  const group = new Command('job').description('Jobs of a project');
+  group
+    .command('list')
+    .description('List jobs, newest first')
+    .option('--limit <n>', 'number of jobs', readCount, 50)
+    .action(async ({ limit }: { limit: number }, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session) };
+      const jobs = [];
+      for await (const job of session.client.all(`${PROJECT}/jobs`, { params: { path } })) {
+        if (jobs.length === limit) break;
+        jobs.push(job);
+      }
+      printRecords(command, jobs, JOB_COLUMNS);
+    });
+  group
+    .command('watch')
+    .description('Wait until a job has ended; exit code by its outcome')
+    .argument('<id>')
+    .option(...TIMEOUT)
+    .action(async (id: string, options: { timeout?: number }, command: Command) => {
+      const { client } = openSession(command);
+      printRecord(command, await client.waitForJob(id, waitOf(options)), JOB_COLUMNS);
+    });
+  return group;
+}
+
+const AUDIT_COLUMNS = ['created_at', 'name', 'actor_type', 'actor_email', 'ip', 'branch_id', 'metadata'];
+const AUDIT = '/api/v1/audit-events';
+
+/** Only events of the project, if it is named: the log belongs to the tenant. */
+async function auditQuery(
+  command: Command,
+  session: ReturnType<typeof openSession>,
+  name: string | undefined,
+) {
+  const { project } = command.optsWithGlobals<{ project?: string }>();
+  return {
+    ...(project !== undefined && { project_id: await projectOf(command, session) }),
+    ...(name !== undefined && { name }),
+  };
+}
+
+function auditCommand(): Command {
+  const group = new Command('audit').description('The audit log of the tenant');
+  group
+    .command('list')
+    .description('List events, newest first')
+    .option('--name <name>', 'only events of this name')
+    .option('--limit <n>', 'number of events', readCount, 50)
+    .action(async (options: { name?: string; limit: number }, command: Command) => {
+      const session = openSession(command);
+      const query = await auditQuery(command, session, options.name);
+      const events = [];
+      for await (const event of session.client.all(AUDIT, { params: { query } })) {
+        if (events.length === options.limit) break;
+        events.push(event);
+      }
+      printRecords(command, events, AUDIT_COLUMNS);
+    });
+  group
+    .command('export')
+    .description('Print all events as JSON, one a line')
+    .option('--name <name>', 'only events of this name')
+    .action(async (options: { name?: string }, command: Command) => {
+      const session = openSession(command);
+      const query = await auditQuery(command, session, options.name);
+      const pages = { params: { query: { ...query, limit: 100 } } };
+      for await (const event of session.client.all(AUDIT, pages))
+        process.stdout.write(`${JSON.stringify(event)}\n`);
+    });
+  return group;
+}
+
+const branchOption = ['--branch <branch>', 'name or ID (default: the pinned branch, or main)'] as const;
+
+function tableCommand(): Command {
+  const group = new Command('table').description('Tables of a branch');
+  group
+    .command('list')
+    .description('List tables')
+    .option(...branchOption)
+    .option('--schema <schema>', 'only of this schema')
+    .action(async (options: { branch?: string; schema?: string }, command: Command) => {
+      const session = openSession(command);
+      const path = await branchPath(command, session, options.branch);
+      const query = options.schema === undefined ? {} : { schema: options.schema };
+      const { tables } = await dataOf(
+        session.client.api.GET(`${BRANCH}/tables`, { params: { path, query } }),
+      );
+      printRecords(command, tables, ['schema', 'name', 'kind', 'estimated_rows', 'size_bytes']);
+    });
+  return group;
+}
+
+interface RowOptions {
+  branch?: string;
+  schema?: string;
+  limit?: number;
+  offset?: number;
+}
+
+const rows = () =>
+  new Command('rows')
+    .description('Print rows of a table')
+    .argument('<table>')
+    .option(...branchOption)
+    .option('--schema <schema>', 'default: public')
+    .option('--limit <n>', 'number of rows', readCount)
+    .option('--offset <n>', 'rows to skip', readCount)
+    .action(async (table: string, { branch, schema, limit, offset }: RowOptions, command: Command) => {
+      const session = openSession(command);
+      const path = { ...(await branchPath(command, session, branch)), table };
+      const query = {
+        ...(schema !== undefined && { schema }),
+        ...(limit !== undefined && { limit }),
+        ...(offset !== undefined && { offset }),
+      };
+      const page = await dataOf(
+        session.client.api.GET(`${BRANCH}/tables/{table}/rows`, { params: { path, query } }),
+      );
+      printRecords(
+        command,
+        page.rows,
+        page.columns.map(({ name }) => name),
+      );
+    });
+
+export const readingCommands = (): Command[] => [
+  usage(),
+  metrics(),
+  jobCommand(),
+  auditCommand(),
+  tableCommand(),
+  rows(),
+];

@@ -1,0 +1,140 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { appendFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { constants, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Schemas } from '../client/client.ts';
+import { CommandError } from './exit-codes.ts';
+
+type Credentials = Schemas['Credentials'];
+
+/** Verifies the server where the gateway names an authority, which the environment of a child then trusts. */
+export function verifiedUrl(given: string, { ca_certificate: authority }: Credentials): string {
+  const url = new URL(given);
+  if (authority !== null) url.searchParams.set('sslmode', 'verify-full');
+  return url.href;
+}
+
+/** Variables that would override those that a child gets, or contradict them. */
+const OVERRIDING = [
+  'PGPASSWORD',
+  'PGHOSTADDR',
+  'PGSERVICE',
+  'PGSERVICEFILE',
+  'PGSSLROOTCERT',
+  'PGSSLMODE',
+  'PGREQUIRESSL',
+];
+
+/** A folder for one command that only this user can read, with the password file and the authority. */
+export class ConnectionFiles {
+  readonly #folder = mkdtempSync(join(tmpdir(), 'branchgate-'));
+  readonly passwordFile = join(this.#folder, 'pgpass');
+  #authority: string | null = null;
+
+  /** Adds the login of a URL, so that its password is in no argument list. */
+  addPassword(given: string): void {
+    const { hostname, port, username, password } = new URL(given);
+    const escaped = [
+      hostname,
+      port || '5432',
+      '*',
+      decodeURIComponent(username),
+      decodeURIComponent(password),
+    ];
+    const fields = escaped.map((field) => field.replaceAll(/[\\:]/g, '\\$&'));
+    appendFileSync(this.passwordFile, `${fields.join(':')}\n`, { mode: 0o600 });
+  }
+
+  /** The file with the authority to trust; null for public ones. */
+  addAuthority({ ca_certificate: certificate }: Credentials): string | null {
+    if (certificate === null) return null;
+    this.#authority = join(this.#folder, 'ca.pem');
+    writeFileSync(this.#authority, certificate, { mode: 0o600 });
+    return this.#authority;
+  }
+
+  /** Node reads one file only, so it gets the inherited authorities too. */
+  nodeAuthorities(authority: string): string {
+    const inherited = process.env.NODE_EXTRA_CA_CERTS;
+    if (!inherited) return authority;
+    const file = join(this.#folder, 'node-ca.pem');
+    writeFileSync(file, `${readFileSync(inherited, 'utf8')}\n${readFileSync(authority, 'utf8')}`, {
+      mode: 0o600,
+    });
+    return file;
+  }
+
+  remove(): void {
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+/** What libpq needs to connect to a URL, its password excepted. */
+export function libpqEnvironment(given: string): Record<string, string> {
+  const url = new URL(given);
+  return {
+    PGHOST: url.hostname,
+    PGPORT: url.port || '5432',
+    PGUSER: decodeURIComponent(url.username),
+    PGDATABASE: decodeURIComponent(url.pathname.slice(1)),
+    PGSSLMODE: url.searchParams.get('sslmode') ?? 'require',
+  };
+}
+
+/** The environment of a child: both URLs, and what libpq and Node need for verified connections to the direct one. */
+export function childEnvironment(credentials: Credentials, files: ConnectionFiles): NodeJS.ProcessEnv {
+  const direct = verifiedUrl(credentials.direct_url, credentials);
+  const pooled = verifiedUrl(credentials.database_url, credentials);
+  for (const url of [direct, pooled]) files.addPassword(url);
+  const authority = files.addAuthority(credentials);
+  const inherited = Object.entries(process.env).filter(([name]) => !OVERRIDING.includes(name));
+  return {
+    ...Object.fromEntries(inherited),
+    DATABASE_URL: pooled,
+    DIRECT_URL: direct,
+    ...libpqEnvironment(direct),
+    PGPASSFILE: files.passwordFile,
+    ...(authority && { PGSSLROOTCERT: authority, NODE_EXTRA_CA_CERTS: files.nodeAuthorities(authority) }),
+  };
+}
+
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const;
+
+/** Keeps this process alive on a signal that ends its child, and passes the signal on. */
+function passSignals(child: ChildProcess): () => void {
+  const listeners = SIGNALS.map((signal) => {
+    // A terminal sends Ctrl-C to every process in the foreground, the child included.
+    const isSentTwice = process.stdin.isTTY && (signal === 'SIGINT' || signal === 'SIGQUIT');
+    const listener = () => {
+      if (!isSentTwice) child.kill(signal);
+    };
+    process.on(signal, listener);
+    return () => process.off(signal, listener);
+  });
+  return () => {
+    for (const remove of listeners) remove();
+  };
+}
+
+/** Runs a program with the terminal of this process. @returns its exit code, as a shell reports it */
+export async function runChild(
+  program: string,
+  args: readonly string[],
+  env: NodeJS.ProcessEnv,
+): Promise<number> {
+  const child = spawn(program, args, { stdio: 'inherit', env });
+  const ignoreSignals = passSignals(child);
+  try {
+    return await new Promise((resolve, reject) => {
+      child.once('error', (error: NodeJS.ErrnoException) => {
+        const reason = error.code === 'ENOENT' ? 'is not installed' : `cannot be started (${error.code})`;
+        reject(new CommandError('failed', `${program} ${reason}.`));
+      });
+      child.once('close', (code, signal) => {
+        resolve(code ?? 128 + (signal ? constants.signals[signal] : 0));
+      });
+    });
+  } finally {
+    ignoreSignals();
+  }
+}

@@ -1,0 +1,85 @@
+import type { Command } from 'commander';
+import { EXIT_CODES } from './exit-codes.ts';
+import { commandsBelow, helpOf } from './program.ts';
+
+const code = (text: string) => `\`${text.replaceAll('|', '\\|')}\``;
+const cell = (text: string) => text.replaceAll('|', '\\|').replaceAll('<', '&lt;');
+
+const table = (head: readonly string[], rows: readonly (readonly string[])[]) =>
+  [head, head.map(() => '---'), ...rows].map((row) => `| ${row.join(' | ')} |`).join('\n');
+
+const pathOf = (command: Command): string =>
+  command.parent ? `${pathOf(command.parent)} ${command.name()}` : command.name();
+
+const optionRows = (command: Command) =>
+  command.options
+    .filter(({ hidden }) => !hidden)
+    .map((option) => [code(option.flags), cell(helpOf(command).optionDescription(option))]);
+
+function section(command: Command): string {
+  const path = pathOf(command);
+  const args = command.registeredArguments.filter(({ description }) => description);
+  const parts = [
+    `### ${path}`,
+    `${cell(command.description())}.`,
+    `\`\`\`\n${path} ${command.usage()}\n\`\`\``,
+    args.length > 0 &&
+      table(
+        ['argument', ''],
+        args.map((argument) => [code(argument.name()), cell(helpOf(command).argumentDescription(argument))]),
+      ),
+    optionRows(command).length > 0 && table(['option', ''], optionRows(command)),
+  ];
+  return parts.filter(Boolean).join('\n\n');
+}
+
+/** The page about every command, which is committed as `docs/cli.md`. */
+export function documentOf(program: Command): string {
+  const commands = commandsBelow(program).filter(
+    (command) => command !== program && command.commands.length === 0 && !command.name().startsWith('_'),
+  );
+  const exits = Object.values(EXIT_CODES).map(({ code: exit, meaning }) => [String(exit), meaning]);
+  return `# Command line
+
+Generated from the commands by \`npm run cli:docs\`.
+
+Data goes to standard output, everything else to standard error. A terminal gets tables, a pipe gets tab-separated values, and
+\`--json\` gets the records of the API. Nothing waits for a person where nobody is: a command that needs an answer ends with
+exit code 2 or 4 and says what to do instead.
+
+\`exec\` and \`psql\` add the address of this machine as a network rule of the branch if no rule lets it connect. They say so, and
+remove the rule when they end.
+
+## Options of every command
+
+${table(['option', ''], optionRows(program))}
+
+## Exit codes
+
+${table(['code', 'meaning'], exits)}
+
+\`exec\` and \`psql\` end with the exit code of the program that they ran.
+
+## Environment
+
+| variable | meaning |
+| --- | --- |
+| \`BRANCHGATE_URL\` | address of the gateway |
+| \`BRANCHGATE_API_KEY\` | an API key; needs \`BRANCHGATE_URL\`, so that no file of a repository decides where it is sent |
+| \`BRANCHGATE_TOKEN\` | an access token, in the same way |
+| \`BRANCHGATE_PROJECT\` | name or ID of the project |
+| \`NO_COLOR\` | no colour |
+
+## Files
+
+| file | content |
+| --- | --- |
+| \`.branchgate.json\` | gateway and project of a folder, to be committed |
+| \`branchgate-branch\` in the git folder of a worktree | the branch that \`checkout\` pinned |
+| \`~/.config/branchgate/profiles.json\`, \`tokens.json\` | sign-ins; only their owner can read the tokens |
+
+## Commands
+
+${commands.map(section).join('\n\n')}
+`;
+}

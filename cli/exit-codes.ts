@@ -1,0 +1,102 @@
+import { JobError, ResponseError } from '../client/response-error.ts';
+import { FAILURES, type FailureCode } from '../shared/failures.ts';
+
+/** The exit codes, which are part of the help. */
+export const EXIT_CODES = {
+  ok: { code: 0, meaning: 'done' },
+  failed: { code: 1, meaning: 'failed' },
+  usage: { code: 2, meaning: 'wrong usage; nothing was done' },
+  notFound: { code: 3, meaning: 'not found' },
+  notSignedIn: { code: 4, meaning: 'not signed in' },
+  notAllowed: { code: 5, meaning: 'not allowed' },
+  conflict: { code: 6, meaning: 'conflict with the present state' },
+  limit: { code: 7, meaning: 'a limit is reached' },
+  away: { code: 8, meaning: 'the gateway or the database host is unavailable' },
+  timedOut: { code: 124, meaning: 'timed out' },
+} as const;
+
+export type ExitName = keyof typeof EXIT_CODES;
+
+/** A command that cannot go on: what is wrong, then what to do. */
+export class CommandError extends Error {
+  override readonly name = 'CommandError';
+  readonly exit: ExitName;
+
+  constructor(exit: ExitName, message: string) {
+    super(message);
+    this.exit = exit;
+  }
+}
+
+const EXIT_OF_STATUS: Record<number, ExitName> = {
+  400: 'usage',
+  401: 'notSignedIn',
+  403: 'notAllowed',
+  404: 'notFound',
+  409: 'conflict',
+  413: 'usage',
+  422: 'usage',
+  429: 'limit',
+  502: 'away',
+  503: 'away',
+  504: 'away',
+};
+
+/** Codes that mean something else than their status. */
+const EXIT_OF_CODE: Partial<Record<string, ExitName>> = {
+  STATEMENT_REFUSED: 'failed',
+  STORAGE_QUOTA_EXCEEDED: 'limit',
+  CREDENTIALS_WRONG: 'notSignedIn',
+  HOST_FULL: 'limit',
+};
+
+const exitOf = (status: number, code: string | null): ExitName =>
+  (code === null ? undefined : EXIT_OF_CODE[code]) ?? EXIT_OF_STATUS[status] ?? 'failed';
+
+/** How `fetch` reports that it got no response. */
+const isUnreachable = (error: unknown): error is TypeError =>
+  error instanceof TypeError && error.message === 'fetch failed';
+
+const isTimeout = (error: unknown) => error instanceof Error && error.name === 'TimeoutError';
+
+function exitNameOf(error: unknown): ExitName {
+  if (error instanceof CommandError) return error.exit;
+  if (error instanceof ResponseError) return exitOf(error.status, error.code);
+  if (error instanceof JobError)
+    return exitOf(FAILURES[error.code as FailureCode]?.status ?? 500, error.code);
+  if (isUnreachable(error)) return 'away';
+  return isTimeout(error) ? 'timedOut' : 'failed';
+}
+
+export const exitCodeOf = (error: unknown): number => EXIT_CODES[exitNameOf(error)].code;
+
+/** What to do, for failures whose message comes from the API and names no command. */
+const ADVICE: Partial<Record<ExitName, string>> = {
+  notSignedIn: 'Run `branchgate login`, or set BRANCHGATE_API_KEY.',
+};
+
+interface Detail {
+  path: string;
+  message: string;
+}
+
+/** What is wrong, then what to do, without a stack trace. */
+export function explain(error: unknown): string {
+  if (error instanceof ResponseError) {
+    const details = ((error.fields.details as Detail[] | undefined) ?? []).map(
+      ({ path, message }) => `\n  ${path}: ${message}`,
+    );
+    const request = error.code === 'INTERNAL' && error.requestId ? ` Request ID: ${error.requestId}.` : '';
+    const code = error.code === null ? '' : ` (${error.code})`;
+    const advice = ADVICE[exitNameOf(error)];
+    return `${error.message}${code}${details.join('')}${request}${advice ? ` ${advice}` : ''}`;
+  }
+  if (error instanceof JobError) return `${error.message} (${error.code}) Job: ${error.jobId}.`;
+  if (isUnreachable(error)) {
+    const { code = '' } = (error.cause ?? {}) as NodeJS.ErrnoException;
+    return `The gateway is unreachable${code && ` (${code})`}. Check BRANCHGATE_URL and the network.`;
+  }
+  if (isTimeout(error))
+    return 'The command timed out. The operation may still be running: see `branchgate job list`.';
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,112 @@
+import { styleText } from 'node:util';
+import type { Command } from 'commander';
+import { CommandError } from './exit-codes.ts';
+
+/** Standard output is data; everything for a person goes to standard error. */
+export const say = (line: string): void => {
+  process.stderr.write(`${line}\n`);
+};
+
+type Row = Readonly<Record<string, unknown>>;
+
+/** Fields that `--json` names; empty for all, null without `--json`. */
+function jsonFields(command: Command): string[] | null {
+  const { json } = command.optsWithGlobals<{ json?: string | true }>();
+  if (json === undefined) return null;
+  return json === true ? [] : json.split(',');
+}
+
+export const isJson = (command: Command): boolean => jsonFields(command) !== null;
+
+function pick(record: Row, fields: readonly string[]): Row {
+  if (fields.length === 0) return record;
+  const unknown = fields.filter((field) => !(field in record));
+  if (unknown.length > 0)
+    throw new CommandError(
+      'usage',
+      `Unknown field ${unknown.join(', ')}. Available: ${Object.keys(record).join(', ')}.`,
+    );
+  return Object.fromEntries(fields.map((field) => [field, record[field]]));
+}
+
+const write = (lines: readonly string[]) => {
+  process.stdout.write(lines.map((line) => `${line}\n`).join(''));
+};
+
+const writeJson = (value: unknown) => write([JSON.stringify(value, null, process.stdout.isTTY ? 2 : 0)]);
+
+/** Colour is for terminals, and for nobody who set NO_COLOR (no-color.org). */
+const emphasize = (text: string) =>
+  process.stdout.isTTY && !process.env.NO_COLOR ? styleText('bold', text) : text;
+
+/** Control characters in a value could write to the terminal what is not there. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is replaced
+const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
+
+function show(value: unknown): string {
+  if (value === null || value === undefined) return '';
+  const text = typeof value === 'object' ? JSON.stringify(value) : String(value);
+  return text.replaceAll(CONTROL, ' ');
+}
+
+/** Prints records: a table on a terminal, tab-separated values elsewhere, with `--json` the records themselves. */
+export function printRecords(command: Command, records: readonly Row[], columns: readonly string[]): void {
+  const fields = jsonFields(command);
+  if (fields !== null) {
+    writeJson(records.map((record) => pick(record, fields)));
+    return;
+  }
+  const rows = records.map((record) => columns.map((column) => show(record[column])));
+  if (!process.stdout.isTTY) {
+    write(rows.map((row) => row.join('\t')));
+    return;
+  }
+  const head = columns.map((column) => column.toUpperCase().replaceAll('_', ' '));
+  const widths = columns.map((_, n) => Math.max(...[head, ...rows].map((row) => row[n]?.length ?? 0)));
+  const line = (row: string[]) =>
+    row
+      .map((cell, n) => cell.padEnd(widths[n] ?? 0))
+      .join('  ')
+      .trimEnd();
+  write([emphasize(line(head)), ...rows.map(line)]);
+}
+
+/** For people: the fields of an object within the record as `outer.inner`. */
+const flatten = (record: Row): Row =>
+  Object.fromEntries(
+    Object.entries(record).flatMap(([name, value]) =>
+      typeof value === 'object' && value !== null && !Array.isArray(value)
+        ? Object.entries(value).map(([inner, found]) => [`${name}.${inner}`, found])
+        : [[name, value]],
+    ),
+  );
+
+/** Prints the record of a command that otherwise prints nothing, where a program reads it. */
+export function printForPrograms(command: Command, record: Row): void {
+  if (isJson(command)) printRecord(command, record);
+}
+
+/** Prints one record: `field: value` lines, with `--json` the record itself. */
+export function printRecord(command: Command, record: Row, columns?: readonly string[]): void {
+  const fields = jsonFields(command);
+  if (fields !== null) {
+    writeJson(pick(record, fields));
+    return;
+  }
+  const shown = columns ? record : flatten(record);
+  const names = (columns ?? Object.keys(shown)).filter((name) => name in shown);
+  const width = Math.max(0, ...names.map(({ length }) => length));
+  const separate = (name: string) =>
+    process.stdout.isTTY ? `${emphasize(name.padEnd(width))}  ` : `${name}	`;
+  write(names.map((name) => `${separate(name)}${show(shown[name])}`));
+}
+
+/** Prints one line of a stream: as JSON with `--json`, otherwise as tab-separated columns. */
+export function printLine(command: Command, record: Row, columns: readonly string[]): void {
+  const fields = jsonFields(command);
+  write([
+    fields === null
+      ? columns.map((column) => show(record[column])).join('\t')
+      : JSON.stringify(pick(record, fields)),
+  ]);
+}

@@ -1,0 +1,67 @@
+import { Command, Help } from 'commander';
+import { accessCommands } from './commands/access.ts';
+import { apiCommand } from './commands/api.ts';
+import { branchCommand } from './commands/branch.ts';
+import { addCompletion } from './commands/completion.ts';
+import { connectionCommands } from './commands/connections.ts';
+import { doctorCommand } from './commands/doctor.ts';
+import { execCommand } from './commands/exec.ts';
+import { importCommand } from './commands/import.ts';
+import { linkCommands } from './commands/link.ts';
+import { projectCommand } from './commands/project.ts';
+import { readingCommands } from './commands/reading.ts';
+import { signInCommands } from './commands/sign-in.ts';
+import { EXIT_CODES } from './exit-codes.ts';
+
+const EXIT_HELP = Object.values(EXIT_CODES)
+  .map(({ code, meaning }) => `  ${String(code).padStart(3)}  ${meaning}`)
+  .join('\n');
+
+const ENVIRONMENT = `  BRANCHGATE_URL      address of the gateway
+  BRANCHGATE_API_KEY  an API key, or BRANCHGATE_TOKEN an access token; both need BRANCHGATE_URL
+  BRANCHGATE_PROJECT  name or ID of the project`;
+
+/** The whole command tree. */
+export function createProgram(version: string): Command {
+  const program = new Command('branchgate')
+    .description('PostgreSQL databases with copy-on-write branches')
+    .version(version, '--version', 'print the version')
+    .helpOption('-h, --help', 'print help')
+    .helpCommand(false)
+    .option('--profile <name>', 'profile of the sign-in')
+    .option(
+      '--project <project>',
+      'name or ID (default: BRANCHGATE_PROJECT, the linked one, or the only one)',
+    )
+    .option(
+      '--json [fields]',
+      "print the API's records as JSON, all fields or those named, separated by commas",
+    )
+    .option('-y, --yes', 'go on without questions')
+    .addHelpText('after', `\nExit codes:\n${EXIT_HELP}\n\nEnvironment:\n${ENVIRONMENT}`)
+    .configureHelp({ showGlobalOptions: false });
+  const commands = [
+    ...signInCommands(),
+    ...linkCommands(),
+    projectCommand(),
+    branchCommand(),
+    ...connectionCommands(),
+    execCommand(),
+    importCommand(),
+    ...accessCommands(),
+    ...readingCommands(),
+    apiCommand(),
+    doctorCommand(),
+  ];
+  for (const command of commands) program.addCommand(command);
+  addCompletion(program);
+  for (const command of commandsBelow(program)) command.exitOverride();
+  return program;
+}
+
+/** Every command, with the program itself first. */
+export function commandsBelow(command: Command): Command[] {
+  return [command, ...command.commands.flatMap(commandsBelow)];
+}
+
+export const helpOf = (command: Command): Help => Object.assign(new Help(), command.configureHelp());

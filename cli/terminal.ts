@@ -1,0 +1,55 @@
+import { CommandError } from './exit-codes.ts';
+
+/** Whether a person can answer: prompts read standard input and write to standard error. */
+export const isAttended = (): boolean =>
+  process.stdin.isTTY === true && process.stderr.isTTY === true && !process.env.CI;
+
+/** @throws CommandError that says how to do it without a person */
+function requireAttended(remedy: string): void {
+  if (!isAttended()) throw new CommandError('usage', `Nobody is there to answer. ${remedy}`);
+}
+
+/** Loaded when a prompt is needed, because most commands need none. */
+const prompts = () => import('@clack/prompts');
+
+async function ask<T extends string | boolean>(
+  question: (library: Awaited<ReturnType<typeof prompts>>) => Promise<T | symbol>,
+): Promise<T> {
+  const answer = await question(await prompts());
+  if (typeof answer === 'symbol') throw new CommandError('failed', 'Cancelled.');
+  return answer;
+}
+
+const output = process.stderr;
+
+export const askPassword = (message: string): Promise<string> =>
+  ask<string>((library) => library.password({ message, output }));
+
+export const askText = (message: string): Promise<string> =>
+  ask<string>((library) => library.text({ message, output }));
+
+/** Asks before something is destroyed. @throws CommandError without a person, unless `--yes` was given */
+export async function confirm(message: string, { yes }: { yes?: boolean }): Promise<void> {
+  if (yes) return;
+  requireAttended('Give --yes to go on without a question.');
+  const isConfirmed = await ask<boolean>((library) =>
+    library.confirm({ message, initialValue: false, output }),
+  );
+  if (!isConfirmed) throw new CommandError('failed', 'Cancelled.');
+}
+
+/** Shows that a wait goes on, to a person only. */
+export async function withProgress<T>(message: string, work: () => Promise<T>): Promise<T> {
+  if (!isAttended()) return work();
+  const { spinner } = await prompts();
+  const shown = spinner({ output });
+  shown.start(message);
+  try {
+    const result = await work();
+    shown.stop(message);
+    return result;
+  } catch (error) {
+    shown.error(message);
+    throw error;
+  }
+}

@@ -1,0 +1,166 @@
+"""Fixtures of pytest that give tests a branch of their own. Needs nothing but the standard library.
+
+BRANCHGATE_URL, BRANCHGATE_API_KEY (or BRANCHGATE_TOKEN) and BRANCHGATE_PROJECT (an ID) come from the environment.
+A missing setting fails the tests that need a branch: they never fall back to another database.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from dataclasses import dataclass, field
+from typing import Iterator, Optional
+
+import pytest
+
+LEASE_SECONDS = 60
+RETRY_FOR_SECONDS = 60
+RETRYABLE = (429, 503)
+
+
+class BranchgateError(Exception):
+    """The gateway refused a request."""
+
+
+@dataclass
+class Branch:
+    name: str
+    database_url: str = field(repr=False)
+    direct_url: str = field(repr=False)
+    #: File with the authority to trust, for `sslrootcert`; None for public authorities.
+    ca_file: Optional[str]
+
+    def verified(self, url: str) -> str:
+        """The URL for libpq, which then verifies the server."""
+        if self.ca_file is None:
+            return url
+        parts = urllib.parse.urlsplit(url)
+        query = urllib.parse.urlencode({"sslmode": "verify-full", "sslrootcert": self.ca_file})
+        return urllib.parse.urlunsplit(parts._replace(query=query))
+
+
+def _required(*names: str) -> str:
+    for name in names:
+        if os.environ.get(name):
+            return os.environ[name]
+    raise BranchgateError(f"{names[0]} is missing: set it, so that the tests get branches")
+
+
+class Gateway:
+    def __init__(self) -> None:
+        base = _required("BRANCHGATE_URL").rstrip("/")
+        self._token = _required("BRANCHGATE_API_KEY", "BRANCHGATE_TOKEN")
+        self._base = base
+        self._branches = f"/api/v1/projects/{_required('BRANCHGATE_PROJECT')}/branches"
+
+    def _call(self, method: str, path: str, body: Optional[dict] = None):
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        if method == "POST":
+            headers["Idempotency-Key"] = str(uuid.uuid4())
+        data = None if body is None else json.dumps(body).encode()
+        left = RETRY_FOR_SECONDS
+        while True:
+            request = urllib.request.Request(self._base + path, data, headers, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=90) as response:
+                    text = response.read()
+                    if response.status != 202 or method != "POST":
+                        return json.loads(text) if text else None
+                    # Still in progress: the same key gets the response that the creation would have had.
+                    pause = 1
+            except urllib.error.HTTPError as error:
+                text = error.read()
+                pause = int(error.headers.get("Retry-After") or 0)
+                in_flight = error.code == 409 and b"IDEMPOTENCY_IN_FLIGHT" in text
+                if in_flight:
+                    pause = 1
+                elif error.code not in RETRYABLE or pause == 0:
+                    raise BranchgateError(f"{error.code} {text.decode(errors='replace')}") from None
+            left -= pause
+            if left < 0:
+                raise BranchgateError(f"{method} {path} did not succeed within {RETRY_FOR_SECONDS} seconds")
+            time.sleep(pause)
+
+    def find(self, name: str) -> str:
+        listed = self._call("GET", self._branches)["branches"]
+        for branch in listed:
+            if name in (branch["branch_name"], branch["id"]):
+                return branch["id"]
+        raise BranchgateError(f"the project has no branch {name}")
+
+    @contextlib.contextmanager
+    def branch(self, source: str) -> Iterator[Branch]:
+        """A leased branch, renewed until the block ends and then deleted."""
+        made = self._call(
+            "POST",
+            self._branches,
+            {
+                "branch_name": f"pytest-{secrets.token_hex(6)}",
+                "source_branch_id": self.find(source),
+                "lease_seconds": LEASE_SECONDS,
+                "allow": ["me"],
+                "include": ["credentials"],
+                "labels": {"purpose": "tests"},
+            },
+        )
+        path = f"{self._branches}/{made['id']}"
+        ended = threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(LEASE_SECONDS / 3):
+                # A failed renewal is repeated by the next one.
+                with contextlib.suppress(BranchgateError, OSError):
+                    self._call("POST", f"{path}/lease")
+
+        threading.Thread(target=renew, daemon=True).start()
+        credentials = made["credentials"]
+        authority = credentials["ca_certificate"]
+        with tempfile.TemporaryDirectory(prefix="branchgate-") as folder:
+            ca_file = None
+            if authority is not None:
+                ca_file = os.path.join(folder, "ca.pem")
+                with open(ca_file, "w", encoding="ascii") as file:
+                    file.write(authority)
+            try:
+                yield Branch(made["branch_name"], credentials["database_url"], credentials["direct_url"], ca_file)
+            finally:
+                ended.set()
+                # The branch is deleted at the end of its lease if this fails.
+                with contextlib.suppress(BranchgateError, OSError):
+                    self._call("DELETE", path)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("branchgate_source", "branch that the branches of tests are made from", default="main")
+
+
+@pytest.fixture(scope="session")
+def branchgate_source(request: pytest.FixtureRequest) -> str:
+    """Name or ID of the source. Override it to migrate a branch first."""
+    return request.config.getini("branchgate_source")
+
+
+@pytest.fixture(scope="session")
+def branchgate_gateway() -> Gateway:
+    return Gateway()
+
+
+@pytest.fixture(scope="session")
+def branch(branchgate_gateway: Gateway, branchgate_source: str) -> Iterator[Branch]:
+    """A branch of this session; with pytest-xdist, of this worker."""
+    with branchgate_gateway.branch(branchgate_source) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def module_branch(branchgate_gateway: Gateway, branchgate_source: str) -> Iterator[Branch]:
+    """A branch of this test file."""
+    with branchgate_gateway.branch(branchgate_source) as made:
+        yield made

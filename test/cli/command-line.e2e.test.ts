@@ -1,0 +1,348 @@
+import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { ROOT } from '../../dev/stack/repository.ts';
+import type { Api, ProjectBody } from '../support/api.ts';
+import { CommandLine } from '../support/command-line.ts';
+import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
+import { Browser } from '../support/sign-in/browser.ts';
+import { ownerOf, tokenOf } from '../support/tenants.ts';
+
+const run = promisify(execFile);
+const TENANT = 'command-line';
+const { url } = inject('stack');
+const DISTRACTING = { BRANCHGATE_URL: url, BRANCHGATE_TOKEN: '' };
+
+let api: Api;
+let project: ProjectBody;
+let cli: CommandLine;
+let viewer: CommandLine;
+
+beforeAll(async () => {
+  api = await ownerOf(TENANT);
+  project = await api.project('Shop');
+  const settings = { BRANCHGATE_URL: url, BRANCHGATE_PROJECT: project.id };
+  cli = await CommandLine.open({ ...settings, BRANCHGATE_TOKEN: await tokenOf({ tenant: TENANT }) });
+  viewer = await CommandLine.open({
+    ...settings,
+    BRANCHGATE_TOKEN: await tokenOf({ tenant: TENANT, role: 'viewer' }),
+  });
+  await api.branch(project.id, 'pr-1');
+});
+afterAll(() => {
+  for (const { folder } of [cli, viewer]) rmSync(folder, { recursive: true, force: true });
+});
+
+const branchNames = async () =>
+  (await cli.json<{ branch_name: string }[]>('branch', 'list')).map(({ branch_name }) => branch_name);
+
+test('the package is one file of at most 500 KB', async () => {
+  const { stdout } = await run('npm', ['pack', '--json', '--dry-run'], { cwd: join(ROOT, 'cli') });
+  const packed = JSON.parse(stdout.slice(stdout.search(/^[[{]/m)));
+  const [{ files }] = Array.isArray(packed) ? packed : Object.values(packed);
+  const [bundle] = files.filter(({ path }: { path: string }) => path !== 'package.json');
+  expect(files).toHaveLength(2);
+  expect(bundle).toMatchObject({ path: 'dist/branchgate.mjs' });
+  expect(bundle.size).toBeLessThan(500_000);
+});
+
+describe('the output', () => {
+  test.each([
+    ['project list', '/api/v1/projects', 'projects'],
+    ['branch list', '/branches', 'branches'],
+    ['rule list', '/network-rules', 'network_rules'],
+    ['job list', '/jobs', 'jobs'],
+    ['trust list', '/trusts', 'trusts'],
+    ['key list', '/api/v1/api-keys', 'api_keys'],
+    ['table list', '/branches/main/tables', 'tables'],
+  ])('of %s --json are the records of the API', async (command, path, field) => {
+    const full = path.startsWith('/api') ? path : `/api/v1/projects/${project.id}${path}`;
+    const { body } = await api.get(full);
+    expect(await cli.json(...command.split(' '))).toEqual(body[field]);
+  });
+
+  test.each([
+    ['whoami', '/api/v1/me'],
+    ['project get', ''],
+    ['usage', '/usage'],
+  ])('of %s --json is the record of the API', async (command, path) => {
+    const full = path.startsWith('/api') ? path : `/api/v1/projects/${project.id}${path}`;
+    const printed = await cli.json(...command.split(' '));
+    const { body } = await api.get(full);
+    expect(Object.keys(printed)).toEqual(Object.keys(body));
+  });
+
+  test('has the named fields only, as values separated by tabs, and without colour in a pipe', async () => {
+    const { stdout } = await cli.run('branch', 'get', 'pr-1', '--json=branch_name,status');
+    expect(JSON.parse(stdout)).toEqual({ branch_name: 'pr-1', status: 'active' });
+    const plain = await cli.run('branch', 'list');
+    expect(plain.stdout.split('\n')[1]).toMatch(/^pr-1\tactive\t/);
+    expect(plain.stdout).not.toContain('\x1b');
+  });
+
+  test('has no password, except where it is asked for', async () => {
+    const { database_url, direct_url } = await api.credentials(project.id, 'pr-1');
+    const passwords = [database_url, direct_url].map((text) => new URL(text).password);
+    const commands = ['branch get pr-1', 'credentials rotate pr-1 --role read_only', 'psql pr-1 -- -c \\q'];
+    for (const command of commands) {
+      const { code, stdout, stderr } = await cli.run(...command.split(' '));
+      expect([command, code]).toEqual([command, 0]);
+      for (const password of passwords) expect(stdout + stderr).not.toContain(password);
+    }
+    const asked = await cli.run('connection-string', 'pr-1');
+    expect(asked.stdout).toBe(`${database_url}\n`);
+    expect((await cli.run('connection-string', 'pr-1', '--direct', '--format', 'env')).stdout).toBe(
+      `export DIRECT_URL='${direct_url}'\n`,
+    );
+    expect((await cli.run('connection-string', 'pr-1', '--format', 'jdbc')).stdout).toMatch(
+      /^jdbc:postgresql:\/\/127\.0\.0\.1:\d+\/db_\S+\?user=u_\w+&password=\S+&sslmode=require\n$/,
+    );
+  });
+});
+
+describe('exit codes', () => {
+  test.each<[string, number, string]>([
+    ['branch frobnicate', 2, 'unknown command'],
+    ['branch get pr-1 --json=nope', 2, 'Unknown field nope'],
+    ['branch create UPPER', 2, 'branch_name'],
+    ['branch get nowhere', 3, 'branchgate branch list'],
+    ['project delete Shop', 2, '--yes'],
+    ['branch create pr-1', 6, 'BRANCH_EXISTS'],
+    ['rule test 192.0.2.1 pr-1', 5, 'No network rule'],
+    ['exec --ephemeral --branch pr-1 -- true', 2, '--from'],
+    ['exec --branch pr-1 -- no-such-program', 1, 'not installed'],
+    ['api GET //evil.example', 2, 'one slash'],
+  ])('%s: %i', async (command, code, sentence) => {
+    const result = await cli.run(...command.split(' '));
+    expect(result).toMatchObject({ code, stdout: '', stderr: expect.stringContaining(sentence) });
+  });
+
+  test('5 for a role that may not, 4 without a token, 8 without a gateway, 124 after a timeout', async () => {
+    expect(await viewer.run('branch', 'create', 'mine')).toMatchObject({ code: 5 });
+    const nobody = cli.start(['branch', 'list'], { BRANCHGATE_TOKEN: '' });
+    expect(await nobody.result).toMatchObject({
+      code: 4,
+      stderr: expect.stringContaining('branchgate login'),
+    });
+    const away = cli.start(['branch', 'list'], { BRANCHGATE_URL: 'http://127.0.0.1:1' });
+    expect(await away.result).toMatchObject({ code: 8, stderr: expect.stringContaining('unreachable') });
+    const [job] = await cli.json<{ id: string }[]>('job', 'list');
+    const late = await cli.run('job', 'watch', job?.id ?? '', '--timeout', '0s');
+    expect(late).toMatchObject({ code: 124, stderr: expect.stringContaining('timed out') });
+  });
+
+  test('a token in the environment goes to no address that a file of the folder names', async () => {
+    writeFileSync(
+      join(cli.folder, '.branchgate.json'),
+      JSON.stringify({ url: 'https://evil.example', project: 'p' }),
+    );
+    const { result } = cli.start(['branch', 'list'], { BRANCHGATE_URL: '' });
+    expect(await result).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('BRANCHGATE_URL is missing'),
+    });
+    rmSync(join(cli.folder, '.branchgate.json'));
+  });
+
+  test('login waits for nobody when nobody is there', async () => {
+    const { result } = cli.start(['login', url], DISTRACTING);
+    expect(await result).toMatchObject({ code: 4, stderr: expect.stringContaining('BRANCHGATE_API_KEY') });
+  });
+});
+
+test('branches are created with their choices, extended, pinned and deleted', async () => {
+  await run('git', ['init', '--quiet', cli.folder]);
+  const choices = ['--ttl', '2h', '--lease', '10m', '--label', 'pr=7', '--allow', '203.0.113.0/24'];
+  const made = await cli.json('branch', 'create', 'pr-7', '--from', 'pr-1', ...choices);
+  expect(made).toMatchObject({ branch_name: 'pr-7', lease_seconds: 600, labels: { pr: '7' }, created: true });
+  expect((await cli.run('rule', 'test', '203.0.113.9', 'pr-7')).code).toBe(0);
+  expect(await cli.json('branch', 'create', 'pr-7', '--from', 'pr-1', '--if-exists', 'return')).toMatchObject(
+    {
+      created: false,
+    },
+  );
+  expect(await cli.json('branch', 'list', '--label', 'pr=7')).toEqual([
+    expect.objectContaining({ id: made.id }),
+  ]);
+  expect(await cli.json('checkout', 'pr-7')).toEqual({ branch: 'pr-7' });
+  const rule = await cli.json<{ id: string }>('rule', 'add', '192.0.2.0/24', '--branch', 'pr-7');
+  expect(await cli.json('rule', 'remove', rule.id)).toEqual({ id: rule.id });
+  expect((await cli.run('checkout')).stdout).toBe('pr-7\n');
+  expect(await cli.json('branch', 'get')).toMatchObject({ branch_name: 'pr-7' });
+  expect(await cli.json('branch', 'extend', '--ttl', '3h')).toMatchObject({ ttl_seconds: 10_800 });
+  const batch = await cli.json<unknown[]>('branch', 'create', 'w-', '--count', '2', '--ttl', '1h');
+  expect(batch).toHaveLength(2);
+  expect((await cli.run('branch', 'delete', 'pr-7', 'w-1', 'w-2')).code).toBe(0);
+  expect((await cli.run('checkout', '--unpin')).code).toBe(0);
+  expect(await branchNames()).toEqual(['main', 'pr-1']);
+});
+
+describe('exec', () => {
+  const script = (text: string) => ['--', 'sh', '-c', text];
+
+  test('gives the command verified connections, and no password in an argument', async () => {
+    const { code, stdout, stderr } = await cli.run(
+      'exec',
+      '--branch',
+      'pr-1',
+      ...script(
+        `psql -Atc "select 'as owner'" && psql "$DATABASE_URL" -Atc "select 'pooled'" && stat -c %a "$PGPASSFILE" &&
+         echo "$DATABASE_URL" && test -z "$PGPASSWORD" && tr '\\0' ' ' < /proc/$PPID/cmdline`,
+      ),
+    );
+    expect([code, stderr]).toEqual([0, '']);
+    const [owner, pooled, mode, given = '', argv] = stdout.split('\n');
+    expect([owner, pooled, mode]).toEqual(['as owner', 'pooled', '600']);
+    expect(given).toContain('sslmode=verify-full');
+    expect(argv).not.toContain(new URL(given).password);
+  });
+
+  test('runs Node programs that verify the server, and removes its files', async () => {
+    const program = `const { Client } = require('${join(ROOT, 'node_modules/pg')}');
+      const client = new Client({ connectionString: process.env.DATABASE_URL });
+      client.connect().then(() => client.end()).then(() => console.log(process.env.PGPASSFILE));`;
+    const { code, stdout } = await cli.run('exec', '--branch', 'pr-1', '--', process.execPath, '-e', program);
+    expect(code).toBe(0);
+    expect(statSync(stdout.trim(), { throwIfNoEntry: false })).toBeUndefined();
+  });
+
+  test.each([
+    ['an exit code', 'exit 7', 7],
+    ['a signal', 'kill -KILL $$', 137],
+  ])('passes on %s', async (_, text, code) => {
+    expect((await cli.run('exec', '--branch', 'pr-1', ...script(text))).code).toBe(code);
+  });
+
+  test('refuses an inherited DATABASE_URL', async () => {
+    const { result } = cli.start(['exec', '--branch', 'pr-1', '--', 'true'], {
+      DATABASE_URL: 'postgres://production',
+    });
+    expect(await result).toMatchObject({ code: 2, stderr: expect.stringContaining('env -u DATABASE_URL') });
+  });
+
+  test('--ephemeral has a branch of its own, which is gone when the command has ended', async () => {
+    const { code, stdout, stderr } = await cli.run(
+      'exec',
+      '--ephemeral',
+      '--',
+      'psql',
+      '-Atc',
+      'select current_database()',
+    );
+    expect(code).toBe(0);
+    const name = /Branch: (exec-\w+)/.exec(stderr)?.[1];
+    expect(stdout.trim()).toMatch(new RegExp(`_br_${name}$`));
+    expect(await branchNames()).toEqual(['main', 'pr-1']);
+  });
+
+  test('--ephemeral leaves nothing after Ctrl-C, which the command gets too', async () => {
+    const text = 'trap "echo interrupted; exit 3" INT; echo ready; while :; do sleep 0.1; done';
+    const { child, result } = cli.start(['exec', '--ephemeral', ...script(text)]);
+    let output = '';
+    child.stdout?.on('data', (chunk: string) => {
+      output += chunk;
+    });
+    await eventually(async () => expect(output).toContain('ready'), 60);
+    expect(await branchNames()).toHaveLength(3);
+    process.kill(-(child.pid ?? 0), 'SIGINT');
+    expect(await result).toMatchObject({ code: 3, stdout: 'ready\ninterrupted\n' });
+    expect(await branchNames()).toEqual(['main', 'pr-1']);
+  });
+});
+
+test('psql adds a rule for this machine where none lets it connect, says so, and removes it', async () => {
+  const other = await api.project('Closed');
+  const psql = () => cli.run('psql', '--project', other.id, '--', '-Atc', 'select 1');
+  const { code, stdout, stderr } = await psql();
+  expect({ code, stdout }).toEqual({ code: 0, stdout: '1\n' });
+  expect(stderr).toContain('127.0.0.1/32 may connect to main until this command ends');
+  expect(await cli.json('rule', 'list', '--project', other.id)).toEqual([]);
+});
+
+test('completion offers the names of branches in bash', async () => {
+  const [node = '', file = ''] = cli.words;
+  const bin = join(cli.folder, 'bin-branchgate');
+  writeFileSync(bin, `#!/bin/sh\nexec ${node} ${file} "$@"\n`, { mode: 0o755 });
+  const { stdout: script } = await cli.run('completion', 'bash');
+  const line = `branchgate() { ${bin} "$@"; }; ${script}
+    COMP_WORDS=(branchgate branch get p); COMP_CWORD=3; _branchgate; printf '%s\\n' "\${COMPREPLY[@]}"`;
+  const { stdout } = await run('bash', ['-c', line], { env: cli.environment, cwd: cli.folder });
+  expect(stdout).toBe('pr-1\n');
+});
+
+describe('sign-in', () => {
+  test('in a terminal, with the browser; the tokens are stored for their owner only, and are renewed', async () => {
+    const person = await CommandLine.open({});
+    const words = [...person.words, 'login', '--no-browser', url].map((word) => `'${word}'`).join(' ');
+    const terminal = spawn('script', ['-qefc', words, '/dev/null'], {
+      env: { ...person.environment, CI: '' },
+      cwd: person.folder,
+      stdio: ['pipe', 'pipe', 'ignore'],
+    });
+    const ended = once(terminal, 'close');
+    let screen = '';
+    terminal.stdout.setEncoding('utf8').on('data', (text: string) => {
+      screen += text;
+    });
+    const address = await eventually(async () => {
+      const found = /^(http\S+authorize\S+)\r?$/m.exec(screen)?.[1];
+      if (!found) throw new Error(`no address in: ${screen}`);
+      return found;
+    }, 60);
+    await new Browser(() => true).signIn(address, 'ada@example.com');
+    expect((await ended)[0]).toBe(0);
+    expect(screen).toContain('Signed in');
+    expect(await person.json('whoami')).toMatchObject({ email: 'ada@example.com', tenant_id: 'acme' });
+
+    const file = join(person.folder, 'branchgate/tokens.json');
+    expect(statSync(file).mode & 0o777).toBe(0o600);
+    const stored = JSON.parse(readFileSync(file, 'utf8'));
+    for (const secret of [stored.default.access_token, stored.default.refresh_token])
+      expect(screen).not.toContain(secret);
+    writeFileSync(
+      file,
+      JSON.stringify({ default: { ...stored.default, access_token: 'v4.public.expired' } }),
+    );
+    expect(await person.json('whoami')).toMatchObject({ email: 'ada@example.com' });
+    expect(await person.json('profile', 'list')).toEqual([
+      { name: 'default', url, current: true, signed_in: true },
+    ]);
+    expect((await person.run('logout')).code).toBe(0);
+    expect((await person.run('whoami')).code).toBe(4);
+    rmSync(person.folder, { recursive: true });
+  });
+
+  test('an API key in the environment', async () => {
+    const key = await cli.json<{ key: string; id: string }>('key', 'create', 'CI', '--days', '1');
+    const machine = await CommandLine.open({ BRANCHGATE_URL: url, BRANCHGATE_API_KEY: key.key });
+    expect(await machine.json('whoami')).toMatchObject({ actor_type: 'key' });
+    expect((await cli.run('key', 'revoke', key.id)).code).toBe(0);
+    // A gateway honours a revoked key for some seconds more (docs/machine-access.md).
+    expect(await cli.json('key', 'list')).toEqual([]);
+    const wrong = machine.start(['whoami'], { BRANCHGATE_API_KEY: `${key.key}x` });
+    expect(await wrong.result).toMatchObject({ code: 4 });
+    rmSync(machine.folder, { recursive: true });
+  });
+});
+
+test('import refuses a source that its pg_dump cannot read, and a branch that is not empty', async () => {
+  const source = await api.branch(project.id, 'source');
+  const { direct_url } = await api.credentials(project.id, 'source');
+  await query(direct_url, 'create table item as select 1 as n');
+  writeFileSync(join(cli.folder, 'source-url'), direct_url);
+  const { stdout } = await run('pg_dump', ['--version']);
+  const isOld = Number(/ (\d+)/.exec(stdout)?.[1]) < 18;
+  const result = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
+  if (isOld)
+    expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('cannot read PostgreSQL 18') });
+  else {
+    expect(result.code).toBe(0);
+    const again = await cli.run('import', '--from', '@source-url', '--branch', 'pr-1');
+    expect(again).toMatchObject({ code: 6, stderr: expect.stringContaining('not empty') });
+  }
+  expect((await cli.run('branch', 'delete', source.id)).code).toBe(0);
+});

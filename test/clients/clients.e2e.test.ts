@@ -1,0 +1,68 @@
+import { execFileSync } from 'node:child_process';
+import { rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, inject, test } from 'vitest';
+import { CommandLine } from '../support/command-line.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
+import { ownerOf, tokenOf } from '../support/tenants.ts';
+
+const TENANT = 'clients';
+const FOLDER = join(import.meta.dirname, 'packages');
+
+/** What docs/clients.md says does not work through the pooler. */
+const KNOWN: Record<string, string> = {
+  'pg pooled named': 'prepared statement "named-t_pg_pooled" does not exist',
+  'pg pooled listen': 'nothing within 5000 ms',
+  'postgres pooled listen': 'nothing within 5000 ms',
+};
+
+/** Installs 150 packages that nothing else needs, so it runs at night. */
+describe.runIf(IS_NIGHTLY)('clients', () => {
+  let cli: CommandLine;
+  afterAll(() => rmSync(cli.folder, { recursive: true, force: true }));
+
+  test('connect, migrate, query and prepare on both ports, as docs/clients.md says', async () => {
+    execFileSync('npm', ['ci', '--ignore-scripts'], { cwd: FOLDER, stdio: 'ignore' });
+    const api = await ownerOf(TENANT);
+    const project = await api.project('Clients');
+    const settings = { BRANCHGATE_URL: inject('stack').url, BRANCHGATE_PROJECT: project.id };
+    cli = await CommandLine.open({ ...settings, BRANCHGATE_TOKEN: await tokenOf({ tenant: TENANT }) });
+    const program = [process.execPath, join(FOLDER, 'clients.mjs')];
+    const { code, stdout } = await cli.run('exec', '--ephemeral', '--role', 'owner', '--', ...program);
+    expect(code).toBe(0);
+    const results = stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Record<string, string>);
+    expect(results).toHaveLength(20);
+    const failures = results.flatMap(({ client, port, ...steps }) =>
+      Object.entries(steps)
+        .filter(([, result]) => result !== 'ok')
+        .map(([step, result]) => [`${client} ${port} ${step}`, result]),
+    );
+    expect(Object.fromEntries(failures)).toEqual(KNOWN);
+  });
+});
+
+/** Its lease is a minute, for which no other test has to wait. */
+test.runIf(IS_NIGHTLY)(
+  'a killed exec --ephemeral leaves nothing after its lease',
+  async () => {
+    const api = await ownerOf('killed');
+    const project = await api.project('Killed');
+    const settings = { BRANCHGATE_URL: inject('stack').url, BRANCHGATE_PROJECT: project.id };
+    const cli = await CommandLine.open({
+      ...settings,
+      BRANCHGATE_TOKEN: await tokenOf({ tenant: 'killed' }),
+    });
+    const { child, result } = cli.start(['exec', '--ephemeral', '--', 'sleep', '300']);
+    const branches = async () => (await cli.json<unknown[]>('branch', 'list')).length;
+    await expect.poll(branches, { timeout: 30_000 }).toBe(2);
+    process.kill(-(child.pid ?? 0), 'SIGKILL');
+    await result;
+    expect(await branches()).toBe(2);
+    await expect.poll(branches, { timeout: 90_000, interval: 2000 }).toBe(1);
+    rmSync(cli.folder, { recursive: true });
+  },
+  180_000,
+);

@@ -1,0 +1,75 @@
+import { execFile, spawnSync } from 'node:child_process';
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { ROOT } from '../../dev/stack/repository.ts';
+import type { Api, ProjectBody } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { temporaryFolder } from '../support/stack/stack.ts';
+import { ownerOf, tokenOf } from '../support/tenants.ts';
+
+const run = promisify(execFile);
+const PYTHON = process.env.PYTHON ?? 'python3';
+/** Python and pytest are no part of the set-up: PYTHONPATH may name where they are. */
+const HAS_PYTEST = spawnSync(PYTHON, ['-m', 'pytest', '--version']).status === 0;
+
+const TESTS = `
+import subprocess
+
+def rows(url):
+    command = ["psql", url, "-Atc", "insert into item values (1) returning (select count(*) from item)"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0]
+
+def test_session(branch):
+    assert rows(branch.verified(branch.direct_url)) == "1"
+    assert branch.name.startswith("pytest-")
+    assert "postgresql" not in repr(branch)
+
+def test_module(branch, module_branch):
+    assert module_branch.name != branch.name
+    assert rows(module_branch.verified(module_branch.database_url)) == "1"
+    assert rows(module_branch.verified(module_branch.database_url)) == "2"
+`;
+
+describe.runIf(HAS_PYTEST)('the pytest plugin', () => {
+  const folder = temporaryFolder();
+  let api: Api;
+  let project: ProjectBody;
+  let env: Record<string, string>;
+
+  const pytest = (more: Record<string, string> = {}) => {
+    const path = [join(ROOT, 'python'), process.env.PYTHONPATH].filter(Boolean).join(':');
+    const { PATH = '' } = process.env;
+    return run(PYTHON, ['-m', 'pytest', '-p', 'pytest_branchgate', '-p', 'no:cacheprovider', folder], {
+      env: { PATH, PYTHONPATH: path, PYTHONDONTWRITEBYTECODE: '1', ...env, ...more },
+    });
+  };
+
+  beforeAll(async () => {
+    api = await ownerOf('pytest');
+    project = await api.project('Pytest');
+    await api.allow(project.id);
+    const { direct_url } = await api.credentials(project.id, 'main');
+    await query(direct_url, 'create table item (n int); insert into item values (0)');
+    writeFileSync(join(folder, 'test_item.py'), TESTS);
+    env = {
+      BRANCHGATE_URL: inject('stack').url,
+      BRANCHGATE_TOKEN: await tokenOf({ tenant: 'pytest' }),
+      BRANCHGATE_PROJECT: project.id,
+    };
+  });
+  afterAll(() => rmSync(folder, { recursive: true }));
+
+  test('gives a session and each module a branch, and deletes them', async () => {
+    expect((await pytest()).stdout).toContain('2 passed');
+    const { body } = await api.get<{ branches: unknown[] }>(`/api/v1/projects/${project.id}/branches`);
+    expect(body.branches).toHaveLength(1);
+  });
+
+  test('fails without its settings, and names the missing one', async () => {
+    await expect(pytest({ BRANCHGATE_PROJECT: '' })).rejects.toMatchObject({
+      stdout: expect.stringContaining('BRANCHGATE_PROJECT is missing'),
+    });
+  });
+});

@@ -1,0 +1,160 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, inject, test } from 'vitest';
+import { ROOT } from '../../dev/stack/repository.ts';
+import type { Api, ProjectBody } from '../support/api.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
+import { temporaryFolder } from '../support/stack/stack.ts';
+import { ownerOf, tokenOf } from '../support/tenants.ts';
+
+/** A project of a user of the fixture: migrations, tests that write, and a configuration of Vitest. */
+const folder = temporaryFolder();
+let api: Api;
+let project: ProjectBody;
+let env: Record<string, string>;
+
+const file = (name: string, text: string) => writeFileSync(join(folder, name), text);
+
+/** Every file finds the migrated rows, and on the branch of its worker only what earlier files of the worker left. */
+const TEST_FILE = (n: number, pause: number) => `
+import { expect, test } from 'vitest';
+import pg from '${ROOT}/node_modules/pg/lib/index.js';
+import { branchPerFile, workerBranch } from '${ROOT}/vitest/fixture.ts';
+
+async function insertInto({ direct }) {
+  const client = new pg.Client(direct);
+  await client.connect();
+  await client.query('insert into item values ($1)', [${n}]);
+  const { rows } = await client.query('select n from item order by n');
+  await client.end();
+  return rows.map(({ n }) => n);
+}
+
+test('a branch of the worker', async () => {
+  const found = await insertInto(workerBranch());
+  expect(found[0]).toBe(0);
+  expect(found).toContain(${n});
+});
+
+test('a branch of the file', async () => {
+  const branch = await branchPerFile();
+  expect(await insertInto(branch)).toEqual([0, ${n}]);
+  await new Promise((resolve) => setTimeout(resolve, ${pause}));
+  await branch.end();
+});`;
+
+function writeProject(files: number, workers: number, pause: number): void {
+  mkdirSync(join(folder, 'migrations'), { recursive: true });
+  file('package.json', '{ "type": "module" }');
+  file('migrations/1.sql', 'create table item (n int); insert into item values (0);');
+  file(
+    'setup.ts',
+    `import { appendFileSync, readFileSync } from 'node:fs';
+import pg from '${ROOT}/node_modules/pg/lib/index.js';
+import { branchSetup } from '${ROOT}/vitest/fixture.ts';
+export default branchSetup({
+  workers: ${workers},
+  leaseSeconds: 30,
+  migrations: ['migrations/*.sql'],
+  migrate: async ({ direct_url, ca_certificate: ca }) => {
+    appendFileSync('migrated', '.');
+    const url = new URL(direct_url);
+    url.search = '';
+    const client = new pg.Client({ connectionString: url.href, ssl: { ca } });
+    await client.connect();
+    await client.query(readFileSync('migrations/1.sql', 'utf8'));
+    await client.end();
+  },
+});`,
+  );
+  file(
+    'vitest.config.ts',
+    `export default { test: { globalSetup: './setup.ts', maxWorkers: ${workers}, minWorkers: ${workers}, testTimeout: 60000, hookTimeout: 60000 } };`,
+  );
+  for (let n = 1; n <= files; n++) file(`file-${n}.test.ts`, TEST_FILE(n, pause));
+}
+
+function start() {
+  const { PATH = '' } = process.env;
+  const command = [join(ROOT, 'node_modules/vitest/vitest.mjs'), 'run', '--root', folder];
+  const child = spawn(process.execPath, command, {
+    cwd: folder,
+    env: { PATH, HOME: folder, ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+    detached: true,
+  });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr])
+    stream.setEncoding('utf8').on('data', (text: string) => {
+      output += text;
+    });
+  return { child, ended: once(child, 'close').then(([code]) => ({ code: code as number | null, output })) };
+}
+
+async function branchNames(): Promise<string[]> {
+  const path = `/api/v1/projects/${project.id}/branches`;
+  const { body } = await api.get<{ branches: { branch_name: string }[] }>(path);
+  return body.branches.map(({ branch_name }) => branch_name);
+}
+
+beforeAll(async () => {
+  api = await ownerOf('fixture');
+  project = await api.project('Fixture');
+  env = {
+    BRANCHGATE_URL: inject('stack').url,
+    BRANCHGATE_TOKEN: await tokenOf({ tenant: 'fixture' }),
+    BRANCHGATE_PROJECT: project.id,
+  };
+});
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const GOLDEN = expect.stringMatching(/^golden-[0-9a-f]{12}-/);
+
+test('each worker and file has a branch with the migrations, which run once for their content', async () => {
+  writeProject(3, 2, 0);
+  const first = await start().ended;
+  expect([first.code, first.output]).toEqual([0, expect.stringContaining('6 passed')]);
+  expect(await branchNames()).toEqual(['main', GOLDEN]);
+  const second = await start().ended;
+  expect([second.code, second.output]).toEqual([0, expect.stringContaining('6 passed')]);
+  expect(readFileSync(join(folder, 'migrated'), 'utf8')).toBe('.');
+});
+
+test('a failure is loud: without a project no test runs, and a failed migration leaves no branch', async () => {
+  const { BRANCHGATE_PROJECT, ...others } = env;
+  env = others;
+  const missing = await start().ended;
+  expect([missing.code, missing.output]).toEqual([
+    1,
+    expect.stringContaining('BRANCHGATE_PROJECT is missing'),
+  ]);
+  env = { ...others, BRANCHGATE_PROJECT: BRANCHGATE_PROJECT ?? '' };
+  file('migrations/1.sql', 'create table broken (');
+  const before = await branchNames();
+  const broken = await start().ended;
+  expect([broken.code, broken.output]).toEqual([1, expect.stringContaining('syntax error')]);
+  expect(broken.output).not.toContain('passed');
+  expect(await branchNames()).toEqual(before);
+});
+
+/** Waits for leases of 30 seconds. */
+test.runIf(IS_NIGHTLY)(
+  '20 files of 4 workers, killed in the middle, leave nothing after the lease',
+  async () => {
+    writeProject(20, 4, 2_000);
+    const { child, ended } = start();
+    await expect.poll(branchNames, { timeout: 60_000 }).toContainEqual(expect.stringMatching(/^file-/));
+    process.kill(-(child.pid ?? 0), 'SIGKILL');
+    await ended;
+    expect((await branchNames()).length).toBeGreaterThan(4);
+    await expect
+      .poll(async () => (await branchNames()).filter((name) => !/^(?:main$|golden-)/.test(name)), {
+        timeout: 60_000,
+        interval: 2000,
+      })
+      .toEqual([]);
+  },
+  180_000,
+);

@@ -1,0 +1,88 @@
+import { createHash, randomBytes } from 'node:crypto';
+import { globSync, readFileSync } from 'node:fs';
+import type { BranchgateClient, Schemas } from '../client/client.ts';
+import { dataOf, ResponseError } from '../client/response-error.ts';
+import { LeaseRenewal } from './lease-renewal.ts';
+
+const BRANCHES = '/api/v1/projects/{project_id}/branches';
+const BRANCH = '/api/v1/projects/{project_id}/branches/{branch_ref}';
+/** Each use extends its life, so that it expires a week after the last one. */
+const GOLDEN_TTL_SECONDS = 7 * 86_400;
+const LEASE_SECONDS = 120;
+
+export interface GoldenOptions {
+  /** Name or ID of the branch that migrations start from. Default: `main`. */
+  from?: string;
+  /** Patterns of the files that decide the content: migrations and seeds. */
+  migrations: readonly string[];
+  /** Applies the migrations. @throws to stop the tests */
+  migrate: (credentials: Schemas['Credentials']) => Promise<void> | void;
+}
+
+/** Names the content of the files, whatever their order and folder. */
+function hashOf(patterns: readonly string[], cwd = process.cwd()): string {
+  const hash = createHash('sha256');
+  const files = [...new Set(patterns.flatMap((pattern) => globSync(pattern, { cwd })))].sort();
+  if (files.length === 0) throw new Error(`no file matches ${patterns.join(', ')}: correct \`migrations\``);
+  for (const file of files) {
+    const content = readFileSync(`${cwd}/${file}`);
+    hash.update(`${file}\0${content.length}\0`).update(content);
+  }
+  return hash.digest('hex').slice(0, 12);
+}
+
+async function findBranch({ api }: BranchgateClient, projectId: string, reference: string) {
+  const params = { path: { project_id: projectId } };
+  const { branches } = await dataOf(api.GET(BRANCHES, { params }));
+  return branches.find(({ id, branch_name }) => branch_name === reference || id === reference) ?? null;
+}
+
+/**
+ * The branch with the migrations applied, made once for each content of their files. It gets its name when it is
+ * complete, so an interrupted run leaves nothing that looks like it.
+ */
+export async function goldenBranch(
+  client: BranchgateClient,
+  projectId: string,
+  { from = 'main', migrations, migrate }: GoldenOptions,
+): Promise<string> {
+  const source = await findBranch(client, projectId, from);
+  if (!source) throw new Error(`the project has no branch ${from}`);
+  // Branches of different sources differ, even with the same migrations.
+  const name = `golden-${hashOf(migrations)}-${source.id.slice(0, 8)}`;
+  const existing = await findBranch(client, projectId, name);
+  if (existing?.status === 'active') {
+    const params = { path: { project_id: projectId, branch_ref: existing.id } };
+    await dataOf(client.api.PATCH(BRANCH, { params, body: { ttl_seconds: GOLDEN_TTL_SECONDS } }));
+    return existing.id;
+  }
+  const path = { project_id: projectId };
+  const draft = await client.create(BRANCHES, {
+    params: { path },
+    body: {
+      branch_name: `draft-${randomBytes(5).toString('hex')}`,
+      source_branch_id: source.id,
+      lease_seconds: LEASE_SECONDS,
+      allow: ['me'],
+      include: ['credentials'],
+      labels: { purpose: 'tests' },
+    },
+  });
+  const renewal = new LeaseRenewal(client, projectId, [draft.id], LEASE_SECONDS);
+  try {
+    if (!draft.credentials) throw new Error('the response to the creation has no credentials');
+    await migrate(draft.credentials);
+    const golden = { branch_name: name, source_branch_id: draft.id, ttl_seconds: GOLDEN_TTL_SECONDS };
+    const body = { ...golden, labels: { purpose: 'tests' } };
+    return (await client.create(BRANCHES, { params: { path }, body })).id;
+  } catch (error) {
+    // Another run has made it meanwhile.
+    const other = isConflict(error) ? await findBranch(client, projectId, name) : null;
+    if (other) return other.id;
+    throw error;
+  } finally {
+    await renewal.end();
+  }
+}
+
+const isConflict = (error: unknown) => error instanceof ResponseError && error.code === 'BRANCH_EXISTS';
