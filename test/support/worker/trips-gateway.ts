@@ -115,6 +115,9 @@ export async function startTripsGateway(delayMs: number, settings: Record<string
         branch_ref: branch_id,
         rule_id,
         job_id,
+        // The host of this gateway keeps none.
+        snapshot_id: crypto.randomUUID(),
+        deleted_branch_id: crypto.randomUUID(),
         table: 'book',
         ...ofPeople,
         ...machines,
