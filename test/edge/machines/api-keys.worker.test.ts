@@ -67,6 +67,7 @@ const OF_BRANCHES = new Set([
   ...['getCredentials', 'rotateCredentials', 'listTables', 'listRows', 'updateRow', 'deleteRows'],
   ...['createNetworkRule', 'listNetworkRules', 'deleteNetworkRule', 'listJobs', 'getJob'],
   ...['getMetricsSummary', 'getMetrics', 'streamBranchMetrics'],
+  ...['listSnapshots', 'listProjectSnapshots'],
 ]);
 
 const createBatch = (body: Record<string, unknown>, caller = machine) =>
