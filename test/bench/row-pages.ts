@@ -203,4 +203,4 @@ async function measureLink(signal: AbortSignal) {
 const handle = async (method: string) =>
   method === 'table.list'
     ? { tables: [], has_more: false }
-    : { system_identifier: '1', free_bytes: 0, branches: [], projects: [] };
+    : { system_identifier: '1', free_bytes: 0, branches: [], projects: [], snapshots: [] };

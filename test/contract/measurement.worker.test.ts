@@ -62,7 +62,7 @@ async function startAgent(identity: HostIdentity) {
     onLinked: resolve,
     handle: async () => {
       inventories += 1;
-      return { system_identifier: cluster, free_bytes: 0, branches: [], projects: [] };
+      return { system_identifier: cluster, free_bytes: 0, branches: [], projects: [], snapshots: [] };
     },
   });
   const link = await promise;

@@ -12,7 +12,7 @@ import { makeHostKey } from '../../support/host/host-key.ts';
 const { privateKey: key } = await makeHostKey();
 const hostId = 'a4b5e2a4-3a8f-4f3e-9d6c-0a1b2c3d4e5f';
 const challenge = { type: 'challenge', protocol: PROTOCOL_VERSION, nonce: 'n'.repeat(43), epoch: 0 };
-const inventory = { system_identifier: '1', free_bytes: 0, branches: [], projects: [] };
+const inventory = { system_identifier: '1', free_bytes: 0, branches: [], projects: [], snapshots: [] };
 
 let clock: FakeClock;
 /** Milliseconds that the host's clock is ahead. */

@@ -14,7 +14,7 @@ const caller = {
   audience: 'gateway.example.com',
   publicKey: host.publicKey,
 };
-const inventory = { system_identifier: '1', free_bytes: 0, branches: [], projects: [] };
+const inventory = { system_identifier: '1', free_bytes: 0, branches: [], projects: [], snapshots: [] };
 
 /** The agent's end of a link, driven by the test. */
 class ScriptedSocket implements LinkSocket {

@@ -71,6 +71,7 @@ const OF_BRANCHES = new Set([
   ...['describeTable', 'changeRows', 'runQuery'],
   ...['createNetworkRule', 'listNetworkRules', 'deleteNetworkRule', 'listJobs', 'getJob'],
   ...['getMetricsSummary', 'getMetrics', 'streamBranchMetrics', 'streamEvents'],
+  ...['listSnapshots', 'listProjectSnapshots'],
 ]);
 
 const createBatch = (body: Record<string, unknown>, caller = machine) =>

@@ -134,6 +134,9 @@ export async function startTripsGateway(
         rule_id,
         job_id,
         webhook_id,
+        // The host of this gateway keeps none.
+        snapshot_id: crypto.randomUUID(),
+        deleted_branch_id: crypto.randomUUID(),
         table: 'book',
         ...ofPeople,
         ...machines,
