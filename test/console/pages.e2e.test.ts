@@ -60,8 +60,10 @@ const PAGES: readonly [string, () => string, string | RegExp][] = [
   ['unknown', () => '/no/such/page', 'Not found'],
 ];
 
-async function violations(visited: Visitor) {
-  const { violations: found } = await new AxeBuilder({ page: visited.page }).setLegacyMode(true).analyze();
+/** @param rules those that can differ from a page that was examined before; default: all */
+async function violations(visited: Visitor, rules?: string[]) {
+  const axe = new AxeBuilder({ page: visited.page }).setLegacyMode(true);
+  const { violations: found } = await (rules ? axe.withRules(rules) : axe).analyze();
   return found.map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(' ')).join(', ')}`);
 }
 
@@ -72,7 +74,7 @@ describe.each(['light', 'dark'] as const)('in %s', (colorScheme) => {
     await page.goto(path());
     const pattern = typeof text === 'string' ? new RegExp(text) : text;
     await page.locator('main').getByText(pattern).first().waitFor();
-    expect(await violations(visitor)).toEqual([]);
+    expect(await violations(visitor, colorScheme === 'dark' ? ['color-contrast'] : undefined)).toEqual([]);
   });
 });
 
@@ -102,13 +104,19 @@ test('dialogs and menus are accessible', async () => {
   await page.keyboard.press('Escape');
 });
 
+const COLUMNS = ['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'];
+
 test('every value goes through the editor unchanged or as it was typed', async () => {
   const { page } = visitor;
   await page.goto(inProject('/branches/main/tables?table=item'));
   const set = async (row: number, column: string, value: string | null) => {
     await page.getByRole('grid').focus();
-    const cell = page.locator(`[aria-rowindex="${row + 1}"] [role=gridcell]`);
-    await cell.nth(['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'].indexOf(column)).click();
+    await page.keyboard.press('Control+Home');
+    for (let step = 1; step < row; step += 1) await page.keyboard.press('ArrowDown');
+    for (const name of COLUMNS) {
+      if (name === column) break;
+      await page.keyboard.press('ArrowRight');
+    }
     const panel = page.getByRole('complementary', { name: 'Active cell' });
     await panel.getByRole('heading', { name: column, exact: true }).waitFor();
     if (value === null) return panel.getByRole('button', { name: 'Set NULL' }).click();
