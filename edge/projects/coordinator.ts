@@ -41,13 +41,12 @@ import type {
   RuleChange,
 } from './coordinator-rpc.ts';
 import { createBranches } from './create-branches.ts';
+import { createProject } from './create-project.ts';
 import type { CreationProgress } from './creation-progress.ts';
 import { markProjectDeleting } from './delete-project.ts';
 import { EarliestAlarm } from './earliest-alarm.ts';
 import { type CoordinatorParts, ProjectHistory } from './project-history.ts';
-import { reserveProject } from './reserve-project.ts';
 import { Retries } from './retries.ts';
-import { type Running, runCreation } from './run-creation.ts';
 import { SAGAS } from './sagas.ts';
 
 /** Interval of the checks while jobs are open; shorter than any life or lease, whose end the last check schedules. */
@@ -108,7 +107,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       quota: this.quota,
       isLinked: (hostId) => isLinked(env, hostId),
       armAlarm: (projectId) => this.#armAlarm(projectId),
-      running: (hostId) => this.#running(hostId),
+      running: (hostId) => ({ runner: this.#runnerFor(hostId), waitUntil }),
       changed: (projectId) => waitUntil(this.#resumeWork(projectId)),
     };
     this.#history = new ProjectHistory(this.#parts);
@@ -136,12 +135,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     this.#events.publish(blocks.project_id);
   }
 
-  async createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    const { projectId, hostId } = request;
-    if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
-    this.#armAlarm(projectId);
-    const reserved = await reserveProject(this.#db, readSettings(this.env), request, new Date());
-    return reserved.ok ? runCreation(this.#running(hostId), reserved.value, waitMs) : reserved;
+  createProject(request: ProjectRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
+    return createProject(this.#parts, request, waitMs);
   }
 
   createBranches(request: BranchRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
@@ -245,10 +240,6 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     } catch (error) {
       this.#retries.failed('project.not_looked_after', projectId, error);
     }
-  }
-
-  #running(hostId: string): Running {
-    return { runner: this.#runnerFor(hostId), waitUntil: (work) => this.ctx.waitUntil(work) };
   }
 
   /** Applies the access on the host; after a failure it is retried until it succeeds. */

@@ -1,4 +1,6 @@
 import { and, eq } from 'drizzle-orm';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, type Result } from '../../shared/result.ts';
 import { toCreatedBranchResponse } from '../branches/branch-resource.ts';
 import { transition } from '../branches/branch-transition.ts';
 import {
@@ -10,7 +12,12 @@ import {
 } from '../branches/create-branch.ts';
 import { branchCredentials, hosts, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { saga } from '../jobs/saga.ts';
+import type { ProjectRequest } from './coordinator-rpc.ts';
+import type { CreationProgress } from './creation-progress.ts';
+import type { CoordinatorParts } from './project-history.ts';
 import { toProjectResponse } from './project-resource.ts';
+import { reserveProject } from './reserve-project.ts';
+import { runCreation } from './run-creation.ts';
 
 interface ProjectCreation extends Creation {
   hostName: string;
@@ -55,3 +62,16 @@ export const createProjectJob = saga<ProjectCreation>({
     },
   },
 });
+
+/** Creates a project with its `main`. Nothing is reserved while the host is not linked. */
+export async function createProject(
+  { db, settings, isLinked, armAlarm, running }: CoordinatorParts,
+  request: ProjectRequest,
+  waitMs: number,
+): Promise<Result<CreationProgress, Failure>> {
+  const { projectId, hostId } = request;
+  if (!(await isLinked(hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
+  armAlarm(projectId);
+  const reserved = await reserveProject(db, settings(), request, new Date());
+  return reserved.ok ? runCreation(running(hostId), reserved.value, waitMs) : reserved;
+}

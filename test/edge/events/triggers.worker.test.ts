@@ -177,7 +177,7 @@ test('an event names the branches that it is about, and the machine whose job it
     newJob(
       {
         ...{ ...ofProject, id: crypto.randomUUID(), kind: 'branch.create', branchId },
-        ...(branchIds && { branchIds }),
+        ...(branchIds && { subject: { branchIds } }),
         actor: { ...ACTOR, machine },
       },
       NOW,

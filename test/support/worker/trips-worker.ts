@@ -35,6 +35,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.clone': () => CLONED,
   'branch.finalize': () => ({}),
   'branch.prove': () => ({ login_ms: 1 }),
+  'branch.keep': () => ({ kept: true, size_bytes: 8_388_608 }),
   'branch.drop': () => ({ dropped: true }),
   'batch.prepare': () => ({}),
   'batch.clone': () => CLONED,
