@@ -199,8 +199,15 @@ describe('open streams are limited', () => {
   const refusal = async (response: Response) => ({ status: response.status, body: await response.json() });
 
   test('per project', async () => {
-    const streams = await Promise.all(Array.from({ length: EVENT_STREAMS_MAX }, () => open()));
-    expect(new Set(streams.map(({ response }) => response.status))).toEqual(new Set([200]));
+    const streams: Awaited<ReturnType<typeof open>>[] = [];
+    // The gateway may still have to notice that the streams of the tests before were cut.
+    await eventually(async () => {
+      while (streams.length < EVENT_STREAMS_MAX) {
+        const stream = await open();
+        expect(stream.response.status).toBe(200);
+        streams.push(stream);
+      }
+    });
     const { response } = await open();
     expect(response.status).toBe(429);
     streams[0]?.cut();
