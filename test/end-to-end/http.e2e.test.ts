@@ -358,7 +358,7 @@ describe('the log', () => {
     request('PATCH', projectPath, PROJECT, 422, 'acme', { body: `{"colour":"${secrets.body}"}` });
     request('PATCH', projectPath, PROJECT, 400, 'acme', { body: secrets.body });
     request('GET', `/api/v1/${secrets.typo}`, '/*', 404, 'acme');
-    request('GET', `/${secrets.typo}`, '/*', 401, null, { as: null });
+    request('GET', `/v1/${secrets.typo}`, '/*', 401, null, { as: null });
     request('GET', '/platform/v1/hosts', '/platform/v1/hosts', 200, null, { as: platformSecret });
     request('HEAD', '/api/v1/projects', '/api/v1/projects', 200, 'acme');
     request('OPTIONS', '/api/v1/projects', '/*', 204, null, { as: null });
