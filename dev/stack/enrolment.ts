@@ -8,7 +8,9 @@ import { readStored, writeStored } from './stored-file.ts';
 
 const HOST_NAME = 'local';
 
-const Hosts = z.object({ hosts: z.array(z.object({ id: z.uuid(), linked: z.boolean() })) });
+const Hosts = z.object({
+  hosts: z.array(z.object({ id: z.uuid(), linked: z.boolean(), ca_certificate: z.string().nullable() })),
+});
 const Enrolment = z.object({ enrolment_token: z.string() });
 
 /** Whether the database host has an identity. */
@@ -57,11 +59,14 @@ export const isLinked = async (site: Site): Promise<boolean> =>
 
 /** Tells the gateway which authority clients have to trust. @throws Refusal */
 export async function publishAuthority(site: Site, certificate: string): Promise<void> {
-  const [host] = await listHosts(site);
+  const host = (await listHosts(site)).find(({ linked }) => linked);
+  if (host?.ca_certificate === certificate) return;
   const change = { method: 'PATCH', body: JSON.stringify({ ca_certificate: certificate }) };
   const response = host && (await callPlatform(site, change, `/${host.id}`));
   if (!response?.ok)
-    throw new Refusal(`the gateway refused the certificate of the database host: see ${site.folder.logs}`);
+    throw new Refusal(
+      `the gateway refused the certificate of the database host (${response ? `status ${response.status}` : 'not linked'}): see ${site.folder.logs}`,
+    );
 }
 
 async function registerHost(site: Site) {

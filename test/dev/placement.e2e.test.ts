@@ -35,7 +35,7 @@ async function start(env: Record<string, string>, from?: { root: string; node: s
 function checkoutOfRoot(): { root: string; node: string } {
   const root = mkdtempSync(join(tmpdir(), 'branchgate-root-'));
   folders.push(root);
-  for (const name of [...FOLDERS, 'package.json', 'wrangler.toml']) {
+  for (const name of [...FOLDERS, 'package.json', 'tsconfig.base.json', 'wrangler.toml']) {
     cpSync(join(ROOT, name), join(root, name), { recursive: true });
   }
   symlinkSync(join(ROOT, 'node_modules'), join(root, 'node_modules'));
