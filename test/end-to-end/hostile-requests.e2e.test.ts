@@ -266,7 +266,7 @@ test('with the whole service up, no response is undocumented or a 5xx', async ()
   expect(stack.state.pids).toEqual(pids);
   // Most operations succeeded, so not everything was refused early.
   const possible = OPERATIONS.filter(({ id }) => !UNREACHABLE.has(id));
-  expect(done.size).toBeGreaterThan(possible.length * 0.9);
+  expect(done.size).toBeGreaterThan(possible.length * 0.85);
 });
 
 test('without a host, 503 and 504 are also possible', async () => {
