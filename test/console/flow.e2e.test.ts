@@ -42,6 +42,7 @@ test('a person signs up and protects the account with an app', async () => {
   const totp = new TOTP({ secret: Secret.fromBase32(secret.replaceAll(' ', '')) });
   await page.getByLabel('Code to confirm').fill(totp.generate());
   await page.getByRole('button', { name: 'Turn on' }).click();
+  await page.locator('.codes li').first().waitFor();
   expect(await page.locator('.codes li').count()).toBe(10);
   await page.getByRole('button', { name: 'I have stored them' }).click();
   await page.getByRole('heading', { name: 'No projects yet' }).waitFor();

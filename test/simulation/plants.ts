@@ -21,10 +21,10 @@ const PLANTS = {
   },
   /** A changed row is reported and rolled back. */
   'lost-write': {
-    find: 'if (!row) throw await reasonForNoChange();',
-    put: `if (!row) throw await reasonForNoChange();
-    await session.query('ROLLBACK');
-    await session.query('BEGIN');`,
+    find: 'return row ? { row, conflict: null } : conflictOf(target, change);',
+    put: `await target.session.query('ROLLBACK');
+    await target.session.query('BEGIN');
+    return row ? { row, conflict: null } : conflictOf(target, change);`,
   },
   /** Sessions stay open after their access is revoked. */
   'sessions-stay': {

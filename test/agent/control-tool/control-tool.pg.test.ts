@@ -210,7 +210,8 @@ test('tables and rows are read and changed from a shell', async () => {
   expect((await json('table', 'list', ...branch)).tables).toMatchObject([
     { name: 'book', primary_key: ['id'] },
   ]);
-  expect((await json('row', 'list', ...book, '--limit', '2', '--offset', '0')).rows).toEqual([
+  const page = ['--limit', '2', '--offset', '0', '--filter', '[]', '--order', '[]'];
+  expect((await json('row', 'list', ...book, ...page)).rows).toEqual([
     [1, 'One'],
     [2, null],
   ]);

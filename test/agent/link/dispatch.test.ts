@@ -77,7 +77,7 @@ test.each<[string, unknown, string, string]>([
 test('calls about rows run concurrently, each with its own result', async () => {
   const { call, runs, settle } = scripted();
   const page = { branch_id: crypto.randomUUID(), database: 'db_shop_prod', schema: 'public', table: 'book' };
-  const params = { ...page, limit: 1, offset: 0 };
+  const params = { ...page, limit: 1, offset: 0, filter: [], order: [] };
   const replies = [
     call('row.list', params),
     call('row.list', params),

@@ -47,7 +47,8 @@ test('an operation ends in time although the server says nothing after the login
   const silent = await silentSocket(host.settings);
   const frozen = { ...host, settings: { ...host.settings, POSTGRES_SOCKET_DIR: silent.folder } };
   const { branch_id, database } = main;
-  const params = { branch_id, database, schema: 'public', table: 'note', limit: 1, offset: 0 };
+  const table = { branch_id, database, schema: 'public', table: 'note' };
+  const params = { ...table, limit: 1, offset: 0, filter: [], order: [] };
   try {
     await expect(runOperation(frozen, 'row.list', params)).rejects.toMatchObject({ code: 'HOST_TIMEOUT' });
   } finally {
