@@ -138,13 +138,15 @@ test('over the storage quota, the page says what to do and keeps the change', as
 test('over the limit of requests, the page says when to try again and keeps the change', async () => {
   const { page } = visitor;
   const path = `/api/v1/projects/${projectId}/network-rules`;
+  await stage('limited');
+  await page.getByRole('button', { name: 'Review and save' }).click();
+  // Immediately before the save, because the limit allows another request every few seconds.
   await page.evaluate(`(async () => {
     const session = await (await fetch('/api/v1/auth/session', { method: 'POST' })).json();
     const headers = { Authorization: 'Bearer ' + session.access_token, 'Content-Type': 'application/json' };
     const send = () => fetch('${path}', { method: 'POST', headers, body: '{}' });
     for (let sent = 0; sent <= 2 * ${WRITES} && (await send()).status !== 429; sent += 1);
   })()`);
-  await stage('limited');
   await trySave();
   await page.getByText(/Too many requests in this minute. Try again in \d+ second/).waitFor();
   await page.getByRole('button', { name: 'Go on editing' }).click();
