@@ -117,7 +117,8 @@ export const notifications: Attack = {
     await Promise.all([listen, notify]);
   },
   revocation: 'deletion',
-  growth: { notifications: 40 * MIB },
+  // Half of the queue, from which sessions of all tenants may be ended.
+  growth: { notifications: 64 * MIB },
 };
 
 /** Messages to logical decoding need no right to any table. */
