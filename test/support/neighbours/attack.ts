@@ -45,6 +45,8 @@ export interface Attack {
   from?: string;
   /** Branches that the attacker has besides `main`. */
   branches?: number;
+  /** Its sessions are those of the table browser, which neither a network rule nor a password concerns. */
+  isByApi?: true;
   /** Duration in milliseconds, where it differs from the usual one. */
   durationMs?: number;
   run: (attacker: Attacker) => Promise<void>;

@@ -23,7 +23,9 @@ export function describeAttacks(names: AttackName[], options: () => StageOptions
     const who = `row ${attack.row}, by ${attack.login ?? 'a client without a login'}`;
     // By night, each attack meets each way to revoke its access.
     const revocations: (Revocation | 'nothing')[] =
-      IS_NIGHTLY && attack.revocation ? [...REVOCATIONS] : [attack.revocation ?? 'nothing'];
+      IS_NIGHTLY && attack.revocation && !attack.isByApi
+        ? [...REVOCATIONS]
+        : [attack.revocation ?? 'nothing'];
     test.each(revocations)(
       `${who}, revoked by %s: the victim notices nothing`,
       async (revocation) => {

@@ -26,4 +26,5 @@ export const slowViews: Attack = {
     await Promise.race([Promise.all(all), over()]);
   },
   revocation: 'deletion',
+  isByApi: true,
 };
