@@ -1,8 +1,8 @@
 import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
+import { AUDIT_NAMES } from '../../shared/audit-names.ts';
 import { operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
-import { AUDIT_NAMES } from '../audit/audit-event.ts';
 import { AuditEvent, toAuditEventResponse } from '../audit/audit-event-resource.ts';
 import { auditEvents } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';

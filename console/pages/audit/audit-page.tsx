@@ -2,6 +2,7 @@ import { useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
+import { AUDIT_NAMES } from '../../../shared/audit-names.ts';
 import { dateTime } from '../../app/format.ts';
 import { api, gateway } from '../../app/gateway.ts';
 import { type AuditEvent, everyRecord, projectsQuery } from '../../app/resources.ts';
@@ -11,7 +12,6 @@ import { CommandLine } from '../../components/copy.tsx';
 import { Empty, ErrorNote, Loading } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { TEXT } from '../../strings.ts';
-import { AUDIT_NAMES } from './audit-names.ts';
 import { fileOf, saveFile } from './export.ts';
 import './audit.css';
 

@@ -1,5 +1,5 @@
-/** What the audit log can be asked for. */
-export const AUDIT_NAMES: readonly string[] = [
+/** Names of audit events: those of specification 6, and the gateway's own. */
+export const AUDIT_NAMES = [
   'branch.created',
   'branch.deleted',
   'branch.lost',
@@ -7,6 +7,14 @@ export const AUDIT_NAMES: readonly string[] = [
   'branch.expired',
   'branch.blocked',
   'branch.unblocked',
+  'branch.reset',
+  'branch.restored',
+  'branch.purged',
+  'branch.protection.changed',
+  'snapshot.created',
+  'snapshot.deleted',
+  'snapshot.lost',
+  'project.snapshot_schedule.changed',
   'branch.credentials.rotated',
   'branch.lifespan.changed',
   'branch.credentials.viewed',
@@ -22,6 +30,11 @@ export const AUDIT_NAMES: readonly string[] = [
   'network_rule.deleted',
   'row.changed',
   'row.deleted',
+  'rows.changed',
+  'query.executed',
+  'webhook.created',
+  'webhook.deleted',
+  'webhook.disabled',
   'account.created',
   'account.password.changed',
   'account.password.reset',
@@ -44,6 +57,4 @@ export const AUDIT_NAMES: readonly string[] = [
   'trust.created',
   'trust.deleted',
   'trust.token_issued',
-  'query.executed',
-  'rows.changed',
-];
+] as const;
