@@ -6,6 +6,7 @@ import { CommandError } from './exit-codes.ts';
 import { findLink, pinnedBranch } from './link.ts';
 import { say } from './output.ts';
 import { readProfiles, readTokens, storeTokens } from './stored.ts';
+import { take } from './take.ts';
 
 /** Options that every command has. */
 export interface GlobalOptions {
@@ -109,8 +110,7 @@ export async function projectOf(command: Command, { client }: Session): Promise<
     const link = process.env.BRANCHGATE_URL ? null : findLink();
     if (link) return link.project;
   }
-  const projects: { id: string; name: string }[] = [];
-  for await (const found of client.all('/api/v1/projects')) projects.push(found);
+  const projects = await take(client.all('/api/v1/projects'));
   const matches = projects.filter(({ name }) => wanted === undefined || name === wanted);
   const [match, ...others] = matches;
   if (match && others.length === 0) {

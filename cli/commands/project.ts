@@ -3,6 +3,7 @@ import { dataOf } from '../../client/response-error.ts';
 import { readDuration } from '../duration.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
+import { take } from '../take.ts';
 import { confirm, withProgress } from '../terminal.ts';
 
 const COLUMNS = ['name', 'env', 'status', 'branch_count', 'storage_used_bytes', 'storage_quota_gib', 'id'];
@@ -41,9 +42,7 @@ export function projectCommand(): Command {
     .description('List projects')
     .action(async (_options, command: Command) => {
       const { client } = openSession(command);
-      const projects = [];
-      for await (const project of client.all('/api/v1/projects')) projects.push(project);
-      printRecords(command, projects, COLUMNS);
+      printRecords(command, await take(client.all('/api/v1/projects')), COLUMNS);
     });
 
   group
