@@ -101,10 +101,15 @@ export function openSession(command: Command): Session {
 
 const ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
-/** The project of a command: `--project`, the environment, the link of the folder, or the only one there is. */
-export async function projectOf(command: Command, { client }: Session): Promise<string> {
-  const { project } = optionsOf(command);
-  const wanted = project ?? (process.env.BRANCHGATE_PROJECT || undefined);
+/**
+ * The project of a command: as given, `--project`, the environment, the link of the folder, or the only one there is.
+ */
+export async function projectOf(
+  command: Command,
+  { client }: Session,
+  given: string | undefined = optionsOf(command).project,
+): Promise<string> {
+  const wanted = given ?? (process.env.BRANCHGATE_PROJECT || undefined);
   if (wanted !== undefined && ID.test(wanted)) return wanted;
   if (wanted === undefined) {
     const link = process.env.BRANCHGATE_URL ? null : findLink();
