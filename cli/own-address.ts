@@ -2,13 +2,12 @@ import type { Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
 import { say } from './output.ts';
 import type { Session } from './session.ts';
+import { take } from './take.ts';
 
 export async function rulesOf({ client }: Session, projectId: string, branchId: string) {
-  const rules: Schemas['NetworkRule'][] = [];
   const init = { params: { path: { project_id: projectId } } };
-  for await (const rule of client.all('/api/v1/projects/{project_id}/network-rules', init))
-    if (rule.branch_id === null || rule.branch_id === branchId) rules.push(rule);
-  return rules;
+  const rules = await take(client.all('/api/v1/projects/{project_id}/network-rules', init));
+  return rules.filter(({ branch_id }) => branch_id === null || branch_id === branchId);
 }
 
 /**

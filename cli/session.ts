@@ -6,6 +6,7 @@ import { CommandError } from './exit-codes.ts';
 import { findLink, pinnedBranch } from './link.ts';
 import { say } from './output.ts';
 import { readProfiles, readTokens, storeTokens } from './stored.ts';
+import { take } from './take.ts';
 
 /** Options that every command has. */
 export interface GlobalOptions {
@@ -100,17 +101,21 @@ export function openSession(command: Command): Session {
 
 const ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
-/** The project of a command: `--project`, the environment, the link of the folder, or the only one there is. */
-export async function projectOf(command: Command, { client }: Session): Promise<string> {
-  const { project } = optionsOf(command);
-  const wanted = project ?? (process.env.BRANCHGATE_PROJECT || undefined);
+/**
+ * The project of a command: as given, `--project`, the environment, the link of the folder, or the only one there is.
+ */
+export async function projectOf(
+  command: Command,
+  { client }: Session,
+  given: string | undefined = optionsOf(command).project,
+): Promise<string> {
+  const wanted = given ?? (process.env.BRANCHGATE_PROJECT || undefined);
   if (wanted !== undefined && ID.test(wanted)) return wanted;
   if (wanted === undefined) {
     const link = process.env.BRANCHGATE_URL ? null : findLink();
     if (link) return link.project;
   }
-  const projects: { id: string; name: string }[] = [];
-  for await (const found of client.all('/api/v1/projects')) projects.push(found);
+  const projects = await take(client.all('/api/v1/projects'));
   const matches = projects.filter(({ name }) => wanted === undefined || name === wanted);
   const [match, ...others] = matches;
   if (match && others.length === 0) {

@@ -6,6 +6,7 @@ import { CommandError } from '../exit-codes.ts';
 import { printForPrograms, printRecord, printRecords } from '../output.ts';
 import { rulesOf } from '../own-address.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
+import { take } from '../take.ts';
 
 const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'id'];
 const RULES = '/api/v1/projects/{project_id}/network-rules';
@@ -22,10 +23,8 @@ function ruleCommand(): Command {
       const project_id = await projectOf(command, session);
       const found = branch === undefined ? null : await findBranch(session, project_id, branch);
       const query = found ? { branch_id: found.id } : {};
-      const rules = [];
-      for await (const rule of session.client.all(RULES, { params: { path: { project_id }, query } }))
-        rules.push(rule);
-      printRecords(command, rules, RULE_COLUMNS);
+      const init = { params: { path: { project_id }, query } };
+      printRecords(command, await take(session.client.all(RULES, init)), RULE_COLUMNS);
     });
 
   group

@@ -11,8 +11,7 @@ const link = () =>
     .argument('[project]', 'name or ID (default: the only project)')
     .action(async (project: string | undefined, _options, command: Command) => {
       const session = openSession(command);
-      if (project !== undefined) command.parent?.setOptionValue('project', project);
-      const id = await projectOf(command, session);
+      const id = await projectOf(command, session, project);
       const found = await dataOf(
         session.client.api.GET('/api/v1/projects/{project_id}', { params: { path: { project_id: id } } }),
       );

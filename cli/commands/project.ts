@@ -3,6 +3,7 @@ import { dataOf } from '../../client/response-error.ts';
 import { readDuration } from '../duration.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
+import { take } from '../take.ts';
 import { confirm, withProgress } from '../terminal.ts';
 
 const COLUMNS = ['name', 'env', 'status', 'branch_count', 'storage_used_bytes', 'storage_quota_gib', 'id'];
@@ -20,12 +21,6 @@ export const waitOf = ({ timeout }: { timeout?: number }) =>
 
 export const TIMEOUT = ['--timeout <duration>', 'give up waiting, with exit code 124', readDuration] as const;
 
-/** Makes the argument `[project]` the same as `--project`. */
-function named(command: Command, project: string | undefined): Command {
-  if (project !== undefined) command.setOptionValue('project', project);
-  return command;
-}
-
 interface NewProject {
   env?: string;
   appKey?: string;
@@ -41,9 +36,7 @@ export function projectCommand(): Command {
     .description('List projects')
     .action(async (_options, command: Command) => {
       const { client } = openSession(command);
-      const projects = [];
-      for await (const project of client.all('/api/v1/projects')) projects.push(project);
-      printRecords(command, projects, COLUMNS);
+      printRecords(command, await take(client.all('/api/v1/projects')), COLUMNS);
     });
 
   group
@@ -74,7 +67,7 @@ export function projectCommand(): Command {
     .argument('[project]', 'name or ID (default: the linked one)')
     .action(async (project: string | undefined, _options, command: Command) => {
       const session = openSession(command);
-      const path = { project_id: await projectOf(named(command, project), session) };
+      const path = { project_id: await projectOf(command, session, project) };
       printRecord(command, await dataOf(session.client.api.GET(PROJECT, { params: { path } })));
     });
 
@@ -87,7 +80,7 @@ export function projectCommand(): Command {
     .action(
       async (project: string | undefined, options: { name?: string; quota?: number }, command: Command) => {
         const session = openSession(command);
-        const path = { project_id: await projectOf(named(command, project), session) };
+        const path = { project_id: await projectOf(command, session, project) };
         const body = {
           ...(options.name !== undefined && { name: options.name }),
           ...(options.quota !== undefined && { storage_quota_gib: options.quota }),
@@ -103,7 +96,7 @@ export function projectCommand(): Command {
     .option(...TIMEOUT)
     .action(async (project: string, options: { timeout?: number }, command: Command) => {
       const session = openSession(command);
-      const path = { project_id: await projectOf(named(command, project), session) };
+      const path = { project_id: await projectOf(command, session, project) };
       const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
       await confirm(`Delete ${project} and all its databases?`, { yes });
       const job = await dataOf(session.client.api.DELETE(PROJECT, { params: { path } }));

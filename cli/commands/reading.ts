@@ -3,6 +3,7 @@ import { dataOf } from '../../client/response-error.ts';
 import { readCount } from '../duration.ts';
 import { printLine, printRecord, printRecords } from '../output.ts';
 import { branchPath, openSession, projectOf } from '../session.ts';
+import { take } from '../take.ts';
 import { TIMEOUT, waitOf } from './project.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';
@@ -63,12 +64,8 @@ function jobCommand(): Command {
     .action(async ({ limit }: { limit: number }, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session) };
-      const jobs = [];
-      for await (const job of session.client.all(`${PROJECT}/jobs`, { params: { path } })) {
-        if (jobs.length === limit) break;
-        jobs.push(job);
-      }
-      printRecords(command, jobs, JOB_COLUMNS);
+      const jobs = session.client.all(`${PROJECT}/jobs`, { params: { path } });
+      printRecords(command, await take(jobs, limit), JOB_COLUMNS);
     });
   group
     .command('watch')
@@ -108,12 +105,8 @@ function auditCommand(): Command {
     .action(async (options: { name?: string; limit: number }, command: Command) => {
       const session = openSession(command);
       const query = await auditQuery(command, session, options.name);
-      const events = [];
-      for await (const event of session.client.all(AUDIT, { params: { query } })) {
-        if (events.length === options.limit) break;
-        events.push(event);
-      }
-      printRecords(command, events, AUDIT_COLUMNS);
+      const events = session.client.all(AUDIT, { params: { query } });
+      printRecords(command, await take(events, options.limit), AUDIT_COLUMNS);
     });
   group
     .command('export')

@@ -76,6 +76,10 @@ describe('the output', () => {
     expect(Object.keys(printed)).toEqual(Object.keys(body));
   });
 
+  test('is about the project that the argument names, also next to --project', async () => {
+    expect(await cli.json('project', 'get', 'Shop', '--project', 'nowhere')).toMatchObject({ id: project.id });
+  });
+
   test('has the named fields only, as values separated by tabs, and without colour in a pipe', async () => {
     const { stdout } = await cli.run('branch', 'get', 'pr-1', '--json=branch_name,status');
     expect(JSON.parse(stdout)).toEqual({ branch_name: 'pr-1', status: 'active' });
