@@ -1,8 +1,9 @@
-import { eq, sql } from 'drizzle-orm';
+import { eq } from 'drizzle-orm';
 import type { FailureCode } from '../../shared/failures.ts';
 import { type Database, hasChanged, insertIf } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
 import { ApiError } from '../errors.ts';
+import { isOfTenant } from '../tenancy/is-of-tenant.ts';
 import type { Actor } from './actor.ts';
 import { type AuditName, auditEvent } from './audit-event.ts';
 
@@ -41,9 +42,8 @@ export async function auditedWork<T>(
   const about = { id: crypto.randomUUID(), projectId, branchId, metadata };
   const event = auditEvent(name, actor, about, new Date());
   const isEvent = eq(auditEvents.id, event.id);
-  const isOfTenant = sql`exists (select 1 from ${projectBranches}
-    where id = ${branchId} and tenant_id = ${actor.tenantId})`;
-  if (!hasChanged(await insertIf(db, auditEvents, event, isOfTenant))) throw new ApiError('NOT_FOUND');
+  const ofTenant = isOfTenant(projectBranches, branchId, actor.tenantId);
+  if (!hasChanged(await insertIf(db, auditEvents, event, ofTenant))) throw new ApiError('NOT_FOUND');
   try {
     const done = await run();
     if (done.metadata === null) await db.delete(auditEvents).where(isEvent);

@@ -1,9 +1,9 @@
-import { sql } from 'drizzle-orm';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { auditEvents, projectBranches } from '../database/schema.ts';
+import { isOfTenant } from '../tenancy/is-of-tenant.ts';
 import type { CredentialsView } from './branch-credentials.ts';
 
 /**
@@ -23,7 +23,5 @@ export function auditedView(
     { projectId, branchId, metadata: { role } },
     now,
   );
-  const isOfTenant = sql`exists (select 1 from ${projectBranches}
-    where id = ${branchId} and tenant_id = ${actor.tenantId})`;
-  return insertIf(db, auditEvents, event, isOfTenant);
+  return insertIf(db, auditEvents, event, isOfTenant(projectBranches, branchId, actor.tenantId));
 }

@@ -12,8 +12,15 @@ export const openDatabase = (binding: D1Database): Database => drizzle(binding);
 export const inOneBatch = (db: Database, statements: Statement[]): Promise<unknown[]> =>
   db.batch(statements as [Statement, ...Statement[]]);
 
+/** The values of a row in the order of the table's columns, as the driver takes them; missing columns are null. */
+const driverValues = <T extends SQLiteTable>(table: T, row: T['$inferInsert']) =>
+  Object.entries(getTableColumns(table)).map(([key, column]) => {
+    const value = (row as Record<string, unknown>)[key] ?? null;
+    return value === null ? null : column.mapToDriverValue(value);
+  });
+
 /**
- * Inserts the row if `condition` is true; missing columns are null. D1 has no interactive transactions: in a batch,
+ * Inserts the row if `condition` is true. D1 has no interactive transactions: in a batch,
  * such inserts come first and the update of the state that their condition reads comes last, so that either all of
  * them take effect or none does.
  */
@@ -23,10 +30,7 @@ export function insertIf<T extends SQLiteTable>(
   row: T['$inferInsert'],
   condition: SQL,
 ): Statement {
-  const values = Object.entries(getTableColumns(table)).map(([key, column]) => {
-    const value = (row as Record<string, unknown>)[key] ?? null;
-    return sql`${value === null ? null : column.mapToDriverValue(value)}`;
-  });
+  const values = driverValues(table, row).map((value) => sql`${value}`);
   // `db.run(sql)` does not work here: drizzle's batch on D1 cannot bind the parameters of a raw statement.
   return db.insert(table).select(sql`select ${sql.join(values, sql`, `)} where ${condition}`);
 }
@@ -40,13 +44,8 @@ export function insertAllIf<T extends SQLiteTable>(
   rows: readonly T['$inferInsert'][],
   condition: SQL,
 ): Statement {
-  const columns = Object.entries(getTableColumns(table));
-  const values = rows.map((row) =>
-    columns.map(([key, column]) => {
-      const value = (row as Record<string, unknown>)[key] ?? null;
-      return value === null ? null : column.mapToDriverValue(value);
-    }),
-  );
+  const values = rows.map((row) => driverValues(table, row));
+  const columns = Object.keys(getTableColumns(table));
   const selected = columns.map((_, index) => sql.raw(`json_extract(value, '$[${index}]')`));
   return db
     .insert(table)

@@ -6,6 +6,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { apiKeys } from '../database/machine-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
+import { isOfTenant } from '../tenancy/is-of-tenant.ts';
 import type { ApiKeyRow } from './api-key-resource.ts';
 
 const API_KEYS_MAX = 100;
@@ -23,11 +24,8 @@ export async function insertApiKey(
 ): Promise<Result<null, Failure>> {
   const { tenantId, projectId } = row;
   const count = sql`(select count(*) from ${apiKeys} where tenant_id = ${tenantId})`;
-  // The user or the project may have moved to another tenant since they were read.
-  const isUser = sql`exists (select 1 from ${users} where id = ${row.createdBy} and tenant_id = ${tenantId})`;
-  const isProject = projectId
-    ? sql`exists (select 1 from ${projects} where id = ${projectId} and tenant_id = ${tenantId})`
-    : sql`true`;
+  const isUser = isOfTenant(users, row.createdBy, tenantId);
+  const isProject = projectId ? isOfTenant(projects, projectId, tenantId) : sql`true`;
   const recorded = sql`exists (select 1 from ${apiKeys} where id = ${row.id})`;
   const event = auditEvent('api_key.created', actor, about(row), row.createdAt);
   const results = await inOneBatch(db, [

@@ -6,6 +6,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { trusts } from '../database/machine-schema.ts';
 import { auditEvents, projects } from '../database/schema.ts';
+import { isOfTenant } from '../tenancy/is-of-tenant.ts';
 import type { TrustRow } from './trust-resource.ts';
 
 const TRUSTS_MAX = 20;
@@ -15,14 +16,11 @@ const about = ({ id, projectId, issuer, audience, claims, role, branchPattern }:
   metadata: { trust_id: id, issuer, audience, claims, role, branch_pattern: branchPattern },
 });
 
-const isOfTenant = (projectId: string, tenantId: string) =>
-  sql`exists (select 1 from ${projects} where id = ${projectId} and tenant_id = ${tenantId})`;
-
 /** Stores a trust and audits it, in one batch. */
 export async function insertTrust(db: Database, row: TrustRow, actor: Actor): Promise<Result<null, Failure>> {
   const { id, projectId } = row;
   const count = sql`(select count(*) from ${trusts} where project_id = ${projectId})`;
-  const allowed = sql`${isOfTenant(projectId, actor.tenantId)} and ${count} < ${TRUSTS_MAX}`;
+  const allowed = sql`${isOfTenant(projects, projectId, actor.tenantId)} and ${count} < ${TRUSTS_MAX}`;
   const event = auditEvent('trust.created', actor, about(row), row.createdAt);
   const results = await inOneBatch(db, [
     insertIf(db, trusts, row, allowed),
@@ -46,7 +44,7 @@ export async function deleteTrust(
   const theTrust = and(
     eq(trusts.id, trustId),
     eq(trusts.projectId, projectId),
-    isOfTenant(projectId, actor.tenantId),
+    isOfTenant(projects, projectId, actor.tenantId),
   );
   const [row] = await db.select().from(trusts).where(theTrust);
   if (!row) return fail({ code: 'NOT_FOUND' });

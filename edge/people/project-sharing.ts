@@ -6,6 +6,7 @@ import { type Database, hasChanged, inOneBatch, insertIf } from '../database/dat
 import { projectMembers } from '../database/people-schema.ts';
 import { auditEvents, projects, users } from '../database/schema.ts';
 import { ApiError, found } from '../errors.ts';
+import { isOfTenant } from '../tenancy/is-of-tenant.ts';
 import { type MemberRequest, membersOf } from './members.ts';
 import { SHARED_ROLES, type SharedRole } from './shared-role.ts';
 
@@ -62,13 +63,8 @@ export async function shareProject(
     .from(projectMembers)
     .where(and(isShared, eq(projectMembers.role, role)));
   // A project or a user that has moved to another tenant since it was read is not shared.
-  const isOfTenant = and(
-    exists(
-      db
-        .select({ id: projects.id })
-        .from(projects)
-        .where(and(eq(projects.id, projectId), eq(projects.tenantId, tenantId))),
-    ),
+  const areOfTenant = and(
+    isOfTenant(projects, projectId, tenantId),
     exists(membersOf(db, settings, tenantId, eq(users.id, userId))),
   );
   const event = auditEvent(
@@ -78,13 +74,13 @@ export async function shareProject(
     now,
   );
   const results = await inOneBatch(db, [
-    insertIf(db, auditEvents, event, sql`${isOfTenant} and ${notExists(same)}`),
-    db.delete(projectMembers).where(and(isShared, ne(projectMembers.role, role), isOfTenant)),
+    insertIf(db, auditEvents, event, sql`${areOfTenant} and ${notExists(same)}`),
+    db.delete(projectMembers).where(and(isShared, ne(projectMembers.role, role), areOfTenant)),
     insertIf(
       db,
       projectMembers,
       { projectId, userId, role, createdAt: now },
-      sql`${isOfTenant} and ${notExists(same)}`,
+      sql`${areOfTenant} and ${notExists(same)}`,
     ),
     projectMembersOf(db, projectId, eq(projectMembers.userId, userId)),
   ]);

@@ -15,6 +15,7 @@ import { hasRoomOn } from '../hosts/host-room.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import type { Settings } from '../settings.ts';
+import { isOfTenant } from '../tenancy/is-of-tenant.ts';
 import {
   hasProjectSlot,
   hasQuotaFor,
@@ -86,7 +87,7 @@ function conditionsOf(
   );
   return {
     // A user who has moved to another tenant since authentication must not create a project in the former one.
-    isUser: sql`exists (select 1 from ${users} where id = ${userId} and tenant_id = ${tenantId})`,
+    isUser: isOfTenant(users, userId, tenantId),
     isOwn: otherProject(ofTenant),
     // As in the unique indexes, which cover all tenants.
     isInUse: sql`(${otherProject(eq(projects.appKey, appKey))}
