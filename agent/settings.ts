@@ -43,7 +43,7 @@ const Settings = z.object({
   SNAPSHOT_COPY_ROOM: z.coerce.number().min(0).max(100).default(2),
   /** Age at which a tenant's transaction is ended. */
   TRANSACTION_SECONDS: z.coerce.number().int().min(1).max(604_800).default(3600),
-  /** Transaction ids that a branch may take for long; it may take as many at once as in ten seconds. */
+  /** Transaction ids that a branch may take on average; a burst may take those of ten seconds. */
   TRANSACTION_IDS_PER_SECOND: z.coerce.number().int().min(100).max(1_000_000).default(5_000),
   /** `off` turns the watchdogs off, which only a benchmark does. */
   GUARDS: z.enum(['on', 'off']).default('on'),

@@ -17,7 +17,7 @@ export const EXIT_CODES = {
 
 export type ExitName = keyof typeof EXIT_CODES;
 
-/** A command that cannot go on: what is wrong, then what to do. */
+/** A command that cannot continue: what is wrong, then what to do. */
 export class CommandError extends Error {
   override readonly name = 'CommandError';
   readonly exit: ExitName;

@@ -37,7 +37,7 @@ export function createProgram(version: string): Command {
       '--json [fields]',
       "print the API's records as JSON, all fields or those named, separated by commas",
     )
-    .option('-y, --yes', 'go on without questions')
+    .option('-y, --yes', 'answer yes to every question')
     .addHelpText('after', `\nExit codes:\n${EXIT_HELP}\n\nEnvironment:\n${ENVIRONMENT}`)
     .configureHelp({ showGlobalOptions: false });
   const commands = [

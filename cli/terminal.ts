@@ -31,14 +31,14 @@ export const askText = (message: string): Promise<string> =>
 /** Asks before something is destroyed. @throws CommandError without a person, unless `--yes` was given */
 export async function confirm(message: string, { yes }: { yes?: boolean }): Promise<void> {
   if (yes) return;
-  requireAttended('Give --yes to go on without a question.');
+  requireAttended('Add --yes to run without a question.');
   const isConfirmed = await ask<boolean>((library) =>
     library.confirm({ message, initialValue: false, output }),
   );
   if (!isConfirmed) throw new CommandError('failed', 'Cancelled.');
 }
 
-/** Shows that a wait goes on, to a person only. */
+/** Shows progress of a wait, to a person only. */
 export async function withProgress<T>(message: string, work: () => Promise<T>): Promise<T> {
   if (!isAttended()) return work();
   const { spinner } = await prompts();

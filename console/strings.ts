@@ -560,7 +560,7 @@ export const TEXT = {
     noRole: 'Your role can look at rows, but not change them.',
     noTableKind: 'This is not a table, so its rows are read-only.',
     noKey:
-      'The table has no primary key, so its rows cannot be told apart and are read-only. Add a key to edit them.',
+      'The table has no primary key, so its rows cannot be distinguished and are read-only. Add a key to edit them.',
     addRow: 'Add row',
     filterRows: 'Filter rows',
     filterValue: 'Value to compare with',

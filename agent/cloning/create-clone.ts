@@ -106,7 +106,7 @@ async function createDatabase(
        STRATEGY ${how.strategy} CONNECTION LIMIT 0 ALLOW_CONNECTIONS ${!closed}`,
     );
   };
-  // The quota bounds what branches write at once, but not snapshots.
+  // The quota bounds the sum of a project's branches, but not of its snapshots.
   if (closed || strategy === 'file_copy')
     await copyRoom.during(strategy === 'reflink' ? 0 : sourceBytes, create);
   else await create();

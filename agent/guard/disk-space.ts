@@ -76,7 +76,7 @@ export class DiskSpace implements Guard {
     return growth;
   }
 
-  /** Not waited for: it takes as long as tenants have files, and the other watchdogs must go on. */
+  /** Not awaited: it takes longer the more files tenants have, and the other watchdogs must run. */
   #measure(sessions: ReadonlyMap<GuardedBranch, readonly TenantSession[]>): void {
     this.#reading ??= this.#readUse(sessions)
       .then(

@@ -1,6 +1,6 @@
 import type { Finding, Guard, GuardedBranch, Observation, TenantSession } from './guard.ts';
 
-/** A branch may take as many ids at once as in this time. */
+/** A branch may take the ids of this time in one burst. */
 const BURST_SECONDS = 10;
 
 /** What is remembered of a session until it is seen in a transaction again. */

@@ -6,7 +6,7 @@ const run = promisify(execFile);
 const WITHIN = { timeout: 5_000 };
 
 /**
- * In bytes. With XFS's default of 128 KB, a database goes on being fragmented by its writes for minutes after its last
+ * In bytes. With XFS's default of 128 KB, writes fragment a database for minutes after its last
  * clone was dropped.
  */
 const COW_EXTENT_SIZE = 8_192;

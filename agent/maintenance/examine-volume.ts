@@ -6,7 +6,7 @@ export async function examineVolume(dataDir: string): Promise<string[]> {
   return [
     ...(isHinted === false
       ? [
-          'Databases go on being fragmented after their last clone was dropped: let the agent set the size of copy-on-write extents (`xfs_io -c "cowextsize 8192" base`).',
+          'Writes fragment a database even after its last clone was dropped: let the agent set the size of copy-on-write extents (`xfs_io -c "cowextsize 8192" base`).',
         ]
       : []),
     ...(isMapped === true

@@ -67,7 +67,7 @@ const measureBtrfs: Measure = async (folder) =>
     (await run('btrfs', ['filesystem', 'du', '--summarize', '--raw', folder], { timeout: WITHIN_MS })).stdout,
   );
 
-/** By the magic number of the file system; elsewhere nothing shares blocks, or nobody tells. */
+/** By the magic number of the file system; elsewhere nothing shares blocks, or nothing reports it. */
 const MEASURES: Record<number, Measure> = { 1481003842: measureExtents, 2435016766: measureBtrfs };
 
 /** What the files of a folder take of the disk; null where it cannot be measured. */

@@ -94,7 +94,7 @@ function budgets(tables: readonly TableDescription[], ofChanges: readonly TableD
   if (perCell < SHORTEST_CELL_BYTES)
     throw new HostError(
       'STATEMENT_REFUSED',
-      'too many columns: send fewer changes at once',
+      'too many columns: send fewer changes in one request',
       TOO_MANY_COLUMNS,
     );
   return ({ columns }: TableDescription) => perCell * columns.length;

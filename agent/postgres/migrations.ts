@@ -69,7 +69,7 @@ const BLOCKED_BRANCH = `
   ALTER TABLE blocked_branch RENAME CONSTRAINT shut_branch_branch_id_fkey TO blocked_branch_branch_id_fkey;
 `;
 
-/** A branch can be blocked for several reasons at once, each until a time of its own. */
+/** A branch can be blocked for several reasons, each until a time of its own. */
 const BLOCK_REASON = `
   ALTER TABLE blocked_branch ADD COLUMN reason text NOT NULL DEFAULT 'attempts';
   ALTER TABLE blocked_branch ALTER COLUMN reason DROP DEFAULT,

@@ -57,7 +57,7 @@ async function listHosts(site: Site) {
 export const isLinked = async (site: Site): Promise<boolean> =>
   (await listHosts(site)).some(({ linked }) => linked);
 
-/** Tells the gateway which authority clients have to trust. @throws Refusal */
+/** Sends the gateway the certificate authority that clients have to trust. @throws Refusal */
 export async function publishAuthority(site: Site, certificate: string): Promise<void> {
   const host = (await listHosts(site)).find(({ linked }) => linked);
   if (host?.ca_certificate === certificate) return;

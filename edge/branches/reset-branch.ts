@@ -162,7 +162,7 @@ export const resetBranchJob = saga<Reset>({
     };
   },
   undo: {
-    // A reset that is given up after the swap stays: only its end was not recorded.
+    // A reset that is abandoned after the swap stays: only its end was not recorded.
     run: async ({ db, job, callHost }) => {
       const { snapshotId = '' } = job.input;
       const about = { job_id: job.id, project_id: job.projectId, branch_id: job.branchId ?? '' };

@@ -9,7 +9,7 @@ import { isInReach } from './event-reach.ts';
 export const EVENT_STREAMS_MAX = 20;
 /** A change by another object, whose call was lost, is found after this time at the latest. */
 const POLL_MS = 2_000;
-/** Written at once; the next are read from the log when the client has taken these. */
+/** Written immediately; the next are read from the log when the client has taken these. */
 const EVENTS_PER_WRITE = 50;
 
 interface Subject extends EventClient {

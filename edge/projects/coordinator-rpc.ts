@@ -75,7 +75,7 @@ export interface ProjectDeletion {
 
 export interface BranchDeletion extends ProjectDeletion {
   branchId: string;
-  /** The database is dropped at once. */
+  /** The database is dropped immediately. */
   purge: boolean;
   confirm: string | undefined;
 }

@@ -46,7 +46,7 @@ export async function createBranches(
     if (!sized.ok) return sized;
     return reserveFitting({ db, settings, quota }, request, sized.value.sizes);
   };
-  /** With the life of the request; its lease goes on. */
+  /** With the life of the request; its lease is still renewed. */
   const reset = async (branch: BranchRow, leftMs: number): Promise<Result<CreationProgress, Failure>> => {
     const { source, life, actor, keyUse, jobId } = request;
     if (branch.protected) return fail({ code: 'BRANCH_PROTECTED' });

@@ -141,7 +141,7 @@ router.openapi(
     operationId: 'createBranches',
     method: 'post',
     path: '/api/v1/projects/{project_id}/branches/batch',
-    summary: 'Create several branches at once',
+    summary: 'Create several branches in one request',
     description:
       'Clones an active branch up to 32 times, all or none of them. The clients of the source are held only during the first clone. All branches have the same content.',
     tags,

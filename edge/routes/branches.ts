@@ -52,7 +52,7 @@ const DeletionQuery = z.strictObject({
     .enum(['true', 'false'])
     .default('false')
     .transform((text) => text === 'true')
-    .meta({ description: 'Drops the database at once, so that the branch cannot be restored.' }),
+    .meta({ description: 'Drops the database immediately, so that the branch cannot be restored.' }),
   confirm: Confirm,
 });
 

@@ -245,7 +245,7 @@ test('a schedule takes snapshots of main, and shows in the project', async () =>
   });
 });
 
-test('the audit log tells a reset, a deletion and a return apart', async () => {
+test('the audit log distinguishes a reset, a deletion and a restored branch', async () => {
   const { body } = await api.get<{ audit_events: { name: string }[] }>(
     `/api/v1/audit-events?project_id=${project.id}&limit=100`,
   );

@@ -35,7 +35,7 @@ export class EventFollower {
   readonly received: ProjectEvent[] = [];
   /** The position at which it began; null: it never connected. */
   begin: string | null = null;
-  /** Whether the gateway has told it that it missed events. */
+  /** Whether the gateway has reported missed events. */
   wasReset = false;
   #lastId: string | null = null;
   readonly #stopped = new AbortController();

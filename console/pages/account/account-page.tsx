@@ -104,7 +104,7 @@ function PasswordForm({ email }: { email: string }) {
       }}
     >
       <h2>{TEXT.signIn.password}</h2>
-      {/* Tells a password manager whose password it is. */}
+      {/* A password manager stores the password under this name. */}
       <input hidden readOnly autoComplete="username" value={email} />
       <Field
         label={TEXT.account.currentPassword}

@@ -10,7 +10,7 @@ interface StepFormProps {
   go: (step: Step) => void;
   action: string;
   children: ReactNode;
-  /** Other ways to go on. */
+  /** Other ways to sign in. */
   more?: ReactNode;
 }
 

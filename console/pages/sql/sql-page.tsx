@@ -57,7 +57,7 @@ export function SqlPage() {
     if (!run.isPending && text.trim() !== '') run.mutate();
   };
   const result = run.data?.result;
-  // Columns of a result can have the same name, so their position tells them apart.
+  // Columns of a result can have the same name, so their position identifies them.
   const columns = useMemo(
     () => (result?.columns ?? []).map(({ name, type }, at) => ({ key: String(at), name, type })),
     [result],

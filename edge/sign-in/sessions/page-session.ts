@@ -17,7 +17,7 @@ const COOKIE_BYTES_MAX = 4096;
 const SEAL_CONTEXT = ['page_session'];
 
 /**
- * The value of the cookie of a page's session. The refresh token is sealed, so that whoever reads the cookie cannot
+ * The value of the cookie of a page's session. The refresh token is sealed, so that a reader of the cookie cannot
  * submit it to `/api/v1/auth/refresh`, which accepts it from any origin.
  */
 export async function pageCookie(

@@ -125,7 +125,7 @@ describe('transaction ids', () => {
     expect(run(2, 20_040, (check) => [attacker(check), victim(check)])).toEqual([ATTACKER]);
   });
 
-  test('many at once are allowed, and the rate for ever', () => {
+  test('a burst is allowed, and the rate for ever', () => {
     const burst = counting(looping, 8_000);
     expect(run(1, 8_000, (check) => [burst(check)])).toEqual([]);
     const steady = counting(looping, 1_000);

@@ -119,7 +119,7 @@ describe('a snapshot', () => {
   });
 });
 
-test('a snapshot that shares blocks with main is replaced by a copy, and clones of it go on', async () => {
+test('a snapshot that shares blocks with main is replaced by a copy while it is cloned', async () => {
   const id = randomUUID();
   await take(main, id);
   const content = await idsIn(main);
@@ -272,7 +272,7 @@ describe('a reset', () => {
     expect(await branchDatabases(servers)).toEqual([MAIN]);
   });
 
-  test('that is given up leaves the branch as it was', async () => {
+  test('that is abandoned leaves the branch as it was', async () => {
     const branch = await project.create(`${MAIN}_br_given-up`, MAIN);
     await insert(branch, 60);
     const { clone, cancel, swap } = reset(branch, MAIN, randomUUID());

@@ -201,7 +201,7 @@ test('a webhook gets no event of another tenant, nor of a project that has moved
   expect(rules(receiver).sort()).toEqual(['active', 'active', 'creating', 'creating']);
 });
 
-test('a webhook is disabled after three days of failures, and says so', async () => {
+test('a webhook is disabled after three days of failures, and reports it', async () => {
   const { id, receiver, deliveries } = await webhook(['network_rule.changed']);
   receiver.respondWith(500);
   await gateway.api.allow(project, '192.0.2.3/32');

@@ -94,7 +94,7 @@ export async function measuredProject(
       await db.insert(projectBranches).values(row);
       return row.id;
     },
-    /** Many at once. */
+    /** Many concurrently. */
     branches: (count: number, status: BranchStatus) => {
       const rows = Array.from({ length: count }, (_, number) => rowOf(`${status}-${number}`, status));
       return db.batch([insertAllIf(db, projectBranches, rows, sql`true`)]);

@@ -10,7 +10,7 @@ const GONE_WITHIN_MS = 13_000;
 const P99_TIMES_IDLE = 5;
 const TEST_WITHIN_MS = 180_000;
 
-/** Each attack beside a victim, on one stack. */
+/** Each attack next to a victim, on one stack. */
 export function describeAttacks(names: AttackName[], options: () => StageOptions = () => ({})): void {
   let stage: Stage;
   beforeAll(async () => {
@@ -57,7 +57,7 @@ function shortcomings(attack: Attack, outcome: Outcome): string[] {
     found.push(`revocation: ${ms(revokedMs)}`);
   if (attack.blockedFor && outcome.blockedFor !== attack.blockedFor)
     found.push(`blocked: ${outcome.blockedFor}`);
-  if (attack.blockedFor && !outcome.isCutOff) found.push('the sessions of the attacker went on');
+  if (attack.blockedFor && !outcome.isCutOff) found.push('the sessions of the attacker were not ended');
   if (goneMs === null || goneMs > GONE_WITHIN_MS) found.push(`sessions without a client: ${ms(goneMs)}`);
   for (const [volume, bytes] of Object.entries(attack.growth ?? {})) {
     const grown = growth[volume as Volume];

@@ -126,7 +126,7 @@ export class Stage {
     }
   }
 
-  /** Runs the attack beside the victim. The attacker's process and sessions are gone afterwards, whatever happens. */
+  /** Runs the attack next to the victim. The attacker's process and sessions are gone afterwards, whatever happens. */
   async run(name: AttackName, revocation = revocationOf(name)): Promise<Outcome> {
     const attack: Attack = ATTACKS[name];
     if (!(await this.victim.isWell(WELL_WITHIN_MS)))

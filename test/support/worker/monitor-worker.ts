@@ -97,7 +97,7 @@ export class TestedCoordinator extends ProjectCoordinator {
     return { kept, alarm: await this.ctx.storage.getAlarm() };
   }
 
-  /** All at once. */
+  /** All concurrently. */
   async changeLifespans(changes: LifespanChange[]) {
     return Promise.all(changes.map((change) => this.changeLifespan(change)));
   }
