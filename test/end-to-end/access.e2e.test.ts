@@ -14,6 +14,7 @@ import {
   USERS,
   type User,
 } from '../support/host/access-table.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import {
   callOperation,
   createResources,
@@ -94,6 +95,10 @@ function recordsWithoutDenials() {
   };
 }
 
+const inParallel = async <T>(items: readonly T[], test: (item: T) => Promise<void>): Promise<void> => {
+  await Promise.all(items.map(test));
+};
+
 async function expectNoWrites(work: () => Promise<void>): Promise<void> {
   const before = recordsWithoutDenials();
   await work();
@@ -163,8 +168,16 @@ describe('the generated tests', () => {
 
 const GOOD = { access: () => own.access(account), pre_auth: () => own.preAuth() };
 
-/** Bearer tokens that no operation for this kind of token accepts. */
-async function wrongBearers(kind: keyof typeof GOOD): Promise<[string, MakeToken][]> {
+const madeBearers = new Map<keyof typeof GOOD, Promise<[string, string | null][]>>();
+
+/** Bearer tokens that no operation for this kind of token accepts. They are made once. */
+function wrongBearers(kind: keyof typeof GOOD): Promise<[string, string | null][]> {
+  const made = madeBearers.get(kind) ?? makeWrongBearers(kind);
+  madeBearers.set(kind, made);
+  return made;
+}
+
+async function makeWrongBearers(kind: keyof typeof GOOD): Promise<[string, string | null][]> {
   const others: Record<keyof typeof GOOD, [string, MakeToken][]> = {
     access: [
       ["the provider's token after expiry", () => tokenOf({ ...USERS.ada, expiresIn: -60 }, stack.devDir)],
@@ -185,7 +198,7 @@ async function wrongBearers(kind: keyof typeof GOOD): Promise<[string, MakeToken
       ['an expired pre-auth token', () => own.preAuth({ expiresIn: -60 })],
     ],
   };
-  return [
+  const bearers: [string, MakeToken][] = [
     ['no token', () => null],
     ['a malformed token', () => 'v4.public.AAAA'],
     ["the platform's secret", () => platformSecret],
@@ -193,17 +206,25 @@ async function wrongBearers(kind: keyof typeof GOOD): Promise<[string, MakeToken
     ...others[kind],
     ...(await own.forgeries(GOOD[kind])),
   ];
+  return Promise.all(
+    bearers.map(async ([name, make]): Promise<[string, string | null]> => [name, await make()]),
+  );
 }
 
-/** Tries all of them in sequence, so that a new one is tested automatically. */
+/** By day, each operation gets a fifth of them, each time others; by night all of them. */
+const SHARES = IS_NIGHTLY ? 1 : 5;
+
+/** Tries wrong bearer tokens, so that a new operation or a new kind of token is tested automatically. */
 async function expectUnauthenticated(operation: Operation, kind: keyof typeof GOOD): Promise<void> {
-  await expectNoWrites(async () => {
-    for (const [name, makeToken] of await wrongBearers(kind)) {
-      const response = await callOperation(apiWith(await makeToken()), operation, resources.ada);
+  const share = OPERATIONS.indexOf(operation) % SHARES;
+  const bearers = (await wrongBearers(kind)).filter((_, n) => n % SHARES === share);
+  await expectNoWrites(() =>
+    inParallel(bearers, async ([name, token]) => {
+      const response = await callOperation(apiWith(token), operation, resources.ada);
       expect(response, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
       expect(response.headers.get('www-authenticate'), name).toBe('Bearer error="invalid_token"');
-    }
-  });
+    }),
+  );
 }
 
 describe('tokens of the gateway', () => {
@@ -261,40 +282,39 @@ describe.each(USER_OPERATIONS)('$id', (operation) => {
     });
   });
 
-  test.each(callersWith(operation, 'role', 'scope'))(
-    '$user as $role with scope $scope → 403 with the required $decision',
-    async ({ decision, ...caller }) => {
-      const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
-      const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
-      await expectNoWrites(async () => {
+  test('a caller without the role or the scope → 403 with the required one', () =>
+    expectNoWrites(() =>
+      inParallel(callersWith(operation, 'role', 'scope'), async ({ decision, ...caller }) => {
+        const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
+        const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
         const response = await callOperation(apiFor(caller), operation, resources.ada);
-        expect(response).toMatchObject({ status: 403, body: { error: 'FORBIDDEN', required } });
-      });
-    },
-  );
+        expect(response, named(caller)).toMatchObject({
+          status: 403,
+          body: { error: 'FORBIDDEN', required },
+        });
+      }),
+    ));
 
-  test.each(callersWith(operation, 'unknown'))(
-    '$user as $role with scope $scope → 404, identical to the response for an unknown id',
-    async (caller) => {
-      const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
-      await expectNoWrites(async () => {
+  test('a caller who does not reach the resource → 404, identical to the response for an unknown id', () =>
+    expectNoWrites(() =>
+      inParallel(callersWith(operation, 'unknown'), async (caller) => {
+        const call = (ids: Ids) => callOperation(apiFor(caller), operation, ids);
         const { status } = await expectSameAnswer(call(resources.ada), call(nowhere(operation)));
-        expect(status).toBe(404);
-      });
-    },
-  );
+        expect(status, named(caller)).toBe(404);
+      }),
+    ));
 
   // `every-operation.e2e.test.ts` tests the operations that change something.
-  test.each(operation.method === 'GET' ? callersWith(operation, 'allowed') : [])(
-    '$user as $role with scope $scope → 200',
-    async (caller) => {
+  const allowed = operation.method === 'GET' ? callersWith(operation, 'allowed') : [];
+  test('every other caller → 200, if nothing is changed', async () => {
+    for (const caller of allowed) {
       const { status, body } = await callOperation(apiFor(caller), operation, resources.ada);
-      expect(status).toBe(200);
+      expect(status, named(caller)).toBe(200);
       const listed = listedOf(operation);
-      if (operation.ids.length > 0 || listed === null) return;
-      expect(JSON.stringify(body).includes(listed)).toBe(reachesAdas(operation, caller));
-    },
-  );
+      if (operation.ids.length > 0 || listed === null) continue;
+      expect(JSON.stringify(body).includes(listed), named(caller)).toBe(reachesAdas(operation, caller));
+    }
+  });
 });
 
 // A member of the tenant is known in each of its projects.
@@ -323,17 +343,18 @@ const UNAUTHORISED: readonly Caller[] = [
 
 describe.each(USER_OPERATIONS.filter(({ references }) => references.length > 0))('$id', (operation) => {
   describe.each(operation.references)('$name in its $location', (reference) => {
-    test.each(UNAUTHORISED.filter(({ role }) => operation.reaches[role]))(
-      "Ada's is unknown to $user as $role",
-      async (caller) => {
-        const adas = resources.ada[reference.name] ?? resources.ada.branch_id ?? '';
-        const call = (id: string) =>
-          callOperation(apiFor(caller), naming(operation, reference, id), resources[caller.user]);
-        await expectNoWrites(async () => {
-          await expectSameAnswer(call(adas), call(UNKNOWN));
-        });
-      },
-    );
+    test("Ada's is unknown to others", () =>
+      expectNoWrites(() =>
+        inParallel(
+          UNAUTHORISED.filter(({ role }) => operation.reaches[role]),
+          async (caller) => {
+            const adas = resources.ada[reference.name] ?? resources.ada.branch_id ?? '';
+            const call = (id: string) =>
+              callOperation(apiFor(caller), naming(operation, reference, id), resources[caller.user]);
+            await expectSameAnswer(call(adas), call(UNKNOWN));
+          },
+        ),
+      ));
   });
 });
 
@@ -345,21 +366,23 @@ describe.each(PLATFORM_OPERATIONS)('$id', (operation) => {
     ids = { ...resources.ada, host_id: body.hosts[0]?.id ?? '' };
   });
 
-  test.each<[string, MakeToken]>([
-    ['no secret', () => null],
-    ['a wrong secret', () => `${platformSecret.slice(1)}x`],
-    ['more than the secret', () => `${platformSecret}x`],
-    ["an owner's token", () => tokenOf(USERS.ada, stack.devDir)],
-    ['a token without a tenant', () => tokenOf({ tenant: null }, stack.devDir)],
-    ['an access token of the gateway', () => GOOD.access()],
-    ['a pre-auth token', () => GOOD.pre_auth()],
-    ['a refresh token', () => own.refresh()],
-  ])('%s → 401', async (_, makeToken) => {
-    const api = apiWith(await makeToken());
-    await expectNoWrites(async () => {
-      const response = await callOperation(api, operation, ids);
-      expect(response).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
-    });
+  test('anything but the secret → 401', () => {
+    const bearers: [string, MakeToken][] = [
+      ['no secret', () => null],
+      ['a wrong secret', () => `${platformSecret.slice(1)}x`],
+      ['more than the secret', () => `${platformSecret}x`],
+      ["an owner's token", () => tokenOf(USERS.ada, stack.devDir)],
+      ['a token without a tenant', () => tokenOf({ tenant: null }, stack.devDir)],
+      ['an access token of the gateway', () => GOOD.access()],
+      ['a pre-auth token', () => GOOD.pre_auth()],
+      ['a refresh token', () => own.refresh()],
+    ];
+    return expectNoWrites(() =>
+      inParallel(bearers, async ([name, makeToken]) => {
+        const response = await callOperation(apiWith(await makeToken()), operation, ids);
+        expect(response, name).toMatchObject({ status: 401, body: { error: 'UNAUTHENTICATED' } });
+      }),
+    );
   });
 
   test('the secret is accepted', async () => {
