@@ -1,6 +1,6 @@
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import type {
-  NOT_COMPARED,
+  NotCompared,
   RowDifference,
   TableDifference,
 } from '../../shared/protocol/difference-operations.ts';
@@ -8,11 +8,13 @@ import { sqlState } from '../postgres/postgres-failure.ts';
 import { type Comparison, isRewritten } from './comparison.ts';
 import type { TablePair } from './tables.ts';
 
-type Reason = (typeof NOT_COMPARED)[number];
+type Reason = Pick<NotCompared, 'reason' | 'detail'>;
 
 /** Errors that are about the whole comparison. */
 const FINAL = new Set(['57014', '25P03', '25P04', '57P01']);
 const LOCK_TIMEOUT = '55P03';
+
+const DETAIL_MAX = 200;
 
 /** Bytes of JSON for each of the two lists; the schema needs the rest of the message. */
 const LIST_BYTES_MAX = BOUNDS.messageBytes / 4;
@@ -25,7 +27,7 @@ export async function countDifferences(comparison: Comparison): Promise<RowDiffe
     const { schema, name } = pair;
     const reason = reasonAgainst(pair);
     const found = reason ?? (await countInSavepoint(comparison, pair));
-    if (typeof found === 'string') notCompared.push({ schema, name, reason: found });
+    if ('reason' in found) notCompared.push({ schema, name, ...found });
     else if (found.inserted + found.updated + found.deleted > 0) tables.push(found);
   }
   const [fitting, others] = [fittingOf(tables), fittingOf(notCompared)];
@@ -39,8 +41,8 @@ export async function countDifferences(comparison: Comparison): Promise<RowDiffe
 
 function reasonAgainst({ before, after }: TablePair): Reason | null {
   const sides = [before, after].filter((side) => side !== null);
-  if (sides.some(({ readable }) => !readable)) return 'not_readable';
-  return sides.some(({ row_security }) => row_security) ? 'row_security' : null;
+  if (sides.some(({ readable }) => !readable)) return { reason: 'not_readable' };
+  return sides.some(({ row_security }) => row_security) ? { reason: 'row_security' } : null;
 }
 
 async function countInSavepoint(comparison: Comparison, pair: TablePair): Promise<TableDifference | Reason> {
@@ -59,7 +61,8 @@ async function countInSavepoint(comparison: Comparison, pair: TablePair): Promis
       error instanceof Error && 'severity' in error && error.severity === 'ERROR' && !FINAL.has(state ?? '');
     if (isRewritten(error) || !isOfTable) throw error;
     await both('ROLLBACK TO SAVEPOINT before_table');
-    return state === LOCK_TIMEOUT ? 'locked' : 'refused';
+    if (state === LOCK_TIMEOUT) return { reason: 'locked' };
+    return { reason: 'refused', detail: error.message.slice(0, DETAIL_MAX) };
   }
 }
 

@@ -65,12 +65,12 @@ export function orderedRows(
   const digest = digestOf(`pg_catalog.format('%s', ${row})`);
   const parts = key ? columnsNamed(table, key).map(orderedText) : [digest];
   const named = parts.map((part, at) => `${part} AS k${at + 1}`).join(', ');
-  const rows = `SELECT t.ctid, ${key ? digest : `''::pg_catalog.text`} AS digest, ${named} FROM ONLY ${from} AS t`;
+  const rows = `SELECT t.ctid, ${key ? digest : `''::pg_catalog.text`} AS digest, ${named} FROM ${from} AS t`;
   const names = parts.map((_, at) => `k${at + 1} COLLATE pg_catalog."C"`);
   const values: unknown[] = blocks ? [tids(blocks, 0), tids(blocks, 1)] : [];
   // OFFSET 0 keeps it a scan of each range, which a join would not be.
   const source = blocks
-    ? `pg_catalog.unnest($1::pg_catalog.tid[], $2::pg_catalog.tid[]) AS range (low, high) CROSS JOIN LATERAL (
+    ? `ROWS FROM (pg_catalog.unnest($1::pg_catalog.tid[]), pg_catalog.unnest($2::pg_catalog.tid[])) AS range (low, high) CROSS JOIN LATERAL (
          ${rows} WHERE t.ctid OPERATOR(pg_catalog.>=) range.low AND t.ctid OPERATOR(pg_catalog.<) range.high OFFSET 0) AS r`
     : `(${rows}) AS r`;
   const mark = after?.map((part) => `$${values.push(part)}::pg_catalog.text`);
