@@ -1,6 +1,7 @@
 import type { Plan } from '@supabase/pg-delta/plan';
-import type { SchemaChange } from './schema-record.ts';
+import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 
+type SchemaChange = SchemaDifference['changes'][number];
 type Delta = Plan['deltas'][number];
 type ObjectId = Extract<Delta, { verb: 'add' }>['fact']['id'];
 

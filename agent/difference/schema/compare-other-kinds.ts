@@ -1,7 +1,9 @@
+import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
+import type { CatalogQuery } from './comparison-messages.ts';
 import { OTHER_OBJECTS } from './other-kinds.ts';
-import type { CatalogQuery, SchemaChange } from './schema-record.ts';
 
-interface OtherObject {
+/** An object, or a setting, of a kind that the library does not compare. */
+export interface OtherObject {
   kind: string;
   identity: string;
   definition: string;
@@ -10,26 +12,30 @@ interface OtherObject {
   reset: string | null;
 }
 
-type OtherObjects = ReadonlyMap<string, OtherObject>;
-
-export async function readOtherKinds(query: CatalogQuery): Promise<OtherObjects> {
+export async function readOtherKinds(query: CatalogQuery): Promise<OtherObject[]> {
   const { rows } = await query(OTHER_OBJECTS);
-  const objects = rows as unknown as OtherObject[];
-  return new Map(objects.map((object) => [`${object.kind} ${object.identity}`, object]));
+  return rows as unknown as OtherObject[];
 }
 
 interface OtherDifference {
-  changes: SchemaChange[];
+  changes: SchemaDifference['changes'];
   /** Statements that run before the library's, which may remove what these objects depend on. */
-  before: string[];
-  after: string[];
+  first: string[];
+  last: string[];
   notModelled: string[];
 }
 
-export function compareOtherKinds(here: OtherObjects, there: OtherObjects): OtherDifference {
-  const difference: OtherDifference = { changes: [], before: [], after: [], notModelled: [] };
-  for (const key of [...new Set([...there.keys(), ...here.keys()])].sort()) {
-    const [to, from] = [here.get(key), there.get(key)];
+const byName = (objects: readonly OtherObject[]) =>
+  new Map(objects.map((object) => [`${object.kind} ${object.identity}`, object]));
+
+export function compareOtherKinds(
+  before: readonly OtherObject[],
+  after: readonly OtherObject[],
+): OtherDifference {
+  const difference: OtherDifference = { changes: [], first: [], last: [], notModelled: [] };
+  const [old, present] = [byName(before), byName(after)];
+  for (const name of [...new Set([...old.keys(), ...present.keys()])].sort()) {
+    const [from, to] = [old.get(name), present.get(name)];
     const { kind, identity } = to ?? (from as OtherObject);
     if (to?.definition === from?.definition) continue;
     const change = from === undefined ? 'added' : to === undefined ? 'dropped' : 'changed';
@@ -38,8 +44,8 @@ export function compareOtherKinds(here: OtherObjects, there: OtherObjects): Othe
       difference.notModelled.push(`No statement is made for the ${kind} ${identity} (${change}).`);
       continue;
     }
-    if (from?.reset) difference.before.push(from.reset);
-    if (to?.set) difference.after.push(to.set);
+    if (from?.reset) difference.first.push(from.reset);
+    if (to?.set) difference.last.push(to.set);
   }
   return difference;
 }

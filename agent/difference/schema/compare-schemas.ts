@@ -1,46 +1,73 @@
-import { Worker } from 'node:worker_threads';
-import { HostError } from '../../servers/host-error.ts';
-import { COMPARISON, type FromThread, type Side, type ToThread } from './comparison-messages.ts';
-import type { CatalogQuery, SchemaDifference } from './schema-record.ts';
+import pg from 'pg';
+import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
+import type { Host } from '../../host.ts';
+import type { Session } from '../../postgres/connect.ts';
+import { inBranch } from '../../rows/branch-session.ts';
+import type { Side, Sides } from '../sides.ts';
+import type { CatalogQuery, Outcome, Task } from './comparison-messages.ts';
+import { runInThread, tooLarge } from './comparison-thread.ts';
 
-/** A comparison takes no longer. Milliseconds. */
-const WITHIN_MS = 20_000;
-/** Of the thread; a schema that needs more is refused. */
-const HEAP_MB = 512;
-/** At once on a host: each takes a processor and a heap. */
-const THREADS = 2;
-
-/** Of each side: tables, indexes, sequences and views with their columns, functions, types, constraints. */
+/** Of each side. */
 const OBJECTS_MAX = 50_000;
-const CATALOGS = ['pg_class', 'pg_attribute', 'pg_proc', 'pg_type', 'pg_constraint', 'pg_trigger', 'pg_policy'];
-/** What a message of the link has room for, beside the rows. */
+const CATALOGS = [
+  'pg_class',
+  'pg_attribute',
+  'pg_proc',
+  'pg_type',
+  'pg_constraint',
+  'pg_trigger',
+  'pg_policy',
+];
+/** What a message of the link has room for, next to the rows. */
 const CHANGES_MAX = 1_000;
 const STATEMENT_CHARACTERS_MAX = 262_144;
-/** SQLSTATE `program_limit_exceeded`. */
-const PROGRAM_LIMIT = '54000';
-
-/** The program of the agent: one file when it is installed, its sources otherwise. */
-const PROGRAM = import.meta.url.endsWith('.ts') ? new URL('../../main.ts', import.meta.url) : import.meta.url;
-
-let running = 0;
 
 /**
- * What distinguishes the schema of `here` from that of `there`, with the statements that bring `there` here. Runs in a
- * thread that is ended after a time, because the time depends on schemas that tenants made. The sessions stay in the
- * agent: each query function belongs to one transaction of the read-only login, which has one snapshot.
- * @throws HostError HOST_BUSY, HOST_TIMEOUT, STATEMENT_REFUSED for a schema that is too large; what a query throws
+ * The objects that differ, and the statements that bring `before` to the schema of `after`. Each side is read in one
+ * snapshot of its read-only login.
+ * @param signal aborted when the comparison has taken too long
+ * @throws HostError HOST_BUSY, PROJECT_BUSY, HOST_TIMEOUT, STATEMENT_REFUSED for a schema that is too large
  */
-export async function compareSchemas(here: CatalogQuery, there: CatalogQuery): Promise<SchemaDifference> {
-  if (running === THREADS) throw new HostError('HOST_BUSY', 'too many schemas are being compared');
-  running += 1;
-  try {
-    const sizes = await Promise.all([countObjects(here), countObjects(there)]);
-    if (Math.max(...sizes) > OBJECTS_MAX) throw tooLarge();
-    return bounded(await inThread({ here, there }));
-  } finally {
-    running -= 1;
-  }
+export const compareSchemas = async (
+  host: Host,
+  sides: Sides,
+  signal: AbortSignal,
+): Promise<SchemaDifference> =>
+  bounded(
+    await inCatalog(host, sides.before, (before) =>
+      inCatalog(host, sides.after, (after) => runInThread('session', { before, after }, signal)),
+    ),
+  );
+
+/** The schema as text, to be compared with a later one. @throws HostError as `compareSchemas` */
+export async function storeSchemaOf(host: Host, side: Side, signal: AbortSignal): Promise<string> {
+  const { stored } = await readAfter(host, side, null, signal);
+  return stored ?? '';
 }
+
+/** As `compareSchemas`, with a schema that was stored. @throws HostError as `compareSchemas` */
+export const compareWithStored = async (
+  host: Host,
+  side: Side,
+  stored: string,
+  signal: AbortSignal,
+): Promise<SchemaDifference> => bounded(await readAfter(host, side, { stored }, signal));
+
+const readAfter = (host: Host, side: Side, before: Task['before'], signal: AbortSignal) =>
+  inCatalog(host, side, (after) => runInThread(before, { after }, signal));
+
+const inCatalog = (host: Host, side: Side, action: (query: CatalogQuery) => Promise<Outcome>) =>
+  inBranch(host, side, 'query', async (session) => {
+    const query = catalogQuery(session);
+    if ((await countObjects(query)) > OBJECTS_MAX) throw tooLarge();
+    return action(query);
+  });
+
+/** The session leaves every value as text; the library expects the default types. */
+export const catalogQuery =
+  (session: Session): CatalogQuery =>
+  (text, values) =>
+    session.query<Record<string, unknown>>({ text, values: values ?? [], types: pg.types });
 
 async function countObjects(query: CatalogQuery): Promise<number> {
   // Stops counting at the limit, so that a huge catalog costs no more.
@@ -52,40 +79,11 @@ async function countObjects(query: CatalogQuery): Promise<number> {
   return Number(rows[0]?.objects);
 }
 
-const tooLarge = () =>
-  new HostError('STATEMENT_REFUSED', 'the schema has too many objects to compare', PROGRAM_LIMIT);
-
-async function inThread(sides: Record<Side, CatalogQuery>): Promise<SchemaDifference> {
-  const thread = new Worker(PROGRAM, {
-    workerData: COMPARISON,
-    resourceLimits: { maxOldGenerationSizeMb: HEAP_MB },
-  });
-  const { promise, resolve, reject } = Promise.withResolvers<SchemaDifference>();
-  const timeout = setTimeout(
-    () => reject(new HostError('HOST_TIMEOUT', 'the comparison of the schemas took too long')),
-    WITHIN_MS,
-  );
-  const answer = async (query: number, side: Side, text: string, values: unknown[] | undefined) => {
-    const { rows } = await sides[side](text, values);
-    thread.postMessage({ query, rows } satisfies ToThread);
-  };
-  thread.on('message', (message: FromThread) => {
-    if ('difference' in message) resolve(message.difference);
-    else answer(message.query, message.side, message.text, message.values).catch(reject);
-  });
-  thread.on('error', (error: NodeJS.ErrnoException) =>
-    reject(error.code === 'ERR_WORKER_OUT_OF_MEMORY' ? tooLarge() : error),
-  );
-  try {
-    return await promise;
-  } finally {
-    clearTimeout(timeout);
-    await thread.terminate();
-  }
-}
+const NOTHING: SchemaDifference = { changes: [], statements: [], not_modelled: [] };
 
 /** A part of a plan would look like a plan, so one that is too long is not returned at all. */
-function bounded({ changes, statements, not_modelled }: SchemaDifference): SchemaDifference {
+function bounded({ difference }: Outcome): SchemaDifference {
+  const { changes, statements, not_modelled } = difference ?? NOTHING;
   const characters = statements.reduce((sum, { length }) => sum + length, 0);
   const isLong = characters > STATEMENT_CHARACTERS_MAX;
   const unlisted = changes.length - CHANGES_MAX;

@@ -39,7 +39,8 @@ const columnSetting = (value: string, isSet: string, set: string, reset: string)
   };
 };
 
-const STORAGE = "CASE attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END";
+const STORAGE =
+  "CASE attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END";
 const COMPRESSION = "CASE attcompression WHEN 'p' THEN 'pglz' ELSE 'lz4' END";
 const CAST = `format('(%s AS %s)', ${typeName('castsource')}, ${typeName('casttarget')})`;
 const OPERATOR = `format('%s.%s (%s, %s)', (SELECT quote_ident(nspname) FROM pg_namespace WHERE pg_namespace.oid = oprnamespace),
@@ -155,7 +156,7 @@ export const OTHER_KINDS: Record<string, OtherKind> = {
   // Of the kinds above: the library compares the others.
   comment: {
     catalog: 'pg_description',
-    identity: '(SELECT concat(type, \' \', identity) FROM pg_identify_object(classoid, objoid, objsubid))',
+    identity: "(SELECT concat(type, ' ', identity) FROM pg_identify_object(classoid, objoid, objsubid))",
     definition: 'description',
     where: `objoid >= ${FIRST_OWN} AND classoid IN ('pg_statistic_ext'::regclass, 'pg_cast'::regclass,
       'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_opfamily'::regclass, 'pg_ts_config'::regclass,

@@ -1,35 +1,22 @@
+import { deserializeSnapshot, serializeSnapshot } from '@supabase/pg-delta/core';
 import { type ExtractResult, extract } from '@supabase/pg-delta/extract';
 import { type Plan, plan } from '@supabase/pg-delta/plan';
+import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import { changesOf } from './changes.ts';
-import { compareOtherKinds, readOtherKinds } from './compare-other-kinds.ts';
+import { compareOtherKinds, type OtherObject, readOtherKinds } from './compare-other-kinds.ts';
+import type { CatalogQuery } from './comparison-messages.ts';
 import { OTHER_KINDS } from './other-kinds.ts';
-import type { CatalogQuery, SchemaDifference } from './schema-record.ts';
+
+/** A schema as it was in one snapshot. */
+interface ReadSchema {
+  facts: ExtractResult['factBase'];
+  version: string;
+  others: readonly OtherObject[];
+  /** What could not be read. */
+  unread: readonly string[];
+}
 
 type ExtractionPool = Parameters<typeof extract>[0];
-
-/** Diagnostics about the library's own graph, which say nothing about what was compared. */
-const INTERNAL = new Set(['dangling_edge', 'unresolved_dependency', 'orphaned_satellite']);
-
-/**
- * Reads both schemas and plans the statements from `there` to `here`. Each query function belongs to one transaction,
- * which is read-only and has one snapshot.
- */
-export async function planSchemas(here: CatalogQuery, there: CatalogQuery): Promise<SchemaDifference> {
-  const wanted = await readSchema(here);
-  const present = await readSchema(there);
-  const { deltas, actions, preamble } = planBetween(present.schema, wanted.schema);
-  const others = compareOtherKinds(wanted.others, present.others);
-  const settings = actions.length === 0 ? [] : preamble.map(({ name, value }) => `SET ${name} = ${value}`);
-  return {
-    changes: [...changesOf(deltas), ...others.changes],
-    statements: [...settings, ...others.before, ...actions.map(({ sql }) => sql), ...others.after],
-    not_modelled: [...new Set([...others.notModelled, ...unread(wanted.schema), ...unread(present.schema)])],
-  };
-}
-
-async function readSchema(query: CatalogQuery) {
-  return { schema: await extract(poolOf(query)), others: await readOtherKinds(query) };
-}
 
 /** The library opens and ends a transaction, which is here the one that is open already. */
 const TRANSACTION = /^(?:BEGIN|COMMIT|ROLLBACK)\b/;
@@ -43,20 +30,48 @@ function poolOf(query: CatalogQuery): ExtractionPool {
   return { connect: async () => client } as unknown as ExtractionPool;
 }
 
-/** Roles belong to the host, and both sides have the same ones, so they are only referred to. */
-function planBetween(present: ExtractResult, wanted: ExtractResult): Plan {
-  const roles = [...present.factBase.facts(), ...wanted.factBase.facts()].flatMap(({ id }) =>
-    id.kind === 'role' ? [id.name] : [],
-  );
-  return plan(present.factBase, wanted.factBase, {
-    scope: 'database',
-    assumedRoles: [...new Set(roles)],
-    redactSecrets: true,
-  });
+/** @param query of a transaction that is read-only and has one snapshot */
+export async function readSchema(query: CatalogQuery): Promise<ReadSchema> {
+  const { factBase, pgVersion, diagnostics } = await extract(poolOf(query));
+  const others = await readOtherKinds(query);
+  return { facts: factBase, version: pgVersion, others, unread: unreadOf(diagnostics) };
 }
 
+export function storeSchema({ facts, version, others, unread }: ReadSchema): string {
+  return JSON.stringify({ facts: serializeSnapshot(facts, { pgVersion: version }), others, unread });
+}
+
+export function restoreSchema(text: string): ReadSchema {
+  const { facts, others, unread } = JSON.parse(text) as Omit<ReadSchema, 'facts'> & { facts: string };
+  const { factBase, pgVersion } = deserializeSnapshot(facts);
+  return { facts: factBase, version: pgVersion, others, unread };
+}
+
+/** What leads from the schema `before` to the schema `after`. */
+export function planSchemas(before: ReadSchema, after: ReadSchema): SchemaDifference {
+  const { deltas, actions, preamble } = planBetween(before.facts, after.facts);
+  const others = compareOtherKinds(before.others, after.others);
+  const settings = actions.length === 0 ? [] : preamble.map(({ name, value }) => `SET ${name} = ${value}`);
+  return {
+    changes: [...changesOf(deltas), ...others.changes],
+    statements: [...settings, ...others.first, ...actions.map(({ sql }) => sql), ...others.last],
+    not_modelled: [...new Set([...others.notModelled, ...after.unread, ...before.unread])],
+  };
+}
+
+/** Roles belong to the host, and both sides have the same ones, so they are only referred to. */
+function planBetween(before: ReadSchema['facts'], after: ReadSchema['facts']): Plan {
+  const roles = [...before.facts(), ...after.facts()].flatMap(({ id }) =>
+    id.kind === 'role' ? [id.name] : [],
+  );
+  return plan(before, after, { scope: 'database', assumedRoles: [...new Set(roles)] });
+}
+
+/** Diagnostics about the library's own graph, which say nothing about what was compared. */
+const INTERNAL = new Set(['dangling_edge', 'unresolved_dependency', 'orphaned_satellite']);
+
 /** What could not be compared, except for the kinds of our own table. */
-const unread = ({ diagnostics }: ExtractResult): string[] =>
+const unreadOf = (diagnostics: ExtractResult['diagnostics']): string[] =>
   diagnostics
     .filter(({ code, severity }) => severity !== 'info' && !INTERNAL.has(code))
     .filter(({ code, context }) => code !== 'unmodeled_kind' || !(String(context?.kind) in OTHER_KINDS))

@@ -1,11 +1,15 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { catalogQuery } from '../../../../agent/difference/schema/catalog-query.ts';
-import { compareSchemas } from '../../../../agent/difference/schema/compare-schemas.ts';
-import type { SchemaDifference } from '../../../../agent/difference/schema/schema-record.ts';
+import {
+  catalogQuery,
+  compareSchemas,
+  compareWithStored,
+  storeSchemaOf,
+} from '../../../../agent/difference/schema/compare-schemas.ts';
+import { planSchemas, readSchema } from '../../../../agent/difference/schema/plan-schemas.ts';
 import { inBranch } from '../../../../agent/rows/branch-session.ts';
-import type { Session } from '../../../../agent/postgres/connect.ts';
+import type { SchemaDifference } from '../../../../shared/protocol/difference-operations.ts';
 import { type Branch, connect, startHostWithProject } from '../../../support/host/host-project.ts';
-import { REFUSED_CASES, REPORTED_CASES, SCHEMA_CASES, type SchemaCase } from './schema-cases.ts';
+import { REPORTED_CASES, SCHEMA_CASES, type SchemaCase } from './schema-cases.ts';
 
 let stage: Awaited<ReturnType<typeof startHostWithProject>>;
 let here: Branch;
@@ -29,13 +33,13 @@ async function build(branch: Branch, cases: readonly SchemaCase[], part: 'base' 
   }
 }
 
-/** As the read-only logins of both branches. */
-const compare = (left: Branch, right: Branch): Promise<SchemaDifference> => {
+/** What leads from one schema to the other, without the thread: it would load the program for each comparison. */
+async function planFromTo(before: Branch, after: Branch): Promise<SchemaDifference> {
   const { host } = stage.servers;
-  const inBoth = (action: (a: Session, b: Session) => Promise<SchemaDifference>) =>
-    inBranch(host, left, 'query', (a) => inBranch(host, right, 'query', (b) => action(a, b)));
-  return inBoth((a, b) => compareSchemas(catalogQuery(a), catalogQuery(b)));
-};
+  const read = (side: Branch) =>
+    inBranch(host, side, 'query', (session) => readSchema(catalogQuery(session)));
+  return planSchemas(await read(before), await read(after));
+}
 
 /** Runs the statements one after the other as the owner. @returns the failures */
 async function apply(branch: Branch, statements: readonly string[]): Promise<string[]> {
@@ -60,11 +64,11 @@ afterAll(() => stage?.servers.stop());
 test('at least 60 kinds of change have statements that leave no difference, in both directions', async () => {
   expect(SCHEMA_CASES.length).toBeGreaterThanOrEqual(60);
   const first = SCHEMA_CASES.length;
-  for (const [left, right] of [
-    [here, there],
+  for (const [from, to] of [
     [there, here],
+    [here, there],
   ] as const) {
-    const { changes, statements, not_modelled } = await compare(left, right);
+    const { changes, statements, not_modelled } = await planFromTo(from, to);
     const identities = changes.map(({ identity }) => identity).join('\n');
     const unfound = ALL.filter((_, n) => !identities.includes(schemaOf(n))).map(({ name }) => name);
     expect(unfound).toEqual([]);
@@ -73,19 +77,27 @@ test('at least 60 kinds of change have statements that leave no difference, in b
     const reported = new Set(not_modelled.map((text) => Number(/case_(\d+)_/.exec(text)?.[1])));
     for (const n of reported) expect(n).toBeGreaterThanOrEqual(first);
 
-    const clone = await stage.project.create('db_cases_br_clone', right.database);
+    const clone = await stage.project.create('db_cases_br_clone', from.database);
     expect(await apply(clone, statements)).toEqual([]);
-    const left_over = (await compare(left, clone)).changes.map(({ identity }) => identity);
-    expect(left_over.filter((identity) => !not_modelled.some((text) => text.includes(identity)))).toEqual([]);
+    const leftOver = (await planFromTo(clone, to)).changes.map(({ identity }) => identity);
+    expect(leftOver.filter((identity) => !not_modelled.some((text) => text.includes(identity)))).toEqual([]);
     await stage.project.drop(clone);
   }
-  // Operators and text search configurations are only made by hand.
-  const { not_modelled } = await compare(here, there);
-  expect(not_modelled).toHaveLength(REPORTED_CASES.length);
 });
 
-test('two branches without a change have no difference', async () => {
-  const twin = await stage.project.create('db_cases_br_twin', here.database);
-  expect(await compare(here, twin)).toEqual({ changes: [], statements: [], not_modelled: [] });
-  await stage.project.drop(twin);
+test('the agent compares two branches in a thread, and a branch with its stored schema', async () => {
+  const { host } = stage.servers;
+  const signal = AbortSignal.timeout(60_000);
+  const difference = await compareSchemas(host, { before: there, after: here }, signal);
+  // Operators and text search configurations are only made by hand.
+  expect(difference.not_modelled).toHaveLength(REPORTED_CASES.length);
+  expect(difference.changes).toContainEqual({
+    kind: 'table',
+    identity: `${schemaOf(1)}.book`,
+    change: 'added',
+  });
+  const stored = await storeSchemaOf(host, there, signal);
+  expect(await compareWithStored(host, here, stored, signal)).toEqual(difference);
+  const nothing = { changes: [], statements: [], not_modelled: [] };
+  expect(await compareWithStored(host, there, stored, signal)).toEqual(nothing);
 });
