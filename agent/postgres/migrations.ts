@@ -108,6 +108,22 @@ const SNAPSHOT = `
   );
 `;
 
+/** What a branch was like before a rehearsed migration, and what is known of it so far. It is gone with the branch. */
+const REHEARSAL = `
+  CREATE TABLE rehearsal (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    database text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    limits jsonb NOT NULL,
+    tables jsonb NOT NULL,
+    schema text NOT NULL,
+    wal_from pg_lsn NOT NULL,
+    locks jsonb NOT NULL DEFAULT '{}', -- what the samples have shown so far
+    finished_at timestamptz,
+    report jsonb -- null: it is running
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
  * is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -118,6 +134,7 @@ export const MIGRATIONS: readonly string[] = [
   BLOCK_REASON,
   BLOCKED_ADDRESS,
   SNAPSHOT,
+  REHEARSAL,
 ];
 
 /**
