@@ -8,7 +8,7 @@ import type { WatchedTables } from './watched-tables.ts';
 const SAMPLED_FOR = "interval '1 hour'";
 /** At once, on a host and in a project. */
 const RUNNING_MAX = 8;
-const RUNNING_OF_PROJECT_MAX = 3;
+const RUNNING_OF_PROJECT_MAX = 4;
 
 interface StoredRehearsal {
   branch_id: string;

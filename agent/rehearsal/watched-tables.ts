@@ -37,7 +37,7 @@ export interface WatchedTables {
 /** Row security would hide rows, and run the policies of the tenant. */
 const TABLES = `
   SELECT c.oid::text, nspname AS schema, relname AS name, relkind AS kind, pg_relation_filenode(c.oid)::text AS file,
-         coalesce(pg_table_size(c.oid), 0)::text AS bytes, coalesce(pg_partition_root(c.oid), c.oid)::text AS root,
+         coalesce(pg_table_size(c.oid), 0)::text AS bytes, coalesce(pg_partition_root(c.oid)::oid, c.oid)::text AS root,
          has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
            AND NOT row_security_active(c.oid) AS is_countable,
          CASE WHEN reltuples >= 0 THEN reltuples::bigint END::text AS estimate,
