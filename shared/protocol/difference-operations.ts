@@ -26,6 +26,15 @@ const TableDifference = z.strictObject({
 });
 export type TableDifference = z.output<typeof TableDifference>;
 
+const NotCompared = z.strictObject({
+  schema: z.string(),
+  name: z.string(),
+  reason: z.enum(NOT_COMPARED),
+  /** PostgreSQL's message of a table that it refused to read. */
+  detail: z.string().optional(),
+});
+export type NotCompared = z.output<typeof NotCompared>;
+
 export const RowDifference = z.strictObject({
   /** Those with a difference, by schema and name; a partition is a table of its own. */
   tables: z.array(TableDifference),
@@ -33,9 +42,7 @@ export const RowDifference = z.strictObject({
   has_more: z.boolean(),
   /** Tables that both sides have, or one of them. */
   compared: Count,
-  not_compared: z.array(
-    z.strictObject({ schema: z.string(), name: z.string(), reason: z.enum(NOT_COMPARED) }),
-  ),
+  not_compared: z.array(NotCompared),
 });
 export type RowDifference = z.output<typeof RowDifference>;
 
