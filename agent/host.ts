@@ -44,7 +44,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
     rows: { slots: new Slots(), marks: new PageMarks() },
-    lockSampler: new LockSampler({ postgres }, log),
+    lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),
     log,
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),

@@ -1,7 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Host } from '../host.ts';
-import type { Log } from '../trouble-log.ts';
-import { TroubleLog } from '../trouble-log.ts';
+import type { Queryable } from '../postgres/connect.ts';
+import { type Log, TroubleLog } from '../trouble-log.ts';
 import { type HeldLock, LockRecord } from './lock-record.ts';
 import { readRunning, storeLocks } from './stored-rehearsals.ts';
 
@@ -36,13 +35,13 @@ interface Sampled {
 
 /** Samples the locks of all branches that are being rehearsed. What it has seen is stored every second. */
 export class LockSampler {
-  readonly #host: Pick<Host, 'postgres'>;
+  readonly #postgres: Queryable;
   readonly #troubles: TroubleLog;
   readonly #sampled = new Map<string, Sampled>();
   #wake = new AbortController();
 
-  constructor(host: Pick<Host, 'postgres'>, log: Log) {
-    this.#host = host;
+  constructor(postgres: Queryable, log: Log) {
+    this.#postgres = postgres;
     this.#troubles = new TroubleLog(log);
   }
 
@@ -59,7 +58,7 @@ export class LockSampler {
     if (!sampled) return;
     await this.#sample();
     this.#sampled.delete(branchId);
-    await storeLocks(this.#host.postgres, branchId, sampled.record.summary);
+    await storeLocks(this.#postgres, branchId, sampled.record.summary);
   }
 
   /** Never throws. */
@@ -96,7 +95,7 @@ export class LockSampler {
   }
 
   async #look(): Promise<void> {
-    const running = await readRunning(this.#host.postgres);
+    const running = await readRunning(this.#postgres);
     const ids = new Set(running.map(({ branch_id }) => branch_id));
     for (const branchId of this.#sampled.keys()) if (!ids.has(branchId)) this.#sampled.delete(branchId);
     for (const { branch_id, database, locks } of running)
@@ -107,10 +106,7 @@ export class LockSampler {
   async #sample(): Promise<void> {
     const all = [...this.#sampled.values()];
     const databases = all.map(({ database }) => database);
-    const { rows } = await this.#host.postgres.query<HeldLock & { database: string }>(HELD, [
-      databases,
-      MODES,
-    ]);
+    const { rows } = await this.#postgres.query<HeldLock & { database: string }>(HELD, [databases, MODES]);
     const at = Date.now();
     for (const { database, record } of all)
       record.add(
@@ -121,6 +117,6 @@ export class LockSampler {
 
   async #store(): Promise<void> {
     for (const [branchId, { record }] of this.#sampled)
-      await storeLocks(this.#host.postgres, branchId, record.summary);
+      await storeLocks(this.#postgres, branchId, record.summary);
   }
 }

@@ -1,7 +1,6 @@
-import pg from 'pg';
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import type { Host } from '../../host.ts';
-import type { Session } from '../../postgres/connect.ts';
+import { AS_VALUES, type Session } from '../../postgres/connect.ts';
 import { inBranch } from '../../rows/branch-session.ts';
 import type { Side, Sides } from '../sides.ts';
 import type { CatalogQuery, Outcome, Task } from './comparison-messages.ts';
@@ -67,7 +66,7 @@ const inCatalog = (host: Host, side: Side, action: (query: CatalogQuery) => Prom
 export const catalogQuery =
   (session: Session): CatalogQuery =>
   (text, values) =>
-    session.query<Record<string, unknown>>({ text, values: values ?? [], types: pg.types });
+    session.query<Record<string, unknown>>({ text, values: values ?? [], types: AS_VALUES });
 
 async function countObjects(query: CatalogQuery): Promise<number> {
   // Stops counting at the limit, so that a huge catalog costs no more.

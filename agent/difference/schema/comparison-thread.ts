@@ -1,5 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
+import { pollUntil } from '../../poll-until.ts';
 import { HostError } from '../../servers/host-error.ts';
 import {
   type CatalogQuery,
@@ -17,6 +18,8 @@ const WITHIN_MS = 20_000;
 const HEAP_MB = 512;
 /** At once on a host: each takes a processor and a heap. */
 const THREADS = 2;
+/** For one of them. A session that waits longer would have too little time left. */
+const WAIT_MS = 2_000;
 
 /** The program of the agent: one file when it is installed, its sources otherwise. */
 const PROGRAM = fileURLToPath(
@@ -41,7 +44,8 @@ export async function runInThread(
   queries: Partial<Record<SideName, CatalogQuery>>,
   signal: AbortSignal,
 ): Promise<Outcome> {
-  if (running === THREADS) throw new HostError('HOST_BUSY', 'too many schemas are being compared');
+  if (!(await pollUntil(async () => running < THREADS, { within: WAIT_MS, every: 50 })))
+    throw new HostError('HOST_BUSY', 'too many schemas are being compared');
   running += 1;
   const workerData: Task = { kind: COMPARISON, before };
   const thread = new Worker(PROGRAM, { workerData, resourceLimits: { maxOldGenerationSizeMb: HEAP_MB } });

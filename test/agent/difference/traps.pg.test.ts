@@ -74,7 +74,7 @@ const TRAPS: Record<string, Trap> = {
     expected: { rewritten: '0/1/0' },
     full: ['rewritten'],
   },
-  'TRUNCATE': {
+  TRUNCATE: {
     before: `create table truncated (id int primary key, note text); insert into truncated ${ROWS}`,
     change: `truncate truncated; insert into truncated values (1, '1'), (2, 'x')`,
     expected: { truncated: '0/1/298' },

@@ -98,7 +98,9 @@ export class ComparingHost {
     return {
       counts: {
         ...byName(({ inserted, updated, deleted }) => `${inserted}/${updated}/${deleted}`),
-        ...Object.fromEntries(rows.not_compared.map(({ name, reason, detail }) => [name, [reason, detail].join(' ').trim()])),
+        ...Object.fromEntries(
+          rows.not_compared.map(({ name, reason, detail }) => [name, [reason, detail].join(' ').trim()]),
+        ),
       },
       methods: byName((table) => table.method),
     };

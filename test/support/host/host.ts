@@ -86,10 +86,7 @@ export async function startHost(options: { dataDir?: string } = {}): Promise<Tes
 }
 
 /** @param started collects the clean-up, in the order of the start */
-async function startParts(
-  started: AsyncDisposableStack,
-  options: { dataDir?: string },
-): Promise<TestHost> {
+async function startParts(started: AsyncDisposableStack, options: { dataDir?: string }): Promise<TestHost> {
   const user = serverUser();
   const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
   const root = mkdtempSync(join(tmpdir(), 'branchgate-host-'));

@@ -85,6 +85,22 @@ test('at least 60 kinds of change have statements that leave no difference, in b
   }
 });
 
+test('a schema that is too long is refused, and the next comparison works', async () => {
+  const { host } = stage.servers;
+  const signal = AbortSignal.timeout(60_000);
+  const owner = await connect(host, 'direct', there, 'owner');
+  await owner.query(`BEGIN; CREATE SCHEMA huge; SET LOCAL search_path = huge; DO $$ BEGIN FOR n IN 1..18 LOOP
+    EXECUTE format('CREATE FUNCTION f%s() RETURNS text LANGUAGE plpgsql AS %L', n,
+      'BEGIN RETURN 1; /*' || repeat('x', 1000000) || '*/ END');
+    END LOOP; END $$; COMMIT`);
+  await expect(storeSchemaOf(host, there, signal)).rejects.toMatchObject({
+    code: 'STATEMENT_REFUSED',
+    sqlstate: '54000',
+  });
+  await owner.query('DROP SCHEMA huge CASCADE');
+  await owner.end();
+});
+
 test('the agent compares two branches in a thread, and a branch with its stored schema', async () => {
   const { host } = stage.servers;
   const signal = AbortSignal.timeout(60_000);
