@@ -32,7 +32,7 @@ const names = async () =>
 const psql = (sql: string) => ['--', 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-Atc', sql];
 const eventsOf = async (name: string) => {
   const { body } = await api.get<{ audit_events: { metadata: unknown }[] }>(
-    `/api/v1/projects/${project.id}/audit-events?name=${name}`,
+    `/api/v1/audit-events?name=${name}&project_id=${project.id}`,
   );
   return body.audit_events.map(({ metadata }) => metadata);
 };

@@ -14,8 +14,8 @@ const WORDS: Partial<Record<ObjectId['kind'], string>> = {
 };
 
 /** `materializedView` → `materialized view` */
-const kindOf = ({ kind }: ObjectId): string =>
-  WORDS[kind] ?? kind.replaceAll(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
+const inWords = (name: string) => name.replaceAll(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
+const kindOf = ({ kind }: ObjectId): string => WORDS[kind] ?? inWords(kind);
 
 const PLAIN = /^[a-z_][a-z0-9_$]*$/;
 const quoted = (name: string) => (PLAIN.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
@@ -25,7 +25,6 @@ const path = (...names: (string | null)[]) =>
     .map(quoted)
     .join('.');
 
-/** Grantees are named apart: by role, which every project has of its own. */
 export function identityOf(id: ObjectId): string {
   switch (id.kind) {
     case 'function':
@@ -107,7 +106,7 @@ function describe(delta: Delta, whole: ReadonlySet<string>): Described | null {
       return { id, change: delta.verb === 'add' ? 'added' : 'dropped' };
     }
     case 'set':
-      return { id: delta.id, change: 'changed', detail: delta.attr };
+      return { id: delta.id, change: 'changed', detail: inWords(delta.attr) };
     default: {
       const { from, kind } = delta.edge;
       return kind === 'owner' && !whole.has(keyOf(from))

@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { pollUntil } from '../../../agent/poll-until.ts';
+import { LockSampler } from '../../../agent/rehearsal/sample-locks.ts';
 import type { RehearsalReport } from '../../../shared/protocol/rehearsal-operations.ts';
 import { asClient, type Branch, startHostWithProject } from '../../support/host/host-project.ts';
 
@@ -13,7 +15,7 @@ const CONTENT = `
 const LIMITS = { lock_ms: 1_000, table_bytes: 50_000 };
 
 let stage: Awaited<ReturnType<typeof startHostWithProject>>;
-const stop = new AbortController();
+let stop = new AbortController();
 let sampling: Promise<void>;
 
 beforeAll(async () => {
@@ -84,6 +86,30 @@ test('a rehearsal finds a rewrite, a lock of 3 s and lost rows; an index built c
   expect(index).toMatchObject({ verdict: 'safe', dangers: [] });
   expect(index.schema.changes).toEqual([{ kind: 'index', identity: 'public.by_title', change: 'added' }]);
   expect(await rehearsals()).toEqual([]);
+});
+
+test('a restarted agent continues, and reports what the one before has seen', async () => {
+  const { host, query } = stage.servers;
+  const branch = await stage.project.create(`${DATABASE}_br_restart`, DATABASE);
+  await begin(branch);
+  await run(branch, 'BEGIN; LOCK TABLE book IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(1.5); COMMIT');
+  const isStored = async () => {
+    const [row] = await query<{ longest: number[] }>(
+      'SELECT jsonb_path_query_array(locks, $$$.longest.*$$) AS longest FROM rehearsal',
+    );
+    return (row?.longest ?? []).some((ms) => ms >= 1_000);
+  };
+  expect(await pollUntil(isStored, { within: 10_000, every: 50 })).toBe(true);
+  stop.abort();
+  await sampling;
+  host.lockSampler = new LockSampler(host.postgres, () => {});
+  stop = new AbortController();
+  sampling = host.lockSampler.run(stop.signal);
+  await run(branch, 'ALTER TABLE author ADD note text');
+  const { rehearsal } = await finish(branch);
+  expect(rehearsal?.report?.dangers).toEqual([{ kind: 'lock', schema: 'public', name: 'book' }]);
+  expect(rehearsal?.report?.schema.changes).toMatchObject([{ kind: 'column', change: 'added' }]);
+  await stage.project.drop(branch);
 });
 
 test('nothing is left of a rehearsal that is never finished', async () => {
