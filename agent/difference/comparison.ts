@@ -1,7 +1,7 @@
 import type { DifferenceMethod } from '../../shared/protocol/difference-operations.ts';
 import type { Host } from '../host.ts';
 import type { Session } from '../postgres/connect.ts';
-import { sqlState } from '../postgres/postgres-failure.ts';
+import { asHostError, sqlState } from '../postgres/postgres-failure.ts';
 import { describeTable, fromTable, type TableDescription } from '../rows/describe-table.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { BlockRanges } from './block-ranges.ts';
@@ -150,7 +150,7 @@ export async function compare<T>(
     } catch (error) {
       if (sqlState(error) === ENDED)
         throw new HostError('HOST_BUSY', 'a clone of the branch has ended the comparison');
-      if (!(error instanceof RewrittenError)) throw error;
+      if (!(error instanceof RewrittenError)) throw asHostError(error);
       if (tries === TRIES) throw new HostError('HOST_BUSY', 'tables were rewritten during the comparison');
     }
   }

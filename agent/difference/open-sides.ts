@@ -18,7 +18,7 @@ type Wanted = Pick<Params<'branch.diff'>, 'project_id' | 'branch_id' | 'database
 /** Comparisons of all projects at once. */
 const PLACES = 2;
 /** For the end of another comparison. */
-const WAIT_MS = 3_000;
+const WAIT_MS = 1_000;
 const LOOK_EVERY_MS = 50;
 
 /**
