@@ -7,6 +7,7 @@ import {
 } from '../../../../agent/difference/schema/compare-schemas.ts';
 import { planSchemas, readSchema } from '../../../../agent/difference/schema/plan-schemas.ts';
 import { inBranch } from '../../../../agent/rows/branch-session.ts';
+import { groupName, loginName } from '../../../../shared/branch/login.ts';
 import type { SchemaDifference } from '../../../../shared/protocol/difference-operations.ts';
 import { type Branch, connect, startHostWithProject } from '../../../support/host/host-project.ts';
 import { REPORTED_CASES, SCHEMA_CASES, type SchemaCase } from './schema-cases.ts';
@@ -113,6 +114,9 @@ test('the agent compares two branches in a thread, and a branch with its stored 
     change: 'added',
   });
   const stored = await storeSchemaOf(host, there, signal);
+  // Of the roles of the host, it has those of the project only.
+  expect(stored).toContain(groupName(stage.project.id, 'owner'));
+  expect(stored).not.toContain(loginName(here.branch_id, 'owner'));
   expect(await compareWithStored(host, here, stored, signal)).toEqual(difference);
   const nothing = { changes: [], statements: [], not_modelled: [] };
   expect(await compareWithStored(host, there, stored, signal)).toEqual(nothing);
