@@ -29,7 +29,7 @@ const RehearsedTable = z.strictObject({
 });
 export type RehearsedTable = z.output<typeof RehearsedTable>;
 
-export const DANGERS = ['lock', 'rewrite', 'rows_lost'] as const;
+const DANGERS = ['lock', 'rewrite', 'rows_lost'] as const;
 
 /** The tables of which something is to be reported, and what became of the schema. */
 const Report = z.strictObject({

@@ -25,7 +25,7 @@ const path = (...names: (string | null)[]) =>
     .map(quoted)
     .join('.');
 
-export function identityOf(id: ObjectId): string {
+function identityOf(id: ObjectId): string {
   switch (id.kind) {
     case 'function':
     case 'procedure':
