@@ -12,6 +12,7 @@ export const EXIT_CODES = {
   conflict: { code: 6, meaning: 'conflict with the present state' },
   limit: { code: 7, meaning: 'a limit is reached' },
   away: { code: 8, meaning: 'the gateway or the database host is unavailable' },
+  danger: { code: 9, meaning: 'a rehearsal found a danger' },
   timedOut: { code: 124, meaning: 'timed out' },
 } as const;
 
@@ -75,6 +76,11 @@ const ADVICE: Partial<Record<ExitName, string>> = {
   notSignedIn: 'Run `branchgate login`, or set BRANCHGATE_API_KEY.',
 };
 
+/** The same for codes whose message names a field of the request. */
+const ADVICE_OF_CODE: Partial<Record<string, string>> = {
+  BRANCH_PROTECTED: 'Give its name with --confirm.',
+};
+
 interface Detail {
   path: string;
   message: string;
@@ -88,7 +94,7 @@ export function explain(error: unknown): string {
     );
     const request = error.code === 'INTERNAL' && error.requestId ? ` Request ID: ${error.requestId}.` : '';
     const code = error.code === null ? '' : ` (${error.code})`;
-    const advice = ADVICE[exitNameOf(error)];
+    const advice = ADVICE_OF_CODE[error.code ?? ''] ?? ADVICE[exitNameOf(error)];
     return `${error.message}${code}${details.join('')}${request}${advice ? ` ${advice}` : ''}`;
   }
   if (error instanceof JobError) return `${error.message} (${error.code}) Job: ${error.jobId}.`;

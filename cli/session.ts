@@ -99,6 +99,19 @@ export function openSession(command: Command): Session {
   return { url, profile: profileOf(options), client: createClient({ url, token }) };
 }
 
+export type OperatorSession = Pick<Session, 'client'>;
+
+/** For the operator of the platform. Its secret is in no file, and belongs to an address in the environment. */
+export function openOperatorSession(): OperatorSession {
+  const { BRANCHGATE_URL, BRANCHGATE_PLATFORM_SECRET: token } = process.env;
+  if (!BRANCHGATE_URL || !token)
+    throw new CommandError(
+      'notSignedIn',
+      'Commands about hosts are for operators. Set BRANCHGATE_URL and BRANCHGATE_PLATFORM_SECRET.',
+    );
+  return { client: createClient({ url: gatewayAddress(BRANCHGATE_URL), token }) };
+}
+
 const ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 /**

@@ -97,7 +97,7 @@ function profileCommand(): Command {
   command
     .command('use')
     .description('Make a profile the default')
-    .argument('<name>')
+    .argument('<profile>')
     .action((name: string, _options, self: Command) => {
       storeProfiles({ ...profilesWith(name), current: name });
       printForPrograms(self, { name });
@@ -105,7 +105,7 @@ function profileCommand(): Command {
   command
     .command('delete')
     .description('Remove a profile and its tokens')
-    .argument('<name>')
+    .argument('<profile>')
     .action((name: string, _options, self: Command) => {
       const { current, profiles } = profilesWith(name);
       const { [name]: _, ...others } = profiles;

@@ -4,6 +4,7 @@ import { readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { ROOT } from '../../dev/stack/repository.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
@@ -14,7 +15,7 @@ import { ownerOf, tokenOf } from '../support/tenants.ts';
 
 const run = promisify(execFile);
 const TENANT = 'command-line';
-const { url } = inject('stack');
+const { url, devDir } = inject('stack');
 const DISTRACTING = { BRANCHGATE_URL: url, BRANCHGATE_TOKEN: '' };
 
 let api: Api;
@@ -57,6 +58,7 @@ describe('the output', () => {
     ['rule list', '/network-rules', 'network_rules'],
     ['job list', '/jobs', 'jobs'],
     ['trust list', '/trusts', 'trusts'],
+    ['snapshot list', '/snapshots', 'snapshots'],
     ['key list', '/api/v1/api-keys', 'api_keys'],
     ['table list', '/branches/main/tables', 'tables'],
   ])('of %s --json are the records of the API', async (command, path, field) => {
@@ -77,7 +79,9 @@ describe('the output', () => {
   });
 
   test('is about the project that the argument names, also next to --project', async () => {
-    expect(await cli.json('project', 'get', 'Shop', '--project', 'nowhere')).toMatchObject({ id: project.id });
+    expect(await cli.json('project', 'get', 'Shop', '--project', 'nowhere')).toMatchObject({
+      id: project.id,
+    });
   });
 
   test('has the named fields only, as values separated by tabs, and without colour in a pipe', async () => {
@@ -183,6 +187,45 @@ test('branches are created with their choices, extended, pinned and deleted', as
   expect((await cli.run('branch', 'delete', 'pr-7', 'w-1', 'w-2')).code).toBe(0);
   expect((await cli.run('checkout', '--unpin')).code).toBe(0);
   expect(await branchNames()).toEqual(['main', 'pr-1']);
+});
+
+test('branches are reset, protected, deleted and restored, and created from snapshots', async () => {
+  const snapshot = await cli.json<{ id: string }>('snapshot', 'create', 'pr-1', '--name', 'before');
+  expect(await cli.json('snapshot', 'list', '--branch', 'pr-1')).toEqual([
+    expect.objectContaining({ id: snapshot.id, name: 'before', kind: 'manual' }),
+  ]);
+  const made = await cli.json('branch', 'create', 'pr-9', '--snapshot', 'before', '--ttl', '1h');
+  expect(made).toMatchObject({ branch_name: 'pr-9', ttl_seconds: 3600 });
+  expect(await cli.run('branch', 'create', 'pr-10', '--snapshot', 'before', '--from', 'pr-1')).toMatchObject({
+    code: 2,
+  });
+  expect(await cli.json('branch', 'reset', 'pr-9', '--to', 'before')).toMatchObject({ id: made.id });
+  expect(await cli.json('branch', 'protect', 'pr-9')).toMatchObject({ protected: true });
+  expect(await cli.run('branch', 'reset', 'pr-9')).toMatchObject({
+    code: 5,
+    stderr: expect.stringContaining('--confirm'),
+  });
+  expect((await cli.run('branch', 'delete', 'pr-9', '--confirm', 'pr-9')).code).toBe(0);
+  expect(await cli.json('branch', 'restore', 'pr-9', '--name', 'pr-10')).toMatchObject({ id: made.id });
+  expect(await cli.json('branch', 'unprotect', 'pr-10')).toMatchObject({ protected: false });
+  expect(await cli.run('branch', 'delete', 'pr-10', '--purge')).toMatchObject({ code: 2 });
+  expect((await cli.run('branch', 'delete', 'pr-10', '--purge', '--yes')).code).toBe(0);
+  expect(await cli.run('branch', 'restore', 'pr-10')).toMatchObject({ code: 3 });
+  expect(await cli.json('snapshot', 'delete', 'before')).toMatchObject({ id: snapshot.id });
+  expect(await cli.run('snapshot', 'delete', 'before')).toMatchObject({ code: 3 });
+});
+
+test('operators list and drain hosts; a tenant may not', async () => {
+  const operator = { BRANCHGATE_PLATFORM_SECRET: gatewaySecrets(devFolder(devDir)).PLATFORM_SECRET };
+  const { result } = cli.start(['host', 'list', '--json'], operator);
+  const { code, stdout } = await result;
+  const hosts = JSON.parse(stdout);
+  expect([code, hosts]).toEqual([0, [expect.objectContaining({ linked: true })]]);
+  // Not drained: other tests create projects.
+  const undone = await cli.start(['host', 'drain', hosts[0].name, '--undo', '--json'], operator).result;
+  expect(JSON.parse(undone.stdout)).toMatchObject({ id: hosts[0].id, draining: false });
+  expect((await cli.start(['host', 'drain', 'nowhere'], operator).result).code).toBe(3);
+  expect(await cli.run('host', 'list')).toMatchObject({ code: 4 });
 });
 
 describe('exec', () => {
