@@ -67,5 +67,6 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'host drain': ['branchgate host drain eu-1'],
   api: ['branchgate api GET /api/v1/me', 'branchgate api POST /api/v1/projects --data \'{"name":"shop"}\''],
   doctor: ['branchgate doctor'],
+  mcp: ['branchgate mcp --project shop'],
   completion: ['source <(branchgate completion bash)', 'branchgate completion fish | source'],
 };

@@ -1,8 +1,8 @@
 import type { Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
+import { take } from '../shared/take.ts';
 import { say } from './output.ts';
 import type { Session } from './session.ts';
-import { take } from './take.ts';
 
 export async function rulesOf({ client }: Session, projectId: string, branchId: string) {
   const init = { params: { path: { project_id: projectId } } };

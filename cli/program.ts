@@ -9,6 +9,7 @@ import { execCommand } from './commands/exec.ts';
 import { hostCommand } from './commands/host.ts';
 import { importCommand } from './commands/import.ts';
 import { linkCommands } from './commands/link.ts';
+import { mcpCommand } from './commands/mcp.ts';
 import { projectCommand } from './commands/project.ts';
 import { readingCommands } from './commands/reading.ts';
 import { signInCommands } from './commands/sign-in.ts';
@@ -57,6 +58,7 @@ export function createProgram(version: string): Command {
     hostCommand(),
     apiCommand(),
     doctorCommand(),
+    mcpCommand(),
   ];
   for (const command of commands) program.addCommand(command);
   addCompletion(program);

@@ -2,11 +2,11 @@ import type { Command } from 'commander';
 import { type BranchgateClient, createClient } from '../client/client.ts';
 import { dataOf } from '../client/response-error.ts';
 import type { TokenSource } from '../client/send.ts';
+import { take } from '../shared/take.ts';
 import { CommandError } from './exit-codes.ts';
 import { findLink, pinnedBranch } from './link.ts';
 import { say } from './output.ts';
 import { readProfiles, readTokens, storeTokens } from './stored.ts';
-import { take } from './take.ts';
 
 /** Options that every command has. */
 export interface GlobalOptions {

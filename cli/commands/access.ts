@@ -1,12 +1,12 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
+import { take } from '../../shared/take.ts';
 import { collect, readCount } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
 import { printForPrograms, printRecord, printRecords } from '../output.ts';
 import { rulesOf } from '../own-address.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
-import { take } from '../take.ts';
 
 const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'id'];
 const RULES = '/api/v1/projects/{project_id}/network-rules';

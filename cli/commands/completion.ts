@@ -1,8 +1,8 @@
 import { Argument, Command, type Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { take } from '../../shared/take.ts';
 import { branchPath, openOperatorSession, openSession, projectOf } from '../session.ts';
 import { readProfiles } from '../stored.ts';
-import { take } from '../take.ts';
 
 /** The hidden command with which the scripts ask for candidates: the words of the line, the last one unfinished. */
 const COMPLETE = '__complete';

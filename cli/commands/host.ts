@@ -1,11 +1,11 @@
 import { readFile } from 'node:fs/promises';
 import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { take } from '../../shared/take.ts';
 import { readCount } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { type OperatorSession, openOperatorSession } from '../session.ts';
-import { take } from '../take.ts';
 
 const HOSTS = '/platform/v1/hosts';
 const COLUMNS = ['name', 'db_host', 'direct_port', 'pooled_port', 'linked', 'draining', 'free_bytes', 'id'];

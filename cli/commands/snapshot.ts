@@ -1,10 +1,10 @@
 import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { take } from '../../shared/take.ts';
 import { readCount, readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { branchPath, openSession, projectOf, type Session } from '../session.ts';
-import { take } from '../take.ts';
 import { withProgress } from '../terminal.ts';
 import { TIMEOUT, waitOf } from './project.ts';
 

@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 
 const ROOT = join(import.meta.dirname, '../..');
-const SOURCE_FOLDERS = ['agent', 'cli', 'client', 'console', 'dev', 'edge', 'shared', 'vitest'];
+const SOURCE_FOLDERS = ['agent', 'cli', 'client', 'console', 'dev', 'edge', 'mcp', 'shared', 'vitest'];
 const LINES_MAX = 300;
 const HAVE_DEFAULT_EXPORTS = ['edge/worker.ts', 'console/vite.config.ts'];
 /** Every text of the console is in one file. */
@@ -159,6 +159,14 @@ describe('imports', () => {
     const inClient = within(['client']);
     expect(trespasses(inClient, ofPlatform('cloudflare:', 'node:'))).toEqual([]);
     expect(trespasses(inClient, within(['agent', 'dev', 'edge', 'shared', 'test']))).toEqual([]);
+  });
+
+  test('the tools for agents run anywhere, and use the public API only', () => {
+    const inTools = within(['mcp']);
+    expect(trespasses(inTools, ofPlatform('cloudflare:', 'node:'))).toEqual([]);
+    expect(trespasses(inTools, within(['agent', 'cli', 'dev', 'edge', 'test', 'shared/protocol']))).toEqual(
+      [],
+    );
   });
 
   test('the command line and the fixture use the public API only', () => {
