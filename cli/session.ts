@@ -2,6 +2,7 @@ import type { Command } from 'commander';
 import { type BranchgateClient, createClient } from '../client/client.ts';
 import { dataOf } from '../client/response-error.ts';
 import type { TokenSource } from '../client/send.ts';
+import { safeAddress } from '../shared/gateway-address.ts';
 import { take } from '../shared/take.ts';
 import { CommandError } from './exit-codes.ts';
 import { findLink, pinnedBranch } from './link.ts';
@@ -21,18 +22,15 @@ export interface Session {
   client: BranchgateClient;
 }
 
-const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/;
-
-/** @throws CommandError for anything but https, except on this machine: tokens would be readable on the way */
+/** @throws CommandError */
 export function gatewayAddress(text: string): string {
-  const url = URL.canParse(text) ? new URL(text) : null;
-  const isSafe = url?.protocol === 'https:' || (url?.protocol === 'http:' && LOOPBACK.test(url.hostname));
-  if (!url || !isSafe)
+  const address = safeAddress(text);
+  if (address === null)
     throw new CommandError(
       'usage',
       `${text} is not the address of a gateway. Give an address that begins with https://.`,
     );
-  return url.href.replace(/\/+$/, '');
+  return address;
 }
 
 export const profileOf = ({ profile }: GlobalOptions): string => profile ?? readProfiles().current;

@@ -37,6 +37,8 @@ const bundle = (entry: string, outfile: string, head: string) =>
     outfile,
     bundle: true,
     minify: true,
+    // Errors are compared by the names of their classes.
+    keepNames: true,
     platform: 'node',
     target: 'node20',
     format: 'esm',

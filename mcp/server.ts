@@ -11,15 +11,22 @@ interface Detail {
   message: string;
 }
 
+/**
+ * Whether the error is of a class of the client. Compared by name, because the command line has the client in one bundle
+ * and this module in another.
+ */
+const isOf = <T extends Error>(error: unknown, { name }: new (...input: never[]) => T): error is T =>
+  error instanceof Error && error.name === name;
+
 /** What is wrong, for the agent. Failures of this program are not described. */
 function explain(error: unknown): string {
-  if (error instanceof ResponseError) {
+  if (isOf(error, ResponseError)) {
     const details = ((error.fields.details as Detail[] | undefined) ?? []).map(
       ({ path, message }) => `\n${path}: ${message}`,
     );
     return `${error.message}${error.code === null ? '' : ` (${error.code})`}${details.join('')}`;
   }
-  if (error instanceof JobError) return `${error.message} (${error.code})`;
+  if (isOf(error, JobError)) return `${error.message} (${error.code})`;
   if (error instanceof ToolError) return error.message;
   if (error instanceof Error && error.name === 'AbortError') return 'Cancelled.';
   return 'The call failed.';
@@ -37,7 +44,7 @@ export function createServer(
     try {
       return text(JSON.stringify(await run({ ...context, signal }, input)));
     } catch (error) {
-      const isExpected = [ResponseError, JobError, ToolError].some((kind) => error instanceof kind);
+      const isExpected = isOf(error, ResponseError) || isOf(error, JobError) || error instanceof ToolError;
       if (!isExpected && !signal.aborted) report(error);
       return { ...text(explain(error)), isError: true };
     }

@@ -32,6 +32,7 @@ beforeAll(async () => {
   api = await ownerOf(TENANT);
   ({ id: project } = await api.project('Shop'));
   ({ key, id: keyId } = await newKey());
+  await api.post(`/api/v1/projects/${project}/network-rules`, { cidr: '127.0.0.1' });
   const { direct_url } = await api.credentials(project, 'main');
   await query(direct_url, 'create table item (id int primary key, name text)');
   await query(
@@ -180,7 +181,7 @@ describe.each([
 test('the audit log names the key, its address and its statements', async () => {
   const agent = await overHttp();
   await agent.result('query', { branch: 'main', sql: 'select 1' });
-  const { body } = await api.get('/api/v1/audit-events?name=query.executed');
+  const { body } = await api.get<{ audit_events: unknown[] }>('/api/v1/audit-events?name=query.executed');
   expect(body.audit_events[0]).toMatchObject({ actor_type: 'key', actor_id: keyId, ip: '127.0.0.1' });
 });
 
