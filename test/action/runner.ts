@@ -23,7 +23,10 @@ export function defaultInputs(): Record<string, string> {
     blocks.map((block) => {
       const [, name = ''] = /^([\w-]+):/.exec(block) ?? [];
       const [, value = ''] = /^ {4}default: (.*)$/m.exec(block) ?? [];
-      return [name, value.replace(/^'(.*)'$/, '$1').replace(/^\$\{\{ github\.token \}\}$/, GITHUB_TOKEN)];
+      return [
+        name,
+        value.replace(/^(['"])(.*)\1$/, '$2').replace(/^\$\{\{ github\.token \}\}$/, GITHUB_TOKEN),
+      ];
     }),
   );
 }
@@ -126,5 +129,8 @@ export class Runner {
 /** `name<<delimiter`, the value, and the delimiter. */
 const outputsIn = (file: string): Record<string, string> =>
   Object.fromEntries(
-    [...file.matchAll(/^(\S+)<<(\S+)\n([^]*?)\n\2$/gm)].map(([, name = '', , value = '']) => [name, value]),
+    [...file.matchAll(/^(\S+)<<(\S+)\n([\s\S]*?)\n\2$/gm)].map(([, name = '', , value = '']) => [
+      name,
+      value,
+    ]),
   );
