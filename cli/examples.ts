@@ -42,7 +42,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   import: ['branchgate import --from @source-url --branch staging'],
   'rule list': ['branchgate rule list --branch pr-7'],
   'rule add': [
-    'branchgate rule add me --branch pr-7',
+    'branchgate rule add me --branch pr-7 --ttl 1h',
     'branchgate rule add 203.0.113.0/24 --description Office',
   ],
   'rule remove': ['branchgate rule remove 3f2b8c1e-6f0a-4c5e-9d61-0c7b3d2f4a10'],

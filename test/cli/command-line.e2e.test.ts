@@ -308,7 +308,15 @@ test('psql adds a rule for this machine where none lets it connect, says so, and
   const { code, stdout, stderr } = await psql();
   expect({ code, stdout }).toEqual({ code: 0, stdout: '1\n' });
   expect(stderr).toContain('127.0.0.1/32 may connect to main until this command ends');
-  expect(await cli.json('rule', 'list', '--project', other.id)).toEqual([]);
+  const rules = () => cli.json<{ expires_at: string }[]>('rule', 'list', '--project', other.id);
+  expect(await rules()).toEqual([]);
+
+  const { child, result } = cli.start(['exec', '--project', other.id, '--', 'sleep', '60']);
+  await eventually(async () => expect(await rules()).toHaveLength(1), 60);
+  process.kill(-(child.pid ?? 0), 'SIGKILL');
+  await result;
+  const [{ expires_at } = { expires_at: '' }] = await rules();
+  expect(Date.parse(expires_at) - Date.now()).toBeLessThan(3_600_000);
 });
 
 test('completion offers the names of branches in bash', async () => {
