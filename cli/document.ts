@@ -77,7 +77,7 @@ ${table(['code', 'meaning'], exits)}
 | --- | --- |
 | \`.branchgate.json\` | gateway and project of a folder, to be committed |
 | \`branchgate-branch\` in the git folder of a worktree | the branch that \`checkout\` pinned |
-| \`~/.config/branchgate/profiles.json\`, \`tokens.json\` | sign-ins; only their owner can read the tokens |
+| \`~/.config/branchgate/profiles.json\`, \`tokens.json\` | sign-ins; the tokens are in the keychain of the operating system, or in this file, which only its owner can read |
 
 ## Commands
 

@@ -221,10 +221,11 @@ test('operators list and drain hosts; a tenant may not', async () => {
   const { result } = cli.start(['host', 'list', '--json'], operator);
   const { code, stdout } = await result;
   const hosts = JSON.parse(stdout);
-  expect([code, hosts]).toEqual([0, [expect.objectContaining({ linked: true })]]);
+  expect(code).toBe(0);
+  const [host] = hosts.filter(({ linked }: { linked: boolean }) => linked);
   // Not drained: other tests create projects.
-  const undone = await cli.start(['host', 'drain', hosts[0].name, '--undo', '--json'], operator).result;
-  expect(JSON.parse(undone.stdout)).toMatchObject({ id: hosts[0].id, draining: false });
+  const undone = await cli.start(['host', 'drain', host.name, '--undo', '--json'], operator).result;
+  expect(JSON.parse(undone.stdout)).toMatchObject({ id: host.id, draining: false });
   expect((await cli.start(['host', 'drain', 'nowhere'], operator).result).code).toBe(3);
   expect(await cli.run('host', 'list')).toMatchObject({ code: 4 });
 });
