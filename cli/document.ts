@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { EXIT_CODES } from './exit-codes.ts';
-import { commandsBelow, helpOf } from './program.ts';
+import { commandsBelow, examplesOf, helpOf, wordsOf } from './program.ts';
 
 const code = (text: string) => `\`${text.replaceAll('|', '\\|')}\``;
 const cell = (text: string) => text.replaceAll('|', '\\|').replaceAll('<', '&lt;');
@@ -8,8 +8,7 @@ const cell = (text: string) => text.replaceAll('|', '\\|').replaceAll('<', '&lt;
 const table = (head: readonly string[], rows: readonly (readonly string[])[]) =>
   [head, head.map(() => '---'), ...rows].map((row) => `| ${row.join(' | ')} |`).join('\n');
 
-const pathOf = (command: Command): string =>
-  command.parent ? `${pathOf(command.parent)} ${command.name()}` : command.name();
+const pathOf = (command: Command): string => ['branchgate', ...wordsOf(command)].join(' ');
 
 const optionRows = (command: Command) =>
   command.options
@@ -29,6 +28,7 @@ function section(command: Command): string {
         args.map((argument) => [code(argument.name()), cell(helpOf(command).argumentDescription(argument))]),
       ),
     optionRows(command).length > 0 && table(['option', ''], optionRows(command)),
+    examplesOf(command).length > 0 && `\`\`\`sh\n${examplesOf(command).join('\n')}\n\`\`\``,
   ];
   return parts.filter(Boolean).join('\n\n');
 }
@@ -48,7 +48,7 @@ Data goes to standard output, everything else to standard error. A terminal gets
 exit code 2 or 4 and says what to do instead.
 
 \`exec\` and \`psql\` add the address of this machine as a network rule of the branch if no rule lets it connect. They say so, and
-remove the rule when they end.
+remove the rule when they end. After a kill it ends within an hour.
 
 ## Options of every command
 
@@ -68,6 +68,7 @@ ${table(['code', 'meaning'], exits)}
 | \`BRANCHGATE_API_KEY\` | an API key; needs \`BRANCHGATE_URL\`, so that no file of a repository decides where it is sent |
 | \`BRANCHGATE_TOKEN\` | an access token, in the same way |
 | \`BRANCHGATE_PROJECT\` | name or ID of the project |
+| \`BRANCHGATE_PLATFORM_SECRET\` | the secret of the platform's operator, for \`host\` only; needs \`BRANCHGATE_URL\` |
 | \`NO_COLOR\` | no colour |
 
 ## Files
@@ -76,7 +77,7 @@ ${table(['code', 'meaning'], exits)}
 | --- | --- |
 | \`.branchgate.json\` | gateway and project of a folder, to be committed |
 | \`branchgate-branch\` in the git folder of a worktree | the branch that \`checkout\` pinned |
-| \`~/.config/branchgate/profiles.json\`, \`tokens.json\` | sign-ins; only their owner can read the tokens |
+| \`~/.config/branchgate/profiles.json\`, \`tokens.json\` | sign-ins; the tokens are in the keychain of the operating system, or in this file, which only its owner can read |
 
 ## Commands
 

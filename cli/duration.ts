@@ -1,13 +1,11 @@
 import { InvalidArgumentError } from 'commander';
-
-const SECONDS: Record<string, number> = { s: 1, m: 60, h: 3600, d: 86_400, y: 31_536_000 };
+import { secondsOf } from '../shared/duration.ts';
 
 /** Parses `90s`, `10m`, `2h`, `7d` or a number of seconds. */
 export function readDuration(text: string): number {
-  const [, digits, unit = 's'] = /^(\d{1,9})([smhdy])?$/.exec(text) ?? [];
-  if (digits === undefined)
-    throw new InvalidArgumentError('Give a number and a unit, for instance 10m or 2h.');
-  return Number(digits) * (SECONDS[unit] ?? 1);
+  const seconds = secondsOf(text);
+  if (seconds === null) throw new InvalidArgumentError('Give a number and a unit, for instance 10m or 2h.');
+  return seconds;
 }
 
 /** Parses an option that is a whole number. */

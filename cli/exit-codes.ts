@@ -76,6 +76,11 @@ const ADVICE: Partial<Record<ExitName, string>> = {
   notSignedIn: 'Run `branchgate login`, or set BRANCHGATE_API_KEY.',
 };
 
+/** The same for codes whose message names a field of the request. */
+const ADVICE_OF_CODE: Partial<Record<string, string>> = {
+  BRANCH_PROTECTED: 'Give its name with --confirm.',
+};
+
 interface Detail {
   path: string;
   message: string;
@@ -89,7 +94,7 @@ export function explain(error: unknown): string {
     );
     const request = error.code === 'INTERNAL' && error.requestId ? ` Request ID: ${error.requestId}.` : '';
     const code = error.code === null ? '' : ` (${error.code})`;
-    const advice = ADVICE[exitNameOf(error)];
+    const advice = ADVICE_OF_CODE[error.code ?? ''] ?? ADVICE[exitNameOf(error)];
     return `${error.message}${code}${details.join('')}${request}${advice ? ` ${advice}` : ''}`;
   }
   if (error instanceof JobError) return `${error.message} (${error.code}) Job: ${error.jobId}.`;

@@ -1,8 +1,8 @@
 import type { Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
+import { take } from '../shared/take.ts';
 import { say } from './output.ts';
 import type { Session } from './session.ts';
-import { take } from './take.ts';
 
 export async function rulesOf({ client }: Session, projectId: string, branchId: string) {
   const init = { params: { path: { project_id: projectId } } };
@@ -10,8 +10,16 @@ export async function rulesOf({ client }: Session, projectId: string, branchId: 
   return rules.filter(({ branch_id }) => branch_id === null || branch_id === branchId);
 }
 
+/** A rule of a killed command lasts for this long. */
+const RULE_SECONDS = 3600;
+const EXTEND_EVERY_MS = 20 * 60_000;
+
+const RULES = '/api/v1/projects/{project_id}/network-rules';
+const RULE = `${RULES}/{rule_id}` as const;
+
 /**
- * Adds the address of this machine as a rule of the branch, unless a rule lets it connect already.
+ * Adds the address of this machine as a rule of the branch, unless a rule lets it connect already. The rule is extended while
+ * this command runs.
  * @returns removes the rule
  */
 export async function letConnect(
@@ -19,22 +27,25 @@ export async function letConnect(
   credentials: Schemas['Credentials'],
 ): Promise<() => Promise<void>> {
   const nothing = async () => {};
-  const { project_id: projectId, branch_id: branchId, warning } = credentials;
+  const { project_id, branch_id, branch_name, warning } = credentials;
   if (warning === undefined) return nothing;
   const { api } = session.client;
-  const path = { project_id: projectId };
-  const body = { cidr: 'me', branch_id: branchId, description: 'branchgate command line' };
+  const body = { cidr: 'me', branch_id, description: 'branchgate command line', ttl_seconds: RULE_SECONDS };
   try {
-    const rule = await dataOf(
-      api.POST('/api/v1/projects/{project_id}/network-rules', { params: { path }, body }),
-    );
+    const rule = await dataOf(api.POST(RULES, { params: { path: { project_id } }, body }));
     say(
-      `No network rule let this machine connect. ${rule.cidr} may connect to ${credentials.branch_name} until this command ends.`,
+      `No network rule let this machine connect. ${rule.cidr} may connect to ${branch_name} until this command ends, at most for an hour after it is killed.`,
     );
+    const params = { path: { project_id, rule_id: rule.id } };
+    const extension = setInterval(() => {
+      void dataOf(api.PATCH(RULE, { params, body: { ttl_seconds: RULE_SECONDS } })).catch(() =>
+        say(`The rule ${rule.cidr} could not be extended. It ends within an hour.`),
+      );
+    }, EXTEND_EVERY_MS);
     return async () => {
-      const params = { path: { ...path, rule_id: rule.id } };
-      await dataOf(api.DELETE('/api/v1/projects/{project_id}/network-rules/{rule_id}', { params })).catch(
-        () => say(`The rule ${rule.cidr} could not be removed: run \`branchgate rule remove ${rule.id}\`.`),
+      clearInterval(extension);
+      await dataOf(api.DELETE(RULE, { params })).catch(() =>
+        say(`The rule ${rule.cidr} could not be removed. It ends within an hour.`),
       );
     };
   } catch (error) {

@@ -6,12 +6,16 @@ import { addCompletion } from './commands/completion.ts';
 import { connectionCommands } from './commands/connections.ts';
 import { doctorCommand } from './commands/doctor.ts';
 import { execCommand } from './commands/exec.ts';
+import { hostCommand } from './commands/host.ts';
 import { importCommand } from './commands/import.ts';
 import { linkCommands } from './commands/link.ts';
+import { mcpCommand } from './commands/mcp.ts';
 import { projectCommand } from './commands/project.ts';
 import { readingCommands } from './commands/reading.ts';
 import { rehearseCommand } from './commands/rehearse.ts';
 import { signInCommands } from './commands/sign-in.ts';
+import { snapshotCommand } from './commands/snapshot.ts';
+import { EXAMPLES } from './examples.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
 const EXIT_HELP = Object.values(EXIT_CODES)
@@ -46,20 +50,34 @@ export function createProgram(version: string): Command {
     ...linkCommands(),
     projectCommand(),
     branchCommand(),
+    snapshotCommand(),
     ...connectionCommands(),
     execCommand(),
     rehearseCommand(),
     importCommand(),
     ...accessCommands(),
     ...readingCommands(),
+    hostCommand(),
     apiCommand(),
     doctorCommand(),
+    mcpCommand(),
   ];
   for (const command of commands) program.addCommand(command);
   addCompletion(program);
-  for (const command of commandsBelow(program)) command.exitOverride();
+  for (const command of commandsBelow(program)) {
+    command.exitOverride();
+    const examples = examplesOf(command);
+    if (examples.length > 0)
+      command.addHelpText('after', `\nExamples:\n${examples.map((line) => `  ${line}`).join('\n')}`);
+  }
   return program;
 }
+
+/** The words of a command, without those of the program. */
+export const wordsOf = (command: Command): string[] =>
+  command.parent ? [...wordsOf(command.parent), command.name()] : [];
+
+export const examplesOf = (command: Command): readonly string[] => EXAMPLES[wordsOf(command).join(' ')] ?? [];
 
 /** Every command, with the program itself first. */
 export function commandsBelow(command: Command): Command[] {

@@ -2,11 +2,12 @@ import type { Command } from 'commander';
 import { type BranchgateClient, createClient } from '../client/client.ts';
 import { dataOf } from '../client/response-error.ts';
 import type { TokenSource } from '../client/send.ts';
+import { safeAddress } from '../shared/gateway-address.ts';
+import { take } from '../shared/take.ts';
 import { CommandError } from './exit-codes.ts';
 import { findLink, pinnedBranch } from './link.ts';
 import { say } from './output.ts';
 import { readProfiles, readTokens, storeTokens } from './stored.ts';
-import { take } from './take.ts';
 
 /** Options that every command has. */
 export interface GlobalOptions {
@@ -21,18 +22,15 @@ export interface Session {
   client: BranchgateClient;
 }
 
-const LOOPBACK = /^(?:localhost|127(?:\.\d+){3}|\[::1\])$/;
-
-/** @throws CommandError for anything but https, except on this machine: tokens would be readable on the way */
+/** @throws CommandError */
 export function gatewayAddress(text: string): string {
-  const url = URL.canParse(text) ? new URL(text) : null;
-  const isSafe = url?.protocol === 'https:' || (url?.protocol === 'http:' && LOOPBACK.test(url.hostname));
-  if (!url || !isSafe)
+  const address = safeAddress(text);
+  if (address === null)
     throw new CommandError(
       'usage',
       `${text} is not the address of a gateway. Give an address that begins with https://.`,
     );
-  return url.href.replace(/\/+$/, '');
+  return address;
 }
 
 export const profileOf = ({ profile }: GlobalOptions): string => profile ?? readProfiles().current;
@@ -97,6 +95,19 @@ export function openSession(command: Command): Session {
   const url = addressOf(options);
   const token = environmentToken() ?? storedToken(url, options);
   return { url, profile: profileOf(options), client: createClient({ url, token }) };
+}
+
+export type OperatorSession = Pick<Session, 'client'>;
+
+/** For the operator of the platform. Its secret is in no file, and belongs to an address in the environment. */
+export function openOperatorSession(): OperatorSession {
+  const { BRANCHGATE_URL, BRANCHGATE_PLATFORM_SECRET: token } = process.env;
+  if (!BRANCHGATE_URL || !token)
+    throw new CommandError(
+      'notSignedIn',
+      'Commands about hosts are for operators. Set BRANCHGATE_URL and BRANCHGATE_PLATFORM_SECRET.',
+    );
+  return { client: createClient({ url: gatewayAddress(BRANCHGATE_URL), token }) };
 }
 
 const ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;

@@ -2,6 +2,7 @@ import { chmodSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'n
 import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { CommandError } from './exit-codes.ts';
+import { readFromKeychain, removeFromKeychain, storeInKeychain } from './keychain.ts';
 
 /** The folder of this user's profiles (XDG Base Directory Specification). */
 const folder = () => join(process.env.XDG_CONFIG_HOME || join(homedir(), '.config'), 'branchgate');
@@ -43,20 +44,53 @@ export interface StoredTokens {
   refresh_token: string | null;
 }
 
+/** The entry of a profile in the file, if its tokens are in the keychain. */
+interface KeychainEntry {
+  keychain: true;
+}
+
 const DEFAULT_PROFILE = 'default';
 const profilesFile = () => join(folder(), 'profiles.json');
-export const tokensFile = () => join(folder(), 'tokens.json');
+const tokensFile = () => join(folder(), 'tokens.json');
 
 export const readProfiles = (): Profiles =>
   readJson<Profiles>(profilesFile()) ?? { current: DEFAULT_PROFILE, profiles: {} };
 
 export const storeProfiles = (profiles: Profiles): void => writeJson(profilesFile(), profiles);
 
-export const readTokens = (profile: string): StoredTokens | null =>
-  readJson<Record<string, StoredTokens>>(tokensFile())?.[profile] ?? null;
+const readEntries = () => readJson<Record<string, StoredTokens | KeychainEntry>>(tokensFile()) ?? {};
 
-/** Only this user can read the file. @param tokens null removes them */
-export function storeTokens(profile: string, tokens: StoredTokens | null): void {
-  const { [profile]: _, ...others } = readJson<Record<string, StoredTokens>>(tokensFile()) ?? {};
-  writeJson(tokensFile(), tokens ? { ...others, [profile]: tokens } : others, 0o600);
+export function readTokens(profile: string): StoredTokens | null {
+  const entry = readEntries()[profile] ?? null;
+  if (entry === null || !('keychain' in entry)) return entry;
+  const secret = readFromKeychain(profile);
+  return secret === null ? null : (JSON.parse(secret) as StoredTokens);
+}
+
+/**
+ * Stores the tokens in the keychain of the operating system, or in a file that only this user can read.
+ * @param choice by default as the profile has them already, otherwise the keychain if there is one
+ * @returns where they are
+ */
+export function storeTokens(profile: string, tokens: StoredTokens, choice?: 'file' | 'keychain'): string {
+  const { [profile]: entry, ...others } = readEntries();
+  const isInFile = entry !== undefined && !('keychain' in entry);
+  const wanted = choice ?? (isInFile ? 'file' : 'keychain');
+  const isStored = wanted === 'keychain' && storeInKeychain(profile, JSON.stringify(tokens));
+  if (!isStored && entry && 'keychain' in entry) removeFromKeychain(profile);
+  writeJson(tokensFile(), { ...others, [profile]: isStored ? { keychain: true } : tokens }, 0o600);
+  return isStored ? 'the keychain of this user' : `${tokensFile()}, which only you can read`;
+}
+
+/** For a person. */
+export function whereTokensAre(profile: string): string {
+  const entry = readEntries()[profile];
+  if (entry === undefined) return 'none are stored';
+  return 'keychain' in entry ? 'in the keychain of this user' : `in ${tokensFile()}`;
+}
+
+export function removeTokens(profile: string): void {
+  const { [profile]: entry, ...others } = readEntries();
+  if (entry && 'keychain' in entry) removeFromKeychain(profile);
+  writeJson(tokensFile(), others, 0o600);
 }

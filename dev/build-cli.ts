@@ -1,31 +1,64 @@
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { build } from 'esbuild';
+import { build, type Plugin } from 'esbuild';
 import { ROOT } from './stack/repository.ts';
 
 /** CommonJS parts of the bundle use `require`, which an ES module lacks. */
-const HEAD = `#!/usr/bin/env node
-import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);`;
+const REQUIRE = `import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);`;
 
-/** Bundles the command line into one file for Node 20 or later. */
-export async function bundleCli(file: string): Promise<void> {
-  await build({
-    entryPoints: [join(ROOT, 'cli/main.ts')],
-    outfile: file,
+/** The command line. */
+export const MAIN_FILE = 'branchgate.mjs';
+/** The tools for agents, which only `branchgate mcp` loads. */
+const TOOLS_FILE = 'mcp.mjs';
+
+const loadToolsFromFile: Plugin = {
+  name: 'tools-file',
+  setup({ onResolve }) {
+    onResolve({ filter: /\/mcp-stdio\.ts$/ }, ({ kind }) =>
+      kind === 'dynamic-import' ? { path: `./${TOOLS_FILE}`, external: true } : null,
+    );
+  },
+};
+
+/** zod bundles its messages in every language, of which one is used. */
+const englishOnly: Plugin = {
+  name: 'english-only',
+  setup({ onResolve, onLoad }) {
+    onResolve({ filter: /\/locales\/index\.js$/ }, ({ importer }) =>
+      importer.includes('/node_modules/zod/') ? { path: 'locales', namespace: 'empty' } : null,
+    );
+    onLoad({ filter: /.*/, namespace: 'empty' }, () => ({ contents: 'export {}' }));
+  },
+};
+
+const bundle = (entry: string, outfile: string, head: string) =>
+  build({
+    entryPoints: [join(ROOT, entry)],
+    outfile,
     bundle: true,
     minify: true,
+    // Errors are compared by the names of their classes.
+    keepNames: true,
     platform: 'node',
     target: 'node20',
     format: 'esm',
-    banner: { js: HEAD },
+    plugins: [loadToolsFromFile, englishOnly],
+    banner: { js: head },
     logLevel: 'warning',
   });
+
+/** Bundles the command line into two files of a folder, for Node 20 or later. */
+export async function bundleCli(folder: string): Promise<void> {
+  await Promise.all([
+    bundle('cli/main.ts', join(folder, MAIN_FILE), `#!/usr/bin/env node\n${REQUIRE}`),
+    bundle('cli/mcp-stdio.ts', join(folder, TOOLS_FILE), REQUIRE),
+  ]);
 }
 
 if (import.meta.main) {
-  const file = join(ROOT, 'dist/branchgate.mjs');
-  await bundleCli(file);
+  const folder = join(ROOT, 'dist');
+  await bundleCli(folder);
   // `npm pack` packs what is in the folder of the package.
   mkdirSync(join(ROOT, 'cli/dist'), { recursive: true });
-  copyFileSync(file, join(ROOT, 'cli/dist/branchgate.mjs'));
+  for (const name of [MAIN_FILE, TOOLS_FILE]) copyFileSync(join(folder, name), join(ROOT, 'cli/dist', name));
 }

@@ -36,6 +36,7 @@ import { eventRoutes } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
 import { invitationRoutes } from './routes/invitations.ts';
 import { jobRoutes } from './routes/jobs.ts';
+import { mcpRoutes } from './routes/mcp.ts';
 import { memberRoutes } from './routes/members.ts';
 import { metricsRoutes } from './routes/metrics.ts';
 import { networkRuleRoutes } from './routes/network-rules.ts';
@@ -203,6 +204,10 @@ for (const routes of [
 ]) {
   pipeline.route('/', routes);
 }
+pipeline.route(
+  '/',
+  mcpRoutes(async (c, request) => pipeline.fetch(request, c.env, c.executionCtx)),
+);
 describe(pipeline);
 pipeline.notFound((c) => renderFailure(c, { code: 'NOT_FOUND' }));
 pipeline.onError(onError);

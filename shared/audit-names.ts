@@ -27,6 +27,8 @@ export const AUDIT_NAMES = [
   'access.denied',
   'project.deleted',
   'network_rule.created',
+  'network_rule.changed',
+  'network_rule.expired',
   'network_rule.deleted',
   'row.changed',
   'row.deleted',

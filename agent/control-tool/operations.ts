@@ -29,6 +29,8 @@ const PARAMETER_HELP: Record<Parameter, string> = {
     'list tables after this one: {"schema": "public", "name": "author"}; for row diff: `next` of the page before (default: from the first)',
   limit: `maximum number of rows, up to ${ROWS_MAX}`,
   offset: 'number of rows to skip',
+  filter: 'conditions: [{"column": "title", "operator": "contains", "value": "e"}] (default: none)',
+  order: 'order of the rows: [{"column": "title", "direction": "desc"}] (default: by the primary key)',
   primary_key: 'columns of the key: ["id"]',
   id: 'values of the key columns: [7]',
   ids: 'values of the key columns of each row to delete: [[7], [8]]',
@@ -38,6 +40,10 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   rows: 'compare rows: true or false',
   within: 'milliseconds after which the comparison is given up',
   limits: 'of a dangerous lock: {"lock_ms": 1000, "table_bytes": 104857600}',
+  changes: 'changes: [{"action": "insert", "schema": "public", "table": "book", "values": […]}]',
+  role: 'read_only or read_write: the login that runs the statement',
+  sql: 'one statement, with parameters $1, $2, …',
+  params: 'values of the parameters (default: none)',
   expected: 'required present value: {"value": "old"} (default: any)',
 };
 
@@ -58,8 +64,8 @@ const GROUP_HELP: Record<string, string> = {
 interface Flag {
   parameter: Parameter;
   kind: ValueKind;
-  /** Whether the flag may be omitted, which means null. */
-  nullable: boolean;
+  /** The value without the flag: null, or an empty list; undefined if the flag is required. */
+  omitted: null | readonly [] | undefined;
 }
 
 const VALUE_NAMES: Record<ValueKind, string> = { text: '<text>', number: '<number>', json: '<json>' };
@@ -82,17 +88,18 @@ function operationCommand(method: Method, verb: string): Command {
   const flags = flagsOf(params);
   const command = new Command(verb).description(summary);
   if (flags.length > 0) command.addHelpText('after', `\n${VALUE_HELP}`);
-  for (const { parameter, kind, nullable } of flags) {
+  for (const { parameter, kind, omitted } of flags) {
     const flag = new Option(
       `--${parameter.replaceAll('_', '-')} ${VALUE_NAMES[kind]}`,
       PARAMETER_HELP[parameter],
     );
-    command.addOption(flag.makeOptionMandatory(!nullable));
+    command.addOption(flag.makeOptionMandatory(omitted === undefined));
   }
   return command.action(async (options: Record<string, string>) => {
     const given: Record<string, unknown> = {};
-    for (const { parameter, kind } of flags) {
-      given[parameter] = await readValue(kind, parameter, options[camelCase(parameter)]);
+    for (const { parameter, kind, omitted } of flags) {
+      const value = options[camelCase(parameter)];
+      given[parameter] = value === undefined ? omitted : await readValue(kind, parameter, value);
     }
     const progress = progressLine();
     const result = await withHost((host) => runOperation(host, method, given, progress.update)).finally(
@@ -107,6 +114,7 @@ const camelCase = (name: string) => name.replaceAll(/_(.)/g, (_, letter: string)
 interface Shape {
   type?: string | string[];
   anyOf?: Shape[];
+  minItems?: number;
   properties?: Record<string, Shape>;
 }
 
@@ -118,6 +126,8 @@ function flagsOf(params: z.ZodType): Flag[] {
   return Object.entries(properties).map(([parameter, shape]) => {
     const types = (shape.anyOf ?? [shape]).flatMap(({ type = [] }) => type);
     const type = types.find((name) => name !== 'null') ?? '';
-    return { parameter, kind: KINDS[type] ?? 'json', nullable: types.includes('null') };
+    const isListOfAny = type === 'array' && shape.minItems === undefined;
+    const omitted = types.includes('null') ? null : isListOfAny ? ([] as const) : undefined;
+    return { parameter, kind: KINDS[type] ?? 'json', omitted };
   });
 }

@@ -11,12 +11,11 @@ const PARSERS: Record<ValueKind, (value: string) => unknown> = {
 };
 
 /**
- * The value of a flag; null when it was omitted. `@file` and `-` hide a secret from the process list and the shell's
+ * The value of a flag. `@file` and `-` hide a secret from the process list and the shell's
  * history.
  * @throws UsageError that names the flag, never its value
  */
-export async function readValue(kind: ValueKind, name: string, given: string | undefined): Promise<unknown> {
-  if (given === undefined) return null;
+export async function readValue(kind: ValueKind, name: string, given: string): Promise<unknown> {
   const flag = `--${name.replaceAll('_', '-')}`;
   const value = await content(given).catch((error: Error) => {
     throw new UsageError(`${flag} cannot be read: ${error.message}`);

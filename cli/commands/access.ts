@@ -1,15 +1,21 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
-import { collect, readCount } from '../duration.ts';
+import { take } from '../../shared/take.ts';
+import { collect, readCount, readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
 import { printForPrograms, printRecord, printRecords } from '../output.ts';
 import { rulesOf } from '../own-address.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
-import { take } from '../take.ts';
 
-const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'id'];
+const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'expires_at', 'id'];
 const RULES = '/api/v1/projects/{project_id}/network-rules';
+
+interface NewRule {
+  branch?: string;
+  description?: string;
+  ttl?: number;
+}
 
 function ruleCommand(): Command {
   const group = new Command('rule').description('Network rules: who may connect to the databases');
@@ -33,7 +39,8 @@ function ruleCommand(): Command {
     .argument('<network>', 'an address, a network, or `me`')
     .option('--branch <branch>', 'only to this branch (default: to all of the project)')
     .option('--description <text>', 'what the network is')
-    .action(async (cidr: string, options: { branch?: string; description?: string }, command: Command) => {
+    .option('--ttl <duration>', 'time until the rule is removed, for instance 1h', readDuration)
+    .action(async (cidr: string, options: NewRule, command: Command) => {
       const session = openSession(command);
       const project_id = await projectOf(command, session);
       const branch =
@@ -42,6 +49,7 @@ function ruleCommand(): Command {
         cidr,
         ...(branch && { branch_id: branch.id }),
         ...(options.description !== undefined && { description: options.description }),
+        ...(options.ttl !== undefined && { ttl_seconds: options.ttl }),
       };
       const init = { params: { path: { project_id } }, body };
       printRecord(command, await dataOf(session.client.api.POST(RULES, init)), RULE_COLUMNS);

@@ -1,96 +1,18 @@
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
-import { collect, readCount, readDuration } from '../duration.ts';
-import { CommandError } from '../exit-codes.ts';
+import { readDuration } from '../duration.ts';
 import { printRecord, printRecords } from '../output.ts';
-import { branchPath, findBranch, openSession, projectOf, type Session } from '../session.ts';
-import { withProgress } from '../terminal.ts';
+import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
+import { confirm } from '../terminal.ts';
+import { createCommand, readLabel } from './branch-create.ts';
 import { branchDiff } from './branch-diff.ts';
-import { TIMEOUT, waitOf } from './project.ts';
+import { historyCommands } from './branch-history.ts';
 
 const COLUMNS = ['branch_name', 'status', 'lifespan', 'expires_at', 'lease_ends_at', 'created_at', 'id'];
 const BRANCHES = '/api/v1/projects/{project_id}/branches';
 const BRANCH = '/api/v1/projects/{project_id}/branches/{branch_ref}';
 
-const STATUSES = ['creating', 'active', 'expired', 'deleting', 'failed'] as const;
-
-function readLabel(text: string, previous: Record<string, string> | undefined): Record<string, string> {
-  const [, key, value] = /^([^=]+)=(.*)$/.exec(text) ?? [];
-  if (key === undefined || value === undefined) throw new InvalidArgumentError('Give a label as key=value.');
-  return { ...previous, [key]: value };
-}
-
-interface NewBranch {
-  from?: string;
-  ttl?: number;
-  lease?: number;
-  ifExists?: 'fail' | 'return';
-  allow?: string[];
-  label?: Record<string, string>;
-  count?: number;
-  timeout?: number;
-}
-
-const create = () =>
-  new Command('create')
-    .description('Create a branch, or several of the same content')
-    .argument('<name>', 'name of the branch; with --count, the beginning of the names')
-    .option('--from <branch>', 'source, by name or ID (default: main)')
-    .option('--ttl <duration>', 'time until the branch expires, for instance 2h', readDuration)
-    .option(
-      '--lease <duration>',
-      'delete the branch unless its lease is renewed within this time',
-      readDuration,
-    )
-    .addOption(new Option('--if-exists <choice>', 'if the name exists').choices(['fail', 'return']))
-    .option('--allow <network>', 'a network that may connect, or `me`; can be repeated', collect)
-    .option('--label <key=value>', 'a label; can be repeated', readLabel)
-    .option('--count <n>', 'number of branches', readCount)
-    .option(...TIMEOUT)
-    .action(async (name: string, options: NewBranch, command: Command) => {
-      const session = openSession(command);
-      const project_id = await projectOf(command, session);
-      const choices = await choicesOf(session, project_id, options);
-      const init = { params: { path: { project_id } } };
-      const wait = waitOf(options);
-      const { client } = session;
-      if (options.count === undefined) {
-        const body = {
-          branch_name: name,
-          ...choices,
-          ...(options.ifExists && { on_exists: options.ifExists }),
-        };
-        const made = await withProgress(`Creating ${name}`, () =>
-          client.create(BRANCHES, { ...init, body }, wait),
-        );
-        return printRecord(command, made, [
-          'branch_name',
-          'status',
-          'expires_at',
-          'lease_ends_at',
-          'created',
-          'id',
-        ]);
-      }
-      if (options.ifExists === 'return')
-        throw new CommandError('usage', '--if-exists return and --count exclude each other.');
-      const body = { count: options.count, name_prefix: name, ...choices };
-      const made = await withProgress(`Creating ${options.count} branches`, () =>
-        client.create(`${BRANCHES}/batch`, { ...init, body }, wait),
-      );
-      printRecords(command, made.branches, ['branch_name', 'status', 'expires_at', 'lease_ends_at', 'id']);
-    });
-
-async function choicesOf(session: Session, projectId: string, { from, ttl, lease, allow, label }: NewBranch) {
-  const source = from === undefined ? null : await findBranch(session, projectId, from);
-  return {
-    ...(source && { source_branch_id: source.id }),
-    ...(ttl !== undefined && { ttl_seconds: ttl }),
-    ...(lease !== undefined && { lease_seconds: lease }),
-    ...(allow && { allow }),
-    ...(label && { labels: label }),
-  };
-}
+const STATUSES = ['creating', 'active', 'expired', 'deleting', 'deleted', 'failed'] as const;
 
 interface ListOptions {
   label?: Record<string, string>;
@@ -123,15 +45,26 @@ const get = () =>
 
 const remove = () =>
   new Command('delete')
-    .description('Delete branches')
+    .description('Delete branches, which can be restored for some time')
     .argument('<branches...>', 'names or IDs')
-    .action(async (branches: string[], _options, command: Command) => {
+    .option('--purge', 'drop their databases at once; they cannot be restored')
+    .option('--confirm <branch>', 'the name of the branch again, if it is protected')
+    .action(async (branches: string[], options: { purge?: boolean; confirm?: string }, command: Command) => {
       const session = openSession(command);
+      const { yes = false } = command.optsWithGlobals<{ yes?: boolean }>();
+      if (options.purge)
+        await confirm(`Delete ${branches.join(', ')} for good, so that nothing can be restored?`, { yes });
+      const query = {
+        ...(options.purge && { purge: 'true' as const }),
+        ...(options.confirm !== undefined && { confirm: options.confirm }),
+      };
       const project_id = await projectOf(command, session);
       const deleted = [];
       for (const branch_ref of branches)
         deleted.push(
-          await dataOf(session.client.api.DELETE(BRANCH, { params: { path: { project_id, branch_ref } } })),
+          await dataOf(
+            session.client.api.DELETE(BRANCH, { params: { path: { project_id, branch_ref }, query } }),
+          ),
         );
       printRecords(command, deleted, ['id', 'status', 'job_id']);
     });
@@ -159,7 +92,7 @@ const extend = () =>
     );
 
 export const branchCommand = (): Command =>
-  [list(), create(), get(), extend(), branchDiff(), remove()].reduce(
+  [list(), createCommand(), get(), extend(), branchDiff(), ...historyCommands(), remove()].reduce(
     (group, command) => group.addCommand(command),
     new Command('branch').description('Branches of a project'),
   );

@@ -1,6 +1,8 @@
 import { Argument, Command, type Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
-import { openSession, projectOf } from '../session.ts';
+import { take } from '../../shared/take.ts';
+import { branchPath, openOperatorSession, openSession, projectOf } from '../session.ts';
+import { readProfiles } from '../stored.ts';
 
 /** The hidden command with which the scripts ask for candidates: the words of the line, the last one unfinished. */
 const COMPLETE = '__complete';
@@ -33,17 +35,34 @@ const completion = () =>
   new Command('completion')
     .description('Print a completion script for a shell')
     .addArgument(new Argument('<shell>').choices(Object.keys(SCRIPTS)))
-    .addHelpText(
-      'after',
-      '\nExample:\n  source <(branchgate completion bash)\n  branchgate completion fish | source',
-    )
     .action((shell: string) => {
       process.stdout.write(SCRIPTS[shell]?.('branchgate') ?? '');
     });
 
-/** Options and arguments whose value is the name of a branch. */
-const NAMES_BRANCH = /^(?:--branch|--from)$/;
-const isBranchArgument = (argument: Argument) => /^branch(?:es)?$/.test(argument.name());
+type Kind = 'branches' | 'deleted' | 'projects' | 'snapshots' | 'hosts' | 'profiles' | 'tables';
+
+/** What the value of an option is the name of. */
+const KIND_OF_OPTION: Record<string, Kind> = {
+  '--branch': 'branches',
+  '--from': 'branches',
+  '--confirm': 'branches',
+  '--project': 'projects',
+  '--snapshot': 'snapshots',
+  '--to': 'snapshots',
+  '--profile': 'profiles',
+};
+
+/** The same for arguments. */
+const KIND_OF_ARGUMENT: Record<string, Kind> = {
+  branch: 'branches',
+  branches: 'branches',
+  deleted: 'deleted',
+  project: 'projects',
+  snapshot: 'snapshots',
+  host: 'hosts',
+  profile: 'profiles',
+  table: 'tables',
+};
 
 const isNamed = ({ short, long }: Option, word: string) => word === short || word === long;
 
@@ -75,37 +94,35 @@ function positionOf(program: Command, words: readonly string[]) {
   return { command, argumentsGiven, open };
 }
 
-/** The words that can follow; `branches` stands for the names of branches. */
-export function candidatesOf(
-  program: Command,
-  line: readonly string[],
-): { words: string[]; branches: boolean } {
+interface Candidates {
+  words: readonly string[];
+  /** What names can follow too. */
+  names: Kind | null;
+}
+
+/** The words that can follow. */
+export function candidatesOf(program: Command, line: readonly string[]): Candidates {
   const current = line.at(-1) ?? '';
   const { command, argumentsGiven, open } = positionOf(program, line.slice(0, -1));
+  const options = [command, ...ancestorsOf(command)].flatMap(({ options }) => options);
   if (open !== null) {
-    const option = [command, ...ancestorsOf(command)]
-      .flatMap(({ options }) => options)
-      .find((one) => isNamed(one, open));
-    return { words: option?.argChoices ?? [], branches: NAMES_BRANCH.test(open) };
+    const option = options.find((one) => isNamed(one, open));
+    // `import --from` takes an address.
+    const names = command.name() === 'import' ? null : (KIND_OF_OPTION[open] ?? null);
+    return { words: option?.argChoices ?? [], names };
   }
-  if (current.startsWith('-')) {
-    const options = [command, ...ancestorsOf(command)].flatMap(({ options }) => options);
-    return { words: options.flatMap(({ long }) => long ?? []), branches: false };
-  }
+  if (current.startsWith('-')) return { words: options.flatMap(({ long }) => long ?? []), names: null };
   const subcommands = command.commands.map((sub) => sub.name()).filter((name) => name !== COMPLETE);
-  if (subcommands.length > 0) return { words: subcommands, branches: false };
+  if (subcommands.length > 0) return { words: subcommands, names: null };
   const { registeredArguments: args } = command;
   const argument = args[argumentsGiven] ?? (args.at(-1)?.variadic ? args.at(-1) : undefined);
-  return {
-    words: argument?.argChoices ?? [],
-    branches: argument !== undefined && isBranchArgument(argument),
-  };
+  return { words: argument?.argChoices ?? [], names: KIND_OF_ARGUMENT[argument?.name() ?? ''] ?? null };
 }
 
 const complete = (program: Command) =>
   new Command(COMPLETE).argument('[words...]').action(async (line: string[], _options, command: Command) => {
-    const { words, branches } = candidatesOf(program, line);
-    const found = branches ? [...words, ...(await branchNames(command).catch(() => []))] : words;
+    const { words, names } = candidatesOf(program, line);
+    const found = names === null ? words : [...words, ...(await NAMES[names](command).catch(() => []))];
     const current = line.at(-1) ?? '';
     process.stdout.write(
       found
@@ -115,14 +132,41 @@ const complete = (program: Command) =>
     );
   });
 
-async function branchNames(command: Command): Promise<string[]> {
+const PROJECT = '/api/v1/projects/{project_id}';
+
+async function branchNames(command: Command, query: { status?: 'deleted' } = {}): Promise<string[]> {
   const session = openSession(command);
   const path = { project_id: await projectOf(command, session) };
   const { branches } = await dataOf(
-    session.client.api.GET('/api/v1/projects/{project_id}/branches', { params: { path } }),
+    session.client.api.GET(`${PROJECT}/branches`, { params: { path, query } }),
   );
   return branches.map(({ branch_name }) => branch_name);
 }
+
+/** The names of each kind, as the person who completes a line may see them. */
+const NAMES: Record<Kind, (command: Command) => Promise<string[]>> = {
+  branches: (command) => branchNames(command),
+  deleted: (command) => branchNames(command, { status: 'deleted' }),
+  projects: async (command) =>
+    (await take(openSession(command).client.all('/api/v1/projects'))).map(({ name }) => name),
+  async snapshots(command) {
+    const session = openSession(command);
+    const path = { project_id: await projectOf(command, session) };
+    const found = await take(session.client.all(`${PROJECT}/snapshots`, { params: { path } }));
+    return found.map(({ name, id }) => name ?? id);
+  },
+  hosts: async () =>
+    (await take(openOperatorSession().client.all('/platform/v1/hosts'))).map(({ name }) => name),
+  profiles: async () => Object.keys(readProfiles().profiles),
+  async tables(command) {
+    const session = openSession(command);
+    const path = await branchPath(command, session, undefined);
+    const { tables } = await dataOf(
+      session.client.api.GET(`${PROJECT}/branches/{branch_ref}/tables`, { params: { path } }),
+    );
+    return tables.map(({ name }) => name);
+  },
+};
 
 export function addCompletion(program: Command): void {
   program.addCommand(completion());

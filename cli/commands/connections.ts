@@ -71,7 +71,6 @@ const psql = () =>
     .argument('[args...]', 'arguments of psql, after --')
     .addOption(roleOption())
     .option('--pooled', 'through the pooler, as the read-write login')
-    .addHelpText('after', "\nExample:\n  branchgate psql pr-7 -- -c 'select 1'")
     .action(
       async (
         given: string | undefined,

@@ -5,7 +5,8 @@ import { dataOf } from '../../client/response-error.ts';
 import { CommandError, explain } from '../exit-codes.ts';
 import { findLink, pinnedBranch } from '../link.ts';
 import { isJson, printRecord, printRecords } from '../output.ts';
-import { findBranch, openSession, projectOf, type Session } from '../session.ts';
+import { findBranch, openSession, optionsOf, profileOf, projectOf, type Session } from '../session.ts';
+import { whereTokensAre } from '../stored.ts';
 
 interface Check extends Record<string, unknown> {
   check: string;
@@ -61,6 +62,7 @@ export const doctorCommand = () =>
       const checks = [
         await check('psql', version('psql')),
         await check('pg_dump', version('pg_dump')),
+        await check('tokens', async () => whereTokensAre(profileOf(optionsOf(command)))),
         await check('link', async () => findLink()?.project ?? 'this folder is not linked'),
       ];
       try {

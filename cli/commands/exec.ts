@@ -31,10 +31,7 @@ export const execCommand = () =>
       'after',
       `
 The command gets DATABASE_URL (pooled), DIRECT_URL, the variables of libpq, and the authority to trust.
-The exit code is that of the command, or 128 plus the number of the signal that ended it.
-
-Example:
-  branchgate exec --ephemeral -- npm test`,
+The exit code is that of the command, or 128 plus the number of the signal that ended it.`,
     )
     .action(async ([program = '', ...args]: string[], options: ExecOptions, command: Command) => {
       refuseInherited('exec');

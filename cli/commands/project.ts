@@ -1,9 +1,9 @@
 import { Command, InvalidArgumentError } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { take } from '../../shared/take.ts';
 import { readDuration } from '../duration.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
-import { take } from '../take.ts';
 import { confirm, withProgress } from '../terminal.ts';
 
 const COLUMNS = ['name', 'env', 'status', 'branch_count', 'storage_used_bytes', 'storage_quota_gib', 'id'];

@@ -1,9 +1,9 @@
 import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { take } from '../../shared/take.ts';
 import { readCount } from '../duration.ts';
 import { printLine, printRecord, printRecords } from '../output.ts';
 import { branchPath, openSession, projectOf } from '../session.ts';
-import { take } from '../take.ts';
 import { TIMEOUT, waitOf } from './project.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';

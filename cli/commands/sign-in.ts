@@ -8,7 +8,7 @@ import { signInByBrowser } from '../loopback-sign-in.ts';
 import { printForPrograms, printRecord, printRecords, say } from '../output.ts';
 import { signInByPassword } from '../password-sign-in.ts';
 import { gatewayAddress, openSession, optionsOf, profileOf } from '../session.ts';
-import { readProfiles, readTokens, storeProfiles, storeTokens, tokensFile } from '../stored.ts';
+import { readProfiles, readTokens, removeTokens, storeProfiles, storeTokens } from '../stored.ts';
 import { askPassword, isAttended } from '../terminal.ts';
 
 interface LoginOptions {
@@ -16,6 +16,7 @@ interface LoginOptions {
   passwordStdin?: boolean;
   code?: string;
   browser: boolean;
+  keychain: boolean;
 }
 
 const login = () =>
@@ -25,6 +26,7 @@ const login = () =>
     .option('--email <address>', 'sign in to an account of the gateway with its password')
     .option('--password-stdin', 'read the password from standard input')
     .option('--code <code>', 'code of the second factor')
+    .option('--no-keychain', 'store the tokens in a file that only you can read, not in the keychain')
     .option('--no-browser', 'print the address only, and open no browser')
     .action(async (given: string | undefined, options: LoginOptions, command: Command) => {
       const profile = profileOf(optionsOf(command));
@@ -40,10 +42,10 @@ const login = () =>
         options.email === undefined
           ? await signInByBrowser(client, options)
           : await signInByPassword(client, options.email, await passwordOf(options), options.code);
-      storeTokens(profile, { url, ...tokens });
+      const place = storeTokens(profile, { url, ...tokens }, options.keychain ? 'keychain' : 'file');
       storeProfiles({ current: profile, profiles: { ...stored.profiles, [profile]: { url } } });
       const me = await dataOf(createClient({ url, token: tokens.access_token }).api.GET('/api/v1/me'));
-      say(`Signed in to ${url} as ${me.email}. The tokens are in ${tokensFile()}, which only you can read.`);
+      say(`Signed in to ${url} as ${me.email}. The tokens are in ${place}.`);
       printForPrograms(command, me);
     });
 
@@ -65,7 +67,7 @@ const logout = () =>
       const ended = await api
         .POST('/api/v1/auth/logout', { body: refresh === null ? {} : { refresh_token: refresh } })
         .catch(() => null);
-      storeTokens(profile, null);
+      removeTokens(profile);
       say(
         ended?.response.ok
           ? 'Signed out.'
@@ -97,7 +99,7 @@ function profileCommand(): Command {
   command
     .command('use')
     .description('Make a profile the default')
-    .argument('<name>')
+    .argument('<profile>')
     .action((name: string, _options, self: Command) => {
       storeProfiles({ ...profilesWith(name), current: name });
       printForPrograms(self, { name });
@@ -105,11 +107,11 @@ function profileCommand(): Command {
   command
     .command('delete')
     .description('Remove a profile and its tokens')
-    .argument('<name>')
+    .argument('<profile>')
     .action((name: string, _options, self: Command) => {
       const { current, profiles } = profilesWith(name);
       const { [name]: _, ...others } = profiles;
-      storeTokens(name, null);
+      removeTokens(name);
       storeProfiles({
         current: current === name ? (Object.keys(others)[0] ?? 'default') : current,
         profiles: others,

@@ -30,16 +30,9 @@ export async function insertRule(
     ? sql`exists (select 1 from ${projectBranches} where id = ${rule.branchId} and project_id = ${rule.projectId}
         and status in ('creating', 'active', 'expired'))`
     : sql`true`;
-  const event = auditEvent(
-    'network_rule.created',
-    actor,
-    {
-      projectId: rule.projectId,
-      ...(rule.branchId && { branchId: rule.branchId }),
-      metadata: { rule_id: rule.id, cidr: rule.cidr },
-    },
-    rule.createdAt,
-  );
+  const { metadata, ...about } = aboutRule(rule);
+  const details = { ...metadata, ...(rule.expiresAt && { expires_at: rule.expiresAt.toISOString() }) };
+  const event = auditEvent('network_rule.created', actor, { ...about, metadata: details }, rule.createdAt);
   const room = hasRoom(rule.projectId);
   const allowed = sql`${projectActive} and ${branchThere} and ${room}`;
   const recorded = sql`exists (select 1 from ${networkRules} where id = ${rule.id})`;
@@ -69,35 +62,57 @@ export async function insertRule(
   }
 }
 
+/** A rule, as a change of its tenant names it. */
+interface RuleReference {
+  projectId: string;
+  ruleId: string;
+}
+
+const referenced = ({ projectId, ruleId }: RuleReference, { tenantId }: Actor) =>
+  and(
+    eq(networkRules.id, ruleId),
+    eq(networkRules.projectId, projectId),
+    eq(networkRules.tenantId, tenantId),
+  );
+
+const aboutRule = ({ id, projectId, branchId, cidr }: NetworkRuleRow) => ({
+  projectId,
+  ...(branchId && { branchId }),
+  metadata: { rule_id: id, cidr },
+});
+
+/** Lets a rule end later, sooner or never. */
+export const storeRuleEnd =
+  (expiresAt: Date | null) =>
+  async (db: Database, reference: RuleReference, actor: Actor, now: Date): Promise<Result<null, Failure>> => {
+    const theRule = referenced(reference, actor);
+    const [rule] = await db.select().from(networkRules).where(theRule);
+    if (!rule) return fail({ code: 'NOT_FOUND' });
+    const { metadata, ...about } = aboutRule(rule);
+    const details = { ...metadata, expires_at: expiresAt?.toISOString() ?? null };
+    const event = auditEvent('network_rule.changed', actor, { ...about, metadata: details }, now);
+    const results = await inOneBatch(db, [
+      insertIf(db, auditEvents, event, sql`exists (select 1 from ${networkRules} where ${theRule})`),
+      db.update(networkRules).set({ expiresAt }).where(theRule),
+    ]);
+    return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });
+  };
+
 /** Deletes a rule from the records. */
 export async function deleteRule(
   db: Database,
-  projectId: string,
-  ruleId: string,
+  reference: RuleReference,
   actor: Actor,
   now: Date,
 ): Promise<Result<null, Failure>> {
-  const theRule = and(
-    eq(networkRules.id, ruleId),
-    eq(networkRules.projectId, projectId),
-    eq(networkRules.tenantId, actor.tenantId),
-  );
+  const theRule = referenced(reference, actor);
   const [rule] = await db.select().from(networkRules).where(theRule);
   if (!rule) return fail({ code: 'NOT_FOUND' });
-  const event = auditEvent(
-    'network_rule.deleted',
-    actor,
-    {
-      projectId,
-      ...(rule.branchId && { branchId: rule.branchId }),
-      metadata: { rule_id: ruleId, cidr: rule.cidr },
-    },
-    now,
-  );
+  const event = auditEvent('network_rule.deleted', actor, aboutRule(rule), now);
   const stillThere = sql`exists (select 1 from ${networkRules} where ${theRule})`;
   const results = await inOneBatch(db, [
     insertIf(db, auditEvents, event, stillThere),
-    nextAccessRevision(db, projectId, stillThere),
+    nextAccessRevision(db, reference.projectId, stillThere),
     db.delete(networkRules).where(theRule),
   ]);
   return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'NOT_FOUND' });

@@ -32,6 +32,7 @@ export function newBranchRules(
     createdBy: branch.createdBy,
     tenantId: project.tenantId,
     createdAt: now,
+    expiresAt: null,
   });
   return [
     ...(creatorCidr === null ? [] : [rule(creatorCidr, 'creator_ip', 'Address the branch was created from')]),

@@ -22,6 +22,10 @@ export const NetworkRule = z
       .meta({ description: '`applied`: in effect on both ports. `pending`: the host is not connected.' }),
     created_by: z.uuid(),
     created_at: z.iso.datetime(),
+    expires_at: z.iso
+      .datetime()
+      .nullable()
+      .meta({ description: 'The rule is removed then. Null: it stays.', example: null }),
   })
   .meta({ id: 'NetworkRule' });
 
@@ -38,4 +42,5 @@ export const toNetworkRuleResponse = (
   status: applied ? 'applied' : 'pending',
   created_by: row.createdBy,
   created_at: row.createdAt.toISOString(),
+  expires_at: row.expiresAt?.toISOString() ?? null,
 });

@@ -1,3 +1,4 @@
+import { expireRules, nextRuleEnd } from '../access/expire-rules.ts';
 import type { Database } from '../database/database.ts';
 import type { Settings } from '../settings.ts';
 import { nextExpiry, retireSnapshots } from '../snapshots/drop-snapshots.ts';
@@ -7,8 +8,8 @@ import { expireBranches } from './expire-branches.ts';
 import { retireBranches } from './retire-branches.ts';
 
 /**
- * Ends the lifespans, leases and retentions of the project's branches and snapshots that are over, and begins the snapshot
- * that is due by the project's schedule.
+ * Ends the lifespans, leases and retentions of the project's branches, snapshots and network rules that are over, and begins
+ * the snapshot that is due by the project's schedule.
  * @param beforeWriting called before work is written that outlives this call
  * @returns when the next one ends, in Unix milliseconds; infinite if none will
  */
@@ -21,12 +22,14 @@ export async function endLives(
   const now = new Date();
   await retireBranches(db, projectId, now, beforeWriting);
   await expireBranches(db, settings, projectId, now);
+  await expireRules(db, projectId, now);
   await retireSnapshots(db, settings, projectId, now, beforeWriting);
   await takeScheduledSnapshot(db, settings, projectId, now, beforeWriting);
-  const [end, expiry, scheduled] = await Promise.all([
+  const [end, expiry, scheduled, ruleEnd] = await Promise.all([
     nextEnd(db, projectId),
     nextExpiry(db, projectId),
     nextScheduled(db, projectId),
+    nextRuleEnd(db, projectId),
   ]);
-  return Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled);
+  return Math.min(end?.getTime() ?? Number.POSITIVE_INFINITY, expiry, scheduled, ruleEnd);
 }

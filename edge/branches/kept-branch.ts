@@ -26,7 +26,10 @@ export function keepingOf(
   return { snapshotId: crypto.randomUUID(), until: new Date(now.getTime() + UNDELETE_SECONDS * 1000) };
 }
 
-/** Records the database that is kept, with the branch's rules. They precede the deletion of the rules. */
+/**
+ * Records the database that is kept, with the branch's rules, except for those that would expire. They precede the deletion
+ * of the rules.
+ */
 export function keepStatements(
   db: Database,
   branch: BranchRow,
@@ -34,10 +37,10 @@ export function keepStatements(
   condition: SQL,
   now: Date,
 ): Statement[] {
-  const { cidr, description, source, branchId } = networkRules;
+  const { cidr, description, source, branchId, expiresAt: end } = networkRules;
   const rules = sql`coalesce((
     select json_group_array(json_object('cidr', ${cidr}, 'description', ${description}, 'source', ${source}))
-    from ${networkRules} where ${branchId} = ${branch.id}), '[]')`;
+    from ${networkRules} where ${branchId} = ${branch.id} and ${end} is null), '[]')`;
   return [
     insertIf(db, snapshots, newSnapshot({ id, kind: 'deleted', branch, expiresAt }, now), condition),
     db.update(snapshots).set({ rules }).where(eq(snapshots.id, id)),

@@ -60,7 +60,8 @@ export async function reserveRestore(
   const reserved = sql`exists (select 1 from ${jobs} where id = ${job.id})`;
   const rules = snapshot.rules.map((rule) => ({
     ...rule,
-    ...{ id: crypto.randomUUID(), projectId, branchId, revision: 0, createdBy, tenantId, createdAt: now },
+    ...{ id: crypto.randomUUID(), projectId, branchId, revision: 0, createdBy, tenantId },
+    ...{ createdAt: now, expiresAt: null },
   }));
   const life = { lifespan: branch.lifespan, ttlSeconds: branch.ttlSeconds };
   const statements: Statement[] = [

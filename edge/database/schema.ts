@@ -235,6 +235,8 @@ export const networkRules = sqliteTable(
       .references(() => users.id),
     tenantId: text('tenant_id').notNull(),
     createdAt: created(),
+    /** The rule is removed then; null: it stays. */
+    expiresAt: timestamp('expires_at'),
   },
   (t) => [
     uniqueIndex('network_rules_project_once').on(t.projectId, t.cidr).where(sql`branch_id is null`),

@@ -110,6 +110,22 @@ export interface LeaseRenewal {
   actor: Actor;
 }
 
+export interface RuleAddition {
+  rule: NetworkRuleRow;
+  hostId: string;
+  actor: Actor;
+  keyUse: KeyUse | null;
+}
+
+export interface RuleEnd {
+  projectId: string;
+  ruleId: string;
+  hostId: string;
+  actor: Actor;
+  /** Null: the rule stays. */
+  at: Date | 'now' | null;
+}
+
 /** `applied`: the change is already in effect on both ports. */
 export interface RuleChange {
   applied: boolean;
@@ -184,18 +200,9 @@ export interface CoordinatorRpc extends Rpc.DurableObjectBranded {
   deleteBranch(deletion: BranchDeletion): Promise<Result<Deleted, Failure>>;
   /** Marks the project as being deleted and opens the job that drops its databases. */
   deleteProject(deletion: ProjectDeletion): Promise<Result<JobRow, Failure>>;
-  addRule(
-    rule: NetworkRuleRow,
-    hostId: string,
-    actor: Actor,
-    keyUse: KeyUse | null,
-  ): Promise<Result<RuleChange, Failure>>;
-  removeRule(
-    projectId: string,
-    hostId: string,
-    ruleId: string,
-    actor: Actor,
-  ): Promise<Result<RuleChange, Failure>>;
+  addRule(addition: RuleAddition): Promise<Result<RuleChange, Failure>>;
+  /** Removes a rule, or lets it end later, sooner or never. */
+  endRule(end: RuleEnd): Promise<Result<RuleChange, Failure>>;
   /** Sets new passwords. Fails also if they are stored and not yet in effect on the host. */
   rotateCredentials(rotation: Rotation): Promise<Result<null, Failure>>;
   /** Applies the stored access on the host. Fails if it is not in effect yet. */

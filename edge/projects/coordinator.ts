@@ -4,11 +4,9 @@ import type { ProjectBlocks } from '../../shared/block.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
-import { deleteRule, insertRule, ruleResponse } from '../access/change-rules.ts';
-import type { NetworkRuleRow } from '../access/network-rule-resource.ts';
+import { deleteRule, insertRule, ruleResponse, storeRuleEnd } from '../access/change-rules.ts';
 import { sendAccess } from '../access/send-access.ts';
-import { type KeyUse, storeResponse } from '../api/idempotency-key.ts';
-import type { Actor } from '../audit/actor.ts';
+import { storeResponse } from '../api/idempotency-key.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { deleteBranch } from '../branches/delete-branch.ts';
 import { endLives } from '../branches/end-lives.ts';
@@ -38,7 +36,9 @@ import type {
   ProjectDeletion,
   ProjectRequest,
   Rotation,
+  RuleAddition,
   RuleChange,
+  RuleEnd,
 } from './coordinator-rpc.ts';
 import { createBranches } from './create-branches.ts';
 import { createProject } from './create-project.ts';
@@ -164,29 +164,25 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     return marked;
   }
 
-  async addRule(
-    rule: NetworkRuleRow,
-    hostId: string,
-    actor: Actor,
-    keyUse: KeyUse | null,
-  ): Promise<Result<RuleChange, Failure>> {
-    this.#armAlarm(rule.projectId);
-    const inserted = await insertRule(this.#db, rule, actor, keyUse);
-    if (!inserted.ok) return inserted;
-    const { ok: applied } = await this.#applyAccess(rule.projectId, hostId);
-    if (keyUse && applied) await storeResponse(this.#db, rule.id, ruleResponse(rule, true));
-    return ok({ applied });
+  async addRule({ rule, hostId, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {
+    const added = await this.#changeRules(rule.projectId, hostId, () =>
+      insertRule(this.#db, rule, actor, keyUse),
+    );
+    if (keyUse && added.ok && added.value.applied)
+      await storeResponse(this.#db, rule.id, ruleResponse(rule, true));
+    return added;
   }
 
-  async removeRule(
-    projectId: string,
-    hostId: string,
-    ruleId: string,
-    actor: Actor,
-  ): Promise<Result<RuleChange, Failure>> {
+  endRule({ hostId, actor, at, ...rule }: RuleEnd): Promise<Result<RuleChange, Failure>> {
+    const store = at === 'now' ? deleteRule : storeRuleEnd(at);
+    return this.#changeRules(rule.projectId, hostId, () => store(this.#db, rule, actor, new Date()));
+  }
+
+  /** The alarm also finds when the rules end. */
+  async #changeRules(projectId: string, hostId: string, store: () => Promise<Result<unknown, Failure>>) {
     this.#armAlarm(projectId);
-    const deleted = await deleteRule(this.#db, projectId, ruleId, actor, new Date());
-    if (!deleted.ok) return deleted;
+    const stored = await store();
+    if (!stored.ok) return stored;
     const { ok: applied } = await this.#applyAccess(projectId, hostId);
     return ok({ applied });
   }

@@ -21,15 +21,28 @@ const tags = ['Network rules'];
 
 const BranchId = z.uuid().toLowerCase();
 
+const RuleSeconds = z
+  .int()
+  .min(60)
+  .max(31_536_000)
+  .nullable()
+  .meta({ description: 'Seconds until the rule is removed. Null: it stays.', example: 3600 });
+
 const NewRule = z
   .strictObject({
     cidr: CidrOrMe,
     description: z.string().max(200).nullable().default(null),
+    ttl_seconds: RuleSeconds.default(null),
     branch_id: BranchId.nullable()
       .default(null)
       .meta({ description: 'The branch that the rule applies to; null for all branches of the project.' }),
   })
   .meta({ example: { cidr: '203.0.113.0/24', description: 'Office' } });
+
+const RuleChange = z.strictObject({ ttl_seconds: RuleSeconds }).meta({ example: { ttl_seconds: 3600 } });
+
+const endOf = (ttlSeconds: number | null, now: Date) =>
+  ttlSeconds === null ? null : new Date(now.getTime() + ttlSeconds * 1000);
 
 const RuleQuery = PageQuery.extend({
   branch_id: BranchId.optional().meta({ description: 'Only rules of this branch.' }),
@@ -47,6 +60,23 @@ const rulesInReach = (db: Database, projectId: string, caller: Principal) =>
         networkRules.branchId,
         db.select({ id: projectBranches.id }).from(projectBranches).where(branchesOf(projectId, caller)),
       );
+
+/** The rule that the path names, if the caller may see it. */
+const ruleInReach = (
+  db: Database,
+  { project_id: projectId, rule_id: ruleId }: z.output<typeof RuleParams>,
+  caller: Principal,
+) =>
+  db
+    .select()
+    .from(networkRules)
+    .where(
+      and(
+        eq(networkRules.id, ruleId),
+        eq(networkRules.projectId, projectId),
+        rulesInReach(db, projectId, caller),
+      ),
+    );
 
 /** @param address of the request, which `me` stands for. @throws ApiError VALIDATION_FAILED if it is not known */
 function networkOf(cidr: string, address: string | null): string {
@@ -95,6 +125,7 @@ router.openapi(
     const replayed = replay(c, uses, keyUse);
     if (replayed) return c.json(replayed.body as z.input<typeof NetworkRule>, 201);
     const actor = actorOf(c);
+    const now = new Date();
     const rule = {
       id: crypto.randomUUID(),
       projectId,
@@ -105,9 +136,15 @@ router.openapi(
       revision: 0,
       createdBy: actor.userId,
       tenantId: actor.tenantId,
-      createdAt: new Date(),
+      createdAt: now,
+      expiresAt: endOf(body.ttl_seconds, now),
     };
-    const added = await coordinatorOf(c.env, projectId).addRule(rule, project.hostId, actor, keyUse);
+    const added = await coordinatorOf(c.env, projectId).addRule({
+      rule,
+      hostId: project.hostId,
+      actor,
+      keyUse,
+    });
     return c.json(toNetworkRuleResponse(rule, unwrap(added).applied), 201);
   },
 );
@@ -154,6 +191,33 @@ router.openapi(
   operation({
     access: 'network_rules.change',
     machines: 'of_branches',
+    operationId: 'updateNetworkRule',
+    method: 'patch',
+    path: '/api/v1/projects/{project_id}/network-rules/{rule_id}',
+    summary: 'Change when a network rule ends',
+    description: 'The seconds are counted from the request.',
+    tags,
+    request: { params: RuleParams, body: jsonBody(RuleChange) },
+    responses: { 200: response('The changed rule.', NetworkRule) },
+  }),
+  async (c) => {
+    const { project_id: projectId, rule_id: ruleId } = c.req.valid('param');
+    const [project, rules] = await inProject(c, projectId, (db) => [
+      ruleInReach(db, c.req.valid('param'), c.var.principal),
+    ]);
+    const rule = found(rules);
+    const at = endOf(c.req.valid('json').ttl_seconds, new Date());
+    const end = { projectId, ruleId, hostId: project.hostId, actor: actorOf(c), at };
+    unwrap(await coordinatorOf(c.env, projectId).endRule(end));
+    const applied = rule.revision <= project.accessApplied;
+    return c.json(toNetworkRuleResponse({ ...rule, expiresAt: at }, applied), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'network_rules.change',
+    machines: 'of_branches',
     operationId: 'deleteNetworkRule',
     method: 'delete',
     path: '/api/v1/projects/{project_id}/network-rules/{rule_id}',
@@ -167,21 +231,12 @@ router.openapi(
   }),
   async (c) => {
     const { project_id: projectId, rule_id: ruleId } = c.req.valid('param');
-    const [project, ruleRows] = await inProject(c, projectId, (db) => [
-      db
-        .select({ id: networkRules.id })
-        .from(networkRules)
-        .where(
-          and(
-            eq(networkRules.id, ruleId),
-            eq(networkRules.projectId, projectId),
-            rulesInReach(db, projectId, c.var.principal),
-          ),
-        ),
+    const [project, rules] = await inProject(c, projectId, (db) => [
+      ruleInReach(db, c.req.valid('param'), c.var.principal),
     ]);
-    found(ruleRows);
-    const coordinator = coordinatorOf(c.env, projectId);
-    const removed = await coordinator.removeRule(projectId, project.hostId, ruleId, actorOf(c));
+    found(rules);
+    const end = { projectId, ruleId, hostId: project.hostId, actor: actorOf(c), at: 'now' as const };
+    const removed = await coordinatorOf(c.env, projectId).endRule(end);
     if (unwrap(removed).applied) return c.body(null, 204);
     return c.json({ id: ruleId, status: 'pending' as const }, 202);
   },

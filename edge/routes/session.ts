@@ -43,7 +43,11 @@ const Me = z
     id: z
       .uuid()
       .nullable()
-      .meta({ description: 'The ID in `created_by` and `actor_id`; null without a tenant.' }),
+      .meta({ description: 'The ID of the user in `created_by`; null without a tenant.' }),
+    actor_id: z.uuid().nullable().meta({
+      description:
+        'The ID in the `actor_id` of audit events: that of the user, the API key or the trust; null without a tenant.',
+    }),
     actor_type: z
       .enum(['key', 'workload'])
       .optional()
@@ -161,7 +165,8 @@ router.openapi(
     const { email, role, scopes, tenantId, issuer } = c.var.principal ?? c.var.identity;
     const { userId: id = null, machine } = c.var.principal ?? {};
     const bearer = machine ? { actor_type: machine.type, email: null } : { email };
-    return c.json({ id, ...bearer, role, scopes: [...scopes], tenant_id: tenantId, issuer }, 200);
+    const actor_id = machine?.id ?? id;
+    return c.json({ id, actor_id, ...bearer, role, scopes: [...scopes], tenant_id: tenantId, issuer }, 200);
   },
 );
 

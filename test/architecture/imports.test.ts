@@ -3,7 +3,18 @@ import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 
 const ROOT = join(import.meta.dirname, '../..');
-const SOURCE_FOLDERS = ['agent', 'cli', 'client', 'console', 'dev', 'edge', 'shared', 'vitest'];
+const SOURCE_FOLDERS = [
+  'action',
+  'agent',
+  'cli',
+  'client',
+  'console',
+  'dev',
+  'edge',
+  'mcp',
+  'shared',
+  'vitest',
+];
 const LINES_MAX = 300;
 const HAVE_DEFAULT_EXPORTS = ['edge/worker.ts', 'console/vite.config.ts'];
 /** Every text of the console is in one file. */
@@ -161,8 +172,16 @@ describe('imports', () => {
     expect(trespasses(inClient, within(['agent', 'dev', 'edge', 'shared', 'test']))).toEqual([]);
   });
 
-  test('the command line and the fixture use the public API only', () => {
-    const users = within(['cli', 'vitest']);
+  test('the tools for agents run anywhere, and use the public API only', () => {
+    const inTools = within(['mcp']);
+    expect(trespasses(inTools, ofPlatform('cloudflare:', 'node:'))).toEqual([]);
+    expect(trespasses(inTools, within(['agent', 'cli', 'dev', 'edge', 'test', 'shared/protocol']))).toEqual(
+      [],
+    );
+  });
+
+  test('the command line, the action and the fixture use the public API only', () => {
+    const users = within(['action', 'cli', 'vitest']);
     expect(trespasses(users, within(['agent', 'dev', 'edge', 'test', 'shared/protocol']))).toEqual([]);
   });
 

@@ -4,6 +4,7 @@ import { readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { ROOT } from '../../dev/stack/repository.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
@@ -14,7 +15,7 @@ import { ownerOf, tokenOf } from '../support/tenants.ts';
 
 const run = promisify(execFile);
 const TENANT = 'command-line';
-const { url } = inject('stack');
+const { url, devDir } = inject('stack');
 const DISTRACTING = { BRANCHGATE_URL: url, BRANCHGATE_TOKEN: '' };
 
 let api: Api;
@@ -40,14 +41,15 @@ afterAll(() => {
 const branchNames = async () =>
   (await cli.json<{ branch_name: string }[]>('branch', 'list')).map(({ branch_name }) => branch_name);
 
-test('the package is one file of at most 500 KB', async () => {
+test('the package is one file of at most 500 KB, and a second one for the tools of agents', async () => {
   const { stdout } = await run('npm', ['pack', '--json', '--dry-run'], { cwd: join(ROOT, 'cli') });
   const packed = JSON.parse(stdout.slice(stdout.search(/^[[{]/m)));
   const [{ files }] = Array.isArray(packed) ? packed : Object.values(packed);
-  const [bundle] = files.filter(({ path }: { path: string }) => path !== 'package.json');
-  expect(files).toHaveLength(2);
-  expect(bundle).toMatchObject({ path: 'dist/branchgate.mjs' });
-  expect(bundle.size).toBeLessThan(500_000);
+  const sizes = Object.fromEntries(
+    files.map(({ path, size }: { path: string; size: number }) => [path, size]),
+  );
+  expect(Object.keys(sizes).toSorted()).toEqual(['dist/branchgate.mjs', 'dist/mcp.mjs', 'package.json']);
+  expect(sizes['dist/branchgate.mjs']).toBeLessThan(500_000);
 });
 
 describe('the output', () => {
@@ -57,6 +59,7 @@ describe('the output', () => {
     ['rule list', '/network-rules', 'network_rules'],
     ['job list', '/jobs', 'jobs'],
     ['trust list', '/trusts', 'trusts'],
+    ['snapshot list', '/snapshots', 'snapshots'],
     ['key list', '/api/v1/api-keys', 'api_keys'],
     ['table list', '/branches/main/tables', 'tables'],
   ])('of %s --json are the records of the API', async (command, path, field) => {
@@ -187,6 +190,46 @@ test('branches are created with their choices, extended, pinned and deleted', as
   expect(await branchNames()).toEqual(['main', 'pr-1']);
 });
 
+test('branches are reset, protected, deleted and restored, and created from snapshots', async () => {
+  const snapshot = await cli.json<{ id: string }>('snapshot', 'create', 'pr-1', '--name', 'before');
+  expect(await cli.json('snapshot', 'list', '--branch', 'pr-1')).toEqual([
+    expect.objectContaining({ id: snapshot.id, name: 'before', kind: 'manual' }),
+  ]);
+  const made = await cli.json('branch', 'create', 'pr-9', '--snapshot', 'before', '--ttl', '1h');
+  expect(made).toMatchObject({ branch_name: 'pr-9', ttl_seconds: 3600 });
+  expect(await cli.run('branch', 'create', 'pr-10', '--snapshot', 'before', '--from', 'pr-1')).toMatchObject({
+    code: 2,
+  });
+  expect(await cli.json('branch', 'reset', 'pr-9', '--to', 'before')).toMatchObject({ id: made.id });
+  expect(await cli.json('branch', 'protect', 'pr-9')).toMatchObject({ protected: true });
+  expect(await cli.run('branch', 'reset', 'pr-9')).toMatchObject({
+    code: 5,
+    stderr: expect.stringContaining('--confirm'),
+  });
+  expect((await cli.run('branch', 'delete', 'pr-9', '--confirm', 'pr-9')).code).toBe(0);
+  expect(await cli.json('branch', 'restore', 'pr-9', '--name', 'pr-10')).toMatchObject({ id: made.id });
+  expect(await cli.json('branch', 'unprotect', 'pr-10')).toMatchObject({ protected: false });
+  expect(await cli.run('branch', 'delete', 'pr-10', '--purge')).toMatchObject({ code: 2 });
+  expect((await cli.run('branch', 'delete', 'pr-10', '--purge', '--yes')).code).toBe(0);
+  expect(await cli.run('branch', 'restore', 'pr-10')).toMatchObject({ code: 3 });
+  expect(await cli.json('snapshot', 'delete', 'before')).toMatchObject({ id: snapshot.id });
+  expect(await cli.run('snapshot', 'delete', 'before')).toMatchObject({ code: 3 });
+});
+
+test('operators list and drain hosts; a tenant may not', async () => {
+  const operator = { BRANCHGATE_PLATFORM_SECRET: gatewaySecrets(devFolder(devDir)).PLATFORM_SECRET };
+  const { result } = cli.start(['host', 'list', '--json'], operator);
+  const { code, stdout } = await result;
+  const hosts = JSON.parse(stdout);
+  expect(code).toBe(0);
+  const [host] = hosts.filter(({ linked }: { linked: boolean }) => linked);
+  // Not drained: other tests create projects.
+  const undone = await cli.start(['host', 'drain', host.name, '--undo', '--json'], operator).result;
+  expect(JSON.parse(undone.stdout)).toMatchObject({ id: host.id, draining: false });
+  expect((await cli.start(['host', 'drain', 'nowhere'], operator).result).code).toBe(3);
+  expect(await cli.run('host', 'list')).toMatchObject({ code: 4 });
+});
+
 describe('exec', () => {
   const script = (text: string) => ['--', 'sh', '-c', text];
 
@@ -266,7 +309,15 @@ test('psql adds a rule for this machine where none lets it connect, says so, and
   const { code, stdout, stderr } = await psql();
   expect({ code, stdout }).toEqual({ code: 0, stdout: '1\n' });
   expect(stderr).toContain('127.0.0.1/32 may connect to main until this command ends');
-  expect(await cli.json('rule', 'list', '--project', other.id)).toEqual([]);
+  const rules = () => cli.json<{ expires_at: string }[]>('rule', 'list', '--project', other.id);
+  expect(await rules()).toEqual([]);
+
+  const { child, result } = cli.start(['exec', '--project', other.id, '--', 'sleep', '60']);
+  await eventually(async () => expect(await rules()).toHaveLength(1), 60);
+  process.kill(-(child.pid ?? 0), 'SIGKILL');
+  await result;
+  const [{ expires_at } = { expires_at: '' }] = await rules();
+  expect(Date.parse(expires_at) - Date.now()).toBeLessThan(3_600_000);
 });
 
 test('completion offers the names of branches in bash', async () => {

@@ -1,10 +1,12 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Command } from 'commander';
 import { describe, expect, test } from 'vitest';
 import { candidatesOf } from '../../cli/commands/completion.ts';
 import { documentOf } from '../../cli/document.ts';
+import { EXAMPLES } from '../../cli/examples.ts';
 import { CommandError, EXIT_CODES, exitCodeOf, explain } from '../../cli/exit-codes.ts';
-import { commandsBelow, createProgram } from '../../cli/program.ts';
+import { commandsBelow, createProgram, examplesOf, wordsOf } from '../../cli/program.ts';
 import { gatewayAddress } from '../../cli/session.ts';
 import { JobError, ResponseError } from '../../client/response-error.ts';
 
@@ -99,21 +101,58 @@ describe('the address of a gateway', () => {
 });
 
 describe('completion', () => {
-  test.each<[string, string[], string[], boolean]>([
-    ['a command', ['pro'], ['profile', 'project'], false],
-    ['a subcommand', ['branch', ''], ['list', 'create', 'get', 'extend', 'delete'], false],
-    ['an option of the command and of the program', ['branch', 'list', '--'], ['--status', '--json'], false],
-    ['a choice', ['branch', 'list', '--status', ''], ['active', 'expired'], false],
-    ['a branch as an argument', ['branch', 'get', 'p'], [], true],
-    ['a second branch', ['branch', 'delete', 'one', ''], [], true],
-    ['no second branch', ['branch', 'get', 'one', ''], [], false],
-    ['a branch as an option', ['exec', '--branch', ''], [], true],
-    ['a source', ['branch', 'create', 'x', '--from', ''], [], true],
-    ['a shell', ['completion', ''], ['bash', 'zsh', 'fish'], false],
-  ])('%s', (_, line, expected, branches) => {
+  test.each<[string, string[], string[], string | null]>([
+    ['a command', ['pro'], ['profile', 'project'], null],
+    ['a subcommand', ['branch', ''], ['list', 'create', 'get', 'reset', 'restore', 'delete'], null],
+    ['an option of the command and of the program', ['branch', 'list', '--'], ['--status', '--json'], null],
+    ['a choice', ['branch', 'list', '--status', ''], ['active', 'expired'], null],
+    ['a branch as an argument', ['branch', 'get', 'p'], [], 'branches'],
+    ['a second branch', ['branch', 'delete', 'one', ''], [], 'branches'],
+    ['no second branch', ['branch', 'get', 'one', ''], [], null],
+    ['a branch as an option', ['exec', '--branch', ''], [], 'branches'],
+    ['a source', ['branch', 'create', 'x', '--from', ''], [], 'branches'],
+    ['no branch as the address of an import', ['import', '--from', ''], [], null],
+    ['a deleted branch', ['branch', 'restore', ''], [], 'deleted'],
+    ['a snapshot', ['branch', 'reset', 'one', '--to', ''], [], 'snapshots'],
+    ['a project', ['branch', 'list', '--project', ''], [], 'projects'],
+    ['a profile', ['profile', 'use', ''], [], 'profiles'],
+    ['a host', ['host', 'drain', ''], [], 'hosts'],
+    ['a table', ['rows', ''], [], 'tables'],
+    ['a shell', ['completion', ''], ['bash', 'zsh', 'fish'], null],
+  ])('%s', (_, line, expected, names) => {
     const found = candidatesOf(program, line);
-    expect(found.branches).toBe(branches);
+    expect(found.names).toBe(names);
     expect(found.words).toEqual(expect.arrayContaining(expected));
     if (expected.length === 0) expect(found.words).toEqual([]);
   });
+});
+
+/** A command without its action, so that a line is only parsed. */
+function parseOnly(command: Command): void {
+  for (const one of commandsBelow(command)) one.action(() => {});
+}
+
+const SHELL = /^(?:source <\((?<substituted>.+)\)|(?<plain>[^|>]+))(?: \|.*| >.*)?$/;
+
+test.each(
+  commandsBelow(program)
+    .filter((command) => command.commands.length === 0 && !command.name().startsWith('_'))
+    .map((command) => [wordsOf(command).join(' '), command] as const),
+)('%s has examples, which it accepts', async (words, command) => {
+  const examples = examplesOf(command);
+  expect(examples).not.toEqual([]);
+  for (const example of examples) {
+    const { substituted, plain = '' } = SHELL.exec(example)?.groups ?? {};
+    const line = (substituted ?? plain).trim();
+    expect(line.startsWith(`branchgate ${words}`)).toBe(true);
+    const fresh = createProgram('1.2.3').configureOutput({ writeErr: () => {} });
+    parseOnly(fresh);
+    const args = (line.match(/'[^']*'|\S+/g) ?? []).slice(1).map((word) => word.replaceAll("'", ''));
+    await fresh.parseAsync(args, { from: 'user' });
+  }
+});
+
+test('no example is left over', () => {
+  const words = commandsBelow(program).map((command) => wordsOf(command).join(' '));
+  expect(Object.keys(EXAMPLES).filter((key) => !words.includes(key))).toEqual([]);
 });

@@ -2,6 +2,7 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { ownerOf } from '../support/tenants.ts';
 
 let api: Api;
@@ -34,6 +35,37 @@ describe('network rules', () => {
     expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(204);
     for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
     expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(404);
+  });
+
+  test('a rule can end by itself, later or sooner', async () => {
+    const { body: rule } = await api.post<{ id: string; expires_at: string }>(path(), {
+      cidr: '198.51.100.7',
+      ttl_seconds: 3600,
+    });
+    const left = (at: string) => Math.round((Date.parse(at) - Date.now()) / 1000);
+    expect(left(rule.expires_at)).toBeGreaterThan(3590);
+    const changed = await api.patch<{ expires_at: string }>(`${path()}/${rule.id}`, { ttl_seconds: 60 });
+    expect(changed).toMatchObject({ status: 200, body: { id: rule.id, status: 'applied' } });
+    expect(left(changed.body.expires_at)).toBeLessThan(61);
+    for (const ttl_seconds of [59, 31_536_001, '60'])
+      expect(await api.patch(`${path()}/${rule.id}`, { ttl_seconds })).toMatchObject({ status: 422 });
+    const stays = await api.patch(`${path()}/${rule.id}`, { ttl_seconds: null });
+    expect(stays.body).toMatchObject({ expires_at: null });
+    expect((await api.delete(`${path()}/${rule.id}`)).status).toBe(204);
+    expect((await api.patch(`${path()}/${rule.id}`, { ttl_seconds: 60 })).status).toBe(404);
+  });
+
+  test.runIf(IS_NIGHTLY)('a rule that has ended lets nobody connect', async () => {
+    await api.post(path(), { cidr: '127.0.0.1', ttl_seconds: 60 });
+    const urls = await bothPorts('main');
+    for (const url of urls) expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }]);
+    await eventually(async () => {
+      for (const url of urls) await expect(query(url, 'select 1')).rejects.toMatchObject(refused);
+    }, 90);
+    const { body } = await api.get<{ audit_events: unknown[] }>(
+      '/api/v1/audit-events?name=network_rule.expired',
+    );
+    expect(body.audit_events).toHaveLength(1);
   });
 
   test("the creator's address is a rule of that branch only", async () => {

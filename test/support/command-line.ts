@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { bundleCli } from '../../dev/build-cli.ts';
+import { join } from 'node:path';
+import { bundleCli, MAIN_FILE } from '../../dev/build-cli.ts';
 import { oncePerRun } from './run-folder.ts';
 import { temporaryFolder } from './stack/stack.ts';
 
@@ -22,7 +23,7 @@ export class CommandLine {
   }
 
   static async open(env: Record<string, string>): Promise<CommandLine> {
-    return new CommandLine(await oncePerRun('branchgate.mjs', bundleCli), env);
+    return new CommandLine(join(await oncePerRun('command-line', bundleCli), MAIN_FILE), env);
   }
 
   get environment(): Record<string, string> {

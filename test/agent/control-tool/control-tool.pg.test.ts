@@ -210,11 +210,19 @@ test('tables and rows are read and changed from a shell', async () => {
   expect((await json('table', 'list', ...branch)).tables).toMatchObject([
     { name: 'book', primary_key: ['id'] },
   ]);
-  const page = ['--limit', '2', '--offset', '0', '--filter', '[]', '--order', '[]'];
+  const page = ['--limit', '2', '--offset', '0'];
   expect((await json('row', 'list', ...book, ...page)).rows).toEqual([
     [1, 'One'],
     [2, null],
   ]);
+  const selection = ['--filter', '[{"column":"id","operator":"ge","value":1}]'];
+  const order = ['--order', '[{"column":"id","direction":"desc"}]'];
+  expect((await json('row', 'list', ...book, ...page, ...selection, ...order)).rows).toEqual([
+    [2, null],
+    [1, 'One'],
+  ]);
+  const wrong = await servers.tool('row', 'list', ...book, ...page, '--filter', '{"column":"id"}');
+  expect(wrong).toMatchObject({ exitCode: 2, stderr: expect.stringContaining('filter') });
   const cell = ['--primary-key', '["id"]', '--id', '[2]', '--column', 'title'];
   expect((await json('row', 'update', ...book, ...cell, '--value', 'Two')).row).toEqual([2, 'Two']);
   expect((await json('row', 'update', ...book, ...cell, '--expected', '{"value":"Two"}')).row).toEqual([

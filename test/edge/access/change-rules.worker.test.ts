@@ -20,6 +20,7 @@ const ruleFor = (cidr: string) => ({
   revision: 0,
   createdBy: 'u',
   tenantId: 't',
+  expiresAt: null,
   createdAt: new Date(),
 });
 const keyUse = { tenantId: 't', userId: 'u', path: '/', key: 'k', bodyHash: 'h' };

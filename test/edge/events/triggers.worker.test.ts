@@ -22,6 +22,7 @@ const ABOUT_RULE = {
   createdBy: 'u',
   tenantId: 't',
   createdAt: NOW,
+  expiresAt: null,
 } as const;
 const thisProject = eq(projects.id, 'p');
 

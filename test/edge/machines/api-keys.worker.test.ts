@@ -69,7 +69,14 @@ const OF_BRANCHES = new Set([
   ],
   ...['getCredentials', 'rotateCredentials', 'listTables', 'listRows', 'updateRow', 'deleteRows'],
   ...['describeTable', 'changeRows', 'runQuery'],
-  ...['createNetworkRule', 'listNetworkRules', 'deleteNetworkRule', 'listJobs', 'getJob'],
+  ...[
+    'createNetworkRule',
+    'listNetworkRules',
+    'updateNetworkRule',
+    'deleteNetworkRule',
+    'listJobs',
+    'getJob',
+  ],
   ...['getMetricsSummary', 'getMetrics', 'streamBranchMetrics', 'streamEvents'],
   ...['listSnapshots', 'listProjectSnapshots'],
 ]);

@@ -1,0 +1,78 @@
+import { info, setOutput, setSecret } from '@actions/core';
+import type { BranchgateClient } from '../client/client.ts';
+import { dataOf, ResponseError } from '../client/response-error.ts';
+import { ActionError, type Inputs } from './inputs.ts';
+
+const BRANCHES = '/api/v1/projects/{project_id}/branches';
+const BRANCH = `${BRANCHES}/{branch_ref}` as const;
+
+/** What the comment shows of a branch. */
+export interface ShownBranch {
+  name: string;
+  expiresAt: string | null;
+  /** Null: not measured yet. */
+  sizeBytes: number | null;
+}
+
+async function sourceOf(client: BranchgateClient, { project, from }: Inputs): Promise<string | null> {
+  if (from === null) return null;
+  const params = { path: { project_id: project } };
+  const { branches } = await dataOf(client.api.GET(BRANCHES, { params }));
+  const found = branches.find(({ id, branch_name }) => id === from || branch_name === from);
+  if (!found) throw new ActionError(`There is no branch ${from} to start from.`);
+  return found.id;
+}
+
+async function sizeOf({ api }: BranchgateClient, project_id: string, branch_ref: string) {
+  const { data } = await api.GET(`${BRANCH}/metrics/summary`, {
+    params: { path: { project_id, branch_ref } },
+  });
+  return data && data.observed_at !== null ? data.metrics.database_size_bytes : null;
+}
+
+/** Creates the branch, and sets the outputs. Every secret is masked before anything else can print it. */
+export async function createBranch(client: BranchgateClient, inputs: Inputs): Promise<ShownBranch> {
+  const source = await sourceOf(client, inputs);
+  const made = await client.create(BRANCHES, {
+    params: { path: { project_id: inputs.project } },
+    body: {
+      branch_name: inputs.branch,
+      ttl_seconds: inputs.ttlSeconds,
+      on_exists: inputs.onExists,
+      allow: inputs.allow,
+      labels: inputs.labels,
+      include: ['credentials'],
+      ...(source !== null && { source_branch_id: source }),
+    },
+  });
+  const { credentials } = made;
+  if (!credentials) throw new ActionError('The response to the creation has no credentials.');
+  const { database_url, direct_url, ca_certificate } = credentials;
+  for (const url of [database_url, direct_url]) {
+    setSecret(url);
+    setSecret(decodeURIComponent(new URL(url).password));
+  }
+  const outputs = {
+    branch: made.branch_name,
+    'branch-id': made.id,
+    'database-url': database_url,
+    'direct-url': direct_url,
+    'ca-certificate': ca_certificate ?? '',
+    'expires-at': made.expires_at ?? '',
+    created: String(made.created),
+  };
+  for (const [name, value] of Object.entries(outputs)) setOutput(name, value);
+  info(
+    `Branch ${made.branch_name} ${made.created ? 'was created' : 'existed'}; it expires at ${made.expires_at}.`,
+  );
+  const sizeBytes = await sizeOf(client, inputs.project, made.id);
+  return { name: made.branch_name, expiresAt: made.expires_at, sizeBytes };
+}
+
+/** Deletes the branch; it may have expired already. */
+export async function deleteBranch({ api }: BranchgateClient, { project, branch }: Inputs): Promise<void> {
+  const path = { project_id: project, branch_ref: branch };
+  const { response, error } = await api.DELETE(BRANCH, { params: { path } });
+  if (!response.ok && response.status !== 404) throw new ResponseError(response, error);
+  info(response.ok ? `Branch ${branch} is deleted.` : `Branch ${branch} does not exist any more.`);
+}

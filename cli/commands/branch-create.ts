@@ -1,0 +1,105 @@
+import { Command, InvalidArgumentError, Option } from 'commander';
+import { collect, readCount, readDuration } from '../duration.ts';
+import { CommandError } from '../exit-codes.ts';
+import { printRecord, printRecords } from '../output.ts';
+import { findBranch, openSession, projectOf, type Session } from '../session.ts';
+import { withProgress } from '../terminal.ts';
+import { TIMEOUT, waitOf } from './project.ts';
+import { findSnapshot } from './snapshot.ts';
+
+const LATEST = 'latest';
+const BRANCHES = '/api/v1/projects/{project_id}/branches';
+
+/** Parses a label, and collects an option that can be repeated. */
+export function readLabel(
+  text: string,
+  previous: Record<string, string> | undefined,
+): Record<string, string> {
+  const [, key, value] = /^([^=]+)=(.*)$/.exec(text) ?? [];
+  if (key === undefined || value === undefined) throw new InvalidArgumentError('Give a label as key=value.');
+  return { ...previous, [key]: value };
+}
+
+interface NewBranch {
+  from?: string;
+  snapshot?: string;
+  ttl?: number;
+  lease?: number;
+  ifExists?: 'fail' | 'return' | 'reset';
+  allow?: string[];
+  label?: Record<string, string>;
+  count?: number;
+  timeout?: number;
+}
+
+export const createCommand = () =>
+  new Command('create')
+    .description('Create a branch, or several of the same content')
+    .argument('<name>', 'name of the branch; with --count, the beginning of the names')
+    .option('--from <branch>', 'source, by name or ID (default: main)')
+    .option('--snapshot <snapshot>', 'clone a snapshot, by name or ID, or the `latest` of the source')
+    .option('--ttl <duration>', 'time until the branch expires, for instance 2h', readDuration)
+    .option(
+      '--lease <duration>',
+      'delete the branch unless its lease is renewed within this time',
+      readDuration,
+    )
+    .addOption(new Option('--if-exists <choice>', 'if the name exists').choices(['fail', 'return', 'reset']))
+    .option('--allow <network>', 'a network that may connect, or `me`; can be repeated', collect)
+    .option('--label <key=value>', 'a label; can be repeated', readLabel)
+    .option('--count <n>', 'number of branches', readCount)
+    .option(...TIMEOUT)
+    .action(async (name: string, options: NewBranch, command: Command) => {
+      const session = openSession(command);
+      const project_id = await projectOf(command, session);
+      const choices = await choicesOf(session, project_id, options);
+      const init = { params: { path: { project_id } } };
+      const wait = waitOf(options);
+      const { client } = session;
+      if (options.count === undefined) {
+        const body = {
+          branch_name: name,
+          ...choices,
+          ...(options.ifExists && { on_exists: options.ifExists }),
+        };
+        const made = await withProgress(`Creating ${name}`, () =>
+          client.create(BRANCHES, { ...init, body }, wait),
+        );
+        return printRecord(command, made, [
+          'branch_name',
+          'status',
+          'expires_at',
+          'lease_ends_at',
+          'created',
+          'id',
+        ]);
+      }
+      if (options.ifExists === 'return' || options.ifExists === 'reset')
+        throw new CommandError('usage', `--if-exists ${options.ifExists} and --count exclude each other.`);
+      const body = { count: options.count, name_prefix: name, ...choices };
+      const made = await withProgress(`Creating ${options.count} branches`, () =>
+        client.create(`${BRANCHES}/batch`, { ...init, body }, wait),
+      );
+      printRecords(command, made.branches, ['branch_name', 'status', 'expires_at', 'lease_ends_at', 'id']);
+    });
+
+async function choicesOf(session: Session, projectId: string, options: NewBranch) {
+  const { from, snapshot, ttl, lease, allow, label } = options;
+  const named = snapshot === LATEST ? undefined : snapshot;
+  if (named !== undefined && from !== undefined)
+    throw new CommandError(
+      'usage',
+      '--from and --snapshot exclude each other, except for --snapshot latest.',
+    );
+
+  const source = from === undefined ? null : await findBranch(session, projectId, from);
+  return {
+    ...(source && { source_branch_id: source.id }),
+    ...(snapshot === LATEST && { from: 'latest_snapshot' as const }),
+    ...(named !== undefined && { snapshot_id: (await findSnapshot(session, projectId, named)).id }),
+    ...(ttl !== undefined && { ttl_seconds: ttl }),
+    ...(lease !== undefined && { lease_seconds: lease }),
+    ...(allow && { allow }),
+    ...(label && { labels: label }),
+  };
+}

@@ -1,0 +1,17 @@
+import { Command } from 'commander';
+import { explain } from '../exit-codes.ts';
+import { say } from '../output.ts';
+import { openSession, optionsOf, projectOf } from '../session.ts';
+
+/** Standard output belongs to the protocol, so everything else goes to standard error. */
+export const mcpCommand = () =>
+  new Command('mcp')
+    .description('Serve tools for agents on standard input and output (Model Context Protocol)')
+    .action(async (_options, command: Command) => {
+      const session = openSession(command);
+      const isNamed = optionsOf(command).project !== undefined || process.env.BRANCHGATE_PROJECT;
+      const project = isNamed ? await projectOf(command, session) : null;
+      const { serveTools } = await import('../mcp-stdio.ts');
+      const version = command.parent?.version() ?? '';
+      serveTools({ client: session.client, project }, { version, report: (error) => say(explain(error)) });
+    });

@@ -1,0 +1,1 @@
+ALTER TABLE `network_rules` ADD `expires_at` integer;

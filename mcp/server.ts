@@ -1,0 +1,59 @@
+import { McpServer } from '@modelcontextprotocol/server';
+import { JobError, ResponseError } from '../client/response-error.ts';
+import { type Tool, type ToolContext, ToolError } from './tool.ts';
+import { TOOLS } from './tools.ts';
+
+const INSTRUCTIONS =
+  'PostgreSQL databases with copy-on-write branches. Make a branch before you change anything, and delete it when you are done.';
+
+interface Detail {
+  path: string;
+  message: string;
+}
+
+/**
+ * Whether the error is of a class of the client. Compared by name, because the command line has the client in one bundle
+ * and this module in another.
+ */
+const isOf = <T extends Error>(error: unknown, { name }: new (...input: never[]) => T): error is T =>
+  error instanceof Error && error.name === name;
+
+/** What is wrong, for the agent. Failures of this program are not described. */
+function explain(error: unknown): string {
+  if (isOf(error, ResponseError)) {
+    const details = ((error.fields.details as Detail[] | undefined) ?? []).map(
+      ({ path, message }) => `\n${path}: ${message}`,
+    );
+    return `${error.message}${error.code === null ? '' : ` (${error.code})`}${details.join('')}`;
+  }
+  if (isOf(error, JobError)) return `${error.message} (${error.code})`;
+  if (error instanceof ToolError) return error.message;
+  if (error instanceof Error && error.name === 'AbortError') return 'Cancelled.';
+  return 'The call failed.';
+}
+
+const text = (content: string) => ({ content: [{ type: 'text' as const, text: content }] });
+
+/** A server with all tools. @param report gets every failure that the agent is not told about */
+export function createServer(
+  context: Omit<ToolContext, 'signal'>,
+  { version, report }: { version: string; report: (error: unknown) => void },
+): McpServer {
+  const server = new McpServer({ name: 'branchgate', version }, { instructions: INSTRUCTIONS });
+  const call = async ({ run }: Tool, input: unknown, signal: AbortSignal) => {
+    try {
+      return text(JSON.stringify(await run({ ...context, signal }, input)));
+    } catch (error) {
+      const isExpected = isOf(error, ResponseError) || isOf(error, JobError) || error instanceof ToolError;
+      if (!isExpected && !signal.aborted) report(error);
+      return { ...text(explain(error)), isError: true };
+    }
+  };
+  for (const tool of TOOLS) {
+    const { name, description, effect: annotations, input: inputSchema } = tool;
+    server.registerTool(name, { description, annotations, inputSchema }, (input, { mcpReq }) =>
+      call(tool, input, mcpReq.signal),
+    );
+  }
+  return server;
+}

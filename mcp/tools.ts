@@ -1,0 +1,163 @@
+import { z } from 'zod';
+import { dataOf } from '../client/response-error.ts';
+import { take } from '../shared/take.ts';
+import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
+import { ADDS, DESTROYS, READS, type Tool, type ToolContext, tool } from './tool.ts';
+
+const PROJECT = '/api/v1/projects/{project_id}';
+const BRANCH = `${PROJECT}/branches/{branch_ref}` as const;
+
+const PROJECTS_MAX = 100;
+const ROWS_MAX = 100;
+const TTL_SECONDS = 7200;
+
+const project_id = z.uuid().optional().describe('The project; optional if there is only one.');
+const branch = z.string().min(1).max(100).describe('Name or ID of the branch, for instance `main`.');
+const params = z
+  .array(z.union([z.string(), z.number(), z.boolean(), z.null()]))
+  .max(100)
+  .default([])
+  .describe('Values of $1, $2, ….');
+const sql = z.string().min(1).describe('One SQL statement, with parameters $1, $2, ….');
+
+/** Runs a statement with a login of the branch. PostgreSQL decides what the login may do. */
+async function runStatement(
+  context: ToolContext,
+  input: { project_id?: string | undefined; branch: string; sql: string; params: z.output<typeof params> },
+  role: 'read_only' | 'read_write',
+) {
+  const path = { project_id: await projectOf(context, input.project_id), branch_ref: input.branch };
+  const body = { sql: input.sql, params: input.params, role };
+  const { rows, has_more, ...result } = await dataOf(
+    context.client.api.POST(`${BRANCH}/query`, { params: { path }, body, signal: context.signal }),
+  );
+  return { ...result, rows: rows.slice(0, ROWS_MAX), has_more: has_more || rows.length > ROWS_MAX };
+}
+
+/** Every tool, for both transports. */
+export const TOOLS: readonly Tool[] = [
+  tool({
+    name: 'list_projects',
+    description:
+      'Lists the projects that this credential can see. A project has one main database and branches.',
+    effect: READS,
+    input: z.strictObject({}),
+    async run({ client }) {
+      const projects = await take(client.all('/api/v1/projects'), PROJECTS_MAX);
+      return projects.map(({ id, name, env, status, branch_count }) => ({
+        id,
+        name,
+        env,
+        status,
+        branch_count,
+      }));
+    },
+  }),
+  tool({
+    name: 'list_branches',
+    description: 'Lists the branches of a project. `main` holds the data of the project and is protected.',
+    effect: READS,
+    input: z.strictObject({ project_id }),
+    async run(context, input) {
+      const path = { project_id: await projectOf(context, input.project_id) };
+      const { branches } = await dataOf(context.client.api.GET(`${PROJECT}/branches`, { params: { path } }));
+      return branches.map(shownBranch);
+    },
+  }),
+  tool({
+    name: 'create_branch',
+    description:
+      'Creates a branch: a full copy of the content of another branch, in seconds. Use one for every change that you try out.',
+    effect: ADDS,
+    input: z.strictObject({
+      project_id,
+      branch_name: z.string().min(1).max(100).describe('Lowercase letters, digits, hyphens and underscores.'),
+      from: branch.default('main').describe('Name or ID of the branch to copy.'),
+      ttl_seconds: z.int().min(60).default(TTL_SECONDS).describe('Seconds until the branch expires.'),
+      labels: z.record(z.string(), z.string()).default({}).describe('Further labels.'),
+    }),
+    async run(context, { branch_name, from, ttl_seconds, labels, ...input }) {
+      const path = { project_id: await projectOf(context, input.project_id) };
+      const [source, own] = await Promise.all([findBranch(context, path.project_id, from), ownId(context)]);
+      const body = {
+        branch_name,
+        ttl_seconds,
+        labels: { ...labels, [MADE_BY]: own },
+        ...(!source.is_default && { source_branch_id: source.id }),
+      };
+      const { signal } = context;
+      const init = { params: { path }, body };
+      return shownBranch(await context.client.create(`${PROJECT}/branches`, init, { signal }));
+    },
+  }),
+  tool({
+    name: 'reset_branch',
+    description:
+      'Gives a branch that you made with create_branch the present content of the branch it was copied from. What it held is lost to you.',
+    effect: DESTROYS,
+    input: z.strictObject({ project_id, branch }),
+    async run(context, input) {
+      const projectId = await projectOf(context, input.project_id);
+      const path = { project_id: projectId, branch_ref: await ownBranch(context, projectId, input.branch) };
+      const { signal } = context;
+      const init = { params: { path }, body: { to: 'parent' as const } };
+      return shownBranch(await context.client.create(`${BRANCH}/reset`, init, { signal }));
+    },
+  }),
+  tool({
+    name: 'delete_branch',
+    description: 'Deletes a branch that you made with create_branch.',
+    effect: DESTROYS,
+    input: z.strictObject({ project_id, branch }),
+    async run(context, input) {
+      const projectId = await projectOf(context, input.project_id);
+      const path = { project_id: projectId, branch_ref: await ownBranch(context, projectId, input.branch) };
+      return dataOf(context.client.api.DELETE(BRANCH, { params: { path } }));
+    },
+  }),
+  tool({
+    name: 'describe_schema',
+    description:
+      'Lists the tables and views of a branch with their columns and primary keys; with `table`, one of them in detail, with constraints and indexes.',
+    effect: READS,
+    input: z.strictObject({
+      project_id,
+      branch,
+      schema: z.string().optional().describe('Only this schema. With `table`, the default is public.'),
+      table: z.string().optional(),
+    }),
+    async run(context, { schema, table, ...input }) {
+      const path = { project_id: await projectOf(context, input.project_id), branch_ref: input.branch };
+      const query = schema === undefined ? {} : { schema };
+      const { api } = context.client;
+      if (table === undefined) return dataOf(api.GET(`${BRANCH}/tables`, { params: { path, query } }));
+      return dataOf(api.GET(`${BRANCH}/tables/{table}`, { params: { path: { ...path, table }, query } }));
+    },
+  }),
+  tool({
+    name: 'query',
+    description: `Runs one statement with the read-only login of a branch, for at most 5 seconds, and returns at most ${ROWS_MAX} rows. PostgreSQL refuses every write.`,
+    effect: READS,
+    input: z.strictObject({ project_id, branch, sql, params }),
+    run: (context, input) => runStatement(context, input, 'read_only'),
+  }),
+  tool({
+    name: 'execute',
+    description:
+      'Runs one statement with the read-write login of a branch, for at most 5 seconds. Refused on `main` and on protected branches: create a branch first. The login cannot change the schema.',
+    effect: DESTROYS,
+    input: z.strictObject({ project_id, branch, sql, params }),
+    run: (context, input) => runStatement(context, input, 'read_write'),
+  }),
+  tool({
+    name: 'get_connection',
+    description:
+      'Returns the connection URLs of a branch, with passwords. Only for credentials that may view them, never on `main` for credentials limited to branches.',
+    effect: READS,
+    input: z.strictObject({ project_id, branch }),
+    async run(context, input) {
+      const path = { project_id: await projectOf(context, input.project_id), branch_ref: input.branch };
+      return dataOf(context.client.api.GET(`${BRANCH}/credentials`, { params: { path } }));
+    },
+  }),
+];

@@ -1,0 +1,126 @@
+import { rmSync } from 'node:fs';
+import { afterAll, beforeAll, expect, inject, test } from 'vitest';
+import { NO_ID_TOKEN } from '../../action/sign-in.ts';
+import type { Api } from '../support/api.ts';
+import { query } from '../support/database.ts';
+import { ownerOf } from '../support/tenants.ts';
+import { defaultInputs, GITHUB_TOKEN, Runner } from './runner.ts';
+
+const { url } = inject('stack');
+
+let api: Api;
+let project: string;
+let runner: Runner;
+
+beforeAll(async () => {
+  runner = await Runner.start();
+  api = await ownerOf('action');
+  ({ id: project } = await api.project('Shop'));
+  const { status } = await api.post(`/api/v1/projects/${project}/trusts`, {
+    issuer: runner.issuer,
+    audience: url,
+    claims: { repository: 'acme/shop' },
+    role: 'operator',
+    branch_pattern: 'pr-*',
+  });
+  expect(status).toBe(201);
+});
+afterAll(async () => {
+  await runner?.stop();
+  if (runner) rmSync(runner.folder, { recursive: true });
+});
+
+const branches = async () => {
+  const { body } = await api.get<{ branches: { branch_name: string }[] }>(
+    `/api/v1/projects/${project}/branches`,
+  );
+  return body.branches.map(({ branch_name }) => branch_name);
+};
+
+test('a pull request gets a branch, a rerun the same one, and its end deletes it', async () => {
+  const inputs = { url, project, ttl: '2h', labels: 'pr=7\nteam=web' };
+  for (let other = 0; other < 120; other += 1)
+    runner.comments.push({ id: 1000 + other, body: `Comment ${other} of a person` });
+
+  const first = await runner.run(inputs);
+  expect(first.log).toContain('Branch pr-7 was created');
+  expect(first).toMatchObject({ code: 0, outputs: { branch: 'pr-7', created: 'true' } });
+  expect(await branches()).toEqual(['main', 'pr-7']);
+  const { 'direct-url': direct = '', 'database-url': pooled = '' } = first.outputs;
+  await query(direct, 'create table migrated (id int)');
+  await query(pooled, 'insert into migrated values (1)');
+
+  // A runner hides each value that the log announces as a secret; the rest of the log is public.
+  const shown = first.log.replaceAll(/^::add-mask::.*$/gm, '');
+  for (const secret of [direct, pooled, new URL(direct).password, new URL(pooled).password, GITHUB_TOKEN])
+    expect(shown).not.toContain(secret);
+  expect(first.log).toContain(`::add-mask::${direct}`);
+
+  const [comment, ...more] = runner.comments.slice(120);
+  expect(more).toEqual([]);
+  expect(comment?.body).toMatch(/^<!-- branchgate \S+ pr-7 -->\n### Database branch `pr-7`\n/);
+  expect(comment?.body).toContain(`${url}/projects/${project}/branches/pr-7/tables`);
+  expect(comment?.body).toContain(`| expires | ${first.outputs['expires-at']} |`);
+  expect(comment?.body).toMatch(/\| size \| (?:\d+\.\d MiB|not measured yet) \|/);
+
+  const again = await runner.run(inputs, { action: 'synchronize' });
+  expect(again).toMatchObject({ code: 0, outputs: { created: 'false' } });
+  expect(again.outputs['branch-id']).toBe(first.outputs['branch-id']);
+  expect(runner.comments).toHaveLength(121);
+
+  expect(await runner.run(inputs, { action: 'closed' })).toMatchObject({ code: 0, outputs: {} });
+  expect(await branches()).toEqual(['main']);
+  expect(runner.comments[120]?.body).toContain('Deleted with the pull request');
+  const gone = await runner.run(inputs, { action: 'closed' });
+  expect(gone).toMatchObject({ code: 0, log: expect.stringContaining('does not exist any more') });
+});
+
+test('a fork, which gets no ID token, stops with a sentence and gets no database', async () => {
+  const { code, log, outputs } = await runner.run({ url, project }, { isFork: true });
+  expect({ code, outputs }).toEqual({ code: 1, outputs: {} });
+  expect(log).toContain(NO_ID_TOKEN);
+  expect(await branches()).toEqual(['main']);
+});
+
+test.each([
+  ['main', { branch: 'main' }, 'branch is main'],
+  ['a branch beyond the trust', { branch: 'production' }, 'NOT_FOUND|Not found'],
+  ['shell syntax as a name', { branch: 'pr-$(touch pwned)`id`;' }, 'invalid values'],
+  ['an unknown source', { from: 'nowhere' }, 'no branch nowhere'],
+  ['an address without TLS', { url: 'http://api.example.com' }, 'https://'],
+  ['another choice', { 'on-exists': 'ignore' }, 'return, reset, fail'],
+  ['a wrong duration', { ttl: 'forever' }, 'ttl'],
+  ['a wrong label', { labels: 'pr' }, 'key=value'],
+  ['the name of a project', { project: 'Shop' }, 'not an ID'],
+  ['an unknown audience', { audience: 'https://other.example' }, 'branchgate trust list'],
+])('%s is refused, and changes nothing', async (_, inputs, sentence) => {
+  const { code, log, outputs } = await runner.run({ url, project, ...inputs });
+  expect({ code, outputs }).toEqual({ code: 1, outputs: {} });
+  expect(log).toMatch(new RegExp(`^::error::.*(?:${sentence})`, 'm'));
+  expect(await branches()).toEqual(['main']);
+});
+
+test('a comment that is refused is a warning', async () => {
+  runner.refusal = 403;
+  const { code, log } = await runner.run({ url, project, branch: 'pr-8', ttl: '1h' });
+  expect(code).toBe(0);
+  expect(log).toMatch(/^::warning::.*pull-requests: write/m);
+  runner.refusal = null;
+});
+
+test('the action has the inputs that its description names', () => {
+  expect(Object.keys(defaultInputs())).toEqual([
+    'command',
+    'url',
+    'project',
+    'audience',
+    'branch',
+    'from',
+    'ttl',
+    'on-exists',
+    'allow',
+    'labels',
+    'comment',
+    'github-token',
+  ]);
+});
