@@ -136,7 +136,7 @@ export const resetBranchJob = saga<Reset>({
   },
   complete: ({ db, job }, subject, now) => {
     const { branch, safety, left } = subject;
-    const { lifespan, ttlSeconds, expiresAt, updatedAt } = afterReset(subject, now);
+    const { lifespan, ttlSeconds, expiresAt } = afterReset(subject, now);
     const metadata = {
       branch_name: branch.branchName,
       source: job.input.source,
@@ -148,7 +148,8 @@ export const resetBranchJob = saga<Reset>({
       ...(left?.kept ? [keepSafety(db, safety.id, left, now)] : []),
       db
         .update(projectBranches)
-        .set({ lifespan, ttlSeconds, expiresAt, updatedAt })
+        // Without a new life, one that was changed meanwhile stays.
+        .set({ ...(subject.life && { lifespan, ttlSeconds, expiresAt }), updatedAt: now })
         .where(and(eq(projectBranches.id, branch.id), eq(projectBranches.status, 'active'))),
     ];
   },

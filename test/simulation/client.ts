@@ -51,7 +51,9 @@ function isUndecided(response: ApiResponse<unknown>): boolean {
   const code = codeOf(response);
   if (
     response.status === 202 &&
-    /\.create(?:_batch)?$/.test((response.body as { kind?: string } | null)?.kind ?? '')
+    /\.(?:create(?:_batch)?|take|reset|restore)$/.test(
+      (response.body as { kind?: string } | null)?.kind ?? '',
+    )
   )
     return true;
   if (code === 'STATEMENT_REFUSED')

@@ -59,7 +59,8 @@ export class Stage {
       GATEWAY_URL: link.url,
       MEASURE_INTERVAL_SECONDS: '2',
       ...UNLIMITED,
-      ...(disk && { PGDATA_DIR: disk.folder }),
+      // With the default, the small disk would always be full.
+      ...(disk && { PGDATA_DIR: disk.folder, MIN_FREE_DISK_MB: '16' }),
     };
     try {
       const stack = await startStack({ restarts: false, env });
