@@ -6,6 +6,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Result } from '../../shared/result.ts';
 import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { auditEvent } from '../audit/audit-event.ts';
+import { inTenantOfProject } from '../audit/tenant-of-project.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
@@ -145,6 +146,7 @@ export const resetBranchJob = saga<Reset>({
     const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };
     return [
       insertIf(db, auditEvents, auditEvent('branch.reset', job.input.actor, about, now), sql`true`),
+      inTenantOfProject(db, branch.projectId, [job.id]),
       ...(left?.kept ? [keepSafety(db, safety.id, left, now)] : []),
       db
         .update(projectBranches)

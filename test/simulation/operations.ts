@@ -10,7 +10,7 @@ import {
   restoreBranch,
   takeSnapshot,
 } from './history-operations.ts';
-import { type Existence, ModelBranch, ModelProject } from './model.ts';
+import { type Existence, ModelBranch, ModelProject, Promised } from './model.ts';
 import {
   type Concurrent,
   findBranch,
@@ -70,6 +70,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     project.existence = 'there';
     run.follow(made.id);
     const main = new ModelBranch('forever');
+    main.isProtected = new Promised(true);
     main.id = made.main_branch.id;
     main.existence = 'there';
     project.branches.set(MAIN, main);

@@ -7,7 +7,7 @@ const PERMITTED_FAILURES = ['SOURCE_BUSY', 'SOURCE_MISSING', 'OVERTAKEN', 'HOST_
 
 const CREATIONS = "('project.create', 'branch.create', 'branch.create_batch')";
 /** Jobs that make a database, and how many: the newest snapshot of `main` is copied once. */
-const CLONES = `(kind in ${CREATIONS} or kind in ('snapshot.take', 'branch.reset', 'branch.restore'))`;
+const CLONES = `(kind in ${CREATIONS} or kind in ('snapshot.create', 'branch.reset', 'branch.restore'))`;
 /** The branches of a job, as a JSON array. */
 const BRANCH_IDS = "coalesce(json_extract(input, '$.branchIds'), json_array(branch_id))";
 
@@ -16,6 +16,7 @@ const TENANT_TABLES = {
   projects: { key: 'id', name: 'id' },
   project_branches: { key: 'project_id', name: 'branch_name' },
   network_rules: { key: 'project_id', name: 'cidr' },
+  snapshots: { key: 'project_id', name: 'id' },
   jobs: { key: 'project_id', name: 'kind' },
   audit_events: { key: 'project_id', name: 'name' },
 };
@@ -39,7 +40,7 @@ export class Trail {
 
   /** How many databases were wanted. */
   creations(): number {
-    const sql = `select coalesce(sum(iif(kind = 'snapshot.take', 2, json_array_length(${BRANCH_IDS}))), 0) as count from jobs
+    const sql = `select coalesce(sum(iif(kind = 'snapshot.create', 2, json_array_length(${BRANCH_IDS}))), 0) as count from jobs
       where ${CLONES} and created_at >= ?`;
     return this.#all<{ count: number }>(sql, this.#since)[0]?.count ?? 0;
   }
