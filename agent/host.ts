@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { constants, copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
+import { CopyRoom } from './cloning/copy-room.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { PageMarks } from './rows/page-marks.ts';
@@ -25,6 +26,7 @@ export interface Host {
   /** As read in the hourly session of each branch's owner login. */
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
+  copyRoom: CopyRoom;
   log: Log;
 }
 
@@ -43,6 +45,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     rows: { slots: new Slots(), marks: new PageMarks() },
     deadTuples: new DeadTuples(),
     log,
+    copyRoom: new CopyRoom(settings),
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }

@@ -37,7 +37,7 @@ interface NewClone {
 /**
  * Creates a database from the source, or an empty one for `main`. No client can connect to it yet. Nobody is connected
  * to a snapshot, so nobody is held while it is cloned.
- * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
+ * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE, HOST_FULL
  */
 export async function createClone(
   host: Host,
@@ -52,7 +52,7 @@ export async function createClone(
   const create = async () => {
     const stopWatching = await watchCopy(host.settings.PGDATA_DIR, sourceBytes, onProgress);
     const started = performance.now();
-    await createDatabase(session, clone, strategy).finally(stopWatching);
+    await createDatabase(host, session, clone, { strategy, sourceBytes }).finally(stopWatching);
     cloneMs = performance.now() - started;
   };
   let pausedMs = 0;
@@ -68,31 +68,48 @@ export async function createClone(
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
 }
 
-/** Creates a database from one that no client can use. @throws HostError SOURCE_MISSING */
+/** Creates a database from one that no client can use. @throws HostError SOURCE_MISSING, HOST_FULL */
 export async function createUnusedClone(
   host: Host,
   session: Session,
   clone: NewClone & { source: string },
 ): Promise<void> {
   const { sourceBytes } = await inspectSource(session, clone.source);
-  await createDatabase(session, clone, strategyFor(host.cloneMethod, sourceBytes));
+  const strategy = strategyFor(host.cloneMethod, sourceBytes);
+  await createDatabase(host, session, clone, { strategy, sourceBytes });
 }
 
-/** Copies every block of a database that no client can use, so that the copy shares none. */
-export const copyUnusedDatabase = (session: Session, clone: NewClone & { source: string }): Promise<void> =>
-  createDatabase(session, clone, 'file_copy');
+/**
+ * Copies every block of a database that no client can use, so that the copy shares none.
+ * @throws HostError SOURCE_MISSING, HOST_FULL
+ */
+export async function copyUnusedDatabase(
+  host: Host,
+  session: Session,
+  clone: NewClone & { source: string },
+): Promise<void> {
+  const { sourceBytes } = await inspectSource(session, clone.source);
+  await createDatabase(host, session, clone, { strategy: 'file_copy', sourceBytes });
+}
 
 async function createDatabase(
+  { copyRoom }: Host,
   session: Session,
   { name, source, closed = false }: NewClone,
-  strategy: Strategy,
+  { strategy, sourceBytes }: { strategy: Strategy; sourceBytes: number },
 ): Promise<void> {
   const how = STRATEGIES[strategy];
-  await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
-  await session.query(
-    `CREATE DATABASE ${identifier(name)} TEMPLATE ${identifier(source ?? EMPTY_TEMPLATE)}
-     STRATEGY ${how.strategy} CONNECTION LIMIT 0 ALLOW_CONNECTIONS ${!closed}`,
-  );
+  const create = async () => {
+    await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
+    await session.query(
+      `CREATE DATABASE ${identifier(name)} TEMPLATE ${identifier(source ?? EMPTY_TEMPLATE)}
+       STRATEGY ${how.strategy} CONNECTION LIMIT 0 ALLOW_CONNECTIONS ${!closed}`,
+    );
+  };
+  // The quota bounds what branches write at once, but not snapshots.
+  if (closed || strategy === 'file_copy')
+    await copyRoom.during(strategy === 'reflink' ? 0 : sourceBytes, create);
+  else await create();
 }
 
 /** Size of a database, and whether it has client sessions. @throws HostError SOURCE_MISSING */

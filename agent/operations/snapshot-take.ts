@@ -10,7 +10,7 @@ import { readSnapshotSize } from '../snapshots/snapshot-databases.ts';
 /**
  * Clones a branch under a name of its own. The clone is complete as soon as it is there, because CREATE DATABASE is one
  * transaction.
- * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE
+ * @throws HostError SOURCE_BUSY, SOURCE_MISSING, POOLER_UNAVAILABLE, HOST_FULL
  */
 export function takeSnapshot(
   host: Host,

@@ -33,7 +33,8 @@ export async function separateSnapshots(host: Host): Promise<number> {
   return separated;
 }
 
-async function separate({ settings, log }: Host, session: Session, snapshotId: string): Promise<0 | 1> {
+async function separate(host: Host, session: Session, snapshotId: string): Promise<0 | 1> {
+  const { settings, log } = host;
   const size = await readSnapshotSize(session, snapshotId);
   const room = size === null ? 0 : size * settings.SNAPSHOT_COPY_ROOM;
   if (size === null || room === 0 || (await freeBytes(settings.PGDATA_DIR)) < room) return 0;
@@ -41,7 +42,7 @@ async function separate({ settings, log }: Host, session: Session, snapshotId: s
   await dropDatabase(session, copy);
   const started = performance.now();
   try {
-    await copyUnusedDatabase(session, { name: copy, source: snapshot, closed: true });
+    await copyUnusedDatabase(host, session, { name: copy, source: snapshot, closed: true });
   } catch (error) {
     await dropDatabase(session, copy);
     throw error;

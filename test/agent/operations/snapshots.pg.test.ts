@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { CopyRoom } from '../../../agent/cloning/copy-room.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { dropOldestDeleted } from '../../../agent/snapshots/make-room.ts';
@@ -166,6 +167,19 @@ test('a full disk costs the branches that were deleted first, and no snapshot', 
   expect(await dropOldestDeleted(servers.host)).toBe(false);
   expect(await left()).toEqual([taken]);
   await drop(taken);
+});
+
+test('a snapshot is refused when it would take the last free space, after what was deleted', async () => {
+  const { host } = servers;
+  const branch = await project.create(`${MAIN}_br_last`, MAIN);
+  await runOperation(host, 'branch.keep', { ...identity(branch), snapshot_id: randomUUID() });
+  const low = { ...host, copyRoom: new CopyRoom({ ...host.settings, MIN_FREE_DISK_MB: 2 ** 40 }) };
+  const snapshot = { project_id: project.id, branch_id: main.branch_id, source: main.database };
+  const call = { ...snapshot, snapshot_id: randomUUID(), busy_wait: BUSY_WAIT_MS, unless_same_as: null };
+  await expect(runOperation(low, 'snapshot.take', call)).rejects.toMatchObject({ code: 'HOST_FULL' });
+  expect(await snapshotDatabases()).toEqual([]);
+  await drop(call.snapshot_id);
+  expect(await idsIn(main)).toContain(1);
 });
 
 test('a deleted branch comes back from what was kept, with its passwords', async () => {
