@@ -13,7 +13,7 @@ import type { Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/database-settings.ts';
 import type { AgentSettings } from '../settings.ts';
 import { CHECKS, type Facts, type Finding } from './checks.ts';
-import { examineVolume } from './examine-volume.ts';
+import { type ClonedDatabase, examineDatabases, examineVolume } from './examine-volume.ts';
 import { readMachineLimits } from './machine-limits.ts';
 
 /** Versions and settings of this host's servers, and the faults among them. @throws HostError POOLER_UNAVAILABLE */
@@ -54,7 +54,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
       ...CHECKS.filter(({ fine }) => !fine(facts)).map(
         ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),
       ),
-      ...(await examineVolume(settings.PGDATA_DIR)).map(
+      ...(await adviceOnDisk({ settings, postgres, cloneMethod })).map(
         (sentence): Finding => ({ severity: 'advice', sentence }),
       ),
     ],
@@ -64,6 +64,23 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
 async function isAdmissionCurrent(db: Queryable): Promise<boolean> {
   const guarded = (await readBlockedBranches(db)).map(({ branch_id }) => ({ branch_id, address: null }));
   return (await readDifferences(db, [...guarded, ...(await readBlockedAddresses(db))])).length === 0;
+}
+
+async function adviceOnDisk({
+  settings,
+  postgres,
+  cloneMethod,
+}: Pick<Host, 'settings' | 'postgres' | 'cloneMethod'>): Promise<string[]> {
+  if (cloneMethod !== 'reflink') return [];
+  const { rows } = await postgres.query<ClonedDatabase>(
+    `SELECT datname AS name, pg_database.oid::text, pg_database_size(pg_database.oid)::float8 AS bytes
+     FROM branch JOIN pg_database ON datname = database WHERE position('_br_' in database) = 0 ORDER BY 1`,
+  );
+  const { PGDATA_DIR, SNAPSHOT_COPY_ROOM } = settings;
+  return [
+    ...(await examineVolume(PGDATA_DIR)),
+    ...(await examineDatabases(PGDATA_DIR, rows, SNAPSHOT_COPY_ROOM)),
+  ];
 }
 
 async function canRead({ locate }: ConnectionLog, settings: AgentSettings): Promise<boolean> {

@@ -1,7 +1,10 @@
 import { randomUUID } from 'node:crypto';
+import { readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Host } from '../../../agent/host.ts';
+import { DiskUsage } from '../../../agent/measurement/disk-bytes.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { runRoomLoop } from '../../../agent/snapshots/make-room.ts';
 import { separateSnapshots } from '../../../agent/snapshots/separate-snapshots.ts';
@@ -71,6 +74,28 @@ describe.skipIf(hindrance !== null)(`on a small disk${hindrance ? ` (${hindrance
     await client?.end();
     await servers?.stop();
     disk?.remove();
+  });
+
+  test('the deletion of a branch frees its own bytes', async () => {
+    const branch = await project.create('db_disk_prod_br_measured', main.database);
+    await fill(branch, 60);
+    await servers.query('CHECKPOINT');
+    // The log of changes grows and shrinks on its own.
+    const used = () => {
+      const wal = join(disk?.folder ?? '', 'pg_wal');
+      const files = readdirSync(wal, { withFileTypes: true }).filter((entry) => entry.isFile());
+      return (
+        (disk?.usedBytes ?? 0) -
+        files.reduce((sum, { name }) => sum + statSync(join(wal, name)).blocks * 512, 0)
+      );
+    };
+    const before = used();
+    const usage = new DiskUsage(host);
+    await usage.measure();
+    const { own_bytes: own = 0 } = usage.of(project.id).disk?.find(({ id }) => id === branch.branch_id) ?? {};
+    expect(own).toBeGreaterThan(60 * MB);
+    await project.drop(branch);
+    await eventually(async () => expect(Math.abs((before - used()) / own - 1)).toBeLessThan(0.05));
   });
 
   test('a full disk ends the oldest deleted branch, and no snapshot, copy or session', async () => {

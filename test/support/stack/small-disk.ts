@@ -35,6 +35,11 @@ export class SmallDisk {
     return join(this.#mount.folder, 'data');
   }
 
+  /** After a sync. */
+  get usedBytes(): number {
+    return this.#mount.usedBytes();
+  }
+
   get freeBytes(): number {
     const { bavail, bsize } = statfsSync(this.#mount.folder);
     return bavail * bsize;
