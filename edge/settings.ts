@@ -62,6 +62,11 @@ const Settings = z.object({
   /** The same for tenants of the gateway's own accounts, because anyone can sign up. */
   SELF_SIGNUP_PROJECT_LIMIT: Count.default(3),
   SELF_SIGNUP_QUOTA_LIMIT_GIB: z.coerce.number().positive().default(1),
+  /**
+   * What counts against a storage quota: the sizes of the branches (`logical`, specification 3.2), or what they take of
+   * the disk together, where hosts can measure it (`physical`).
+   */
+  STORAGE_ACCOUNTING: z.enum(['logical', 'physical']).default('logical'),
   /** What the storage quotas on a host may promise, as a multiple of its free disk. */
   STORAGE_OVERCOMMIT: z.coerce.number().positive().default(1),
   /** How long an expired branch can be revived before it is deleted; at most 30 days, because it costs no slot. */

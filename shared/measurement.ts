@@ -47,6 +47,11 @@ export const ProjectMeasurement = z.strictObject({
     .array(z.strictObject({ id: z.uuid(), own_bytes: Count, shared_bytes: Count }))
     .max(2 * BRANCHES_MAX)
     .optional(),
+  /**
+   * What the branches take together of the disk, counting shared blocks once, and their sizes when that was measured.
+   * Left out where clones share no blocks, or the file system does not tell.
+   */
+  physical: z.strictObject({ bytes: Count, sizes: z.record(z.uuid(), Count) }).optional(),
 });
 export type ProjectMeasurement = z.output<typeof ProjectMeasurement>;
 

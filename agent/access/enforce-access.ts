@@ -64,7 +64,8 @@ async function loginsToEnd(session: Session, projectId: string): Promise<Ending>
 }
 
 /**
- * A login in progress was checked against the rules at its start. Those to other projects' branches are not waited for:
+ * A login in progress was checked against the rules at its start; a client that has only connected is checked when it
+ * begins to log in. Logins to other projects' branches are not waited for:
  * a tenant could otherwise delay all others with logins that stall.
  */
 async function waitForLogins(session: Session, projectId: string): Promise<void> {
@@ -100,10 +101,6 @@ const noRuleFor = (address: string) => `NOT EXISTS (
   WHERE rule.project_id = branch.project_id
     AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id) AND ${address} <<= rule.cidr)`;
 
-const UNADMITTED = `
-  FROM pg_stat_activity AS session JOIN branch ON datname = database JOIN login ON login = usename
-  WHERE client_addr IS NOT NULL AND ${noRuleFor('client_addr')}`;
-
 /** Direct sessions of ended logins, and those from addresses that no rule admits. The pooler's use the socket. */
 const NOT_ALLOWED = `
   FROM pg_stat_activity AS session
@@ -111,15 +108,6 @@ const NOT_ALLOWED = `
   LEFT JOIN login ON login = usename
   WHERE client_addr IS NOT NULL
     AND (backend_start >= end_from OR ${noRuleFor('client_addr')})`;
-
-/**
- * Ends direct sessions from addresses that no rule admits any more. Such a client has connected before its rule was
- * removed and has begun to log in afterwards, when PostgreSQL still checks it against the rules of its connection. Until
- * it begins, no view shows it.
- */
-export async function endUnadmitted({ postgres }: Host): Promise<void> {
-  await endSessions(postgres, UNADMITTED, [], ENDING);
-}
 
 const endDirectSessions = (session: Session, projectId: string) =>
   endSessions(session, NOT_ALLOWED, [projectId], ENDING);

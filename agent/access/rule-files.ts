@@ -1,5 +1,6 @@
 import { MANAGED_DATABASE } from '../../shared/branch/database-name.ts';
-import { readCidr } from '../../shared/cidr.ts';
+import { BRANCH_ROLES, branchOfLogin, loginName } from '../../shared/branch/login.ts';
+import { isInNetwork, readCidr } from '../../shared/cidr.ts';
 import type { RULE_FILES } from '../servers/configuration.ts';
 
 /** The logins of one branch's database, and the networks they may connect from. */
@@ -9,6 +10,13 @@ export interface BranchAccess {
   verifiers: Record<string, string>;
   /** Networks in canonical form. */
   cidrs: string[];
+}
+
+/** A network from which a project's branches can be reached, by the logins that are members of its role. */
+export interface Network {
+  role: string;
+  /** In canonical form. */
+  cidr: string;
 }
 
 export type RuleFileTexts = Record<keyof typeof RULE_FILES, string>;
@@ -25,21 +33,29 @@ export interface PooledServer {
   clients: number | null;
 }
 
+export const NETWORK_ROLE = /^net_[0-9a-f]{32}$/;
 const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
 /**
- * The text of every rule file. Both servers reject any connection that they do not name.
+ * The text of every rule file. Both servers reject any connection that they do not name. PostgreSQL's file names roles,
+ * so it changes only with a new network (docs/decisions/0044). It names no database under construction, to which
+ * everybody may connect.
  * @throws Error when a value could break out of its field: PostgreSQL does not start with a malformed line
  */
-export function ruleFiles(branches: readonly BranchAccess[], server: PooledServer): RuleFileTexts {
+export function ruleFiles(
+  branches: readonly BranchAccess[],
+  networks: readonly Network[],
+  server: PooledServer,
+): RuleFileTexts {
   branches.forEach(check);
+  networks.forEach(checkNetwork);
   const networkLines = branches.flatMap(({ database, verifiers, cidrs }) => {
     const logins = Object.keys(verifiers).map((login) => `"${login}"`);
     return cidrs.map((cidr) => `hostssl "${database}" ${logins.join(',')} ${cidr} scram-sha-256`);
   });
   return {
-    postgresHba: lines(networkLines),
+    postgresHba: lines(networks.map(({ role, cidr }) => `hostssl /^db_ +${role} ${cidr} scram-sha-256`)),
     // The proof of a new branch uses the unix socket, with the password that its clients will use.
     poolerHba: lines(['local all all scram-sha-256', ...networkLines]),
     poolerDatabases: poolerEntries(
@@ -87,26 +103,53 @@ export const blockKey = ({ branch_id, address }: Block) => `${branch_id} ${addre
 /** A rule up to its network and to its method, and the 32 digits of the branch's id that its logins share. */
 const RULE = /^((hostssl "[^"]+" "u_([0-9a-f]{32})_\S+) \S+) scram-sha-256$/gm;
 
-/** The same files with these blocks. The first line that matches a client decides, so a branch's rejected networks precede its rules. */
-export function withBlocked(texts: RuleFileTexts, blocks: readonly Block[]): RuleFileTexts {
+/**
+ * The same files with these blocks. The first line that matches a client decides, so rejected networks precede the rules.
+ * @param rejected blocks that PostgreSQL's file has to reject; members of a network are removed for the others
+ */
+export function withBlocked(
+  texts: RuleFileTexts,
+  blocks: readonly Block[],
+  rejected: readonly Block[],
+): RuleFileTexts {
   if (blocks.length === 0) return texts;
   const addresses = new Map<string, Set<string | null>>();
   for (const { branch_id, address } of blocks) {
     const id = branch_id.replaceAll('-', '');
     addresses.set(id, (addresses.get(id) ?? new Set()).add(address));
   }
-  const reject = (text: string) => {
-    const begun = new Set<string>();
-    return text.replaceAll(RULE, (line, rule: string, logins: string, id: string) => {
-      const rejected = addresses.get(id);
-      if (!rejected) return line;
-      if (rejected.has(null)) return `${rule} reject`;
-      if (begun.has(id)) return line;
-      begun.add(id);
-      return [...[...rejected].map((address) => `${logins} ${address} reject`), line].join('\n');
-    });
-  };
-  return { ...texts, postgresHba: reject(texts.postgresHba), poolerHba: reject(texts.poolerHba) };
+  const begun = new Set<string>();
+  const poolerHba = texts.poolerHba.replaceAll(RULE, (line, rule: string, logins: string, id: string) => {
+    const ofBranch = addresses.get(id);
+    if (!ofBranch) return line;
+    if (ofBranch.has(null)) return `${rule} reject`;
+    if (begun.has(id)) return line;
+    begun.add(id);
+    return [...[...ofBranch].map((address) => `${logins} ${address} reject`), line].join('\n');
+  });
+  const rejections = new Set(
+    rejected.map(({ branch_id, address }) => {
+      const logins = BRANCH_ROLES.map((role) => `"${loginName(branch_id, role)}"`);
+      return `hostssl all ${logins.join(',')} ${address ?? 'all'} reject`;
+    }),
+  );
+  return { ...texts, poolerHba, postgresHba: lines([...rejections]) + texts.postgresHba };
+}
+
+/** Blocks of an address within a larger network that the branch admits: others of that network stay members. */
+export function withinLargerNetworks(blocks: readonly Block[], branches: readonly BranchAccess[]): Block[] {
+  const admitted = new Map(
+    branches.flatMap(({ verifiers, cidrs }) =>
+      Object.keys(verifiers).map((login) => [branchOfLogin(login), cidrs] as const),
+    ),
+  );
+  return blocks.filter(({ branch_id, address }) => {
+    if (address === null) return false;
+    const [start = '', length] = address.split('/');
+    return admitted
+      .get(branch_id)
+      ?.some((cidr) => Number(cidr.split('/')[1]) < Number(length) && isInNetwork(start, cidr));
+  });
 }
 
 const lines = (texts: string[]) => texts.map((text) => `${text}\n`).join('');
@@ -117,6 +160,11 @@ function check({ database, verifiers, cidrs }: BranchAccess) {
     Object.entries(verifiers).every(([login, verifier]) => LOGIN.test(login) && VERIFIER.test(verifier)) &&
     cidrs.every(isCanonical);
   if (!fits) throw new Error(`the access of ${JSON.stringify(database)} cannot be written into a rule file`);
+}
+
+function checkNetwork({ role, cidr }: Network) {
+  if (!NETWORK_ROLE.test(role) || !isCanonical(cidr))
+    throw new Error(`the network ${JSON.stringify(cidr)} of ${role} cannot be written into a rule file`);
 }
 
 function isCanonical(cidr: string) {

@@ -9,8 +9,10 @@ import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
+import { admitLogins, ensureNetworks } from './networks.ts';
 import {
   type Block,
+  type BranchAccess,
   blockKey,
   databasesOf,
   type PooledServer,
@@ -18,19 +20,20 @@ import {
   type RuleFileTexts,
   ruleFiles,
   withBlocked,
+  withinLargerNetworks,
 } from './rule-files.ts';
 import { makeRulesFolder, RULE_FILE_NAMES, readRuleFiles, writeRuleFiles } from './rules-folder.ts';
 import { readAccess } from './store-access.ts';
 
 const RELOAD = { within: 5_000, every: 1 };
 
-/** The files in which blocked networks and branches are rejected. */
-const HBA_FILES: typeof RULE_FILE_NAMES = ['postgresHba', 'poolerHba'];
-
 /** Who blocks branches: the limit of attempts, and the watchdogs, whose blocks disconnect pooled clients too. */
 type Blocker = 'attempts' | 'guard';
 
-/** Writes the access in the agent's tables to the rule files, and makes both servers apply them. */
+/**
+ * Brings the access in the agent's tables to both servers: as rule files, and at PostgreSQL as members of its networks'
+ * roles.
+ */
 export class RuleSync {
   readonly #settings: AgentSettings;
   readonly #pool: Pool;
@@ -38,6 +41,10 @@ export class RuleSync {
   #applied: RuleFileTexts | null = null;
   /** The files of the last sync, as if nothing was blocked. */
   #unblocked: RuleFileTexts | null = null;
+  /** The branches of the last sync. */
+  #branches: readonly BranchAccess[] = [];
+  /** PostgreSQL's file as this process last wrote or found it. */
+  #postgresHba = '';
   /** Blocks by `block`, and those in the tables at the last sync. */
   readonly #blocked: Record<Blocker, readonly Block[]> = { attempts: [], guard: [] };
   #stored: readonly Block[] = [];
@@ -47,6 +54,7 @@ export class RuleSync {
   #poolerVersion: string | null = null;
   /** Databases that are temporarily removed from the pooler. */
   readonly #withheld = new Set<string>();
+  #admitting: Promise<unknown> = Promise.resolve();
   #running: Promise<void> = Promise.resolve();
   #next: Promise<void> | null = null;
 
@@ -106,7 +114,7 @@ export class RuleSync {
 
   /**
    * Makes both servers apply exactly these blocks of one blocker, as fast as possible, because password guessing
-   * continues meanwhile. It therefore starts from the files of the last sync, takes no lock and does not wait until the
+   * continues meanwhile. It therefore starts from the state of the last sync, takes no lock and does not wait until the
    * servers have applied them; the caller calls `sync` next. Calls of the same blocker must not run concurrently.
    * @throws HostError POOLER_UNAVAILABLE
    */
@@ -114,13 +122,48 @@ export class RuleSync {
     const present = new Set(this.#blocked[blocker].map(blockKey));
     if (blocks.length === present.size && blocks.every((block) => present.has(blockKey(block)))) return;
     this.#blocked[blocker] = blocks;
-    if (!this.#unblocked) return;
-    const texts = withBlocked(this.#unblocked, this.#allBlocks());
-    writeRuleFiles(rulesFolder(this.#settings), texts, HBA_FILES, 'now');
+    const unblocked = this.#unblocked;
+    if (!unblocked) return;
+    const texts = this.#withBlocks(unblocked);
+    writeRuleFiles(rulesFolder(this.#settings), texts, ['poolerHba'], 'now');
     await Promise.all([
-      this.#pool.query('SELECT pg_reload_conf()'),
+      this.#blockDirect(unblocked, texts),
       withConsole(this.#settings, (console) => console.query('RELOAD')),
     ]);
+  }
+
+  async #blockDirect(unblocked: RuleFileTexts, texts: RuleFileTexts): Promise<void> {
+    const reject = async (postgresHba: string) => {
+      if (postgresHba === this.#postgresHba) return;
+      this.#postgresHba = postgresHba;
+      writeRuleFiles(rulesFolder(this.#settings), { ...texts, postgresHba }, ['postgresHba'], 'now');
+      await this.#pool.query('SELECT pg_reload_conf()');
+    };
+    const admit = async () => {
+      const session = await this.#pool.connect();
+      try {
+        await this.#admit(session, async () => {});
+      } finally {
+        session.release();
+      }
+    };
+    // A full lock table prevents the change of members, but not a reload.
+    await Promise.all([
+      reject(texts.postgresHba),
+      admit().catch(() => reject(this.#withBlocks(unblocked, this.#allBlocks()).postgresHba)),
+    ]);
+  }
+
+  /**
+   * One transaction at a time, which reads the blocks when it begins: otherwise one that began before a block could admit
+   * the blocked client again.
+   */
+  #admit<T>(session: Session, prepare: () => Promise<T>): Promise<T> {
+    const admitting = this.#admitting
+      .catch(() => {})
+      .then(() => admitLogins(session, () => this.#allBlocks(), prepare));
+    this.#admitting = admitting;
+    return admitting;
   }
 
   async #sync(session: Session): Promise<void> {
@@ -130,14 +173,15 @@ export class RuleSync {
     const addresses = await readBlockedAddresses(session);
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
+    this.#stored = [...guarded.map(({ branch_id }) => ({ branch_id, address: null })), ...addresses];
+    const networks = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be admitted again.
     const withheld = new Set([...this.#withheld, ...guarded.map(({ database }) => database)]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
-    const { postgresHba } = ruleFiles(branches, server);
-    this.#unblocked = { ...ruleFiles(pooled, server), postgresHba };
-    this.#stored = [...guarded.map(({ branch_id }) => ({ branch_id, address: null })), ...addresses];
-    const wanted = withBlocked(this.#unblocked, this.#allBlocks());
+    this.#branches = branches;
+    this.#unblocked = ruleFiles(pooled, networks, server);
+    const wanted = this.#withBlocks(this.#unblocked);
     // The files on disk are compared too, because a control tool may have written them in the meantime.
     if (!(sameTexts(found, wanted) && this.#applied && sameTexts(this.#applied, wanted)))
       await this.#apply(session, { found, wanted, server });
@@ -160,14 +204,25 @@ export class RuleSync {
       writeRuleFiles(folder, found);
       throw new HostError('RULES_NOT_APPLIED', `PostgreSQL rejects the rule file: ${error}`);
     }
+    const isApplied = [found, this.#applied].every((texts) => texts?.postgresHba === wanted.postgresHba);
+    this.#postgresHba = wanted.postgresHba;
     this.#applied = null;
-    await Promise.all([reloadPostgres(session), reloadPooler(this.#settings, new Set(entries))]);
+    await Promise.all([
+      isApplied ? null : reloadPostgres(session),
+      reloadPooler(this.#settings, new Set(entries)),
+    ]);
     if (leaving.length > 0) {
       await withConsole(this.#settings, (console) => endLogins(console, new Set(leaving)));
       writeRuleFiles(folder, wanted, ['poolerDatabases']);
       await reloadPooler(this.#settings, staying);
     }
     this.#applied = wanted;
+  }
+
+  /** @param rejected by PostgreSQL's file; by default those that no change of members can express */
+  #withBlocks(texts: RuleFileTexts, rejected?: readonly Block[]): RuleFileTexts {
+    const blocks = this.#allBlocks();
+    return withBlocked(texts, blocks, rejected ?? withinLargerNetworks(blocks, this.#branches));
   }
 
   #allBlocks(): Block[] {

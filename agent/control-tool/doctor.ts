@@ -1,7 +1,8 @@
 import { Command } from 'commander';
 import { closeHost, openHost } from '../host.ts';
 import { readIdentity } from '../link/identity.ts';
-import { examine, type Finding } from '../maintenance/examine.ts';
+import type { Finding } from '../maintenance/checks.ts';
+import { examine } from '../maintenance/examine.ts';
 import type { AgentSettings } from '../settings.ts';
 import { explain, ProblemsFound } from './exit-codes.ts';
 import { print } from './output.ts';

@@ -62,8 +62,7 @@ async function runAgent(): Promise<void> {
       settings,
       log,
       report: (measurement) => {
-        const disk = diskUsage.of(measurement.project_id);
-        link?.notify('measurement', disk ? { ...measurement, disk } : measurement);
+        link?.notify('measurement', { ...measurement, ...diskUsage.of(measurement.project_id) });
       },
       deadTuples: host.deadTuples,
       onBegun: begun.resolve,

@@ -6,7 +6,7 @@ import type { Host } from '../host.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
 import { inTransaction } from '../postgres/connect.ts';
-import { protectDatabases } from '../postgres/database-settings.ts';
+import { closeToPublic, protectDatabases } from '../postgres/database-settings.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
@@ -25,6 +25,7 @@ export const RECOVERY_STEPS: readonly RecoveryStep[] = [
   truncateNotifications,
   dropInterrupted,
   dropSnapshotLeftovers,
+  closeOpenDatabases,
   protectBranches,
   removeLeakedDirectories,
   hintCopyOnWrite,
@@ -99,6 +100,10 @@ function dropSnapshotLeftovers({ sessions }: Host): Promise<void> {
 
 function hintCopyOnWrite({ settings }: Host): Promise<void> {
   return hintCowExtents(settings.PGDATA_DIR);
+}
+
+async function closeOpenDatabases({ postgres }: Host): Promise<void> {
+  await closeToPublic(postgres);
 }
 
 /** Branches of an earlier release have no limits, and the settings may have changed. */

@@ -1,5 +1,4 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { endUnadmitted } from '../access/enforce-access.ts';
 import type { Host } from '../host.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import { type Log, TroubleLog } from '../trouble-log.ts';
@@ -12,7 +11,7 @@ import {
 } from './recover.ts';
 
 const POLL_EVERY_MS = 1_000;
-const AT_EVERY_POLL = [resumeAbandoned, truncateNotifications, endUnadmitted];
+const AT_EVERY_POLL = [resumeAbandoned, truncateNotifications];
 
 /**
  * Recovers the host at the first poll, and again whenever PostgreSQL was away. An idle session detects that: it is
@@ -40,7 +39,7 @@ export class ServerWatch {
     await this.#session?.end();
   }
 
-  /** Tries each recovery step that is due. Three of them run at every poll. Never throws. */
+  /** Tries each recovery step that is due. Two of them run at every poll. Never throws. */
   async poll(): Promise<void> {
     if (!this.#session) {
       this.#due = RECOVERY_STEPS;

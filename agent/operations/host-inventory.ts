@@ -2,17 +2,19 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { freeBytes } from '../guard/volumes.ts';
 import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
+import { closeToPublic } from '../postgres/database-settings.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { readBranches } from '../postgres/read-branches.ts';
 import { dropUnusedRoles, restoreLogins } from '../postgres/roles.ts';
 import { readSnapshots } from '../snapshots/snapshot-databases.ts';
 
 /**
- * Lists what the host holds. It also retries roles that could not be dropped earlier and restores passwords that
- * logins changed, because the reconciler calls it regularly.
+ * Lists what the host holds. Because the reconciler calls it regularly, it also retries roles that could not be dropped
+ * earlier, restores passwords that logins changed, and closes databases that were restored by hand.
  */
 export async function takeInventory(host: Host): Promise<MethodResult<'host.inventory'>> {
   await withLocks(host.sessions, [], async (session) => {
+    await closeToPublic(session);
     await dropUnusedRoles(session);
     await inTransaction(session, () => restoreLogins(session));
   });

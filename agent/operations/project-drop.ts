@@ -26,6 +26,7 @@ export async function dropProject(
   for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
   await withLocks(host.sessions, [], async (session) => {
     await session.query('DELETE FROM project WHERE project_id = $1', [project_id]);
+    await host.rules.sync();
     await dropUnusedRoles(session);
   });
   return {

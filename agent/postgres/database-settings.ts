@@ -57,6 +57,24 @@ export function grantDatabase({ branch_id, project_id, database }: Named): strin
 }
 
 /**
+ * Closes databases with a branch's name to PUBLIC, for instance one that an operator has restored: the rules admit every
+ * login to such names.
+ * @returns their names
+ */
+export async function closeToPublic(db: Queryable): Promise<string[]> {
+  const open = await readOpenToPublic(db);
+  for (const name of open) await db.query(`REVOKE ALL ON DATABASE ${identifier(name)} FROM PUBLIC`);
+  return open;
+}
+
+export async function readOpenToPublic(db: Queryable): Promise<string[]> {
+  const { rows } = await db.query<{ name: string }>(
+    "SELECT datname AS name FROM pg_database WHERE datname ~ '^db_' AND has_database_privilege('public', oid, 'CONNECT')",
+  );
+  return rows.map(({ name }) => name);
+}
+
+/**
  * Applies the present limits and grants to the branches that an earlier release, or an agent with other settings, has
  * made.
  * Sessions that are open already keep their settings.

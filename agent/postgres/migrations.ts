@@ -134,6 +134,16 @@ const DATABASE_ORIGIN = `
   );
 `;
 
+/** Networks that PostgreSQL's rule file names, each with a role whose members may connect from there. */
+const NETWORK = `
+  CREATE TABLE network (
+    role text PRIMARY KEY, -- a random name, because every login can list roles
+    project_id uuid NOT NULL REFERENCES project ON DELETE CASCADE,
+    cidr cidr NOT NULL,
+    UNIQUE (project_id, cidr)
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
  * is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -146,6 +156,7 @@ export const MIGRATIONS: readonly string[] = [
   SNAPSHOT,
   DATABASE_ORIGIN,
   REHEARSAL,
+  NETWORK,
 ];
 
 /**

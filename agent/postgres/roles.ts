@@ -67,7 +67,7 @@ export async function ensureLogins(
 }
 
 /**
- * Drops every login and group whose branch or project is gone. A role that a clone still refers to, or a tenant's open
+ * Drops every login and group whose branch or project is gone, and the roles of forgotten networks. A role that a clone still refers to, or a tenant's open
  * transaction names, cannot be dropped yet: a login is disabled, and the next call tries again.
  */
 export async function dropUnusedRoles(session: Session): Promise<void> {
@@ -80,7 +80,10 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
      SELECT rolname, rolcanlogin FROM pg_roles
      WHERE rolname ~ '^g_[0-9a-f]{32}_(owner|rw|ro)$'
        AND NOT EXISTS (SELECT FROM branch WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))
-       AND NOT EXISTS (SELECT FROM project WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))`,
+       AND NOT EXISTS (SELECT FROM project WHERE replace(project_id::text, '-', '') = substr(rolname, 3, 32))
+     UNION ALL
+     SELECT rolname, rolcanlogin FROM pg_roles
+     WHERE rolname ~ '^net_[0-9a-f]{32}$' AND NOT EXISTS (SELECT FROM network WHERE role = rolname)`,
   );
   // Statements that are sent together are one transaction, to which SET LOCAL applies.
   const inTime = (statement: string) =>

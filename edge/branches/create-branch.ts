@@ -4,16 +4,11 @@ import type { BranchRole } from '../../shared/branch/login.ts';
 import { closeWithProject, confirmAccess, withdrawAccess } from '../access/access-revision.ts';
 import { type Access, accessOf, accessReads } from '../access/send-access.ts';
 import { auditEvent } from '../audit/audit-event.ts';
+import { inTenantOfProject } from '../audit/tenant-of-project.ts';
 import { passwordOf } from '../credentials/branch-credentials.ts';
 import { scramVerifier } from '../credentials/password.ts';
 import { insertAllIf, isOneOf, type Statement } from '../database/database.ts';
-import {
-  auditEvents,
-  branchCredentials,
-  networkRules,
-  projectBranches,
-  projects,
-} from '../database/schema.ts';
+import { auditEvents, branchCredentials, networkRules, projectBranches } from '../database/schema.ts';
 import { branchIdsOf } from '../jobs/job-store.ts';
 import { type Saga, type SagaContext, saga } from '../jobs/saga.ts';
 import type { ProjectRow } from '../projects/project-resource.ts';
@@ -158,23 +153,13 @@ export function activate(
       now,
     );
   });
-  const ofProject = db
-    .select({ tenantId: projects.tenantId })
-    .from(projects)
-    .where(eq(projects.id, project.id));
   return [
     insertAllIf(db, auditEvents, events, allAllowed),
-    // The user may have moved to another tenant since the job was loaded; the events belong to the project's tenant
-    // (specification 5.9).
-    db
-      .update(auditEvents)
-      .set({ tenantId: sql`${ofProject}` })
-      .where(
-        isOneOf(
-          auditEvents.id,
-          events.map(({ id }) => id),
-        ),
-      ),
+    inTenantOfProject(
+      db,
+      project.id,
+      events.map(({ id }) => id),
+    ),
     confirmAccess(db, project.id, access.revision),
     closeWithProject(db, project.id, allAllowed),
     db

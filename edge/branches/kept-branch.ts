@@ -1,10 +1,15 @@
 import { and, eq, type SQL, sql } from 'drizzle-orm';
+import type { Principal } from '../authentication/principal.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { networkRules, projectBranches } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
+import { ApiError } from '../errors.ts';
 import type { Settings } from '../settings.ts';
+import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
 import { newSnapshot } from '../snapshots/take-snapshot.ts';
+import { matchesPattern } from './branch-pattern.ts';
 import type { BranchRow } from './branch-resource.ts';
+import { requireConfirmation } from './protect-branch.ts';
 
 /** A database that outlives its branch. */
 export interface Keeping {
@@ -45,6 +50,22 @@ export function keepStatements(
     insertIf(db, snapshots, newSnapshot({ id, kind: 'deleted', branch, expiresAt }, now), condition),
     db.update(snapshots).set({ rules }).where(eq(snapshots.id, id)),
   ];
+}
+
+/**
+ * Whether this caller may purge a branch that is deleted already.
+ * @throws ApiError NOT_FOUND, BRANCH_PROTECTED; HOST_BUSY while the job of its deletion runs
+ */
+export function requirePurgeable(
+  { machine }: Pick<Principal, 'machine'>,
+  branch: BranchRow,
+  { status }: SnapshotRow,
+  confirm: string | undefined,
+): void {
+  const pattern = machine?.branchPattern ?? null;
+  if (pattern !== null && !matchesPattern(pattern, branch.branchName)) throw new ApiError('NOT_FOUND');
+  requireConfirmation(branch, confirm);
+  if (status !== 'ready') throw new ApiError('HOST_BUSY');
 }
 
 /** The deleted branch, and its kept database, if there is one. */

@@ -6,6 +6,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Result } from '../../shared/result.ts';
 import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { auditEvent } from '../audit/audit-event.ts';
+import { inTenantOfProject } from '../audit/tenant-of-project.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
@@ -136,7 +137,7 @@ export const resetBranchJob = saga<Reset>({
   },
   complete: ({ db, job }, subject, now) => {
     const { branch, safety, left } = subject;
-    const { lifespan, ttlSeconds, expiresAt, updatedAt } = afterReset(subject, now);
+    const { lifespan, ttlSeconds, expiresAt } = afterReset(subject, now);
     const metadata = {
       branch_name: branch.branchName,
       source: job.input.source,
@@ -145,10 +146,12 @@ export const resetBranchJob = saga<Reset>({
     const about = { id: job.id, projectId: branch.projectId, branchId: branch.id, metadata };
     return [
       insertIf(db, auditEvents, auditEvent('branch.reset', job.input.actor, about, now), sql`true`),
+      inTenantOfProject(db, branch.projectId, [job.id]),
       ...(left?.kept ? [keepSafety(db, safety.id, left, now)] : []),
       db
         .update(projectBranches)
-        .set({ lifespan, ttlSeconds, expiresAt, updatedAt })
+        // Without a new life, one that was changed meanwhile stays.
+        .set({ ...(subject.life && { lifespan, ttlSeconds, expiresAt }), updatedAt: now })
         .where(and(eq(projectBranches.id, branch.id), eq(projectBranches.status, 'active'))),
     ];
   },

@@ -15,6 +15,8 @@ export interface LastMeasurement {
   branches: Record<string, BranchValues>;
   /** Ids of the recorded branches, by name. */
   ids: Record<string, string>;
+  /** What the branches take of the disk together; of an earlier measurement if this one does not say it. */
+  physical?: (NonNullable<ProjectMeasurement['physical']> & { receivedAt: number }) | undefined;
 }
 
 const LAST = 'last_measurement';
@@ -86,6 +88,7 @@ export class MeasurementStore {
         receivedAt: now,
         branches: Object.fromEntries([...before, ...after]),
         ids: Object.fromEntries(branches.map(({ id, branchName }) => [branchName, id])),
+        physical: measurement.physical ? { ...measurement.physical, receivedAt: now } : last?.physical,
       } satisfies LastMeasurement);
     });
     return { at: timestamp, branches: known };

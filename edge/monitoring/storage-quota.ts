@@ -47,6 +47,9 @@ interface KnownSize {
   /** When the host reported it (Unix milliseconds); null for a clone, which has the size of its source until then. */
   at: number | null;
 }
+/** With physical accounting: how long a measurement of the disk is used, and what a new clone takes at most. */
+const PHYSICAL_FOR_MS = 20 * 60_000;
+const PHYSICAL_CLONE_BYTES = 2 ** 20;
 /** Concurrent changes of the project can make an evaluation outdated; the next measurement repeats it in any case. */
 const ATTEMPTS = 3;
 
@@ -102,7 +105,10 @@ export class StorageQuota {
       if (subject) this.recordSizes(subject, sizes);
       const bytes = source.snapshot?.sizeBytes ?? this.#sizeOf(source.branchId ?? '');
       const freed = replaced === undefined ? 0 : this.#sizeOf(replaced);
-      const excess = subject && this.#excess(subject, bytes * branchIds.length - freed);
+      const needed = this.#physical()
+        ? PHYSICAL_CLONE_BYTES * branchIds.length
+        : bytes * branchIds.length - freed;
+      const excess = subject && this.#excess(subject, needed);
       const outcome = excess ? fail(excess) : await reserve();
       const at = replaced === undefined ? null : Date.now();
       const added = branchIds.map((id) => [id, { bytes, at }]);
@@ -121,7 +127,8 @@ export class StorageQuota {
     try {
       const subject = await readSubject(db, projectId);
       const isExpired = subject?.branches.some(({ id, status }) => id === branchId && status === 'expired');
-      const excess = subject && isExpired ? this.#excess(subject, this.#sizeOf(branchId)) : null;
+      const needed = this.#physical() ? PHYSICAL_CLONE_BYTES : this.#sizeOf(branchId);
+      const excess = subject && isExpired ? this.#excess(subject, needed) : null;
       return excess ? fail(excess) : await storeLifespan(db, settings(), change, new Date());
     } finally {
       release();
@@ -147,9 +154,26 @@ export class StorageQuota {
   }
 
   #used({ branches }: StorageSubject, statuses: StorageSubject['branches'][number]['status'][]): number {
-    return branches
+    const sizes = branches
       .filter(({ status }) => statuses.includes(status))
-      .reduce((sum, { id }) => sum + this.#sizeOf(id), 0);
+      .map(({ id }) => [id, this.#sizeOf(id)] as const);
+    const logical = sizes.reduce((sum, [, size]) => sum + size, 0);
+    const physical = this.#physical();
+    if (!physical) return logical;
+    // What was written since then; a branch that is missing there is a new clone.
+    const grown = sizes.reduce(
+      (sum, [id, size]) => sum + Math.max(0, size - (physical.sizes[id] ?? size)),
+      0,
+    );
+    return Math.min(logical, physical.bytes + grown);
+  }
+
+  /** What the branches take of the disk; null if their sizes count. */
+  #physical(): LastMeasurement['physical'] | null {
+    const { settings, lastMeasurement } = this.#options;
+    if (settings().STORAGE_ACCOUNTING !== 'physical') return null;
+    const physical = lastMeasurement()?.physical;
+    return physical && Date.now() - physical.receivedAt < PHYSICAL_FOR_MS ? physical : null;
   }
 
   #sizeOf(branchId: string): number {

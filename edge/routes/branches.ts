@@ -7,12 +7,18 @@ import { lifeOf } from '../../shared/branch/lifespan.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../api/operation.ts';
 import { actorOf, databaseOf } from '../app-env.ts';
 import { allow } from '../authentication/permissions.ts';
-import { hasLabel, knownBranchesOf, restorableBranchesOf } from '../branches/branch-reference.ts';
+import {
+  hasLabel,
+  knownBranchesOf,
+  referencedBranch,
+  restorableBranchesOf,
+} from '../branches/branch-reference.ts';
 import { Branch, toBranchResponse } from '../branches/branch-resource.ts';
+import { keptBranch, requirePurgeable } from '../branches/kept-branch.ts';
 import { BranchChange } from '../branches/new-branch.ts';
 import { storeProtection } from '../branches/protect-branch.ts';
 import { projectBranches } from '../database/schema.ts';
-import { unwrap } from '../errors.ts';
+import { found, unwrap } from '../errors.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, Confirm, ProjectParams } from './parameters.ts';
@@ -52,7 +58,10 @@ const DeletionQuery = z.strictObject({
     .enum(['true', 'false'])
     .default('false')
     .transform((text) => text === 'true')
-    .meta({ description: 'Drops the database immediately, so that the branch cannot be restored.' }),
+    .meta({
+      description:
+        'Drops the database immediately, so that the branch cannot be restored; also that of a branch which was deleted before, by its id.',
+    }),
   confirm: Confirm,
 });
 
@@ -201,11 +210,26 @@ router.openapi(
     tags,
     request: { params: BranchRefParams, query: DeletionQuery },
     responses: { 202: response('The branch is deleted.', Deletion) },
-    failures: ['BRANCH_PROTECTED'],
+    failures: ['BRANCH_PROTECTED', 'HOST_BUSY'],
   }),
   async (c) => {
-    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
     const { purge, confirm } = c.req.valid('query');
+    const [project, branches, deletedBranches, keptDatabases] = await inProject(c, projectId, (db) => [
+      referencedBranch(db, projectId, reference, c.var.principal),
+      ...keptBranch(db, projectId, reference),
+    ]);
+    const [deletedBranch] = deletedBranches;
+    const [snapshot] = keptDatabases;
+    if (branches.length === 0 && purge && deletedBranch && snapshot) {
+      requirePurgeable(c.var.principal, deletedBranch, snapshot, confirm);
+      const deletion = { snapshot, hostId: project.hostId, actor: actorOf(c) };
+      const job = unwrap(await coordinatorOf(c.env, projectId).history.deleteSnapshot(deletion));
+      const { id, deletedAt } = deletedBranch;
+      const deleted_at = (deletedAt ?? job.createdAt).toISOString();
+      return c.json({ id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+    }
+    const branch = found(branches);
     const deleted = await coordinatorOf(c.env, project.id).deleteBranch({
       id: crypto.randomUUID(),
       projectId: project.id,

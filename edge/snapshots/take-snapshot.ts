@@ -5,6 +5,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Result } from '../../shared/result.ts';
 import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { auditEvent } from '../audit/audit-event.ts';
+import { inTenantOfProject } from '../audit/tenant-of-project.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { BUSY_WAIT_MS } from '../branches/create-branch.ts';
 import { type Database, insertIf } from '../database/database.ts';
@@ -160,6 +161,7 @@ export const takeSnapshotJob = saga<Taking>({
         auditEvent('snapshot.created', job.input.actor, about, now),
         sql`exists (select 1 from ${snapshots} where id = ${snapshot.id})`,
       ),
+      inTenantOfProject(db, branch.projectId, [job.id]),
       db
         .update(snapshots)
         .set({ status, sizeBytes, independent, takenAt })

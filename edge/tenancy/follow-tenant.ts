@@ -11,6 +11,7 @@ import {
   projectBranches,
   projects,
 } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
 import { settledUserId, type TenantIdentity } from './upsert-user.ts';
 
 /**
@@ -51,6 +52,7 @@ export function followTenant(db: Database, token: TenantIdentity, formerTenantId
     db.update(projects).set({ tenantId }).where(inArray(projects.createdBy, user)),
     db.update(projectBranches).set({ tenantId }).where(inArray(projectBranches.projectId, projectsOfUser())),
     db.update(networkRules).set({ tenantId }).where(inArray(networkRules.projectId, projectsOfUser())),
+    db.update(snapshots).set({ tenantId }).where(inArray(snapshots.projectId, projectsOfUser())),
     db
       .update(jobs)
       .set({ tenantId, input: sql`json_set(${jobs.input}, '$.actor.tenantId', ${tenantId})` })

@@ -1,9 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { readdirSync, statSync } from 'node:fs';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type pg from 'pg';
-import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api } from '../support/api.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { Load } from '../support/load.ts';
@@ -11,6 +7,7 @@ import { dropBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import type { XfsMount } from '../support/stack/xfs.ts';
 import { connectToClone, endSessions, makeBareClone, timeBareClone } from './bare-clone.ts';
+import { countExtents, folderOf, largeFiles, raiseCaps } from './extents.ts';
 import { type FilledMain, filledMain } from './filled-main.ts';
 import type { Report } from './report.ts';
 import { median, runInterleaved, timed } from './rounds.ts';
@@ -22,8 +19,6 @@ const MEGABYTES = 500;
 const BRANCHES = 10;
 const WRITERS = 8;
 const WRITING_MS = 20_000;
-/** Smaller files have a negligible number of extents. */
-const LARGE_FILE_BYTES = 2 ** 20;
 
 const METHOD = `Two main databases of about ${MEGABYTES} MB on XFS with reflink. One is left unchanged (*fresh*). To the other, \
 ${WRITERS} clients write through the pooler for ${WRITING_MS / 1000} s at random positions, and ${BRANCHES} branches are \
@@ -142,31 +137,4 @@ async function age(api: Api, { project, main }: FilledMain): Promise<number> {
   }
   await load.stop();
   return load.since(start).transactions;
-}
-
-/** The defaults are ten branches and 5 GiB per project. */
-async function raiseCaps(stack: Stack, api: Api, { project }: FilledMain): Promise<void> {
-  const platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
-  await platform.patch(`/platform/v1/projects/${project.id}`, {
-    branch_limit: 20,
-    storage_quota_cap_gib: 20,
-  });
-  await api.patch(`/v1/projects/${project.id}`, { storage_quota_gib: 20 });
-}
-
-async function folderOf(postgres: pg.Client, stack: Stack, database: string): Promise<string> {
-  const { rows } = await postgres.query<{ oid: number }>('select oid from pg_database where datname = $1', [
-    database,
-  ]);
-  return join(stack.state.data_dir, 'base', String(rows[0]?.oid));
-}
-
-const largeFiles = (folder: string) =>
-  readdirSync(folder)
-    .map((name) => join(folder, name))
-    .filter((path) => statSync(path).size >= LARGE_FILE_BYTES);
-
-function countExtents(folder: string): number {
-  const lines = execFileSync('filefrag', largeFiles(folder), { encoding: 'utf8' });
-  return [...lines.matchAll(/: (\d+) extents? found/g)].reduce((sum, [, count]) => sum + Number(count), 0);
 }

@@ -1,8 +1,10 @@
 import { Argument, Command, InvalidArgumentError } from 'commander';
 import { xfsHindrance } from '../support/stack/xfs.ts';
+import { measureAgedMain } from './aged-main.ts';
 import { measureAgedSource } from './aged-source.ts';
 import { measureAgentMemory } from './agent-memory.ts';
 import { measureBranchBatch } from './branch-batch.ts';
+import { measureBranchChain } from './branch-chain.ts';
 import { measureBusyMain } from './busy-main.ts';
 import { measureConnectionLimits } from './connection-limits.ts';
 import { measureConsoleGrid } from './console-grid.ts';
@@ -18,6 +20,7 @@ import { describeMachine } from './machine.ts';
 import { measureMeasurement } from './measurement.ts';
 import { measureNeighbour } from './neighbour.ts';
 import { measureNeighbours } from './neighbours.ts';
+import { measureNetworkRules } from './network-rules.ts';
 import { measureRateLimiter } from './rate-limiter.ts';
 import { isMet, type Report, renderReport, writeReport } from './report.ts';
 import { measureRowPages } from './row-pages.ts';
@@ -43,10 +46,13 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'copy-on-write': { hindrance: xfsHindrance, measure: measureCopyOnWrite },
   'busy-main': { hindrance: xfsHindrance, measure: measureBusyMain },
   'aged-source': { hindrance: xfsHindrance, measure: measureAgedSource },
+  'aged-main': { hindrance: xfsHindrance, measure: measureAgedMain },
   neighbour: { hindrance: xfsHindrance, measure: measureNeighbour },
   neighbours: { hindrance: () => null, measure: measureNeighbours, byName: true },
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
+  'branch-chain': { hindrance: xfsHindrance, measure: measureBranchChain },
+  'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
   'cpu-accounting': { hindrance: () => null, measure: measureCpuAccounting },
   load: {

@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { tokenOf } from '../support/tenants.ts';
 
 interface SnapshotBody {
@@ -204,6 +205,20 @@ describe('a deleted branch', () => {
   });
 });
 
+test('a deleted branch that is kept is purged by its id, once', async () => {
+  const { id } = await api.branch(project.id, 'kept-then-purged');
+  await api.delete(`${path}/branches/kept-then-purged`);
+  const purge = (of = api) => of.delete<{ id: string }>(`${path}/branches/${id}?purge=true`);
+  const stranger = new Api(inject('stack').url, await tokenOf({ tenant: 'strangers', role: 'owner' }));
+  expect((await purge(stranger)).status).toBe(404);
+  expect((await api.delete(`${path}/branches/${id}`)).status).toBe(404);
+  // 503 while the job of the deletion runs.
+  await eventually(async () => expect(await purge()).toMatchObject({ status: 202, body: { id } }));
+  expect(await restorable()).not.toContain(id);
+  expect((await purge()).status).toBe(404);
+  expect((await api.post(`${path}/branches/${id}/restore`, {})).status).toBe(404);
+});
+
 async function restorable() {
   const { body } = await api.get<{ branches: BranchBody[] }>(`${path}/branches?status=deleted`);
   for (const { deletes_at } of body.branches)
@@ -256,6 +271,7 @@ test('the audit log distinguishes a reset, a deletion and a restored branch', as
     'branch.reset',
     'branch.restored',
     'branch.deleted',
+    'branch.purged',
   ])
     expect(names).toContain(name);
 });

@@ -50,7 +50,8 @@ const NEXT: Record<string, Record<string, readonly string[]>> = {
     expired: ['active', 'failed', 'deleting', 'deleted'],
     failed: ['active', 'deleting', 'deleted'],
     deleting: ['deleted'],
-    deleted: [],
+    // Restored.
+    deleted: ['creating'],
   },
   'network_rule.changed': {
     [FIRST]: ['pending'],

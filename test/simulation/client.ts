@@ -51,7 +51,7 @@ function isUndecided(response: ApiResponse<unknown>): boolean {
   const code = codeOf(response);
   if (
     response.status === 202 &&
-    /\.create(?:_batch)?$/.test((response.body as { kind?: string } | null)?.kind ?? '')
+    /\.(?:create(?:_batch)?|reset|restore)$/.test((response.body as { kind?: string } | null)?.kind ?? '')
   )
     return true;
   if (code === 'STATEMENT_REFUSED')

@@ -27,6 +27,12 @@ export class Promised<Value> {
     return this.#asked;
   }
 
+  /** Adds the values that an earlier write may still give to this one, which has replaced `former`. */
+  outlive(former: Promised<Value>): this {
+    for (const value of former.#floating) this.#floating.add(value);
+    return this;
+  }
+
   /** Must be called before the request is sent. */
   ask(value: Value): void {
     this.#asked.push(value);
@@ -62,6 +68,11 @@ export class ModelBranch {
   rotations: Tally = { least: 0, most: 0 };
   lifespanChanges: Tally = { least: 0, most: 0 };
   views: Tally = { least: 0, most: 0 };
+  /** The branch that it was cloned from, while that exists. */
+  parent: ModelBranch | null = null;
+  isProtected = new Promised(false);
+  /** The host needed the room of its kept database. */
+  wasPurged = false;
   /** Unix milliseconds before which its lease cannot have ended; null: it has none. */
   leasedUntil: number | null = null;
 
@@ -84,6 +95,19 @@ export class ModelBranch {
   }
 }
 
+/** The rows of a branch that now has the content of a source, and before had `former`. */
+export const contentOf = (
+  source: ReadonlyMap<number, Promised<Title>>,
+  former: ReadonlyMap<number, Promised<Title>>,
+): Map<number, Promised<Title>> =>
+  new Map(
+    [...new Set([...source.keys(), ...former.keys()])].map((row) => {
+      const [given, past] = [source.get(row), former.get(row)];
+      const title = new Promised<Title>(...(given?.possible ?? [null]));
+      return [row, past ? title.outlive(past) : title] as const;
+    }),
+  );
+
 /** The row was inserted while the clone was made. */
 const copyOfNew = (title: Promised<Title>) => new Promised<Title>(null, ...title.everAsked);
 
@@ -93,12 +117,19 @@ export interface ModelRule {
   existence: Existence;
 }
 
+export interface ModelSnapshot {
+  id: string;
+  existence: Existence;
+  rows: Map<number, Promised<Title>>;
+}
+
 export class ModelProject {
   existence: Existence = 'unknown';
   id = '';
   hasTable = false;
   readonly branches = new Map<string, ModelBranch>();
   readonly rules = new Map<string, ModelRule>();
+  readonly snapshots = new Map<string, ModelSnapshot>();
   /** The names of the branches of each batch. */
   readonly batches: string[][] = [];
 }

@@ -2,7 +2,15 @@ import { DEFAULT_LIFESPAN } from '../../shared/branch/lifespan.ts';
 import type { ApiResponse, BranchBody, Credentials, ProjectBody } from '../support/api.ts';
 import type { ActorRun } from './actor-run.ts';
 import { codeOf } from './client.ts';
-import { type Existence, ModelBranch, ModelProject } from './model.ts';
+import {
+  protectBranch,
+  protectionOf,
+  resetToParent,
+  resetToSnapshot,
+  restoreBranch,
+  takeSnapshot,
+} from './history-operations.ts';
+import { type Existence, ModelBranch, ModelProject, Promised } from './model.ts';
 import {
   type Concurrent,
   findBranch,
@@ -23,13 +31,14 @@ async function remove(
   concurrent: Concurrent,
   resource: { existence: Existence },
   path: string,
+  permittedToo: readonly string[] = [],
 ): Promise<ApiResponse | null> {
   const { api } = run.model;
   resource.existence = 'unknown';
   const outcome = await run.sendOnce(operation, () => api.delete(path));
   const { response, doubtful } = outcome;
   // The attempt before has deleted it, or the deletion is under way (decision 0007).
-  const permitted = doubtful ? ['NOT_FOUND', 'PROJECT_NOT_ACTIVE'] : [];
+  const permitted = [...permittedToo, ...(doubtful ? ['NOT_FOUND', 'PROJECT_NOT_ACTIVE'] : [])];
   const [removed = null] = run.responsesWithStatus(operation, [outcome], [202, 204], {
     ...concurrent,
     permitted,
@@ -61,6 +70,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     project.existence = 'there';
     run.follow(made.id);
     const main = new ModelBranch('forever');
+    main.isProtected = new Promised(true);
     main.id = made.main_branch.id;
     main.existence = 'there';
     project.branches.set(MAIN, main);
@@ -81,6 +91,7 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     const found = findBranch(run, { project: operation.project, branch: operation.source });
     if (!found) return;
     const branch = new ModelBranch(DEFAULT_LIFESPAN);
+    branch.parent = found.branch;
     found.owner.branches.set(operation.branch, branch);
     const headers = keyed();
     const path = `/api/v1/projects/${found.owner.id}/branches`;
@@ -99,6 +110,11 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     }
   },
 
+  restore_branch: restoreBranch,
+  take_snapshot: takeSnapshot,
+  reset_to_parent: resetToParent,
+  reset_to_snapshot: resetToSnapshot,
+  protect_branch: protectBranch,
   create_batch: createBatch,
   lease_branch: leaseBranch,
   renew_lease: renewLease,
@@ -108,8 +124,14 @@ const OPERATIONS: { [Kind in OperationKind]: OperationHandler<Kind> } = {
     if (!found) return;
     const { owner, branch } = found;
     const sessions = await Sessions.open(branch);
-    const path = `/api/v1/projects/${owner.id}/branches/${branch.id}`;
-    const removed = await remove(run, operation, concurrent, branch, path);
+    const { permitted, mustRefuse } = protectionOf(branch, operation.branch, operation.confirms);
+    const query = operation.confirms ? `?confirm=${operation.branch}` : '';
+    const path = `/api/v1/projects/${owner.id}/branches/${branch.id}${query}`;
+    const removed = await remove(run, operation, concurrent, branch, path, permitted);
+    if (removed && mustRefuse)
+      run.report(`delete_branch: the protected branch ${operation.branch} was deleted`);
+    if (branch.existence !== 'there')
+      for (const child of owner.branches.values()) if (child.parent === branch) child.parent = null;
     run.expectEnd('delete_branch', sessions, removed ? 'at_rest' : 'never');
   },
 

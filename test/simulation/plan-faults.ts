@@ -54,6 +54,8 @@ const CREATION: Method[] = ['branch.prepare', 'branch.clone', 'branch.finalize',
 
 const BATCH: Method[] = ['batch.prepare', 'batch.clone', 'batch.finalize', 'batch.prove'];
 
+const RESET: Method[] = ['reset.clone', 'reset.swap'];
+
 /** Calls of the host that each kind of operation causes. */
 const METHODS: Partial<Record<OperationKind, Method[]>> = {
   create_project: CREATION,
@@ -61,6 +63,10 @@ const METHODS: Partial<Record<OperationKind, Method[]>> = {
   create_batch: BATCH,
   lease_branch: CREATION,
   delete_branch: ['branch.keep'],
+  restore_branch: CREATION,
+  take_snapshot: ['snapshot.take'],
+  reset_to_parent: RESET,
+  reset_to_snapshot: RESET,
   delete_project: ['project.drop'],
   add_rule: ['access.apply'],
   remove_rule: ['access.apply'],

@@ -1,6 +1,7 @@
 import { LIFESPANS } from '../../shared/branch/lifespan.ts';
+import { dependenciesOf } from './dependencies.ts';
 import type { Random } from './random.ts';
-import { type Actor, HOME, MAIN, type Operation, type OperationKind, type OperationOf } from './schedule.ts';
+import { type Actor, HOME, MAIN, type Operation, type OperationKind } from './schedule.ts';
 
 /** Weights of the kinds, where a target exists. */
 const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
@@ -11,6 +12,11 @@ const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
   write_by_sql: 9,
   write_by_api: 4,
   delete_branch: 4,
+  restore_branch: 4,
+  take_snapshot: 3,
+  reset_to_parent: 3,
+  reset_to_snapshot: 3,
+  protect_branch: 2,
   add_rule: 3,
   remove_rule: 3,
   rotate: 3,
@@ -24,52 +30,6 @@ const KINDS: Record<Exclude<OperationKind, 'make_table'>, number> = {
 /** A group is complete after this many draws, even if some did not fit. */
 const DRAWS_MAX = 8;
 
-/** What an operation depends on, and what it ends or changes for others. Concurrent operations do not conflict here. */
-interface Dependencies {
-  needs: string[];
-  ends: string[];
-}
-
-const sql = ({ project, branch }: { project: string; branch: string }) => [
-  `sql ${project}`,
-  `sql ${project}/${branch}`,
-];
-
-/**
- * Calls of the API may race with the deletion of their resource; both responses are then permitted. SQL may not race,
- * because its client would retry forever.
- */
-const DEPENDENCIES: { [Kind in OperationKind]: (operation: OperationOf<Kind>) => Dependencies } = {
-  create_project: () => ({ needs: ['user'], ends: [] }),
-  make_table: ({ project }) => ({ needs: sql({ project, branch: MAIN }), ends: [] }),
-  delete_project: ({ project }) => ({ needs: [], ends: [`sql ${project}`] }),
-  create_branch: ({ project, branch }) => ({ needs: [], ends: [`name ${project}/${branch}`] }),
-  create_batch: ({ project, branches }) => ({
-    needs: [],
-    ends: branches.map((branch) => `name ${project}/${branch}`),
-  }),
-  lease_branch: ({ project, branch }) => ({ needs: [], ends: [`name ${project}/${branch}`] }),
-  renew_lease: () => ({ needs: [], ends: [] }),
-  delete_branch: ({ project, branch }) => ({ needs: [], ends: [`sql ${project}/${branch}`] }),
-  add_rule: ({ project, rule }) => ({ needs: [], ends: [`rule ${project}/${rule}`] }),
-  remove_rule: ({ project, rule }) => ({
-    needs: [],
-    ends: [`rule ${project}/${rule}`, ...(rule === HOME ? [`sql ${project}`] : [])],
-  }),
-  rotate: ({ project, branch }) => ({ needs: [], ends: [`sql ${project}/${branch}`] }),
-  set_lifespan: ({ project, branch }) => ({ needs: [], ends: [`lifespan ${project}/${branch}`] }),
-  write_by_sql: (operation) => ({ needs: sql(operation), ends: [rowKey(operation)] }),
-  write_by_api: (operation) => ({ needs: [], ends: [rowKey(operation)] }),
-  delete_by_api: (operation) => ({ needs: [], ends: [rowKey(operation)] }),
-  move_tenant: () => ({ needs: [], ends: ['user'] }),
-};
-
-const rowKey = ({ project, branch, row }: { project: string; branch: string; row: number }) =>
-  `row ${project}/${branch}/${row}`;
-
-const dependenciesOf = (operation: Operation) =>
-  (DEPENDENCIES[operation.kind] as (operation: Operation) => Dependencies)(operation);
-
 /** In addition to `main`: a project may have ten at a time (specification 8), and deletions may be late. */
 const BRANCHES_MAX = 9;
 const BATCH_MAX = 3;
@@ -77,6 +37,10 @@ const BATCH_MAX = 3;
 /** The state of a project if every operation succeeded: rows by branch, and rules. */
 interface Expected {
   branches: Map<string, Set<number>>;
+  parents: Map<string, string>;
+  /** Deleted branches, and the rows that they had. */
+  deleted: Map<string, Set<number>>;
+  snapshots: Map<string, Set<number>>;
   /** Branches that only their renewal uses. */
   leased: string[];
   rules: Set<string>;
@@ -207,7 +171,32 @@ class Planner {
           ? { kind, project, branch, row: random.pick(rows), ...manner, copies: 1 }
           : null;
       case 'delete_branch':
-        return branch === MAIN ? null : { kind, project, branch, ...manner, copies: 1 };
+        return branch === MAIN
+          ? null
+          : { kind, project, branch, confirms: random.chance(50), ...manner, copies: 1 };
+      case 'restore_branch':
+        return expected.deleted.size === 0
+          ? null
+          : { kind, project, branch: random.pick([...expected.deleted.keys()]), ...manner, copies: 1 };
+      case 'take_snapshot':
+        return { kind, project, branch, snapshot: this.#name('s'), ...manner };
+      case 'reset_to_parent': {
+        const source = expected.parents.get(branch);
+        const confirms = random.chance(70);
+        // A reset without a response could still replace what is written after it.
+        return source === undefined || !branches.has(source)
+          ? null
+          : { kind, project, branch, source, confirms, persists: true, copies: 1 };
+      }
+      case 'reset_to_snapshot': {
+        if (expected.snapshots.size === 0) return null;
+        const snapshot = random.pick([...expected.snapshots.keys()]);
+        return { kind, project, branch, snapshot, confirms: random.chance(70), persists: true, copies: 1 };
+      }
+      case 'protect_branch':
+        return branch === MAIN
+          ? null
+          : { kind, project, branch, protect: random.chance(60), ...manner, copies: 1 };
       case 'set_lifespan':
         return branch === MAIN
           ? null
@@ -229,6 +218,9 @@ class Planner {
         branches: new Map([[MAIN, new Set()]]),
         rules: new Set(operation.project === 'p0' ? [] : [HOME]),
         leased: [],
+        parents: new Map(),
+        deleted: new Map(),
+        snapshots: new Map(),
         planned: 0,
       });
       return;
@@ -241,6 +233,7 @@ class Planner {
         return;
       case 'create_branch':
         project.branches.set(operation.branch, new Set(project.branches.get(operation.source)));
+        project.parents.set(operation.branch, operation.source);
         return;
       case 'create_batch':
         for (const branch of operation.branches)
@@ -250,7 +243,22 @@ class Planner {
         project.leased.push(operation.branch);
         return;
       case 'delete_branch':
+        project.deleted.set(operation.branch, new Set(project.branches.get(operation.branch)));
         project.branches.delete(operation.branch);
+        return;
+      case 'restore_branch':
+        project.branches.set(operation.branch, new Set(project.deleted.get(operation.branch)));
+        project.deleted.delete(operation.branch);
+        project.parents.delete(operation.branch);
+        return;
+      case 'take_snapshot':
+        project.snapshots.set(operation.snapshot, new Set(project.branches.get(operation.branch)));
+        return;
+      case 'reset_to_parent':
+        project.branches.set(operation.branch, new Set(project.branches.get(operation.source)));
+        return;
+      case 'reset_to_snapshot':
+        project.branches.set(operation.branch, new Set(project.snapshots.get(operation.snapshot)));
         return;
       case 'add_rule':
         project.rules.add(operation.rule);

@@ -22,7 +22,7 @@ const kindsOf = (items: { kind: string }[]) => [...new Set(items.map(({ kind }) 
 
 test.each([
   ['many', SCHEDULES, STEPS],
-  ['the fixed', fixedSchedules(), STEPS.filter(({ method }) => !method.startsWith('batch.'))],
+  ['the fixed', fixedSchedules(), STEPS.filter(({ method }) => !/^(batch|snapshot|reset)\./.test(method))],
 ])('every kind of operation, every fault, every part and every step occurs in %s', (_, schedules, spots) => {
   const operations = schedules.flatMap(({ actors }) => actors.flatMap(({ groups }) => groups.flat()));
   const faults = schedules.flatMap((schedule) => schedule.faults);
@@ -38,10 +38,15 @@ test.each([
     'lease_branch',
     'make_table',
     'move_tenant',
+    'protect_branch',
     'remove_rule',
     'renew_lease',
+    'reset_to_parent',
+    'reset_to_snapshot',
+    'restore_branch',
     'rotate',
     'set_lifespan',
+    'take_snapshot',
     'write_by_api',
     'write_by_sql',
   ]);

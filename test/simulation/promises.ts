@@ -63,6 +63,11 @@ async function checkProject(
   checkExistence(run, 'branch', [...project.branches.values()], new Set(listed.keys()));
   const manual = rules.body.network_rules.filter(({ source }) => source === 'manual');
   checkExistence(run, 'rule', [...project.rules.values()], new Set(manual.map(({ id }) => id)));
+  const { body: history } = await run.model.api.get<{ snapshots: { id: string; kind: string }[] }>(
+    `${path}/snapshots?limit=100`,
+  );
+  const taken = history.snapshots.filter(({ kind }) => kind === 'manual').map(({ id }) => id);
+  checkExistence(run, 'snapshot', [...project.snapshots.values()], new Set(taken));
   for (const { id, status } of rules.body.network_rules)
     if (status !== 'applied') run.report(`rule ${id} is ${status} after convergence`);
   await checkMeasurement(run, project, began);
@@ -100,6 +105,8 @@ async function checkBranch(
 ): Promise<void> {
   const what = `branch ${name} (${branch.id})`;
   if (found.status !== 'active') run.report(`${what} is ${found.status}`);
+  if (!branch.isProtected.possible.has(Boolean(found.protected)))
+    run.report(`${what} is ${found.protected ? '' : 'not '}protected`);
   if (!branch.lifespan.possible.has(String(found.lifespan)))
     run.report(`${what} has the lifespan ${found.lifespan}`);
   const remembered = branch.credentials;

@@ -9,7 +9,7 @@ import type { Spot } from '../support/stack/link-proxy.ts';
  * names, because their ids are not known yet. A schedule can be stored as JSON and replayed.
  */
 
-/** The steps of every saga, and `access.apply`: those of a branch in the order of its life, then those of a batch. */
+/** The steps of every saga, and `access.apply`: those of a branch in the order of its life, then those of a batch and of its history. */
 const METHODS = [
   'branch.prepare',
   'branch.clone',
@@ -22,6 +22,9 @@ const METHODS = [
   'batch.clone',
   'batch.finalize',
   'batch.prove',
+  'snapshot.take',
+  'reset.clone',
+  'reset.swap',
 ] as const satisfies Method[];
 
 /** Messages at which a fault can strike, numbered from 1: the call of a step and its reply. */
@@ -41,6 +44,8 @@ export const HOME = 'home';
 const manner = { persists: z.boolean(), copies: z.int().min(1).max(2) };
 const ofProject = { project: Name, ...manner };
 const ofBranch = { branch: Name, ...ofProject };
+/** Whether the client names the branch, as a protected one needs. */
+const confirmed = { confirms: z.boolean() };
 const ofRow = { row: z.int().min(1), ...ofBranch };
 
 const Operation = z.discriminatedUnion('kind', [
@@ -56,7 +61,12 @@ const Operation = z.discriminatedUnion('kind', [
   }),
   z.strictObject({ kind: z.literal('lease_branch'), ...ofBranch, source: Name }),
   z.strictObject({ kind: z.literal('renew_lease'), ...ofBranch }),
-  z.strictObject({ kind: z.literal('delete_branch'), ...ofBranch }),
+  z.strictObject({ kind: z.literal('delete_branch'), ...ofBranch, ...confirmed }),
+  z.strictObject({ kind: z.literal('restore_branch'), ...ofBranch }),
+  z.strictObject({ kind: z.literal('take_snapshot'), ...ofBranch, snapshot: Name }),
+  z.strictObject({ kind: z.literal('reset_to_parent'), ...ofBranch, source: Name, ...confirmed }),
+  z.strictObject({ kind: z.literal('reset_to_snapshot'), ...ofBranch, snapshot: Name, ...confirmed }),
+  z.strictObject({ kind: z.literal('protect_branch'), ...ofBranch, protect: z.boolean() }),
   z.strictObject({ kind: z.literal('add_rule'), ...ofProject, rule: Name, cidr: z.string() }),
   z.strictObject({ kind: z.literal('remove_rule'), ...ofProject, rule: Name }),
   z.strictObject({ kind: z.literal('rotate'), ...ofBranch }),

@@ -10,9 +10,9 @@ import type { Sources } from '../support/snapshot.ts';
 import { AgentClock } from '../support/stack/agent-clock.ts';
 import { childrenOf, crash, partOf, type Victim } from '../support/stack/crash.ts';
 import { LinkProxy } from '../support/stack/link-proxy.ts';
+import { SmallDisk } from '../support/stack/small-disk.ts';
 import { type Stack, startStack, UNLIMITED } from '../support/stack/stack.ts';
 import { sourcesOf } from '../support/stack/stack-sources.ts';
-import { Disk } from './disk.ts';
 import { type PlantName, plant } from './plants.ts';
 
 /** On a busy machine a single start may take half of this. */
@@ -33,7 +33,7 @@ export class Stage {
   readonly agentClock: AgentClock;
   readonly sources: Sources;
   /** Null if none can be mounted. */
-  readonly disk: Disk | null;
+  readonly disk: SmallDisk | null;
   readonly #directories = new Set<string>();
   readonly #watcher;
 
@@ -52,14 +52,15 @@ export class Stage {
     const gatewayPort = String(await freePort());
     const link = await LinkProxy.start(`http://127.0.0.1:${gatewayPort}`);
     const agentClock = new AgentClock();
-    const disk = Disk.mount();
+    const disk = SmallDisk.mount();
     const env = {
       ...agentClock.env,
       GATEWAY_PORT: gatewayPort,
       GATEWAY_URL: link.url,
       MEASURE_INTERVAL_SECONDS: '2',
       ...UNLIMITED,
-      ...(disk && { PGDATA_DIR: disk.folder }),
+      // With the default, the small disk would always be full.
+      ...(disk && { PGDATA_DIR: disk.folder, MIN_FREE_DISK_MB: '16' }),
     };
     try {
       const stack = await startStack({ restarts: false, env });

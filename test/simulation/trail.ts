@@ -6,6 +6,8 @@ import type { ModelProject, Tally } from './model.ts';
 const PERMITTED_FAILURES = ['SOURCE_BUSY', 'SOURCE_MISSING', 'OVERTAKEN', 'HOST_FULL'];
 
 const CREATIONS = "('project.create', 'branch.create', 'branch.create_batch')";
+/** Jobs that make a database, and how many: the newest snapshot of `main` is copied once. */
+const CLONES = `(kind in ${CREATIONS} or kind in ('snapshot.create', 'branch.reset', 'branch.restore'))`;
 /** The branches of a job, as a JSON array. */
 const BRANCH_IDS = "coalesce(json_extract(input, '$.branchIds'), json_array(branch_id))";
 
@@ -14,6 +16,7 @@ const TENANT_TABLES = {
   projects: { key: 'id', name: 'id' },
   project_branches: { key: 'project_id', name: 'branch_name' },
   network_rules: { key: 'project_id', name: 'cidr' },
+  snapshots: { key: 'project_id', name: 'id' },
   jobs: { key: 'project_id', name: 'kind' },
   audit_events: { key: 'project_id', name: 'name' },
 };
@@ -37,14 +40,14 @@ export class Trail {
 
   /** How many databases were wanted. */
   creations(): number {
-    const sql = `select coalesce(sum(json_array_length(${BRANCH_IDS})), 0) as count from jobs
-      where kind in ${CREATIONS} and created_at >= ?`;
+    const sql = `select coalesce(sum(iif(kind = 'snapshot.create', 2, json_array_length(${BRANCH_IDS}))), 0) as count from jobs
+      where ${CLONES} and created_at >= ?`;
     return this.#all<{ count: number }>(sql, this.#since)[0]?.count ?? 0;
   }
 
   /** Ids of the jobs of running creations. */
   openCreations(): Set<string> {
-    const sql = `select id from jobs where kind in ${CREATIONS} and status in ('queued', 'running')`;
+    const sql = `select id from jobs where ${CLONES} and status in ('queued', 'running')`;
     return new Set(this.#all<{ id: string }>(sql).map(({ id }) => id));
   }
 
@@ -82,6 +85,7 @@ export class Trail {
           ['branch.credentials.rotated', branch.rotations],
           ['branch.lifespan.changed', branch.lifespanChanges],
           ['branch.credentials.viewed', branch.views],
+          ['branch.purged', { least: branch.wasPurged ? 1 : 0, most: 1 }],
         ];
         for (const [event, { least, most }] of counts) {
           const found = this.#count(event, branch.id);

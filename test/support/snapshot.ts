@@ -60,6 +60,8 @@ interface HostState {
   projects: { project_id: string; access_revision: number }[];
   rules: RuleRow[];
   snapshots: string[];
+  /** Logins that belong to a network, and the databases to which they may connect. */
+  members: { login: string; role: string; database: string }[];
   /** Numeric names below `base/` of the data directory, one per database. */
   directories: string[];
   poolerEntries: { name: string; paused: boolean }[];
@@ -108,7 +110,12 @@ const HOST_STATE = `select
   (select coalesce(json_agg(login.login), '[]') from login) as logins,
   (select coalesce(json_agg(project), '[]') from project) as projects,
   (select coalesce(json_agg(network_rule), '[]') from network_rule) as rules,
-  (select coalesce(json_agg(snapshot_id), '[]') from snapshot) as snapshots`;
+  (select coalesce(json_agg(snapshot_id), '[]') from snapshot) as snapshots,
+  (select coalesce(json_agg(json_build_object('login', login.rolname, 'role', role.rolname, 'database', datname)), '[]')
+   from pg_auth_members
+   join pg_roles as role on role.oid = roleid and role.rolname ~ '^net_'
+   join pg_roles as login on login.oid = member
+   join pg_database on datallowconn and has_database_privilege(login.oid, pg_database.oid, 'connect')) as members`;
 
 type Catalog = Omit<HostState, 'directories' | 'poolerEntries' | 'ruleFiles'>;
 

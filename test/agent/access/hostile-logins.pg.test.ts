@@ -81,6 +81,61 @@ test.for(['password null', 'set default_transaction_read_only = off'])(
   },
 );
 
+test('a login gains no right from its networks, and joins no other', async () => {
+  const other = new Project(servers.host, [{ branch_id: null, cidr: '192.0.2.0/24' }]);
+  const neighbour = await other.create(`db_hostile${made}_other`, null);
+  const roleOf = async ({ id }: Project) =>
+    (await servers.query<{ role: string }>('SELECT role FROM network WHERE project_id = $1', [id]))[0]?.role;
+  const [own, foreign] = [await roleOf(project), await roleOf(other)];
+  const owner = await connect(servers.host, 'direct', branch, 'owner');
+  // A tenant can name the role, but what it grants to it reaches no login.
+  await owner.query(`create table item (); grant all on item to "${own}", "${foreign}"`);
+  for (const role of ['owner', 'read_write', 'read_only'] as const) {
+    const login = loginName(branch.branch_id, role);
+    const client = await connect(servers.host, 'direct', branch, role);
+    await client.query('set role none');
+    for (const network of [own, foreign])
+      for (const attack of [
+        `set role "${network}"`,
+        `set session authorization "${network}"`,
+        `grant "${network}" to "${login}"`,
+        `grant "${network}" to "${login}" with inherit true, set true`,
+        `revoke "${network}" from "${loginName(neighbour.branch_id, 'owner')}"`,
+        `alter role "${network}" login`,
+        `alter role "${network}" set work_mem = '1MB'`,
+        `drop role "${network}"`,
+        `drop owned by "${network}"`,
+        `reassign owned by "${network}" to current_user`,
+        `comment on role "${network}" is 'mine'`,
+      ])
+        await expect(client.query(attack), attack).rejects.toMatchObject({ code: '42501' });
+    const { rows } = await client.query(
+      `select pg_has_role($1, 'member') as admitted, pg_has_role($1, 'usage') or pg_has_role($1, 'set') as more,
+              pg_has_role($2, 'member') as elsewhere`,
+      [own, foreign],
+    );
+    expect(rows).toEqual([{ admitted: true, more: false, elsewhere: false }]);
+    await client.end();
+  }
+  await owner.end();
+  expect(await other.drop(neighbour)).toEqual({ dropped: true });
+});
+
+test('a login enters neither the database of another tenant nor one under construction', async () => {
+  const neighbour = await new Project(servers.host, HERE).create(`db_hostile${made}_other`, null);
+  const build = `bgjob_${'0'.repeat(32)}`;
+  await servers.query(`CREATE DATABASE ${build}`);
+  const enter = (database: string) =>
+    connect(servers.host, 'direct', branch, 'owner', database).then(
+      () => 'in',
+      (error: Error) => error.message,
+    );
+  expect(await enter(neighbour.database)).toMatch(/^permission denied for database/);
+  for (const database of [build, 'postgres', 'template1', 'branchgate'])
+    expect(await enter(database)).toMatch(/^no pg_hba.conf entry/);
+  await servers.query(`DROP DATABASE ${build}`);
+});
+
 test('an open transaction that names a dropped login blocks no other operation', BOUNDED, async () => {
   const other = new Project(servers.host, HERE);
   const neighbour = await other.create(`db_hostile${made}_other`, null);

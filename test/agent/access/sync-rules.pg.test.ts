@@ -2,7 +2,10 @@ import { randomUUID } from 'node:crypto';
 import { appendFile, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { closeHost, openHost } from '../../../agent/host.ts';
+import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { loginName } from '../../../shared/branch/login.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, type Port, Project, type Rule } from '../../support/host/host-project.ts';
 
@@ -97,9 +100,81 @@ test('networks that PostgreSQL spells in another way are in effect too', async (
   for (const cidr of cidrs) expect(hba).toContain(` ${cidr} scram-sha-256`);
 });
 
+const loadTime = async () =>
+  (await servers.query<{ at: Date }>('SELECT pg_conf_load_time() AS at'))[0]?.at.getTime() ?? 0;
+const networkRoles = () =>
+  servers.query<{ rolname: string }>(
+    "SELECT rolname FROM pg_roles WHERE rolname ~ '^net_[0-9a-f]{32}$' ORDER BY 1",
+  );
+
+test('with known networks, a branch, a rule, a block and an expiry reload nothing at PostgreSQL', async () => {
+  const both = [HERE, ELSEWHERE].map((cidr) => ({ branch_id: null, cidr }));
+  const own = new Project(servers.host, both);
+  const first = await own.create('db_reload_prod', null);
+  const before = await loadTime();
+  const second = await own.create('db_reload_prod_br_two', first.database);
+  const lets = async (of: Branch) =>
+    (await connect(servers.host, 'direct', of, 'read_write').catch(() => null))?.end().then(() => true) ??
+    false;
+  const change = (revision: number, rules: Rule[], more = {}) =>
+    runOperation(servers.host, 'access.apply', { project_id: own.id, access: { revision, rules, ...more } });
+  expect([await lets(first), await lets(second)]).toEqual([true, true]);
+  await change(2, [{ branch_id: second.branch_id, cidr: HERE }]);
+  expect([await lets(first), await lets(second)]).toEqual([false, true]);
+  await change(3, both, { closed: [second.branch_id] });
+  expect([await lets(first), await lets(second)]).toEqual([true, false]);
+  await change(4, both);
+  const { rules } = servers.host;
+  for (const address of [HERE, null]) {
+    await rules.block('attempts', [{ branch_id: first.branch_id, address }]);
+    expect(await lets(first), 'before the sync').toBe(false);
+    await rules.sync();
+    expect([await lets(first), await lets(second)]).toEqual([false, true]);
+    await rules.block('attempts', []);
+    await rules.sync();
+    expect(await lets(first)).toBe(true);
+  }
+  await own.drop(second);
+  expect(await loadTime()).toBe(before);
+  await change(5, [...both, { branch_id: null, cidr: '198.51.100.0/24' }]);
+  expect(await loadTime(), 'a new network needs a line').toBeGreaterThan(before);
+  await runOperation(servers.host, 'project.drop', { project_id: own.id, job_id: randomUUID() });
+});
+
+test('the role of a network is dropped with its project, and after its last rule at the next reload', async () => {
+  const before = await networkRoles();
+  const own = new Project(servers.host, [{ branch_id: null, cidr: ELSEWHERE }]);
+  await own.create('db_unused_prod', null);
+  const [role] = (await networkRoles()).filter(
+    ({ rolname }) => !before.some((one) => one.rolname === rolname),
+  );
+  const change = (revision: number, cidr: string) =>
+    runOperation(servers.host, 'access.apply', {
+      project_id: own.id,
+      access: { revision, rules: [{ branch_id: null, cidr }] },
+    });
+  await change(2, '198.51.100.0/24');
+  await runOperation(servers.host, 'host.inventory', {});
+  expect(await networkRoles()).not.toContainEqual(role);
+  expect(await networkRoles()).toHaveLength(before.length + 1);
+  await runOperation(servers.host, 'project.drop', { project_id: own.id, job_id: randomUUID() });
+  expect(await networkRoles()).toEqual(before);
+});
+
+test('a host of an earlier release gets its networks when the agent starts', async () => {
+  const known = await networkRoles();
+  const old = `hostssl "${main.database}" "${loginName(main.branch_id, 'read_write')}" ${HERE} scram-sha-256\n`;
+  await servers.query('DELETE FROM network');
+  for (const { rolname } of known) await servers.query(`DROP ROLE ${rolname}`);
+  await writeFile(join(servers.layout.rulesDir, 'pg_hba.conf'), old);
+  const restarted = await openHost(servers.settings);
+  expect(await recover(restarted)).toEqual([]);
+  await closeHost(restarted);
+  expect(await admitted()).toEqual(ALL_ADMITTED);
+  expect(await readFile(join(servers.layout.rulesDir, 'pg_hba.conf'), 'utf8')).not.toContain(main.database);
+});
+
 test('concurrent changes share reloads, and all are in effect afterwards', async () => {
-  const loadTime = async () =>
-    (await servers.query<{ at: Date }>('SELECT pg_conf_load_time() AS at'))[0]?.at.getTime() ?? 0;
   await Promise.all(
     Array.from({ length: 20 }, (_, n) =>
       apply(10 + n, [{ branch_id: null, cidr: n === 19 ? HERE : ELSEWHERE }]),
@@ -158,9 +233,7 @@ test('a blocked branch stays blocked when a network of another one is', async ()
   const { rules } = servers.host;
   await rules.sync();
   await rules.block('attempts', [{ branch_id: main.branch_id, address: '127.0.0.3/32' }]);
-  expect(await readFile(join(servers.layout.rulesDir, 'pg_hba.conf'), 'utf8')).toMatch(
-    /^hostssl "db_rules_prod_br_one" \S+ \S+ reject$/m,
-  );
+  expect(await admitted()).toEqual(['direct db_rules_prod', 'pooled db_rules_prod']);
   await rules.block('attempts', []);
   await servers.query('DELETE FROM blocked_branch');
   await rules.sync();

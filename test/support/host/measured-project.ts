@@ -158,13 +158,19 @@ export async function measuredProject(
         .update(projects)
         .set({ storageQuotaGib: mib / 1024 })
         .where(eq(projects.id, id)),
-    /** The next measurement: sizes in MiB, by branch id. */
-    measure: (sizes: Record<string, number>, hostId?: string) => {
+    /** The next measurement: sizes in MiB, by branch id. @param physical what they take of the disk together */
+    measure: (
+      sizes: Record<string, number>,
+      hostId?: string,
+      physical?: { mib: number; sizes: Record<string, number> },
+    ) => {
       measured += 1;
       const branches: Record<string, Partial<BranchMeasurement>> = Object.fromEntries(
         Object.entries(sizes).map(([branchId, mib]) => [branchId, { database_size_bytes: mib * MIB }]),
       );
-      return coordinator.record(measurementOf(id, Date.now() + measured, branches), hostId);
+      const measurement = measurementOf(id, Date.now() + measured, branches);
+      if (physical) measurement.physical = { bytes: physical.mib * MIB, sizes: inBytes(physical.sizes) };
+      return coordinator.record(measurement, hostId);
     },
     /** The branches whose logins the next access closes. */
     closedBranches: async () => {

@@ -8,6 +8,7 @@ const LOGIN = `u_${MAIN.replaceAll('-', '')}`;
 const GROUP = `g_${PROJECT.replaceAll('-', '')}`;
 const LOGINS = [`${LOGIN}_owner`, `${LOGIN}_rw`, `${LOGIN}_ro`];
 const RULE = `hostssl "db_shop" ${LOGINS.map((login) => `"${login}"`).join(',')} 192.0.2.1/32 scram-sha-256\n`;
+const NETWORK = 'hostssl /^db_ +net_1 192.0.2.1/32 scram-sha-256\n';
 const MARK = JSON.stringify({ branch_id: MAIN, project_id: PROJECT, job_id: MAIN });
 
 /** One project with `main` and a branch that was deleted, all as it should be. */
@@ -46,10 +47,11 @@ function atRest(): Snapshot {
       projects: [{ project_id: PROJECT, access_revision: 1 }],
       rules: [{ project_id: PROJECT, branch_id: null, cidr: '192.0.2.1/32' }],
       snapshots: [],
+      members: LOGINS.map((login) => ({ login, role: 'net_1', database: 'db_shop' })),
       directories: ['0', '1', '2', '3', '20000'],
       poolerEntries: [{ name: 'db_shop', paused: false }],
       ruleFiles: {
-        postgresHba: RULE,
+        postgresHba: NETWORK,
         poolerHba: RULE,
         poolerDatabases: '',
         poolerUsers: LOGINS.map((login) => `"${login}" "SCRAM-SHA-256$…"\n`).join(''),
@@ -90,7 +92,7 @@ const DAMAGES: Record<string, (picture: Snapshot) => unknown> = {
     host.ruleFiles.poolerUsers += '"u_9_rw" "SCRAM-SHA-256$…"\n';
   },
   'rules of the direct port': ({ host }) => {
-    host.ruleFiles.postgresHba += RULE.replace('192.0.2.1/32', '0.0.0.0/0');
+    host.ruleFiles.postgresHba += NETWORK.replace('192.0.2.1/32', '0.0.0.0/0');
   },
   'rules of the pooled port': ({ host }) => {
     host.ruleFiles.poolerHba = '';

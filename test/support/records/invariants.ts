@@ -51,7 +51,18 @@ const networksOf = ({ records }: Snapshot, { id, project_id }: BranchRow) =>
       .map(({ cidr }) => cidr),
   );
 
-/** The same, as a rule file has it. */
+/** The same, as the members of PostgreSQL's networks and its rule file have it. */
+const admittedDirect = ({ host }: Snapshot) =>
+  [...host.ruleFiles.postgresHba.matchAll(/^hostssl (\S+) (\S+) (\S+) scram-sha-256$/gm)].flatMap(
+    ([, database, who, cidr]) => {
+      const members = host.members.filter(({ role }) => who === `+${role}` && database === '/^db_');
+      return members.length > 0 || /^\+net_/.test(who ?? '')
+        ? members.map((member) => `${member.login} to ${member.database} from ${cidr}`)
+        : [`${who} to ${database} from ${cidr}`];
+    },
+  );
+
+/** The same, as the pooler's rule file has it. */
 const admitted = (ruleFile: string) =>
   [...ruleFile.matchAll(/^hostssl "([^"]+)" (\S+) (\S+) scram-sha-256$/gm)].flatMap(
     ([, database, logins = '', cidr]) =>
@@ -114,7 +125,7 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
   }),
   'rules of the direct port': (picture) => ({
     wanted: admissions(picture),
-    found: admitted(picture.host.ruleFiles.postgresHba),
+    found: admittedDirect(picture),
   }),
   'rules of the pooled port': (picture) => ({
     wanted: admissions(picture),

@@ -17,8 +17,11 @@ import { bundle, SETTINGS, startWorker } from './worker.ts';
 /** Of `measurements`. */
 export const INTERVAL_SECONDS = 60;
 
-/** Coordinators in real workerd with a real D1, and where they post their mails to. */
-export async function startMonitorGateway() {
+/**
+ * Coordinators in real workerd with a real D1, and where they post their mails to.
+ * @param more settings
+ */
+export async function startMonitorGateway(more: Record<string, string> = {}) {
   const mails = await startMailServer();
   const worker = startWorker(await bundle('monitor-worker'), {
     d1Databases: ['DB'],
@@ -36,6 +39,7 @@ export async function startMonitorGateway() {
       MAIL_API_KEY: 'key of the test',
       MAIL_FROM: 'branchgate@example.com',
       ALERT_EMAIL: 'team@example.com',
+      ...more,
     },
   });
   const url = (await worker.ready).origin;

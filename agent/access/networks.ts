@@ -1,0 +1,112 @@
+import { identifier, inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
+import { sqlState } from '../postgres/postgres-failure.ts';
+import { canonicalNetwork } from './canonical-network.ts';
+import type { Block, Network } from './rule-files.ts';
+
+/** Neither the right to grant the role, nor the role's rights, nor the right to become it: only admission. */
+const ADMITTED = 'ADMIN FALSE, INHERIT FALSE, SET FALSE';
+
+const LOCKED_FOR_MS = 2_000;
+/** A login was dropped, or another process changed the same membership, after they were read. */
+const CHANGED_MEANWHILE = new Set(['XX000', '40P01', '42704', '23505']);
+const TRIES = 3;
+
+/**
+ * Makes a role for each new network of a project, and forgets networks that no rule names any more. That costs a reload,
+ * so they are kept until there is one anyway. To be called in a transaction.
+ * @param prune whether PostgreSQL reloads its configuration in any case
+ */
+export async function ensureNetworks(session: Session, prune: boolean): Promise<Network[]> {
+  const { rowCount } = await session.query(
+    `INSERT INTO network (role, project_id, cidr)
+     SELECT 'net_' || replace(gen_random_uuid()::text, '-', ''), project_id, cidr
+     FROM (SELECT DISTINCT project_id, cidr FROM network_rule) AS rule
+     ON CONFLICT (project_id, cidr) DO NOTHING`,
+  );
+  if (prune || rowCount !== 0)
+    await session.query(
+      `DELETE FROM network WHERE NOT EXISTS (
+         SELECT FROM network_rule AS rule WHERE rule.project_id = network.project_id AND rule.cidr = network.cidr)`,
+    );
+  const { rows } = await session.query<Network & { exists: boolean }>(
+    `SELECT role, cidr::text, pg_roles.oid IS NOT NULL AS exists
+     FROM network LEFT JOIN pg_roles ON rolname = role ORDER BY role`,
+  );
+  for (const { role } of rows.filter(({ exists }) => !exists))
+    await session.query(`CREATE ROLE ${identifier(role)} NOLOGIN`);
+  return rows.map(({ role, cidr }) => ({ role, cidr: canonicalNetwork(cidr) }));
+}
+
+interface Difference {
+  role: string;
+  /** Whether the logins have to become members, or must not be any more. */
+  joins: boolean;
+  logins: string[];
+}
+
+/**
+ * Where the members of the networks differ from the rules of branches that are not closed, without what the blocks cover.
+ * The order is the same in every session, so that two of them cannot wait for each other.
+ */
+export async function readDifferences(db: Queryable, blocks: readonly Block[]): Promise<Difference[]> {
+  const { rows } = await db.query<Difference>(
+    `WITH wanted AS (
+       SELECT network.role, login
+       FROM login JOIN branch USING (branch_id)
+       JOIN network_rule AS rule ON rule.project_id = branch.project_id
+         AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id)
+       JOIN network ON network.project_id = rule.project_id AND network.cidr = rule.cidr
+       JOIN pg_authid ON rolname = login
+       WHERE NOT closed AND NOT EXISTS (
+         SELECT FROM unnest($1::uuid[], $2::cidr[]) AS block (branch_id, address)
+         WHERE block.branch_id = branch.branch_id AND (address IS NULL OR rule.cidr <<= address))
+     ), present AS (
+       SELECT network.rolname::text COLLATE "default" AS role, person.rolname::text COLLATE "default" AS login,
+              NOT (admin_option OR inherit_option OR set_option) AS plain
+       FROM pg_auth_members
+       JOIN pg_authid AS network ON network.oid = roleid AND network.rolname ~ '^net_[0-9a-f]{32}$'
+       JOIN pg_authid AS person ON person.oid = member
+     )
+     SELECT role, joins, array_agg(login ORDER BY login) AS logins
+     FROM (
+       (SELECT role, login, true AS joins FROM wanted EXCEPT SELECT role, login, true FROM present WHERE plain)
+       UNION ALL
+       (SELECT role, login, false FROM present EXCEPT SELECT role, login, false FROM wanted)
+     ) AS difference
+     GROUP BY role, joins ORDER BY role, joins`,
+    [blocks.map(({ branch_id }) => branch_id), blocks.map(({ address }) => address)],
+  );
+  return rows;
+}
+
+const statement = ({ role, joins, logins }: Difference) => {
+  const names = logins.map(identifier).join(', ');
+  return joins
+    ? `GRANT ${identifier(role)} TO ${names} WITH ${ADMITTED}`
+    : `REVOKE ${identifier(role)} FROM ${names}`;
+};
+
+/**
+ * Makes exactly those logins members of the networks that the tables admit, in one transaction. It is in effect for every
+ * login that begins afterwards.
+ * @param prepare runs first, in the same transaction
+ */
+export async function admitLogins<T>(
+  session: Session,
+  blocks: () => readonly Block[],
+  prepare: () => Promise<T>,
+): Promise<T> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await inTransaction(session, async () => {
+        await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
+        const prepared = await prepare();
+        const differences = await readDifferences(session, blocks());
+        if (differences.length > 0) await session.query(differences.map(statement).join('; '));
+        return prepared;
+      });
+    } catch (error) {
+      if (tries === TRIES || !CHANGED_MEANWHILE.has(sqlState(error) ?? '')) throw error;
+    }
+  }
+}

@@ -1,0 +1,254 @@
+import { join } from 'node:path';
+import type { CloneMethod } from '../host.ts';
+import { atLeast } from '../pooler/version.ts';
+import {
+  AGENT_LOGINS,
+  CLIENT_CHECK_SECONDS,
+  LOCKS_PER_CONNECTION,
+  LOG_FILE_MB,
+  LOG_FILENAME,
+  LOGIN_RETRY_SECONDS,
+  LOGIN_WITHIN_SECONDS,
+  NOTIFY_QUEUE_PAGES,
+  RESERVED_FOR_AGENT,
+  RULE_FILES,
+  SERVER_IDLE_SECONDS,
+  SPARE_POOLER_CLIENTS,
+} from '../servers/configuration.ts';
+import { type AgentSettings, rulesFolder } from '../settings.ts';
+import type { MachineLimits } from './machine-limits.ts';
+
+/** A fault of the set-up. With a `problem`, branches do not work or are not safe. */
+export interface Finding {
+  severity: 'problem' | 'advice';
+  /** What is wrong, and what to do about it. */
+  sentence: string;
+}
+
+/** What the checks look at. */
+export interface Facts {
+  settings: AgentSettings;
+  cloneMethod: CloneMethod;
+  postgres: Record<string, string>;
+  pooler: Record<string, string>;
+  poolerVersion: string;
+  hbaText: string;
+  identText: string;
+  machine: MachineLimits;
+  sameDataDirectory: boolean;
+  readsLogs: boolean;
+  canGuard: boolean;
+  /** Free bytes of the fullest volume. */
+  freeBytes: number;
+  /** Whether the members of PostgreSQL's networks are those that the rules admit. */
+  isAdmissionCurrent: boolean;
+  /** Databases with a branch's name that every login may enter. */
+  openToPublic: string[];
+  /** Whether the packet filter has the agent's table; null when it is unknown, and true when none is wanted. */
+  filters: boolean | null;
+}
+
+interface Check {
+  severity: (facts: Facts) => Finding['severity'];
+  fine: (facts: Facts) => boolean;
+  sentence: string;
+}
+
+const problem = (fine: Check['fine'], sentence: string): Check => ({
+  severity: () => 'problem',
+  fine,
+  sentence,
+});
+const advice = (fine: Check['fine'], sentence: string): Check => ({
+  severity: () => 'advice',
+  fine,
+  sentence,
+});
+/** A problem on a host that serves a network, and advice on one that only programs of the same machine reach. */
+const problemOnNetwork = (fine: Check['fine'], sentence: string): Check => ({
+  severity: ({ postgres, pooler }) =>
+    isLoopback(postgres.listen_addresses) && isLoopback(pooler.listen_addr) ? 'advice' : 'problem',
+  fine,
+  sentence,
+});
+
+const isLoopback = (addresses = '') =>
+  addresses.split(',').every((address) => ['', '127.0.0.1', '::1', 'localhost'].includes(address.trim()));
+
+/** Whether a setting is switched on and at most `limit`; most settings mean "no limit" with 0 or -1. */
+const within = (setting: string | undefined, limit: number) =>
+  Number(setting) > 0 && Number(setting) <= limit;
+
+const ruleFile = ({ settings }: Facts, file: keyof typeof RULE_FILES) =>
+  join(rulesFolder(settings), RULE_FILES[file]);
+
+/** `branchgate-agent configuration` prints a set-up that passes all of these. */
+export const CHECKS: readonly Check[] = [
+  problem(
+    ({ postgres }) => Number(postgres.server_version_num) >= 180_000,
+    'PostgreSQL is older than 18, which can neither share blocks nor log authenticated users: upgrade it.',
+  ),
+  problem(
+    ({ sameDataDirectory }) => sameDataDirectory,
+    "PGDATA_DIR is not this PostgreSQL's data directory: correct it.",
+  ),
+  problem(
+    ({ postgres }) => postgres.ssl === 'on',
+    'PostgreSQL has TLS off, so no client can connect: set ssl = on.',
+  ),
+  problem(
+    (facts) => facts.hbaText.includes(ruleFile(facts, 'postgresHba')),
+    "pg_hba.conf does not include the agent's rules: add the line that `configuration` prints.",
+  ),
+  problem(
+    ({ isAdmissionCurrent }) => isAdmissionCurrent,
+    'The logins are not members of the networks that their rules admit: restart the agent, and read its log if this stays.',
+  ),
+  problem(
+    ({ openToPublic }) => openToPublic.length === 0,
+    'A database whose name begins with db_ is open to every login: revoke CONNECT on it from PUBLIC, or restart the agent.',
+  ),
+  problem(
+    ({ poolerVersion }) => atLeast(poolerVersion, [1, 18, 0]),
+    'PgBouncer is older than 1.18, with which the agent is not tested: upgrade it.',
+  ),
+  problem(
+    ({ pooler }) => pooler.pool_mode === 'transaction',
+    'PgBouncer does not pool by transaction, so a busy source can never be cloned: set pool_mode = transaction.',
+  ),
+  problem(
+    ({ pooler }) => /^(require|verify-)/.test(pooler.client_tls_sslmode ?? ''),
+    'PgBouncer accepts clients without TLS: set client_tls_sslmode = require.',
+  ),
+  problem(
+    (facts) =>
+      facts.pooler.auth_type === 'hba' &&
+      facts.pooler.auth_hba_file === ruleFile(facts, 'poolerHba') &&
+      facts.pooler.auth_file === ruleFile(facts, 'poolerUsers'),
+    "PgBouncer does not use the agent's rules: set auth_type, auth_hba_file and auth_file as `configuration` prints them.",
+  ),
+  problem(
+    ({ postgres }) =>
+      postgres.logging_collector === 'on' &&
+      /\bjsonlog\b/.test(postgres.log_destination ?? '') &&
+      /\b(authentication|all|on)\b/.test(postgres.log_connections ?? '') &&
+      postgres.log_hostname === 'off',
+    'PostgreSQL does not log connections with their addresses, so attempts are not limited: set logging_collector, log_destination and log_connections as `configuration` prints them, and log_hostname = off.',
+  ),
+  problem(
+    ({ settings, pooler }) => pooler.logfile === settings.POOLER_LOG && pooler.log_connections === '1',
+    'PgBouncer does not log connections to POOLER_LOG, so attempts are not limited: set logfile and log_connections as `configuration` prints them.',
+  ),
+  problem(
+    ({ readsLogs }) => readsLogs,
+    "The agent cannot read both servers' logs, so attempts are not limited: grant its user read access.",
+  ),
+  problem(
+    ({ identText }) => identText.includes(AGENT_LOGINS),
+    'pg_ident.conf does not map the agent to all logins of branches, so default privileges are not repaired and read-only queries fail: add the line that `configuration` prints.',
+  ),
+  problem(
+    ({ postgres }) => Number(postgres.max_locks_per_transaction) >= LOCKS_PER_CONNECTION,
+    `One login can fill the lock table, after which nobody logs in: set max_locks_per_transaction = ${LOCKS_PER_CONNECTION}.`,
+  ),
+  problem(
+    ({ postgres }) => within(postgres.max_notify_queue_pages, NOTIFY_QUEUE_PAGES),
+    `One login can fill the disk with notifications: set max_notify_queue_pages = ${NOTIFY_QUEUE_PAGES}.`,
+  ),
+  problem(
+    ({ postgres }) => within(postgres.authentication_timeout, LOGIN_WITHIN_SECONDS),
+    `Clients that never log in occupy connections: set authentication_timeout = ${LOGIN_WITHIN_SECONDS}s.`,
+  ),
+  problem(
+    ({ postgres }) => within(postgres.client_connection_check_interval, CLIENT_CHECK_SECONDS * 1000),
+    `Statements run on after their client has gone: set client_connection_check_interval = ${CLIENT_CHECK_SECONDS}s.`,
+  ),
+  problem(
+    ({ postgres }) => Number(postgres.superuser_reserved_connections) >= RESERVED_FOR_AGENT,
+    `Tenants can take every connection from the agent: set superuser_reserved_connections = ${RESERVED_FOR_AGENT}.`,
+  ),
+  problem(
+    ({ settings, postgres }) =>
+      settings.BRANCH_CONNECTIONS * 2 <=
+      Number(postgres.max_connections) - Number(postgres.superuser_reserved_connections),
+    'One branch can take more than half of the connections: lower BRANCH_CONNECTIONS or raise max_connections.',
+  ),
+  problem(
+    ({ settings, postgres }) =>
+      settings.PROJECT_CONNECTIONS * 2 <=
+      Number(postgres.max_connections) - Number(postgres.superuser_reserved_connections),
+    'One project can take more than half of the connections: lower PROJECT_CONNECTIONS or raise max_connections.',
+  ),
+  problem(
+    ({ settings }) => settings.GUARDS === 'on',
+    'The watchdogs are off, so one tenant can stop all others: unset GUARDS.',
+  ),
+  problem(
+    ({ canGuard }) => canGuard,
+    "The agent may not signal PostgreSQL's processes, so it cannot end sessions of tenants: run it as PostgreSQL's user.",
+  ),
+  problem(
+    ({ settings, freeBytes }) => freeBytes >= settings.MIN_FREE_DISK_MB * 2 ** 20,
+    'A volume has less free space than MIN_FREE_DISK_MB, so branches that write much are blocked: free some.',
+  ),
+  problem(
+    ({ postgres }) =>
+      within(postgres.log_rotation_size, LOG_FILE_MB * 1024) &&
+      postgres.log_filename === LOG_FILENAME &&
+      postgres.log_timezone === 'UTC',
+    "The agent cannot bound PostgreSQL's logs: set log_rotation_size, log_filename and log_timezone as `configuration` prints them.",
+  ),
+  problem(
+    ({ settings, pooler }) =>
+      Number(pooler.max_client_conn) >= settings.POOLER_MAX_CLIENTS + SPARE_POOLER_CLIENTS,
+    'Sockets that never log in can take the places of POOLER_MAX_CLIENTS: set max_client_conn as `configuration` prints it.',
+  ),
+  problemOnNetwork(
+    ({ poolerVersion }) => atLeast(poolerVersion, [1, 25, 2]),
+    'PgBouncer is older than 1.25.2 and has known vulnerabilities: upgrade it before exposing it to a network.',
+  ),
+  problemOnNetwork(
+    ({ machine }) => machine.memoryMax !== Infinity,
+    'Sorts of one tenant can take all memory of the machine: install the drop-in that `configuration postgresql.service.conf` prints.',
+  ),
+  problem(
+    ({ filters }) => filters !== false,
+    'FIREWALL is nftables, but the packet filter has no table of this agent: start it with the drop-in that `configuration branchgate-agent.service.conf` prints.',
+  ),
+  advice(
+    ({ filters }) => filters !== null,
+    'It is unknown whether the packet filter has the table of this agent: run `nft list tables` as root.',
+  ),
+  advice(
+    ({ settings }) => settings.FIREWALL !== 'off',
+    'Silent sockets from addresses that no rule admits can occupy both ports: set FIREWALL = nftables, with the drop-in that `configuration branchgate-agent.service.conf` prints.',
+  ),
+  advice(
+    ({ machine }) => machine.memoryMax !== null,
+    "It is unknown whether PostgreSQL's memory is limited (no cgroup v2): check the limits of its unit.",
+  ),
+  advice(
+    ({ machine }) => machine.overcommit === 2,
+    'Linux ends a process, and with it all sessions, when memory runs out: set vm.overcommit_memory = 2.',
+  ),
+  advice(
+    ({ pooler }) => Number(pooler.server_login_retry) <= LOGIN_RETRY_SECONDS,
+    `A clone can delay its source's clients: set PgBouncer's server_login_retry = ${LOGIN_RETRY_SECONDS}.`,
+  ),
+  advice(
+    ({ pooler }) => Number(pooler.server_idle_timeout) <= SERVER_IDLE_SECONDS,
+    `Unused branches can occupy every connection: set PgBouncer's server_idle_timeout = ${SERVER_IDLE_SECONDS}.`,
+  ),
+  advice(
+    ({ postgres }) => postgres.max_prepared_transactions === '0',
+    'A forgotten prepared transaction would block clones and drops: set max_prepared_transactions = 0.',
+  ),
+  advice(
+    ({ postgres }) => postgres.summarize_wal === 'on',
+    'Comparisons of branches cannot use summaries of the WAL: set summarize_wal = on.',
+  ),
+  advice(
+    ({ cloneMethod }) => cloneMethod === 'reflink',
+    'The file system of the data directory has no reflinks, so every clone copies all bytes: use XFS or Btrfs.',
+  ),
+];

@@ -1,0 +1,166 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Api } from '../support/api.ts';
+import { eventually } from '../support/eventually.ts';
+import { Load } from '../support/load.ts';
+import { dropBranch } from '../support/records/jobs.ts';
+import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
+import { connectToClone } from './bare-clone.ts';
+import { countExtents, folderOf, raiseCaps } from './extents.ts';
+import { type FilledMain, filledMain } from './filled-main.ts';
+import type { Report } from './report.ts';
+import { addSample, median, medianRatio, runInterleaved, type Series, timed } from './rounds.ts';
+import { onXfsStack, serverVersions } from './xfs-stack.ts';
+
+const DISK_BYTES = 16 * 2 ** 30;
+const MEGABYTES = 500;
+const WRITERS = 8;
+/** Of a writer between two transactions, on average: the machine's processors are shared with everything else. */
+const PAUSE_MS = 20;
+const EXTENTS = 30_000;
+const KEPT_MAX = 18;
+const AGING_MS = 3_000;
+const SNAPSHOTS = 3;
+const ROUNDS = 9;
+const SETTLE_MS = 300;
+const INDEPENDENT_WITHIN_S = 120;
+/** Blocks that a transaction writes: three rows, and the end of the ledger. */
+const BLOCKS_A_TRANSACTION = 4;
+
+const METHOD = `Two main databases of about ${MEGABYTES} MB on XFS with reflink. One is left unchanged (*fresh*). The other is aged: \
+${WRITERS} clients write to it through the pooler while branches are created of it and kept, until it lies in ${EXTENTS} \
+extents or more, and the branches are dropped. Then, while ${WRITERS} clients go on writing to it with ${PAUSE_MS} ms between two \
+transactions, ${SNAPSHOTS} snapshots are taken, each until the agent has made it independent, and main's extents are counted. At \
+last, interleaved in ${ROUNDS} rounds under the same load: a branch of the aged main's latest snapshot, and a branch of the \
+fresh main. The writers' worst transaction during the former is compared with that of a window of the same length just after \
+it. The limits apply to medians, and for the worst transaction to the median of the ratios in each round.`;
+
+/** Measures branches of an independent snapshot of a fragmented main. @param signal aborts it */
+export const measureAgedMain = (signal: AbortSignal): Promise<Report> =>
+  onXfsStack(signal, DISK_BYTES, measure, UNLIMITED);
+
+async function measure(stack: Stack): Promise<Report> {
+  const api = new Api(stack.url, await stack.token());
+  const postgres = await connectToClone(stack);
+  const fresh = await filledMain(api, 'Fresh', MEGABYTES);
+  const aged = await filledMain(api, 'Aged', MEGABYTES);
+  await raiseCaps(stack, api, aged);
+  const folder = await folderOf(postgres, stack, aged.main.database);
+  const extents = async () => {
+    await postgres.query('checkpoint');
+    return countExtents(folder);
+  };
+  await age(api, aged, extents);
+  const agedExtents = await extents();
+  const load = await Load.start(aged.main.database_url, WRITERS, PAUSE_MS);
+  try {
+    await load.connected;
+    const growth: Series = {};
+    let before = await extents();
+    for (let n = 1; n <= SNAPSHOTS; n++) {
+      const start = performance.now();
+      await snapshotUntilIndependent(api, aged);
+      const { transactions } = load.since(start);
+      const now = await extents();
+      addSample(growth, 'extents that a snapshot added', now - before);
+      addSample(growth, 'blocks written while it was linked, at most', transactions * BLOCKS_A_TRANSACTION);
+      addSample(growth, 'extents of main', now);
+      before = now;
+    }
+
+    const worst: Series = {};
+    const branch = async ({ project }: FilledMain, more: Record<string, unknown> = {}) => {
+      let branchId = '';
+      const start = performance.now();
+      const ms = await timed(async () => {
+        branchId = (await api.branch(project.id, 'round', more)).id;
+      });
+      const { worstMs } = load.since(start, start + ms);
+      await dropBranch(api, project.id, branchId);
+      await sleep(SETTLE_MS);
+      return { ms, worstMs };
+    };
+    const times = await runInterleaved(
+      ROUNDS,
+      {
+        'of the latest snapshot of the aged main': async () => {
+          const { ms, worstMs } = await branch(aged, { from: 'latest_snapshot' });
+          const start = performance.now();
+          await sleep(ms);
+          addSample(worst, 'during a branch of the snapshot', worstMs);
+          addSample(worst, 'without', load.since(start).worstMs);
+          return ms;
+        },
+        'of the fresh main': async () => (await branch(fresh)).ms,
+      },
+      worst,
+    );
+    const { failures } = load.since(0);
+    const ratio = medianRatio(
+      growth['extents that a snapshot added'] ?? [],
+      growth['blocks written while it was linked, at most'] ?? [],
+    );
+    return {
+      title: 'Branches of an aged main by its snapshots',
+      method: METHOD,
+      setting: { ...(await serverVersions(stack)), 'extents of the aged main': String(agedExtents) },
+      goals: [
+        {
+          name: 'a branch of the latest snapshot of the aged main ÷ a branch of the fresh main',
+          measured:
+            median(times['of the latest snapshot of the aged main']) / median(times['of the fresh main']),
+          limit: 1.3,
+          unit: '×',
+        },
+        {
+          name: "writers' worst transaction during a branch ÷ without",
+          measured: medianRatio(worst['during a branch of the snapshot'] ?? [], worst.without ?? []),
+          limit: 1.5,
+          unit: '×',
+        },
+        { name: 'failed transactions', measured: failures.length, limit: 0, unit: 'transactions' },
+        {
+          name: 'extents of the aged main',
+          measured: agedExtents,
+          limit: EXTENTS,
+          atLeast: true,
+          unit: 'items',
+        },
+        {
+          name: 'extents that a snapshot adds ÷ blocks written while it is linked',
+          measured: ratio,
+          limit: 2,
+          unit: '×',
+        },
+      ],
+      times: { 'A branch': times, "Writers' worst transaction": worst },
+      counts: { 'Extents of the aged main': growth },
+    };
+  } finally {
+    await load.stop();
+    await postgres.end();
+  }
+}
+
+/** Fragments main by branches that are kept while it is written to. */
+async function age(api: Api, { project, main }: FilledMain, extents: () => Promise<number>): Promise<void> {
+  const load = await Load.start(main.database_url, WRITERS);
+  const kept: string[] = [];
+  while (kept.length < KEPT_MAX && (await extents()) < EXTENTS) {
+    kept.push((await api.branch(project.id, `kept-${kept.length}`)).id);
+    await sleep(AGING_MS);
+  }
+  await load.stop();
+  for (const id of kept) await dropBranch(api, project.id, id);
+}
+
+async function snapshotUntilIndependent(api: Api, { project }: FilledMain): Promise<void> {
+  const path = `/api/v1/projects/${project.id}`;
+  const { body } = await api.post<{ id: string }>(`${path}/branches/main/snapshots`, {});
+  await eventually(async () => {
+    const { body: listed } = await api.get<{ snapshots: { id: string; independent: boolean }[] }>(
+      `${path}/snapshots`,
+    );
+    if (!listed.snapshots.find(({ id }) => id === body.id)?.independent)
+      throw new Error('the snapshot is not independent');
+  }, INDEPENDENT_WITHIN_S);
+}
