@@ -3,7 +3,7 @@ import { useState } from 'react';
 import { Button } from '../components/button.tsx';
 import { ErrorNote } from '../components/feedback.tsx';
 import { Icon } from '../components/icon.tsx';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 import type { Me } from './resources.ts';
 import { signOut } from './session.ts';
 

@@ -4,7 +4,7 @@ import { type ReactNode, useEffect, useState } from 'react';
 import { Button } from '../components/button.tsx';
 import { Loaded } from '../components/feedback.tsx';
 import { Logo } from '../components/icon.tsx';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 import { AccountMenu } from './account-menu.tsx';
 import { ProjectNavigation, TenantNavigation } from './navigation.tsx';
 import { branchesQuery, projectQuery } from './resources.ts';

@@ -12,9 +12,12 @@ import { Button } from '../../components/button.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Choice, Field } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { ACCOUNT_TEXT } from '../../strings/account.ts';
+import { TEXT } from '../../strings/common.ts';
+import { ROLES_TEXT } from '../../strings/roles.ts';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 
-const THEME_OPTIONS = THEMES.map((theme) => [theme, TEXT.account.themes[theme]] as const);
+const THEME_OPTIONS = THEMES.map((theme) => [theme, ACCOUNT_TEXT.themes[theme]] as const);
 
 function Sessions() {
   const client = useQueryClient();
@@ -23,7 +26,7 @@ function Sessions() {
     mutationFn: (id: string) =>
       dataOf(api.DELETE('/api/v1/auth/sessions/{session_id}', { params: { path: { session_id: id } } })),
     onSuccess: () => {
-      announce(TEXT.account.sessionEnded);
+      announce(ACCOUNT_TEXT.sessionEnded);
       client.invalidateQueries({ queryKey: sessionsQuery().queryKey });
     },
   });
@@ -34,9 +37,9 @@ function Sessions() {
   return (
     <section className="card" aria-labelledby="sessions">
       <header>
-        <h2 id="sessions">{TEXT.account.sessions}</h2>
+        <h2 id="sessions">{ACCOUNT_TEXT.sessions}</h2>
         <Button compact look="danger" busy={endAll.isPending} onClick={() => endAll.mutate()}>
-          {TEXT.account.endAll}
+          {ACCOUNT_TEXT.endAll}
         </Button>
       </header>
       {end.isError && <ErrorNote error={end.error} />}
@@ -47,7 +50,7 @@ function Sessions() {
             <table className="table">
               <thead>
                 <tr>
-                  {TEXT.account.sessionColumns.map((column) => (
+                  {ACCOUNT_TEXT.sessionColumns.map((column) => (
                     <th key={column} scope="col">
                       {column}
                     </th>
@@ -65,10 +68,10 @@ function Sessions() {
                     <td className="quiet">{dateTime(session.last_used_at)}</td>
                     <td className="actions">
                       {session.is_current ? (
-                        <span className="badge good">{TEXT.account.current}</span>
+                        <span className="badge good">{ACCOUNT_TEXT.current}</span>
                       ) : (
                         <Button compact busy={end.isPending} onClick={() => end.mutate(session.id)}>
-                          {TEXT.account.end}
+                          {ACCOUNT_TEXT.end}
                         </Button>
                       )}
                     </td>
@@ -93,7 +96,7 @@ function PasswordForm({ email }: { email: string }) {
       };
       return dataOf(api.POST('/api/v1/auth/password', { body })).then(() => form.reset());
     },
-    onSuccess: () => announce(TEXT.account.passwordChanged),
+    onSuccess: () => announce(ACCOUNT_TEXT.passwordChanged),
   });
   return (
     <form
@@ -103,19 +106,19 @@ function PasswordForm({ email }: { email: string }) {
         if (!change.isPending) change.mutate(event.currentTarget);
       }}
     >
-      <h2>{TEXT.signIn.password}</h2>
+      <h2>{SIGN_IN_TEXT.password}</h2>
       {/* Tells a password manager whose password it is. */}
       <input hidden readOnly autoComplete="username" value={email} />
       <Field
-        label={TEXT.account.currentPassword}
+        label={ACCOUNT_TEXT.currentPassword}
         name="current"
         type="password"
         autoComplete="current-password"
         required
       />
       <Field
-        label={TEXT.signIn.newPassword}
-        hint={TEXT.signIn.passwordHint}
+        label={SIGN_IN_TEXT.newPassword}
+        hint={SIGN_IN_TEXT.passwordHint}
         name="next"
         type="password"
         autoComplete="new-password"
@@ -125,7 +128,7 @@ function PasswordForm({ email }: { email: string }) {
       {change.isError && <ErrorNote error={change.error} />}
       <div>
         <Button type="submit" busy={change.isPending}>
-          {TEXT.account.changePassword}
+          {ACCOUNT_TEXT.changePassword}
         </Button>
       </div>
     </form>
@@ -135,15 +138,15 @@ function PasswordForm({ email }: { email: string }) {
 const Identity = ({ me }: { me: Me }) => (
   <dl className="card padded facts">
     <div>
-      <dt>{TEXT.signIn.email}</dt>
+      <dt>{SIGN_IN_TEXT.email}</dt>
       <dd>{me.email ?? '–'}</dd>
     </div>
     <div>
-      <dt>{TEXT.account.tenant}</dt>
+      <dt>{ACCOUNT_TEXT.tenant}</dt>
       <dd className="mono">{me.tenant_id ?? '–'}</dd>
     </div>
     <div>
-      <dt>{TEXT.roles.role}</dt>
+      <dt>{ROLES_TEXT.role}</dt>
       <dd>{me.role}</dd>
     </div>
   </dl>
@@ -160,7 +163,7 @@ export function AccountPage() {
       <Identity me={me} />
       <div className="card padded">
         <Choice
-          legend={TEXT.account.theme}
+          legend={ACCOUNT_TEXT.theme}
           name="theme"
           options={THEME_OPTIONS}
           value={theme}
@@ -173,7 +176,7 @@ export function AccountPage() {
           <PasswordForm email={me.email ?? ''} />
         </>
       ) : (
-        <Note>{TEXT.account.managed(me.issuer)}</Note>
+        <Note>{ACCOUNT_TEXT.managed(me.issuer)}</Note>
       )}
     </Page>
   );

@@ -13,7 +13,8 @@ import { BranchName, BranchStatus } from '../../components/branch-status.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { useNow } from '../../components/now.ts';
 import { Sparkline } from '../../components/sparkline.tsx';
-import { TEXT } from '../../strings.ts';
+import { BRANCH_TEXT } from '../../strings/branch.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { type BranchNode, endOf } from './branch-rows.ts';
 
 /** What the rows show besides the records of the branches. */
@@ -28,11 +29,11 @@ const SOON_SECONDS = 86_400;
 function End({ branch }: { branch: Branch }) {
   const now = useNow();
   const end = endOf(branch);
-  if (end === null) return <span className="quiet">{TEXT.branch.stays}</span>;
+  if (end === null) return <span className="quiet">{BRANCH_TEXT.stays}</span>;
   const left = secondsUntil(end.at, now);
   return (
     <span className={left < SOON_SECONDS ? 'soon' : ''} title={dateTime(end.at)}>
-      {TEXT.branch.ends[end.what](duration(left))}
+      {BRANCH_TEXT.ends[end.what](duration(left))}
     </span>
   );
 }
@@ -86,7 +87,7 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
     <TreeItem
       key={branch.id}
       id={branch.id}
-      textValue={`${branch.branch_name}, ${TEXT.branch.status[branch.status]}`}
+      textValue={`${branch.branch_name}, ${BRANCH_TEXT.status[branch.status]}`}
       className={branch.is_default ? 'branch-item main' : 'branch-item'}
     >
       <TreeItemContent>
@@ -117,7 +118,7 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
   );
   return (
     <Tree
-      aria-label={TEXT.branches.title}
+      aria-label={BRANCHES_TEXT.title}
       className="branch-tree"
       selectionMode="multiple"
       selectionBehavior="toggle"

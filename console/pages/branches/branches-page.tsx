@@ -11,7 +11,9 @@ import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { ActionMenu } from '../../components/menu.tsx';
-import { TEXT } from '../../strings.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
 import { filtered, treeOf } from './branch-rows.ts';
 import { BranchTree } from './branch-tree.tsx';
 import { connectionsQuery } from './connections.ts';
@@ -79,7 +81,7 @@ export function BranchesPage() {
 
   const menuOf = (branch: Branch) => (
     <ActionMenu
-      label={TEXT.branches.actionsOf(branch.branch_name)}
+      label={BRANCHES_TEXT.actionsOf(branch.branch_name)}
       entries={[
         {
           id: 'connect',
@@ -103,14 +105,14 @@ export function BranchesPage() {
         },
         {
           id: 'create',
-          label: TEXT.branches.createFrom,
+          label: BRANCHES_TEXT.createFrom,
           icon: 'branch',
           isDisabled: !mayEdit,
           onAction: () => create(branch),
         },
         {
           id: 'extend',
-          label: TEXT.branches.extend,
+          label: BRANCHES_TEXT.extend,
           icon: 'clock',
           shortcut: 'e',
           isDisabled: !mayEdit || branch.is_default,
@@ -118,7 +120,7 @@ export function BranchesPage() {
         },
         {
           id: 'delete',
-          label: TEXT.branches.delete,
+          label: BRANCHES_TEXT.delete,
           icon: 'trash',
           shortcut: 'd',
           isDangerous: true,
@@ -131,12 +133,12 @@ export function BranchesPage() {
 
   return (
     <Page
-      title={TEXT.branches.title}
-      about={TEXT.branches.about}
+      title={BRANCHES_TEXT.title}
+      about={BRANCHES_TEXT.about}
       actions={
         mayEdit && (
           <Link className="button primary" to="/projects/$projectId/create-branch" params={{ projectId }}>
-            <Icon name="plus" /> {TEXT.branches.create} <kbd>c</kbd>
+            <Icon name="plus" /> {BRANCHES_TEXT.create} <kbd>c</kbd>
           </Link>
         )
       }
@@ -150,20 +152,20 @@ export function BranchesPage() {
             ref={filter}
             className="input branch-filter"
             type="search"
-            aria-label={TEXT.branches.filter}
-            placeholder={TEXT.branches.filterHint}
+            aria-label={BRANCHES_TEXT.filter}
+            placeholder={BRANCHES_TEXT.filterHint}
             value={wanted}
             onChange={(event) => setWanted(event.target.value)}
           />
           <div className="row">
             {chosen.length > 0 && (
               <>
-                <span className="quiet">{TEXT.branches.selected(chosen.length)}</span>
+                <span className="quiet">{BRANCHES_TEXT.selected(chosen.length)}</span>
                 <Button compact icon="clock" onClick={() => start('extend', chosen)}>
-                  {TEXT.branches.extend}
+                  {BRANCHES_TEXT.extend}
                 </Button>
                 <Button compact icon="trash" look="danger" onClick={() => start('delete', chosen)}>
-                  {TEXT.branches.delete}
+                  {BRANCHES_TEXT.delete}
                 </Button>
               </>
             )}
@@ -173,12 +175,12 @@ export function BranchesPage() {
           {() => (
             <div className="table-scroll">
               <div className="branch-columns" aria-hidden="true">
-                {TEXT.branches.columns.map((column) => (
+                {BRANCHES_TEXT.columns.map((column) => (
                   <span key={column}>{column}</span>
                 ))}
               </div>
               {nodes.length === 0 ? (
-                <p className="nothing">{TEXT.branches.noMatch}</p>
+                <p className="nothing">{BRANCHES_TEXT.noMatch}</p>
               ) : (
                 <BranchTree
                   key={all.length}
@@ -198,13 +200,13 @@ export function BranchesPage() {
         </Loaded>
       </div>
       <p className="small quiet keys">
-        {TEXT.branches.keys.map(([key, meaning]) => (
+        {BRANCHES_TEXT.keys.map(([key, meaning]) => (
           <span key={key}>
             <kbd>{key}</kbd> {meaning}
           </span>
         ))}
       </p>
-      <CommandLine command={TEXT.cli.listBranches(projectId)} />
+      <CommandLine command={COMMANDS.listBranches(projectId)} />
       <Suspense>
         {act?.what === 'delete' && (
           <DeleteDialog projectId={projectId} branches={act.branches} onClose={() => setAct(null)} />

@@ -7,7 +7,9 @@ import { CommandLine } from '../../components/copy.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
 
 interface Props {
   projectId: string;
@@ -23,7 +25,7 @@ export function DeleteDialog({ projectId, branches, onClose }: Props) {
       for (const { id } of branches) await dataOf(api.DELETE(path, { params: inBranch(projectId, id) }));
     },
     onSuccess: () => {
-      announce(TEXT.branches.deleted(branches.length));
+      announce(BRANCHES_TEXT.deleted(branches.length));
       onClose();
     },
     onSettled: () => {
@@ -33,19 +35,19 @@ export function DeleteDialog({ projectId, branches, onClose }: Props) {
   });
   return (
     <Dialog
-      title={TEXT.branches.deleteTitle(branches.length)}
+      title={BRANCHES_TEXT.deleteTitle(branches.length)}
       onClose={onClose}
       onSubmit={() => removal.mutate()}
       footer={
         <>
           <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
           <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
-            {TEXT.branches.delete}
+            {BRANCHES_TEXT.delete}
           </Button>
         </>
       }
     >
-      <p>{TEXT.branches.deleteHint}</p>
+      <p>{BRANCHES_TEXT.deleteHint}</p>
       <ul className="plain-list">
         {branches.map(({ id, branch_name }) => (
           <li key={id}>
@@ -55,7 +57,7 @@ export function DeleteDialog({ projectId, branches, onClose }: Props) {
       </ul>
       {removal.isError && <ErrorNote error={removal.error} />}
       <CommandLine
-        command={TEXT.cli.deleteBranch(
+        command={COMMANDS.deleteBranch(
           projectId,
           branches.map((branch) => branch.branch_name),
         )}

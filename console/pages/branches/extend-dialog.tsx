@@ -9,7 +9,10 @@ import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { Choice } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
-import { LIFESPANS, TEXT } from '../../strings.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { LIFESPANS } from '../../strings/lifespans.ts';
 
 interface Props {
   projectId: string;
@@ -35,7 +38,7 @@ export function ExtendDialog({ projectId, branches, onClose }: Props) {
       }
     },
     onSuccess: () => {
-      announce(TEXT.branches.extended(branches.length));
+      announce(BRANCHES_TEXT.extended(branches.length));
       onClose();
     },
     onSettled: () => client.invalidateQueries({ queryKey: branchesQuery(projectId).queryKey }),
@@ -43,32 +46,32 @@ export function ExtendDialog({ projectId, branches, onClose }: Props) {
   const leased = branches.filter(({ lease_seconds }) => lease_seconds !== null);
   return (
     <Dialog
-      title={TEXT.branches.extendTitle(branches.length)}
+      title={BRANCHES_TEXT.extendTitle(branches.length)}
       onClose={onClose}
       onSubmit={() => extension.mutate()}
       footer={
         <>
           <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
           <Button type="submit" look="primary" busy={extension.isPending} data-first-focus>
-            {TEXT.branches.extend}
+            {BRANCHES_TEXT.extend}
           </Button>
         </>
       }
     >
       {leased.length < branches.length && (
         <Choice
-          legend={TEXT.branches.life}
+          legend={BRANCHES_TEXT.life}
           name="life"
           options={LIFESPANS}
           value={lifespan}
           onChange={setLifespan}
-          hint={TEXT.branches.lifeHint}
+          hint={BRANCHES_TEXT.lifeHint}
         />
       )}
-      {leased.length > 0 && <p>{TEXT.branches.leasesRenewed(leased.length)}</p>}
+      {leased.length > 0 && <p>{BRANCHES_TEXT.leasesRenewed(leased.length)}</p>}
       {extension.isError && <ErrorNote error={extension.error} />}
       <CommandLine
-        command={TEXT.cli.extendBranch(
+        command={COMMANDS.extendBranch(
           projectId,
           branches.map((branch) => branch.branch_name),
           lifespan,

@@ -9,7 +9,9 @@ import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
 import { Check, Field } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { CONNECT_TEXT } from '../../strings/connect.ts';
 
 const ROLES = ['owner', 'read_write', 'read_only'] as const;
 type Role = (typeof ROLES)[number];
@@ -34,7 +36,7 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: Props) {
         }),
       ),
     onSuccess: () => {
-      announce(TEXT.connect.rotated(branch));
+      announce(CONNECT_TEXT.rotated(branch));
       onRotated();
     },
   });
@@ -42,24 +44,24 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: Props) {
   const isReady = roles.length > 0 && (!isMain || typed === branch);
   return (
     <Dialog
-      title={TEXT.connect.rotateTitle(branch)}
+      title={CONNECT_TEXT.rotateTitle(branch)}
       onClose={onClose}
       onSubmit={() => isReady && rotation.mutate()}
       footer={
         <>
           <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
           <Button type="submit" look="danger primary" disabled={!isReady} busy={rotation.isPending}>
-            {TEXT.connect.rotate}
+            {CONNECT_TEXT.rotate}
           </Button>
         </>
       }
     >
       <fieldset className="field">
-        <legend>{TEXT.connect.rotateRoles}</legend>
+        <legend>{CONNECT_TEXT.rotateRoles}</legend>
         {ROLES.map((role) => (
           <Check
             key={role}
-            label={TEXT.connect.logins[role]}
+            label={CONNECT_TEXT.logins[role]}
             checked={roles.includes(role)}
             onChange={({ target }) =>
               setRoles(ROLES.filter((each) => (each === role ? target.checked : roles.includes(each))))
@@ -67,7 +69,7 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: Props) {
           />
         ))}
       </fieldset>
-      <Note tone="warn">{TEXT.connect.rotateHint}</Note>
+      <Note tone="warn">{CONNECT_TEXT.rotateHint}</Note>
       {isMain && (
         <Field
           label={TEXT.actions.typeName(branch)}
@@ -78,7 +80,7 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: Props) {
         />
       )}
       {rotation.isError && <ErrorNote error={rotation.error} />}
-      <CommandLine command={TEXT.cli.rotate(projectId, branch)} />
+      <CommandLine command={COMMANDS.rotate(projectId, branch)} />
     </Dialog>
   );
 }

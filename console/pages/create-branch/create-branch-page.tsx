@@ -8,7 +8,11 @@ import { CommandLine } from '../../components/copy.tsx';
 import { detailsOf, ErrorNote, Loaded } from '../../components/feedback.tsx';
 import { Check, Choice, Field, SelectField } from '../../components/field.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
-import { LIFESPANS, TEXT } from '../../strings.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { CREATE_TEXT } from '../../strings/create.ts';
+import { LIFESPANS } from '../../strings/lifespans.ts';
 import { lengthOf, MAX_BYTES, nameProblem } from './branch-name.ts';
 import { Created } from './created.tsx';
 import { labelsOf } from './labels.ts';
@@ -24,7 +28,7 @@ function NameBudget({ name, longest }: { name: string; longest: number }) {
       <span className="meter">
         <i style={{ width: `${Math.min(100, (100 * used) / MAX_BYTES)}%` }} />
       </span>
-      {TEXT.create.budget(used, MAX_BYTES)}
+      {CREATE_TEXT.budget(used, MAX_BYTES)}
     </span>
   );
 }
@@ -50,7 +54,7 @@ export function CreateBranchPage() {
 
   if (creation.data) return <Created projectId={projectId} creation={creation.data} job={job} />;
   return (
-    <Page title={TEXT.create.title} about={TEXT.create.about} width="narrow">
+    <Page title={CREATE_TEXT.title} about={CREATE_TEXT.about} width="narrow">
       <Loaded query={branches}>
         {(all) => (
           <form
@@ -63,7 +67,7 @@ export function CreateBranchPage() {
             }}
           >
             <Field
-              label={TEXT.create.name}
+              label={CREATE_TEXT.name}
               className="mono"
               value={name}
               onChange={(event) => setName(event.target.value.toLowerCase())}
@@ -75,10 +79,10 @@ export function CreateBranchPage() {
               autoFocus
             />
             <SelectField
-              label={TEXT.create.source}
+              label={CREATE_TEXT.source}
               value={source}
               onChange={(event) => setSource(event.target.value)}
-              hint={source === 'main' ? TEXT.create.sourceMain : undefined}
+              hint={source === 'main' ? CREATE_TEXT.sourceMain : undefined}
             >
               {sources.map(({ id, branch_name }) => (
                 <option key={id} value={branch_name}>
@@ -87,22 +91,22 @@ export function CreateBranchPage() {
               ))}
             </SelectField>
             <Choice
-              legend={TEXT.branches.life}
+              legend={BRANCHES_TEXT.life}
               name="lifespan"
               options={LIFESPANS}
               value={lifespan}
               onChange={setLifespan}
-              hint={TEXT.create.lifeHint}
+              hint={CREATE_TEXT.lifeHint}
             />
             <fieldset className="field">
-              <legend>{TEXT.create.allow}</legend>
+              <legend>{CREATE_TEXT.allow}</legend>
               <Check
-                label={TEXT.create.allowMe}
+                label={CREATE_TEXT.allowMe}
                 checked={allowMe}
                 onChange={(event) => setAllowMe(event.target.checked)}
               />
               <Field
-                label={TEXT.create.networks}
+                label={CREATE_TEXT.networks}
                 className="mono"
                 placeholder="203.0.113.0/24"
                 value={networks}
@@ -111,7 +115,7 @@ export function CreateBranchPage() {
               />
             </fieldset>
             <Field
-              label={TEXT.create.labels}
+              label={CREATE_TEXT.labels}
               className="mono"
               placeholder="pr=42 owner=ada"
               value={labels}
@@ -122,7 +126,7 @@ export function CreateBranchPage() {
             {creation.isPending && <JobSteps job={job} />}
             <div className="row">
               <Button type="submit" look="primary" icon="branch" busy={creation.isPending}>
-                {creation.isPending ? TEXT.create.creating : TEXT.create.title}
+                {creation.isPending ? CREATE_TEXT.creating : CREATE_TEXT.title}
               </Button>
               <Link to="/projects/$projectId" params={{ projectId }} className="button bare">
                 {TEXT.actions.cancel}
@@ -131,7 +135,7 @@ export function CreateBranchPage() {
           </form>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.createBranch({ projectId, name, source, lifespan, allow })} />
+      <CommandLine command={COMMANDS.createBranch({ projectId, name, source, lifespan, allow })} />
     </Page>
   );
 }

@@ -11,7 +11,9 @@ import { CommandLine } from '../../components/copy.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { Empty, ErrorNote, Loaded } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { KEYS_TEXT } from '../../strings/keys.ts';
 import { CreateKeyDialog } from './create-key-dialog.tsx';
 import { NewKey } from './new-key.tsx';
 
@@ -21,7 +23,7 @@ function Limits({ apiKey, project }: { apiKey: ApiKey; project: string | undefin
   const limits = [
     apiKey.role,
     apiKey.scopes.map((scope) => scope.split(':').at(-1)).join(', '),
-    apiKey.project_id === null ? TEXT.keys.everyProject : (project ?? apiKey.project_id),
+    apiKey.project_id === null ? KEYS_TEXT.everyProject : (project ?? apiKey.project_id),
     apiKey.branch_pattern ?? '',
     apiKey.cidrs?.join(', ') ?? '',
   ];
@@ -47,7 +49,7 @@ export function ApiKeysPage() {
     mutationFn: (id: string) =>
       dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: id } } })),
     onSuccess: () => {
-      announce(TEXT.keys.removed);
+      announce(KEYS_TEXT.removed);
       setLeaving(null);
       client.invalidateQueries({ queryKey: apiKeysQuery().queryKey });
     },
@@ -55,10 +57,10 @@ export function ApiKeysPage() {
   return (
     <Page
       title={TEXT.nav.keys}
-      about={TEXT.keys.about}
+      about={KEYS_TEXT.about}
       actions={
         <Button look="primary" icon="plus" onClick={() => setCreating(true)}>
-          {TEXT.keys.create}
+          {KEYS_TEXT.create}
         </Button>
       }
     >
@@ -67,15 +69,15 @@ export function ApiKeysPage() {
         {(all) => (
           <div className="card">
             {all.length === 0 ? (
-              <Empty icon="key" title={TEXT.keys.none}>
-                <p>{TEXT.keys.noneHint}</p>
+              <Empty icon="key" title={KEYS_TEXT.none}>
+                <p>{KEYS_TEXT.noneHint}</p>
               </Empty>
             ) : (
               <div className="table-scroll">
                 <table className="table">
                   <thead>
                     <tr>
-                      {TEXT.keys.columns.map((column) => (
+                      {KEYS_TEXT.columns.map((column) => (
                         <th key={column} scope="col">
                           {column}
                         </th>
@@ -107,7 +109,7 @@ export function ApiKeysPage() {
                             compact
                             look="bare"
                             icon="trash"
-                            aria-label={TEXT.keys.removeOf(apiKey.name)}
+                            aria-label={KEYS_TEXT.removeOf(apiKey.name)}
                             onClick={() => setLeaving(apiKey)}
                           />
                         </td>
@@ -120,7 +122,7 @@ export function ApiKeysPage() {
           </div>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.listKeys} />
+      <CommandLine command={COMMANDS.listKeys} />
       {isCreating && (
         <CreateKeyDialog
           projects={projects}
@@ -134,19 +136,19 @@ export function ApiKeysPage() {
       )}
       {leaving && (
         <Dialog
-          title={TEXT.keys.removeOf(leaving.name)}
+          title={KEYS_TEXT.removeOf(leaving.name)}
           onClose={() => setLeaving(null)}
           onSubmit={() => removal.mutate(leaving.id)}
           footer={
             <>
               <Button onClick={() => setLeaving(null)}>{TEXT.actions.cancel}</Button>
               <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
-                {TEXT.keys.remove}
+                {KEYS_TEXT.remove}
               </Button>
             </>
           }
         >
-          <p>{TEXT.keys.removeHint}</p>
+          <p>{KEYS_TEXT.removeHint}</p>
           {removal.isError && <ErrorNote error={removal.error} />}
         </Dialog>
       )}

@@ -12,7 +12,9 @@ import { Button } from '../../components/button.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { TEXT } from '../../strings/common.ts';
+import { MEMBERS_TEXT } from '../../strings/members.ts';
+import { ROLES_TEXT } from '../../strings/roles.ts';
 import { Invitations } from './invitations.tsx';
 
 type Member = Schemas['Member'];
@@ -29,22 +31,22 @@ export function MembersPage() {
   const change = useMutation({
     mutationFn: ({ id, role }: { id: string; role: Role }) =>
       dataOf(api.PATCH('/api/v1/members/{user_id}', { params: { path: { user_id: id } }, body: { role } })),
-    onSuccess: () => announce(TEXT.members.changed),
+    onSuccess: () => announce(MEMBERS_TEXT.changed),
     onSettled: refresh,
   });
   const removal = useMutation({
     mutationFn: (id: string) =>
       dataOf(api.DELETE('/api/v1/members/{user_id}', { params: { path: { user_id: id } } })),
     onSuccess: () => {
-      announce(TEXT.members.removed);
+      announce(MEMBERS_TEXT.removed);
       setLeaving(null);
       refresh();
     },
   });
   const isManagedHere = me?.issuer === location.origin;
   return (
-    <Page title={TEXT.nav.members} about={TEXT.members.about}>
-      {!isManagedHere && me && <Note>{TEXT.members.managed(me.issuer)}</Note>}
+    <Page title={TEXT.nav.members} about={MEMBERS_TEXT.about}>
+      {!isManagedHere && me && <Note>{MEMBERS_TEXT.managed(me.issuer)}</Note>}
       {change.isError && <ErrorNote error={change.error} />}
       <Loaded query={members}>
         {(all) => (
@@ -52,7 +54,7 @@ export function MembersPage() {
             <table className="table">
               <thead>
                 <tr>
-                  {TEXT.members.columns.map((column) => (
+                  {MEMBERS_TEXT.columns.map((column) => (
                     <th key={column} scope="col">
                       {column}
                     </th>
@@ -74,7 +76,7 @@ export function MembersPage() {
                         ) : (
                           <select
                             className="select"
-                            aria-label={TEXT.members.roleOf(member.email)}
+                            aria-label={MEMBERS_TEXT.roleOf(member.email)}
                             value={member.role}
                             onChange={({ target }) =>
                               change.mutate({ id: member.id, role: target.value as Role })
@@ -82,7 +84,7 @@ export function MembersPage() {
                           >
                             {ROLES.map((role) => (
                               <option key={role} value={role}>
-                                {TEXT.roles[role]}
+                                {ROLES_TEXT[role]}
                               </option>
                             ))}
                           </select>
@@ -95,7 +97,7 @@ export function MembersPage() {
                             compact
                             look="bare"
                             icon="trash"
-                            aria-label={TEXT.members.removeOf(member.email)}
+                            aria-label={MEMBERS_TEXT.removeOf(member.email)}
                             onClick={() => setLeaving(member)}
                           />
                         )}
@@ -111,19 +113,19 @@ export function MembersPage() {
       {isManagedHere && <Invitations />}
       {leaving && (
         <Dialog
-          title={TEXT.members.removeOf(leaving.email)}
+          title={MEMBERS_TEXT.removeOf(leaving.email)}
           onClose={() => setLeaving(null)}
           onSubmit={() => removal.mutate(leaving.id)}
           footer={
             <>
               <Button onClick={() => setLeaving(null)}>{TEXT.actions.cancel}</Button>
               <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
-                {TEXT.members.remove}
+                {MEMBERS_TEXT.remove}
               </Button>
             </>
           }
         >
-          <p>{TEXT.members.removeHint}</p>
+          <p>{MEMBERS_TEXT.removeHint}</p>
           {removal.isError && <ErrorNote error={removal.error} />}
         </Dialog>
       )}

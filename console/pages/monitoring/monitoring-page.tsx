@@ -10,7 +10,9 @@ import { BranchName } from '../../components/branch-status.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { useNow } from '../../components/now.ts';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { MONITORING_TEXT } from '../../strings/monitoring.ts';
 import { type Annotation, Chart } from './chart.tsx';
 import type { Point } from './metrics.ts';
 import {
@@ -39,8 +41,8 @@ function pointsOf(series: readonly Series[] | undefined, { metric, rate }: Chart
 function annotationsOf(branch: Branch | undefined): Annotation[] {
   if (!branch) return [];
   const events = [
-    [branch.created_at, TEXT.monitoring.created],
-    [branch.blocked?.until ?? null, TEXT.monitoring.blockedUntil],
+    [branch.created_at, MONITORING_TEXT.created],
+    [branch.blocked?.until ?? null, MONITORING_TEXT.blockedUntil],
   ] as const;
   return events.flatMap(([at, label]) => (at === null ? [] : [{ at: Date.parse(at) / 1000, label }]));
 }
@@ -66,7 +68,7 @@ interface PanelProps {
 
 function Panel({ chart, points, compared, range, annotations }: PanelProps) {
   const last = points.at(-1);
-  const name = TEXT.monitoring.metrics[chart.metric];
+  const name = MONITORING_TEXT.metrics[chart.metric];
   return (
     <figure className="card panel">
       <figcaption>
@@ -74,7 +76,7 @@ function Panel({ chart, points, compared, range, annotations }: PanelProps) {
         <b>{last ? chart.format(last.value) : '–'}</b>
       </figcaption>
       <p className="visually-hidden">
-        {last ? TEXT.monitoring.described(points.length, chart.format(last.value)) : TEXT.monitoring.nothing}
+        {last ? MONITORING_TEXT.described(points.length, chart.format(last.value)) : MONITORING_TEXT.nothing}
       </p>
       <Chart
         points={points}
@@ -129,12 +131,12 @@ export function MonitoringPage() {
           {TEXT.nav.monitoring} <BranchName name={branch} />
         </>
       }
-      name={TEXT.monitoring.name(branch)}
+      name={MONITORING_TEXT.name(branch)}
       width="wide"
       actions={series.data && <Freshness observedAt={series.data.observed_at} stale={series.data.stale} />}
     >
       <div className="row monitoring-bar">
-        <div className="tabs" role="group" aria-label={TEXT.monitoring.range}>
+        <div className="tabs" role="group" aria-label={MONITORING_TEXT.range}>
           {RANGE_NAMES.map((name) => (
             <button
               type="button"
@@ -148,13 +150,13 @@ export function MonitoringPage() {
         </div>
         {others.length > 0 && (
           <label className="row compare">
-            {TEXT.monitoring.compare}
+            {MONITORING_TEXT.compare}
             <select
               className="select"
               value={compare ?? ''}
               onChange={({ target }) => choose({ compare: target.value || undefined })}
             >
-              <option value="">{TEXT.monitoring.compareNone}</option>
+              <option value="">{MONITORING_TEXT.compareNone}</option>
               {others.map(({ id, branch_name }) => (
                 <option key={id} value={branch_name}>
                   {branch_name}
@@ -181,7 +183,7 @@ export function MonitoringPage() {
               {isEmpty ? (
                 <div className="card">
                   <Empty icon="graph" title={TEXT.states.measuring}>
-                    <p>{TEXT.monitoring.noneHint}</p>
+                    <p>{MONITORING_TEXT.noneHint}</p>
                   </Empty>
                 </div>
               ) : (
@@ -202,7 +204,7 @@ export function MonitoringPage() {
           );
         }}
       </Loaded>
-      <CommandLine command={TEXT.cli.metrics(projectId, branch)} />
+      <CommandLine command={COMMANDS.metrics(projectId, branch)} />
     </Page>
   );
 }

@@ -7,7 +7,9 @@ import { CommandLine } from '../../components/copy.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { RULES_TEXT } from '../../strings/rules.ts';
 
 interface Props {
   projectId: string;
@@ -26,28 +28,28 @@ export function RemoveRuleDialog({ projectId, rule, branch, onClose }: Props) {
         }),
       ),
     onSuccess: (pending) => {
-      announce(pending ? TEXT.rules.removedPending : TEXT.rules.removed);
+      announce(pending ? RULES_TEXT.removedPending : RULES_TEXT.removed);
       client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
       onClose();
     },
   });
   return (
     <Dialog
-      title={TEXT.rules.removeTitle}
+      title={RULES_TEXT.removeTitle}
       onClose={onClose}
       onSubmit={() => removal.mutate()}
       footer={
         <>
           <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
           <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
-            {TEXT.rules.remove}
+            {RULES_TEXT.remove}
           </Button>
         </>
       }
     >
-      <p>{TEXT.rules.removeHint(rule.cidr, branch ?? TEXT.rules.everyBranch)}</p>
+      <p>{RULES_TEXT.removeHint(rule.cidr, branch ?? RULES_TEXT.everyBranch)}</p>
       {removal.isError && <ErrorNote error={removal.error} />}
-      <CommandLine command={TEXT.cli.removeRule(projectId, rule.id)} />
+      <CommandLine command={COMMANDS.removeRule(projectId, rule.id)} />
     </Dialog>
   );
 }

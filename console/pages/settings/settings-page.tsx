@@ -13,7 +13,11 @@ import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { PROJECTS_TEXT } from '../../strings/projects.ts';
+import { SETTINGS_TEXT } from '../../strings/settings.ts';
 
 function ChangeForm({ project }: { project: Project }) {
   const client = useQueryClient();
@@ -28,7 +32,7 @@ function ChangeForm({ project }: { project: Project }) {
         }),
       ),
     onSuccess: (changed) => {
-      announce(TEXT.settings.saved);
+      announce(SETTINGS_TEXT.saved);
       client.setQueryData(projectQuery(project.id).queryKey, changed);
       client.invalidateQueries({ queryKey: ['usage', project.id] });
       client.invalidateQueries({ queryKey: ['projects'] });
@@ -43,14 +47,14 @@ function ChangeForm({ project }: { project: Project }) {
       }}
     >
       <Field
-        label={TEXT.projects.name}
+        label={PROJECTS_TEXT.name}
         value={name}
         onChange={(event) => setName(event.target.value)}
         required
       />
       <Field
-        label={TEXT.projects.quota}
-        hint={TEXT.projects.quotaHint}
+        label={PROJECTS_TEXT.quota}
+        hint={PROJECTS_TEXT.quotaHint}
         type="number"
         min="0.001"
         step="any"
@@ -76,7 +80,7 @@ function DeleteProject({ project, onClose }: { project: Project; onClose: () => 
     mutationFn: () =>
       dataOf(api.DELETE('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } } })),
     onSuccess: async () => {
-      announce(TEXT.settings.deleted(project.name));
+      announce(SETTINGS_TEXT.deleted(project.name));
       await navigate({ to: '/' });
       client.invalidateQueries({ queryKey: ['projects'] });
     },
@@ -84,19 +88,19 @@ function DeleteProject({ project, onClose }: { project: Project; onClose: () => 
   const isReady = typed === project.name;
   return (
     <Dialog
-      title={TEXT.settings.deleteTitle(project.name)}
+      title={SETTINGS_TEXT.deleteTitle(project.name)}
       onClose={onClose}
       onSubmit={() => isReady && removal.mutate()}
       footer={
         <>
           <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
           <Button type="submit" look="danger primary" disabled={!isReady} busy={removal.isPending}>
-            {TEXT.settings.delete}
+            {SETTINGS_TEXT.delete}
           </Button>
         </>
       }
     >
-      <Note tone="bad">{TEXT.settings.deleteHint}</Note>
+      <Note tone="bad">{SETTINGS_TEXT.deleteHint}</Note>
       <Field
         label={TEXT.actions.typeName(project.name)}
         value={typed}
@@ -105,7 +109,7 @@ function DeleteProject({ project, onClose }: { project: Project; onClose: () => 
         data-first-focus
       />
       {removal.isError && <ErrorNote error={removal.error} />}
-      <CommandLine command={TEXT.cli.deleteProject(project.id)} />
+      <CommandLine command={COMMANDS.deleteProject(project.id)} />
     </Dialog>
   );
 }
@@ -124,28 +128,28 @@ export function SettingsPage() {
             {mayEdit ? <ChangeForm key={data.id} project={data} /> : <Note>{TEXT.states.readOnly}</Note>}
             <dl className="card padded facts">
               <div>
-                <dt>{TEXT.settings.id}</dt>
+                <dt>{SETTINGS_TEXT.id}</dt>
                 <dd className="mono small">{data.id}</dd>
               </div>
               <div>
-                <dt>{TEXT.settings.database}</dt>
+                <dt>{SETTINGS_TEXT.database}</dt>
                 <dd className="mono small">
                   db_{data.app_key}_{data.env}
                 </dd>
               </div>
               <div>
-                <dt>{TEXT.branches.host}</dt>
+                <dt>{BRANCHES_TEXT.host}</dt>
                 <dd className="mono small">{data.host}</dd>
               </div>
             </dl>
             {mayEdit && (
               <section className="card padded row" aria-labelledby="danger">
                 <div className="grow">
-                  <h2 id="danger">{TEXT.settings.delete}</h2>
-                  <p className="quiet">{TEXT.settings.deleteHint}</p>
+                  <h2 id="danger">{SETTINGS_TEXT.delete}</h2>
+                  <p className="quiet">{SETTINGS_TEXT.deleteHint}</p>
                 </div>
                 <Button look="danger" icon="trash" onClick={() => setDeleting(true)}>
-                  {TEXT.settings.delete}
+                  {SETTINGS_TEXT.delete}
                 </Button>
               </section>
             )}
@@ -153,7 +157,7 @@ export function SettingsPage() {
           </>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.updateProject(projectId)} />
+      <CommandLine command={COMMANDS.updateProject(projectId)} />
     </Page>
   );
 }

@@ -7,7 +7,9 @@ import { BranchName } from '../../components/branch-status.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
 import { useNow } from '../../components/now.ts';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { STORAGE_TEXT } from '../../strings/storage.ts';
 import './storage.css';
 
 /** The bar reaches to twice the quota, where the databases close. */
@@ -41,7 +43,7 @@ function QuotaBar({ usage }: { usage: Usage }) {
             data-at-end={ratio === CLOSING_RATIO}
           >
             <b>{bytes(usage.storage_limit_bytes * ratio)}</b>
-            <span>{TEXT.storage.marks[state]}</span>
+            <span>{STORAGE_TEXT.marks[state]}</span>
           </li>
         ))}
       </ol>
@@ -61,19 +63,19 @@ export function StoragePage() {
   const usage = useQuery(usageQuery(projectId));
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
   return (
-    <Page title={TEXT.nav.storage} about={TEXT.storage.about}>
+    <Page title={TEXT.nav.storage} about={STORAGE_TEXT.about}>
       <Loaded query={usage}>
         {(data) => (
           <>
             <Freshness usage={data} />
             {data.storage_state !== 'normal' && (
               <Note tone={data.storage_state === 'warning' ? 'warn' : 'bad'}>
-                {TEXT.storage.states[data.storage_state]}
+                {STORAGE_TEXT.states[data.storage_state]}
               </Note>
             )}
-            <section className="card padded stack" aria-label={TEXT.storage.quota}>
+            <section className="card padded stack" aria-label={STORAGE_TEXT.quota}>
               <p className="quota-total">
-                <b>{bytes(data.storage_used_bytes)}</b> {TEXT.storage.of(bytes(data.storage_limit_bytes))}
+                <b>{bytes(data.storage_used_bytes)}</b> {STORAGE_TEXT.of(bytes(data.storage_limit_bytes))}
                 <span className="quiet">{data.usage_percent} %</span>
               </p>
               <QuotaBar usage={data} />
@@ -84,12 +86,12 @@ export function StoragePage() {
                   <tr>
                     <th scope="col">{TEXT.nav.branch}</th>
                     <th scope="col" className="number">
-                      {TEXT.storage.holds}
+                      {STORAGE_TEXT.holds}
                     </th>
                     <th scope="col" className="number">
-                      {TEXT.storage.share}
+                      {STORAGE_TEXT.share}
                     </th>
-                    <th scope="col">{TEXT.storage.frees}</th>
+                    <th scope="col">{STORAGE_TEXT.frees}</th>
                   </tr>
                 </thead>
                 <tbody>
@@ -110,7 +112,7 @@ export function StoragePage() {
                           <td className="number">{bytes(size)}</td>
                           <td className="number">{((100 * size) / data.storage_limit_bytes).toFixed(1)} %</td>
                           <td className="quiet">
-                            {isProtected ? TEXT.storage.isProtected : TEXT.storage.deletingFrees(bytes(size))}
+                            {isProtected ? STORAGE_TEXT.isProtected : STORAGE_TEXT.deletingFrees(bytes(size))}
                           </td>
                         </tr>
                       );
@@ -121,7 +123,7 @@ export function StoragePage() {
           </>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.usage(projectId)} />
+      <CommandLine command={COMMANDS.usage(projectId)} />
     </Page>
   );
 }

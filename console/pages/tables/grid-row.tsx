@@ -1,6 +1,6 @@
 import type { VirtualItem } from '@tanstack/react-virtual';
 import { memo } from 'react';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellValue } from './cell-value.tsx';
 import { type GridColumn, isFixed, isRightAligned } from './columns.ts';
 import type { Row, StagedRow } from './staged.ts';
@@ -51,7 +51,7 @@ function View({
       style={{ transform: `translateY(${start}px)` }}
     >
       <div className="grid-number" role="rowheader" aria-colindex={1}>
-        {state && <span className="visually-hidden">{TEXT.tables.rowStates[state]} </span>}
+        {state && <span className="visually-hidden">{TABLES_TEXT.rowStates[state]} </span>}
         {number ?? '+'}
       </div>
       {cells.map(({ index: at, start: left, size }) => {

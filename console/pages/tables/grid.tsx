@@ -1,7 +1,7 @@
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from 'react';
 import { Icon } from '../../components/icon.tsx';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { type GridColumn, isRightAligned, widthOf } from './columns.ts';
 import { GridRow } from './grid-row.tsx';
 import { moved, type Position } from './movement.ts';
@@ -125,7 +125,7 @@ export function Grid(props: GridProps) {
       >
         <div className="grid-head" role="row" aria-rowindex={1} style={{ height: HEAD_HEIGHT }}>
           <div className="grid-corner" role="columnheader" aria-colindex={1}>
-            <span className="visually-hidden">{TEXT.tables.row}</span>
+            <span className="visually-hidden">{TABLES_TEXT.row}</span>
           </div>
           {visibleCells.map(({ index, start, size }) => {
             const column = columns[index];
@@ -211,7 +211,7 @@ function Head({ column, index, start, size, order, onOrder }: HeadProps) {
       )}
       <span className="type truncate">
         {column.type}
-        {column.nullable ? '' : TEXT.tables.notNull}
+        {column.nullable ? '' : TABLES_TEXT.notNull}
       </span>
     </div>
   );

@@ -1,0 +1,15 @@
+export const ACCOUNT_TEXT = {
+  tenant: 'Tenant',
+  theme: 'Appearance',
+  themes: { system: 'As the system', light: 'Light', dark: 'Dark' },
+  sessions: 'Sessions',
+  sessionColumns: ['Client', 'Address', 'Last used'],
+  current: 'This one',
+  end: 'Sign out',
+  endAll: 'Sign out everywhere',
+  sessionEnded: 'The session has ended.',
+  currentPassword: 'Current password',
+  changePassword: 'Change password',
+  passwordChanged: 'The password is changed. Your other sessions have ended.',
+  managed: (issuer: string) => `The identity provider ${issuer} manages your password and your sessions.`,
+} as const;

@@ -1,0 +1,47 @@
+/** Lifespans as the command line has them for a new branch; a week is its default. */
+const DURATIONS: Record<string, string> = { '1m': ' --ttl 30d', '6m': ' --ttl 183d', '1y': ' --ttl 365d' };
+
+/** The lines of the command line tool. */
+export const COMMANDS = {
+  listProjects: 'branchgate project list',
+  createProject: (name: string) => `branchgate project create "${name || 'NAME'}"`,
+  listBranches: (project: string) => `branchgate branch list --project ${project}`,
+  createBranch: (wanted: {
+    projectId: string;
+    name: string;
+    source: string;
+    lifespan: string;
+    allow: readonly string[];
+  }) =>
+    [
+      `branchgate branch create ${wanted.name || 'NAME'} --project ${wanted.projectId}`,
+      wanted.source === 'main' ? '' : ` --from ${wanted.source}`,
+      DURATIONS[wanted.lifespan] ?? '',
+      ...wanted.allow.map((network) => ` --allow ${network}`),
+      wanted.lifespan === 'forever'
+        ? ` && branchgate branch extend ${wanted.name || 'NAME'} --lifespan forever --project ${wanted.projectId}`
+        : '',
+    ].join(''),
+  deleteBranch: (project: string, names: readonly string[]) =>
+    `branchgate branch delete ${names.join(' ')} --project ${project}`,
+  extendBranch: (project: string, names: readonly string[], lifespan: string) =>
+    names
+      .map((name) => `branchgate branch extend ${name} --lifespan ${lifespan} --project ${project}`)
+      .join(' && '),
+  connectionString: (project: string, branch: string, role: string) =>
+    `branchgate connection-string ${branch}${role === 'default' ? '' : ` --role ${role}`} --project ${project}`,
+  rotate: (project: string, branch: string) => `branchgate credentials rotate ${branch} --project ${project}`,
+  listRules: (project: string) => `branchgate rule list --project ${project}`,
+  addRule: (project: string, cidr: string) => `branchgate rule add ${cidr} --project ${project}`,
+  removeRule: (project: string, id: string) => `branchgate rule remove ${id} --project ${project}`,
+  usage: (project: string) => `branchgate usage --project ${project}`,
+  listJobs: (project: string) => `branchgate job list --project ${project}`,
+  metrics: (project: string, branch: string) => `branchgate metrics ${branch} --project ${project}`,
+  rows: (project: string, branch: string, table: string) =>
+    `branchgate rows ${table} --branch ${branch} --project ${project}`,
+  audit: 'branchgate audit list',
+  listKeys: 'branchgate key list',
+  listTrusts: (project: string) => `branchgate trust list --project ${project}`,
+  deleteProject: (project: string) => `branchgate project delete ${project}`,
+  updateProject: (project: string) => `branchgate project update ${project}`,
+};

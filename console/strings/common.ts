@@ -1,0 +1,61 @@
+import { plural } from './plural.ts';
+
+/** The texts of the frame and those that most pages have. */
+export const TEXT = {
+  name: 'branchgate',
+  actions: {
+    retry: 'Try again',
+    cancel: 'Cancel',
+    save: 'Save',
+    dismiss: 'Dismiss',
+    signOut: 'Sign out',
+    actions: 'Actions',
+    copyCommand: 'Copy the command',
+    more: 'Load more',
+    typeName: (name: string) => `Type ${name} to confirm`,
+  },
+  nav: {
+    label: 'Pages',
+    crumbs: 'You are here',
+    skip: 'Skip to the content',
+    menu: 'Menu',
+    home: 'branchgate, all projects',
+    projects: 'Projects',
+    tenant: 'Tenant',
+    project: 'Project',
+    branches: 'Branches',
+    branch: 'Branch',
+    connect: 'Connect',
+    tables: 'Tables',
+    monitoring: 'Monitoring',
+    sql: 'SQL',
+    rules: 'Network rules',
+    storage: 'Storage',
+    jobs: 'Jobs',
+    trusts: 'Workload trusts',
+    settings: 'Settings',
+    audit: 'Audit log',
+    keys: 'API keys',
+    members: 'Members',
+    account: 'Your account',
+  },
+  states: {
+    loading: 'Loading',
+    problem: 'The page could not be loaded',
+    unknownPage: 'Not found',
+    unknownPageHint: 'The page does not exist, or you are not allowed to see it.',
+    unreachable: 'The gateway does not respond. Check your connection; the page keeps trying.',
+    unreachableBanner:
+      'The gateway does not respond. The page keeps trying, and your unsaved changes stay here.',
+    rateLimited: (seconds: number) =>
+      `Too many requests in this minute. Try again in ${plural(seconds, 'second')}.`,
+    requestId: 'Request ID',
+    copied: 'Copied',
+    measuring: 'Waiting for the first measurement',
+    stale: (age: string) =>
+      `These values are ${age} old, because the database host is not connected. They continue when it is.`,
+    readOnly: 'You can look at this project. To change it, ask its owner for another role.',
+    ago: (age: string) => `${age} ago`,
+    never: 'never',
+  },
+} as const;

@@ -1,0 +1,24 @@
+export const STORAGE_TEXT = {
+  about: 'All branches of the project share one quota. Only active branches count.',
+  quota: 'Storage quota',
+  of: (limit: string) => `of ${limit}`,
+  holds: 'Holds',
+  share: 'Of the quota',
+  frees: 'If deleted',
+  deletingFrees: (size: string) => `frees ${size} of the quota`,
+  isProtected: 'protected',
+  marks: { warning: 'warning', write_blocked: 'writes stop', closed: 'databases close' },
+  badges: { warning: 'Storage low', write_blocked: 'Write-blocked', closed: 'Closed' } as Record<
+    string,
+    string
+  >,
+  states: {
+    normal: '',
+    warning:
+      'The project uses more than 80 % of its storage quota. Delete branches or data, or raise the quota.',
+    write_blocked:
+      'The project has used up its storage quota, so only owner logins can write. Delete data or raise the quota.',
+    closed:
+      'The project exceeds twice its storage quota, so its databases accept no logins. Delete branches or raise the quota.',
+  },
+} as const;
