@@ -22,16 +22,19 @@ export interface WaitOptions {
   onProgress?: (job: Job) => void;
 }
 
-/** Paths whose POST creates something, with 202 and a job if that takes long. */
-type CreationPath = {
-  [P in keyof paths]: paths[P] extends { post: { responses: { 201: unknown; 202: unknown } } } ? P : never;
-}[keyof paths];
+type Json<Body> = { content: { 'application/json': Body } };
 
-type Created<P extends CreationPath> = paths[P] extends {
-  post: { responses: { 201: { content: { 'application/json': infer Body } } } };
+/** What a POST responds with at once, if it responds with 202 and a job when that takes long. */
+type Created<P extends keyof paths> = paths[P] extends {
+  post: { responses: infer R extends { 202: unknown } };
 }
-  ? Body
+  ? R extends { 201: Json<infer Body> } | { 200: Json<infer Body> }
+    ? Body
+    : never
   : never;
+
+/** Paths whose POST creates something, resets it or restores it. */
+type CreationPath = { [P in keyof paths]: [Created<P>] extends [never] ? never : P }[keyof paths];
 
 type CreationInit<P extends CreationPath> = MaybeOptionalInit<paths[P], 'post'>;
 
@@ -44,7 +47,7 @@ export interface BranchgateClient {
   api: Client<paths, 'application/json'>;
   /** Every record of a list, page by page. */
   all<P extends ListPath>(path: P, init?: MaybeOptionalInit<paths[P], 'get'>): AsyncGenerator<RecordOf<P>>;
-  /** Creates something and waits until it exists, however long that takes. @throws ResponseError, JobError */
+  /** Creates, resets or restores something and waits until that is done, however long it takes. @throws ResponseError, JobError */
   create<P extends CreationPath>(
     path: P,
     init: CreationInit<P> & { body?: unknown },

@@ -81,6 +81,10 @@ const accountRoute = page(
   '/account',
   lazyRouteComponent(() => import('../pages/account/account-page.tsx'), 'AccountPage'),
 );
+const secondFactorRoute = page(
+  '/account/second-factor',
+  lazyRouteComponent(() => import('../pages/account/second-factor-page.tsx'), 'SecondFactorPage'),
+);
 const membersRoute = page(
   '/members',
   lazyRouteComponent(() => import('../pages/members/members-page.tsx'), 'MembersPage'),
@@ -116,7 +120,8 @@ const branchesRoute = inProject(
 const createBranchRoute = createRoute({
   getParentRoute: () => projectRoute,
   path: '/create-branch',
-  validateSearch: (search: Record<string, unknown>) => present({ from: text(search.from) }),
+  validateSearch: (search: Record<string, unknown>) =>
+    present({ from: text(search.from), snapshot: text(search.snapshot) }),
   component: lazyRouteComponent(
     () => import('../pages/create-branch/create-branch-page.tsx'),
     'CreateBranchPage',
@@ -129,6 +134,21 @@ const rulesRoute = inProject(
 const storageRoute = inProject(
   '/storage',
   lazyRouteComponent(() => import('../pages/storage/storage-page.tsx'), 'StoragePage'),
+);
+const snapshotsRoute = inProject(
+  '/snapshots',
+  lazyRouteComponent(() => import('../pages/snapshots/snapshots-page.tsx'), 'SnapshotsPage'),
+);
+const deletedBranchesRoute = inProject(
+  '/deleted-branches',
+  lazyRouteComponent(
+    () => import('../pages/deleted-branches/deleted-branches-page.tsx'),
+    'DeletedBranchesPage',
+  ),
+);
+const sharingRoute = inProject(
+  '/sharing',
+  lazyRouteComponent(() => import('../pages/sharing/sharing-page.tsx'), 'SharingPage'),
 );
 const jobsRoute = inProject(
   '/jobs',
@@ -180,6 +200,7 @@ const routeTree = rootRoute.addChildren([
     projectsRoute,
     newProjectRoute,
     accountRoute,
+    secondFactorRoute,
     membersRoute,
     keysRoute,
     auditRoute,
@@ -192,6 +213,9 @@ const routeTree = rootRoute.addChildren([
       sqlRoute,
       rulesRoute,
       storageRoute,
+      snapshotsRoute,
+      deletedBranchesRoute,
+      sharingRoute,
       jobsRoute,
       trustsRoute,
       settingsRoute,

@@ -10,20 +10,38 @@ export const COMMANDS = {
     projectId: string;
     name: string;
     source: string;
+    isSnapshot: boolean;
     lifespan: string;
     allow: readonly string[];
   }) =>
     [
       `branchgate branch create ${wanted.name || 'NAME'} --project ${wanted.projectId}`,
-      wanted.source === 'main' ? '' : ` --from ${wanted.source}`,
+      wanted.isSnapshot
+        ? ` --snapshot ${wanted.source}`
+        : wanted.source === 'main'
+          ? ''
+          : ` --from ${wanted.source}`,
       DURATIONS[wanted.lifespan] ?? '',
       ...wanted.allow.map((network) => ` --allow ${network}`),
       wanted.lifespan === 'forever'
         ? ` && branchgate branch extend ${wanted.name || 'NAME'} --lifespan forever --project ${wanted.projectId}`
         : '',
     ].join(''),
-  deleteBranch: (project: string, names: readonly string[]) =>
-    `branchgate branch delete ${names.join(' ')} --project ${project}`,
+  deleteBranch: (project: string, names: readonly string[], purge: boolean) =>
+    `branchgate branch delete ${names.join(' ')}${purge ? ' --purge' : ''} --project ${project}`,
+  resetBranch: (project: string, name: string, to: string, isGuarded: boolean) =>
+    `branchgate branch reset ${name}${to === 'parent' ? '' : ` --to ${to}`}${isGuarded ? ` --confirm ${name}` : ''} --project ${project}`,
+  restoreBranch: (project: string, name: string, as: string) =>
+    `branchgate branch restore ${name}${as === name || as === '' ? '' : ` --name ${as}`} --project ${project}`,
+  listSnapshots: (project: string) => `branchgate snapshot list --project ${project}`,
+  takeSnapshot: (project: string, branch: string, name: string, seconds: string) =>
+    `branchgate snapshot create ${branch}${name === '' ? '' : ` --name "${name}"`}${seconds === '' ? '' : ` --ttl ${seconds}s`} --project ${project}`,
+  deleteSnapshot: (project: string, id: string) => `branchgate snapshot delete ${id} --project ${project}`,
+  listDeleted: (project: string) =>
+    `branchgate api GET "/api/v1/projects/${project}/branches?status=deleted"`,
+  purgeBranch: (project: string, id: string) =>
+    `branchgate api DELETE "/api/v1/projects/${project}/branches/${id}?purge=true"`,
+  listProjectMembers: (project: string) => `branchgate api GET /api/v1/projects/${project}/members`,
   extendBranch: (project: string, names: readonly string[], lifespan: string) =>
     names
       .map((name) => `branchgate branch extend ${name} --lifespan ${lifespan} --project ${project}`)

@@ -9,6 +9,7 @@ export const CREATE_TEXT = {
   nameLong: (most: number) => `Use at most ${most} characters in this project.`,
   source: 'Clone from',
   sourceMain: 'The branch gets a copy of main as it is now.',
+  sourceSnapshot: 'Nobody has to wait: a snapshot has no sessions.',
   lifeHint: 'An expired branch accepts no connections. It can be extended before it is deleted.',
   allow: 'Who may connect',
   allowMe: 'This computer',

@@ -12,6 +12,10 @@ export const JOBS_TEXT = {
     'branch.create': 'Create branch',
     'branch.create_batch': 'Create branches',
     'branch.delete': 'Delete branch',
+    'branch.reset': 'Reset branch',
+    'branch.restore': 'Restore branch',
+    'snapshot.create': 'Take snapshot',
+    'snapshot.delete': 'Delete snapshot',
     'project.delete': 'Delete project',
   } as Record<string, string>,
   stepNames: {

@@ -1,12 +1,15 @@
+import { plural } from './plural.ts';
+
 export const STORAGE_TEXT = {
   about: 'All branches of the project share one quota. Only active branches count.',
   quota: 'Storage quota',
   of: (limit: string) => `of ${limit}`,
-  holds: 'Holds',
-  share: 'Of the quota',
-  frees: 'If deleted',
+  columns: ['Branch', 'Holds', 'Of the quota', 'Own on disk', 'Shared on disk', 'If deleted'],
+  numbers: ['Holds', 'Of the quota', 'Own on disk', 'Shared on disk'],
+  snapshots: (count: number) => plural(count, 'snapshot'),
+  ofSnapshots: (size: string) => `hold ${size} of their own on the disk, and do not count against the quota.`,
   deletingFrees: (size: string) => `frees ${size} of the quota`,
-  isProtected: 'protected',
+  isMain: 'never deleted',
   marks: { warning: 'warning', write_blocked: 'writes stop', closed: 'databases close' },
   badges: { warning: 'Storage low', write_blocked: 'Write-blocked', closed: 'Closed' } as Record<
     string,

@@ -1,4 +1,5 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { dateTime } from '../../app/format.ts';
@@ -11,6 +12,7 @@ import { chooseTheme, THEMES, themeStore } from '../../app/theme.ts';
 import { Button } from '../../components/button.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Choice, Field } from '../../components/field.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { announce } from '../../components/toast.tsx';
 import { ACCOUNT_TEXT } from '../../strings/account.ts';
 import { TEXT } from '../../strings/common.ts';
@@ -46,40 +48,24 @@ function Sessions() {
       {endAll.isError && <ErrorNote error={endAll.error} />}
       <Loaded query={sessions}>
         {(all) => (
-          <div className="table-scroll">
-            <table className="table">
-              <thead>
-                <tr>
-                  {ACCOUNT_TEXT.sessionColumns.map((column) => (
-                    <th key={column} scope="col">
-                      {column}
-                    </th>
-                  ))}
-                  <th scope="col">
-                    <span className="visually-hidden">{TEXT.actions.actions}</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {all.map((session) => (
-                  <tr key={session.id}>
-                    <td className="client">{session.user_agent ?? '–'}</td>
-                    <td className="mono">{session.ip ?? '–'}</td>
-                    <td className="quiet">{dateTime(session.last_used_at)}</td>
-                    <td className="actions">
-                      {session.is_current ? (
-                        <span className="badge good">{ACCOUNT_TEXT.current}</span>
-                      ) : (
-                        <Button compact busy={end.isPending} onClick={() => end.mutate(session.id)}>
-                          {ACCOUNT_TEXT.end}
-                        </Button>
-                      )}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <ListTable columns={ACCOUNT_TEXT.sessionColumns}>
+            {all.map((session) => (
+              <tr key={session.id}>
+                <td className="client">{session.user_agent ?? '–'}</td>
+                <td className="mono">{session.ip ?? '–'}</td>
+                <td className="quiet">{dateTime(session.last_used_at)}</td>
+                <td className="actions">
+                  {session.is_current ? (
+                    <span className="badge good">{ACCOUNT_TEXT.current}</span>
+                  ) : (
+                    <Button compact busy={end.isPending} onClick={() => end.mutate(session.id)}>
+                      {ACCOUNT_TEXT.end}
+                    </Button>
+                  )}
+                </td>
+              </tr>
+            ))}
+          </ListTable>
         )}
       </Loaded>
     </section>
@@ -174,6 +160,15 @@ export function AccountPage() {
         <>
           <Sessions />
           <PasswordForm email={me.email ?? ''} />
+          <section className="card padded row" aria-labelledby="factor">
+            <div className="grow">
+              <h2 id="factor">{ACCOUNT_TEXT.factor}</h2>
+              <p className="quiet">{SIGN_IN_TEXT.setUpHint}</p>
+            </div>
+            <Link to="/account/second-factor" className="button">
+              {ACCOUNT_TEXT.factorLink}
+            </Link>
+          </section>
         </>
       ) : (
         <Note>{ACCOUNT_TEXT.managed(me.issuer)}</Note>

@@ -19,7 +19,7 @@ import { type BranchNode, endOf } from './branch-rows.ts';
 
 /** What the rows show besides the records of the branches. */
 export interface Measures {
-  sizes: ReadonlyMap<string, number>;
+  sizes: ReadonlyMap<string, { size: number; own: number | null }>;
   /** Connections of the last hour. */
   connections: ReadonlyMap<string, readonly number[]>;
 }
@@ -46,6 +46,11 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
     <div className="branch-row">
       <span className="branch-name">
         <BranchName name={branch.branch_name} />
+        {branch.protected && !branch.is_default && (
+          <span className="badge plain">
+            <Icon name="lock" /> {BRANCHES_TEXT.isProtected}
+          </span>
+        )}
         {Object.entries(branch.labels).map(([name, value]) => (
           <span className="badge plain" key={name}>
             {name}={value}
@@ -55,7 +60,14 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
       <span>
         <BranchStatus branch={branch} />
       </span>
-      <span className="number">{size === undefined ? '–' : bytes(size)}</span>
+      <span className="number">
+        {size === undefined ? '–' : bytes(size.size)}
+        {typeof size?.own === 'number' && (
+          <span className="own" title={BRANCHES_TEXT.ownHint(bytes(size.own))}>
+            {BRANCHES_TEXT.own(bytes(size.own))}
+          </span>
+        )}
+      </span>
       <span className="spark">{connections && <Sparkline values={connections} />}</span>
       <span className="quiet" title={dateTime(branch.created_at)}>
         {duration(secondsSince(branch.created_at, now))}

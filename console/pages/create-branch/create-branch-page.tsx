@@ -1,13 +1,14 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, useParams, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
-import { branchesQuery, type Lifespan, projectQuery } from '../../app/resources.ts';
+import { branchesQuery, type Lifespan, projectQuery, snapshotsQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { detailsOf, ErrorNote, Loaded } from '../../components/feedback.tsx';
 import { Check, Choice, Field, SelectField } from '../../components/field.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
+import { snapshotLabel } from '../../components/snapshot-label.ts';
 import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
@@ -35,16 +36,21 @@ function NameBudget({ name, longest }: { name: string; longest: number }) {
 
 export function CreateBranchPage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId/create-branch' });
-  const { from } = useSearch({ from: '/inside/projects/$projectId/create-branch' });
+  const { from, snapshot } = useSearch({ from: '/inside/projects/$projectId/create-branch' });
   const branches = useQuery(branchesQuery(projectId));
   const project = useQuery(projectQuery(projectId)).data;
   const [name, setName] = useState('');
-  const [source, setSource] = useState(from ?? 'main');
+  const snapshots = useQuery(snapshotsQuery(projectId)).data ?? [];
+  /** The name of a branch, or the ID of a snapshot. */
+  const [source, setSource] = useState(snapshot ?? from ?? 'main');
   const [lifespan, setLifespan] = useState<Lifespan>('7d');
   const [allowMe, setAllowMe] = useState(true);
   const [networks, setNetworks] = useState('');
   const [labels, setLabels] = useState('');
   const { creation, job } = useCreation(projectId);
+  const isSnapshot = snapshots.some(({ id }) => id === source);
+  const sourceHint =
+    source === 'main' ? CREATE_TEXT.sourceMain : isSnapshot ? CREATE_TEXT.sourceSnapshot : undefined;
   const sources = branches.data?.filter(({ status }) => status === 'active') ?? [];
   const longest = project?.max_slug_length ?? MAX_BYTES;
   const problem = name === '' ? null : nameProblem(name, longest);
@@ -62,8 +68,14 @@ export function CreateBranchPage() {
             onSubmit={(event) => {
               event.preventDefault();
               const parent = all.find(({ branch_name }) => branch_name === source);
-              if (creation.isPending || problem || !parent) return;
-              creation.mutate({ name, sourceId: parent.id, lifespan, allow, labels: labelsOf(labels) });
+              if (creation.isPending || problem) return;
+              creation.mutate({
+                name,
+                source: parent ? { source_branch_id: parent.id } : { snapshot_id: source },
+                lifespan,
+                allow,
+                labels: labelsOf(labels),
+              });
             }}
           >
             <Field
@@ -82,13 +94,24 @@ export function CreateBranchPage() {
               label={CREATE_TEXT.source}
               value={source}
               onChange={(event) => setSource(event.target.value)}
-              hint={source === 'main' ? CREATE_TEXT.sourceMain : undefined}
+              hint={sourceHint}
             >
-              {sources.map(({ id, branch_name }) => (
-                <option key={id} value={branch_name}>
-                  {branch_name}
-                </option>
-              ))}
+              <optgroup label={TEXT.nav.branches}>
+                {sources.map(({ id, branch_name }) => (
+                  <option key={id} value={branch_name}>
+                    {branch_name}
+                  </option>
+                ))}
+              </optgroup>
+              {snapshots.length > 0 && (
+                <optgroup label={TEXT.nav.snapshots}>
+                  {snapshots.map((each) => (
+                    <option key={each.id} value={each.id}>
+                      {snapshotLabel(each, all.find(({ id }) => id === each.branch_id)?.branch_name)}
+                    </option>
+                  ))}
+                </optgroup>
+              )}
             </SelectField>
             <Choice
               legend={BRANCHES_TEXT.life}
@@ -135,7 +158,9 @@ export function CreateBranchPage() {
           </form>
         )}
       </Loaded>
-      <CommandLine command={COMMANDS.createBranch({ projectId, name, source, lifespan, allow })} />
+      <CommandLine
+        command={COMMANDS.createBranch({ projectId, name, source, isSnapshot, lifespan, allow })}
+      />
     </Page>
   );
 }

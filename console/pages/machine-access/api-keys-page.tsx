@@ -1,15 +1,17 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
 import { dateTime } from '../../app/format.ts';
 import { api } from '../../app/gateway.ts';
+import { refresh } from '../../app/query-client.ts';
 import { apiKeysQuery, projectsQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
+import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { Dialog } from '../../components/dialog.tsx';
-import { Empty, ErrorNote, Loaded } from '../../components/feedback.tsx';
+import { Empty, Loaded } from '../../components/feedback.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { announce } from '../../components/toast.tsx';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
@@ -39,21 +41,11 @@ function Limits({ apiKey, project }: { apiKey: ApiKey; project: string | undefin
 }
 
 export function ApiKeysPage() {
-  const client = useQueryClient();
   const keys = useQuery(apiKeysQuery());
   const projects = useQuery(projectsQuery()).data ?? [];
   const [isCreating, setCreating] = useState(false);
   const [made, setMade] = useState<Schemas['CreatedApiKey'] | null>(null);
   const [leaving, setLeaving] = useState<ApiKey | null>(null);
-  const removal = useMutation({
-    mutationFn: (id: string) =>
-      dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: id } } })),
-    onSuccess: () => {
-      announce(KEYS_TEXT.removed);
-      setLeaving(null);
-      client.invalidateQueries({ queryKey: apiKeysQuery().queryKey });
-    },
-  });
   return (
     <Page
       title={TEXT.nav.keys}
@@ -73,51 +65,35 @@ export function ApiKeysPage() {
                 <p>{KEYS_TEXT.noneHint}</p>
               </Empty>
             ) : (
-              <div className="table-scroll">
-                <table className="table">
-                  <thead>
-                    <tr>
-                      {KEYS_TEXT.columns.map((column) => (
-                        <th key={column} scope="col">
-                          {column}
-                        </th>
-                      ))}
-                      <th scope="col">
-                        <span className="visually-hidden">{TEXT.actions.actions}</span>
-                      </th>
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {all.map((apiKey) => (
-                      <tr key={apiKey.id}>
-                        <td>
-                          <div>{apiKey.name}</div>
-                          <code className="small quiet">bg_{apiKey.id}…</code>
-                        </td>
-                        <td>
-                          <Limits
-                            apiKey={apiKey}
-                            project={projects.find(({ id }) => id === apiKey.project_id)?.name}
-                          />
-                        </td>
-                        <td className="quiet">
-                          {apiKey.last_used_at === null ? TEXT.states.never : dateTime(apiKey.last_used_at)}
-                        </td>
-                        <td className="quiet">{dateTime(apiKey.expires_at)}</td>
-                        <td className="actions">
-                          <Button
-                            compact
-                            look="bare"
-                            icon="trash"
-                            aria-label={KEYS_TEXT.removeOf(apiKey.name)}
-                            onClick={() => setLeaving(apiKey)}
-                          />
-                        </td>
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </div>
+              <ListTable columns={KEYS_TEXT.columns}>
+                {all.map((apiKey) => (
+                  <tr key={apiKey.id}>
+                    <td>
+                      <div>{apiKey.name}</div>
+                      <code className="small quiet">bg_{apiKey.id}…</code>
+                    </td>
+                    <td>
+                      <Limits
+                        apiKey={apiKey}
+                        project={projects.find(({ id }) => id === apiKey.project_id)?.name}
+                      />
+                    </td>
+                    <td className="quiet">
+                      {apiKey.last_used_at === null ? TEXT.states.never : dateTime(apiKey.last_used_at)}
+                    </td>
+                    <td className="quiet">{dateTime(apiKey.expires_at)}</td>
+                    <td className="actions">
+                      <Button
+                        compact
+                        look="bare"
+                        icon="trash"
+                        aria-label={KEYS_TEXT.removeOf(apiKey.name)}
+                        onClick={() => setLeaving(apiKey)}
+                      />
+                    </td>
+                  </tr>
+                ))}
+              </ListTable>
             )}
           </div>
         )}
@@ -130,27 +106,26 @@ export function ApiKeysPage() {
           onMade={(key) => {
             setCreating(false);
             setMade(key);
-            client.invalidateQueries({ queryKey: apiKeysQuery().queryKey });
+            refresh(apiKeysQuery());
           }}
         />
       )}
       {leaving && (
-        <Dialog
+        <ActionDialog
           title={KEYS_TEXT.removeOf(leaving.name)}
-          onClose={() => setLeaving(null)}
-          onSubmit={() => removal.mutate(leaving.id)}
-          footer={
-            <>
-              <Button onClick={() => setLeaving(null)}>{TEXT.actions.cancel}</Button>
-              <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
-                {KEYS_TEXT.remove}
-              </Button>
-            </>
+          action={KEYS_TEXT.remove}
+          isDangerous
+          run={() =>
+            dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: leaving.id } } }))
           }
+          onDone={() => {
+            announce(KEYS_TEXT.removed);
+            refresh(apiKeysQuery());
+          }}
+          onClose={() => setLeaving(null)}
         >
           <p>{KEYS_TEXT.removeHint}</p>
-          {removal.isError && <ErrorNote error={removal.error} />}
-        </Dialog>
+        </ActionDialog>
       )}
     </Page>
   );

@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { useEffect, useMemo, useState } from 'react';
 import { dateTime, duration, secondsSince } from '../../app/format.ts';
+import { useLiveMeasurements } from '../../app/live.ts';
 import { type Branch, branchesQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
@@ -116,9 +117,10 @@ export function MonitoringPage() {
   const record = branches.find(({ branch_name }) => branch_name === branch);
   const others = branches.filter(({ branch_name, status }) => branch_name !== branch && status === 'active');
   const compare = others.find(({ branch_name }) => branch_name === search.compare)?.branch_name;
-  const series = useQuery(seriesQuery(projectId, branch, range));
+  const isLive = useLiveMeasurements(projectId, branch);
+  const series = useQuery(seriesQuery(projectId, branch, range, isLive));
   const compared = useQuery({
-    ...seriesQuery(projectId, compare ?? branch, range),
+    ...seriesQuery(projectId, compare ?? branch, range, false),
     enabled: compare !== undefined,
   }).data;
   const annotations = useMemo(() => annotationsOf(record), [record]);

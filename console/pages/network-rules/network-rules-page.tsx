@@ -10,6 +10,7 @@ import { BranchName } from '../../components/branch-status.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { RULES_TEXT } from '../../strings/rules.ts';
@@ -38,58 +39,40 @@ export function NetworkRulesPage() {
                   <p>{RULES_TEXT.noneHint}</p>
                 </Empty>
               ) : (
-                <div className="table-scroll">
-                  <table className="table">
-                    <thead>
-                      <tr>
-                        {RULES_TEXT.columns.map((column) => (
-                          <th key={column} scope="col">
-                            {column}
-                          </th>
-                        ))}
-                        <th scope="col">
-                          <span className="visually-hidden">{TEXT.actions.actions}</span>
-                        </th>
-                      </tr>
-                    </thead>
-                    <tbody>
-                      {all.map((rule) => (
-                        <tr key={rule.id}>
-                          <td className="mono">{rule.cidr}</td>
-                          <td>
-                            {rule.branch_id === null ? (
-                              RULES_TEXT.everyBranch
-                            ) : (
-                              <BranchName name={nameOf(rule.branch_id) ?? rule.branch_id} />
-                            )}
-                          </td>
-                          <td>
-                            <span className={rule.status === 'applied' ? 'badge good' : 'badge warn busy'}>
-                              {RULES_TEXT.statuses[rule.status]}
-                            </span>
-                          </td>
-                          <td>
-                            {rule.description ?? (
-                              <span className="quiet">{RULES_TEXT.sources[rule.source]}</span>
-                            )}
-                          </td>
-                          <td className="quiet">{dateTime(rule.created_at)}</td>
-                          <td className="actions">
-                            {mayEdit && (
-                              <Button
-                                compact
-                                look="bare"
-                                icon="trash"
-                                aria-label={RULES_TEXT.removeOf(rule.cidr)}
-                                onClick={() => setLeaving(rule)}
-                              />
-                            )}
-                          </td>
-                        </tr>
-                      ))}
-                    </tbody>
-                  </table>
-                </div>
+                <ListTable columns={RULES_TEXT.columns}>
+                  {all.map((rule) => (
+                    <tr key={rule.id}>
+                      <td className="mono">{rule.cidr}</td>
+                      <td>
+                        {rule.branch_id === null ? (
+                          RULES_TEXT.everyBranch
+                        ) : (
+                          <BranchName name={nameOf(rule.branch_id) ?? rule.branch_id} />
+                        )}
+                      </td>
+                      <td>
+                        <span className={rule.status === 'applied' ? 'badge good' : 'badge warn busy'}>
+                          {RULES_TEXT.statuses[rule.status]}
+                        </span>
+                      </td>
+                      <td>
+                        {rule.description ?? <span className="quiet">{RULES_TEXT.sources[rule.source]}</span>}
+                      </td>
+                      <td className="quiet">{dateTime(rule.created_at)}</td>
+                      <td className="actions">
+                        {mayEdit && (
+                          <Button
+                            compact
+                            look="bare"
+                            icon="trash"
+                            aria-label={RULES_TEXT.removeOf(rule.cidr)}
+                            onClick={() => setLeaving(rule)}
+                          />
+                        )}
+                      </td>
+                    </tr>
+                  ))}
+                </ListTable>
               )}
             </div>
             <TestAddress rules={all} branches={branches} />

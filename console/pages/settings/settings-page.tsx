@@ -1,15 +1,16 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useMutation, useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
-import { type Project, projectQuery } from '../../app/resources.ts';
+import { queryClient, refresh } from '../../app/query-client.ts';
+import { type Project, projectQuery, projectsQuery, usageQuery } from '../../app/resources.ts';
 import { mayChange, sessionStore } from '../../app/session.ts';
 import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
+import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
@@ -20,7 +21,6 @@ import { PROJECTS_TEXT } from '../../strings/projects.ts';
 import { SETTINGS_TEXT } from '../../strings/settings.ts';
 
 function ChangeForm({ project }: { project: Project }) {
-  const client = useQueryClient();
   const [name, setName] = useState(project.name);
   const [quota, setQuota] = useState(String(project.storage_quota_gib));
   const change = useMutation({
@@ -33,9 +33,8 @@ function ChangeForm({ project }: { project: Project }) {
       ),
     onSuccess: (changed) => {
       announce(SETTINGS_TEXT.saved);
-      client.setQueryData(projectQuery(project.id).queryKey, changed);
-      client.invalidateQueries({ queryKey: ['usage', project.id] });
-      client.invalidateQueries({ queryKey: ['projects'] });
+      queryClient.setQueryData(projectQuery(project.id).queryKey, changed);
+      refresh(usageQuery(project.id), projectsQuery());
     },
   });
   return (
@@ -73,44 +72,26 @@ function ChangeForm({ project }: { project: Project }) {
 }
 
 function DeleteProject({ project, onClose }: { project: Project; onClose: () => void }) {
-  const client = useQueryClient();
   const navigate = useNavigate();
-  const [typed, setTyped] = useState('');
-  const removal = useMutation({
-    mutationFn: () =>
-      dataOf(api.DELETE('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } } })),
-    onSuccess: async () => {
-      announce(SETTINGS_TEXT.deleted(project.name));
-      await navigate({ to: '/' });
-      client.invalidateQueries({ queryKey: ['projects'] });
-    },
-  });
-  const isReady = typed === project.name;
   return (
-    <Dialog
+    <ActionDialog
       title={SETTINGS_TEXT.deleteTitle(project.name)}
-      onClose={onClose}
-      onSubmit={() => isReady && removal.mutate()}
-      footer={
-        <>
-          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
-          <Button type="submit" look="danger primary" disabled={!isReady} busy={removal.isPending}>
-            {SETTINGS_TEXT.delete}
-          </Button>
-        </>
+      action={SETTINGS_TEXT.delete}
+      isDangerous
+      typed={[project.name]}
+      run={() =>
+        dataOf(api.DELETE('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } } }))
       }
+      onDone={async () => {
+        announce(SETTINGS_TEXT.deleted(project.name));
+        await navigate({ to: '/' });
+        refresh(projectsQuery());
+      }}
+      onClose={onClose}
+      command={COMMANDS.deleteProject(project.id)}
     >
       <Note tone="bad">{SETTINGS_TEXT.deleteHint}</Note>
-      <Field
-        label={TEXT.actions.typeName(project.name)}
-        value={typed}
-        onChange={(event) => setTyped(event.target.value)}
-        autoComplete="off"
-        data-first-focus
-      />
-      {removal.isError && <ErrorNote error={removal.error} />}
-      <CommandLine command={COMMANDS.deleteProject(project.id)} />
-    </Dialog>
+    </ActionDialog>
   );
 }
 

@@ -1,7 +1,7 @@
 import { useSearch } from '@tanstack/react-router';
 import { Field } from '../../components/field.tsx';
 import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
-import { StepForm, Way } from './form.tsx';
+import { BackToSignIn, StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
 
 interface FormProps {
@@ -69,17 +69,11 @@ export const PasswordForm = ({ go }: FormProps) => (
   </StepForm>
 );
 
-const back = (go: FormProps['go']) => (
-  <Way go={go} to={{ name: 'password' }}>
-    {SIGN_IN_TEXT.back}
-  </Way>
-);
-
 export const MailForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
     action={SIGN_IN_TEXT.sendCode}
-    more={back(go)}
+    more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
       return { name: 'code', email, challengeId: (await signIn.startMail(email)).challenge_id };
@@ -94,7 +88,7 @@ export const SignUpForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
     action={SIGN_IN_TEXT.signUp}
-    more={back(go)}
+    more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
       const { verification } = await signIn.signUp(value('name'), email, value('password'));
@@ -111,7 +105,7 @@ export const ResetStartForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
     action={SIGN_IN_TEXT.sendCode}
-    more={back(go)}
+    more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
       return { name: 'reset', email, challengeId: (await signIn.startReset(email)).challenge_id };
@@ -128,7 +122,7 @@ export function InvitationForm({ go }: FormProps) {
     <StepForm
       go={go}
       action={SIGN_IN_TEXT.join}
-      more={back(go)}
+      more={<BackToSignIn go={go} />}
       submit={async (value) => {
         const body = {
           email: value('email'),

@@ -1,6 +1,6 @@
 import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { CodeField, NewPasswordField } from './first-factor.tsx';
-import { StepForm, Way } from './form.tsx';
+import { BackToSignIn, StepForm } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
 
 interface Props<Name extends Step['name']> {
@@ -13,11 +13,7 @@ export const CodeForm = ({ step, go }: Props<'code'>) => (
     go={go}
     action={SIGN_IN_TEXT.continue}
     submit={async (value) => nextStep(await signIn.code(step.email, step.challengeId, value('code')))}
-    more={
-      <Way go={go} to={{ name: 'password' }}>
-        {SIGN_IN_TEXT.back}
-      </Way>
-    }
+    more={<BackToSignIn go={go} />}
   >
     <p className="quiet">{SIGN_IN_TEXT.codeSent(step.email)}</p>
     <CodeField />
@@ -33,11 +29,7 @@ export const ResetForm = ({ step, go }: Props<'reset'>) => (
       await signIn.reset({ email, challenge_id, code: value('code'), new_password: value('password') });
       return { name: 'password' };
     }}
-    more={
-      <Way go={go} to={{ name: 'password' }}>
-        {SIGN_IN_TEXT.back}
-      </Way>
-    }
+    more={<BackToSignIn go={go} />}
   >
     <p className="quiet">{SIGN_IN_TEXT.codeSent(step.email)}</p>
     <CodeField />

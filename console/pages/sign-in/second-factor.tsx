@@ -13,7 +13,12 @@ interface Props<Name extends Step['name']> {
   go: (step: Step) => void;
 }
 
-export function SecondFactorForm({ step, go }: Props<'second_factor'>) {
+interface SecondFactorProps extends Props<'second_factor'> {
+  /** Does more with a code than to sign in. */
+  verify?: (code: string) => Promise<Step>;
+}
+
+export function SecondFactorForm({ step, go, verify }: SecondFactorProps) {
   const { preAuth, method } = step;
   const isMailed = useRef(false);
   useEffect(() => {
@@ -26,11 +31,15 @@ export function SecondFactorForm({ step, go }: Props<'second_factor'>) {
     <StepForm
       go={go}
       action={SIGN_IN_TEXT.continue}
-      submit={async (value) => nextStep(await signIn.verify(preAuth, value('code')))}
+      submit={async (value) =>
+        verify ? verify(value('code')) : nextStep(await signIn.verify(preAuth, value('code')))
+      }
       more={
-        <Way go={go} to={{ name: 'recover', preAuth, method }}>
-          {SIGN_IN_TEXT.lostFactor}
-        </Way>
+        !verify && (
+          <Way go={go} to={{ name: 'recover', preAuth, method }}>
+            {SIGN_IN_TEXT.lostFactor}
+          </Way>
+        )
       }
     >
       <p className="quiet">{SIGN_IN_TEXT.factorHints[method]}</p>

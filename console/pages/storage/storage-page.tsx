@@ -1,11 +1,13 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, useParams } from '@tanstack/react-router';
 import { bytes, duration, secondsSince } from '../../app/format.ts';
+import { useLiveMeasurements } from '../../app/live.ts';
 import { branchesQuery, type Usage, usageQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { BranchName } from '../../components/branch-status.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { useNow } from '../../components/now.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
@@ -58,9 +60,15 @@ function Freshness({ usage }: { usage: Usage }) {
   return <Note tone="warn">{TEXT.states.stale(duration(secondsSince(usage.observed_at, now)))}</Note>;
 }
 
+const measured = (value: number | null) => (value === null ? '–' : bytes(value));
+
+const ownOf = (all: readonly { own_bytes: number | null }[]) =>
+  bytes(all.reduce((total, { own_bytes }) => total + (own_bytes ?? 0), 0));
+
 export function StoragePage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId/storage' });
   const usage = useQuery(usageQuery(projectId));
+  useLiveMeasurements(projectId);
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
   return (
     <Page title={TEXT.nav.storage} about={STORAGE_TEXT.about}>
@@ -80,46 +88,42 @@ export function StoragePage() {
               </p>
               <QuotaBar usage={data} />
             </section>
-            <div className="card table-scroll">
-              <table className="table">
-                <thead>
-                  <tr>
-                    <th scope="col">{TEXT.nav.branch}</th>
-                    <th scope="col" className="number">
-                      {STORAGE_TEXT.holds}
-                    </th>
-                    <th scope="col" className="number">
-                      {STORAGE_TEXT.share}
-                    </th>
-                    <th scope="col">{STORAGE_TEXT.frees}</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {[...data.branches]
-                    .sort((one, other) => other.database_size_bytes - one.database_size_bytes)
-                    .map(({ branch_id, branch_name, database_size_bytes: size }) => {
-                      const isProtected = branches.find(({ id }) => id === branch_id)?.protected ?? false;
-                      return (
-                        <tr key={branch_id}>
-                          <td>
-                            <Link
-                              to="/projects/$projectId/branches/$branch/monitoring"
-                              params={{ projectId, branch: branch_name }}
-                            >
-                              <BranchName name={branch_name} />
-                            </Link>
-                          </td>
-                          <td className="number">{bytes(size)}</td>
-                          <td className="number">{((100 * size) / data.storage_limit_bytes).toFixed(1)} %</td>
-                          <td className="quiet">
-                            {isProtected ? STORAGE_TEXT.isProtected : STORAGE_TEXT.deletingFrees(bytes(size))}
-                          </td>
-                        </tr>
-                      );
-                    })}
-                </tbody>
-              </table>
+            <div className="card">
+              <ListTable columns={STORAGE_TEXT.columns} numbers={STORAGE_TEXT.numbers} hasActions={false}>
+                {[...data.branches]
+                  .sort((one, other) => other.database_size_bytes - one.database_size_bytes)
+                  .map(({ branch_id, branch_name, database_size_bytes: size, own_bytes, shared_bytes }) => {
+                    const isDefault = branches.find(({ id }) => id === branch_id)?.is_default ?? false;
+                    return (
+                      <tr key={branch_id}>
+                        <td>
+                          <Link
+                            to="/projects/$projectId/branches/$branch/monitoring"
+                            params={{ projectId, branch: branch_name }}
+                          >
+                            <BranchName name={branch_name} />
+                          </Link>
+                        </td>
+                        <td className="number">{bytes(size)}</td>
+                        <td className="number">{((100 * size) / data.storage_limit_bytes).toFixed(1)} %</td>
+                        <td className="number">{measured(own_bytes)}</td>
+                        <td className="number">{measured(shared_bytes)}</td>
+                        <td className="quiet">
+                          {isDefault ? STORAGE_TEXT.isMain : STORAGE_TEXT.deletingFrees(bytes(size))}
+                        </td>
+                      </tr>
+                    );
+                  })}
+              </ListTable>
             </div>
+            {data.snapshots.length > 0 && (
+              <p className="quiet">
+                <Link to="/projects/$projectId/snapshots" params={{ projectId }}>
+                  {STORAGE_TEXT.snapshots(data.snapshots.length)}
+                </Link>{' '}
+                {STORAGE_TEXT.ofSnapshots(ownOf(data.snapshots))}
+              </p>
+            )}
           </>
         )}
       </Loaded>
