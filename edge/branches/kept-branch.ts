@@ -1,9 +1,10 @@
-import { and, eq, type SQL, sql } from 'drizzle-orm';
+import { and, eq, getTableColumns, type SQL, sql } from 'drizzle-orm';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { networkRules, projectBranches } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import type { Settings } from '../settings.ts';
 import { newSnapshot } from '../snapshots/take-snapshot.ts';
+import { restorableBranchesOf } from './branch-reference.ts';
 import type { BranchRow } from './branch-resource.ts';
 
 /** A database that outlives its branch. */
@@ -62,3 +63,23 @@ export const keptBranch = (db: Database, projectId: string, branchId: string) =>
       .from(snapshots)
       .where(and(eq(snapshots.branchId, branchId), eq(snapshots.kind, 'deleted'))),
   ] as const;
+
+/** The database that is kept of a deleted branch in the caller's reach, once it is closed. */
+export const keptDatabase = (
+  db: Database,
+  projectId: string,
+  branchId: string,
+  caller: Parameters<typeof restorableBranchesOf>[1],
+) =>
+  db
+    .select(getTableColumns(snapshots))
+    .from(snapshots)
+    .innerJoin(projectBranches, eq(projectBranches.id, snapshots.branchId))
+    .where(
+      and(
+        restorableBranchesOf(projectId, caller),
+        eq(projectBranches.id, branchId.toLowerCase()),
+        eq(snapshots.kind, 'deleted'),
+        eq(snapshots.status, 'ready'),
+      ),
+    );

@@ -7,12 +7,19 @@ import { lifeOf } from '../../shared/branch/lifespan.ts';
 import { jsonBody, operation, operations, optionalJsonBody, response } from '../api/operation.ts';
 import { actorOf, databaseOf } from '../app-env.ts';
 import { allow } from '../authentication/permissions.ts';
-import { hasLabel, knownBranchesOf, restorableBranchesOf } from '../branches/branch-reference.ts';
+import {
+  hasLabel,
+  knownBranchesOf,
+  referencedBranch,
+  restorableBranchesOf,
+} from '../branches/branch-reference.ts';
 import { Branch, toBranchResponse } from '../branches/branch-resource.ts';
+import { keptDatabase } from '../branches/kept-branch.ts';
 import { BranchChange } from '../branches/new-branch.ts';
 import { storeProtection } from '../branches/protect-branch.ts';
 import { projectBranches } from '../database/schema.ts';
-import { unwrap } from '../errors.ts';
+import { found, unwrap } from '../errors.ts';
+import type { JobRow } from '../jobs/job-store.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, Confirm, ProjectParams } from './parameters.ts';
@@ -52,8 +59,18 @@ const DeletionQuery = z.strictObject({
     .enum(['true', 'false'])
     .default('false')
     .transform((text) => text === 'true')
-    .meta({ description: 'Drops the database at once, so that the branch cannot be restored.' }),
+    .meta({
+      description:
+        'Drops the database at once, so that the branch cannot be restored. With the id of a branch that is deleted already, drops the database that is kept of it.',
+    }),
   confirm: Confirm,
+});
+
+const toDeletion = (id: string, job: Pick<JobRow, 'id' | 'createdAt'>): z.input<typeof Deletion> => ({
+  id,
+  status: 'deleted',
+  deleted_at: job.createdAt.toISOString(),
+  job_id: job.id,
 });
 
 const router = operations();
@@ -204,20 +221,31 @@ router.openapi(
     failures: ['BRANCH_PROTECTED'],
   }),
   async (c) => {
-    const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
+    const { project_id: projectId, branch_ref: reference } = c.req.valid('param');
     const { purge, confirm } = c.req.valid('query');
-    const deleted = await coordinatorOf(c.env, project.id).deleteBranch({
+    const { principal } = c.var;
+    const [project, branches, kept] = await inProject(c, projectId, (db) => [
+      referencedBranch(db, projectId, reference, principal),
+      keptDatabase(db, projectId, reference, principal),
+    ]);
+    const { hostId } = project;
+    const coordinator = coordinatorOf(c.env, projectId);
+    const [snapshot] = kept;
+    if (purge && branches.length === 0 && snapshot) {
+      const job = unwrap(await coordinator.history.deleteSnapshot({ snapshot, hostId, actor: actorOf(c) }));
+      return c.json(toDeletion(snapshot.branchId, job), 202);
+    }
+    const branch = found(branches);
+    const deleted = await coordinator.deleteBranch({
       id: crypto.randomUUID(),
-      projectId: project.id,
+      projectId,
       branchId: branch.id,
-      hostId: project.hostId,
+      hostId,
       actor: actorOf(c),
       purge,
       confirm,
     });
-    const { job } = unwrap(deleted);
-    const deleted_at = job.createdAt.toISOString();
-    return c.json({ id: branch.id, status: 'deleted' as const, deleted_at, job_id: job.id }, 202);
+    return c.json(toDeletion(branch.id, unwrap(deleted).job), 202);
   },
 );
 

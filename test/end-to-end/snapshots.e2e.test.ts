@@ -1,6 +1,7 @@
 import { beforeAll, describe, expect, inject, test } from 'vitest';
 import { Api, type BranchBody, FROM_LOOPBACK, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
+import { ended } from '../support/records/jobs.ts';
 import { tokenOf } from '../support/tenants.ts';
 
 interface SnapshotBody {
@@ -201,6 +202,21 @@ describe('a deleted branch', () => {
     expect(await restorable()).toEqual([]);
     for (const { id } of [purged, leased])
       expect(await api.post(`${path}/branches/${id}/restore`, {})).toMatchObject({ status: 404 });
+  });
+
+  test('can be dropped before its time', async () => {
+    const { id } = await api.branch(project.id, 'regretted');
+    const { body: deletion } = await api.delete<{ job_id: string }>(`${path}/branches/${id}`);
+    await ended(api, deletion.job_id);
+    const drop = (query = '?purge=true') =>
+      api.delete<{ id: string; job_id: string }>(`${path}/branches/${id}${query}`);
+    expect(await drop('')).toMatchObject({ status: 404 });
+    expect(await restorable()).toEqual([id]);
+    const { status, body } = await drop();
+    expect([status, body.id]).toEqual([202, id]);
+    expect(await restorable()).toEqual([]);
+    expect(await ended(api, body.job_id)).toMatchObject({ kind: 'snapshot.delete', status: 'succeeded' });
+    expect(await drop()).toMatchObject({ status: 404 });
   });
 });
 
