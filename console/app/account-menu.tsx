@@ -19,8 +19,16 @@ export function AccountMenu({ me }: { me: Me }) {
         <Icon name="person" />
         <span className="truncate who">{me.email ?? TEXT.nav.account}</span>
       </Link>
-      <Button look="bare" busy={state.busy} onClick={leave}>
-        {TEXT.actions.signOut}
+      <Button
+        look="bare"
+        icon="leave"
+        className="leave"
+        aria-label={TEXT.actions.signOut}
+        title={TEXT.actions.signOut}
+        busy={state.busy}
+        onClick={leave}
+      >
+        <span>{TEXT.actions.signOut}</span>
       </Button>
       {state.error !== null && <ErrorNote error={state.error} />}
     </div>

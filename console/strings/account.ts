@@ -11,7 +11,7 @@ export const ACCOUNT_TEXT = {
   factor: 'Second factor',
   factorLink: 'Set up, or replace recovery codes',
   factorAbout: 'Turn on a second factor, or get new recovery codes for the one that you have.',
-  factorPassword: 'Confirm that it is you.',
+  factorPassword: 'Confirm that it is you',
   factorDone: 'Your account is protected, and your session goes on.',
   codesReplaced: 'You get ten new recovery codes. The earlier ones stop working.',
   currentPassword: 'Current password',

@@ -1,5 +1,3 @@
-import { plural } from './plural.ts';
-
 export const SNAPSHOTS_TEXT = {
   about: 'A snapshot is a closed copy of a branch. Branches can be created from it, or reset to it.',
   take: 'Take snapshot',
@@ -8,8 +6,8 @@ export const SNAPSHOTS_TEXT = {
   taken: 'The snapshot is taken.',
   none: 'No snapshots yet',
   noneHint: 'Take one before a risky change, or let the schedule take them.',
-  columns: ['Snapshot', 'Branch', 'If deleted', 'Shared', 'Expires'],
-  numbers: ['If deleted', 'Shared'],
+  columns: ['Snapshot', 'Branch', 'Size', 'Deleting frees', 'Deleted in'],
+  numbers: ['Size', 'Deleting frees'],
   kinds: { manual: 'Taken by hand', schedule: 'Scheduled', safety: 'Before a reset' },
   name: 'Name (optional)',
   life: 'Deleted after',
@@ -19,8 +17,6 @@ export const SNAPSHOTS_TEXT = {
     ['604800', '7 days'],
     ['2592000', '30 days'],
   ],
-  frees: (size: string) => `frees ${size}`,
-  notMeasured: 'not measured',
   stays: 'Never',
   deletedBranch: 'deleted branch',
   actionsOf: (label: string) => `Actions of ${label}`,
@@ -40,6 +36,5 @@ export const SNAPSHOTS_TEXT = {
     ['1d', 'every day'],
   ],
   keep: 'Keep',
-  scheduled: (every: string, keep: number) => `Takes one ${every}, keeps ${plural(keep, 'snapshot')}.`,
   scheduleSaved: 'The schedule is changed.',
 } as const;

@@ -5,9 +5,11 @@ export const STORAGE_TEXT = {
   quota: 'Storage quota',
   of: (limit: string) => `of ${limit}`,
   columns: ['Branch', 'Holds', 'Of the quota', 'Own on disk', 'Shared on disk', 'If deleted'],
+  plainColumns: ['Branch', 'Holds', 'Of the quota', 'If deleted'],
   numbers: ['Holds', 'Of the quota', 'Own on disk', 'Shared on disk'],
-  snapshots: (count: number) => plural(count, 'snapshot'),
-  ofSnapshots: (size: string) => `hold ${size} of their own on the disk, and do not count against the quota.`,
+  snapshots: (count: number) => plural(count, 'kept snapshot'),
+  ofSnapshots: (own: string | null) =>
+    `${own === null ? '' : `with ${own} of their own on the disk `}do not count against the quota.`,
   deletingFrees: (size: string) => `frees ${size} of the quota`,
   isMain: 'never deleted',
   marks: { warning: 'warning', write_blocked: 'writes stop', closed: 'databases close' },

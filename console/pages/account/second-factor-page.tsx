@@ -44,7 +44,6 @@ function CurrentStep({ step, email, go }: StepProps) {
           action={SIGN_IN_TEXT.continue}
           submit={async (value) => nextStep(await signIn.password(email, value('password')))}
         >
-          <p className="quiet">{ACCOUNT_TEXT.factorPassword}</p>
           {/* Tells a password manager whose password it is. */}
           <input hidden readOnly autoComplete="username" value={email} />
           <Field
@@ -108,7 +107,7 @@ export function SecondFactorPage() {
     <Page title={TEXT.nav.factor} about={ACCOUNT_TEXT.factorAbout} width="narrow">
       {me.issuer === location.origin ? (
         <div className="card padded stack">
-          <h2>{SIGN_IN_TEXT.titles[step.name]}</h2>
+          <h2>{step.name === 'password' ? ACCOUNT_TEXT.factorPassword : SIGN_IN_TEXT.titles[step.name]}</h2>
           {error !== null && <ErrorNote error={error} />}
           <CurrentStep step={step} email={me.email ?? ''} go={setStep} />
         </div>

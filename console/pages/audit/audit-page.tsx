@@ -11,6 +11,7 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, ErrorNote, Loading } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { AUDIT_TEXT } from '../../strings/audit.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
@@ -166,28 +167,15 @@ export function AuditPage() {
           {shown.length === 0 ? (
             <Empty icon="list" title={AUDIT_TEXT.none} />
           ) : (
-            <div className="table-scroll">
-              <table className="table">
-                <thead>
-                  <tr>
-                    {AUDIT_TEXT.columns.map((column) => (
-                      <th key={column} scope="col">
-                        {column}
-                      </th>
-                    ))}
-                  </tr>
-                </thead>
-                <tbody>
-                  {shown.map((event) => (
-                    <EventRow
-                      key={event.id}
-                      event={event}
-                      project={projects.find(({ id }) => id === event.project_id)?.name}
-                    />
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <ListTable columns={AUDIT_TEXT.columns} hasActions={false}>
+              {shown.map((event) => (
+                <EventRow
+                  key={event.id}
+                  event={event}
+                  project={projects.find(({ id }) => id === event.project_id)?.name}
+                />
+              ))}
+            </ListTable>
           )}
         </div>
       )}

@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useParams } from '@tanstack/react-router';
 import { dateTime, duration, secondsSince } from '../../app/format.ts';
-import { branchesQuery, type Job, jobsQuery } from '../../app/resources.ts';
+import { branchesQuery, deletedBranchesQuery, type Job, jobsQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { BranchName } from '../../components/branch-status.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -57,7 +57,10 @@ function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
 export function JobsPage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId/jobs' });
   const jobs = useQuery(jobsQuery(projectId));
-  const branches = useQuery(branchesQuery(projectId)).data ?? [];
+  const branches = [
+    ...(useQuery(branchesQuery(projectId)).data ?? []),
+    ...(useQuery(deletedBranchesQuery(projectId)).data ?? []),
+  ];
   return (
     <Page title={TEXT.nav.jobs} about={JOBS_TEXT.about} width="narrow">
       <Loaded query={jobs}>

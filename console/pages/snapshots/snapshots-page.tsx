@@ -32,8 +32,6 @@ import { ResetDialog } from '../branches/reset-dialog.tsx';
 import { ScheduleForm } from './schedule-form.tsx';
 import { TakeDialog } from './take-dialog.tsx';
 
-const sizeOf = (value: number | null) => (value === null ? SNAPSHOTS_TEXT.notMeasured : bytes(value));
-
 function Expiry({ at }: { at: string | null }) {
   const now = useNow();
   if (at === null) return <>{SNAPSHOTS_TEXT.stays}</>;
@@ -127,12 +125,10 @@ export function SnapshotsPage() {
                     <td>
                       <BranchName name={branchOf(snapshot)?.branch_name ?? SNAPSHOTS_TEXT.deletedBranch} />
                     </td>
+                    <td className="number">{bytes(snapshot.size_bytes)}</td>
                     <td className="number">
-                      {snapshot.own_bytes === null
-                        ? SNAPSHOTS_TEXT.notMeasured
-                        : SNAPSHOTS_TEXT.frees(bytes(snapshot.own_bytes))}
+                      {snapshot.own_bytes === null ? '–' : bytes(snapshot.own_bytes)}
                     </td>
-                    <td className="number quiet">{sizeOf(snapshot.shared_bytes)}</td>
                     <td className="quiet">
                       <Expiry at={snapshot.expires_at} />
                     </td>

@@ -62,6 +62,10 @@ function Freshness({ usage }: { usage: Usage }) {
 
 const measured = (value: number | null) => (value === null ? '–' : bytes(value));
 
+/** Whether the file system of the host tells what databases share. */
+const isMeasured = (all: readonly { own_bytes: number | null }[]) =>
+  all.some(({ own_bytes }) => own_bytes !== null);
+
 const ownOf = (all: readonly { own_bytes: number | null }[]) =>
   bytes(all.reduce((total, { own_bytes }) => total + (own_bytes ?? 0), 0));
 
@@ -89,7 +93,11 @@ export function StoragePage() {
               <QuotaBar usage={data} />
             </section>
             <div className="card">
-              <ListTable columns={STORAGE_TEXT.columns} numbers={STORAGE_TEXT.numbers} hasActions={false}>
+              <ListTable
+                columns={isMeasured(data.branches) ? STORAGE_TEXT.columns : STORAGE_TEXT.plainColumns}
+                numbers={STORAGE_TEXT.numbers}
+                hasActions={false}
+              >
                 {[...data.branches]
                   .sort((one, other) => other.database_size_bytes - one.database_size_bytes)
                   .map(({ branch_id, branch_name, database_size_bytes: size, own_bytes, shared_bytes }) => {
@@ -106,8 +114,13 @@ export function StoragePage() {
                         </td>
                         <td className="number">{bytes(size)}</td>
                         <td className="number">{((100 * size) / data.storage_limit_bytes).toFixed(1)} %</td>
-                        <td className="number">{measured(own_bytes)}</td>
-                        <td className="number">{measured(shared_bytes)}</td>
+                        {isMeasured(data.branches) && (
+                          <>
+                            <td className="number">{measured(own_bytes)}</td>
+
+                            <td className="number">{measured(shared_bytes)}</td>
+                          </>
+                        )}
                         <td className="quiet">
                           {isDefault ? STORAGE_TEXT.isMain : STORAGE_TEXT.deletingFrees(bytes(size))}
                         </td>
@@ -121,7 +134,7 @@ export function StoragePage() {
                 <Link to="/projects/$projectId/snapshots" params={{ projectId }}>
                   {STORAGE_TEXT.snapshots(data.snapshots.length)}
                 </Link>{' '}
-                {STORAGE_TEXT.ofSnapshots(ownOf(data.snapshots))}
+                {STORAGE_TEXT.ofSnapshots(isMeasured(data.snapshots) ? ownOf(data.snapshots) : null)}
               </p>
             )}
           </>
