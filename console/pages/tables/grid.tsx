@@ -3,14 +3,13 @@ import { type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from 
 import { Icon } from '../../components/icon.tsx';
 import { TABLES_TEXT } from '../../strings/tables.ts';
 import { type GridColumn, isRightAligned, widthOf } from './columns.ts';
-import { GridRow } from './grid-row.tsx';
+import { GridRow, NUMBER_WIDTH } from './grid-row.tsx';
 import { moved, type Position } from './movement.ts';
 import type { Row, StagedRow } from './staged.ts';
 
 const ROW_HEIGHT = 32;
 const HEAD_HEIGHT = 46;
 const OVERSCAN = 8;
-const NUMBER_WIDTH = 60;
 
 export interface GridProps {
   label: string;
