@@ -20,6 +20,7 @@ export const BRANCH_PAGES = [
   ['/projects/$projectId/branches/$branch/tables', 'table', TEXT.nav.tables],
   ['/projects/$projectId/branches/$branch/sql', 'terminal', TEXT.nav.sql],
   ['/projects/$projectId/branches/$branch/monitoring', 'graph', TEXT.nav.monitoring],
+  ['/projects/$projectId/branches/$branch/difference', 'compare', TEXT.nav.difference],
 ] as const;
 
 export const TENANT_PAGES = [

@@ -189,6 +189,14 @@ const monitoringRoute = createRoute({
   component: lazyRouteComponent(() => import('../pages/monitoring/monitoring-page.tsx'), 'MonitoringPage'),
 });
 
+const differenceRoute = createRoute({
+  getParentRoute: () => projectRoute,
+  path: '/branches/$branch/difference',
+  validateSearch: (search: Record<string, unknown>) =>
+    present({ against: text(search.against), schema: text(search.schema), table: text(search.table) }),
+  component: lazyRouteComponent(() => import('../pages/difference/difference-page.tsx'), 'DifferencePage'),
+});
+
 const sqlRoute = inProject(
   '/branches/$branch/sql',
   lazyRouteComponent(() => import('../pages/sql/sql-page.tsx'), 'SqlPage'),
@@ -210,6 +218,7 @@ const routeTree = rootRoute.addChildren([
       connectRoute,
       tablesRoute,
       monitoringRoute,
+      differenceRoute,
       sqlRoute,
       rulesRoute,
       storageRoute,

@@ -28,6 +28,7 @@ export const TEXT = {
     connect: 'Connect',
     tables: 'Tables',
     monitoring: 'Monitoring',
+    difference: 'Difference',
     sql: 'SQL',
     rules: 'Network rules',
     storage: 'Storage',

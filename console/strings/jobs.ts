@@ -12,6 +12,7 @@ export const JOBS_TEXT = {
     'branch.create': 'Create branch',
     'branch.create_batch': 'Create branches',
     'branch.delete': 'Delete branch',
+    'branch.diff': 'Compare branches',
     'branch.reset': 'Reset branch',
     'branch.restore': 'Restore branch',
     'snapshot.create': 'Take snapshot',

@@ -53,7 +53,7 @@ const PAGES: readonly [string, () => string, string | RegExp][] = [
   ['a table without a key', () => inProject('/branches/main/tables?table=without_key'), /no primary key/],
   ['monitoring', () => inProject('/branches/main/monitoring'), 'Compare with|Waiting|Active connections'],
   ['network rules', () => inProject('/network-rules'), 'Applied'],
-  ['storage', () => inProject('/storage'), /frees|protected|Waiting/],
+  ['storage', () => inProject('/storage'), /never deleted|Waiting/],
   ['snapshots', () => inProject('/snapshots'), 'before'],
   ['deleted branches', () => inProject('/deleted-branches'), 'gone'],
   ['sharing', () => inProject('/sharing'), 'Not shared'],
@@ -163,8 +163,8 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
 
 test('changes that others make appear by themselves, without polling', async () => {
   const { page } = visitor;
-  await page.goto(inProject('/network-rules'));
   const stream = page.waitForResponse((response) => response.url().endsWith('/events'));
+  await page.goto(inProject('/network-rules'));
   await stream;
   await page.waitForTimeout(500);
   const reads: string[] = [];
@@ -173,7 +173,7 @@ test('changes that others make appear by themselves, without polling', async () 
   await page.waitForTimeout(2_000);
   expect(reads).toEqual([]);
   await owner.api.post(`/api/v1/projects/${projectId}/network-rules`, { cidr: '198.51.100.7/32' });
-  await page.getByRole('cell', { name: '198.51.100.7/32' }).waitFor({ timeout: 5_000 });
+  await page.getByRole('cell', { name: '198.51.100.7/32', exact: true }).waitFor({ timeout: 5_000 });
 });
 
 const COLUMNS = ['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'];

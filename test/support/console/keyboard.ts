@@ -22,8 +22,9 @@ export class Keyboard {
   /** Moves the focus with Tab. @throws Error if that does not reach the control */
   async reach(control: Locator): Promise<void> {
     await control.waitFor();
+    const focused = control.and(this.#page.locator(':focus'));
     for (let stop = 0; stop < STOPS_MAX; stop += 1) {
-      if (await control.evaluate('(element) => element === document.activeElement')) return;
+      if ((await focused.count()) > 0) return;
       await this.press('Tab');
     }
     throw new Error(`Tab does not reach ${control}`);
