@@ -5,6 +5,7 @@ export default defineConfig({
   schema: [
     'schema',
     'snapshot-schema',
+    'difference-schema',
     'account-schema',
     'people-schema',
     'machine-schema',

@@ -31,6 +31,7 @@ import { branchHistoryRoutes } from './routes/branch-history.ts';
 import { branchRoutes } from './routes/branches.ts';
 import { commandLineSignInRoutes } from './routes/command-line-sign-in.ts';
 import { credentialRoutes } from './routes/credentials.ts';
+import { differenceRoutes } from './routes/differences.ts';
 import { eventRoutes } from './routes/events.ts';
 import { healthRoutes } from './routes/health.ts';
 import { invitationRoutes } from './routes/invitations.ts';
@@ -176,6 +177,7 @@ for (const routes of [
   tableRoutes,
   rowChangeRoutes,
   queryRoutes,
+  differenceRoutes,
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,

@@ -4,6 +4,7 @@ import type { CloneMethod, Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type OnProgress, watchCopy } from './clone-progress.ts';
+import { type Origin, recordOrigin } from './database-origin.ts';
 import { cloneLive } from './live-source.ts';
 
 type CloneResult = MethodResult<'branch.clone'>;
@@ -46,7 +47,7 @@ export async function createClone(
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { source } = clone;
-  const { sourceBytes, inUse } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
+  const { sourceBytes, inUse, origin } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   let cloneMs = 0;
   const create = async () => {
@@ -65,6 +66,7 @@ export async function createClone(
     const hold = inUse || strategy === 'file_copy';
     pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
   }
+  if (source !== null) await recordOrigin(session, clone.name, origin);
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
 }
 
@@ -74,13 +76,20 @@ export async function createUnusedClone(
   session: Session,
   clone: NewClone & { source: string },
 ): Promise<void> {
-  const { sourceBytes } = await inspectSource(session, clone.source);
+  const { sourceBytes, origin } = await inspectSource(session, clone.source);
   await createDatabase(session, clone, strategyFor(host.cloneMethod, sourceBytes));
+  await recordOrigin(session, clone.name, origin);
 }
 
 /** Copies every block of a database that no client can use, so that the copy shares none. */
-export const copyUnusedDatabase = (session: Session, clone: NewClone & { source: string }): Promise<void> =>
-  createDatabase(session, clone, 'file_copy');
+export async function copyUnusedDatabase(
+  session: Session,
+  clone: NewClone & { source: string },
+): Promise<void> {
+  const { origin } = await inspectSource(session, clone.source);
+  await createDatabase(session, clone, 'file_copy');
+  await recordOrigin(session, clone.name, origin);
+}
 
 async function createDatabase(
   session: Session,
@@ -95,14 +104,15 @@ async function createDatabase(
   );
 }
 
-/** Size of a database, and whether it has client sessions. @throws HostError SOURCE_MISSING */
+/** Size of a database, whether it has client sessions, and what its clones come from. @throws HostError SOURCE_MISSING */
 async function inspectSource(session: Session, database: string) {
-  const { rows } = await session.query<{ bytes: string; in_use: boolean }>(
-    `SELECT pg_database_size(oid) AS bytes,
+  const { rows } = await session.query<Origin & { bytes: string; in_use: boolean }>(
+    `SELECT oid::text AS source, pg_current_wal_insert_lsn()::text AS source_lsn, pg_database_size(oid) AS bytes,
             EXISTS (SELECT FROM pg_stat_activity WHERE datid = oid AND backend_type = 'client backend') AS in_use
      FROM pg_database WHERE datname = $1`,
     [database],
   );
   if (!rows[0]) throw new HostError('SOURCE_MISSING', `there is no database ${database}`);
-  return { sourceBytes: Number(rows[0].bytes), inUse: rows[0].in_use };
+  const { bytes, in_use, source, source_lsn } = rows[0];
+  return { sourceBytes: Number(bytes), inUse: in_use, origin: { source, source_lsn } };
 }

@@ -23,9 +23,10 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   verifiers: 'SCRAM-SHA-256 verifiers: {"owner": …, "read_write": …, "read_only": …}',
   access: '{"revision": 1, "rules": [{"branch_id": null, "cidr": "192.0.2.0/24"}]}',
   password: 'password of the read-write login',
-  schema: 'schema of the table',
+  schema: 'schema of the table; for branch diff: compare schemas, true or false',
   table: 'name of the table',
-  after: 'list tables after this one: {"schema": "public", "name": "author"} (default: from the first)',
+  after:
+    'list tables after this one: {"schema": "public", "name": "author"}; for row diff: `next` of the page before (default: from the first)',
   limit: `maximum number of rows, up to ${ROWS_MAX}`,
   offset: 'number of rows to skip',
   primary_key: 'columns of the key: ["id"]',
@@ -33,12 +34,15 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   ids: 'values of the key columns of each row to delete: [[7], [8]]',
   column: 'name of the column to change',
   value: 'new value (default: null)',
+  against: 'what to compare with: {"branch_id": …, "database": "db_…"} or {"snapshot_id": …}',
+  rows: 'compare rows: true or false',
+  within: 'milliseconds after which the comparison is given up',
   expected: 'required present value: {"value": "old"} (default: any)',
 };
 
 const GROUP_HELP: Record<string, string> = {
   host: 'Describe this host and its contents',
-  branch: 'Create and drop a branch, step by step',
+  branch: 'Create and drop a branch, step by step; compare branches',
   batch: 'Create several branches of one source, step by step',
   project: 'Size and drop a project',
   snapshot: 'Take and drop a snapshot of a branch',

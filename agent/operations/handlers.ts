@@ -10,6 +10,7 @@ import { finalizeBatch } from './batch-finalize.ts';
 import { prepareBatch } from './batch-prepare.ts';
 import { proveBatch } from './batch-prove.ts';
 import { cloneBranch } from './branch-clone.ts';
+import { diffBranch } from './branch-diff.ts';
 import { dropBranch } from './branch-drop.ts';
 import { finalizeBranch } from './branch-finalize.ts';
 import { keepBranch } from './branch-keep.ts';
@@ -25,6 +26,7 @@ import { cloneForReset } from './reset-clone.ts';
 import { swapReset } from './reset-swap.ts';
 import { changeRows } from './row-change.ts';
 import { deleteRows } from './row-delete.ts';
+import { diffRows } from './row-diff.ts';
 import { listRows } from './row-list.ts';
 import { updateCell } from './row-update.ts';
 import { dropSnapshot } from './snapshot-drop.ts';
@@ -65,6 +67,8 @@ const HANDLERS: Handlers = {
   'row.delete': deleteRows,
   'row.change': changeRows,
   'query.run': runQuery,
+  'branch.diff': diffBranch,
+  'row.diff': diffRows,
 };
 
 /**

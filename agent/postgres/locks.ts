@@ -12,6 +12,8 @@ export type Lock =
   | `clone:${string}`
   /** A database that is being cloned, by name: one source is cloned once at a time. */
   | `source:${string}`
+  /** A project's comparison of two databases, and one of the host's places for them. */
+  | `difference:${string}`
   /** Logins, ports and sessions of a project, while its access is enforced. */
   | `access:${string}`
   /** Roles without a branch or project. */

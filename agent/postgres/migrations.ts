@@ -108,6 +108,16 @@ const SNAPSHOT = `
   );
 `;
 
+/** Where the content of a database comes from. Rows of dropped databases stay while a clone of them is there. */
+const DATABASE_ORIGIN = `
+  CREATE TABLE database_origin (
+    oid oid PRIMARY KEY,
+    source oid NOT NULL,
+    source_lsn pg_lsn NOT NULL, -- what the source has changed before it is in the clone
+    lsn pg_lsn NOT NULL -- the clone was complete then
+  );
+`;
+
 /**
  * SQL that makes and alters the agent's tables. The first entry has number 1, and so on. A migration that was released
  * is never changed, removed or moved; a change of the tables is a new entry at the end.
@@ -118,6 +128,7 @@ export const MIGRATIONS: readonly string[] = [
   BLOCK_REASON,
   BLOCKED_ADDRESS,
   SNAPSHOT,
+  DATABASE_ORIGIN,
 ];
 
 /**

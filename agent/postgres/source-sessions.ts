@@ -7,8 +7,11 @@ const POLL_EVERY_MS = 5;
 const IDLE_FOR = 100;
 const PATIENCE = 300;
 
+/** Name of the sessions that compare rows. They end at once: a comparison can be repeated. */
+export const COMPARING = 'branchgate-difference';
+
 /**
- * Resolves when the database has no session left. Ends autovacuum workers and idle direct sessions. The pooler's
+ * Resolves when the database has no session left. Ends autovacuum workers, comparisons and idle direct sessions. The pooler's
  * sessions are left to the pooler: one that looks idle may just have been sent the first statement of a transaction.
  * @param wait milliseconds to wait for sessions that cannot be ended
  * @returns whether the database became empty in time, or `signal` was aborted
@@ -23,6 +26,7 @@ export async function emptyDatabase(
     const isPatient = performance.now() - started < PATIENCE;
     const { rows } = await db.query(
       `SELECT CASE WHEN backend_type = 'autovacuum worker'
+                     OR application_name = '${COMPARING}'
                      OR (state = 'idle' AND client_addr IS NOT NULL
                          AND clock_timestamp() - state_change >= $2 * interval '1 millisecond')
               THEN pg_terminate_backend(pid) END

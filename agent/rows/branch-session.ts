@@ -20,7 +20,7 @@ const CONNECT_WITHIN_MS = 3_000;
  * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. Values are read and written
  * in one format in every branch, and names are resolved in pg_catalog only.
  */
-const OPTIONS = {
+export const OPTIONS = {
   search_path: 'pg_catalog,pg_temp',
   lock_timeout: LOCK_WITHIN_MS,
   statement_timeout: STATEMENT_WITHIN_MS,
@@ -47,7 +47,7 @@ const OPTIONS = {
   jit: 'off',
 };
 
-const asOptions = (settings: Record<string, string | number>) =>
+export const asOptions = (settings: Record<string, string | number>) =>
   Object.entries(settings)
     .map(([name, value]) => `-c ${name}=${String(value).replaceAll(' ', '\\ ')}`)
     .join(' ');
@@ -75,10 +75,10 @@ const SESSION_BYTES_MAX = 16 * 1024 * 1024;
 const PROGRAM_LIMIT = '54000';
 
 /** A tenant's code can send endless errors and notices, all of which would be read into the agent's memory. */
-function boundedSocket(): Socket {
+export function boundedSocket(bytesMax = SESSION_BYTES_MAX): Socket {
   const socket = new Socket();
   socket.on('data', () => {
-    if (socket.bytesRead <= SESSION_BYTES_MAX) return;
+    if (socket.bytesRead <= bytesMax) return;
     socket.destroy(new HostError('STATEMENT_REFUSED', 'the database sent too much', PROGRAM_LIMIT));
   });
   return socket;
@@ -115,7 +115,7 @@ export async function inBranch<T>(
       application_name: 'branchgate-rows',
       options,
       types: AS_TEXT,
-      stream: boundedSocket,
+      stream: () => boundedSocket(),
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
     });
     return await bounded(host, session, user, () => inTransaction(session, () => action(session)));
@@ -125,11 +125,12 @@ export async function inBranch<T>(
 }
 
 /** Runs `action` and ends its session in every case, after the time limit also in the middle of a statement. */
-async function bounded<T>(
+export async function bounded<T>(
   host: Host,
   session: OwnSession,
   user: string,
   action: () => Promise<T>,
+  within = SESSION_WITHIN_MS,
 ): Promise<T> {
   let expired = false;
   /** The server ends it, because a tenant's code does not notice that the client has disconnected. */
@@ -144,7 +145,7 @@ async function bounded<T>(
   const watchdog = setTimeout(() => {
     expired = true;
     terminate();
-  }, SESSION_WITHIN_MS);
+  }, within);
   try {
     const result = await action();
     await session.end();

@@ -25,6 +25,9 @@ export const LOGIN_WITHIN_SECONDS = 10;
 /** How often a statement checks that its client is still there. */
 export const CLIENT_CHECK_SECONDS = 10;
 
+/** Days for which PostgreSQL keeps which blocks were written. Older branches are compared in another way. */
+const WAL_SUMMARY_DAYS = 30;
+
 /** Size at which PostgreSQL begins another log file. */
 export const LOG_FILE_MB = 64;
 
@@ -89,6 +92,9 @@ authentication_timeout = ${LOGIN_WITHIN_SECONDS}s
 client_connection_check_interval = ${CLIENT_CHECK_SECONDS}s
 # The queue of NOTIFY is at most ${(NOTIFY_QUEUE_PAGES * 8) / 1024} MB.
 max_notify_queue_pages = ${NOTIFY_QUEUE_PAGES}
+# Which blocks were written is kept for some days, so that a comparison of two branches reads only these.
+summarize_wal = on
+wal_summary_keep_time = ${WAL_SUMMARY_DAYS}d
 # A forgotten prepared transaction would prevent clones and the drop of its database.
 max_prepared_transactions = 0
 

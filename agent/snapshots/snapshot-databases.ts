@@ -10,6 +10,9 @@ export type SnapshotKind = 'taken' | 'replaced' | 'deleted';
 /** A copy that is to replace a snapshot, or the clone that it has replaced. Either can be dropped at any time. */
 export const copyDatabaseName = (snapshotId: string) => `bgcopy_${snapshotId.replaceAll('-', '')}`;
 
+/** A clone of a snapshot that is open to one comparison. It can be dropped at any time. */
+export const comparedDatabaseName = (id: string) => `bgdiff_${id.replaceAll('-', '')}`;
+
 /** @returns null if there is no such database; one that a crash left half-dropped is dropped first */
 export async function readSnapshotSize(session: Session, snapshotId: string): Promise<number | null> {
   const name = snapshotDatabaseName(snapshotId);
@@ -38,11 +41,11 @@ export async function readSnapshots(db: Queryable) {
   return rows;
 }
 
-/** Databases that a crash left: half-dropped snapshots, and copies. Another process may work on them. */
+/** Databases that a crash left: half-dropped snapshots, copies, and clones for comparisons. Another process may work on them. */
 export async function readLeftovers(db: Queryable): Promise<{ name: string; snapshotId: string }[]> {
   const { rows } = await db.query<{ name: string; snapshotId: string }>(
     `SELECT datname AS name, substr(datname, length(datname) - 31)::uuid AS "snapshotId" FROM pg_database
-     WHERE datname ~ '^bgcopy_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
+     WHERE datname ~ '^bg(copy|diff)_[0-9a-f]{32}$' OR (datname ~ '^bgsnap_[0-9a-f]{32}$' AND datconnlimit = -2)`,
   );
   return rows;
 }

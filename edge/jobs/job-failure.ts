@@ -20,6 +20,9 @@ export class OvertakenError extends Error {
 
 const OVERTAKEN = 'OVERTAKEN';
 
+/** A job that has not succeeded after this time is abandoned and undone. */
+export const ABANDON_AFTER_MS = 15 * 60_000;
+
 const isHostFailure = (code: string): code is HostFailureCode => Object.hasOwn(HOST_FAILURES, code);
 
 /** The failure as the API reports it. */

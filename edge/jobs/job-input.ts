@@ -1,6 +1,13 @@
 import type { Life } from '../../shared/branch/lifespan.ts';
 import type { AuditActor } from '../audit/actor.ts';
 
+/** What is compared with a branch: another one, or a snapshot. */
+export interface Comparison {
+  against: { branchId: string } | { snapshotId: string };
+  rows: boolean;
+  schema: boolean;
+}
+
 /** What a job is about beyond its branch. */
 export interface JobSubject {
   /** The branches of a batch. */
@@ -14,6 +21,8 @@ export interface JobSubject {
   life?: Life;
   /** The response of the reset has the form of a creation. */
   asCreation?: boolean;
+  /** Of a comparison. */
+  comparison?: Comparison;
 }
 
 export interface JobInput extends JobSubject {

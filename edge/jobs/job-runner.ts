@@ -8,6 +8,7 @@ import { inOneBatch } from '../database/database.ts';
 import { idempotencyKeys } from '../database/idempotency-schema.ts';
 import { logEvent } from '../log.ts';
 import {
+  ABANDON_AFTER_MS,
   failureClass,
   jobError,
   OvertakenError,
@@ -19,9 +20,6 @@ import { JobProgress } from './job-progress.ts';
 import { branchIdsOf, type JobRow } from './job-store.ts';
 import type { AnySaga, SagaContext, SagaTable } from './saga.ts';
 import { Slots } from './slots.ts';
-
-/** A creation that has not succeeded after this time is abandoned and undone. */
-const ABANDON_AFTER_MS = 15 * 60_000;
 
 /** The end of a job: the response for its client, if its kind has one. */
 export type JobEnd = Result<StoredResponse | null, Failure>;
@@ -44,7 +42,11 @@ const CREATIONS: readonly JobKind[] = [
   'snapshot.create',
 ];
 
+/** They change nothing, so no job of their branch or project waits for them. */
+const READINGS: readonly JobKind[] = ['branch.diff'];
+
 interface Run {
+  isReading: boolean;
   branchIds: string[];
   done: Promise<JobEnd | null>;
 }
@@ -90,14 +92,14 @@ export class JobRunner {
       }
       return end;
     });
-    this.#runs.set(job.id, { branchIds: branchIdsOf(job), done });
+    this.#runs.set(job.id, { isReading: READINGS.includes(job.kind), branchIds: branchIdsOf(job), done });
     return done;
   }
 
   async #attemptInTurn(job: JobRow): Promise<JobEnd | null> {
-    const own = new Set(branchIdsOf(job));
-    const sameBranch = ({ branchIds }: Run) =>
-      job.kind === 'project.delete' || branchIds.some((id) => own.has(id));
+    const own = new Set(READINGS.includes(job.kind) ? [] : branchIdsOf(job));
+    const sameBranch = ({ isReading, branchIds }: Run) =>
+      !isReading && (job.kind === 'project.delete' || branchIds.some((id) => own.has(id)));
     await Promise.all([...this.#runs.values()].filter(sameBranch).map(({ done }) => done));
     const release = CREATIONS.includes(job.kind) ? await this.#creations.take() : () => {};
     const { db, sagas, changed } = this.#options;

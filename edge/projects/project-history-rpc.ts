@@ -4,6 +4,7 @@ import type { Result } from '../../shared/result.ts';
 import type { KeyUse } from '../api/idempotency-key.ts';
 import type { Actor, AuditActor } from '../audit/actor.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
+import type { Comparison } from '../jobs/job-input.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import type { CloneSource } from '../snapshots/clone-source.ts';
 import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
@@ -54,6 +55,15 @@ export interface RestoreRequest {
   keyUse: KeyUse | null;
 }
 
+/** A validated request for a comparison that takes long. */
+export interface ComparisonRequest {
+  jobId: string;
+  branch: BranchRow;
+  comparison: Comparison;
+  hostId: string;
+  actor: Actor;
+}
+
 export interface SnapshotDeletion {
   snapshot: SnapshotRow;
   hostId: string;
@@ -68,4 +78,6 @@ export interface ProjectHistoryRpc extends Rpc.RpcTargetBranded {
   deleteSnapshot(deletion: SnapshotDeletion): Promise<Result<JobRow, Failure>>;
   resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
+  /** Opens the job of the comparison, or returns the one that is open. */
+  compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
 }

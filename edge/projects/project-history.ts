@@ -4,6 +4,7 @@ import { fail, type Result } from '../../shared/result.ts';
 import { reserveReset } from '../branches/reset-branch.ts';
 import { reserveRestore } from '../branches/restore-branch.ts';
 import type { Database } from '../database/database.ts';
+import { reserveComparison } from '../differences/compare-branch.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import type { ProjectMonitor } from '../monitoring/project-monitor.ts';
 import type { StorageQuota } from '../monitoring/storage-quota.ts';
@@ -13,6 +14,7 @@ import { deleteSnapshot, dropJob } from '../snapshots/drop-snapshots.ts';
 import { reserveSnapshot } from '../snapshots/take-snapshot.ts';
 import type { CreationProgress } from './creation-progress.ts';
 import type {
+  ComparisonRequest,
   ProjectHistoryRpc,
   ResetRequest,
   RestoreRequest,
@@ -98,6 +100,15 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
         await new Promise((resolve) => setTimeout(resolve, DELETION_LOOK_MS));
       }
     });
+  }
+
+  async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {
+    const { db, armAlarm, running } = this.#options;
+    armAlarm(request.branch.projectId);
+    const reserved = await reserveComparison(db, request, new Date());
+    const { runner, waitUntil } = running(request.hostId);
+    if (reserved.ok) waitUntil(runner.start(reserved.value));
+    return reserved;
   }
 
   /** Runs the job of a reservation, and waits for its end as long as the client does. */

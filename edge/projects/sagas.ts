@@ -3,6 +3,7 @@ import { createBranchJob } from '../branches/create-branch.ts';
 import { deleteBranchJob } from '../branches/delete-branch.ts';
 import { resetBranchJob } from '../branches/reset-branch.ts';
 import { restoreBranchJob } from '../branches/restore-branch.ts';
+import { compareBranchJob } from '../differences/compare-branch.ts';
 import type { SagaTable } from '../jobs/saga.ts';
 import { dropSnapshotJob } from '../snapshots/drop-snapshots.ts';
 import { takeSnapshotJob } from '../snapshots/take-snapshot.ts';
@@ -17,6 +18,7 @@ export const SAGAS: SagaTable = {
   'branch.delete': deleteBranchJob,
   'branch.reset': resetBranchJob,
   'branch.restore': restoreBranchJob,
+  'branch.diff': compareBranchJob,
   'snapshot.create': takeSnapshotJob,
   'snapshot.delete': dropSnapshotJob,
   'project.delete': deleteProjectJob,

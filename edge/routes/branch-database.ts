@@ -40,5 +40,5 @@ export async function branchOf(
   const database = { branch_id: branch.id, database: branch.databaseName };
   const call = async <M extends Method>(method: M, params: Params<M>) =>
     unwrap(await callHostForClient(c.env, project.hostId, method, params));
-  return { branch, database, call };
+  return { project, branch, database, call };
 }

@@ -5,6 +5,7 @@ export const JOB_KINDS = [
   'branch.delete',
   'branch.reset',
   'branch.restore',
+  'branch.diff',
   'snapshot.create',
   'snapshot.delete',
   'project.delete',

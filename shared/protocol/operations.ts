@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { BRANCH_ROLES } from '../branch/login.ts';
 import { ProjectSizes } from '../measurement.ts';
 import { Access, Verifier } from './access.ts';
+import { DIFFERENCE_OPERATIONS } from './difference-operations.ts';
 import { Id, operation } from './operation.ts';
 import {
   BranchIdentity,
@@ -168,6 +169,7 @@ export const OPERATIONS = {
 
   ...SNAPSHOT_OPERATIONS,
   ...ROW_OPERATIONS,
+  ...DIFFERENCE_OPERATIONS,
 } as const;
 
 export type Method = keyof typeof OPERATIONS;

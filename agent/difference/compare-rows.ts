@@ -1,0 +1,106 @@
+import type { Session } from '../postgres/connect.ts';
+
+/** Rows that are fetched at once. */
+const FETCHED = 2_000;
+
+/** A row of one side, without its values. */
+export interface RowMark {
+  ctid: string;
+  digest: string;
+  key: string[];
+}
+
+/** A query of one side, in the order of the key; null if the side has no such table. */
+type Query = { session: Session; text: string; values: unknown[] } | null;
+
+/** A difference: without `before` the row was inserted, without `after` it was deleted. */
+export interface Difference {
+  before: RowMark | null;
+  after: RowMark | null;
+}
+
+/** The rows of one side, in the order of their keys. */
+class Rows {
+  readonly #session: Session | null;
+  #fetched: RowMark[] = [];
+  #at = 0;
+  #isOver: boolean;
+
+  private constructor(session: Session | null) {
+    this.#session = session;
+    this.#isOver = session === null;
+  }
+
+  static async open(query: Query): Promise<Rows> {
+    if (!query) return new Rows(null);
+    const { session, text, values } = query;
+    await session.query(`DECLARE compared NO SCROLL CURSOR FOR ${text}`, values);
+    return new Rows(session);
+  }
+
+  get needsMore(): boolean {
+    return !this.#isOver && this.#at >= this.#fetched.length;
+  }
+
+  async fetch(): Promise<void> {
+    if (!this.needsMore || !this.#session) return;
+    const { rows } = await this.#session.query<[string, string, ...string[]]>({
+      text: `FETCH ${FETCHED} FROM compared`,
+      rowMode: 'array',
+    });
+    this.#fetched = rows.map(([ctid, digest, ...key]) => ({ ctid, digest, key }));
+    this.#at = 0;
+    this.#isOver = rows.length < FETCHED;
+  }
+
+  current(): RowMark | null {
+    return this.#fetched[this.#at] ?? null;
+  }
+
+  next(): void {
+    this.#at += 1;
+  }
+
+  async close(): Promise<void> {
+    await this.#session?.query('CLOSE compared');
+  }
+}
+
+/** PostgreSQL orders texts by their bytes here. */
+function compareKeys(a: readonly string[], b: readonly string[]): number {
+  for (const [at, part] of a.entries()) {
+    const other = b[at] ?? '';
+    if (part !== other) return Buffer.compare(Buffer.from(part), Buffer.from(other));
+  }
+  return 0;
+}
+
+/** Fetches from both sides at once, also when only one of them needs rows. */
+const fetchBoth = async (before: Rows, after: Rows) => {
+  if (before.needsMore || after.needsMore) await Promise.all([before.fetch(), after.fetch()]);
+};
+
+/**
+ * The differences of two ordered lists of rows. Rows without a key have their digest for one: there can be several equal
+ * ones, and each matches one of the other side.
+ * @param opened called when both tables are locked against a change of their files
+ */
+export async function* differencesOf(
+  queries: { before: Query; after: Query },
+  opened: () => Promise<void>,
+): AsyncGenerator<Difference> {
+  const [before, after] = await Promise.all([Rows.open(queries.before), Rows.open(queries.after)]);
+  await opened();
+  for (;;) {
+    await fetchBoth(before, after);
+    const [old, fresh] = [before.current(), after.current()];
+    if (!old && !fresh) break;
+    const order = old && fresh ? compareKeys(old.key, fresh.key) : old ? -1 : 1;
+    if (order < 0) yield { before: old, after: null };
+    else if (order > 0) yield { before: null, after: fresh };
+    else if (old?.digest !== fresh?.digest) yield { before: old, after: fresh };
+    if (order <= 0) before.next();
+    if (order >= 0) after.next();
+  }
+  await Promise.all([before.close(), after.close()]);
+}

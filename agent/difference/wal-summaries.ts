@@ -1,0 +1,95 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Queryable } from '../postgres/connect.ts';
+import { BLOCKS_MAX, type BlockRanges, joined } from './block-ranges.ts';
+import type { Stretch } from './lineage.ts';
+
+/** The summarizer is woken by a checkpoint; on a busy machine it takes its time. */
+const SUMMARIZED_WITHIN_MS = 5_000;
+const LOOK_EVERY_MS = 20;
+
+/** The first relfilenode that is not of a catalog. */
+const FIRST_NORMAL = 16_384;
+
+/** By relfilenode, the blocks that were written. A table without entry was not written. */
+export type WrittenBlocks = ReadonlyMap<string, BlockRanges>;
+
+/**
+ * Reads which blocks were written in any of these stretches. Everything that was committed before this call is in it:
+ * the summary of a stretch ends at a checkpoint, so this function makes one.
+ * @returns null if summaries are off, or are missing for a part of the stretches
+ */
+export async function readWrittenBlocks(
+  db: Queryable,
+  stretches: readonly Stretch[],
+): Promise<WrittenBlocks | null> {
+  const { rows: settings } = await db.query<{ on: string }>("SELECT current_setting('summarize_wal') AS on");
+  if (settings[0]?.on !== 'on') return null;
+  const redo = await summarizedCheckpoint(db);
+  if (redo === null) return null;
+  const parameters = [
+    stretches.map(({ database }) => database),
+    stretches.map(({ from }) => from),
+    stretches.map(({ to }) => to ?? redo),
+  ];
+  const { rows: gaps } = await db.query(
+    `${FILES}
+     SELECT FROM stretch WHERE NOT coalesce(
+       (SELECT range_agg(span) FROM file) @> int8range((from_lsn - '0/0')::int8, (to_lsn - '0/0')::int8), false)`,
+    parameters,
+  );
+  if (gaps.length > 0) return null;
+  const { rows } = await db.query<{ relation: string; blocks: string | null; cut_at: string | null }>(
+    `${FILES}
+     SELECT relfilenode::text AS relation,
+       range_agg(int8range(relblocknumber, relblocknumber + 1)) FILTER (WHERE NOT is_limit_block)::text AS blocks,
+       min(relblocknumber) FILTER (WHERE is_limit_block) AS cut_at
+     FROM file CROSS JOIN LATERAL pg_wal_summary_contents(tli, start_lsn, end_lsn)
+     WHERE relforknumber = 0 AND (relfilenode = 0 OR relfilenode >= ${FIRST_NORMAL})
+       AND EXISTS (SELECT FROM stretch WHERE reldatabase = database AND start_lsn < to_lsn AND end_lsn > from_lsn)
+     GROUP BY relfilenode`,
+    parameters,
+  );
+  // A database that was copied through the WAL within a stretch: every block of it is new.
+  if (rows.some(({ relation }) => relation === '0')) return null;
+  return new Map(
+    rows.map(({ relation, blocks, cut_at }) => [
+      relation,
+      // A table was cut off at this block, and may have grown again. A new file is cut off at its beginning.
+      joined([...rangesOf(blocks), ...(cut_at === null ? [] : [[Number(cut_at), BLOCKS_MAX] as const])]),
+    ]),
+  );
+}
+
+/** The summaries that overlap with a stretch. */
+const FILES = `
+  WITH stretch AS (
+    SELECT * FROM unnest($1::oid[], $2::pg_lsn[], $3::pg_lsn[]) AS stretch (database, from_lsn, to_lsn)
+  ), file AS MATERIALIZED (
+    SELECT tli, start_lsn, end_lsn, int8range((start_lsn - '0/0')::int8, (end_lsn - '0/0')::int8) AS span
+    FROM pg_available_wal_summaries()
+    WHERE tli = (SELECT timeline_id FROM pg_control_checkpoint())
+      AND EXISTS (SELECT FROM stretch WHERE start_lsn < to_lsn AND end_lsn > from_lsn)
+  )`;
+
+/** Makes a checkpoint and waits for its summary. @returns the position up to which the WAL is summarized, or null */
+async function summarizedCheckpoint(db: Queryable): Promise<string | null> {
+  await db.query('CHECKPOINT');
+  const { rows } = await db.query<{ redo: string }>(
+    'SELECT redo_lsn::text AS redo FROM pg_control_checkpoint()',
+  );
+  const redo = rows[0]?.redo ?? '';
+  const until = performance.now() + SUMMARIZED_WITHIN_MS;
+  while (performance.now() < until) {
+    const { rows: found } = await db.query<{ done: boolean }>(
+      'SELECT summarized_lsn >= $1::pg_lsn AS done FROM pg_get_wal_summarizer_state()',
+      [redo],
+    );
+    if (found[0]?.done) return redo;
+    await sleep(LOOK_EVERY_MS);
+  }
+  return null;
+}
+
+/** `{[3,5),[7,8)}` as numbers. */
+const rangesOf = (multirange: string | null): BlockRanges =>
+  [...(multirange ?? '').matchAll(/\[(\d+),(\d+)\)/g)].map(([, from, to]) => [Number(from), Number(to)]);

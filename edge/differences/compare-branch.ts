@@ -1,0 +1,121 @@
+import { and, eq, inArray, lt, sql } from 'drizzle-orm';
+import type { Failure } from '../../shared/failures.ts';
+import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
+import { type Database, inOneBatch, insertIf } from '../database/database.ts';
+import { differences } from '../database/difference-schema.ts';
+import { jobs, projectBranches } from '../database/schema.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
+import { HostCallError } from '../hosts/host-client.ts';
+import { ABANDON_AFTER_MS } from '../jobs/job-failure.ts';
+import { type JobRow, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
+import { saga } from '../jobs/saga.ts';
+import type { ComparisonRequest } from '../projects/project-history-rpc.ts';
+
+/** A comparison that took longer than a job may is not tried again. */
+const WITHIN_MS = ABANDON_AFTER_MS + 5_000;
+const KEPT_MS = 7 * 86_400_000;
+
+/**
+ * Opens the job of a comparison. A project has one at a time: a request for the same comparison gets the open one.
+ * @returns PROJECT_BUSY while there is another one, BRANCH_NOT_ACTIVE
+ */
+export async function reserveComparison(
+  db: Database,
+  { jobId, branch, comparison, hostId, actor }: ComparisonRequest,
+  now: Date,
+): Promise<Result<JobRow, Failure>> {
+  const { projectId } = branch;
+  const about = { id: jobId, kind: 'branch.diff', projectId, branchId: branch.id, hostId, actor } as const;
+  const job = newJob({ ...about, subject: { comparison } }, now);
+  const isOpen = and(
+    eq(jobs.projectId, projectId),
+    eq(jobs.kind, 'branch.diff'),
+    inArray(jobs.status, OPEN_STATUSES),
+  );
+  const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
+    eq(projectBranches.id, branch.id),
+    eq(projectBranches.tenantId, actor.tenantId),
+    eq(projectBranches.status, 'active'),
+  )})`;
+  const results = await inOneBatch(db, [
+    insertIf(db, jobs, job, sql`${isActive} and not exists (select 1 from ${jobs} where ${isOpen})`),
+    db.select().from(jobs).where(isOpen),
+  ]);
+  const [open] = results[1] as JobRow[];
+  if (!open) return fail({ code: 'BRANCH_NOT_ACTIVE' });
+  const isSame =
+    open.branchId === branch.id && JSON.stringify(open.input.comparison) === JSON.stringify(comparison);
+  return isSame ? ok(open) : fail({ code: 'PROJECT_BUSY' });
+}
+
+interface Comparing {
+  branch: BranchRow;
+  against: Params<'branch.diff'>['against'];
+  result: MethodResult<'branch.diff'> | null;
+}
+
+/** Compares two databases and keeps the result. Nothing is to be undone. */
+export const compareBranchJob = saga<Comparing>({
+  steps: [
+    [
+      {
+        name: 'compare',
+        run: async ({ job, callHost }, subject) => {
+          const { branch, against } = subject;
+          const { rows = true, schema = false } = job.input.comparison ?? {};
+          const sides = { branch_id: branch.id, database: branch.databaseName, against };
+          const call = { project_id: job.projectId, ...sides, rows, schema, within: WITHIN_MS };
+          const result = await callHost('branch.diff', call);
+          if (!result.complete) throw new HostCallError('HOST_TIMEOUT', 'the comparison took too long');
+          subject.result = result;
+        },
+      },
+    ],
+  ],
+  load: async ({ db, job }) => {
+    const against = job.input.comparison?.against;
+    if (!against) return null;
+    const active = (id: string) =>
+      db
+        .select()
+        .from(projectBranches)
+        .where(and(eq(projectBranches.id, id), eq(projectBranches.status, 'active')));
+    const [[branch], [other], [snapshot]] = await db.batch([
+      active(job.branchId ?? ''),
+      active('branchId' in against ? against.branchId : ''),
+      db
+        .select({ id: snapshots.id })
+        .from(snapshots)
+        .where(
+          and(
+            eq(snapshots.id, 'snapshotId' in against ? against.snapshotId : ''),
+            eq(snapshots.status, 'ready'),
+          ),
+        ),
+    ]);
+    if (branch && other)
+      return { branch, against: { branch_id: other.id, database: other.databaseName }, result: null };
+    return branch && snapshot ? { branch, against: { snapshot_id: snapshot.id }, result: null } : null;
+  },
+  complete: ({ db, job }, { result }, now) => [
+    db
+      .delete(differences)
+      .where(
+        and(
+          eq(differences.projectId, job.projectId),
+          lt(differences.createdAt, new Date(now.getTime() - KEPT_MS)),
+        ),
+      ),
+    ...(result
+      ? [
+          db
+            .insert(differences)
+            .values({ jobId: job.id, projectId: job.projectId, result, createdAt: now })
+            .onConflictDoNothing(),
+        ]
+      : []),
+  ],
+  undo: { run: async () => {}, record: () => [] },
+});

@@ -1,0 +1,181 @@
+import { and, eq } from 'drizzle-orm';
+import { z } from 'zod';
+import { ROWS_MAX } from '../../shared/limits.ts';
+import type { MethodResult } from '../../shared/protocol/operations.ts';
+import { operation, operations, response } from '../api/operation.ts';
+import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
+import { differences } from '../database/difference-schema.ts';
+import { jobs } from '../database/schema.ts';
+import { onHost, otherSide, referenceOf } from '../differences/other-side.ts';
+import { ApiError, found, unwrap } from '../errors.ts';
+import { publicFailure } from '../jobs/job-failure.ts';
+import type { Comparison } from '../jobs/job-input.ts';
+import { toJobResponse } from '../jobs/job-resource.ts';
+import { coordinatorOf } from '../projects/coordinator-stub.ts';
+import { branchOf, HOST_FAILURES } from './branch-database.ts';
+import { PENDING } from './creations.ts';
+import { ChangedRows, Difference, namedChanges, toAgainst, toDifference } from './difference-fields.ts';
+import { BranchRefParams } from './parameters.ts';
+import { RowsQuery, VALUES_EXPLAINED } from './row-fields.ts';
+
+const tags = ['Differences'];
+
+/** A comparison that takes longer becomes a job. */
+const WAIT_MS = 10_000;
+
+const Flag = (fallback: boolean) =>
+  z
+    .enum(['true', 'false'])
+    .default(fallback ? 'true' : 'false')
+    .transform((text) => text === 'true');
+
+const Against = z.string().min(1).max(100).default('parent').meta({
+  description:
+    '`parent`: the branch that this one was cloned from; or the id or name of a branch of the project, or the id of a snapshot.',
+});
+
+const DiffQuery = z.strictObject({
+  against: Against,
+  rows: Flag(true).meta({ description: 'Count the rows of each table that differ.' }),
+  schema: Flag(false).meta({ description: 'Compare the schemas.' }),
+  job_id: z.uuid().toLowerCase().optional().meta({
+    description: 'The job of an earlier response 202 to the same request, whose result is returned.',
+  }),
+});
+
+/** Opaque to clients: the key of the last row of a page. */
+const Cursor = z
+  .string()
+  .max(100_000)
+  .transform((text, context) => {
+    try {
+      return z
+        .array(z.string())
+        .min(1)
+        .max(32)
+        .parse(JSON.parse(decodeURIComponent(atob(text))));
+    } catch {
+      context.addIssue({ code: 'custom', message: 'Invalid cursor: use next_cursor of this list.' });
+      return z.NEVER;
+    }
+  })
+  .meta({ description: 'The `next_cursor` of the previous page; omit it for the first page.' });
+
+const RowsOfTableQuery = RowsQuery.extend({
+  against: Against,
+  table: z.string().meta({ description: 'The name of the table, without its schema.' }),
+  limit: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(ROWS_MAX)
+    .default(ROWS_MAX)
+    .meta({ description: 'Number of rows per page.' }),
+  cursor: Cursor.optional(),
+});
+
+const FAILURES = [...HOST_FAILURES, 'SOURCE_NOT_ACTIVE'] as const;
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'rows.read',
+    operationId: 'diffBranch',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/diff',
+    summary: 'Compare a branch with its parent, another branch or a snapshot',
+    description:
+      'Counts the rows of each table that only the branch has (`inserted`), that only the other side has (`deleted`), and that differ (`updated`). Its cost follows the number of changes, not the size of the tables. A comparison that takes longer than 10 seconds becomes a job: repeat the request with its id as `job_id`.',
+    tags,
+    request: { params: BranchRefParams, query: DiffQuery },
+    responses: { 200: response('The differences.', Difference), 202: PENDING },
+    failures: FAILURES,
+  }),
+  async (c) => {
+    const params = c.req.valid('param');
+    const { against, rows, schema, job_id: jobId } = c.req.valid('query');
+    const { project, branch, database, call } = await branchOf(c, params, 'read');
+    const other = await otherSide(databaseOf(c), branch, against, c.var.principal);
+    const comparison: Comparison = { against: referenceOf(other), rows, schema };
+    if (jobId !== undefined) {
+      const done = await resultOf(c, branch, comparison, jobId);
+      return 'job' in done
+        ? c.json(toJobResponse(done.job), 202)
+        : c.json(toDifference(other, done.result), 200);
+    }
+    const sides = { project_id: project.id, ...database, against: onHost(other) };
+    const result = await call('branch.diff', { ...sides, rows, schema, within: WAIT_MS });
+    if (result.complete) return c.json(toDifference(other, result), 200);
+    const job = await coordinatorOf(c.env, project.id).history.compareBranch({
+      jobId: crypto.randomUUID(),
+      branch,
+      comparison,
+      hostId: project.hostId,
+      actor: actorOf(c),
+    });
+    return c.json(toJobResponse(unwrap(job)), 202);
+  },
+);
+
+/**
+ * The result of a comparison that was a job, or the job while it is open. Only the same comparison by a caller with both
+ * sides in reach finds it.
+ * @throws ApiError NOT_FOUND, and the failure of the job
+ */
+async function resultOf(
+  c: AppContext,
+  { id: branchId, projectId }: BranchRow,
+  comparison: Comparison,
+  jobId: string,
+): Promise<{ result: MethodResult<'branch.diff'> } | { job: typeof jobs.$inferSelect }> {
+  const rows = await databaseOf(c)
+    .select({ job: jobs, result: differences.result })
+    .from(jobs)
+    .leftJoin(differences, eq(differences.jobId, jobs.id))
+    .where(
+      and(
+        eq(jobs.id, jobId),
+        eq(jobs.projectId, projectId),
+        eq(jobs.branchId, branchId),
+        eq(jobs.kind, 'branch.diff'),
+      ),
+    );
+  const { job, result } = found(
+    rows.filter((row) => JSON.stringify(row.job.input.comparison) === JSON.stringify(comparison)),
+  );
+  if (job.status === 'failed' && job.error) throw ApiError.of(publicFailure(job.error));
+  if (job.status !== 'succeeded') return { job };
+  return { result: found(result ? [result] : []) };
+}
+
+router.openapi(
+  operation({
+    access: 'rows.read',
+    operationId: 'listChangedRows',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/diff/rows',
+    summary: 'List the rows of a table that differ, before and after',
+    description: `Rows are matched by the primary key of the table, or by a column that is unique and not null. Each page compares anew. ${VALUES_EXPLAINED}`,
+    tags,
+    request: { params: BranchRefParams, query: RowsOfTableQuery },
+    responses: { 200: response('A page of rows.', ChangedRows) },
+    failures: FAILURES,
+  }),
+  async (c) => {
+    const params = c.req.valid('param');
+    const { against, schema, table, limit, cursor = null } = c.req.valid('query');
+    const { project, branch, database, call } = await branchOf(c, params, 'read');
+    const other = await otherSide(databaseOf(c), branch, against, c.var.principal);
+    const sides = { project_id: project.id, ...database, against: onHost(other) };
+    const page = await call('row.diff', { ...sides, schema, table, limit, after: cursor });
+    const { method, key, columns_before, columns_after, next } = page;
+    const columns = { before: columns_before, after: columns_after };
+    const header = { against: toAgainst(other), method, schema, table, primary_key: key, columns };
+    const next_cursor = next && btoa(encodeURIComponent(JSON.stringify(next)));
+    return c.json({ ...header, ...namedChanges(page), next_cursor }, 200);
+  },
+);
+
+export const differenceRoutes = router;

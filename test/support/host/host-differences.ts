@@ -1,0 +1,126 @@
+import { randomUUID } from 'node:crypto';
+import { join } from 'node:path';
+import { compare } from '../../../agent/difference/comparison.ts';
+import { countDifferences } from '../../../agent/difference/count-differences.ts';
+import { withSides } from '../../../agent/difference/open-sides.ts';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import type { DifferenceMethod } from '../../../shared/protocol/difference-operations.ts';
+import type { Params } from '../../../shared/protocol/operations.ts';
+import { mountXfs, xfsHindrance } from '../stack/xfs.ts';
+import { startHost, type TestHost } from './host.ts';
+import { asClient, type Branch, BUSY_WAIT_MS, Project } from './host-project.ts';
+
+const DISK_BYTES = 2 * 2 ** 30;
+const WITHIN_MS = 60_000;
+
+type Against = Params<'branch.diff'>['against'];
+
+/** `inserted/updated/deleted` by table. */
+export type Counts = Record<string, string>;
+
+/** A host whose databases share blocks, where this machine can mount such a disk. */
+export class ComparingHost {
+  readonly servers: TestHost;
+  readonly project: Project;
+  readonly main: Branch;
+  readonly methods: readonly DifferenceMethod[];
+  readonly #unmount: () => void;
+  #branches = 0;
+
+  private constructor(servers: TestHost, project: Project, main: Branch, unmount: (() => void) | null) {
+    this.servers = servers;
+    this.project = project;
+    this.main = main;
+    this.methods = unmount ? ['wal_summary', 'extents', 'full'] : ['wal_summary', 'full'];
+    this.#unmount = unmount ?? (() => {});
+  }
+
+  static async start(): Promise<ComparingHost> {
+    const disk = xfsHindrance() === null ? mountXfs(DISK_BYTES) : null;
+    try {
+      const servers = await startHost(disk ? { dataDir: join(disk.folder, 'data') } : {});
+      // A file copy also where blocks cannot be shared, as for a large database: one through the WAL is all new blocks.
+      servers.host.cloneMethod = 'reflink';
+      const project = new Project(servers.host);
+      const main = await project.create('db_diff_prod', null);
+      return new ComparingHost(servers, project, main, disk && disk.remove);
+    } catch (error) {
+      disk?.remove();
+      throw error;
+    }
+  }
+
+  async stop(): Promise<void> {
+    await this.servers.stop();
+    this.#unmount();
+  }
+
+  /** Runs SQL as the owner. */
+  run = (branch: Branch, sql: string) => asClient(this.servers.host, 'direct', branch, 'owner', sql);
+
+  branch(from: Branch | { snapshot_id: string }): Promise<Branch> {
+    const source = 'database' in from ? from.database : `bgsnap_${from.snapshot_id.replaceAll('-', '')}`;
+    return this.project.create(`db_diff_prod_br_${(this.#branches += 1)}`, source);
+  }
+
+  async snapshot({ branch_id, database }: Branch): Promise<{ snapshot_id: string }> {
+    const snapshot_id = randomUUID();
+    await runOperation(this.servers.host, 'snapshot.take', {
+      ...{ project_id: this.project.id, branch_id, source: database, snapshot_id },
+      ...{ busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+    });
+    return { snapshot_id };
+  }
+
+  sides({ branch_id, database }: Branch, against: Branch | { snapshot_id: string }) {
+    const other: Against =
+      'database' in against
+        ? { branch_id: against.branch_id, database: against.database }
+        : { snapshot_id: against.snapshot_id };
+    return { project_id: this.project.id, branch_id, database, against: other };
+  }
+
+  /** The counts by one method alone, and the method of each table. */
+  async compareBy(
+    method: DifferenceMethod,
+    branch: Branch,
+    against: Branch | { snapshot_id: string },
+  ): Promise<{ counts: Counts; methods: Record<string, DifferenceMethod> }> {
+    const { host } = this.servers;
+    const rows = await withSides(host, this.sides(branch, against), (sides, session) =>
+      compare(host, session, sides, { within: WITHIN_MS, methods: [method] }, async (comparison) => {
+        if (comparison.method !== method) throw new Error(`compared by ${comparison.method}, not ${method}`);
+        return countDifferences(comparison);
+      }),
+    );
+    const byName = <T>(value: (table: (typeof rows.tables)[number]) => T) =>
+      Object.fromEntries(rows.tables.map((table) => [table.name, value(table)]));
+    return {
+      counts: {
+        ...byName(({ inserted, updated, deleted }) => `${inserted}/${updated}/${deleted}`),
+        ...Object.fromEntries(
+          rows.not_compared.map(({ name, reason, detail }) => [name, [reason, detail].join(' ').trim()]),
+        ),
+      },
+      methods: byName((table) => table.method),
+    };
+  }
+
+  /** As the edge asks for it. */
+  diff = (branch: Branch, against: Branch | { snapshot_id: string }) =>
+    runOperation(this.servers.host, 'branch.diff', {
+      ...this.sides(branch, against),
+      ...{ rows: true, schema: false, within: WITHIN_MS },
+    });
+
+  page = (
+    branch: Branch,
+    against: Branch | { snapshot_id: string },
+    wanted: Pick<Params<'row.diff'>, 'table'> & Partial<Params<'row.diff'>>,
+  ) =>
+    runOperation(this.servers.host, 'row.diff', {
+      ...this.sides(branch, against),
+      ...{ schema: 'public', limit: 50, after: null },
+      ...wanted,
+    });
+}
