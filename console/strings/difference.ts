@@ -5,7 +5,8 @@ export const DIFFERENCE_TEXT = {
   about: 'What this branch has changed, seen from the other side.',
   against: 'Compare with',
   parent: (name: string) => `${name} (its parent)`,
-  nothingToCompare: 'There is nothing to compare with: the branch has no parent, and the project nothing else.',
+  nothingToCompare:
+    'There is nothing to compare with: the branch has no parent, and the project nothing else.',
   rows: 'Rows',
   schema: 'Schema',
   comparing: 'Comparing',

@@ -37,7 +37,8 @@ function RowDifference({ page, row, index }: RowProps) {
   const { before, after, change } = row;
   const id = page.primary_key.map((name) => String((after ?? before)?.[name])).join(', ');
   const differs = ({ name }: Column) =>
-    change !== 'updated' || (before as Record<string, unknown>)[name] !== (after as Record<string, unknown>)[name];
+    change !== 'updated' ||
+    (before as Record<string, unknown>)[name] !== (after as Record<string, unknown>)[name];
   const isCut = (side: 'before' | 'after', name: string) =>
     page.truncated.some((cell) => cell.row === index && cell.side === side && cell.column === name);
   const cell = (side: 'before' | 'after', column: Column) => {

@@ -5,7 +5,7 @@ import { api, gateway } from '../../app/gateway.ts';
 import { inBranch } from '../../app/resources.ts';
 
 export type Difference = Schemas['Difference'];
-export type ChangedRows = Schemas['ChangedRows'];
+export type ChangedRows = Schemas['DifferingRows'];
 
 export type Part = 'rows' | 'schema';
 
@@ -27,7 +27,10 @@ export const differenceQuery = ({ projectId, branch, against }: Sides, part: Par
       const flag = (name: Part) => (name === part ? ('true' as const) : ('false' as const));
       const query = { against, rows: flag('rows'), schema: flag('schema') };
       const ask = async (jobId?: string) => {
-        const params = { ...inBranch(projectId, branch), query: { ...query, ...(jobId && { job_id: jobId }) } };
+        const params = {
+          ...inBranch(projectId, branch),
+          query: { ...query, ...(jobId && { job_id: jobId }) },
+        };
         return dataOf(
           api.GET('/api/v1/projects/{project_id}/branches/{branch_ref}/diff', { params, signal }),
         );

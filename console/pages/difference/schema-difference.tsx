@@ -33,7 +33,9 @@ export function SchemaDifference({ sides }: { sides: Sides }) {
                       </td>
                       <td>{kind.replaceAll('_', ' ')}</td>
                       <td>
-                        <span className={`badge ${TONES[change]}`}>{DIFFERENCE_TEXT.schemaChanges[change]}</span>
+                        <span className={`badge ${TONES[change]}`}>
+                          {DIFFERENCE_TEXT.schemaChanges[change]}
+                        </span>
                       </td>
                     </tr>
                   ))}
