@@ -5,7 +5,7 @@ import { api, gateway } from '../../app/gateway.ts';
 import { inBranch } from '../../app/resources.ts';
 
 export type Difference = Schemas['Difference'];
-export type ChangedRows = Schemas['DifferingRows'];
+export type ChangedRows = Schemas['RowDifferencePage'];
 
 export type Part = 'rows' | 'schema';
 
