@@ -38,7 +38,7 @@ export const COMMANDS = {
     `branchgate snapshot create ${branch}${name === '' ? '' : ` --name "${name}"`}${seconds === '' ? '' : ` --ttl ${seconds}s`} --project ${project}`,
   deleteSnapshot: (project: string, id: string) => `branchgate snapshot delete ${id} --project ${project}`,
   difference: (project: string, branch: string, against: string) =>
-    `branchgate api GET "/api/v1/projects/${project}/branches/${branch}/diff?against=${against}&schema=true"`,
+    `branchgate branch diff ${branch}${against === 'parent' ? '' : ` --against ${against}`} --schema --project ${project}`,
   listDeleted: (project: string) =>
     `branchgate api GET "/api/v1/projects/${project}/branches?status=deleted"`,
   purgeBranch: (project: string, id: string) =>
