@@ -31,6 +31,12 @@ beforeAll(async () => {
      create table without_key (n int); insert into without_key values (1);
      create table pair (a int, b text, value text, primary key (a, b)); insert into pair values (1, 'x', 'old');`,
   );
+  await owner.api.branch(projectId, 'changed');
+  const { direct_url: changed } = await owner.api.credentials(projectId, 'changed');
+  await query(
+    changed,
+    `update item set name = 'renamed' where id = 1; delete from item where id = 2; alter table pair add more int`,
+  );
   // React Aria has texts in this language, which the build leaves out.
   visitor = await visit(browser, inject('stack').url, { locale: 'de-DE' });
   await signInOnPage(visitor.page, owner.email);
@@ -57,6 +63,7 @@ const PAGES: readonly [string, () => string, string | RegExp][] = [
   ['snapshots', () => inProject('/snapshots'), 'before'],
   ['deleted branches', () => inProject('/deleted-branches'), 'gone'],
   ['sharing', () => inProject('/sharing'), 'Not shared'],
+  ['difference', () => inProject('/branches/changed/difference?table=item'), 'renamed'],
   ['jobs', () => inProject('/jobs'), 'Create project'],
   ['trusts', () => inProject('/trusts'), 'No workload is trusted'],
   ['settings', () => inProject('/settings'), 'Project ID'],
@@ -159,6 +166,16 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await says('Nothing to restore');
   await page.goto(inProject('/snapshots'));
   await page.getByText('Before a reset').waitFor();
+});
+
+test('a difference shows rows before and after, and statements for the schema', async () => {
+  const { page } = visitor;
+  await page.goto(inProject('/branches/changed/difference'));
+  await page.getByRole('button', { name: 'Show the rows of item that differ' }).click();
+  const changed = page.getByRole('listitem').filter({ hasText: 'Changed' });
+  expect(await changed.getByRole('row', { name: /^name/ }).textContent()).toMatch(/item 1.*renamed/);
+  await page.getByRole('listitem').filter({ hasText: 'Deleted' }).getByText('item 2').waitFor();
+  await page.getByText(/ALTER TABLE .*pair.* ADD COLUMN more/i).waitFor();
 });
 
 test('changes that others make appear by themselves, without polling', async () => {

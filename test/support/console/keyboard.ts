@@ -47,7 +47,7 @@ export class Keyboard {
     await this.press('Control+k');
     await this.#page.getByRole('combobox', { name: 'Search and commands' }).waitFor();
     await this.type(words);
-    await this.#page.getByRole('option', { selected: true }).waitFor();
+    await this.#page.getByRole('dialog').getByRole('option', { selected: true }).waitFor();
     await this.press('Enter');
   }
 }
