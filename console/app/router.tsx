@@ -193,7 +193,12 @@ const differenceRoute = createRoute({
   getParentRoute: () => projectRoute,
   path: '/branches/$branch/difference',
   validateSearch: (search: Record<string, unknown>) =>
-    present({ against: text(search.against), schema: text(search.schema), table: text(search.table) }),
+    present({
+      against: text(search.against),
+      part: text(search.part),
+      schema: text(search.schema),
+      table: text(search.table),
+    }),
   component: lazyRouteComponent(() => import('../pages/difference/difference-page.tsx'), 'DifferencePage'),
 });
 

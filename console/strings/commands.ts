@@ -37,8 +37,8 @@ export const COMMANDS = {
   takeSnapshot: (project: string, branch: string, name: string, seconds: string) =>
     `branchgate snapshot create ${branch}${name === '' ? '' : ` --name "${name}"`}${seconds === '' ? '' : ` --ttl ${seconds}s`} --project ${project}`,
   deleteSnapshot: (project: string, id: string) => `branchgate snapshot delete ${id} --project ${project}`,
-  difference: (project: string, branch: string, against: string) =>
-    `branchgate branch diff ${branch}${against === 'parent' ? '' : ` --against ${against}`} --schema --project ${project}`,
+  difference: (project: string, branch: string, against: string, part: string) =>
+    `branchgate branch diff ${branch}${against === 'parent' ? '' : ` --against ${against}`}${part === 'schema' ? ' --schema' : ''} --project ${project}`,
   listDeleted: (project: string) =>
     `branchgate api GET "/api/v1/projects/${project}/branches?status=deleted"`,
   purgeBranch: (project: string, id: string) =>

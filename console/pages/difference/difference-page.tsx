@@ -19,6 +19,9 @@ import { type Difference, differenceQuery, type Sides } from './differences.ts';
 import { SchemaDifference } from './schema-difference.tsx';
 import './difference.css';
 
+/** The schemas are compared when they are wanted, because a host does that for two pairs at a time. */
+const PARTS = ['rows', 'schema'] as const;
+
 type Rows = NonNullable<Difference['rows']>;
 
 const fullName = ({ schema, name }: { schema: string; name: string }) =>
@@ -117,7 +120,8 @@ export function DifferencePage() {
     ...snapshots.map((each) => [each.id, snapshotLabel(each, nameOf(each.branch_id))] as const),
   ];
   const against = others.find(([id]) => id === search.against)?.[0] ?? others[0]?.[0];
-  const choose = (change: { against?: string; schema?: string | undefined; table?: string | undefined }) =>
+  const part = PARTS.find((name) => name === search.part) ?? 'rows';
+  const choose = (change: Partial<Record<'against' | 'part' | 'schema' | 'table', string | undefined>>) =>
     navigate({ search: (before) => ({ ...before, ...change }) as never, replace: true });
   const sides = against === undefined ? null : { projectId, branch, against };
   return (
@@ -145,6 +149,18 @@ export function DifferencePage() {
       ) : (
         <>
           <div className="row form-row difference-sides">
+            <div className="tabs" role="group" aria-label={TEXT.nav.difference}>
+              {PARTS.map((name) => (
+                <button
+                  type="button"
+                  key={name}
+                  aria-pressed={name === part}
+                  onClick={() => choose({ part: name })}
+                >
+                  {DIFFERENCE_TEXT[name]}
+                </button>
+              ))}
+            </div>
             <SelectField
               label={DIFFERENCE_TEXT.against}
               value={sides.against}
@@ -159,8 +175,10 @@ export function DifferencePage() {
               ))}
             </SelectField>
           </div>
-          <RowDifferences sides={sides} onShow={(schema, table) => choose({ schema, table })} />
-          {search.table !== undefined && (
+          {part === 'rows' && (
+            <RowDifferences sides={sides} onShow={(schema, table) => choose({ schema, table })} />
+          )}
+          {part === 'rows' && search.table !== undefined && (
             <ChangedRowsCard
               sides={sides}
               schema={search.schema ?? 'public'}
@@ -168,8 +186,8 @@ export function DifferencePage() {
               onClose={() => choose({ schema: undefined, table: undefined })}
             />
           )}
-          <SchemaDifference sides={sides} />
-          <CommandLine command={COMMANDS.difference(projectId, branch, sides.against)} />
+          {part === 'schema' && <SchemaDifference sides={sides} />}
+          <CommandLine command={COMMANDS.difference(projectId, branch, sides.against, part)} />
         </>
       )}
     </Page>
