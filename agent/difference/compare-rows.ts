@@ -1,4 +1,5 @@
 import type { Session } from '../postgres/connect.ts';
+import type { PartOrder } from './row-order.ts';
 
 /** Rows that are fetched at once. */
 const FETCHED = 2_000;
@@ -66,11 +67,13 @@ class Rows {
   }
 }
 
-/** PostgreSQL orders texts by their bytes here. */
-function compareKeys(a: readonly string[], b: readonly string[]): number {
+/** As PostgreSQL orders them: numbers, or texts by their bytes. */
+function compareKeys(a: readonly string[], b: readonly string[], order: readonly PartOrder[]): number {
   for (const [at, part] of a.entries()) {
     const other = b[at] ?? '';
-    if (part !== other) return Buffer.compare(Buffer.from(part), Buffer.from(other));
+    if (part === other) continue;
+    if (order[at] === 'number') return BigInt(part) < BigInt(other) ? -1 : 1;
+    return Buffer.compare(Buffer.from(part), Buffer.from(other));
   }
   return 0;
 }
@@ -87,6 +90,7 @@ const fetchBoth = async (before: Rows, after: Rows) => {
  */
 export async function* differencesOf(
   queries: { before: Query; after: Query },
+  order: readonly PartOrder[],
   opened: () => Promise<void>,
 ): AsyncGenerator<Difference> {
   const [before, after] = await Promise.all([Rows.open(queries.before), Rows.open(queries.after)]);
@@ -95,12 +99,12 @@ export async function* differencesOf(
     await fetchBoth(before, after);
     const [old, fresh] = [before.current(), after.current()];
     if (!old && !fresh) break;
-    const order = old && fresh ? compareKeys(old.key, fresh.key) : old ? -1 : 1;
-    if (order < 0) yield { before: old, after: null };
-    else if (order > 0) yield { before: null, after: fresh };
+    const comparison = old && fresh ? compareKeys(old.key, fresh.key, order) : old ? -1 : 1;
+    if (comparison < 0) yield { before: old, after: null };
+    else if (comparison > 0) yield { before: null, after: fresh };
     else if (old?.digest !== fresh?.digest) yield { before: old, after: fresh };
-    if (order <= 0) before.next();
-    if (order >= 0) after.next();
+    if (comparison <= 0) before.next();
+    if (comparison >= 0) after.next();
   }
   await Promise.all([before.close(), after.close()]);
 }

@@ -91,7 +91,9 @@ export class Comparison {
       descriptions: { before, after },
       matching,
       method: blocks ? this.method : 'full',
-      differences: differencesOf(queries, () => this.#requireUnchanged(pair)),
+      differences: differencesOf(queries, (queries.after ?? queries.before)?.order ?? [], () =>
+        this.#requireUnchanged(pair),
+      ),
     };
   }
 
@@ -127,6 +129,8 @@ const nameOf = ({ kind }: Pick<TableDescription, 'kind'>, { schema, name }: Tabl
 interface Options {
   /** Milliseconds for everything. */
   within: number;
+  /** The first rows are wanted soon, rather than all rows. */
+  firstRows?: boolean;
   /** Only these are used; for tests and measurements. */
   methods?: readonly DifferenceMethod[] | undefined;
 }
@@ -140,7 +144,7 @@ export async function compare<T>(
   host: Host,
   session: Session,
   sides: Sides,
-  { within, methods }: Options,
+  { within, methods, firstRows = false }: Options,
   action: (comparison: Comparison) => Promise<T>,
 ): Promise<T> {
   const until = performance.now() + within;
@@ -156,9 +160,9 @@ export async function compare<T>(
   }
 
   function once(left: number): Promise<T> {
-    const milliseconds = Math.round(left);
-    return inSnapshotOf(host, sides.before, milliseconds, (before) =>
-      inSnapshotOf(host, sides.after, milliseconds, async (after) => {
+    const options = { within: Math.round(left), firstRows };
+    return inSnapshotOf(host, sides.before, options, (before) =>
+      inSnapshotOf(host, sides.after, options, async (after) => {
         const [old, fresh] = await Promise.all([readCatalog(before), readCatalog(after)]);
         const pairs = pairTables(old, fresh);
         const shared = pairs.flatMap((pair) =>

@@ -5,24 +5,42 @@ import type { BlockRanges } from './block-ranges.ts';
 
 /** Parts of a key are texts of at most this many bytes; a longer one ends with a digest instead. */
 const PART_BYTES_MAX = 256;
-const PART_START = 200;
+const PART_START = 240;
 
 const INTEGERS = new Set(['20', '21', '23']);
+const UUID = '2950';
 
+/** 16 bytes of SHA-256 as hexadecimal digits. */
 const digestOf = (text: string) =>
-  `pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(${text}, 'UTF8')), 'hex')`;
+  `pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.convert_to(${text}, 'UTF8')), 1, 16), 'hex')`;
 
-/** A column of a key as a text, by which rows are ordered: integers as numbers, all else byte by byte. */
-function orderedText(column: TableColumn): string {
+/** How the values of a part of a key are ordered. */
+export type PartOrder = 'number' | 'bytes';
+
+interface KeyPart {
+  /** SQL of its value. */
+  sql: string;
+  /** What `sql` is ordered by. */
+  collation: string;
+  /** The type of a parameter that it is compared with. */
+  type: string;
+  order: PartOrder;
+}
+
+const BY_BYTES = ' COLLATE pg_catalog."C"';
+const TEXT = 'pg_catalog.text';
+
+/** Numbers and UUIDs are ordered as their index is, everything else by the bytes of its text. */
+function keyPart(column: TableColumn): KeyPart {
   const value = `t.${identifier(column.name)}`;
-  if (INTEGERS.has(column.base_oid)) {
-    const shifted = `(${value}::pg_catalog.numeric OPERATOR(pg_catalog.+) 9223372036854775808)`;
-    return `pg_catalog.lpad(${shifted}::pg_catalog.text, 20, '0')`;
-  }
+  if (INTEGERS.has(column.base_oid))
+    return { sql: value, collation: '', type: 'pg_catalog.int8', order: 'number' };
+  if (column.base_oid === UUID) return { sql: value, collation: '', type: 'pg_catalog.uuid', order: 'bytes' };
   const text = textOf(column, value);
   // No short text is equal to a shortened one, which is longer than the limit.
-  return `CASE WHEN pg_catalog.octet_length(${text}) OPERATOR(pg_catalog.<=) ${PART_BYTES_MAX} THEN ${text}
+  const sql = `CASE WHEN pg_catalog.octet_length(${text}) OPERATOR(pg_catalog.<=) ${PART_BYTES_MAX} THEN ${text}
     ELSE pg_catalog.left(${text}, ${PART_START}) OPERATOR(pg_catalog.||) ${digestOf(text)} END`;
+  return { sql, collation: BY_BYTES, type: TEXT, order: 'bytes' };
 }
 
 /** How the rows of a table are matched with those of the other side. */
@@ -59,25 +77,28 @@ export function orderedRows(
   { key, columns }: Matching,
   blocks: BlockRanges | null,
   after: readonly string[] | null,
-): { text: string; values: unknown[] } {
+): { text: string; values: unknown[]; order: PartOrder[] } {
   // One row as text: the type's output functions, and NULL differs from an empty text.
   const row = `ROW(${columns.map((name) => `t.${identifier(name)}`).join(', ')})`;
   const digest = digestOf(`pg_catalog.format('%s', ${row})`);
-  const parts = key ? columnsNamed(table, key).map(orderedText) : [digest];
-  const named = parts.map((part, at) => `${part} AS k${at + 1}`).join(', ');
+  const parts: KeyPart[] = key
+    ? columnsNamed(table, key).map(keyPart)
+    : [{ sql: digest, collation: BY_BYTES, type: TEXT, order: 'bytes' }];
+  const named = parts.map(({ sql }, at) => `${sql} AS k${at + 1}`).join(', ');
   const rows = `SELECT t.ctid, ${key ? digest : `''::pg_catalog.text`} AS digest, ${named} FROM ${from} AS t`;
-  const names = parts.map((_, at) => `k${at + 1} COLLATE pg_catalog."C"`);
+  const names = parts.map(({ collation }, at) => `r.k${at + 1}${collation}`);
   const values: unknown[] = blocks ? [tids(blocks, 0), tids(blocks, 1)] : [];
   // OFFSET 0 keeps it a scan of each range, which a join would not be.
   const source = blocks
-    ? `ROWS FROM (pg_catalog.unnest($1::pg_catalog.tid[]), pg_catalog.unnest($2::pg_catalog.tid[])) AS range (low, high) CROSS JOIN LATERAL (
-         ${rows} WHERE t.ctid OPERATOR(pg_catalog.>=) range.low AND t.ctid OPERATOR(pg_catalog.<) range.high OFFSET 0) AS r`
+    ? `ROWS FROM (pg_catalog.unnest($1::pg_catalog.tid[]), pg_catalog.unnest($2::pg_catalog.tid[])) AS range (low, high)
+       CROSS JOIN LATERAL (${rows}
+         WHERE t.ctid OPERATOR(pg_catalog.>=) range.low AND t.ctid OPERATOR(pg_catalog.<) range.high OFFSET 0) AS r`
     : `(${rows}) AS r`;
-  const mark = after?.map((part) => `$${values.push(part)}::pg_catalog.text`);
+  const mark = after?.map((part, at) => `$${values.push(part)}::${parts[at]?.type ?? TEXT}`);
   const beyond = mark ? `WHERE ROW(${names.join(', ')}) OPERATOR(pg_catalog.>) ROW(${mark.join(', ')})` : '';
-  const text = `SELECT ctid, digest, ${parts.map((_, at) => `k${at + 1}`).join(', ')} FROM ${source} ${beyond}
+  const text = `SELECT r.ctid, r.digest, ${parts.map((_, at) => `r.k${at + 1}`).join(', ')} FROM ${source} ${beyond}
     ORDER BY ${names.join(', ')}`;
-  return { text, values };
+  return { text, values, order: parts.map(({ order }) => order) };
 }
 
 const tids = (blocks: BlockRanges, bound: 0 | 1) => blocks.map((range) => `(${range[bound]},0)`);

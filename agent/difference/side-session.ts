@@ -13,13 +13,14 @@ const BYTES_MAX = 16 * 2 ** 30;
 /**
  * Runs `action` in one snapshot of the database, as its read-only login. The statements are ours, over tables and
  * pg_catalog only, so no code of the tenant runs: a table with policies for this login is an error.
- * @param within milliseconds
+ * @param options.within milliseconds
+ * @param options.firstRows whether the first rows are wanted soon, rather than all rows
  * @throws HostError STATEMENT_REFUSED, HOST_TIMEOUT
  */
 export async function inSnapshotOf<T>(
   host: Host,
   { branch_id, database }: Side,
-  within: number,
+  { within, firstRows }: { within: number; firstRows: boolean },
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
   const user = loginName(branch_id, 'read_only');
@@ -35,6 +36,7 @@ export async function inSnapshotOf<T>(
       default_transaction_read_only: 'on',
       row_security: 'off',
       work_mem: '16MB',
+      cursor_tuple_fraction: firstRows ? 0.1 : 1,
       statement_timeout: within,
       transaction_timeout: within,
       // While the other side sorts.

@@ -13,7 +13,11 @@ const OTHERWISE_MS = 20_000;
  */
 export const diffRows = (host: Host, params: Params<'row.diff'>): Promise<MethodResult<'row.diff'>> =>
   withSides(host, params, (sides, session) =>
-    compare(host, session, sides, { within: OPERATIONS['row.diff'].deadline - OTHERWISE_MS }, (comparison) =>
-      changedRows(comparison, params),
+    compare(
+      host,
+      session,
+      sides,
+      { within: OPERATIONS['row.diff'].deadline - OTHERWISE_MS, firstRows: true },
+      (comparison) => changedRows(comparison, params),
     ),
   );

@@ -5,6 +5,7 @@ import { CommandError } from '../exit-codes.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { branchPath, findBranch, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
+import { branchDiff } from './branch-diff.ts';
 import { TIMEOUT, waitOf } from './project.ts';
 
 const COLUMNS = ['branch_name', 'status', 'lifespan', 'expires_at', 'lease_ends_at', 'created_at', 'id'];
@@ -158,7 +159,7 @@ const extend = () =>
     );
 
 export const branchCommand = (): Command =>
-  [list(), create(), get(), extend(), remove()].reduce(
+  [list(), create(), get(), extend(), branchDiff(), remove()].reduce(
     (group, command) => group.addCommand(command),
     new Command('branch').description('Branches of a project'),
   );

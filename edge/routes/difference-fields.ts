@@ -52,7 +52,7 @@ export const ChangedRows = z
       .meta({ description: 'Cells whose value was cut. `row` is an index in `rows`.' }),
     next_cursor: z.string().nullable(),
   })
-  .meta({ id: 'ChangedRows' });
+  .meta({ id: 'RowDifferencePage' });
 
 export const toAgainst = ({ branch, snapshot }: OtherSide): z.output<typeof Against> =>
   branch

@@ -10,6 +10,7 @@ import { measureCopyOnWrite } from './copy-on-write.ts';
 import { measureCpuAccounting } from './cpu-accounting.ts';
 import { measureCreationThroughput } from './creation-throughput.ts';
 import { measureDeepPages } from './deep-pages.ts';
+import { measureDifference } from './difference.ts';
 import { measureEdgeLatency } from './edge-latency.ts';
 import { measureEdgeThroughput } from './edge-throughput.ts';
 import { measureLoad } from './load.ts';
@@ -57,6 +58,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'connection-limits': { hindrance: () => null, measure: measureConnectionLimits },
   'console-grid': { hindrance: () => null, measure: measureConsoleGrid },
   'deep-pages': { hindrance: () => null, measure: measureDeepPages },
+  difference: { hindrance: xfsHindrance, measure: measureDifference },
   'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
   'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },

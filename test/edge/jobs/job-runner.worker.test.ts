@@ -57,6 +57,7 @@ const runnerOf = (creation: AnySaga, deletion = creation) =>
       'branch.delete': deletion,
       'branch.reset': creation,
       'branch.restore': creation,
+      'branch.diff': deletion,
       'snapshot.create': creation,
       'snapshot.delete': deletion,
       'project.delete': deletion,

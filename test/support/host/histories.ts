@@ -1,21 +1,4 @@
-/** Numbers that a seed determines (mulberry32). */
-export class Random {
-  #state: number;
-
-  constructor(seed: number) {
-    this.#state = seed;
-  }
-
-  /** From 0 up to, and without, `end`. */
-  below(end: number): number {
-    this.#state = (this.#state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(this.#state ^ (this.#state >>> 15), 1 | this.#state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((((mixed ^ (mixed >>> 14)) >>> 0) * end) / 2 ** 32) | 0;
-  }
-
-  pick = <T>(list: readonly T[]): T => list[this.below(list.length)] as T;
-}
+import { Random } from '../../simulation/random.ts';
 
 /** The life of one table: how it is made, and what then happens to it on both sides, before and after a restart. */
 export interface History {
@@ -52,14 +35,14 @@ const SHAPES: readonly Shape[] = [
 type Step = (table: string, random: Random) => string[];
 
 /** Without `n`, which belongs to a key. */
-const some = (random: Random) => `id % ${2 + random.below(30)} = ${random.below(4)}`;
+const some = (random: Random) => `id % ${2 + random.int(0, 29)} = ${random.int(0, 3)}`;
 const big = (random: Random) =>
-  `repeat(md5((id * ${1 + random.below(3)})::text), ${random.pick([1, 90, 300])})`;
+  `repeat(md5((id * ${1 + random.int(0, 2)})::text), ${random.pick([1, 90, 300])})`;
 
 const insert: Step = (table, random) => {
-  const from = 200 + random.below(100_000);
+  const from = 200 + random.int(0, 99_999);
   return [
-    `insert into ${table} (id, n, note) select i, i, 'new' from generate_series(${from}, ${from + random.below(40)}) i on conflict do nothing`,
+    `insert into ${table} (id, n, note) select i, i, 'new' from generate_series(${from}, ${from + random.int(0, 39)}) i on conflict do nothing`,
   ];
 };
 const update: Step = (table, random) => [
@@ -106,26 +89,26 @@ const REWRITES: readonly Step[] = [
 ];
 
 function steps(table: string, random: Random): string[] {
-  const count = random.below(5);
+  const count = random.int(0, 4);
   return Array.from({ length: count }, () =>
-    (random.below(12) === 0 ? random.pick(REWRITES) : random.pick(STEPS))(table, random),
+    (random.int(0, 11) === 0 ? random.pick(REWRITES) : random.pick(STEPS))(table, random),
   ).flat();
 }
 
 export function historyOf(seed: number): History {
-  const random = new Random(seed);
+  const random = new Random(`history ${seed}`);
   const table = `history_${seed}`;
   const { create, key } = random.pick(SHAPES)(table);
-  const rows = 1 + random.below(180);
+  const rows = 1 + random.int(0, 179);
   const fill = `insert into ${table} (id, n, note, big)
     select id, id, 'old', ${big(random)} from generate_series(1, ${rows}) id`;
-  const isUntouched = random.below(6) === 0;
+  const isUntouched = random.int(0, 5) === 0;
   const half = () => (isUntouched ? [`vacuum ${table}`] : steps(table, random));
   return {
     table,
     key,
-    create: [create, fill, ...(random.below(2) === 0 ? [] : [`delete from ${table} where ${some(random)}`])],
+    create: [create, fill, ...(random.int(0, 1) === 0 ? [] : [`delete from ${table} where ${some(random)}`])],
     branch: [half(), half()],
-    other: random.below(2) === 0 ? [[], []] : [half(), half()],
+    other: random.int(0, 1) === 0 ? [[], []] : [half(), half()],
   };
 }

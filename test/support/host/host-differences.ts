@@ -11,6 +11,7 @@ import { startHost, type TestHost } from './host.ts';
 import { asClient, type Branch, BUSY_WAIT_MS, Project } from './host-project.ts';
 
 const DISK_BYTES = 2 * 2 ** 30;
+
 const WITHIN_MS = 60_000;
 
 type Against = Params<'branch.diff'>['against'];
@@ -27,7 +28,7 @@ export class ComparingHost {
   readonly #unmount: () => void;
   #branches = 0;
 
-  private constructor(servers: TestHost, project: Project, main: Branch, unmount: (() => void) | null) {
+  private constructor(servers: TestHost, project: Project, main: Branch, unmount: (() => void) | undefined) {
     this.servers = servers;
     this.project = project;
     this.main = main;
@@ -35,15 +36,16 @@ export class ComparingHost {
     this.#unmount = unmount ?? (() => {});
   }
 
-  static async start(): Promise<ComparingHost> {
-    const disk = xfsHindrance() === null ? mountXfs(DISK_BYTES) : null;
+  /** @param diskBytes size of the disk, which takes only what is written */
+  static async start(diskBytes = DISK_BYTES): Promise<ComparingHost> {
+    const disk = xfsHindrance() === null ? mountXfs(diskBytes) : null;
     try {
       const servers = await startHost(disk ? { dataDir: join(disk.folder, 'data') } : {});
       // A file copy also where blocks cannot be shared, as for a large database: one through the WAL is all new blocks.
       servers.host.cloneMethod = 'reflink';
       const project = new Project(servers.host);
       const main = await project.create('db_diff_prod', null);
-      return new ComparingHost(servers, project, main, disk && disk.remove);
+      return new ComparingHost(servers, project, main, disk?.remove);
     } catch (error) {
       disk?.remove();
       throw error;
@@ -60,7 +62,8 @@ export class ComparingHost {
 
   branch(from: Branch | { snapshot_id: string }): Promise<Branch> {
     const source = 'database' in from ? from.database : `bgsnap_${from.snapshot_id.replaceAll('-', '')}`;
-    return this.project.create(`db_diff_prod_br_${(this.#branches += 1)}`, source);
+    this.#branches += 1;
+    return this.project.create(`db_diff_prod_br_${this.#branches}`, source);
   }
 
   async snapshot({ branch_id, database }: Branch): Promise<{ snapshot_id: string }> {

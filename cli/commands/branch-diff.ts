@@ -1,0 +1,97 @@
+import { Command } from 'commander';
+import type { Schemas } from '../../client/client.ts';
+import { dataOf } from '../../client/response-error.ts';
+import { CommandError } from '../exit-codes.ts';
+import { isJson, printRecord, printRecords, say } from '../output.ts';
+import { branchPath, openSession, type Session } from '../session.ts';
+import { withProgress } from '../terminal.ts';
+
+const DIFF = '/api/v1/projects/{project_id}/branches/{branch_ref}/diff';
+const ROWS = '/api/v1/projects/{project_id}/branches/{branch_ref}/diff/rows';
+
+type Difference = Schemas['Difference'];
+type Change = Schemas['RowDifferencePage']['rows'][number];
+type Path = Awaited<ReturnType<typeof branchPath>>;
+
+interface DiffOptions {
+  against: string;
+  schema?: true;
+  rows?: string;
+}
+
+/** The difference, however long the comparison takes. */
+async function differenceOf(
+  { client }: Session,
+  path: Path,
+  { against, schema }: DiffOptions,
+): Promise<Difference> {
+  const query = { against, ...(schema && { schema: 'true' as const }) };
+  const first = await client.api.GET(DIFF, { params: { path, query } });
+  const found = await dataOf(Promise.resolve(first));
+  if (first.response.status !== 202) return found as Difference;
+  const { id: job_id } = await client.waitForJob((found as Schemas['Job']).id);
+  const result = await dataOf(client.api.GET(DIFF, { params: { path, query: { ...query, job_id } } }));
+  return result as Difference;
+}
+
+function printDifference(command: Command, difference: Difference): void {
+  if (isJson(command)) {
+    printRecord(command, difference);
+    return;
+  }
+  const { rows, schema } = difference;
+  printRecords(command, rows?.tables ?? [], ['schema', 'name', 'inserted', 'updated', 'deleted', 'method']);
+  for (const { schema: of, name, reason, detail } of rows?.not_compared ?? [])
+    say(`${of}.${name} was not compared: ${[reason, detail].filter(Boolean).join(', ')}`);
+  if (rows?.has_more) say('More tables differ than fit into one answer.');
+  if (!schema) return;
+  printRecords(command, schema.changes, ['change', 'kind', 'identity', 'detail']);
+  for (const sentence of schema.not_modelled) say(`Not compared: ${sentence}`);
+}
+
+/** The columns of a row whose values differ; of a row on one side all of them. */
+function shownOf({ change, before, after }: Change, key: readonly string[]) {
+  const row = after ?? before ?? {};
+  const differs = (column: string) => !before || !after || before[column] !== after[column];
+  const only = (side: Change['before']) =>
+    side && Object.fromEntries(Object.entries(side).filter(([column]) => differs(column)));
+  return {
+    change,
+    key: Object.fromEntries(key.map((column) => [column, row[column]])),
+    before: only(before),
+    after: only(after),
+  };
+}
+
+async function printChangedRows(command: Command, session: Session, path: Path, options: DiffOptions) {
+  const [, schema = 'public', table = ''] = /^(?:([^.]+)\.)?(.+)$/.exec(options.rows ?? '') ?? [];
+  const changes: (Change | ReturnType<typeof shownOf>)[] = [];
+  let cursor: string | null = null;
+  do {
+    const query = { against: options.against, schema, table, ...(cursor !== null && { cursor }) };
+    const page: Schemas['RowDifferencePage'] = await dataOf(
+      session.client.api.GET(ROWS, { params: { path, query } }),
+    );
+    const shown = (change: Change) => (isJson(command) ? change : shownOf(change, page.primary_key));
+    changes.push(...page.rows.map(shown));
+    cursor = page.next_cursor;
+  } while (cursor !== null);
+  printRecords(command, changes, ['change', 'key', 'before', 'after']);
+}
+
+export const branchDiff = (): Command =>
+  new Command('diff')
+    .description('Compare a branch with its parent, another branch or a snapshot')
+    .argument('[branch]', 'name or ID (default: the pinned branch)')
+    .option('--against <reference>', 'parent, a branch by name or ID, or the ID of a snapshot', 'parent')
+    .option('--schema', 'compare the schemas too')
+    .option('--rows <table>', 'list the rows of this table that differ, as [schema.]table')
+    .action(async (branch: string | undefined, options: DiffOptions, command: Command) => {
+      if (options.rows !== undefined && options.schema)
+        throw new CommandError('usage', '--rows and --schema exclude each other.');
+      const session = openSession(command);
+      const path = await branchPath(command, session, branch);
+      if (options.rows !== undefined) return printChangedRows(command, session, path, options);
+      const compared = await withProgress('Comparing', () => differenceOf(session, path, options));
+      printDifference(command, compared);
+    });
