@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
+import { LockSampler } from './rehearsal/sample-locks.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
 import type { AgentSettings } from './settings.ts';
@@ -22,6 +23,8 @@ export interface Host {
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
   rows: { slots: Slots; marks: PageMarks };
+  /** Samples the locks of branches that are being rehearsed. */
+  lockSampler: LockSampler;
   /** As read in the hourly session of each branch's owner login. */
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
@@ -41,6 +44,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
     rows: { slots: new Slots(), marks: new PageMarks() },
+    lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),
     log,
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),

@@ -116,13 +116,18 @@ function passSignals(child: ChildProcess): () => void {
   };
 }
 
-/** Runs a program with the terminal of this process. @returns its exit code, as a shell reports it */
+/**
+ * Runs a program with the terminal of this process.
+ * @param output where its standard output goes
+ * @returns its exit code, as a shell reports it
+ */
 export async function runChild(
   program: string,
   args: readonly string[],
   env: NodeJS.ProcessEnv,
+  output: 'stdout' | 'stderr' = 'stdout',
 ): Promise<number> {
-  const child = spawn(program, args, { stdio: 'inherit', env });
+  const child = spawn(program, args, { stdio: ['inherit', output === 'stdout' ? 1 : 2, 2], env });
   const ignoreSignals = passSignals(child);
   try {
     return await new Promise((resolve, reject) => {

@@ -12,6 +12,7 @@ export const EXIT_CODES = {
   conflict: { code: 6, meaning: 'conflict with the present state' },
   limit: { code: 7, meaning: 'a limit is reached' },
   away: { code: 8, meaning: 'the gateway or the database host is unavailable' },
+  danger: { code: 9, meaning: 'a rehearsal found a danger' },
   timedOut: { code: 124, meaning: 'timed out' },
 } as const;
 

@@ -13,6 +13,8 @@ interface Wanted {
   /** Name or ID of the source; `main` if left out. */
   from?: string | undefined;
   ttlSeconds?: number | undefined;
+  /** The command, which is the beginning of the branch's name, and its label `purpose`. */
+  purpose: 'exec' | 'rehearse';
 }
 
 /** A branch for one command. */
@@ -34,9 +36,9 @@ export async function leaseBranch(
   wanted: Wanted,
   signal: AbortSignal,
 ): Promise<LeasedBranch> {
-  const { projectId: project_id, from, ttlSeconds } = wanted;
+  const { projectId: project_id, from, ttlSeconds, purpose } = wanted;
   const { client } = session;
-  const branch_name = `exec-${randomBytes(5).toString('hex')}`;
+  const branch_name = `${purpose}-${randomBytes(5).toString('hex')}`;
   const path = { project_id, branch_ref: branch_name };
   const source = from === undefined ? null : await findBranch(session, project_id, from);
   const remove = async () => {
@@ -47,7 +49,7 @@ export async function leaseBranch(
     branch_name,
     lease_seconds: LEASE_SECONDS,
     allow: ['me'],
-    labels: { purpose: 'exec' },
+    labels: { purpose },
     include: ['credentials' as const],
     ...(source && { source_branch_id: source.id }),
     ...(ttlSeconds !== undefined && { ttl_seconds: ttlSeconds }),

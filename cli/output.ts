@@ -101,6 +101,9 @@ export function printRecord(command: Command, record: Row, columns?: readonly st
   write(names.map((name) => `${separate(name)}${show(shown[name])}`));
 }
 
+/** Prints a text for people, whose names come from a database. */
+export const printLines = (lines: readonly string[]): void => write(lines.map(show));
+
 /** Prints one line of a stream: as JSON with `--json`, otherwise as tab-separated columns. */
 export function printLine(command: Command, record: Row, columns: readonly string[]): void {
   const fields = jsonFields(command);

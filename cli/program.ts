@@ -10,6 +10,7 @@ import { importCommand } from './commands/import.ts';
 import { linkCommands } from './commands/link.ts';
 import { projectCommand } from './commands/project.ts';
 import { readingCommands } from './commands/reading.ts';
+import { rehearseCommand } from './commands/rehearse.ts';
 import { signInCommands } from './commands/sign-in.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -47,6 +48,7 @@ export function createProgram(version: string): Command {
     branchCommand(),
     ...connectionCommands(),
     execCommand(),
+    rehearseCommand(),
     importCommand(),
     ...accessCommands(),
     ...readingCommands(),

@@ -45,6 +45,7 @@ import { platformRoutes } from './routes/platform.ts';
 import { projectRoutes } from './routes/projects.ts';
 import { providerSignInRoutes } from './routes/provider-sign-in.ts';
 import { queryRoutes } from './routes/queries.ts';
+import { rehearsalRoutes } from './routes/rehearsals.ts';
 import { rowChangeRoutes } from './routes/row-changes.ts';
 import { secondFactorRoutes } from './routes/second-factor.ts';
 import { sessionRoutes } from './routes/session.ts';
@@ -178,6 +179,7 @@ for (const routes of [
   rowChangeRoutes,
   queryRoutes,
   differenceRoutes,
+  rehearsalRoutes,
   networkRuleRoutes,
   metricsRoutes,
   jobRoutes,

@@ -32,6 +32,8 @@ export const AUDIT_NAMES = [
   'row.deleted',
   'rows.changed',
   'query.executed',
+  'rehearsal.started',
+  'rehearsal.finished',
   'webhook.created',
   'webhook.deleted',
   'webhook.disabled',

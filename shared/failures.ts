@@ -101,7 +101,8 @@ export const FAILURES = {
   },
   BRANCH_NOT_LEASED: {
     status: 409,
-    message: 'The branch has no lease. Change its lifespan instead.',
+    message:
+      'The branch has no lease. Use a branch created with lease_seconds, or change its lifespan instead.',
   },
   WRITE_BLOCKED: {
     status: 409,

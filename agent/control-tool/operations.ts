@@ -37,6 +37,7 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   against: 'what to compare with: {"branch_id": …, "database": "db_…"} or {"snapshot_id": …}',
   rows: 'compare rows: true or false',
   within: 'milliseconds after which the comparison is given up',
+  limits: 'of a dangerous lock: {"lock_ms": 1000, "table_bytes": 104857600}',
   expected: 'required present value: {"value": "old"} (default: any)',
 };
 
@@ -48,6 +49,7 @@ const GROUP_HELP: Record<string, string> = {
   snapshot: 'Take and drop a snapshot of a branch',
   reset: 'Replace the database of a branch by a clone, step by step',
   access: 'Apply network rules, closures and write blocks',
+  rehearsal: 'Watch what a migration does to a branch',
   table: 'List the tables of a branch',
   row: 'Read and change rows of a branch as its read-write login',
 };

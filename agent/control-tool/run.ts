@@ -72,6 +72,7 @@ async function runAgent(): Promise<void> {
     diskUsage.runLoop(signal),
     runRoomLoop(host, signal),
     runSeparationLoop(host, signal),
+    host.lockSampler.run(signal),
     watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),
     new BlockReports(host, (blocks) => link?.notify('blocks', blocks)).run(log, signal),
     ...(settings.GUARDS === 'on' ? [new GuardWatch(host, log).run(signal)] : []),

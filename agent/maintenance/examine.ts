@@ -238,6 +238,10 @@ const CHECKS: readonly Check[] = [
     'A forgotten prepared transaction would block clones and drops: set max_prepared_transactions = 0.',
   ),
   advice(
+    ({ postgres }) => postgres.summarize_wal === 'on',
+    'Comparisons of branches cannot use summaries of the WAL: set summarize_wal = on.',
+  ),
+  advice(
     ({ cloneMethod }) => cloneMethod === 'reflink',
     'The file system of the data directory has no reflinks, so every clone copies all bytes: use XFS or Btrfs.',
   ),

@@ -21,6 +21,9 @@ import { takeInventory } from './host-inventory.ts';
 import { dropProject } from './project-drop.ts';
 import { sizeProject } from './project-size.ts';
 import { runQuery } from './query-run.ts';
+import { finishRehearsal } from './rehearsal-finish.ts';
+import { reportRehearsal } from './rehearsal-read.ts';
+import { startRehearsal } from './rehearsal-start.ts';
 import { cancelReset } from './reset-cancel.ts';
 import { cloneForReset } from './reset-clone.ts';
 import { swapReset } from './reset-swap.ts';
@@ -67,6 +70,9 @@ const HANDLERS: Handlers = {
   'row.delete': deleteRows,
   'row.change': changeRows,
   'query.run': runQuery,
+  'rehearsal.start': startRehearsal,
+  'rehearsal.read': reportRehearsal,
+  'rehearsal.finish': finishRehearsal,
   'branch.diff': diffBranch,
   'row.diff': diffRows,
 };

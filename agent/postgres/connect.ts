@@ -13,6 +13,9 @@ export type Queryable = Pick<pg.ClientBase, 'query'>;
 /** Leaves every value as the text that PostgreSQL sent. */
 export const AS_TEXT = { getTypeParser: () => (text: string) => text };
 
+/** Parses values as the driver does by default. */
+export const AS_VALUES = pg.types;
+
 /** A server that accepts no session within this time is treated as away. */
 const CONNECT_WITHIN_MS = 10_000;
 

@@ -108,6 +108,22 @@ const SNAPSHOT = `
   );
 `;
 
+/** What a branch was like before a rehearsed migration, and what is known of it so far. It is gone with the branch. */
+const REHEARSAL = `
+  CREATE TABLE rehearsal (
+    branch_id uuid PRIMARY KEY REFERENCES branch ON DELETE CASCADE,
+    database text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    limits jsonb NOT NULL,
+    tables jsonb NOT NULL,
+    schema text NOT NULL,
+    wal_from pg_lsn NOT NULL,
+    locks jsonb NOT NULL DEFAULT '{}', -- what the samples have shown so far
+    finished_at timestamptz,
+    report jsonb -- null: it is running
+  );
+`;
+
 /** Where the content of a database comes from. Rows of dropped databases stay while a clone of them is there. */
 const DATABASE_ORIGIN = `
   CREATE TABLE database_origin (
@@ -129,6 +145,7 @@ export const MIGRATIONS: readonly string[] = [
   BLOCKED_ADDRESS,
   SNAPSHOT,
   DATABASE_ORIGIN,
+  REHEARSAL,
 ];
 
 /**

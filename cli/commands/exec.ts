@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { refuseInherited, stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, runChild } from '../connection.ts';
 import { readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
@@ -16,8 +17,6 @@ interface ExecOptions {
   ttl?: number;
   role?: Role;
 }
-
-const SET_HERE = ['DATABASE_URL', 'DIRECT_URL'] as const;
 
 export const execCommand = () =>
   new Command('exec')
@@ -38,21 +37,19 @@ Example:
   branchgate exec --ephemeral -- npm test`,
     )
     .action(async ([program = '', ...args]: string[], options: ExecOptions, command: Command) => {
-      refuseInherited();
+      refuseInherited('exec');
       if (options.ephemeral && options.branch !== undefined)
         throw new CommandError(
           'usage',
           '--ephemeral and --branch exclude each other. Give --from for the source.',
         );
-      const stop = new AbortController();
-      const abort = () => stop.abort(new CommandError('failed', 'Interrupted.'));
-      for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, abort);
+      const signal = stopSignal();
       const files = new ConnectionFiles();
       try {
         const session = openSession(command);
-        const { credentials, end } = await target(command, session, options, stop.signal);
+        const { credentials, end } = await target(command, session, options, signal);
         try {
-          stop.signal.throwIfAborted();
+          signal.throwIfAborted();
           exitWith(await runChild(program, args, childEnvironment(credentials, files)));
         } finally {
           await end();
@@ -62,23 +59,12 @@ Example:
       }
     });
 
-/** A URL of another database would reach the command if a later step failed to replace it. */
-function refuseInherited(): void {
-  const inherited = SET_HERE.filter((name) => process.env[name] !== undefined);
-  if (inherited.length === 0) return;
-  const unset = inherited.map((name) => `-u ${name}`).join(' ');
-  throw new CommandError(
-    'usage',
-    `${inherited.join(' and ')} is already set in the environment. Unset it first: env ${unset} branchgate exec …`,
-  );
-}
-
 async function target(command: Command, session: Session, options: ExecOptions, signal: AbortSignal) {
   if (options.ephemeral) {
     const projectId = await projectOf(command, session);
     const leased = await leaseBranch(
       session,
-      { projectId, from: options.from, ttlSeconds: options.ttl },
+      { projectId, from: options.from, ttlSeconds: options.ttl, purpose: 'exec' },
       signal,
     );
     say(`Branch: ${leased.credentials.branch_name}`);

@@ -1,11 +1,10 @@
-import { and, eq, ne } from 'drizzle-orm';
+import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { Principal } from '../authentication/principal.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import type { Database } from '../database/database.ts';
-import { projectBranches } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { ApiError, found } from '../errors.ts';
 import type { Comparison } from '../jobs/job-input.ts';
@@ -32,18 +31,13 @@ export async function otherSide(
   if (against === PARENT && parentBranchId === null) throw new ApiError('SOURCE_NOT_ACTIVE');
   const reference = against === PARENT ? (parentBranchId ?? '') : against;
   const id = z.uuid().safeParse(reference).success ? reference.toLowerCase() : '';
-  const [branches, [snapshot], [parent]] = await db.batch([
+  const [branches, [snapshot]] = await db.batch([
     referencedBranch(db, projectId, reference, caller),
     db
       .select()
       .from(snapshots)
       .where(and(snapshotsOf(projectId, caller), eq(snapshots.id, id))),
-    db
-      .select({ id: projectBranches.id })
-      .from(projectBranches)
-      .where(and(ne(projectBranches.status, 'deleted'), eq(projectBranches.id, parentBranchId ?? ''))),
   ]);
-  if (against === PARENT && !parent) throw new ApiError('SOURCE_NOT_ACTIVE');
   if (branches.length === 0 && snapshot) return { branch: null, snapshot };
   const named = found(branches);
   if (named.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');

@@ -13,6 +13,7 @@ import {
   Password,
   Source,
 } from './operation-fields.ts';
+import { REHEARSAL_OPERATIONS } from './rehearsal-operations.ts';
 import { ROW_OPERATIONS } from './row-operations.ts';
 import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
 
@@ -169,6 +170,7 @@ export const OPERATIONS = {
 
   ...SNAPSHOT_OPERATIONS,
   ...ROW_OPERATIONS,
+  ...REHEARSAL_OPERATIONS,
   ...DIFFERENCE_OPERATIONS,
 } as const;
 

@@ -77,7 +77,9 @@ describe('the output', () => {
   });
 
   test('is about the project that the argument names, also next to --project', async () => {
-    expect(await cli.json('project', 'get', 'Shop', '--project', 'nowhere')).toMatchObject({ id: project.id });
+    expect(await cli.json('project', 'get', 'Shop', '--project', 'nowhere')).toMatchObject({
+      id: project.id,
+    });
   });
 
   test('has the named fields only, as values separated by tabs, and without colour in a pipe', async () => {

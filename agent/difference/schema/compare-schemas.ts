@@ -1,12 +1,98 @@
 import type { SchemaDifference } from '../../../shared/protocol/difference-operations.ts';
 import type { Host } from '../../host.ts';
-import { HostError } from '../../servers/host-error.ts';
-import type { Sides } from '../sides.ts';
+import { AS_VALUES, type Session } from '../../postgres/connect.ts';
+import { inBranch } from '../../rows/branch-session.ts';
+import type { Side, Sides } from '../sides.ts';
+import type { CatalogQuery, Outcome, Task } from './comparison-messages.ts';
+import { runInThread, tooLarge } from './comparison-thread.ts';
+
+/** Of each side. */
+const OBJECTS_MAX = 50_000;
+const CATALOGS = [
+  'pg_class',
+  'pg_attribute',
+  'pg_proc',
+  'pg_type',
+  'pg_constraint',
+  'pg_trigger',
+  'pg_policy',
+];
+/** What a message of the link has room for, next to the rows. */
+const CHANGES_MAX = 1_000;
+const STATEMENT_CHARACTERS_MAX = 262_144;
 
 /**
- * The objects that differ, and the statements that bring `before` to the schema of `after`.
+ * The objects that differ, and the statements that bring `before` to the schema of `after`. Each side is read in one
+ * snapshot of its read-only login.
  * @param signal aborted when the comparison has taken too long
+ * @throws HostError HOST_BUSY, PROJECT_BUSY, HOST_TIMEOUT, STATEMENT_REFUSED for a schema that is too large
  */
-export function compareSchemas(_host: Host, _sides: Sides, _signal: AbortSignal): Promise<SchemaDifference> {
-  return Promise.reject(new HostError('INVALID_CALL', 'schemas are not compared yet'));
+export const compareSchemas = async (
+  host: Host,
+  sides: Sides,
+  signal: AbortSignal,
+): Promise<SchemaDifference> =>
+  bounded(
+    await inCatalog(host, sides.before, (before) =>
+      inCatalog(host, sides.after, (after) => runInThread('session', { before, after }, signal)),
+    ),
+  );
+
+/** The schema as text, to be compared with a later one. @throws HostError as `compareSchemas` */
+export async function storeSchemaOf(host: Host, side: Side, signal: AbortSignal): Promise<string> {
+  const { stored } = await readAfter(host, side, null, signal);
+  return stored ?? '';
+}
+
+/** As `compareSchemas`, with a schema that was stored. @throws HostError as `compareSchemas` */
+export const compareWithStored = async (
+  host: Host,
+  side: Side,
+  stored: string,
+  signal: AbortSignal,
+): Promise<SchemaDifference> => bounded(await readAfter(host, side, { stored }, signal));
+
+const readAfter = (host: Host, side: Side, before: Task['before'], signal: AbortSignal) =>
+  inCatalog(host, side, (after) => runInThread(before, { after }, signal));
+
+const inCatalog = (host: Host, side: Side, action: (query: CatalogQuery) => Promise<Outcome>) =>
+  inBranch(host, side, 'query', async (session) => {
+    const query = catalogQuery(session);
+    if ((await countObjects(query)) > OBJECTS_MAX) throw tooLarge();
+    return action(query);
+  });
+
+/** The session leaves every value as text; the library expects the default types. */
+export const catalogQuery =
+  (session: Session): CatalogQuery =>
+  (text, values) =>
+    session.query<Record<string, unknown>>({ text, values: values ?? [], types: AS_VALUES });
+
+async function countObjects(query: CatalogQuery): Promise<number> {
+  // Stops counting at the limit, so that a huge catalog costs no more.
+  const counts = CATALOGS.map(
+    (catalog) =>
+      `(SELECT count(*) FROM (SELECT FROM pg_catalog.${catalog} OFFSET 0 LIMIT ${OBJECTS_MAX + 1}) AS counted)`,
+  );
+  const { rows } = await query(`SELECT (${counts.join(' + ')})::float8 AS objects`);
+  return Number(rows[0]?.objects);
+}
+
+const NOTHING: SchemaDifference = { changes: [], statements: [], not_modelled: [] };
+
+/** A part of a plan would look like a plan, so one that is too long is not returned at all. */
+function bounded({ difference }: Outcome): SchemaDifference {
+  const { changes, statements, not_modelled } = difference ?? NOTHING;
+  const characters = statements.reduce((sum, { length }) => sum + length, 0);
+  const isLong = characters > STATEMENT_CHARACTERS_MAX;
+  const unlisted = changes.length - CHANGES_MAX;
+  return {
+    changes: changes.slice(0, CHANGES_MAX),
+    statements: isLong ? [] : statements,
+    not_modelled: [
+      ...(isLong ? ['The statements are not listed, because they are too long together.'] : []),
+      ...(unlisted > 0 ? [`${unlisted} more changes are not listed.`] : []),
+      ...not_modelled.slice(0, CHANGES_MAX),
+    ],
+  };
 }

@@ -1,0 +1,75 @@
+import { fileURLToPath } from 'node:url';
+import { Worker } from 'node:worker_threads';
+import { pollUntil } from '../../poll-until.ts';
+import { HostError } from '../../servers/host-error.ts';
+import {
+  type CatalogQuery,
+  COMPARISON,
+  type FromThread,
+  type Outcome,
+  type SideName,
+  type Task,
+  type ToThread,
+} from './comparison-messages.ts';
+
+/** A comparison takes no longer. Milliseconds. */
+const WITHIN_MS = 20_000;
+/** Of the thread; a schema that needs more is refused. */
+const HEAP_MB = 512;
+/** At once on a host: each takes a processor and a heap. */
+const THREADS = 2;
+/** For one of them. A session that waits longer would have too little time left. */
+const WAIT_MS = 2_000;
+
+/** The program of the agent: one file when it is installed, its sources otherwise. */
+const PROGRAM = fileURLToPath(
+  import.meta.url.endsWith('.ts') ? new URL('../../main.ts', import.meta.url).href : import.meta.url,
+);
+/** SQLSTATE `program_limit_exceeded`. */
+const PROGRAM_LIMIT = '54000';
+
+let running = 0;
+
+export const tooLarge = () =>
+  new HostError('STATEMENT_REFUSED', 'the schema has too many objects to compare', PROGRAM_LIMIT);
+const tookTooLong = () => new HostError('HOST_TIMEOUT', 'the comparison of the schemas took too long');
+
+/**
+ * Reads and compares schemas in a thread of its own, which is ended after a time: how long it takes depends on schemas
+ * that tenants made. Their sessions stay in the agent, which runs the queries of the thread.
+ * @throws HostError HOST_BUSY, HOST_TIMEOUT, STATEMENT_REFUSED for a schema that is too large; what a query throws
+ */
+export async function runInThread(
+  before: Task['before'],
+  queries: Partial<Record<SideName, CatalogQuery>>,
+  signal: AbortSignal,
+): Promise<Outcome> {
+  if (!(await pollUntil(async () => running < THREADS, { within: WAIT_MS, every: 50 })))
+    throw new HostError('HOST_BUSY', 'too many schemas are being compared');
+  running += 1;
+  const workerData: Task = { kind: COMPARISON, before };
+  const thread = new Worker(PROGRAM, { workerData, resourceLimits: { maxOldGenerationSizeMb: HEAP_MB } });
+  const { promise, resolve, reject } = Promise.withResolvers<Outcome>();
+  const abort = () => reject(tookTooLong());
+  const timeout = setTimeout(abort, WITHIN_MS);
+  signal.addEventListener('abort', abort);
+  const respond = async (query: number, side: SideName, text: string, values: unknown[] | undefined) => {
+    const found = await queries[side]?.(text, values);
+    thread.postMessage({ query, rows: found?.rows ?? [] } satisfies ToThread);
+  };
+  thread.on('message', (message: FromThread) => {
+    if ('outcome' in message) resolve(message.outcome);
+    else respond(message.query, message.side, message.text, message.values).catch(reject);
+  });
+  thread.on('error', (error: NodeJS.ErrnoException) =>
+    reject(error.code === 'ERR_WORKER_OUT_OF_MEMORY' ? tooLarge() : error),
+  );
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(timeout);
+    signal.removeEventListener('abort', abort);
+    await thread.terminate();
+    running -= 1;
+  }
+}

@@ -1,0 +1,102 @@
+import type { SchemaDifference } from '../../shared/protocol/difference-operations.ts';
+import type {
+  Rehearsal,
+  RehearsalReport,
+  RehearsedTable,
+} from '../../shared/protocol/rehearsal-operations.ts';
+import { type LockSummary, locksOf } from './lock-record.ts';
+import type { WatchedTable, WatchedTables } from './watched-tables.ts';
+
+/** What is known of a branch before and after a migration. */
+export interface Observations {
+  limits: Rehearsal['limits'];
+  before: WatchedTables;
+  after: WatchedTables;
+  locks: LockSummary;
+  wal: RehearsalReport['wal'];
+  schema: SchemaDifference;
+}
+
+/** A report names no more of them. */
+const TABLES_MAX = 500;
+const STRONGEST = 'AccessExclusiveLock';
+
+type Danger = RehearsalReport['dangers'][number];
+
+export function reportOf({ limits, before, after, locks, wal, schema }: Observations): RehearsalReport {
+  const present = new Map(after.tables.map((table) => [table.oid, table]));
+  // With too many tables, one that is missing may only be too small now.
+  const isComplete = after.unwatched === 0;
+  const tables = before.tables
+    .filter(({ oid }) => isComplete || present.has(oid))
+    .map((table) => rehearsedTable(table, present.get(table.oid), locks));
+  const dangers = tables.flatMap((table) => dangersOf(table, limits));
+  return {
+    verdict: dangers.length > 0 ? 'danger' : 'safe',
+    dangers: dangers.slice(0, TABLES_MAX),
+    tables: tables.filter(isNotable).slice(0, TABLES_MAX),
+    unwatched_tables: before.unwatched,
+    samples: locks.samples,
+    longest_gap_ms: locks.longest_gap_ms,
+    wal,
+    schema,
+  };
+}
+
+function rehearsedTable(
+  before: WatchedTable,
+  after: WatchedTable | undefined,
+  locks: LockSummary,
+): RehearsedTable {
+  const { oid, schema, name, bytes, kind } = before;
+  return {
+    schema,
+    name,
+    bytes,
+    locks: locksOf(locks, oid),
+    // A materialized view gets a new file whenever it is refreshed.
+    rewritten: after !== undefined && kind === 'r' && after.file !== before.file,
+    dropped: after === undefined,
+    rows_before: rowsBefore(before),
+    rows_after: rowsAfter(before, after),
+  };
+}
+
+const exactly = (count: number) => ({ count, exact: true });
+const about = (count: number) => ({ count: Math.max(0, count), exact: false });
+
+/** Rows of a partition move to others; they are counted with the whole. */
+function rowsBefore({ rows, estimate, oid, root }: WatchedTable): RehearsedTable['rows_before'] {
+  if (oid !== root) return null;
+  if (rows !== null) return exactly(rows);
+  return estimate === null ? null : about(estimate);
+}
+
+function rowsAfter(before: WatchedTable, after: WatchedTable | undefined): RehearsedTable['rows_after'] {
+  if (before.oid !== before.root) return null;
+  if (!after) return exactly(0);
+  if (after.rows !== null) return exactly(after.rows);
+  const known = before.rows ?? before.estimate;
+  // The statistics of rows do not know what was in a file that was replaced.
+  if (after.file !== before.file) return after.bytes === 0 ? exactly(0) : null;
+  if (known === null || before.kind !== 'r') return null;
+  return about(known + (after.inserted - before.inserted) - (after.deleted - before.deleted));
+}
+
+const isNotable = ({ locks, rewritten, dropped, rows_before, rows_after }: RehearsedTable) =>
+  locks.length > 0 || rewritten || dropped || rows_before?.count !== rows_after?.count;
+
+/** What each kind of danger is. */
+const DANGERS: Record<Danger['kind'], (table: RehearsedTable, limits: Rehearsal['limits']) => boolean> = {
+  lock: ({ bytes, locks }, { lock_ms, table_bytes }) =>
+    bytes >= table_bytes && locks.some(({ mode, longest_ms }) => mode === STRONGEST && longest_ms >= lock_ms),
+  // Nothing is copied with an empty table.
+  rewrite: ({ rewritten, bytes }) => rewritten && bytes > 0,
+  rows_lost: ({ rows_before, rows_after }) =>
+    rows_before !== null && rows_after !== null && rows_after.count < rows_before.count,
+};
+
+const dangersOf = (table: RehearsedTable, limits: Rehearsal['limits']): Danger[] =>
+  (Object.keys(DANGERS) as Danger['kind'][])
+    .filter((kind) => DANGERS[kind](table, limits))
+    .map((kind) => ({ kind, schema: table.schema, name: table.name }));

@@ -1,0 +1,97 @@
+import type { Rehearsal, RehearsalReport } from '../../shared/protocol/rehearsal-operations.ts';
+import type { Queryable } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import { type LockSummary, NO_SAMPLES } from './lock-record.ts';
+import type { WatchedTables } from './watched-tables.ts';
+
+/** A rehearsal samples for no longer, whatever the lease of its branch. */
+const SAMPLED_FOR = "interval '1 hour'";
+/** At once, on a host and in a project. */
+const RUNNING_MAX = 8;
+const RUNNING_OF_PROJECT_MAX = 4;
+
+interface StoredRehearsal {
+  branch_id: string;
+  database: string;
+  started_at: Date;
+  finished_at: Date | null;
+  limits: Rehearsal['limits'];
+  tables: WatchedTables;
+  schema: string;
+  wal_from: string;
+  locks: LockSummary;
+  report: RehearsalReport | null;
+}
+
+export type NewRehearsal = Pick<StoredRehearsal, 'branch_id' | 'database' | 'limits' | 'tables' | 'schema'>;
+
+const RUNNING = `report IS NULL AND started_at > now() - ${SAMPLED_FOR}`;
+
+/** @throws HostError HOST_BUSY, PROJECT_BUSY */
+export async function requireRoom(db: Queryable, branchId: string): Promise<void> {
+  const { rows } = await db.query<{ of_host: string; of_project: string }>(
+    `SELECT count(*) AS of_host,
+            count(*) FILTER (WHERE project_id = (SELECT project_id FROM branch WHERE branch_id = $1)) AS of_project
+     FROM rehearsal JOIN branch USING (branch_id) WHERE branch_id <> $1 AND ${RUNNING}`,
+    [branchId],
+  );
+  const { of_host = 0, of_project = 0 } = rows[0] ?? {};
+  if (Number(of_project) >= RUNNING_OF_PROJECT_MAX)
+    throw new HostError('PROJECT_BUSY', 'too many rehearsals of this project are running');
+  if (Number(of_host) >= RUNNING_MAX) throw new HostError('HOST_BUSY', 'too many rehearsals are running');
+}
+
+/** Replaces an earlier rehearsal of the branch. */
+export async function storeRehearsal(db: Queryable, rehearsal: NewRehearsal): Promise<void> {
+  const { branch_id, database, limits, tables, schema } = rehearsal;
+  const values = [branch_id, database, limits, JSON.stringify(tables), schema, NO_SAMPLES];
+  await db.query(
+    `INSERT INTO rehearsal (branch_id, database, limits, tables, schema, locks, wal_from)
+     VALUES ($1, $2, $3, $4, $5, $6, pg_current_wal_insert_lsn())
+     ON CONFLICT (branch_id) DO UPDATE SET
+       database = excluded.database, started_at = now(), limits = excluded.limits, tables = excluded.tables,
+       schema = excluded.schema, locks = excluded.locks, wal_from = excluded.wal_from, finished_at = NULL, report = NULL`,
+    values,
+  );
+}
+
+export async function readRehearsal(db: Queryable, branchId: string): Promise<StoredRehearsal | null> {
+  const { rows } = await db.query<StoredRehearsal>('SELECT * FROM rehearsal WHERE branch_id = $1', [
+    branchId,
+  ]);
+  return rows[0] ?? null;
+}
+
+export async function readRunning(
+  db: Queryable,
+): Promise<Pick<StoredRehearsal, 'branch_id' | 'database' | 'locks'>[]> {
+  const { rows } = await db.query<StoredRehearsal>(
+    `SELECT branch_id, database, locks FROM rehearsal WHERE ${RUNNING}`,
+  );
+  return rows;
+}
+
+/** Does nothing when the branch, or its rehearsal, is gone. */
+export async function storeLocks(db: Queryable, branchId: string, locks: LockSummary): Promise<void> {
+  await db.query('UPDATE rehearsal SET locks = $2 WHERE branch_id = $1 AND report IS NULL', [
+    branchId,
+    locks,
+  ]);
+}
+
+/** What the report no longer needs is deleted. The first of several reports stays. */
+export async function storeReport(db: Queryable, branchId: string, report: RehearsalReport): Promise<void> {
+  await db.query(
+    `UPDATE rehearsal SET report = $2, finished_at = now(), schema = '', tables = '{}', locks = '{}'
+     WHERE branch_id = $1 AND report IS NULL`,
+    [branchId, JSON.stringify(report)],
+  );
+}
+
+export const toRehearsal = ({ started_at, finished_at, limits, report }: StoredRehearsal): Rehearsal => ({
+  state: report ? 'finished' : 'running',
+  started_at: started_at.toISOString(),
+  finished_at: finished_at?.toISOString() ?? null,
+  limits,
+  report,
+});

@@ -1,0 +1,26 @@
+import { CommandError } from './exit-codes.ts';
+
+const SET_HERE = ['DATABASE_URL', 'DIRECT_URL'] as const;
+
+/**
+ * A URL of another database would reach the child if a later step failed to replace it.
+ * @param command the name of the command that starts the child
+ * @throws CommandError
+ */
+export function refuseInherited(command: string): void {
+  const inherited = SET_HERE.filter((name) => process.env[name] !== undefined);
+  if (inherited.length === 0) return;
+  const unset = inherited.map((name) => `-u ${name}`).join(' ');
+  throw new CommandError(
+    'usage',
+    `${inherited.join(' and ')} is already set in the environment. Unset it first: env ${unset} branchgate ${command} …`,
+  );
+}
+
+/** Is aborted by the signals that end a command, which then cleans up. */
+export function stopSignal(): AbortSignal {
+  const stop = new AbortController();
+  const abort = () => stop.abort(new CommandError('failed', 'Interrupted.'));
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, abort);
+  return stop.signal;
+}

@@ -1,0 +1,107 @@
+import { Command } from 'commander';
+import type { Schemas } from '../../client/client.ts';
+import { dataOf } from '../../client/response-error.ts';
+import { refuseInherited, stopSignal } from '../child-command.ts';
+import { ConnectionFiles, childEnvironment, runChild } from '../connection.ts';
+import { readCount, readDuration } from '../duration.ts';
+import { CommandError, EXIT_CODES } from '../exit-codes.ts';
+import { exitWith } from '../exit-status.ts';
+import { leaseBranch } from '../lease.ts';
+import { isJson, printLines, printRecord, say } from '../output.ts';
+import { rehearsalText } from '../rehearsal-text.ts';
+import { openSession, projectOf, type Session } from '../session.ts';
+import { credentialsOf } from './connections.ts';
+
+interface RehearseOptions {
+  from?: string;
+  ttl?: number;
+  lockMs: number;
+  tableMb: number;
+}
+
+const REHEARSAL = '/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal';
+
+export const rehearseCommand = () =>
+  new Command('rehearse')
+    .description('Run a migration on a branch that is deleted afterwards, and report what it does')
+    .argument('<command...>', 'the command and its arguments, after --')
+    .option('--from <branch>', 'source of the branch (default: main)')
+    .option(
+      '--lock-ms <n>',
+      'an ACCESS EXCLUSIVE lock is a danger from this many milliseconds',
+      readCount,
+      1000,
+    )
+    .option('--table-mb <n>', '… on a table of at least this many megabytes', readCount, 100)
+    .option('--ttl <duration>', 'longest life of the branch, for instance 10m', readDuration)
+    .addHelpText(
+      'after',
+      `
+The command gets DATABASE_URL (pooled) and DIRECT_URL, both of the owner's login. Its output goes to standard error.
+Long locks on large tables, rewritten tables and lost rows are dangers, which exit code ${EXIT_CODES.danger.code} reports.
+The load of the source is not rehearsed.
+
+Example:
+  branchgate rehearse -- npx drizzle-kit migrate`,
+    )
+    .action(async ([program = '', ...args]: string[], options: RehearseOptions, command: Command) => {
+      refuseInherited('rehearse');
+      const signal = stopSignal();
+      const files = new ConnectionFiles();
+      try {
+        const session = openSession(command);
+        const projectId = await projectOf(command, session);
+        const { from, ttl: ttlSeconds } = options;
+        const wanted = { projectId, from, ttlSeconds, purpose: 'rehearse' as const };
+        const leased = await leaseBranch(session, wanted, signal);
+        const { branch_name } = leased.credentials;
+        say(`Branch: ${branch_name}`);
+        try {
+          const credentials = await credentialsOf(command, session, branch_name, 'owner');
+          const env = childEnvironment(credentials, files);
+          const branch = { session, path: { project_id: projectId, branch_ref: branch_name } };
+          await start(branch, options, signal);
+          const code = await runChild(program, args, env, 'stderr');
+          signal.throwIfAborted();
+          const rehearsal = await finish(branch, signal);
+          report(command, rehearsal, code, from ?? 'main');
+        } finally {
+          await leased.end();
+        }
+      } finally {
+        files.remove();
+      }
+    });
+
+interface Rehearsed {
+  session: Session;
+  path: { project_id: string; branch_ref: string };
+}
+
+async function start(
+  { session, path }: Rehearsed,
+  options: RehearseOptions,
+  signal: AbortSignal,
+): Promise<void> {
+  say('Recording the tables and the schema.');
+  const limits = { lock_ms: options.lockMs, table_bytes: options.tableMb * 1024 * 1024 };
+  await dataOf(session.client.api.POST(REHEARSAL, { params: { path }, body: { limits }, signal }));
+}
+
+async function finish({ session, path }: Rehearsed, signal: AbortSignal) {
+  say('Comparing.');
+  return dataOf(session.client.api.POST(`${REHEARSAL}/finish`, { params: { path }, signal }));
+}
+
+/** @throws CommandError if the command failed: what it would have done after that is not known */
+function report(command: Command, rehearsal: Schemas['Rehearsal'], code: number, source: string): void {
+  if (isJson(command)) printRecord(command, { exit_code: code, ...rehearsal });
+  else if (rehearsal.report) printLines(rehearsalText(rehearsal.report));
+  say(`The load of ${source} was not rehearsed: there, a lock also waits for other sessions.`);
+  if (code !== 0)
+    throw new CommandError(
+      'failed',
+      `The command ended with exit code ${code}, so the report may be incomplete.`,
+    );
+  if (rehearsal.report?.verdict === 'danger') exitWith(EXIT_CODES.danger.code);
+}

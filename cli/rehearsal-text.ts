@@ -1,0 +1,78 @@
+import type { Schemas } from '../client/client.ts';
+
+type Report = NonNullable<Schemas['Rehearsal']['report']>;
+type Table = Report['tables'][number];
+
+const UNITS = ['bytes', 'kB', 'MB', 'GB', 'TB'];
+
+function size(bytes: number): string {
+  const power = Math.min(UNITS.length - 1, Math.floor(Math.log2(Math.max(bytes, 1)) / 10));
+  return `${Math.round((bytes / 1024 ** power) * 10) / 10} ${UNITS[power]}`;
+}
+
+const DANGERS: Record<Report['dangers'][number]['kind'], string> = {
+  lock: 'a long ACCESS EXCLUSIVE lock: nobody could have read the table meanwhile',
+  rewrite: 'the table was rewritten, under an ACCESS EXCLUSIVE lock',
+  rows_lost: 'the table has fewer rows than before',
+};
+
+/** `AccessExclusiveLock` → `ACCESS EXCLUSIVE` */
+const modeOf = (mode: string) =>
+  mode
+    .replace(/Lock$/, '')
+    .replaceAll(/(?<=[a-z])[A-Z]/g, ' $&')
+    .toUpperCase();
+
+const countOf = (rows: Table['rows_before']) =>
+  rows === null ? 'an unknown number' : `${rows.exact ? '' : 'about '}${rows.count}`;
+
+function tableLine({
+  schema,
+  name,
+  bytes,
+  locks,
+  rewritten,
+  dropped,
+  rows_before,
+  rows_after,
+}: Table): string {
+  const facts = [
+    ...locks.map(({ mode, longest_ms }) => `${modeOf(mode)} for ${longest_ms} ms`),
+    ...(rewritten ? ['rewritten'] : []),
+    ...(dropped ? ['dropped'] : []),
+    ...(rows_before?.count === rows_after?.count
+      ? []
+      : [`rows: ${countOf(rows_before)}, then ${countOf(rows_after)}`]),
+  ];
+  return `  ${schema}.${name} (${size(bytes)}): ${facts.join('; ')}`;
+}
+
+const section = (title: string, lines: string[]) => (lines.length === 0 ? [] : [title, ...lines]);
+
+/** A gap in which a lock of the limit's length would not have been seen. */
+const GAP_MS = 500;
+
+/** The report for a person. */
+export function rehearsalText(report: Report): string[] {
+  const { verdict, dangers, tables, schema, wal, samples, longest_gap_ms, unwatched_tables } = report;
+  return [
+    `Verdict: ${verdict}`,
+    ...dangers.map((danger) => `  ${danger.schema}.${danger.name}: ${DANGERS[danger.kind]}`),
+    ...section('Tables:', tables.map(tableLine)),
+    ...section(
+      'Schema:',
+      schema.changes.map(
+        ({ change, kind, identity, detail }) =>
+          `  ${change} ${kind} ${identity}${detail === undefined ? '' : ` (${detail})`}`,
+      ),
+    ),
+    ...section(
+      'Not compared:',
+      schema.not_modelled.map((text) => `  ${text}`),
+    ),
+    `Write-ahead log: ${wal.exact ? size(wal.bytes) : `at most ${size(wal.bytes)}, which is what the whole host wrote`}`,
+    `Locks were sampled ${samples} times.`,
+    ...(longest_gap_ms > GAP_MS ? [`For ${longest_gap_ms} ms no locks were sampled.`] : []),
+    ...(unwatched_tables > 0 ? [`${unwatched_tables} smaller tables were not watched.`] : []),
+  ];
+}

@@ -1,0 +1,123 @@
+import { z } from 'zod';
+import { LockLimits, Rehearsal as RehearsalRecord } from '../../shared/protocol/rehearsal-operations.ts';
+import { operation, operations, optionalJsonBody, response } from '../api/operation.ts';
+import { actorOf, databaseOf } from '../app-env.ts';
+import { auditedWork } from '../audit/audited-work.ts';
+import { ApiError } from '../errors.ts';
+import { branchOf, HOST_FAILURES } from './branch-database.ts';
+import { BranchRefParams } from './parameters.ts';
+
+const tags = ['Rehearsals'];
+
+const DEFAULT_LIMITS = { lock_ms: 1_000, table_bytes: 104_857_600 };
+
+const Limits = z
+  .strictObject({
+    lock_ms: z.int().min(100).max(3_600_000).default(DEFAULT_LIMITS.lock_ms),
+    table_bytes: z
+      .int()
+      .min(0)
+      .max(2 ** 50)
+      .default(DEFAULT_LIMITS.table_bytes),
+  })
+  .default(DEFAULT_LIMITS)
+  .meta({
+    description:
+      'An `ACCESS EXCLUSIVE` lock is a danger if it is held at least this long on a table of at least this size.',
+  });
+
+const NewRehearsal = z.strictObject({ limits: Limits }).meta({ example: { limits: DEFAULT_LIMITS } });
+
+const Rehearsal = RehearsalRecord.extend({
+  limits: LockLimits,
+  report: RehearsalRecord.shape.report.meta({
+    description:
+      'Null while the rehearsal is running. `dangers` are long locks on large tables, rewritten tables, and tables that lost rows. `schema` is what has changed since the start. Counts of rows are exact as far as the time allowed.',
+  }),
+}).meta({ id: 'Rehearsal' });
+
+const router = operations();
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    operationId: 'startRehearsal',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal',
+    summary: 'Start to watch what a migration does to a branch',
+    description:
+      'Records the tables, the number of their rows and the schema, and samples the locks of all sessions of the branch every 50 ms, for at most an hour. Only a branch with a lease can be rehearsed. A branch has one rehearsal: starting it again begins a new one.',
+    tags,
+    request: { params: BranchRefParams, body: optionalJsonBody(NewRehearsal) },
+    responses: { 201: response('The rehearsal.', Rehearsal) },
+    failures: [...HOST_FAILURES, 'BRANCH_NOT_LEASED'],
+  }),
+  async (c) => {
+    const params = c.req.valid('param');
+    const { limits } = NewRehearsal.parse(c.req.valid('json') ?? {});
+    const { branch, database, call } = await branchOf(c, params, 'read');
+    if (branch.leaseSeconds === null) throw new ApiError('BRANCH_NOT_LEASED');
+    const about = { projectId: params.project_id, branchId: branch.id, metadata: limits };
+    const started = await auditedWork(
+      databaseOf(c),
+      actorOf(c),
+      { ...about, name: 'rehearsal.started' },
+      async () => ({ result: await call('rehearsal.start', { ...database, limits }), metadata: limits }),
+    );
+    return c.json(started, 201);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'rows.read',
+    operationId: 'getRehearsal',
+    method: 'get',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal',
+    summary: 'Get the rehearsal of a branch',
+    tags,
+    request: { params: BranchRefParams },
+    responses: { 200: response('The rehearsal, with its report when it is finished.', Rehearsal) },
+    failures: HOST_FAILURES,
+  }),
+  async (c) => {
+    const { database, call } = await branchOf(c, c.req.valid('param'), 'read');
+    const { rehearsal } = await call('rehearsal.read', database);
+    if (!rehearsal) throw new ApiError('NOT_FOUND');
+    return c.json(rehearsal, 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'branch.change',
+    operationId: 'finishRehearsal',
+    method: 'post',
+    path: '/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal/finish',
+    summary: 'Finish the rehearsal of a branch, and get its report',
+    description: 'Repeated, it returns the same report.',
+    tags,
+    request: { params: BranchRefParams },
+    responses: { 200: response('The rehearsal with its report.', Rehearsal) },
+    failures: HOST_FAILURES,
+  }),
+  async (c) => {
+    const params = c.req.valid('param');
+    const { branch, database, call } = await branchOf(c, params, 'read');
+    const about = { projectId: params.project_id, branchId: branch.id, metadata: {} };
+    const rehearsal = await auditedWork(
+      databaseOf(c),
+      actorOf(c),
+      { ...about, name: 'rehearsal.finished' },
+      async () => {
+        const { rehearsal: finished } = await call('rehearsal.finish', database);
+        const { verdict, dangers } = finished?.report ?? {};
+        return { result: finished, metadata: finished && { verdict, dangers: dangers?.length } };
+      },
+    );
+    if (!rehearsal) throw new ApiError('NOT_FOUND');
+    return c.json(rehearsal, 200);
+  },
+);
+
+export const rehearsalRoutes = router;

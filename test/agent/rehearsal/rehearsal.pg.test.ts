@@ -1,0 +1,125 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { runOperation } from '../../../agent/operations/handlers.ts';
+import { pollUntil } from '../../../agent/poll-until.ts';
+import { LockSampler } from '../../../agent/rehearsal/sample-locks.ts';
+import type { RehearsalReport } from '../../../shared/protocol/rehearsal-operations.ts';
+import { asClient, type Branch, startHostWithProject } from '../../support/host/host-project.ts';
+
+const DATABASE = 'db_rehearsed';
+const CONTENT = `
+  CREATE TABLE book AS SELECT n AS id, 'title ' || n AS title FROM generate_series(1, 2000) AS n;
+  CREATE TABLE author (id int PRIMARY KEY); INSERT INTO author VALUES (1), (2), (3);
+  CREATE TABLE sealed (id int); INSERT INTO sealed VALUES (1);
+  ALTER TABLE sealed ENABLE ROW LEVEL SECURITY;
+  CREATE POLICY p ON sealed USING (pg_sleep(60) IS NULL)`;
+const LIMITS = { lock_ms: 1_000, table_bytes: 50_000 };
+
+let stage: Awaited<ReturnType<typeof startHostWithProject>>;
+let stop = new AbortController();
+let sampling: Promise<void>;
+
+beforeAll(async () => {
+  stage = await startHostWithProject(DATABASE, CONTENT);
+  sampling = stage.servers.host.lockSampler.run(stop.signal);
+});
+afterAll(async () => {
+  stop.abort();
+  await sampling;
+  await stage?.servers.stop();
+});
+
+const run = (branch: Branch, sql: string) =>
+  asClient(stage.servers.host, 'direct', branch, 'owner', sql).then(() => {});
+
+const begin = ({ branch_id, database }: Branch) =>
+  runOperation(stage.servers.host, 'rehearsal.start', { branch_id, database, limits: LIMITS });
+const finish = ({ branch_id, database }: Branch) =>
+  runOperation(stage.servers.host, 'rehearsal.finish', { branch_id, database });
+const rehearsals = () => stage.servers.query('SELECT branch_id FROM rehearsal');
+
+/** The report about the statements, each in a transaction of its own. */
+async function rehearse(name: string, ...statements: string[]): Promise<RehearsalReport> {
+  const branch = await stage.project.create(`${DATABASE}_br_${name}`, DATABASE);
+  expect(await begin(branch)).toMatchObject({ state: 'running', limits: LIMITS, report: null });
+  for (const statement of statements) await run(branch, statement);
+  const { rehearsal } = await finish(branch);
+  // A repeated call changes nothing.
+  expect(await finish(branch)).toEqual({ rehearsal });
+  await stage.project.drop(branch);
+  expect(rehearsal).toMatchObject({ state: 'finished', finished_at: expect.any(String) });
+  return rehearsal?.report as RehearsalReport;
+}
+
+const dangersOf = ({ dangers }: RehearsalReport) => dangers.map(({ kind, name }) => `${kind} ${name}`);
+const tableOf = ({ tables }: RehearsalReport, name: string) => tables.find((table) => table.name === name);
+
+test('a rehearsal finds a rewrite, a lock of 3 s and lost rows; an index built concurrently is safe', async () => {
+  const [rewrite, lock] = await Promise.all([
+    rehearse('rewrite', 'ALTER TABLE book ALTER id TYPE bigint'),
+    rehearse('lock', 'BEGIN; LOCK TABLE book IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(3); COMMIT'),
+  ]);
+  const [loss, index] = await Promise.all([
+    rehearse('loss', 'DELETE FROM author WHERE id = 2', "INSERT INTO book VALUES (0, 'new')"),
+    rehearse('index', 'CREATE INDEX CONCURRENTLY by_title ON book (title)'),
+  ]);
+  expect(dangersOf(rewrite)).toEqual(['rewrite book']);
+  expect(rewrite.schema.changes).toEqual([
+    { kind: 'column', identity: 'public.book.id', change: 'changed', detail: 'type' },
+  ]);
+  expect(rewrite.wal).toMatchObject({ exact: true });
+  expect(rewrite.wal.bytes).toBeGreaterThan(50_000);
+
+  expect(dangersOf(lock)).toEqual(['lock book']);
+  const held = tableOf(lock, 'book')?.locks.find(({ mode }) => mode === 'AccessExclusiveLock');
+  expect(held?.longest_ms).toBeGreaterThan(2_500);
+  expect(lock.schema.changes).toEqual([]);
+
+  expect(dangersOf(loss)).toEqual(['rows_lost author']);
+  expect(tableOf(loss, 'author')).toMatchObject({
+    rows_before: { count: 3, exact: true },
+    rows_after: { count: 2, exact: true },
+  });
+  expect(tableOf(loss, 'book')?.rows_after).toEqual({ count: 2001, exact: true });
+  // Counting would run the policy of the tenant.
+  expect(tableOf(loss, 'sealed')).toBeUndefined();
+
+  expect(index).toMatchObject({ verdict: 'safe', dangers: [] });
+  expect(index.schema.changes).toEqual([{ kind: 'index', identity: 'public.by_title', change: 'added' }]);
+  expect(await rehearsals()).toEqual([]);
+});
+
+test('a restarted agent continues, and reports what the one before has seen', async () => {
+  const { host, query } = stage.servers;
+  const branch = await stage.project.create(`${DATABASE}_br_restart`, DATABASE);
+  await begin(branch);
+  await run(branch, 'BEGIN; LOCK TABLE book IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(1.5); COMMIT');
+  const isStored = async () => {
+    const [row] = await query<{ longest: number[] }>(
+      'SELECT jsonb_path_query_array(locks, $$$.longest.*$$) AS longest FROM rehearsal',
+    );
+    return (row?.longest ?? []).some((ms) => ms >= 1_000);
+  };
+  expect(await pollUntil(isStored, { within: 10_000, every: 50 })).toBe(true);
+  stop.abort();
+  await sampling;
+  host.lockSampler = new LockSampler(host.postgres, () => {});
+  stop = new AbortController();
+  sampling = host.lockSampler.run(stop.signal);
+  await run(branch, 'ALTER TABLE author ADD note text');
+  const { rehearsal } = await finish(branch);
+  expect(rehearsal?.report?.dangers).toEqual([{ kind: 'lock', schema: 'public', name: 'book' }]);
+  expect(rehearsal?.report?.schema.changes).toMatchObject([{ kind: 'column', change: 'added' }]);
+  await stage.project.drop(branch);
+});
+
+test('nothing is left of a rehearsal that is never finished', async () => {
+  const branch = await stage.project.create(`${DATABASE}_br_killed`, DATABASE);
+  await begin(branch);
+  expect(await rehearsals()).toEqual([{ branch_id: branch.branch_id }]);
+  await stage.project.drop(branch);
+  expect(await rehearsals()).toEqual([]);
+  const { branch_id, database } = branch;
+  expect(await runOperation(stage.servers.host, 'rehearsal.read', { branch_id, database })).toEqual({
+    rehearsal: null,
+  });
+});
