@@ -14,6 +14,8 @@ export interface StreamOptions {
   lastEventId?: string;
   /** Ends the stream. */
   signal?: AbortSignal;
+  /** Called when a connection has ended, before the stream makes the next one. */
+  onCut?: () => void;
 }
 
 const RECONNECT_MS = 2_000;
@@ -70,7 +72,7 @@ async function* readConnection(body: ReadableStream<Uint8Array>, position: Posit
 export async function* streamEvents(
   url: string,
   send: (request: Request) => Promise<Response>,
-  { lastEventId, signal }: StreamOptions,
+  { lastEventId, signal, onCut }: StreamOptions,
 ): AsyncGenerator<StreamedEvent> {
   const position: Position = { lastEventId: lastEventId ?? null, reconnectMs: RECONNECT_MS };
   for (let failures = 0; !signal?.aborted; ) {
@@ -86,6 +88,7 @@ export async function* streamEvents(
     if (response?.ok && response.body) {
       failures = 0;
       yield* readConnection(response.body, position);
+      onCut?.();
     } else {
       failures += 1;
       await response?.body?.cancel();

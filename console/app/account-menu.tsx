@@ -3,7 +3,7 @@ import { useState } from 'react';
 import { Button } from '../components/button.tsx';
 import { ErrorNote } from '../components/feedback.tsx';
 import { Icon } from '../components/icon.tsx';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 import type { Me } from './resources.ts';
 import { signOut } from './session.ts';
 
@@ -19,8 +19,16 @@ export function AccountMenu({ me }: { me: Me }) {
         <Icon name="person" />
         <span className="truncate who">{me.email ?? TEXT.nav.account}</span>
       </Link>
-      <Button look="bare" busy={state.busy} onClick={leave}>
-        {TEXT.actions.signOut}
+      <Button
+        look="bare"
+        icon="leave"
+        className="leave"
+        aria-label={TEXT.actions.signOut}
+        title={TEXT.actions.signOut}
+        busy={state.busy}
+        onClick={leave}
+      >
+        <span>{TEXT.actions.signOut}</span>
       </Button>
       {state.error !== null && <ErrorNote error={state.error} />}
     </div>

@@ -1,5 +1,5 @@
 import { Note } from '../components/feedback.tsx';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 import { reachable } from './gateway.ts';
 import { useStore } from './store.ts';
 

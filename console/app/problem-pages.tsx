@@ -1,7 +1,7 @@
 import { type ErrorComponentProps, Link, useRouter } from '@tanstack/react-router';
 import { ResponseError } from '../../client/response-error.ts';
 import { Empty, ErrorNote } from '../components/feedback.tsx';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 
 export const UnknownPage = () => (
   <main className="page">

@@ -35,3 +35,8 @@ export const queryClient = new QueryClient({
     mutations: { networkMode: 'always', retry: false },
   },
 });
+
+/** Reads again what these queries, and all whose keys begin like theirs, have shown. */
+export function refresh(...queries: readonly { queryKey: readonly unknown[] }[]): void {
+  for (const { queryKey } of queries) queryClient.invalidateQueries({ queryKey });
+}

@@ -2,10 +2,12 @@ import { queryOptions } from '@tanstack/react-query';
 import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { api, gateway } from './gateway.ts';
+import { liveProject } from './live-project.ts';
 
 export type Project = Schemas['Project'];
 export type Branch = Schemas['Branch'];
 export type Job = Schemas['Job'];
+export type Snapshot = Schemas['Snapshot'];
 export type NetworkRule = Schemas['NetworkRule'];
 export type AuditEvent = Schemas['AuditEvent'];
 export type Table = Schemas['Table'];
@@ -19,6 +21,10 @@ export type Lifespan = '7d' | '1m' | '6m' | '1y' | 'forever';
 const SOON_MS = 1_000;
 const REGULAR_MS = 10_000;
 const SELDOM_MS = 30_000;
+
+/** How often to read what events report, while no events arrive. */
+const unlessLive = (projectId: string, ms: number): number | false =>
+  liveProject.get() === projectId ? false : ms;
 
 /** Every record of a list. */
 export async function everyRecord<R>(records: AsyncGenerator<R>): Promise<R[]> {
@@ -44,10 +50,13 @@ export const projectQuery = (projectId: string) =>
     queryKey: ['project', projectId],
     queryFn: ({ signal }) =>
       dataOf(api.GET('/api/v1/projects/{project_id}', { params: inProject(projectId), signal })),
-    refetchInterval: REGULAR_MS,
+    refetchInterval: () => unlessLive(projectId, REGULAR_MS),
   });
 
 const isChanging = ({ status }: Branch) => status === 'creating' || status === 'deleting';
+
+/** No event says that a lease was renewed or that a block has ended. */
+const changesSilently = ({ blocked, lease_ends_at }: Branch) => blocked !== null || lease_ends_at !== null;
 
 export const branchesQuery = (projectId: string) =>
   queryOptions({
@@ -59,7 +68,39 @@ export const branchesQuery = (projectId: string) =>
       );
       return branches;
     },
-    refetchInterval: ({ state }) => (state.data?.some(isChanging) ? SOON_MS : REGULAR_MS),
+    refetchInterval: ({ state }) =>
+      state.data?.some(changesSilently)
+        ? REGULAR_MS
+        : unlessLive(projectId, state.data?.some(isChanging) ? SOON_MS : REGULAR_MS),
+  });
+
+/** Deleted branches that can be restored. */
+export const deletedBranchesQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['deleted-branches', projectId],
+    queryFn: async ({ signal }) => {
+      const params = { ...inProject(projectId), query: { status: 'deleted' as const } };
+      const { branches } = await dataOf(
+        api.GET('/api/v1/projects/{project_id}/branches', { params, signal }),
+      );
+      return branches;
+    },
+    refetchInterval: () => unlessLive(projectId, REGULAR_MS),
+  });
+
+export const snapshotsQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['snapshots', projectId],
+    queryFn: () =>
+      everyRecord(gateway.all('/api/v1/projects/{project_id}/snapshots', { params: inProject(projectId) })),
+    refetchInterval: () => unlessLive(projectId, REGULAR_MS),
+  });
+
+export const projectMembersQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['project-members', projectId],
+    queryFn: () =>
+      everyRecord(gateway.all('/api/v1/projects/{project_id}/members', { params: inProject(projectId) })),
   });
 
 export const usageQuery = (projectId: string) =>
@@ -67,7 +108,7 @@ export const usageQuery = (projectId: string) =>
     queryKey: ['usage', projectId],
     queryFn: ({ signal }) =>
       dataOf(api.GET('/api/v1/projects/{project_id}/usage', { params: inProject(projectId), signal })),
-    refetchInterval: REGULAR_MS,
+    refetchInterval: SELDOM_MS,
   });
 
 export const rulesQuery = (projectId: string) =>
@@ -78,7 +119,7 @@ export const rulesQuery = (projectId: string) =>
         gateway.all('/api/v1/projects/{project_id}/network-rules', { params: inProject(projectId) }),
       ),
     refetchInterval: ({ state }) =>
-      state.data?.some(({ status }) => status === 'pending') ? 2 * SOON_MS : SELDOM_MS,
+      unlessLive(projectId, state.data?.some(({ status }) => status === 'pending') ? 2 * SOON_MS : SELDOM_MS),
   });
 
 export const jobsQuery = (projectId: string) =>
@@ -91,7 +132,10 @@ export const jobsQuery = (projectId: string) =>
       return jobs;
     },
     refetchInterval: ({ state }) =>
-      state.data?.some(({ status }) => status === 'queued' || status === 'running') ? SOON_MS : REGULAR_MS,
+      unlessLive(
+        projectId,
+        state.data?.some(({ status }) => status === 'queued' || status === 'running') ? SOON_MS : REGULAR_MS,
+      ),
   });
 
 export const tablesQuery = (projectId: string, branch: string) =>

@@ -81,6 +81,10 @@ const accountRoute = page(
   '/account',
   lazyRouteComponent(() => import('../pages/account/account-page.tsx'), 'AccountPage'),
 );
+const secondFactorRoute = page(
+  '/account/second-factor',
+  lazyRouteComponent(() => import('../pages/account/second-factor-page.tsx'), 'SecondFactorPage'),
+);
 const membersRoute = page(
   '/members',
   lazyRouteComponent(() => import('../pages/members/members-page.tsx'), 'MembersPage'),
@@ -116,7 +120,8 @@ const branchesRoute = inProject(
 const createBranchRoute = createRoute({
   getParentRoute: () => projectRoute,
   path: '/create-branch',
-  validateSearch: (search: Record<string, unknown>) => present({ from: text(search.from) }),
+  validateSearch: (search: Record<string, unknown>) =>
+    present({ from: text(search.from), snapshot: text(search.snapshot) }),
   component: lazyRouteComponent(
     () => import('../pages/create-branch/create-branch-page.tsx'),
     'CreateBranchPage',
@@ -129,6 +134,21 @@ const rulesRoute = inProject(
 const storageRoute = inProject(
   '/storage',
   lazyRouteComponent(() => import('../pages/storage/storage-page.tsx'), 'StoragePage'),
+);
+const snapshotsRoute = inProject(
+  '/snapshots',
+  lazyRouteComponent(() => import('../pages/snapshots/snapshots-page.tsx'), 'SnapshotsPage'),
+);
+const deletedBranchesRoute = inProject(
+  '/deleted-branches',
+  lazyRouteComponent(
+    () => import('../pages/deleted-branches/deleted-branches-page.tsx'),
+    'DeletedBranchesPage',
+  ),
+);
+const sharingRoute = inProject(
+  '/sharing',
+  lazyRouteComponent(() => import('../pages/sharing/sharing-page.tsx'), 'SharingPage'),
 );
 const jobsRoute = inProject(
   '/jobs',
@@ -169,6 +189,19 @@ const monitoringRoute = createRoute({
   component: lazyRouteComponent(() => import('../pages/monitoring/monitoring-page.tsx'), 'MonitoringPage'),
 });
 
+const differenceRoute = createRoute({
+  getParentRoute: () => projectRoute,
+  path: '/branches/$branch/difference',
+  validateSearch: (search: Record<string, unknown>) =>
+    present({
+      against: text(search.against),
+      part: text(search.part),
+      schema: text(search.schema),
+      table: text(search.table),
+    }),
+  component: lazyRouteComponent(() => import('../pages/difference/difference-page.tsx'), 'DifferencePage'),
+});
+
 const sqlRoute = inProject(
   '/branches/$branch/sql',
   lazyRouteComponent(() => import('../pages/sql/sql-page.tsx'), 'SqlPage'),
@@ -180,6 +213,7 @@ const routeTree = rootRoute.addChildren([
     projectsRoute,
     newProjectRoute,
     accountRoute,
+    secondFactorRoute,
     membersRoute,
     keysRoute,
     auditRoute,
@@ -189,9 +223,13 @@ const routeTree = rootRoute.addChildren([
       connectRoute,
       tablesRoute,
       monitoringRoute,
+      differenceRoute,
       sqlRoute,
       rulesRoute,
       storageRoute,
+      snapshotsRoute,
+      deletedBranchesRoute,
+      sharingRoute,
       jobsRoute,
       trustsRoute,
       settingsRoute,

@@ -1,15 +1,19 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, Outlet, useNavigate, useParams, useRouterState } from '@tanstack/react-router';
-import { type ReactNode, useEffect, useState } from 'react';
+import { lazy, type ReactNode, Suspense, useEffect, useState } from 'react';
 import { Button } from '../components/button.tsx';
 import { Loaded } from '../components/feedback.tsx';
 import { Logo } from '../components/icon.tsx';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 import { AccountMenu } from './account-menu.tsx';
+import { useLiveProject } from './live.ts';
 import { ProjectNavigation, TenantNavigation } from './navigation.tsx';
 import { branchesQuery, projectQuery } from './resources.ts';
 import { sessionStore } from './session.ts';
 import { useStore } from './store.ts';
+
+const Palette = lazy(() => import('./palette.tsx').then(({ Palette }) => ({ default: Palette })));
+const IS_APPLE = /Mac|iP(?:hone|ad)/.test(navigator.platform);
 
 const useParameters = () => useParams({ strict: false }) as { projectId?: string; branch?: string };
 
@@ -52,6 +56,16 @@ export function Shell() {
   const { projectId, branch } = useParameters();
   const pathname = useRouterState({ select: ({ location }) => location.pathname });
   const [isOpen, setOpen] = useState(false);
+  const [isSearching, setSearching] = useState(false);
+  useEffect(() => {
+    const onKeyDown = (event: KeyboardEvent) => {
+      if (event.key.toLowerCase() !== 'k' || !(event.ctrlKey || event.metaKey) || event.altKey) return;
+      event.preventDefault();
+      setSearching(true);
+    };
+    document.addEventListener('keydown', onKeyDown);
+    return () => document.removeEventListener('keydown', onKeyDown);
+  }, []);
   // biome-ignore lint/correctness/useExhaustiveDependencies: another page closes the menu
   useEffect(() => setOpen(false), [pathname]);
   if (session.state !== 'signed_in') return null;
@@ -78,13 +92,36 @@ export function Shell() {
         ) : (
           <Crumbs projectId={projectId} branch={branch} />
         )}
+        <Button
+          look="bare"
+          icon="search"
+          className="palette-button"
+          title={TEXT.nav.palette}
+          aria-label={TEXT.nav.palette}
+          aria-keyshortcuts="Control+K Meta+K"
+          onClick={() => setSearching(true)}
+        >
+          <kbd>{IS_APPLE ? '⌘K' : 'Ctrl K'}</kbd>
+        </Button>
         <AccountMenu me={session.me} />
       </header>
       <nav className="side" aria-label={TEXT.nav.label} data-open={isOpen || undefined}>
-        {projectId !== undefined && <ProjectNavigation projectId={projectId} branch={branch} />}
+        {projectId !== undefined && (
+          <ProjectNavigation projectId={projectId} branch={branch} me={session.me} />
+        )}
         <TenantNavigation me={session.me} />
       </nav>
       <Outlet />
+      {isSearching && (
+        <Suspense>
+          <Palette
+            me={session.me}
+            projectId={projectId}
+            branch={branch}
+            onClose={() => setSearching(false)}
+          />
+        </Suspense>
+      )}
     </div>
   );
 }
@@ -94,6 +131,7 @@ export function ProjectShell() {
   const { projectId = '' } = useParameters();
   const project = useQuery(projectQuery(projectId));
   useQuery(branchesQuery(projectId));
+  useLiveProject(project.data === undefined ? null : projectId);
   if (project.data !== undefined) return <Outlet />;
   return (
     <Page title={TEXT.nav.project}>

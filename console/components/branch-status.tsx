@@ -1,5 +1,5 @@
 import type { Branch } from '../app/resources.ts';
-import { TEXT } from '../strings.ts';
+import { BRANCH_TEXT } from '../strings/branch.ts';
 
 const TONES: Record<Branch['status'], string> = {
   creating: 'accent busy',
@@ -12,9 +12,9 @@ const TONES: Record<Branch['status'], string> = {
 
 export const BranchStatus = ({ branch }: { branch: Branch }) => (
   <>
-    <span className={`badge ${TONES[branch.status]}`}>{TEXT.branch.status[branch.status]}</span>
+    <span className={`badge ${TONES[branch.status]}`}>{BRANCH_TEXT.status[branch.status]}</span>
     {branch.blocked !== null && (
-      <span className="badge bad">{TEXT.branch.blocked(branch.blocked.reason)}</span>
+      <span className="badge bad">{BRANCH_TEXT.blocked(branch.blocked.reason)}</span>
     )}
   </>
 );

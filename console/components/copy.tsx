@@ -1,5 +1,5 @@
 import { useEffect, useState } from 'react';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 import { Button } from './button.tsx';
 
 const SHOWN_MS = 1_600;

@@ -2,7 +2,7 @@ import type { UseQueryResult } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
 import { JobError, ResponseError } from '../../client/response-error.ts';
 import { isUnreachable, waitOf } from '../app/query-client.ts';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 import { Button } from './button.tsx';
 import { Icon, type IconName } from './icon.tsx';
 

@@ -1,6 +1,6 @@
 import { milliseconds } from '../app/format.ts';
 import type { Job } from '../app/resources.ts';
-import { TEXT } from '../strings.ts';
+import { JOBS_TEXT } from '../strings/jobs.ts';
 
 type Step = Job['steps'][number];
 
@@ -13,19 +13,19 @@ export function JobSteps({ job }: { job: Job | null }) {
   if (steps.length === 0) {
     return (
       <ol className="steps" role="status">
-        <li data-state="running">{TEXT.jobs.starting}</li>
+        <li data-state="running">{JOBS_TEXT.starting}</li>
       </ol>
     );
   }
   return (
-    <ol className="steps" aria-label={TEXT.jobs.steps} aria-live="polite">
+    <ol className="steps" aria-label={JOBS_TEXT.steps} aria-live="polite">
       {steps.map((step) => {
         const length = lengthOf(step);
         return (
           <li key={step.name} data-state={step.status}>
             <span className="grow">
-              {TEXT.jobs.stepNames[step.name] ?? step.name}
-              <span className="visually-hidden">, {TEXT.jobs.stepStates[step.status]}</span>
+              {JOBS_TEXT.stepNames[step.name] ?? step.name}
+              <span className="visually-hidden">, {JOBS_TEXT.stepStates[step.status]}</span>
             </span>
             {length !== null && <span className="quiet">{milliseconds(length)}</span>}
           </li>

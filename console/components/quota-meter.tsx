@@ -1,5 +1,5 @@
 import type { Usage } from '../app/resources.ts';
-import { TEXT } from '../strings.ts';
+import { STORAGE_TEXT } from '../strings/storage.ts';
 
 const TONE: Record<Usage['storage_state'], string> = {
   normal: '',
@@ -13,7 +13,7 @@ export const QuotaMeter = ({ usage }: { usage: Usage }) => (
   <div
     className={`meter ${TONE[usage.storage_state]}`}
     role="meter"
-    aria-label={TEXT.storage.quota}
+    aria-label={STORAGE_TEXT.quota}
     aria-valuenow={Math.min(100, Math.round(usage.usage_percent))}
     aria-valuetext={`${usage.usage_percent} %`}
   >

@@ -1,4 +1,4 @@
-import { TEXT } from '../strings.ts';
+import { BRANCH_TEXT } from '../strings/branch.ts';
 
 const WIDTH = 72;
 const HEIGHT = 20;
@@ -15,7 +15,7 @@ export function Sparkline({ values }: { values: readonly number[] }) {
     )
     .join(' ');
   return (
-    <span className="sparkline" role="img" aria-label={TEXT.branch.connections(last, top)}>
+    <span className="sparkline" role="img" aria-label={BRANCH_TEXT.connections(last, top)}>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} width={WIDTH} height={HEIGHT} aria-hidden="true">
         <polyline points={path} fill="none" stroke="currentColor" strokeWidth="1.4" strokeLinejoin="round" />
       </svg>

@@ -1,5 +1,5 @@
 import { createStore, useStore } from '../app/store.ts';
-import { TEXT } from '../strings.ts';
+import { TEXT } from '../strings/common.ts';
 import { Button } from './button.tsx';
 import { Note } from './feedback.tsx';
 

@@ -3,20 +3,26 @@ import { Secret, TOTP } from 'otpauth';
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
-import { signUpOnPage, siteOf } from '../support/console/person.ts';
+import { Keyboard } from '../support/console/keyboard.ts';
+import { siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
-import { PASSWORD } from '../support/sign-in/sign-in.ts';
+import { mailTo, PASSWORD, readCode } from '../support/sign-in/sign-in.ts';
+
+/** The whole flow of a person who has no mouse. */
 
 const EMAIL = `flow-${Date.now()}@example.org`;
 let browser: Browser;
 let visitor: Visitor;
+let keys: Keyboard;
+/** The authenticator app. */
+let app: TOTP;
 /** The direct URL of the branch, as a person copied it. */
 let url: string;
-let project: string;
 
 beforeAll(async () => {
   browser = await openBrowser();
   visitor = await visit(browser, inject('stack').url);
+  keys = new Keyboard(visitor.page);
 });
 
 afterAll(async () => {
@@ -28,53 +34,83 @@ const stored = () =>
   visitor.page.evaluate<string>(
     'JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])',
   );
+const button = (name: string) => visitor.page.getByRole('button', { name, exact: true });
+const heading = (name: string) => visitor.page.getByRole('heading', { name }).waitFor();
+const says = (text: string | RegExp) => visitor.page.getByText(text).last().waitFor();
 
 test('a person signs up and protects the account with an app', async () => {
   const { page } = visitor;
-  await signUpOnPage(page, siteOf(inject('stack')), EMAIL);
-  await page.getByRole('heading', { name: 'No projects yet' }).waitFor();
-  await page.getByRole('button', { name: 'Sign out' }).click();
-  await page.getByLabel('E-mail address').fill(EMAIL);
-  await page.getByLabel('Password').fill(PASSWORD);
-  await page.getByRole('button', { name: 'Sign in', exact: true }).click();
+  await page.goto('/sign-in');
+  await keys.use(button('Create an account'));
+  await keys.fill(page.getByLabel('Your name'), 'Ada Lovelace');
+  await keys.fill(page.getByLabel('E-mail address'), EMAIL);
+  await keys.fill(page.getByLabel('Password'), PASSWORD);
+  await keys.press('Enter');
+  await heading('Enter the mailed code');
+  await keys.type(readCode(await mailTo(siteOf(inject('stack')), EMAIL)));
+  await keys.press('Enter');
+  await heading('No projects yet');
+
+  await keys.go('sign out');
+  await keys.fill(page.getByLabel('E-mail address'), EMAIL);
+  await keys.fill(page.getByLabel('Password'), PASSWORD);
+  await keys.press('Enter');
   await page.getByRole('img', { name: 'QR code' }).waitFor();
   const secret = (await page.locator('.secret code').textContent()) ?? '';
-  const totp = new TOTP({ secret: Secret.fromBase32(secret.replaceAll(' ', '')) });
-  await page.getByLabel('Code to confirm').fill(totp.generate());
-  await page.getByRole('button', { name: 'Turn on' }).click();
+  app = new TOTP({ secret: Secret.fromBase32(secret.replaceAll(' ', '')) });
+  await keys.fill(page.getByLabel('Code to confirm'), app.generate());
+  await keys.press('Enter');
   await page.locator('.codes li').first().waitFor();
   expect(await page.locator('.codes li').count()).toBe(10);
-  await page.getByRole('button', { name: 'I have stored them' }).click();
-  await page.getByRole('heading', { name: 'No projects yet' }).waitFor();
+  await keys.use(button('I have stored them'));
+  await heading('No projects yet');
+});
+
+test('replaces the recovery codes, which ends the earlier session only', async () => {
+  const { page } = visitor;
+  await keys.go('your account');
+  await keys.use(page.getByRole('link', { name: 'Set up, or replace recovery codes' }));
+  await keys.fill(page.getByLabel('Current password'), PASSWORD);
+  await keys.press('Enter');
+  await says('You get ten new recovery codes');
+  // The code of this half minute was used above.
+  await keys.type(app.generate({ timestamp: Date.now() + 30_000 }));
+  await keys.press('Enter');
+  await page.locator('.codes li').first().waitFor();
+  await keys.use(button('I have stored them'));
+  await says('Your account is protected');
+  await page.getByText('This one').waitFor();
+  await page.reload();
+  await heading('Your account');
 });
 
 test('creates a project and lets this address connect', async () => {
   const { page } = visitor;
-  await page.getByRole('link', { name: 'New project' }).first().click();
-  await page.getByLabel('Name', { exact: true }).fill(`Shop ${EMAIL}`);
-  await page.getByRole('button', { name: 'New project' }).click();
+  await keys.go('new project');
+  await keys.fill(page.getByLabel('Name', { exact: true }), `Shop ${EMAIL}`);
+  await keys.use(button('New project'));
   await page.getByRole('row', { name: /^main/ }).waitFor();
-  project = new URL(page.url()).pathname;
 
-  await page.getByRole('link', { name: 'Connect', exact: true }).click();
-  await page.getByRole('button', { name: 'Show connection' }).click();
-  await page.getByText('No network rule lets your address').waitFor();
-  await page.getByRole('button', { name: 'Allow 127.0.0.1/32' }).click();
-  await page.getByText('You can connect from here.').waitFor();
+  await keys.go('connect');
+  await keys.use(button('Show connection'));
+  await says('No network rule lets your address');
+  await keys.use(button('Allow 127.0.0.1/32'));
+  await says('You can connect from here.');
   expect(await page.locator('.cli code').first().textContent()).toContain('••••••••');
 });
 
 test('creates a branch and connects with the copied command', async () => {
   const { page } = visitor;
-  await page.getByRole('link', { name: 'Branches' }).click();
+  await keys.go('branches');
   await page.getByRole('row', { name: /^main/ }).waitFor();
-  await page.getByRole('link', { name: /New branch/ }).click();
-  await page.getByLabel('Name', { exact: true }).fill('pr-1');
-  await page.getByRole('button', { name: 'Create branch' }).click();
-  await page.getByRole('heading', { name: 'pr-1 is ready' }).waitFor();
+  await keys.press('c');
+  await heading('Create branch');
+  await keys.fill(page.getByLabel('Name', { exact: true }), 'pr-1');
+  await keys.press('Enter');
+  await heading('pr-1 is ready');
   expect(await page.locator('.steps li[data-state=succeeded]').count()).toBeGreaterThan(2);
 
-  await page.getByRole('button', { name: 'Copy psql' }).click();
+  await keys.use(button('Copy psql'));
   const command = await clipboard();
   url = /"(.*)"/.exec(command)?.[1] ?? '';
   const sql = `create table item (id int primary key, name text, price numeric);
@@ -82,20 +118,19 @@ test('creates a branch and connects with the copied command', async () => {
   execFileSync('sh', ['-c', `${command} -q -v ON_ERROR_STOP=1`], { input: sql });
 });
 
-test('edits a cell with the keyboard alone', async () => {
+test('edits a cell', async () => {
   const { page } = visitor;
-  await page.goto(`${project}/branches/pr-1/tables`);
+  await keys.go('pr-1 tables');
   await page.getByRole('gridcell', { name: 'Two' }).waitFor();
-  await page.getByRole('grid').focus();
-  await page.keyboard.press('ArrowDown');
-  await page.keyboard.press('ArrowRight');
-  await page.keyboard.type('Second');
-  await page.keyboard.press('Enter');
-  await page.getByText('1 changed row, not saved yet').waitFor();
-  await page.keyboard.press('Control+s');
-  await page.getByRole('button', { name: 'Save 1 row' }).waitFor();
-  await page.keyboard.press('Enter');
-  await page.getByText('1 row saved.').waitFor();
+  await keys.reach(page.getByRole('grid'));
+  await keys.press('ArrowDown', 'ArrowRight');
+  await keys.type('Second');
+  await keys.press('Enter');
+  await says('1 changed row, not saved yet');
+  await keys.press('Control+s');
+  await button('Save 1 row').waitFor();
+  await keys.press('Enter');
+  await says('1 row saved.');
   expect(await query(url, 'select name from item where id = 2')).toEqual([{ name: 'Second' }]);
 });
 
@@ -103,63 +138,67 @@ test('a change that somebody made in the meantime is shown and not overwritten',
   const { page, forgive } = visitor;
   forgive(409);
   await query(url, "update item set name = 'Theirs' where id = 1");
-  await page.getByRole('gridcell', { name: 'One' }).dblclick();
-  await page.keyboard.type('Mine');
-  await page.keyboard.press('Enter');
-  await page.getByRole('button', { name: 'Review and save' }).click();
-  await page.getByRole('button', { name: 'Save 1 row' }).click();
-  await page.getByText('1 row changed in the meantime').waitFor();
+  await keys.reach(page.getByRole('grid'));
+  await keys.press('Control+Home', 'ArrowRight');
+  await keys.type('Mine');
+  await keys.press('Enter', 'Control+s');
+  await button('Save 1 row').waitFor();
+  await keys.press('Enter');
+  await says('1 row changed in the meantime');
   const conflict = page.getByRole('dialog').getByRole('row', { name: /^name/ });
   expect(await conflict.textContent()).toMatch(/One.*Mine.*Theirs/);
   expect(await query(url, 'select name from item where id = 1')).toEqual([{ name: 'Theirs' }]);
 
-  await page.getByRole('button', { name: 'Keep mine' }).click();
-  await page.getByRole('button', { name: 'Save 1 row' }).click();
-  await page.getByText('1 row saved.').last().waitFor();
+  await keys.use(button('Keep mine'));
+  await keys.use(button('Save 1 row'));
+  await page.getByRole('dialog').waitFor({ state: 'detached' });
   expect(await query(url, 'select name from item where id = 1')).toEqual([{ name: 'Mine' }]);
 });
 
 test('staged changes survive a reload, and so does the session', async () => {
   const { page } = visitor;
-  await page.getByRole('gridcell', { name: 'Second' }).dblclick();
-  await page.keyboard.type('Staged');
-  await page.keyboard.press('Enter');
+  await keys.reach(page.getByRole('grid'));
+  await keys.press('Control+Home', 'ArrowDown', 'ArrowRight');
+  await keys.type('Staged');
+  await keys.press('Enter');
+  await says('1 changed row, not saved yet');
   await page.reload();
   await page.getByRole('gridcell', { name: 'Staged' }).waitFor();
-  await page.getByText('1 changed row, not saved yet').waitFor();
+  await says('1 changed row, not saved yet');
   expect(await stored()).not.toMatch(/eyJ|v4\.public|bg_/);
-  await page.getByRole('button', { name: 'Discard' }).click();
+  await keys.use(button('Discard'));
   expect(await query(url, 'select name from item where id = 2')).toEqual([{ name: 'Second' }]);
 });
 
 test('extends and deletes a branch with single keys, which the audit log shows', async () => {
   const { page } = visitor;
-  await page.goto(project);
-  await page.getByRole('row', { name: /^pr-1/ }).focus();
-  await page.keyboard.press('e');
-  await page.getByRole('dialog').getByLabel('1 month').check();
-  await page.getByRole('dialog').getByRole('button', { name: 'Extend' }).click();
-  await page.getByText('1 branch extended.').waitFor();
-  await page.getByText(/Expires in 29 d/).waitFor();
+  await keys.go('branches');
+  const main = page.getByRole('row', { name: /^main/ });
+  await keys.reach(main);
+  await keys.press('ArrowDown', 'e');
+  await page.getByRole('dialog', { name: 'Extend this branch' }).waitFor();
+  await keys.reach(page.getByRole('dialog').getByLabel('7 days'));
+  await keys.press('ArrowRight', 'Enter');
+  await says('1 branch extended.');
+  await says(/Expires in 29 d/);
 
-  await page.getByRole('row', { name: /^pr-1/ }).focus();
-  await page.keyboard.press('d');
+  await keys.press('d');
   await page.getByRole('dialog', { name: 'Delete this branch?' }).waitFor();
-  await page.keyboard.press('Enter');
-  await page.getByText('1 branch is being deleted.').waitFor();
+  await keys.press('Enter');
+  await says('1 branch is being deleted.');
+  await page.getByRole('link', { name: '1 deleted branch can be restored.' }).waitFor();
 
-  await page.getByRole('link', { name: 'Audit log' }).click();
-  for (const name of ['branch.deleted', 'branch.lifespan.changed', 'branch.created', 'project.created']) {
-    await page.getByRole('button', { name, exact: true }).first().waitFor();
-  }
+  await keys.go('audit log');
+  for (const name of ['branch.deleted', 'branch.lifespan.changed', 'branch.created', 'project.created'])
+    await button(name).first().waitFor();
 });
 
 test('the session ends with the sign-out', async () => {
   const { page } = visitor;
-  await page.getByRole('button', { name: 'Sign out' }).click();
-  await page.getByRole('heading', { name: 'Sign in' }).waitFor();
+  await keys.use(button('Sign out'));
+  await heading('Sign in');
   await page.goto('/');
-  await page.getByRole('heading', { name: 'Sign in' }).waitFor();
+  await heading('Sign in');
   expect(new URL(page.url()).pathname).toBe('/sign-in');
 });
 

@@ -19,6 +19,9 @@ beforeAll(async () => {
   const project = await owner.api.project('Pages');
   projectId = project.id;
   await owner.api.allow(projectId);
+  await owner.api.branch(projectId, 'gone');
+  await owner.api.delete(`/api/v1/projects/${projectId}/branches/gone`);
+  await owner.api.post(`/api/v1/projects/${projectId}/branches/main/snapshots`, { name: 'before' });
   url = (await owner.api.credentials(projectId, 'main')).direct_url;
   await query(
     url,
@@ -28,7 +31,14 @@ beforeAll(async () => {
      create table without_key (n int); insert into without_key values (1);
      create table pair (a int, b text, value text, primary key (a, b)); insert into pair values (1, 'x', 'old');`,
   );
-  visitor = await visit(browser, inject('stack').url);
+  await owner.api.branch(projectId, 'changed');
+  const { direct_url: changed } = await owner.api.credentials(projectId, 'changed');
+  await query(
+    changed,
+    `update item set name = 'renamed' where id = 1; delete from item where id = 2; alter table pair add more int`,
+  );
+  // React Aria has texts in this language, which the build leaves out.
+  visitor = await visit(browser, inject('stack').url, { locale: 'de-DE' });
   await signInOnPage(visitor.page, owner.email);
 });
 
@@ -49,7 +59,11 @@ const PAGES: readonly [string, () => string, string | RegExp][] = [
   ['a table without a key', () => inProject('/branches/main/tables?table=without_key'), /no primary key/],
   ['monitoring', () => inProject('/branches/main/monitoring'), 'Compare with|Waiting|Active connections'],
   ['network rules', () => inProject('/network-rules'), 'Applied'],
-  ['storage', () => inProject('/storage'), /frees|protected|Waiting/],
+  ['storage', () => inProject('/storage'), /never deleted|Waiting/],
+  ['snapshots', () => inProject('/snapshots'), 'before'],
+  ['deleted branches', () => inProject('/deleted-branches'), 'gone'],
+  ['sharing', () => inProject('/sharing'), 'Not shared'],
+  ['difference', () => inProject('/branches/changed/difference?table=item'), 'renamed'],
   ['jobs', () => inProject('/jobs'), 'Create project'],
   ['trusts', () => inProject('/trusts'), 'No workload is trusted'],
   ['settings', () => inProject('/settings'), 'Project ID'],
@@ -57,6 +71,7 @@ const PAGES: readonly [string, () => string, string | RegExp][] = [
   ['keys', () => '/keys', 'No API keys'],
   ['members', () => '/members', 'Invitations'],
   ['account', () => '/account', 'Sessions'],
+  ['second factor', () => '/account/second-factor', 'Confirm that it is you'],
   ['unknown', () => '/no/such/page', 'Not found'],
 ];
 
@@ -97,11 +112,86 @@ test('dialogs and menus are accessible', async () => {
   await page.getByRole('menuitem', { name: 'Tables' }).waitFor();
   expect(await violations(visitor)).toEqual([]);
   await page.keyboard.press('Escape');
-  await page.goto('/keys');
-  await page.getByRole('button', { name: 'New key' }).click();
-  await page.getByRole('dialog').waitFor();
-  expect(await violations(visitor)).toEqual([]);
-  await page.keyboard.press('Escape');
+  for (const [path, name] of [
+    ['/keys', 'New key'],
+    [inProject('/snapshots'), 'Take snapshot'],
+    [inProject('/deleted-branches'), 'Restore gone'],
+    [inProject(''), 'Search and commands'],
+  ] as const) {
+    await page.goto(path);
+    await page.getByRole('button', { name }).click();
+    await page.getByRole('dialog').waitFor();
+    expect(await violations(visitor)).toEqual([]);
+    await page.keyboard.press('Escape');
+    await page.getByRole('dialog').waitFor({ state: 'detached' });
+  }
+});
+
+test('a branch is made of a snapshot, protected, reset, deleted, restored and dropped', async () => {
+  const { page } = visitor;
+  const act = async (name: string, what: string) => {
+    await page.getByRole('button', { name: `Actions of ${name}` }).click();
+    await page.getByRole('menuitem', { name: what }).click();
+  };
+  const inDialog = page.getByRole('dialog');
+  const confirm = (name: string) => inDialog.getByRole('button', { name, exact: true }).click();
+  const says = (text: string) => page.getByText(text).last().waitFor();
+  await page.goto(inProject('/snapshots'));
+  await act('before · main', 'New branch from this');
+  await page.getByLabel('Name', { exact: true }).fill('of-snapshot');
+  await page.getByRole('button', { name: 'Create branch' }).click();
+  await says('of-snapshot is ready');
+
+  await page.goto(inProject(''));
+  await act('of-snapshot', 'Protect');
+  await says('of-snapshot is protected.');
+  await act('of-snapshot', 'Reset');
+  expect(await inDialog.getByRole('button', { name: 'Reset' }).isDisabled()).toBe(true);
+  await inDialog.getByLabel('To the content of').selectOption({ index: 1 });
+  await inDialog.getByLabel('Type of-snapshot to confirm').fill('of-snapshot');
+  await confirm('Reset');
+  await says('of-snapshot is reset.');
+  await act('of-snapshot', 'Delete');
+  await inDialog.getByLabel('Type of-snapshot to confirm').fill('of-snapshot');
+  await confirm('Delete');
+  await says('1 branch is being deleted.');
+
+  await page.getByRole('link', { name: /can be restored/ }).click();
+  await page.getByRole('button', { name: 'Restore of-snapshot' }).click();
+  await inDialog.getByLabel('Name').fill('back-again');
+  await confirm('Restore');
+  await says('back-again is back.');
+  await page.getByRole('button', { name: 'Drop gone now' }).click();
+  await confirm('Drop now');
+  await says('Nothing to restore');
+  await page.goto(inProject('/snapshots'));
+  await page.getByText('Before a reset').waitFor();
+});
+
+test('a difference shows rows before and after, and statements for the schema', async () => {
+  const { page } = visitor;
+  await page.goto(inProject('/branches/changed/difference'));
+  await page.getByRole('button', { name: 'Show the rows of item that differ' }).click();
+  const changed = page.getByRole('listitem').filter({ hasText: 'Changed' });
+  expect(await changed.getByRole('row', { name: /^name/ }).textContent()).toMatch(/item 1.*renamed/);
+  await page.getByRole('listitem').filter({ hasText: 'Deleted' }).getByText('item 2').waitFor();
+  await page.getByRole('button', { name: 'Schema' }).click();
+  await page.getByText(/ALTER TABLE .*pair.* ADD COLUMN more/i).waitFor();
+});
+
+test('changes that others make appear by themselves, without polling', async () => {
+  const { page } = visitor;
+  const stream = page.waitForResponse((response) => response.url().endsWith('/events'));
+  await page.goto(inProject('/network-rules'));
+  await stream;
+  await page.waitForTimeout(500);
+  const reads: string[] = [];
+  page.on('request', (request) => reads.push(new URL(request.url()).pathname));
+  // Pages without events read the rules every 30 seconds.
+  await page.waitForTimeout(2_000);
+  expect(reads).toEqual([]);
+  await owner.api.post(`/api/v1/projects/${projectId}/network-rules`, { cidr: '198.51.100.7/32' });
+  await page.getByRole('cell', { name: '198.51.100.7/32', exact: true }).waitFor({ timeout: 5_000 });
 });
 
 const COLUMNS = ['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'];

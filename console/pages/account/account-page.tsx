@@ -1,4 +1,5 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { dateTime } from '../../app/format.ts';
@@ -11,10 +12,14 @@ import { chooseTheme, THEMES, themeStore } from '../../app/theme.ts';
 import { Button } from '../../components/button.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Choice, Field } from '../../components/field.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { ACCOUNT_TEXT } from '../../strings/account.ts';
+import { TEXT } from '../../strings/common.ts';
+import { ROLES_TEXT } from '../../strings/roles.ts';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 
-const THEME_OPTIONS = THEMES.map((theme) => [theme, TEXT.account.themes[theme]] as const);
+const THEME_OPTIONS = THEMES.map((theme) => [theme, ACCOUNT_TEXT.themes[theme]] as const);
 
 function Sessions() {
   const client = useQueryClient();
@@ -23,7 +28,7 @@ function Sessions() {
     mutationFn: (id: string) =>
       dataOf(api.DELETE('/api/v1/auth/sessions/{session_id}', { params: { path: { session_id: id } } })),
     onSuccess: () => {
-      announce(TEXT.account.sessionEnded);
+      announce(ACCOUNT_TEXT.sessionEnded);
       client.invalidateQueries({ queryKey: sessionsQuery().queryKey });
     },
   });
@@ -34,49 +39,33 @@ function Sessions() {
   return (
     <section className="card" aria-labelledby="sessions">
       <header>
-        <h2 id="sessions">{TEXT.account.sessions}</h2>
+        <h2 id="sessions">{ACCOUNT_TEXT.sessions}</h2>
         <Button compact look="danger" busy={endAll.isPending} onClick={() => endAll.mutate()}>
-          {TEXT.account.endAll}
+          {ACCOUNT_TEXT.endAll}
         </Button>
       </header>
       {end.isError && <ErrorNote error={end.error} />}
       {endAll.isError && <ErrorNote error={endAll.error} />}
       <Loaded query={sessions}>
         {(all) => (
-          <div className="table-scroll">
-            <table className="table">
-              <thead>
-                <tr>
-                  {TEXT.account.sessionColumns.map((column) => (
-                    <th key={column} scope="col">
-                      {column}
-                    </th>
-                  ))}
-                  <th scope="col">
-                    <span className="visually-hidden">{TEXT.actions.actions}</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {all.map((session) => (
-                  <tr key={session.id}>
-                    <td className="client">{session.user_agent ?? '–'}</td>
-                    <td className="mono">{session.ip ?? '–'}</td>
-                    <td className="quiet">{dateTime(session.last_used_at)}</td>
-                    <td className="actions">
-                      {session.is_current ? (
-                        <span className="badge good">{TEXT.account.current}</span>
-                      ) : (
-                        <Button compact busy={end.isPending} onClick={() => end.mutate(session.id)}>
-                          {TEXT.account.end}
-                        </Button>
-                      )}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <ListTable columns={ACCOUNT_TEXT.sessionColumns}>
+            {all.map((session) => (
+              <tr key={session.id}>
+                <td className="client">{session.user_agent ?? '–'}</td>
+                <td className="mono">{session.ip ?? '–'}</td>
+                <td className="quiet">{dateTime(session.last_used_at)}</td>
+                <td className="actions">
+                  {session.is_current ? (
+                    <span className="badge good">{ACCOUNT_TEXT.current}</span>
+                  ) : (
+                    <Button compact busy={end.isPending} onClick={() => end.mutate(session.id)}>
+                      {ACCOUNT_TEXT.end}
+                    </Button>
+                  )}
+                </td>
+              </tr>
+            ))}
+          </ListTable>
         )}
       </Loaded>
     </section>
@@ -93,7 +82,7 @@ function PasswordForm({ email }: { email: string }) {
       };
       return dataOf(api.POST('/api/v1/auth/password', { body })).then(() => form.reset());
     },
-    onSuccess: () => announce(TEXT.account.passwordChanged),
+    onSuccess: () => announce(ACCOUNT_TEXT.passwordChanged),
   });
   return (
     <form
@@ -103,19 +92,19 @@ function PasswordForm({ email }: { email: string }) {
         if (!change.isPending) change.mutate(event.currentTarget);
       }}
     >
-      <h2>{TEXT.signIn.password}</h2>
+      <h2>{SIGN_IN_TEXT.password}</h2>
       {/* A password manager stores the password under this name. */}
       <input hidden readOnly autoComplete="username" value={email} />
       <Field
-        label={TEXT.account.currentPassword}
+        label={ACCOUNT_TEXT.currentPassword}
         name="current"
         type="password"
         autoComplete="current-password"
         required
       />
       <Field
-        label={TEXT.signIn.newPassword}
-        hint={TEXT.signIn.passwordHint}
+        label={SIGN_IN_TEXT.newPassword}
+        hint={SIGN_IN_TEXT.passwordHint}
         name="next"
         type="password"
         autoComplete="new-password"
@@ -125,7 +114,7 @@ function PasswordForm({ email }: { email: string }) {
       {change.isError && <ErrorNote error={change.error} />}
       <div>
         <Button type="submit" busy={change.isPending}>
-          {TEXT.account.changePassword}
+          {ACCOUNT_TEXT.changePassword}
         </Button>
       </div>
     </form>
@@ -135,15 +124,15 @@ function PasswordForm({ email }: { email: string }) {
 const Identity = ({ me }: { me: Me }) => (
   <dl className="card padded facts">
     <div>
-      <dt>{TEXT.signIn.email}</dt>
+      <dt>{SIGN_IN_TEXT.email}</dt>
       <dd>{me.email ?? '–'}</dd>
     </div>
     <div>
-      <dt>{TEXT.account.tenant}</dt>
+      <dt>{ACCOUNT_TEXT.tenant}</dt>
       <dd className="mono">{me.tenant_id ?? '–'}</dd>
     </div>
     <div>
-      <dt>{TEXT.roles.role}</dt>
+      <dt>{ROLES_TEXT.role}</dt>
       <dd>{me.role}</dd>
     </div>
   </dl>
@@ -160,7 +149,7 @@ export function AccountPage() {
       <Identity me={me} />
       <div className="card padded">
         <Choice
-          legend={TEXT.account.theme}
+          legend={ACCOUNT_TEXT.theme}
           name="theme"
           options={THEME_OPTIONS}
           value={theme}
@@ -171,9 +160,18 @@ export function AccountPage() {
         <>
           <Sessions />
           <PasswordForm email={me.email ?? ''} />
+          <section className="card padded row" aria-labelledby="factor">
+            <div className="grow">
+              <h2 id="factor">{ACCOUNT_TEXT.factor}</h2>
+              <p className="quiet">{SIGN_IN_TEXT.setUpHint}</p>
+            </div>
+            <Link to="/account/second-factor" className="button">
+              {ACCOUNT_TEXT.factorLink}
+            </Link>
+          </section>
         </>
       ) : (
-        <Note>{TEXT.account.managed(me.issuer)}</Note>
+        <Note>{ACCOUNT_TEXT.managed(me.issuer)}</Note>
       )}
     </Page>
   );

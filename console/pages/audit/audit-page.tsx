@@ -11,7 +11,10 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, ErrorNote, Loading } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
-import { TEXT } from '../../strings.ts';
+import { ListTable } from '../../components/list-table.tsx';
+import { AUDIT_TEXT } from '../../strings/audit.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
 import { fileOf, saveFile } from './export.ts';
 import './audit.css';
 
@@ -20,7 +23,7 @@ const PAGE = 50;
 const Actor = ({ event }: { event: AuditEvent }) => (
   <>
     <span className={`badge plain ${event.actor_type === 'user' ? '' : 'accent'}`}>
-      {TEXT.audit.actors[event.actor_type ?? 'service']}
+      {AUDIT_TEXT.actors[event.actor_type ?? 'service']}
     </span>{' '}
     {event.actor_email ?? (event.actor_id !== null && <code className="small">{event.actor_id}</code>)}
   </>
@@ -29,9 +32,9 @@ const Actor = ({ event }: { event: AuditEvent }) => (
 function EventRow({ event, project }: { event: AuditEvent; project: string | undefined }) {
   const [isOpen, setOpen] = useState(false);
   const facts = [
-    [TEXT.audit.project, project ?? event.project_id],
-    [TEXT.audit.branch, event.branch_id],
-    [TEXT.audit.client, event.user_agent],
+    [AUDIT_TEXT.project, project ?? event.project_id],
+    [AUDIT_TEXT.branch, event.branch_id],
+    [AUDIT_TEXT.client, event.user_agent],
     [TEXT.states.requestId, event.request_id],
   ] as const;
   return (
@@ -117,13 +120,13 @@ export function AuditPage() {
   return (
     <Page
       title={TEXT.nav.audit}
-      about={TEXT.audit.about}
-      actions={<Button onClick={save}>{TEXT.audit.export}</Button>}
+      about={AUDIT_TEXT.about}
+      actions={<Button onClick={save}>{AUDIT_TEXT.export}</Button>}
     >
       {exportError !== null && <ErrorNote error={exportError} />}
       <div className="card padded audit-filters">
         <Field
-          label={TEXT.audit.name}
+          label={AUDIT_TEXT.name}
           className="mono"
           list="audit-names"
           placeholder="branch.created"
@@ -139,11 +142,11 @@ export function AuditPage() {
           ))}
         </datalist>
         <SelectField
-          label={TEXT.audit.project}
+          label={AUDIT_TEXT.project}
           value={search.project ?? ''}
           onChange={({ target }) => choose({ project: target.value })}
         >
-          <option value="">{TEXT.audit.everyProject}</option>
+          <option value="">{AUDIT_TEXT.everyProject}</option>
           {projects.map(({ id, name }) => (
             <option key={id} value={id}>
               {name}
@@ -151,7 +154,7 @@ export function AuditPage() {
           ))}
         </SelectField>
         <Field
-          label={TEXT.audit.actor}
+          label={AUDIT_TEXT.actor}
           placeholder="ada@example.com"
           defaultValue={search.actor}
           onChange={({ target }) => choose({ actor: target.value })}
@@ -162,30 +165,17 @@ export function AuditPage() {
       {events.data && (
         <div className="card">
           {shown.length === 0 ? (
-            <Empty icon="list" title={TEXT.audit.none} />
+            <Empty icon="list" title={AUDIT_TEXT.none} />
           ) : (
-            <div className="table-scroll">
-              <table className="table">
-                <thead>
-                  <tr>
-                    {TEXT.audit.columns.map((column) => (
-                      <th key={column} scope="col">
-                        {column}
-                      </th>
-                    ))}
-                  </tr>
-                </thead>
-                <tbody>
-                  {shown.map((event) => (
-                    <EventRow
-                      key={event.id}
-                      event={event}
-                      project={projects.find(({ id }) => id === event.project_id)?.name}
-                    />
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <ListTable columns={AUDIT_TEXT.columns} hasActions={false}>
+              {shown.map((event) => (
+                <EventRow
+                  key={event.id}
+                  event={event}
+                  project={projects.find(({ id }) => id === event.project_id)?.name}
+                />
+              ))}
+            </ListTable>
           )}
         </div>
       )}
@@ -196,7 +186,7 @@ export function AuditPage() {
           </Button>
         </div>
       )}
-      <CommandLine command={TEXT.cli.audit} />
+      <CommandLine command={COMMANDS.audit} />
     </Page>
   );
 }

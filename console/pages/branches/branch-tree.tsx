@@ -13,12 +13,13 @@ import { BranchName, BranchStatus } from '../../components/branch-status.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { useNow } from '../../components/now.ts';
 import { Sparkline } from '../../components/sparkline.tsx';
-import { TEXT } from '../../strings.ts';
+import { BRANCH_TEXT } from '../../strings/branch.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { type BranchNode, endOf } from './branch-rows.ts';
 
 /** What the rows show besides the records of the branches. */
 export interface Measures {
-  sizes: ReadonlyMap<string, number>;
+  sizes: ReadonlyMap<string, { size: number; own: number | null }>;
   /** Connections of the last hour. */
   connections: ReadonlyMap<string, readonly number[]>;
 }
@@ -28,11 +29,11 @@ const SOON_SECONDS = 86_400;
 function End({ branch }: { branch: Branch }) {
   const now = useNow();
   const end = endOf(branch);
-  if (end === null) return <span className="quiet">{TEXT.branch.stays}</span>;
+  if (end === null) return <span className="quiet">{BRANCH_TEXT.stays}</span>;
   const left = secondsUntil(end.at, now);
   return (
     <span className={left < SOON_SECONDS ? 'soon' : ''} title={dateTime(end.at)}>
-      {TEXT.branch.ends[end.what](duration(left))}
+      {BRANCH_TEXT.ends[end.what](duration(left))}
     </span>
   );
 }
@@ -45,6 +46,11 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
     <div className="branch-row">
       <span className="branch-name">
         <BranchName name={branch.branch_name} />
+        {branch.protected && !branch.is_default && (
+          <span className="badge plain">
+            <Icon name="lock" /> {BRANCHES_TEXT.isProtected}
+          </span>
+        )}
         {Object.entries(branch.labels).map(([name, value]) => (
           <span className="badge plain" key={name}>
             {name}={value}
@@ -54,7 +60,14 @@ function Row({ branch, measures, menu }: { branch: Branch; measures: Measures; m
       <span>
         <BranchStatus branch={branch} />
       </span>
-      <span className="number">{size === undefined ? '–' : bytes(size)}</span>
+      <span className="number">
+        {size === undefined ? '–' : bytes(size.size)}
+        {typeof size?.own === 'number' && (
+          <span className="own" title={BRANCHES_TEXT.ownHint(bytes(size.own))}>
+            {BRANCHES_TEXT.own(bytes(size.own))}
+          </span>
+        )}
+      </span>
       <span className="spark">{connections && <Sparkline values={connections} />}</span>
       <span className="quiet" title={dateTime(branch.created_at)}>
         {duration(secondsSince(branch.created_at, now))}
@@ -86,7 +99,7 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
     <TreeItem
       key={branch.id}
       id={branch.id}
-      textValue={`${branch.branch_name}, ${TEXT.branch.status[branch.status]}`}
+      textValue={`${branch.branch_name}, ${BRANCH_TEXT.status[branch.status]}`}
       className={branch.is_default ? 'branch-item main' : 'branch-item'}
     >
       <TreeItemContent>
@@ -117,7 +130,7 @@ export function BranchTree({ nodes, measures, selected, onSelect, onOpen, menuOf
   );
   return (
     <Tree
-      aria-label={TEXT.branches.title}
+      aria-label={BRANCHES_TEXT.title}
       className="branch-tree"
       selectionMode="multiple"
       selectionBehavior="toggle"

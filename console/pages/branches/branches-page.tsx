@@ -1,21 +1,35 @@
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery } from '@tanstack/react-query';
 import { Link, useNavigate, useParams } from '@tanstack/react-router';
 import { lazy, Suspense, useMemo, useRef, useState } from 'react';
 import type { Selection } from 'react-aria-components';
-import { type Branch, branchesQuery, projectQuery, usageQuery } from '../../app/resources.ts';
-import { mayChange, sessionStore } from '../../app/session.ts';
+import { dataOf } from '../../../client/response-error.ts';
+import { api } from '../../app/gateway.ts';
+import { useLiveMeasurements } from '../../app/live.ts';
+import { queryClient, refresh } from '../../app/query-client.ts';
+import {
+  type Branch,
+  branchesQuery,
+  deletedBranchesQuery,
+  inBranch,
+  projectQuery,
+  usageQuery,
+} from '../../app/resources.ts';
+import { mayAdminister, mayChange, sessionStore } from '../../app/session.ts';
 import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { Loaded, Note } from '../../components/feedback.tsx';
+import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
-import { ActionMenu } from '../../components/menu.tsx';
-import { TEXT } from '../../strings.ts';
+import { useShortcuts } from '../../components/shortcuts.ts';
+import { announce } from '../../components/toast.tsx';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { BranchMenu, type BranchPage } from './branch-menu.tsx';
 import { filtered, treeOf } from './branch-rows.ts';
 import { BranchTree } from './branch-tree.tsx';
 import { connectionsQuery } from './connections.ts';
-import { useShortcuts } from './shortcuts.ts';
 import { Slots } from './slots.tsx';
 import './branches.css';
 
@@ -26,29 +40,53 @@ const ExtendDialog = lazy(() =>
   import('./extend-dialog.tsx').then(({ ExtendDialog }) => ({ default: ExtendDialog })),
 );
 
-type Act = { what: 'delete' | 'extend'; branches: Branch[] } | null;
+const ResetDialog = lazy(() =>
+  import('./reset-dialog.tsx').then(({ ResetDialog }) => ({ default: ResetDialog })),
+);
+
+type Act = { what: 'delete' | 'extend' | 'reset'; branches: Branch[] } | null;
+
+async function setProtection(projectId: string, branch: Branch): Promise<void> {
+  await dataOf(
+    api.PATCH('/api/v1/projects/{project_id}/branches/{branch_ref}', {
+      params: inBranch(projectId, branch.id),
+      body: { protected: !branch.protected },
+    }),
+  );
+  announce((branch.protected ? BRANCHES_TEXT.unprotected : BRANCHES_TEXT.protected)(branch.branch_name));
+  refresh(branchesQuery(projectId));
+}
 
 export function BranchesPage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId' });
   const navigate = useNavigate();
   const session = useStore(sessionStore);
-  const mayEdit = session.state === 'signed_in' && mayChange(session.me);
+  const me = session.state === 'signed_in' ? session.me : null;
+  const mayEdit = me !== null && mayChange(me);
   const branches = useQuery(branchesQuery(projectId));
   const project = useQuery(projectQuery(projectId)).data;
   const usage = useQuery(usageQuery(projectId));
   const connections = useQuery(connectionsQuery(projectId)).data;
+  const deleted = useQuery(deletedBranchesQuery(projectId)).data?.length ?? 0;
+  useLiveMeasurements(projectId);
+  const protection = useMutation({ mutationFn: (branch: Branch) => setProtection(projectId, branch) });
   const [wanted, setWanted] = useState('');
   const [selected, setSelected] = useState<Selection>(new Set());
   const [act, setAct] = useState<Act>(null);
   const filter = useRef<HTMLInputElement>(null);
   const all = branches.data ?? [];
   const nodes = useMemo(() => filtered(treeOf(all), wanted), [all, wanted]);
-  const sizes = new Map(usage.data?.branches.map((each) => [each.branch_id, each.database_size_bytes]));
+  const sizes = new Map(
+    usage.data?.branches.map((each) => [
+      each.branch_id,
+      { size: each.database_size_bytes, own: each.own_bytes },
+    ]),
+  );
   const measures = { sizes, connections: connections ?? new Map() };
   const isChosen = ({ id, is_default }: Branch) => !is_default && (selected === 'all' || selected.has(id));
   const chosen = all.filter(isChosen);
 
-  const open = (page: 'connect' | 'tables' | 'monitoring', branch: Branch) =>
+  const open = (page: BranchPage, branch: Branch) =>
     navigate({
       to: `/projects/$projectId/branches/$branch/${page}`,
       params: { projectId, branch: branch.branch_name },
@@ -59,111 +97,83 @@ export function BranchesPage() {
       params: { projectId },
       search: from ? { from: from.branch_name } : {},
     });
+  const withId = (id: string | null) => all.find((branch) => branch.id === id);
   /** The branches that a shortcut is about: those that are selected, otherwise the focused one. */
   const targets = (focused: string | null) =>
     chosen.length > 0 ? chosen : all.filter(({ id, is_default }) => id === focused && !is_default);
-  const start = (what: 'delete' | 'extend', about: Branch[]) => {
+  const start = (what: 'delete' | 'extend' | 'reset', about: Branch[]) => {
     if (mayEdit && about.length > 0) setAct({ what, branches: about });
   };
 
-  const onKeyDown = useShortcuts({
+  const about = ({ branches: chosen }: NonNullable<Act>) => ({
+    projectId,
+    branches: chosen,
+    onClose: () => setAct(null),
+  });
+
+  useShortcuts({
     '/': () => filter.current?.focus(),
     c: () => mayEdit && create(),
     d: (focused) => start('delete', targets(focused)),
     e: (focused) => start('extend', targets(focused)),
+    r: () => queryClient.invalidateQueries(),
+    s: (focused) =>
+      start(
+        'reset',
+        all.filter(({ id, status }) => id === focused && status === 'active'),
+      ),
     t: (focused) => {
-      const branch = all.find(({ id }) => id === focused);
+      const branch = withId(focused);
       if (branch) open('tables', branch);
     },
   });
 
   const menuOf = (branch: Branch) => (
-    <ActionMenu
-      label={TEXT.branches.actionsOf(branch.branch_name)}
-      entries={[
-        {
-          id: 'connect',
-          label: TEXT.nav.connect,
-          icon: 'link',
-          shortcut: '↵',
-          onAction: () => open('connect', branch),
-        },
-        {
-          id: 'tables',
-          label: TEXT.nav.tables,
-          icon: 'table',
-          shortcut: 't',
-          onAction: () => open('tables', branch),
-        },
-        {
-          id: 'monitoring',
-          label: TEXT.nav.monitoring,
-          icon: 'graph',
-          onAction: () => open('monitoring', branch),
-        },
-        {
-          id: 'create',
-          label: TEXT.branches.createFrom,
-          icon: 'branch',
-          isDisabled: !mayEdit,
-          onAction: () => create(branch),
-        },
-        {
-          id: 'extend',
-          label: TEXT.branches.extend,
-          icon: 'clock',
-          shortcut: 'e',
-          isDisabled: !mayEdit || branch.is_default,
-          onAction: () => start('extend', [branch]),
-        },
-        {
-          id: 'delete',
-          label: TEXT.branches.delete,
-          icon: 'trash',
-          shortcut: 'd',
-          isDangerous: true,
-          isDisabled: !mayEdit || branch.protected,
-          onAction: () => start('delete', [branch]),
-        },
-      ]}
+    <BranchMenu
+      branch={branch}
+      mayEdit={mayEdit}
+      mayProtect={me !== null && mayAdminister(me)}
+      onOpen={(page) => open(page, branch)}
+      onCreate={() => create(branch)}
+      onAct={(what) => (what === 'protect' ? protection.mutate(branch) : start(what, [branch]))}
     />
   );
 
   return (
     <Page
-      title={TEXT.branches.title}
-      about={TEXT.branches.about}
+      title={BRANCHES_TEXT.title}
+      about={BRANCHES_TEXT.about}
       actions={
         mayEdit && (
           <Link className="button primary" to="/projects/$projectId/create-branch" params={{ projectId }}>
-            <Icon name="plus" /> {TEXT.branches.create} <kbd>c</kbd>
+            <Icon name="plus" /> {BRANCHES_TEXT.create} <kbd>c</kbd>
           </Link>
         )
       }
     >
       {!mayEdit && <Note>{TEXT.states.readOnly}</Note>}
       {project && <Slots project={project} branches={all} usage={usage.data} />}
-      {/* biome-ignore lint/a11y/noStaticElementInteractions: shortcuts for what the buttons inside do too */}
-      <div className="card" onKeyDown={onKeyDown}>
+      {protection.isError && <ErrorNote error={protection.error} />}
+      <div className="card">
         <header>
           <input
             ref={filter}
             className="input branch-filter"
             type="search"
-            aria-label={TEXT.branches.filter}
-            placeholder={TEXT.branches.filterHint}
+            aria-label={BRANCHES_TEXT.filter}
+            placeholder={BRANCHES_TEXT.filterHint}
             value={wanted}
             onChange={(event) => setWanted(event.target.value)}
           />
           <div className="row">
             {chosen.length > 0 && (
               <>
-                <span className="quiet">{TEXT.branches.selected(chosen.length)}</span>
+                <span className="quiet">{BRANCHES_TEXT.selected(chosen.length)}</span>
                 <Button compact icon="clock" onClick={() => start('extend', chosen)}>
-                  {TEXT.branches.extend}
+                  {BRANCHES_TEXT.extend}
                 </Button>
                 <Button compact icon="trash" look="danger" onClick={() => start('delete', chosen)}>
-                  {TEXT.branches.delete}
+                  {BRANCHES_TEXT.delete}
                 </Button>
               </>
             )}
@@ -173,12 +183,12 @@ export function BranchesPage() {
           {() => (
             <div className="table-scroll">
               <div className="branch-columns" aria-hidden="true">
-                {TEXT.branches.columns.map((column) => (
+                {BRANCHES_TEXT.columns.map((column) => (
                   <span key={column}>{column}</span>
                 ))}
               </div>
               {nodes.length === 0 ? (
-                <p className="nothing">{TEXT.branches.noMatch}</p>
+                <p className="nothing">{BRANCHES_TEXT.noMatch}</p>
               ) : (
                 <BranchTree
                   key={all.length}
@@ -187,7 +197,7 @@ export function BranchesPage() {
                   selected={selected}
                   onSelect={setSelected}
                   onOpen={(id) => {
-                    const branch = all.find((each) => each.id === id);
+                    const branch = withId(id);
                     if (branch) open('connect', branch);
                   }}
                   menuOf={menuOf}
@@ -197,21 +207,25 @@ export function BranchesPage() {
           )}
         </Loaded>
       </div>
+      {deleted > 0 && (
+        <p className="quiet">
+          <Link to="/projects/$projectId/deleted-branches" params={{ projectId }}>
+            {BRANCHES_TEXT.deletedOnes(deleted)}
+          </Link>
+        </p>
+      )}
       <p className="small quiet keys">
-        {TEXT.branches.keys.map(([key, meaning]) => (
+        {BRANCHES_TEXT.keys.map(([key, meaning]) => (
           <span key={key}>
             <kbd>{key}</kbd> {meaning}
           </span>
         ))}
       </p>
-      <CommandLine command={TEXT.cli.listBranches(projectId)} />
+      <CommandLine command={COMMANDS.listBranches(projectId)} />
       <Suspense>
-        {act?.what === 'delete' && (
-          <DeleteDialog projectId={projectId} branches={act.branches} onClose={() => setAct(null)} />
-        )}
-        {act?.what === 'extend' && (
-          <ExtendDialog projectId={projectId} branches={act.branches} onClose={() => setAct(null)} />
-        )}
+        {act?.what === 'delete' && <DeleteDialog {...about(act)} usage={usage.data} />}
+        {act?.what === 'extend' && <ExtendDialog {...about(act)} />}
+        {act?.what === 'reset' && act.branches[0] && <ResetDialog {...about(act)} branch={act.branches[0]} />}
       </Suspense>
     </Page>
   );

@@ -3,7 +3,9 @@ import { bytes } from '../../app/format.ts';
 import type { Branch, Project, Usage } from '../../app/resources.ts';
 import { Note } from '../../components/feedback.tsx';
 import { QuotaMeter } from '../../components/quota-meter.tsx';
-import { TEXT } from '../../strings.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { TEXT } from '../../strings/common.ts';
+import { STORAGE_TEXT } from '../../strings/storage.ts';
 import { freeable } from './branch-rows.ts';
 
 const SHOWN = 3;
@@ -24,11 +26,11 @@ export function Slots({
     <>
       <dl className="card padded facts">
         <div>
-          <dt>{TEXT.branches.slots}</dt>
-          <dd>{TEXT.branches.slotsUsed(project.branch_count, project.branch_limit)}</dd>
+          <dt>{BRANCHES_TEXT.slots}</dt>
+          <dd>{BRANCHES_TEXT.slotsUsed(project.branch_count, project.branch_limit)}</dd>
         </div>
         <div>
-          <dt>{TEXT.branches.storage}</dt>
+          <dt>{BRANCHES_TEXT.storage}</dt>
           <dd>
             <Link to="/projects/$projectId/storage" params={{ projectId: project.id }}>
               {usage
@@ -39,10 +41,10 @@ export function Slots({
           </dd>
         </div>
         <div>
-          <dt>{TEXT.branches.host}</dt>
+          <dt>{BRANCHES_TEXT.host}</dt>
           <dd>
             <span className={usage?.stale ? 'badge warn' : 'badge good'}>
-              {usage?.stale ? TEXT.branches.hostAway : TEXT.branches.hostLinked}
+              {usage?.stale ? BRANCHES_TEXT.hostAway : BRANCHES_TEXT.hostLinked}
             </span>{' '}
             <span className="mono">{project.host}</span>
           </dd>
@@ -50,10 +52,10 @@ export function Slots({
       </dl>
       {isFull && (
         <Note tone="warn">
-          <p>{TEXT.branches.full}</p>
+          <p>{BRANCHES_TEXT.full}</p>
           {first.length > 0 && (
             <p className="small">
-              {TEXT.branches.freesSlot}{' '}
+              {BRANCHES_TEXT.freesSlot}{' '}
               {first.map(({ id, branch_name }) => (
                 <code key={id}>{branch_name} </code>
               ))}
@@ -63,7 +65,7 @@ export function Slots({
       )}
       {project.storage_state !== 'normal' && (
         <Note tone={project.storage_state === 'warning' ? 'warn' : 'bad'}>
-          <p>{TEXT.storage.states[project.storage_state]}</p>
+          <p>{STORAGE_TEXT.states[project.storage_state]}</p>
         </Note>
       )}
     </>

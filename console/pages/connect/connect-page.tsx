@@ -12,15 +12,17 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { Choice } from '../../components/field.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { CONNECT_TEXT } from '../../strings/connect.ts';
 import { Reach } from './reach.tsx';
 import { RotateDialog } from './rotate-dialog.tsx';
 import { Snippets } from './snippets-view.tsx';
 
 const ROLES = [
-  ['default', TEXT.connect.roles.default],
-  ['owner', TEXT.connect.roles.owner],
-  ['read_only', TEXT.connect.roles.read_only],
+  ['default', CONNECT_TEXT.roles.default],
+  ['owner', CONNECT_TEXT.roles.owner],
+  ['read_only', CONNECT_TEXT.roles.read_only],
 ] as const;
 type Role = (typeof ROLES)[number][0];
 
@@ -55,23 +57,23 @@ export function ConnectPage() {
     <Page
       title={
         <>
-          {TEXT.connect.title} <BranchName name={branch} />
+          {CONNECT_TEXT.title} <BranchName name={branch} />
         </>
       }
-      name={TEXT.connect.name(branch)}
-      about={TEXT.connect.about}
+      name={CONNECT_TEXT.name(branch)}
+      about={CONNECT_TEXT.about}
       actions={
         maySee && (
           <Button icon="refresh" onClick={() => setRotating(true)}>
-            {TEXT.connect.rotate}
+            {CONNECT_TEXT.rotate}
           </Button>
         )
       }
     >
-      {record?.status === 'expired' && <Note tone="warn">{TEXT.connect.expired}</Note>}
-      {!maySee && <Note>{TEXT.connect.noView}</Note>}
+      {record?.status === 'expired' && <Note tone="warn">{CONNECT_TEXT.expired}</Note>}
+      {!maySee && <Note>{CONNECT_TEXT.noView}</Note>}
       <Choice
-        legend={TEXT.connect.role}
+        legend={CONNECT_TEXT.role}
         name="role"
         options={ROLES}
         value={role}
@@ -80,14 +82,14 @@ export function ConnectPage() {
             search: (before) => ({ ...before, role: chosen === 'default' ? undefined : chosen }) as never,
           })
         }
-        hint={TEXT.connect.roleHints[role]}
+        hint={CONNECT_TEXT.roleHints[role]}
       />
       {maySee && !isWanted && (
         <div className="card">
-          <Empty icon="lock" title={TEXT.connect.locked}>
-            <p>{TEXT.connect.lockedHint}</p>
+          <Empty icon="lock" title={CONNECT_TEXT.locked}>
+            <p>{CONNECT_TEXT.lockedHint}</p>
             <Button look="primary" icon="eye" onClick={() => setWanted(true)}>
-              {TEXT.connect.unlock}
+              {CONNECT_TEXT.unlock}
             </Button>
           </Empty>
         </div>
@@ -114,12 +116,12 @@ export function ConnectPage() {
         </Loaded>
       )}
       <p className="small quiet">
-        {TEXT.connect.rulesHint}{' '}
+        {CONNECT_TEXT.rulesHint}{' '}
         <Link to="/projects/$projectId/network-rules" params={{ projectId }}>
           {TEXT.nav.rules}
         </Link>
       </p>
-      <CommandLine command={TEXT.cli.connectionString(projectId, branch, role)} />
+      <CommandLine command={COMMANDS.connectionString(projectId, branch, role)} />
       {isRotating && (
         <RotateDialog
           projectId={projectId}

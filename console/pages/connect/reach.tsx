@@ -5,7 +5,8 @@ import { rulesQuery } from '../../app/resources.ts';
 import { Button } from '../../components/button.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { CONNECT_TEXT } from '../../strings/connect.ts';
+import { RULES_TEXT } from '../../strings/rules.ts';
 
 interface Props {
   projectId: string;
@@ -24,23 +25,23 @@ export function Reach({ projectId, branchId, warning, onChange }: Props) {
       dataOf(
         api.POST('/api/v1/projects/{project_id}/network-rules', {
           params: { path: { project_id: projectId } },
-          body: { cidr: network, branch_id: branchId, description: TEXT.connect.ruleName },
+          body: { cidr: network, branch_id: branchId, description: CONNECT_TEXT.ruleName },
         }),
       ),
     onSuccess: ({ status }) => {
-      announce(status === 'applied' ? TEXT.rules.added : TEXT.rules.addedPending);
+      announce(status === 'applied' ? RULES_TEXT.added : RULES_TEXT.addedPending);
       client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
       onChange();
     },
   });
-  if (warning === undefined) return <Note tone="good">{TEXT.connect.reachable}</Note>;
+  if (warning === undefined) return <Note tone="good">{CONNECT_TEXT.reachable}</Note>;
   return (
     <Note tone="warn">
       <div className="reach">
-        <p className="grow">{TEXT.connect.unreachable(cidr ?? '')}</p>
+        <p className="grow">{CONNECT_TEXT.unreachable(cidr ?? '')}</p>
         {cidr !== undefined && (
           <Button look="primary" icon="shield" busy={rule.isPending} onClick={() => rule.mutate(cidr)}>
-            {TEXT.connect.allow(cidr)}
+            {CONNECT_TEXT.allow(cidr)}
           </Button>
         )}
       </div>

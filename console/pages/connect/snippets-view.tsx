@@ -2,7 +2,7 @@ import { useState } from 'react';
 import type { Credentials } from '../../app/resources.ts';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
-import { TEXT } from '../../strings.ts';
+import { CONNECT_TEXT } from '../../strings/connect.ts';
 import { connectionOf, hidden, SNIPPETS } from './snippets.ts';
 import './connect.css';
 
@@ -26,15 +26,15 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
   };
   const seen = isShown ? real : { ...real, pooled: hidden(real.pooled), direct: hidden(real.direct) };
   const urls = [
-    [TEXT.connect.pooled, TEXT.connect.pooledHint, seen.pooled.url, real.pooled.url],
-    [TEXT.connect.direct, TEXT.connect.directHint, seen.direct.url, real.direct.url],
+    [CONNECT_TEXT.pooled, CONNECT_TEXT.pooledHint, seen.pooled.url, real.pooled.url],
+    [CONNECT_TEXT.direct, CONNECT_TEXT.directHint, seen.direct.url, real.direct.url],
   ] as const;
   return (
-    <section className="card" aria-label={TEXT.connect.urls}>
+    <section className="card" aria-label={CONNECT_TEXT.urls}>
       <header>
-        <h2>{TEXT.connect.urls}</h2>
+        <h2>{CONNECT_TEXT.urls}</h2>
         <Button compact icon="eye" aria-pressed={isShown} onClick={() => setShown(!isShown)}>
-          {isShown ? TEXT.connect.hide : TEXT.connect.show}
+          {isShown ? CONNECT_TEXT.hide : CONNECT_TEXT.show}
         </Button>
       </header>
       <div className="body stack">
@@ -46,11 +46,11 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
             <div className="cli">
               {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
               <code tabIndex={0}>{shown}</code>
-              <CopyButton text={copied} label={TEXT.connect.copy(label)} />
+              <CopyButton text={copied} label={CONNECT_TEXT.copy(label)} />
             </div>
           </div>
         ))}
-        <div className="tabs" role="group" aria-label={TEXT.connect.languages}>
+        <div className="tabs" role="group" aria-label={CONNECT_TEXT.languages}>
           {SNIPPETS.map(({ id, label }) => (
             <button
               type="button"
@@ -67,7 +67,7 @@ export function Snippets({ credentials, snippet, onSnippet }: Props) {
           <pre tabIndex={0}>
             <code>{chosen.code(seen)}</code>
           </pre>
-          <CopyButton text={chosen.code(real)} label={TEXT.connect.copy(chosen.label)} />
+          <CopyButton text={chosen.code(real)} label={CONNECT_TEXT.copy(chosen.label)} />
         </div>
       </div>
     </section>

@@ -1,4 +1,4 @@
-import { TEXT } from '../../strings.ts';
+import { CREATE_TEXT } from '../../strings/create.ts';
 
 /** PostgreSQL cuts longer names. */
 export const MAX_BYTES = 63;
@@ -9,9 +9,9 @@ export const lengthOf = (name: string): number => name.length;
 
 /** What is wrong with the name of a branch, as far as it is known without asking the gateway. */
 export function nameProblem(name: string, longest: number): string | null {
-  if (!/^[a-z0-9_-]*$/.test(name)) return TEXT.create.nameCharacters;
-  if (name === 'main') return TEXT.create.nameMain;
-  if (name.length < LENGTH.min) return TEXT.create.nameShort(LENGTH.min);
+  if (!/^[a-z0-9_-]*$/.test(name)) return CREATE_TEXT.nameCharacters;
+  if (name === 'main') return CREATE_TEXT.nameMain;
+  if (name.length < LENGTH.min) return CREATE_TEXT.nameShort(LENGTH.min);
   const most = Math.min(longest, LENGTH.max);
-  return name.length > most ? TEXT.create.nameLong(most) : null;
+  return name.length > most ? CREATE_TEXT.nameLong(most) : null;
 }

@@ -1,14 +1,19 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, useParams, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
-import { branchesQuery, type Lifespan, projectQuery } from '../../app/resources.ts';
+import { branchesQuery, type Lifespan, projectQuery, snapshotsQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { detailsOf, ErrorNote, Loaded } from '../../components/feedback.tsx';
 import { Check, Choice, Field, SelectField } from '../../components/field.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
-import { LIFESPANS, TEXT } from '../../strings.ts';
+import { snapshotLabel } from '../../components/snapshot-label.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { CREATE_TEXT } from '../../strings/create.ts';
+import { LIFESPANS } from '../../strings/lifespans.ts';
 import { lengthOf, MAX_BYTES, nameProblem } from './branch-name.ts';
 import { Created } from './created.tsx';
 import { labelsOf } from './labels.ts';
@@ -24,23 +29,28 @@ function NameBudget({ name, longest }: { name: string; longest: number }) {
       <span className="meter">
         <i style={{ width: `${Math.min(100, (100 * used) / MAX_BYTES)}%` }} />
       </span>
-      {TEXT.create.budget(used, MAX_BYTES)}
+      {CREATE_TEXT.budget(used, MAX_BYTES)}
     </span>
   );
 }
 
 export function CreateBranchPage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId/create-branch' });
-  const { from } = useSearch({ from: '/inside/projects/$projectId/create-branch' });
+  const { from, snapshot } = useSearch({ from: '/inside/projects/$projectId/create-branch' });
   const branches = useQuery(branchesQuery(projectId));
   const project = useQuery(projectQuery(projectId)).data;
   const [name, setName] = useState('');
-  const [source, setSource] = useState(from ?? 'main');
+  const snapshots = useQuery(snapshotsQuery(projectId)).data ?? [];
+  /** The name of a branch, or the ID of a snapshot. */
+  const [source, setSource] = useState(snapshot ?? from ?? 'main');
   const [lifespan, setLifespan] = useState<Lifespan>('7d');
   const [allowMe, setAllowMe] = useState(true);
   const [networks, setNetworks] = useState('');
   const [labels, setLabels] = useState('');
   const { creation, job } = useCreation(projectId);
+  const isSnapshot = snapshots.some(({ id }) => id === source);
+  const sourceHint =
+    source === 'main' ? CREATE_TEXT.sourceMain : isSnapshot ? CREATE_TEXT.sourceSnapshot : undefined;
   const sources = branches.data?.filter(({ status }) => status === 'active') ?? [];
   const longest = project?.max_slug_length ?? MAX_BYTES;
   const problem = name === '' ? null : nameProblem(name, longest);
@@ -50,7 +60,7 @@ export function CreateBranchPage() {
 
   if (creation.data) return <Created projectId={projectId} creation={creation.data} job={job} />;
   return (
-    <Page title={TEXT.create.title} about={TEXT.create.about} width="narrow">
+    <Page title={CREATE_TEXT.title} about={CREATE_TEXT.about} width="narrow">
       <Loaded query={branches}>
         {(all) => (
           <form
@@ -58,12 +68,18 @@ export function CreateBranchPage() {
             onSubmit={(event) => {
               event.preventDefault();
               const parent = all.find(({ branch_name }) => branch_name === source);
-              if (creation.isPending || problem || !parent) return;
-              creation.mutate({ name, sourceId: parent.id, lifespan, allow, labels: labelsOf(labels) });
+              if (creation.isPending || problem) return;
+              creation.mutate({
+                name,
+                source: parent ? { source_branch_id: parent.id } : { snapshot_id: source },
+                lifespan,
+                allow,
+                labels: labelsOf(labels),
+              });
             }}
           >
             <Field
-              label={TEXT.create.name}
+              label={CREATE_TEXT.name}
               className="mono"
               value={name}
               onChange={(event) => setName(event.target.value.toLowerCase())}
@@ -75,34 +91,45 @@ export function CreateBranchPage() {
               autoFocus
             />
             <SelectField
-              label={TEXT.create.source}
+              label={CREATE_TEXT.source}
               value={source}
               onChange={(event) => setSource(event.target.value)}
-              hint={source === 'main' ? TEXT.create.sourceMain : undefined}
+              hint={sourceHint}
             >
-              {sources.map(({ id, branch_name }) => (
-                <option key={id} value={branch_name}>
-                  {branch_name}
-                </option>
-              ))}
+              <optgroup label={TEXT.nav.branches}>
+                {sources.map(({ id, branch_name }) => (
+                  <option key={id} value={branch_name}>
+                    {branch_name}
+                  </option>
+                ))}
+              </optgroup>
+              {snapshots.length > 0 && (
+                <optgroup label={TEXT.nav.snapshots}>
+                  {snapshots.map((each) => (
+                    <option key={each.id} value={each.id}>
+                      {snapshotLabel(each, all.find(({ id }) => id === each.branch_id)?.branch_name)}
+                    </option>
+                  ))}
+                </optgroup>
+              )}
             </SelectField>
             <Choice
-              legend={TEXT.branches.life}
+              legend={BRANCHES_TEXT.life}
               name="lifespan"
               options={LIFESPANS}
               value={lifespan}
               onChange={setLifespan}
-              hint={TEXT.create.lifeHint}
+              hint={CREATE_TEXT.lifeHint}
             />
             <fieldset className="field">
-              <legend>{TEXT.create.allow}</legend>
+              <legend>{CREATE_TEXT.allow}</legend>
               <Check
-                label={TEXT.create.allowMe}
+                label={CREATE_TEXT.allowMe}
                 checked={allowMe}
                 onChange={(event) => setAllowMe(event.target.checked)}
               />
               <Field
-                label={TEXT.create.networks}
+                label={CREATE_TEXT.networks}
                 className="mono"
                 placeholder="203.0.113.0/24"
                 value={networks}
@@ -111,7 +138,7 @@ export function CreateBranchPage() {
               />
             </fieldset>
             <Field
-              label={TEXT.create.labels}
+              label={CREATE_TEXT.labels}
               className="mono"
               placeholder="pr=42 owner=ada"
               value={labels}
@@ -122,7 +149,7 @@ export function CreateBranchPage() {
             {creation.isPending && <JobSteps job={job} />}
             <div className="row">
               <Button type="submit" look="primary" icon="branch" busy={creation.isPending}>
-                {creation.isPending ? TEXT.create.creating : TEXT.create.title}
+                {creation.isPending ? CREATE_TEXT.creating : CREATE_TEXT.title}
               </Button>
               <Link to="/projects/$projectId" params={{ projectId }} className="button bare">
                 {TEXT.actions.cancel}
@@ -131,7 +158,9 @@ export function CreateBranchPage() {
           </form>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.createBranch({ projectId, name, source, lifespan, allow })} />
+      <CommandLine
+        command={COMMANDS.createBranch({ projectId, name, source, isSnapshot, lifespan, allow })}
+      />
     </Page>
   );
 }

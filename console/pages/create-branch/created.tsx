@@ -6,7 +6,8 @@ import { Page } from '../../app/shell.tsx';
 import { Note } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
-import { TEXT } from '../../strings.ts';
+import { TEXT } from '../../strings/common.ts';
+import { CREATE_TEXT } from '../../strings/create.ts';
 import { Snippets } from '../connect/snippets-view.tsx';
 
 /** From the first step to the end of the last one. */
@@ -28,8 +29,8 @@ export function Created({ projectId, creation, job }: Props) {
   const length = job && lengthOf(job);
   return (
     <Page
-      title={TEXT.create.done(branch)}
-      about={length === null ? undefined : TEXT.create.took(milliseconds(length))}
+      title={CREATE_TEXT.done(branch)}
+      about={length === null ? undefined : CREATE_TEXT.took(milliseconds(length))}
       width="narrow"
       actions={
         <>
@@ -51,7 +52,7 @@ export function Created({ projectId, creation, job }: Props) {
           <JobSteps job={job} />
         </div>
       )}
-      {credentials ? <Snippets credentials={credentials} /> : <Note>{TEXT.create.noCredentials}</Note>}
+      {credentials ? <Snippets credentials={credentials} /> : <Note>{CREATE_TEXT.noCredentials}</Note>}
     </Page>
   );
 }

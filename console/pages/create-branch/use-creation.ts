@@ -5,7 +5,8 @@ import { branchesQuery, type Job, type Lifespan, projectQuery, rulesQuery } from
 
 export interface Wanted {
   name: string;
-  sourceId: string;
+  /** A branch or a snapshot. */
+  source: { source_branch_id: string } | { snapshot_id: string };
   lifespan: Lifespan;
   allow: string[];
   labels: Record<string, string>;
@@ -16,11 +17,11 @@ export function useCreation(projectId: string) {
   const client = useQueryClient();
   const [job, setJob] = useState<Job | null>(null);
   const creation = useMutation({
-    mutationFn: ({ name, sourceId, ...rest }: Wanted) => {
+    mutationFn: ({ name, source, ...rest }: Wanted) => {
       setJob(null);
       const body = {
         branch_name: name,
-        source_branch_id: sourceId,
+        ...source,
         include: ['credentials' as const],
         ...rest,
       };

@@ -1,14 +1,16 @@
 import { useQuery } from '@tanstack/react-query';
 import { useParams } from '@tanstack/react-router';
 import { dateTime, duration, secondsSince } from '../../app/format.ts';
-import { branchesQuery, type Job, jobsQuery } from '../../app/resources.ts';
+import { branchesQuery, deletedBranchesQuery, type Job, jobsQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { BranchName } from '../../components/branch-status.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
 import { useNow } from '../../components/now.ts';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { JOBS_TEXT } from '../../strings/jobs.ts';
 import './jobs.css';
 
 const TONES: Record<Job['status'], string> = {
@@ -25,8 +27,8 @@ function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
     <li className="card">
       <details open={isOpen}>
         <summary>
-          <span className={`badge ${TONES[job.status]}`}>{TEXT.jobs.statuses[job.status]}</span>
-          <span className="job-kind">{TEXT.jobs.kinds[job.kind] ?? job.kind}</span>
+          <span className={`badge ${TONES[job.status]}`}>{JOBS_TEXT.statuses[job.status]}</span>
+          <span className="job-kind">{JOBS_TEXT.kinds[job.kind] ?? job.kind}</span>
           {branch !== undefined && <BranchName name={branch} />}
           <span className="quiet job-age" title={dateTime(job.created_at)}>
             {TEXT.states.ago(duration(secondsSince(job.created_at, now)))}
@@ -38,7 +40,7 @@ function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
               <p>{job.error.message}</p>
               <p className="small quiet">
                 <code>{job.error.code}</code>
-                {job.attempts > 0 && ` · ${TEXT.jobs.attempts(job.attempts)}`}
+                {job.attempts > 0 && ` · ${JOBS_TEXT.attempts(job.attempts)}`}
               </p>
             </Note>
           )}
@@ -55,14 +57,17 @@ function JobItem({ job, branch }: { job: Job; branch: string | undefined }) {
 export function JobsPage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId/jobs' });
   const jobs = useQuery(jobsQuery(projectId));
-  const branches = useQuery(branchesQuery(projectId)).data ?? [];
+  const branches = [
+    ...(useQuery(branchesQuery(projectId)).data ?? []),
+    ...(useQuery(deletedBranchesQuery(projectId)).data ?? []),
+  ];
   return (
-    <Page title={TEXT.nav.jobs} about={TEXT.jobs.about} width="narrow">
+    <Page title={TEXT.nav.jobs} about={JOBS_TEXT.about} width="narrow">
       <Loaded query={jobs}>
         {(all) =>
           all.length === 0 ? (
             <div className="card">
-              <Empty icon="clock" title={TEXT.jobs.none} />
+              <Empty icon="clock" title={JOBS_TEXT.none} />
             </div>
           ) : (
             <ul className="jobs">
@@ -77,7 +82,7 @@ export function JobsPage() {
           )
         }
       </Loaded>
-      <CommandLine command={TEXT.cli.listJobs(projectId)} />
+      <CommandLine command={COMMANDS.listJobs(projectId)} />
     </Page>
   );
 }

@@ -1,17 +1,21 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
 import { dateTime } from '../../app/format.ts';
 import { api } from '../../app/gateway.ts';
+import { refresh } from '../../app/query-client.ts';
 import { apiKeysQuery, projectsQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
+import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { Dialog } from '../../components/dialog.tsx';
-import { Empty, ErrorNote, Loaded } from '../../components/feedback.tsx';
+import { Empty, Loaded } from '../../components/feedback.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { KEYS_TEXT } from '../../strings/keys.ts';
 import { CreateKeyDialog } from './create-key-dialog.tsx';
 import { NewKey } from './new-key.tsx';
 
@@ -21,7 +25,7 @@ function Limits({ apiKey, project }: { apiKey: ApiKey; project: string | undefin
   const limits = [
     apiKey.role,
     apiKey.scopes.map((scope) => scope.split(':').at(-1)).join(', '),
-    apiKey.project_id === null ? TEXT.keys.everyProject : (project ?? apiKey.project_id),
+    apiKey.project_id === null ? KEYS_TEXT.everyProject : (project ?? apiKey.project_id),
     apiKey.branch_pattern ?? '',
     apiKey.cidrs?.join(', ') ?? '',
   ];
@@ -37,28 +41,18 @@ function Limits({ apiKey, project }: { apiKey: ApiKey; project: string | undefin
 }
 
 export function ApiKeysPage() {
-  const client = useQueryClient();
   const keys = useQuery(apiKeysQuery());
   const projects = useQuery(projectsQuery()).data ?? [];
   const [isCreating, setCreating] = useState(false);
   const [made, setMade] = useState<Schemas['CreatedApiKey'] | null>(null);
   const [leaving, setLeaving] = useState<ApiKey | null>(null);
-  const removal = useMutation({
-    mutationFn: (id: string) =>
-      dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: id } } })),
-    onSuccess: () => {
-      announce(TEXT.keys.removed);
-      setLeaving(null);
-      client.invalidateQueries({ queryKey: apiKeysQuery().queryKey });
-    },
-  });
   return (
     <Page
       title={TEXT.nav.keys}
-      about={TEXT.keys.about}
+      about={KEYS_TEXT.about}
       actions={
         <Button look="primary" icon="plus" onClick={() => setCreating(true)}>
-          {TEXT.keys.create}
+          {KEYS_TEXT.create}
         </Button>
       }
     >
@@ -67,60 +61,44 @@ export function ApiKeysPage() {
         {(all) => (
           <div className="card">
             {all.length === 0 ? (
-              <Empty icon="key" title={TEXT.keys.none}>
-                <p>{TEXT.keys.noneHint}</p>
+              <Empty icon="key" title={KEYS_TEXT.none}>
+                <p>{KEYS_TEXT.noneHint}</p>
               </Empty>
             ) : (
-              <div className="table-scroll">
-                <table className="table">
-                  <thead>
-                    <tr>
-                      {TEXT.keys.columns.map((column) => (
-                        <th key={column} scope="col">
-                          {column}
-                        </th>
-                      ))}
-                      <th scope="col">
-                        <span className="visually-hidden">{TEXT.actions.actions}</span>
-                      </th>
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {all.map((apiKey) => (
-                      <tr key={apiKey.id}>
-                        <td>
-                          <div>{apiKey.name}</div>
-                          <code className="small quiet">bg_{apiKey.id}…</code>
-                        </td>
-                        <td>
-                          <Limits
-                            apiKey={apiKey}
-                            project={projects.find(({ id }) => id === apiKey.project_id)?.name}
-                          />
-                        </td>
-                        <td className="quiet">
-                          {apiKey.last_used_at === null ? TEXT.states.never : dateTime(apiKey.last_used_at)}
-                        </td>
-                        <td className="quiet">{dateTime(apiKey.expires_at)}</td>
-                        <td className="actions">
-                          <Button
-                            compact
-                            look="bare"
-                            icon="trash"
-                            aria-label={TEXT.keys.removeOf(apiKey.name)}
-                            onClick={() => setLeaving(apiKey)}
-                          />
-                        </td>
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </div>
+              <ListTable columns={KEYS_TEXT.columns}>
+                {all.map((apiKey) => (
+                  <tr key={apiKey.id}>
+                    <td>
+                      <div>{apiKey.name}</div>
+                      <code className="small quiet">bg_{apiKey.id}…</code>
+                    </td>
+                    <td>
+                      <Limits
+                        apiKey={apiKey}
+                        project={projects.find(({ id }) => id === apiKey.project_id)?.name}
+                      />
+                    </td>
+                    <td className="quiet">
+                      {apiKey.last_used_at === null ? TEXT.states.never : dateTime(apiKey.last_used_at)}
+                    </td>
+                    <td className="quiet">{dateTime(apiKey.expires_at)}</td>
+                    <td className="actions">
+                      <Button
+                        compact
+                        look="bare"
+                        icon="trash"
+                        aria-label={KEYS_TEXT.removeOf(apiKey.name)}
+                        onClick={() => setLeaving(apiKey)}
+                      />
+                    </td>
+                  </tr>
+                ))}
+              </ListTable>
             )}
           </div>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.listKeys} />
+      <CommandLine command={COMMANDS.listKeys} />
       {isCreating && (
         <CreateKeyDialog
           projects={projects}
@@ -128,27 +106,26 @@ export function ApiKeysPage() {
           onMade={(key) => {
             setCreating(false);
             setMade(key);
-            client.invalidateQueries({ queryKey: apiKeysQuery().queryKey });
+            refresh(apiKeysQuery());
           }}
         />
       )}
       {leaving && (
-        <Dialog
-          title={TEXT.keys.removeOf(leaving.name)}
-          onClose={() => setLeaving(null)}
-          onSubmit={() => removal.mutate(leaving.id)}
-          footer={
-            <>
-              <Button onClick={() => setLeaving(null)}>{TEXT.actions.cancel}</Button>
-              <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
-                {TEXT.keys.remove}
-              </Button>
-            </>
+        <ActionDialog
+          title={KEYS_TEXT.removeOf(leaving.name)}
+          action={KEYS_TEXT.remove}
+          isDangerous
+          run={() =>
+            dataOf(api.DELETE('/api/v1/api-keys/{key_id}', { params: { path: { key_id: leaving.id } } }))
           }
+          onDone={() => {
+            announce(KEYS_TEXT.removed);
+            refresh(apiKeysQuery());
+          }}
+          onClose={() => setLeaving(null)}
         >
-          <p>{TEXT.keys.removeHint}</p>
-          {removal.isError && <ErrorNote error={removal.error} />}
-        </Dialog>
+          <p>{KEYS_TEXT.removeHint}</p>
+        </ActionDialog>
       )}
     </Page>
   );

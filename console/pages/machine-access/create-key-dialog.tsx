@@ -8,23 +8,25 @@ import { Button } from '../../components/button.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { Choice, Field, SelectField } from '../../components/field.tsx';
-import { TEXT } from '../../strings.ts';
+import { TEXT } from '../../strings/common.ts';
+import { KEYS_TEXT } from '../../strings/keys.ts';
+import { ROLES_TEXT } from '../../strings/roles.ts';
 
 const ROLES = [
-  ['viewer', TEXT.roles.viewer],
-  ['operator', TEXT.roles.operator],
-  ['admin', TEXT.roles.admin],
-  ['owner', TEXT.roles.owner],
+  ['viewer', ROLES_TEXT.viewer],
+  ['operator', ROLES_TEXT.operator],
+  ['admin', ROLES_TEXT.admin],
+  ['owner', ROLES_TEXT.owner],
 ] as const;
 const SCOPES = [
-  ['read', TEXT.keys.scopes.read],
-  ['write', TEXT.keys.scopes.write],
+  ['read', KEYS_TEXT.scopes.read],
+  ['write', KEYS_TEXT.scopes.write],
 ] as const;
 const DAYS = [
-  ['7', TEXT.keys.days(7)],
-  ['30', TEXT.keys.days(30)],
-  ['90', TEXT.keys.days(90)],
-  ['365', TEXT.keys.days(365)],
+  ['7', KEYS_TEXT.days(7)],
+  ['30', KEYS_TEXT.days(30)],
+  ['90', KEYS_TEXT.days(90)],
+  ['365', KEYS_TEXT.days(365)],
 ] as const;
 
 interface Props {
@@ -62,28 +64,28 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
   });
   return (
     <Dialog
-      title={TEXT.keys.create}
+      title={KEYS_TEXT.create}
       onClose={onClose}
       onSubmit={() => !creation.isPending && creation.mutate()}
       footer={
         <>
           <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
           <Button type="submit" look="primary" busy={creation.isPending}>
-            {TEXT.keys.create}
+            {KEYS_TEXT.create}
           </Button>
         </>
       }
     >
       <Field
-        label={TEXT.keys.name}
+        label={KEYS_TEXT.name}
         value={name}
         onChange={(event) => setName(event.target.value)}
         maxLength={100}
         required
         data-first-focus
       />
-      <Choice legend={TEXT.keys.scope} name="scope" options={SCOPES} value={scope} onChange={setScope} />
-      <Choice legend={TEXT.roles.role} name="role" options={ROLES} value={role} onChange={setRole} />
+      <Choice legend={KEYS_TEXT.scope} name="scope" options={SCOPES} value={scope} onChange={setScope} />
+      <Choice legend={ROLES_TEXT.role} name="role" options={ROLES} value={role} onChange={setRole} />
       <SelectField
         label={TEXT.nav.project}
         value={projectId}
@@ -94,24 +96,24 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
             {project.name}
           </option>
         ))}
-        <option value="">{TEXT.keys.everyProject}</option>
+        <option value="">{KEYS_TEXT.everyProject}</option>
       </SelectField>
       <Field
-        label={TEXT.keys.pattern}
-        hint={TEXT.keys.patternHint}
+        label={KEYS_TEXT.pattern}
+        hint={KEYS_TEXT.patternHint}
         className="mono"
         placeholder="pr-*"
         value={pattern}
         onChange={(event) => setPattern(event.target.value)}
       />
       <Field
-        label={TEXT.keys.networks}
+        label={KEYS_TEXT.networks}
         className="mono"
         placeholder="203.0.113.0/24"
         value={networks}
         onChange={(event) => setNetworks(event.target.value)}
       />
-      <Choice legend={TEXT.keys.life} name="days" options={DAYS} value={days} onChange={setDays} />
+      <Choice legend={KEYS_TEXT.life} name="days" options={DAYS} value={days} onChange={setDays} />
       {creation.isError && <ErrorNote error={creation.error} />}
     </Dialog>
   );

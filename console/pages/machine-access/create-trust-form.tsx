@@ -6,14 +6,17 @@ import { Button } from '../../components/button.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { Choice, Field } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { TEXT } from '../../strings/common.ts';
+import { KEYS_TEXT } from '../../strings/keys.ts';
+import { ROLES_TEXT } from '../../strings/roles.ts';
+import { TRUSTS_TEXT } from '../../strings/trusts.ts';
 import { labelsOf } from '../create-branch/labels.ts';
 import { GITHUB } from './workflow.ts';
 
 const ROLES = [
-  ['viewer', TEXT.roles.viewer],
-  ['operator', TEXT.roles.operator],
-  ['admin', TEXT.roles.admin],
+  ['viewer', ROLES_TEXT.viewer],
+  ['operator', ROLES_TEXT.operator],
+  ['admin', ROLES_TEXT.admin],
 ] as const;
 
 interface Props {
@@ -38,7 +41,7 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
         }),
       ),
     onSuccess: () => {
-      announce(TEXT.trusts.created);
+      announce(TRUSTS_TEXT.created);
       onMade();
     },
   });
@@ -51,8 +54,8 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
       }}
     >
       <Field
-        label={TEXT.trusts.claims}
-        hint={TEXT.trusts.claimsHint}
+        label={TRUSTS_TEXT.claims}
+        hint={TRUSTS_TEXT.claimsHint}
         className="mono"
         value={claims}
         onChange={(event) => setClaims(event.target.value)}
@@ -60,22 +63,22 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
         autoFocus
       />
       <Field
-        label={TEXT.keys.pattern}
-        hint={TEXT.keys.patternHint}
+        label={KEYS_TEXT.pattern}
+        hint={KEYS_TEXT.patternHint}
         className="mono"
         value={pattern}
         onChange={(event) => setPattern(event.target.value)}
       />
-      <Choice legend={TEXT.roles.role} name="role" options={ROLES} value={role} onChange={setRole} />
+      <Choice legend={ROLES_TEXT.role} name="role" options={ROLES} value={role} onChange={setRole} />
       <Field
-        label={TEXT.trusts.issuer}
+        label={TRUSTS_TEXT.issuer}
         className="mono"
         value={issuer}
         onChange={(event) => setIssuer(event.target.value)}
         required
       />
       <Field
-        label={TEXT.trusts.audience}
+        label={TRUSTS_TEXT.audience}
         className="mono"
         value={audience}
         onChange={(event) => setAudience(event.target.value)}
@@ -84,7 +87,7 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
       {creation.isError && <ErrorNote error={creation.error} />}
       <div className="row">
         <Button type="submit" look="primary" busy={creation.isPending}>
-          {TEXT.trusts.create}
+          {TRUSTS_TEXT.create}
         </Button>
         <Button look="bare" onClick={onClose}>
           {TEXT.actions.cancel}

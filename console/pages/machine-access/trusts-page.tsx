@@ -10,7 +10,12 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
 import { Empty, ErrorNote, Loaded } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { KEYS_TEXT } from '../../strings/keys.ts';
+import { ROLES_TEXT } from '../../strings/roles.ts';
+import { RULES_TEXT } from '../../strings/rules.ts';
+import { TRUSTS_TEXT } from '../../strings/trusts.ts';
 import { CreateTrustForm } from './create-trust-form.tsx';
 import { GITHUB, workflowOf } from './workflow.ts';
 
@@ -29,18 +34,18 @@ export function TrustsPage() {
         }),
       ),
     onSuccess: () => {
-      announce(TEXT.trusts.removed);
+      announce(TRUSTS_TEXT.removed);
       refresh();
     },
   });
   return (
     <Page
       title={TEXT.nav.trusts}
-      about={TEXT.trusts.about}
+      about={TRUSTS_TEXT.about}
       actions={
         !isCreating && (
           <Button look="primary" icon="plus" onClick={() => setCreating(true)}>
-            {TEXT.trusts.create}
+            {TRUSTS_TEXT.create}
           </Button>
         )
       }
@@ -60,8 +65,8 @@ export function TrustsPage() {
         {(all) =>
           all.length === 0 ? (
             <div className="card">
-              <Empty icon="lock" title={TEXT.trusts.none}>
-                <p>{TEXT.trusts.noneHint}</p>
+              <Empty icon="lock" title={TRUSTS_TEXT.none}>
+                <p>{TRUSTS_TEXT.noneHint}</p>
               </Empty>
             </div>
           ) : (
@@ -80,25 +85,25 @@ export function TrustsPage() {
                       busy={removal.isPending}
                       onClick={() => removal.mutate(trust.id)}
                     >
-                      {TEXT.trusts.remove}
+                      {TRUSTS_TEXT.remove}
                     </Button>
                   </header>
                   <div className="body stack">
                     <dl className="facts">
                       <div>
-                        <dt>{TEXT.trusts.issuer}</dt>
+                        <dt>{TRUSTS_TEXT.issuer}</dt>
                         <dd className="mono small">{trust.issuer}</dd>
                       </div>
                       <div>
-                        <dt>{TEXT.roles.role}</dt>
+                        <dt>{ROLES_TEXT.role}</dt>
                         <dd>{trust.role}</dd>
                       </div>
                       <div>
-                        <dt>{TEXT.keys.pattern}</dt>
-                        <dd className="mono">{trust.branch_pattern ?? TEXT.rules.everyBranch}</dd>
+                        <dt>{KEYS_TEXT.pattern}</dt>
+                        <dd className="mono">{trust.branch_pattern ?? RULES_TEXT.everyBranch}</dd>
                       </div>
                       <div>
-                        <dt>{TEXT.trusts.used}</dt>
+                        <dt>{TRUSTS_TEXT.used}</dt>
                         <dd>
                           {trust.last_used_at === null ? TEXT.states.never : dateTime(trust.last_used_at)}
                         </dd>
@@ -106,8 +111,8 @@ export function TrustsPage() {
                     </dl>
                     {trust.issuer === GITHUB && project && (
                       <details>
-                        <summary>{TEXT.trusts.workflow}</summary>
-                        <Snippet code={workflowOf(projectId, trust)} label={TEXT.trusts.copyWorkflow} />
+                        <summary>{TRUSTS_TEXT.workflow}</summary>
+                        <Snippet code={workflowOf(projectId, trust)} label={TRUSTS_TEXT.copyWorkflow} />
                       </details>
                     )}
                   </div>
@@ -117,7 +122,7 @@ export function TrustsPage() {
           )
         }
       </Loaded>
-      <CommandLine command={TEXT.cli.listTrusts(projectId)} />
+      <CommandLine command={COMMANDS.listTrusts(projectId)} />
     </Page>
   );
 }

@@ -8,7 +8,9 @@ import { Button } from '../../components/button.tsx';
 import { ErrorNote, Loaded } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { MEMBERS_TEXT } from '../../strings/members.ts';
+import { ROLES_TEXT } from '../../strings/roles.ts';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 
 const ROLES = ['viewer', 'operator', 'admin', 'owner'] as const;
 type Role = (typeof ROLES)[number];
@@ -27,7 +29,7 @@ export function Invitations() {
   const invitation = useMutation({
     mutationFn: () => dataOf(api.POST('/api/v1/invitations', { body: { email, role } })),
     onSuccess: () => {
-      announce(TEXT.members.invited(email));
+      announce(MEMBERS_TEXT.invited(email));
       setEmail('');
       refresh();
     },
@@ -40,7 +42,7 @@ export function Invitations() {
   return (
     <section className="card" aria-labelledby="invitations">
       <header>
-        <h2 id="invitations">{TEXT.members.invitations}</h2>
+        <h2 id="invitations">{MEMBERS_TEXT.invitations}</h2>
       </header>
       <div className="body stack">
         <form
@@ -51,25 +53,25 @@ export function Invitations() {
           }}
         >
           <Field
-            label={TEXT.signIn.email}
+            label={SIGN_IN_TEXT.email}
             type="email"
             value={email}
             onChange={(event) => setEmail(event.target.value)}
             required
           />
           <SelectField
-            label={TEXT.roles.role}
+            label={ROLES_TEXT.role}
             value={role}
             onChange={({ target }) => setRole(target.value as Role)}
           >
             {ROLES.map((each) => (
               <option key={each} value={each}>
-                {TEXT.roles[each]}
+                {ROLES_TEXT[each]}
               </option>
             ))}
           </SelectField>
           <Button type="submit" look="primary" busy={invitation.isPending}>
-            {TEXT.members.invite}
+            {MEMBERS_TEXT.invite}
           </Button>
         </form>
         {invitation.isError && <ErrorNote error={invitation.error} />}
@@ -82,9 +84,9 @@ export function Invitations() {
                   <span className="grow">
                     {to} <span className="badge plain">{as}</span>
                   </span>
-                  <span className="quiet small">{TEXT.members.until(dateTime(expires_at))}</span>
+                  <span className="quiet small">{MEMBERS_TEXT.until(dateTime(expires_at))}</span>
                   <Button compact busy={revocation.isPending} onClick={() => revocation.mutate(id)}>
-                    {TEXT.members.revoke}
+                    {MEMBERS_TEXT.revoke}
                   </Button>
                 </li>
               ))}

@@ -37,11 +37,12 @@ export const CHARTS: readonly Chart[] = [
   { metric: 'database_size_bytes', format: bytes },
 ];
 
-const LIVE_MS = 15_000;
+const POLL_MS = 15_000;
 /** Points of a chart: more than it has pixels would only cost time. */
 const POINTS = 720;
 
-export const seriesQuery = (projectId: string, branch: string, range: RangeName) =>
+/** @param isLive whether the measurements of the branch arrive by themselves */
+export const seriesQuery = (projectId: string, branch: string, range: RangeName, isLive: boolean) =>
   queryOptions({
     queryKey: ['series', projectId, branch, range],
     queryFn: ({ signal }) => {
@@ -56,7 +57,7 @@ export const seriesQuery = (projectId: string, branch: string, range: RangeName)
         }),
       );
     },
-    refetchInterval: LIVE_MS,
+    refetchInterval: isLive ? false : POLL_MS,
     placeholderData: (before) => before,
   });
 

@@ -2,6 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { useEffect, useMemo, useState } from 'react';
 import { dateTime, duration, secondsSince } from '../../app/format.ts';
+import { useLiveMeasurements } from '../../app/live.ts';
 import { type Branch, branchesQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
@@ -10,7 +11,9 @@ import { BranchName } from '../../components/branch-status.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { useNow } from '../../components/now.ts';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { MONITORING_TEXT } from '../../strings/monitoring.ts';
 import { type Annotation, Chart } from './chart.tsx';
 import type { Point } from './metrics.ts';
 import {
@@ -39,8 +42,8 @@ function pointsOf(series: readonly Series[] | undefined, { metric, rate }: Chart
 function annotationsOf(branch: Branch | undefined): Annotation[] {
   if (!branch) return [];
   const events = [
-    [branch.created_at, TEXT.monitoring.created],
-    [branch.blocked?.until ?? null, TEXT.monitoring.blockedUntil],
+    [branch.created_at, MONITORING_TEXT.created],
+    [branch.blocked?.until ?? null, MONITORING_TEXT.blockedUntil],
   ] as const;
   return events.flatMap(([at, label]) => (at === null ? [] : [{ at: Date.parse(at) / 1000, label }]));
 }
@@ -66,7 +69,7 @@ interface PanelProps {
 
 function Panel({ chart, points, compared, range, annotations }: PanelProps) {
   const last = points.at(-1);
-  const name = TEXT.monitoring.metrics[chart.metric];
+  const name = MONITORING_TEXT.metrics[chart.metric];
   return (
     <figure className="card panel">
       <figcaption>
@@ -74,7 +77,7 @@ function Panel({ chart, points, compared, range, annotations }: PanelProps) {
         <b>{last ? chart.format(last.value) : '–'}</b>
       </figcaption>
       <p className="visually-hidden">
-        {last ? TEXT.monitoring.described(points.length, chart.format(last.value)) : TEXT.monitoring.nothing}
+        {last ? MONITORING_TEXT.described(points.length, chart.format(last.value)) : MONITORING_TEXT.nothing}
       </p>
       <Chart
         points={points}
@@ -114,9 +117,10 @@ export function MonitoringPage() {
   const record = branches.find(({ branch_name }) => branch_name === branch);
   const others = branches.filter(({ branch_name, status }) => branch_name !== branch && status === 'active');
   const compare = others.find(({ branch_name }) => branch_name === search.compare)?.branch_name;
-  const series = useQuery(seriesQuery(projectId, branch, range));
+  const isLive = useLiveMeasurements(projectId, branch);
+  const series = useQuery(seriesQuery(projectId, branch, range, isLive));
   const compared = useQuery({
-    ...seriesQuery(projectId, compare ?? branch, range),
+    ...seriesQuery(projectId, compare ?? branch, range, false),
     enabled: compare !== undefined,
   }).data;
   const annotations = useMemo(() => annotationsOf(record), [record]);
@@ -129,12 +133,12 @@ export function MonitoringPage() {
           {TEXT.nav.monitoring} <BranchName name={branch} />
         </>
       }
-      name={TEXT.monitoring.name(branch)}
+      name={MONITORING_TEXT.name(branch)}
       width="wide"
       actions={series.data && <Freshness observedAt={series.data.observed_at} stale={series.data.stale} />}
     >
       <div className="row monitoring-bar">
-        <div className="tabs" role="group" aria-label={TEXT.monitoring.range}>
+        <div className="tabs" role="group" aria-label={MONITORING_TEXT.range}>
           {RANGE_NAMES.map((name) => (
             <button
               type="button"
@@ -148,13 +152,13 @@ export function MonitoringPage() {
         </div>
         {others.length > 0 && (
           <label className="row compare">
-            {TEXT.monitoring.compare}
+            {MONITORING_TEXT.compare}
             <select
               className="select"
               value={compare ?? ''}
               onChange={({ target }) => choose({ compare: target.value || undefined })}
             >
-              <option value="">{TEXT.monitoring.compareNone}</option>
+              <option value="">{MONITORING_TEXT.compareNone}</option>
               {others.map(({ id, branch_name }) => (
                 <option key={id} value={branch_name}>
                   {branch_name}
@@ -181,7 +185,7 @@ export function MonitoringPage() {
               {isEmpty ? (
                 <div className="card">
                   <Empty icon="graph" title={TEXT.states.measuring}>
-                    <p>{TEXT.monitoring.noneHint}</p>
+                    <p>{MONITORING_TEXT.noneHint}</p>
                   </Empty>
                 </div>
               ) : (
@@ -202,7 +206,7 @@ export function MonitoringPage() {
           );
         }}
       </Loaded>
-      <CommandLine command={TEXT.cli.metrics(projectId, branch)} />
+      <CommandLine command={COMMANDS.metrics(projectId, branch)} />
     </Page>
   );
 }

@@ -8,7 +8,8 @@ import { CommandLine } from '../../components/copy.tsx';
 import { detailsOf, ErrorNote } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { RULES_TEXT } from '../../strings/rules.ts';
 import './network-rules.css';
 
 const EVERY = '';
@@ -27,7 +28,7 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
         }),
       ),
     onSuccess: ({ status }) => {
-      announce(status === 'applied' ? TEXT.rules.added : TEXT.rules.addedPending);
+      announce(status === 'applied' ? RULES_TEXT.added : RULES_TEXT.addedPending);
       setCidr('');
       setDescription('');
       client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
@@ -44,7 +45,7 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
     >
       <div className="rule-form">
         <Field
-          label={TEXT.rules.network}
+          label={RULES_TEXT.network}
           className="mono"
           placeholder="203.0.113.0/24"
           value={cidr}
@@ -53,11 +54,11 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
           required
         />
         <SelectField
-          label={TEXT.rules.scope}
+          label={RULES_TEXT.scope}
           value={branchId}
           onChange={(event) => setBranchId(event.target.value)}
         >
-          <option value={EVERY}>{TEXT.rules.everyBranch}</option>
+          <option value={EVERY}>{RULES_TEXT.everyBranch}</option>
           {branches.map(({ id, branch_name }) => (
             <option key={id} value={id}>
               {branch_name}
@@ -65,17 +66,17 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
           ))}
         </SelectField>
         <Field
-          label={TEXT.rules.description}
+          label={RULES_TEXT.description}
           value={description}
           maxLength={200}
           onChange={(event) => setDescription(event.target.value)}
         />
         <Button type="submit" look="primary" icon="plus" busy={addition.isPending}>
-          {TEXT.rules.add}
+          {RULES_TEXT.add}
         </Button>
       </div>
       {addition.isError && !problem && <ErrorNote error={addition.error} />}
-      {cidr !== '' && <CommandLine command={TEXT.cli.addRule(projectId, cidr)} />}
+      {cidr !== '' && <CommandLine command={COMMANDS.addRule(projectId, cidr)} />}
     </form>
   );
 }

@@ -10,7 +10,10 @@ import { BranchName } from '../../components/branch-status.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
-import { TEXT } from '../../strings.ts';
+import { ListTable } from '../../components/list-table.tsx';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { RULES_TEXT } from '../../strings/rules.ts';
 import { AddRule } from './add-rule.tsx';
 import { RemoveRuleDialog } from './remove-rule-dialog.tsx';
 import { TestAddress } from './test-address.tsx';
@@ -24,7 +27,7 @@ export function NetworkRulesPage() {
   const [leaving, setLeaving] = useState<NetworkRule | null>(null);
   const nameOf = (id: string | null) => branches.find((branch) => branch.id === id)?.branch_name;
   return (
-    <Page title={TEXT.nav.rules} about={TEXT.rules.about}>
+    <Page title={TEXT.nav.rules} about={RULES_TEXT.about}>
       {!mayEdit && <Note>{TEXT.states.readOnly}</Note>}
       {mayEdit && <AddRule projectId={projectId} branches={branches} />}
       <Loaded query={rules}>
@@ -32,69 +35,51 @@ export function NetworkRulesPage() {
           <>
             <div className="card">
               {all.length === 0 ? (
-                <Empty icon="shield" title={TEXT.rules.none}>
-                  <p>{TEXT.rules.noneHint}</p>
+                <Empty icon="shield" title={RULES_TEXT.none}>
+                  <p>{RULES_TEXT.noneHint}</p>
                 </Empty>
               ) : (
-                <div className="table-scroll">
-                  <table className="table">
-                    <thead>
-                      <tr>
-                        {TEXT.rules.columns.map((column) => (
-                          <th key={column} scope="col">
-                            {column}
-                          </th>
-                        ))}
-                        <th scope="col">
-                          <span className="visually-hidden">{TEXT.actions.actions}</span>
-                        </th>
-                      </tr>
-                    </thead>
-                    <tbody>
-                      {all.map((rule) => (
-                        <tr key={rule.id}>
-                          <td className="mono">{rule.cidr}</td>
-                          <td>
-                            {rule.branch_id === null ? (
-                              TEXT.rules.everyBranch
-                            ) : (
-                              <BranchName name={nameOf(rule.branch_id) ?? rule.branch_id} />
-                            )}
-                          </td>
-                          <td>
-                            <span className={rule.status === 'applied' ? 'badge good' : 'badge warn busy'}>
-                              {TEXT.rules.statuses[rule.status]}
-                            </span>
-                          </td>
-                          <td>
-                            {rule.description ?? (
-                              <span className="quiet">{TEXT.rules.sources[rule.source]}</span>
-                            )}
-                          </td>
-                          <td className="quiet">{dateTime(rule.created_at)}</td>
-                          <td className="actions">
-                            {mayEdit && (
-                              <Button
-                                compact
-                                look="bare"
-                                icon="trash"
-                                aria-label={TEXT.rules.removeOf(rule.cidr)}
-                                onClick={() => setLeaving(rule)}
-                              />
-                            )}
-                          </td>
-                        </tr>
-                      ))}
-                    </tbody>
-                  </table>
-                </div>
+                <ListTable columns={RULES_TEXT.columns}>
+                  {all.map((rule) => (
+                    <tr key={rule.id}>
+                      <td className="mono">{rule.cidr}</td>
+                      <td>
+                        {rule.branch_id === null ? (
+                          RULES_TEXT.everyBranch
+                        ) : (
+                          <BranchName name={nameOf(rule.branch_id) ?? rule.branch_id} />
+                        )}
+                      </td>
+                      <td>
+                        <span className={rule.status === 'applied' ? 'badge good' : 'badge warn busy'}>
+                          {RULES_TEXT.statuses[rule.status]}
+                        </span>
+                      </td>
+                      <td>
+                        {rule.description ?? <span className="quiet">{RULES_TEXT.sources[rule.source]}</span>}
+                      </td>
+                      <td className="quiet">{dateTime(rule.created_at)}</td>
+                      <td className="actions">
+                        {mayEdit && (
+                          <Button
+                            compact
+                            look="bare"
+                            icon="trash"
+                            aria-label={RULES_TEXT.removeOf(rule.cidr)}
+                            onClick={() => setLeaving(rule)}
+                          />
+                        )}
+                      </td>
+                    </tr>
+                  ))}
+                </ListTable>
               )}
             </div>
             <TestAddress rules={all} branches={branches} />
           </>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.listRules(projectId)} />
+      <CommandLine command={COMMANDS.listRules(projectId)} />
       {leaving && (
         <RemoveRuleDialog
           projectId={projectId}

@@ -1,13 +1,11 @@
-import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { dataOf } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
+import { refresh } from '../../app/query-client.ts';
 import { type NetworkRule, rulesQuery } from '../../app/resources.ts';
-import { Button } from '../../components/button.tsx';
-import { CommandLine } from '../../components/copy.tsx';
-import { Dialog } from '../../components/dialog.tsx';
-import { ErrorNote } from '../../components/feedback.tsx';
+import { ActionDialog } from '../../components/action-dialog.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { RULES_TEXT } from '../../strings/rules.ts';
 
 interface Props {
   projectId: string;
@@ -16,38 +14,25 @@ interface Props {
   onClose: () => void;
 }
 
-export function RemoveRuleDialog({ projectId, rule, branch, onClose }: Props) {
-  const client = useQueryClient();
-  const removal = useMutation({
-    mutationFn: () =>
+export const RemoveRuleDialog = ({ projectId, rule, branch, onClose }: Props) => (
+  <ActionDialog
+    title={RULES_TEXT.removeTitle}
+    action={RULES_TEXT.remove}
+    isDangerous
+    run={() =>
       dataOf(
         api.DELETE('/api/v1/projects/{project_id}/network-rules/{rule_id}', {
           params: { path: { project_id: projectId, rule_id: rule.id } },
         }),
-      ),
-    onSuccess: (pending) => {
-      announce(pending ? TEXT.rules.removedPending : TEXT.rules.removed);
-      client.invalidateQueries({ queryKey: rulesQuery(projectId).queryKey });
-      onClose();
-    },
-  });
-  return (
-    <Dialog
-      title={TEXT.rules.removeTitle}
-      onClose={onClose}
-      onSubmit={() => removal.mutate()}
-      footer={
-        <>
-          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
-          <Button type="submit" look="danger primary" busy={removal.isPending} data-first-focus>
-            {TEXT.rules.remove}
-          </Button>
-        </>
-      }
-    >
-      <p>{TEXT.rules.removeHint(rule.cidr, branch ?? TEXT.rules.everyBranch)}</p>
-      {removal.isError && <ErrorNote error={removal.error} />}
-      <CommandLine command={TEXT.cli.removeRule(projectId, rule.id)} />
-    </Dialog>
-  );
-}
+      )
+    }
+    onDone={(pending) => {
+      announce(pending ? RULES_TEXT.removedPending : RULES_TEXT.removed);
+      refresh(rulesQuery(projectId));
+    }}
+    onClose={onClose}
+    command={COMMANDS.removeRule(projectId, rule.id)}
+  >
+    <p>{RULES_TEXT.removeHint(rule.cidr, branch ?? RULES_TEXT.everyBranch)}</p>
+  </ActionDialog>
+);

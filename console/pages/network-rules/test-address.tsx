@@ -3,7 +3,7 @@ import { isInNetwork, isPlainAddress } from '../../../shared/cidr.ts';
 import type { Branch, NetworkRule } from '../../app/resources.ts';
 import { Note } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
-import { TEXT } from '../../strings.ts';
+import { RULES_TEXT } from '../../strings/rules.ts';
 
 interface Props {
   rules: readonly NetworkRule[];
@@ -20,9 +20,9 @@ export function TestAddress({ rules, branches }: Props) {
   const reached = branches.filter(({ id }) => matching.some(({ branch_id }) => branch_id === id));
   return (
     <section className="card padded stack" aria-labelledby="test-address">
-      <h2 id="test-address">{TEXT.rules.test}</h2>
+      <h2 id="test-address">{RULES_TEXT.test}</h2>
       <Field
-        label={TEXT.rules.address}
+        label={RULES_TEXT.address}
         className="mono"
         placeholder="203.0.113.7"
         value={address}
@@ -30,16 +30,16 @@ export function TestAddress({ rules, branches }: Props) {
       />
       {wanted !== '' && (
         <div role="status">
-          {!isAddress && <Note>{TEXT.rules.noAddress}</Note>}
-          {isAddress && matching.length === 0 && <Note tone="bad">{TEXT.rules.reachesNone(wanted)}</Note>}
+          {!isAddress && <Note>{RULES_TEXT.noAddress}</Note>}
+          {isAddress && matching.length === 0 && <Note tone="bad">{RULES_TEXT.reachesNone(wanted)}</Note>}
           {everywhere.length > 0 && (
             <Note tone="good">
-              {TEXT.rules.reachesAll(wanted, everywhere.map(({ cidr }) => cidr).join(', '))}
+              {RULES_TEXT.reachesAll(wanted, everywhere.map(({ cidr }) => cidr).join(', '))}
             </Note>
           )}
           {everywhere.length === 0 && reached.length > 0 && (
             <Note tone="good">
-              {TEXT.rules.reachesSome(wanted, reached.map(({ branch_name }) => branch_name).join(', '))}
+              {RULES_TEXT.reachesSome(wanted, reached.map(({ branch_name }) => branch_name).join(', '))}
             </Note>
           )}
         </div>

@@ -10,7 +10,9 @@ import { detailsOf, ErrorNote } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
 import { JobSteps } from '../../components/job-steps.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { PROJECTS_TEXT } from '../../strings/projects.ts';
 
 const DEFAULT_QUOTA_GIB = 0.25;
 
@@ -30,14 +32,14 @@ export function NewProjectPage() {
     },
     onSuccess: (project) => {
       client.invalidateQueries({ queryKey: ['projects'] });
-      announce(TEXT.projects.created(project.name));
+      announce(PROJECTS_TEXT.created(project.name));
       navigate({ to: '/projects/$projectId', params: { projectId: project.id } });
     },
   });
   const problemOf = (path: string) =>
     detailsOf(creation.error).find((detail) => detail.path === path)?.message;
   return (
-    <Page title={TEXT.projects.create} about={TEXT.projects.createAbout} width="narrow">
+    <Page title={PROJECTS_TEXT.create} about={PROJECTS_TEXT.createAbout} width="narrow">
       <form
         className="card padded stack"
         onSubmit={(event) => {
@@ -47,7 +49,7 @@ export function NewProjectPage() {
         }}
       >
         <Field
-          label={TEXT.projects.name}
+          label={PROJECTS_TEXT.name}
           value={name}
           onChange={(event) => setName(event.target.value)}
           problem={problemOf('name')}
@@ -55,15 +57,15 @@ export function NewProjectPage() {
           autoFocus
         />
         <Field
-          label={TEXT.projects.appKey}
-          hint={TEXT.projects.appKeyHint}
+          label={PROJECTS_TEXT.appKey}
+          hint={PROJECTS_TEXT.appKeyHint}
           className="mono"
           value={appKey}
           onChange={(event) => setAppKey(event.target.value)}
           problem={problemOf('app_key')}
         />
         <Field
-          label={TEXT.projects.env}
+          label={PROJECTS_TEXT.env}
           className="mono"
           value={env}
           onChange={(event) => setEnv(event.target.value)}
@@ -71,8 +73,8 @@ export function NewProjectPage() {
           required
         />
         <Field
-          label={TEXT.projects.quota}
-          hint={TEXT.projects.quotaHint}
+          label={PROJECTS_TEXT.quota}
+          hint={PROJECTS_TEXT.quotaHint}
           type="number"
           min="0.001"
           step="any"
@@ -85,14 +87,14 @@ export function NewProjectPage() {
         {creation.isPending && <JobSteps job={job} />}
         <div className="row">
           <Button type="submit" look="primary" busy={creation.isPending}>
-            {TEXT.projects.create}
+            {PROJECTS_TEXT.create}
           </Button>
           <Link to="/" className="button bare">
             {TEXT.actions.cancel}
           </Link>
         </div>
       </form>
-      <CommandLine command={TEXT.cli.createProject(name)} />
+      <CommandLine command={COMMANDS.createProject(name)} />
     </Page>
   );
 }

@@ -9,7 +9,10 @@ import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { ProjectStatus } from '../../components/project-status.tsx';
-import { TEXT } from '../../strings.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { PROJECTS_TEXT } from '../../strings/projects.ts';
 import './projects.css';
 
 const ProjectCard = ({ project }: { project: Project }) => (
@@ -24,13 +27,13 @@ const ProjectCard = ({ project }: { project: Project }) => (
       </span>
       <dl className="project-facts">
         <div>
-          <dt>{TEXT.branches.slots}</dt>
+          <dt>{BRANCHES_TEXT.slots}</dt>
           <dd>
             {project.branch_count} <span className="quiet">/ {project.branch_limit}</span>
           </dd>
         </div>
         <div>
-          <dt>{TEXT.branches.storage}</dt>
+          <dt>{BRANCHES_TEXT.storage}</dt>
           <dd>
             {bytes(project.storage_used_bytes)}{' '}
             <span className="quiet">/ {gib(project.storage_quota_gib)}</span>
@@ -47,17 +50,17 @@ export function ProjectsPage() {
   const mayCreate = session.state === 'signed_in' && mayChange(session.me);
   const create = mayCreate && (
     <Link to="/new" className="button primary">
-      <Icon name="plus" /> {TEXT.projects.create}
+      <Icon name="plus" /> {PROJECTS_TEXT.create}
     </Link>
   );
   return (
-    <Page title={TEXT.nav.projects} about={TEXT.projects.about} actions={create}>
+    <Page title={TEXT.nav.projects} about={PROJECTS_TEXT.about} actions={create}>
       <Loaded query={projects}>
         {(all) =>
           all.length === 0 ? (
             <div className="card">
-              <Empty icon="database" title={TEXT.projects.none}>
-                <p>{mayCreate ? TEXT.projects.noneHint : TEXT.projects.noneShared}</p>
+              <Empty icon="database" title={PROJECTS_TEXT.none}>
+                <p>{mayCreate ? PROJECTS_TEXT.noneHint : PROJECTS_TEXT.noneShared}</p>
                 {create}
               </Empty>
             </div>
@@ -70,7 +73,7 @@ export function ProjectsPage() {
           )
         }
       </Loaded>
-      <CommandLine command={TEXT.cli.listProjects} />
+      <CommandLine command={COMMANDS.listProjects} />
     </Page>
   );
 }

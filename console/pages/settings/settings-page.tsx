@@ -1,22 +1,26 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useMutation, useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
-import { type Project, projectQuery } from '../../app/resources.ts';
+import { queryClient, refresh } from '../../app/query-client.ts';
+import { type Project, projectQuery, projectsQuery, usageQuery } from '../../app/resources.ts';
 import { mayChange, sessionStore } from '../../app/session.ts';
 import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
+import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
 import { Field } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { BRANCHES_TEXT } from '../../strings/branches.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { PROJECTS_TEXT } from '../../strings/projects.ts';
+import { SETTINGS_TEXT } from '../../strings/settings.ts';
 
 function ChangeForm({ project }: { project: Project }) {
-  const client = useQueryClient();
   const [name, setName] = useState(project.name);
   const [quota, setQuota] = useState(String(project.storage_quota_gib));
   const change = useMutation({
@@ -28,10 +32,9 @@ function ChangeForm({ project }: { project: Project }) {
         }),
       ),
     onSuccess: (changed) => {
-      announce(TEXT.settings.saved);
-      client.setQueryData(projectQuery(project.id).queryKey, changed);
-      client.invalidateQueries({ queryKey: ['usage', project.id] });
-      client.invalidateQueries({ queryKey: ['projects'] });
+      announce(SETTINGS_TEXT.saved);
+      queryClient.setQueryData(projectQuery(project.id).queryKey, changed);
+      refresh(usageQuery(project.id), projectsQuery());
     },
   });
   return (
@@ -43,14 +46,14 @@ function ChangeForm({ project }: { project: Project }) {
       }}
     >
       <Field
-        label={TEXT.projects.name}
+        label={PROJECTS_TEXT.name}
         value={name}
         onChange={(event) => setName(event.target.value)}
         required
       />
       <Field
-        label={TEXT.projects.quota}
-        hint={TEXT.projects.quotaHint}
+        label={PROJECTS_TEXT.quota}
+        hint={PROJECTS_TEXT.quotaHint}
         type="number"
         min="0.001"
         step="any"
@@ -69,44 +72,26 @@ function ChangeForm({ project }: { project: Project }) {
 }
 
 function DeleteProject({ project, onClose }: { project: Project; onClose: () => void }) {
-  const client = useQueryClient();
   const navigate = useNavigate();
-  const [typed, setTyped] = useState('');
-  const removal = useMutation({
-    mutationFn: () =>
-      dataOf(api.DELETE('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } } })),
-    onSuccess: async () => {
-      announce(TEXT.settings.deleted(project.name));
-      await navigate({ to: '/' });
-      client.invalidateQueries({ queryKey: ['projects'] });
-    },
-  });
-  const isReady = typed === project.name;
   return (
-    <Dialog
-      title={TEXT.settings.deleteTitle(project.name)}
-      onClose={onClose}
-      onSubmit={() => isReady && removal.mutate()}
-      footer={
-        <>
-          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
-          <Button type="submit" look="danger primary" disabled={!isReady} busy={removal.isPending}>
-            {TEXT.settings.delete}
-          </Button>
-        </>
+    <ActionDialog
+      title={SETTINGS_TEXT.deleteTitle(project.name)}
+      action={SETTINGS_TEXT.delete}
+      isDangerous
+      typed={[project.name]}
+      run={() =>
+        dataOf(api.DELETE('/api/v1/projects/{project_id}', { params: { path: { project_id: project.id } } }))
       }
+      onDone={async () => {
+        announce(SETTINGS_TEXT.deleted(project.name));
+        await navigate({ to: '/' });
+        refresh(projectsQuery());
+      }}
+      onClose={onClose}
+      command={COMMANDS.deleteProject(project.id)}
     >
-      <Note tone="bad">{TEXT.settings.deleteHint}</Note>
-      <Field
-        label={TEXT.actions.typeName(project.name)}
-        value={typed}
-        onChange={(event) => setTyped(event.target.value)}
-        autoComplete="off"
-        data-first-focus
-      />
-      {removal.isError && <ErrorNote error={removal.error} />}
-      <CommandLine command={TEXT.cli.deleteProject(project.id)} />
-    </Dialog>
+      <Note tone="bad">{SETTINGS_TEXT.deleteHint}</Note>
+    </ActionDialog>
   );
 }
 
@@ -124,28 +109,28 @@ export function SettingsPage() {
             {mayEdit ? <ChangeForm key={data.id} project={data} /> : <Note>{TEXT.states.readOnly}</Note>}
             <dl className="card padded facts">
               <div>
-                <dt>{TEXT.settings.id}</dt>
+                <dt>{SETTINGS_TEXT.id}</dt>
                 <dd className="mono small">{data.id}</dd>
               </div>
               <div>
-                <dt>{TEXT.settings.database}</dt>
+                <dt>{SETTINGS_TEXT.database}</dt>
                 <dd className="mono small">
                   db_{data.app_key}_{data.env}
                 </dd>
               </div>
               <div>
-                <dt>{TEXT.branches.host}</dt>
+                <dt>{BRANCHES_TEXT.host}</dt>
                 <dd className="mono small">{data.host}</dd>
               </div>
             </dl>
             {mayEdit && (
               <section className="card padded row" aria-labelledby="danger">
                 <div className="grow">
-                  <h2 id="danger">{TEXT.settings.delete}</h2>
-                  <p className="quiet">{TEXT.settings.deleteHint}</p>
+                  <h2 id="danger">{SETTINGS_TEXT.delete}</h2>
+                  <p className="quiet">{SETTINGS_TEXT.deleteHint}</p>
                 </div>
                 <Button look="danger" icon="trash" onClick={() => setDeleting(true)}>
-                  {TEXT.settings.delete}
+                  {SETTINGS_TEXT.delete}
                 </Button>
               </section>
             )}
@@ -153,7 +138,7 @@ export function SettingsPage() {
           </>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.updateProject(projectId)} />
+      <CommandLine command={COMMANDS.updateProject(projectId)} />
     </Page>
   );
 }

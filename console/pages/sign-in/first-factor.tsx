@@ -1,7 +1,7 @@
 import { useSearch } from '@tanstack/react-router';
 import { Field } from '../../components/field.tsx';
-import { TEXT } from '../../strings.ts';
-import { StepForm, Way } from './form.tsx';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
+import { BackToSignIn, StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
 
 interface FormProps {
@@ -9,13 +9,13 @@ interface FormProps {
 }
 
 const EmailField = () => (
-  <Field label={TEXT.signIn.email} name="email" type="email" autoComplete="username" required autoFocus />
+  <Field label={SIGN_IN_TEXT.email} name="email" type="email" autoComplete="username" required autoFocus />
 );
 
-export const NewPasswordField = ({ label = TEXT.signIn.password }: { label?: string }) => (
+export const NewPasswordField = ({ label = SIGN_IN_TEXT.password }: { label?: string }) => (
   <Field
     label={label}
-    hint={TEXT.signIn.passwordHint}
+    hint={SIGN_IN_TEXT.passwordHint}
     name="password"
     type="password"
     autoComplete="new-password"
@@ -24,7 +24,7 @@ export const NewPasswordField = ({ label = TEXT.signIn.password }: { label?: str
   />
 );
 
-export const CodeField = ({ label = TEXT.signIn.code }: { label?: string }) => (
+export const CodeField = ({ label = SIGN_IN_TEXT.code }: { label?: string }) => (
   <Field
     label={label}
     className="code"
@@ -33,7 +33,7 @@ export const CodeField = ({ label = TEXT.signIn.code }: { label?: string }) => (
     autoComplete="one-time-code"
     pattern="[0-9]{6}"
     maxLength={6}
-    title={TEXT.signIn.codeForm}
+    title={SIGN_IN_TEXT.codeForm}
     required
     autoFocus
   />
@@ -42,25 +42,25 @@ export const CodeField = ({ label = TEXT.signIn.code }: { label?: string }) => (
 export const PasswordForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
-    action={TEXT.signIn.signIn}
+    action={SIGN_IN_TEXT.signIn}
     submit={async (value) => nextStep(await signIn.password(value('email'), value('password')))}
     more={
       <>
         <Way go={go} to={{ name: 'mail' }}>
-          {TEXT.signIn.withCode}
+          {SIGN_IN_TEXT.withCode}
         </Way>
         <Way go={go} to={{ name: 'reset_start' }}>
-          {TEXT.signIn.forgotten}
+          {SIGN_IN_TEXT.forgotten}
         </Way>
         <Way go={go} to={{ name: 'sign_up' }}>
-          {TEXT.signIn.signUp}
+          {SIGN_IN_TEXT.signUp}
         </Way>
       </>
     }
   >
     <EmailField />
     <Field
-      label={TEXT.signIn.password}
+      label={SIGN_IN_TEXT.password}
       name="password"
       type="password"
       autoComplete="current-password"
@@ -69,23 +69,17 @@ export const PasswordForm = ({ go }: FormProps) => (
   </StepForm>
 );
 
-const back = (go: FormProps['go']) => (
-  <Way go={go} to={{ name: 'password' }}>
-    {TEXT.signIn.back}
-  </Way>
-);
-
 export const MailForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
-    action={TEXT.signIn.sendCode}
-    more={back(go)}
+    action={SIGN_IN_TEXT.sendCode}
+    more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
       return { name: 'code', email, challengeId: (await signIn.startMail(email)).challenge_id };
     }}
   >
-    <p className="quiet">{TEXT.signIn.mailHint}</p>
+    <p className="quiet">{SIGN_IN_TEXT.mailHint}</p>
     <EmailField />
   </StepForm>
 );
@@ -93,16 +87,16 @@ export const MailForm = ({ go }: FormProps) => (
 export const SignUpForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
-    action={TEXT.signIn.signUp}
-    more={back(go)}
+    action={SIGN_IN_TEXT.signUp}
+    more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
       const { verification } = await signIn.signUp(value('name'), email, value('password'));
       return { name: 'code', email, challengeId: verification.challenge_id };
     }}
   >
-    <Field label={TEXT.signIn.name} name="name" autoComplete="name" maxLength={100} required autoFocus />
-    <Field label={TEXT.signIn.email} name="email" type="email" autoComplete="username" required />
+    <Field label={SIGN_IN_TEXT.name} name="name" autoComplete="name" maxLength={100} required autoFocus />
+    <Field label={SIGN_IN_TEXT.email} name="email" type="email" autoComplete="username" required />
     <NewPasswordField />
   </StepForm>
 );
@@ -110,14 +104,14 @@ export const SignUpForm = ({ go }: FormProps) => (
 export const ResetStartForm = ({ go }: FormProps) => (
   <StepForm
     go={go}
-    action={TEXT.signIn.sendCode}
-    more={back(go)}
+    action={SIGN_IN_TEXT.sendCode}
+    more={<BackToSignIn go={go} />}
     submit={async (value) => {
       const email = value('email');
       return { name: 'reset', email, challengeId: (await signIn.startReset(email)).challenge_id };
     }}
   >
-    <p className="quiet">{TEXT.signIn.resetHint}</p>
+    <p className="quiet">{SIGN_IN_TEXT.resetHint}</p>
     <EmailField />
   </StepForm>
 );
@@ -127,8 +121,8 @@ export function InvitationForm({ go }: FormProps) {
   return (
     <StepForm
       go={go}
-      action={TEXT.signIn.join}
-      more={back(go)}
+      action={SIGN_IN_TEXT.join}
+      more={<BackToSignIn go={go} />}
       submit={async (value) => {
         const body = {
           email: value('email'),
@@ -141,14 +135,14 @@ export function InvitationForm({ go }: FormProps) {
       }}
     >
       <Field
-        label={TEXT.signIn.invitation}
+        label={SIGN_IN_TEXT.invitation}
         name="invitation_id"
         defaultValue={invitation}
         className="mono"
         required
       />
-      <Field label={TEXT.signIn.email} name="email" type="email" autoComplete="username" required />
-      <Field label={TEXT.signIn.name} name="name" autoComplete="name" maxLength={100} required />
+      <Field label={SIGN_IN_TEXT.email} name="email" type="email" autoComplete="username" required />
+      <Field label={SIGN_IN_TEXT.name} name="name" autoComplete="name" maxLength={100} required />
       <NewPasswordField />
       <CodeField />
     </StepForm>

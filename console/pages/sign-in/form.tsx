@@ -2,6 +2,7 @@ import { useMutation } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
 import { Button } from '../../components/button.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import type { Step } from './steps.ts';
 
 interface StepFormProps {
@@ -45,4 +46,10 @@ export const Way = ({ to, go, children }: { to: Step; go: (step: Step) => void; 
   <Button look="bare" compact onClick={() => go(to)}>
     {children}
   </Button>
+);
+
+export const BackToSignIn = ({ go }: { go: (step: Step) => void }) => (
+  <Way go={go} to={{ name: 'password' }}>
+    {SIGN_IN_TEXT.back}
+  </Way>
 );

@@ -1,6 +1,6 @@
-import { TEXT } from '../../strings.ts';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { CodeField, NewPasswordField } from './first-factor.tsx';
-import { StepForm, Way } from './form.tsx';
+import { BackToSignIn, StepForm } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
 
 interface Props<Name extends Step['name']> {
@@ -11,15 +11,11 @@ interface Props<Name extends Step['name']> {
 export const CodeForm = ({ step, go }: Props<'code'>) => (
   <StepForm
     go={go}
-    action={TEXT.signIn.continue}
+    action={SIGN_IN_TEXT.continue}
     submit={async (value) => nextStep(await signIn.code(step.email, step.challengeId, value('code')))}
-    more={
-      <Way go={go} to={{ name: 'password' }}>
-        {TEXT.signIn.back}
-      </Way>
-    }
+    more={<BackToSignIn go={go} />}
   >
-    <p className="quiet">{TEXT.signIn.codeSent(step.email)}</p>
+    <p className="quiet">{SIGN_IN_TEXT.codeSent(step.email)}</p>
     <CodeField />
   </StepForm>
 );
@@ -27,20 +23,16 @@ export const CodeForm = ({ step, go }: Props<'code'>) => (
 export const ResetForm = ({ step, go }: Props<'reset'>) => (
   <StepForm
     go={go}
-    action={TEXT.signIn.setPassword}
+    action={SIGN_IN_TEXT.setPassword}
     submit={async (value) => {
       const { email, challengeId: challenge_id } = step;
       await signIn.reset({ email, challenge_id, code: value('code'), new_password: value('password') });
       return { name: 'password' };
     }}
-    more={
-      <Way go={go} to={{ name: 'password' }}>
-        {TEXT.signIn.back}
-      </Way>
-    }
+    more={<BackToSignIn go={go} />}
   >
-    <p className="quiet">{TEXT.signIn.codeSent(step.email)}</p>
+    <p className="quiet">{SIGN_IN_TEXT.codeSent(step.email)}</p>
     <CodeField />
-    <NewPasswordField label={TEXT.signIn.newPassword} />
+    <NewPasswordField label={SIGN_IN_TEXT.newPassword} />
   </StepForm>
 );

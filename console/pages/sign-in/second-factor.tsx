@@ -3,7 +3,7 @@ import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { Note } from '../../components/feedback.tsx';
 import { Check, Field } from '../../components/field.tsx';
-import { TEXT } from '../../strings.ts';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { CodeField } from './first-factor.tsx';
 import { StepForm, Way } from './form.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
@@ -13,7 +13,12 @@ interface Props<Name extends Step['name']> {
   go: (step: Step) => void;
 }
 
-export function SecondFactorForm({ step, go }: Props<'second_factor'>) {
+interface SecondFactorProps extends Props<'second_factor'> {
+  /** Does more with a code than to sign in. */
+  verify?: (code: string) => Promise<Step>;
+}
+
+export function SecondFactorForm({ step, go, verify }: SecondFactorProps) {
   const { preAuth, method } = step;
   const isMailed = useRef(false);
   useEffect(() => {
@@ -25,15 +30,19 @@ export function SecondFactorForm({ step, go }: Props<'second_factor'>) {
   return (
     <StepForm
       go={go}
-      action={TEXT.signIn.continue}
-      submit={async (value) => nextStep(await signIn.verify(preAuth, value('code')))}
+      action={SIGN_IN_TEXT.continue}
+      submit={async (value) =>
+        verify ? verify(value('code')) : nextStep(await signIn.verify(preAuth, value('code')))
+      }
       more={
-        <Way go={go} to={{ name: 'recover', preAuth, method }}>
-          {TEXT.signIn.lostFactor}
-        </Way>
+        !verify && (
+          <Way go={go} to={{ name: 'recover', preAuth, method }}>
+            {SIGN_IN_TEXT.lostFactor}
+          </Way>
+        )
       }
     >
-      <p className="quiet">{TEXT.signIn.factorHints[method]}</p>
+      <p className="quiet">{SIGN_IN_TEXT.factorHints[method]}</p>
       <CodeField />
     </StepForm>
   );
@@ -42,18 +51,18 @@ export function SecondFactorForm({ step, go }: Props<'second_factor'>) {
 export const RecoverForm = ({ step, go }: Props<'recover'>) => (
   <StepForm
     go={go}
-    action={TEXT.signIn.continue}
+    action={SIGN_IN_TEXT.continue}
     submit={async (value) =>
       nextStep(await signIn.recover(step.preAuth, value('code'), value('remove') === 'on'))
     }
     more={
       <Way go={go} to={{ ...step, name: 'second_factor' }}>
-        {TEXT.signIn.back}
+        {SIGN_IN_TEXT.back}
       </Way>
     }
   >
     <Field
-      label={TEXT.signIn.recoveryCode}
+      label={SIGN_IN_TEXT.recoveryCode}
       name="code"
       className="mono"
       autoComplete="off"
@@ -61,7 +70,7 @@ export const RecoverForm = ({ step, go }: Props<'recover'>) => (
       required
       autoFocus
     />
-    <Check name="remove" label={TEXT.signIn.removeFactor} />
+    <Check name="remove" label={SIGN_IN_TEXT.removeFactor} />
   </StepForm>
 );
 
@@ -69,7 +78,7 @@ export function RecoveryCodes({ codes, go }: { codes: string[]; go: (step: Step)
   const text = codes.join('\n');
   return (
     <div className="stack">
-      <Note tone="warn">{TEXT.signIn.recoveryHint}</Note>
+      <Note tone="warn">{SIGN_IN_TEXT.recoveryHint}</Note>
       <div className="codes">
         <ul>
           {codes.map((code) => (
@@ -78,10 +87,10 @@ export function RecoveryCodes({ codes, go }: { codes: string[]; go: (step: Step)
             </li>
           ))}
         </ul>
-        <CopyButton text={text} label={TEXT.signIn.copyCodes} />
+        <CopyButton text={text} label={SIGN_IN_TEXT.copyCodes} />
       </div>
       <Button look="primary" className="wide" autoFocus onClick={() => go({ name: 'done' })}>
-        {TEXT.signIn.storedCodes}
+        {SIGN_IN_TEXT.storedCodes}
       </Button>
     </div>
   );

@@ -4,15 +4,15 @@ import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { ErrorNote, Loaded } from '../../components/feedback.tsx';
 import { Choice } from '../../components/field.tsx';
-import { TEXT } from '../../strings.ts';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { CodeField } from './first-factor.tsx';
 import { StepForm } from './form.tsx';
 import { QrCode } from './qr-code.tsx';
 import { nextStep, type Step, signIn } from './steps.ts';
 
 const METHODS = [
-  ['totp', TEXT.signIn.methods.totp],
-  ['email', TEXT.signIn.methods.email],
+  ['totp', SIGN_IN_TEXT.methods.totp],
+  ['email', SIGN_IN_TEXT.methods.email],
 ] as const;
 
 /** The secret for an authenticator app, as a picture and as text. */
@@ -27,12 +27,12 @@ function AppSecret({ preAuth }: { preAuth: string }) {
     <Loaded query={secret}>
       {({ secret, totp_uri }) => (
         <div className="app-secret">
-          <QrCode text={totp_uri} label={TEXT.signIn.qr} />
+          <QrCode text={totp_uri} label={SIGN_IN_TEXT.qr} />
           <div className="grow">
-            <p>{TEXT.signIn.scan}</p>
+            <p>{SIGN_IN_TEXT.scan}</p>
             <p className="row secret">
               <code>{secret.match(/.{1,4}/g)?.join(' ')}</code>
-              <CopyButton text={secret} label={TEXT.signIn.copySecret} />
+              <CopyButton text={secret} label={SIGN_IN_TEXT.copySecret} />
             </p>
           </div>
         </div>
@@ -54,29 +54,29 @@ export function SetUp({ preAuth, go }: { preAuth: string; go: (step: Step) => vo
   };
   return (
     <div className="stack">
-      <p className="quiet">{TEXT.signIn.setUpHint}</p>
-      <Choice legend={TEXT.signIn.method} name="method" options={METHODS} value={method} onChange={choose} />
+      <p className="quiet">{SIGN_IN_TEXT.setUpHint}</p>
+      <Choice legend={SIGN_IN_TEXT.method} name="method" options={METHODS} value={method} onChange={choose} />
       {method === 'totp' ? (
         <AppSecret preAuth={preAuth} />
       ) : (
-        <p role="status">{mail.isSuccess ? TEXT.signIn.mailSent : TEXT.signIn.mailing}</p>
+        <p role="status">{mail.isSuccess ? SIGN_IN_TEXT.mailSent : SIGN_IN_TEXT.mailing}</p>
       )}
       {mail.isError && <ErrorNote error={mail.error} />}
       {skip.isError && <ErrorNote error={skip.error} />}
       <StepForm
         go={go}
-        action={TEXT.signIn.enrol}
+        action={SIGN_IN_TEXT.enrol}
         submit={async (value) => {
           const { recovery_codes: codes } = await signIn.enrol(preAuth, value('code'));
           return { name: 'recovery_codes', codes };
         }}
         more={
           <Button look="bare" compact busy={skip.isPending} onClick={() => skip.mutate()}>
-            {TEXT.signIn.skip}
+            {SIGN_IN_TEXT.skip}
           </Button>
         }
       >
-        <CodeField label={TEXT.signIn.firstCode} />
+        <CodeField label={SIGN_IN_TEXT.firstCode} />
       </StepForm>
     </div>
   );

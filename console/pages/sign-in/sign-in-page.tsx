@@ -4,7 +4,8 @@ import { enterWithCookie, restoreSession, sessionStore } from '../../app/session
 import { useStore } from '../../app/store.ts';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
 import { Logo } from '../../components/icon.tsx';
-import { TEXT } from '../../strings.ts';
+import { TEXT } from '../../strings/common.ts';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
 import { InvitationForm, MailForm, PasswordForm, ResetStartForm, SignUpForm } from './first-factor.tsx';
 import { CodeForm, ResetForm } from './mailed-code.tsx';
 import { RecoverForm, RecoveryCodes, SecondFactorForm } from './second-factor.tsx';
@@ -52,7 +53,7 @@ function StepForm({ step, go }: { step: Step; go: (step: Step) => void }) {
     case 'recovery_codes':
       return <RecoveryCodes codes={step.codes} go={go} />;
     case 'done':
-      return <p role="status">{TEXT.signIn.entering}</p>;
+      return <p role="status">{SIGN_IN_TEXT.entering}</p>;
   }
 }
 
@@ -69,7 +70,7 @@ export function SignInPage() {
   const returnTo = ownPath(search.return_to);
 
   useEffect(() => {
-    document.title = `${TEXT.signIn.titles[step.name]} · ${TEXT.name}`;
+    document.title = `${SIGN_IN_TEXT.titles[step.name]} · ${TEXT.name}`;
   }, [step.name]);
   useEffect(() => {
     restoreSession().catch(setError);
@@ -89,8 +90,8 @@ export function SignInPage() {
           <Logo />
           <span>{TEXT.name}</span>
         </div>
-        <ol className="stages" aria-label={TEXT.signIn.stagesLabel}>
-          {TEXT.signIn.stages.map((label, index) => (
+        <ol className="stages" aria-label={SIGN_IN_TEXT.stagesLabel}>
+          {SIGN_IN_TEXT.stages.map((label, index) => (
             <li
               key={label}
               {...(index === stage && { 'aria-current': 'step' as const })}
@@ -100,29 +101,29 @@ export function SignInPage() {
             </li>
           ))}
         </ol>
-        <h1>{TEXT.signIn.titles[step.name]}</h1>
+        <h1>{SIGN_IN_TEXT.titles[step.name]}</h1>
         {search.sign_in_error !== undefined && step.name === 'password' && (
-          <Note tone="bad">{TEXT.signIn.providerFailed(search.sign_in_error)}</Note>
+          <Note tone="bad">{SIGN_IN_TEXT.providerFailed(search.sign_in_error)}</Note>
         )}
         {session.state === 'signed_out' && session.reason === 'ended' && step.name === 'password' && (
-          <Note tone="warn">{TEXT.signIn.ended}</Note>
+          <Note tone="warn">{SIGN_IN_TEXT.ended}</Note>
         )}
         {error !== null && <ErrorNote error={error} />}
         <StepForm step={step} go={setStep} />
         {step.name === 'password' && (
           <>
-            <p className="or">{TEXT.signIn.or}</p>
+            <p className="or">{SIGN_IN_TEXT.or}</p>
             <a
               className="button wide"
               href={`/api/v1/auth/idp/login?${new URLSearchParams({ response: 'page', return_to: returnTo })}`}
             >
-              {TEXT.signIn.provider}
+              {SIGN_IN_TEXT.provider}
             </a>
           </>
         )}
       </div>
       <p className="small quiet">
-        {TEXT.signIn.reference} <a href="/docs">{TEXT.signIn.referenceLink}</a>
+        {SIGN_IN_TEXT.reference} <a href="/docs">{SIGN_IN_TEXT.referenceLink}</a>
       </p>
     </main>
   );

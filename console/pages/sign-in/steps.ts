@@ -49,6 +49,8 @@ export const signIn = {
     dataOf(api.POST('/api/v1/auth/2fa/verify-setup', { params, headers: bearer(preAuth), body: { code } })),
   verify: (preAuth: string, code: string) =>
     dataOf(api.POST('/api/v1/auth/2fa/verify-login', { params, headers: bearer(preAuth), body: { code } })),
+  replaceCodes: (preAuth: string, code: string) =>
+    dataOf(api.POST('/api/v1/auth/2fa/recovery-codes', { params, headers: bearer(preAuth), body: { code } })),
   recover: (preAuth: string, code: string, remove_factor: boolean) =>
     dataOf(
       api.POST('/api/v1/auth/2fa/recover', {

@@ -6,7 +6,7 @@ import { EditorView, keymap, lineNumbers } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
 import { useEffect, useRef } from 'react';
 import type { Table } from '../../app/resources.ts';
-import { TEXT } from '../../strings.ts';
+import { SQL_TEXT } from '../../strings/sql.ts';
 
 const COLORS = HighlightStyle.define([
   { tag: tags.keyword, color: 'var(--accent-text)', fontWeight: '500' },
@@ -67,7 +67,7 @@ export function SqlEditor({ tables, initial, onChange, onRun }: Props) {
           sql({ dialect: PostgreSQL, schema }),
           syntaxHighlighting(COLORS),
           EditorView.lineWrapping,
-          EditorView.contentAttributes.of({ 'aria-label': TEXT.sql.editor }),
+          EditorView.contentAttributes.of({ 'aria-label': SQL_TEXT.editor }),
           EditorView.updateListener.of((update) => {
             if (update.docChanged) latest.current.onChange(update.state.doc.toString());
           }),

@@ -12,7 +12,9 @@ import { BranchName } from '../../components/branch-status.tsx';
 import { Button } from '../../components/button.tsx';
 import { ErrorNote, Loading, Note } from '../../components/feedback.tsx';
 import { Choice } from '../../components/field.tsx';
-import { TEXT } from '../../strings.ts';
+import { TEXT } from '../../strings/common.ts';
+import { CONNECT_TEXT } from '../../strings/connect.ts';
+import { SQL_TEXT } from '../../strings/sql.ts';
 import { Grid } from '../tables/grid.tsx';
 import type { Position } from '../tables/movement.ts';
 import type { Row } from '../tables/staged.ts';
@@ -22,8 +24,8 @@ import './sql.css';
 const SqlEditor = lazy(() => import('./sql-editor.tsx').then(({ SqlEditor }) => ({ default: SqlEditor })));
 
 const ROLES = [
-  ['read_only', TEXT.sql.roles.read_only],
-  ['read_write', TEXT.sql.roles.read_write],
+  ['read_only', SQL_TEXT.roles.read_only],
+  ['read_write', SQL_TEXT.roles.read_write],
 ] as const;
 type Role = (typeof ROLES)[number][0];
 
@@ -35,7 +37,7 @@ export function SqlPage() {
   const session = useStore(sessionStore);
   const tables = useQuery(tablesQuery(projectId, branch)).data ?? NONE;
   const record = useQuery(branchesQuery(projectId)).data?.find(({ branch_name }) => branch_name === branch);
-  const [text, setText] = useState<string>(TEXT.sql.example);
+  const [text, setText] = useState<string>(SQL_TEXT.example);
   const [role, setRole] = useState<Role>('read_only');
   const [active, setActive] = useState<Position>({ row: 0, column: 0 });
   const mayWrite =
@@ -81,43 +83,43 @@ export function SqlPage() {
           {TEXT.nav.sql} <BranchName name={branch} />
         </>
       }
-      name={TEXT.sql.name(branch)}
-      about={TEXT.sql.about}
+      name={SQL_TEXT.name(branch)}
+      about={SQL_TEXT.about}
       width="wide"
     >
-      <section className="card sql" aria-label={TEXT.sql.editor}>
+      <section className="card sql" aria-label={SQL_TEXT.editor}>
         <Suspense fallback={<Loading />}>
           <SqlEditor tables={tables} initial={text} onChange={setText} onRun={start} />
         </Suspense>
         <footer className="row">
           <Button look="primary" busy={run.isPending} onClick={start}>
-            {TEXT.sql.run} <kbd>Ctrl ↵</kbd>
+            {SQL_TEXT.run} <kbd>Ctrl ↵</kbd>
           </Button>
           {mayWrite ? (
             <Choice
-              legend={TEXT.connect.role}
+              legend={CONNECT_TEXT.role}
               name="sql-role"
               options={ROLES}
               value={role}
               onChange={setRole}
             />
           ) : (
-            <span className="quiet">{TEXT.sql.readOnly}</span>
+            <span className="quiet">{SQL_TEXT.readOnly}</span>
           )}
         </footer>
       </section>
       {run.isError && <ErrorNote error={run.error} />}
       {result && (
-        <section className="stack" aria-label={TEXT.sql.result}>
+        <section className="stack" aria-label={SQL_TEXT.result}>
           <p role="status">
-            <b>{TEXT.sql.outcome(result.command ?? '', result.row_count ?? rows.length)}</b>{' '}
+            <b>{SQL_TEXT.outcome(result.command ?? '', result.row_count ?? rows.length)}</b>{' '}
             <span className="quiet">{milliseconds(run.data?.took ?? 0)}</span>
           </p>
-          {result.has_more && <Note>{TEXT.sql.more(rows.length)}</Note>}
+          {result.has_more && <Note>{SQL_TEXT.more(rows.length)}</Note>}
           {columns.length > 0 && (
             <div className="card sql-result">
               <Grid
-                label={TEXT.sql.result}
+                label={SQL_TEXT.result}
                 columns={columns.map(({ key, name, type }) => ({
                   name: key,
                   label: name,

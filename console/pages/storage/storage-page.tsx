@@ -1,13 +1,17 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, useParams } from '@tanstack/react-router';
 import { bytes, duration, secondsSince } from '../../app/format.ts';
+import { useLiveMeasurements } from '../../app/live.ts';
 import { branchesQuery, type Usage, usageQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { BranchName } from '../../components/branch-status.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Loaded, Note } from '../../components/feedback.tsx';
+import { ListTable } from '../../components/list-table.tsx';
 import { useNow } from '../../components/now.ts';
-import { TEXT } from '../../strings.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { STORAGE_TEXT } from '../../strings/storage.ts';
 import './storage.css';
 
 /** The bar reaches to twice the quota, where the databases close. */
@@ -41,7 +45,7 @@ function QuotaBar({ usage }: { usage: Usage }) {
             data-at-end={ratio === CLOSING_RATIO}
           >
             <b>{bytes(usage.storage_limit_bytes * ratio)}</b>
-            <span>{TEXT.storage.marks[state]}</span>
+            <span>{STORAGE_TEXT.marks[state]}</span>
           </li>
         ))}
       </ol>
@@ -56,72 +60,87 @@ function Freshness({ usage }: { usage: Usage }) {
   return <Note tone="warn">{TEXT.states.stale(duration(secondsSince(usage.observed_at, now)))}</Note>;
 }
 
+const measured = (value: number | null) => (value === null ? '–' : bytes(value));
+
+/** Whether the file system of the host tells what databases share. */
+const isMeasured = (all: readonly { own_bytes: number | null }[]) =>
+  all.some(({ own_bytes }) => own_bytes !== null);
+
+const ownOf = (all: readonly { own_bytes: number | null }[]) =>
+  bytes(all.reduce((total, { own_bytes }) => total + (own_bytes ?? 0), 0));
+
 export function StoragePage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId/storage' });
   const usage = useQuery(usageQuery(projectId));
+  useLiveMeasurements(projectId);
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
   return (
-    <Page title={TEXT.nav.storage} about={TEXT.storage.about}>
+    <Page title={TEXT.nav.storage} about={STORAGE_TEXT.about}>
       <Loaded query={usage}>
         {(data) => (
           <>
             <Freshness usage={data} />
             {data.storage_state !== 'normal' && (
               <Note tone={data.storage_state === 'warning' ? 'warn' : 'bad'}>
-                {TEXT.storage.states[data.storage_state]}
+                {STORAGE_TEXT.states[data.storage_state]}
               </Note>
             )}
-            <section className="card padded stack" aria-label={TEXT.storage.quota}>
+            <section className="card padded stack" aria-label={STORAGE_TEXT.quota}>
               <p className="quota-total">
-                <b>{bytes(data.storage_used_bytes)}</b> {TEXT.storage.of(bytes(data.storage_limit_bytes))}
+                <b>{bytes(data.storage_used_bytes)}</b> {STORAGE_TEXT.of(bytes(data.storage_limit_bytes))}
                 <span className="quiet">{data.usage_percent} %</span>
               </p>
               <QuotaBar usage={data} />
             </section>
-            <div className="card table-scroll">
-              <table className="table">
-                <thead>
-                  <tr>
-                    <th scope="col">{TEXT.nav.branch}</th>
-                    <th scope="col" className="number">
-                      {TEXT.storage.holds}
-                    </th>
-                    <th scope="col" className="number">
-                      {TEXT.storage.share}
-                    </th>
-                    <th scope="col">{TEXT.storage.frees}</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {[...data.branches]
-                    .sort((one, other) => other.database_size_bytes - one.database_size_bytes)
-                    .map(({ branch_id, branch_name, database_size_bytes: size }) => {
-                      const isProtected = branches.find(({ id }) => id === branch_id)?.protected ?? false;
-                      return (
-                        <tr key={branch_id}>
-                          <td>
-                            <Link
-                              to="/projects/$projectId/branches/$branch/monitoring"
-                              params={{ projectId, branch: branch_name }}
-                            >
-                              <BranchName name={branch_name} />
-                            </Link>
-                          </td>
-                          <td className="number">{bytes(size)}</td>
-                          <td className="number">{((100 * size) / data.storage_limit_bytes).toFixed(1)} %</td>
-                          <td className="quiet">
-                            {isProtected ? TEXT.storage.isProtected : TEXT.storage.deletingFrees(bytes(size))}
-                          </td>
-                        </tr>
-                      );
-                    })}
-                </tbody>
-              </table>
+            <div className="card">
+              <ListTable
+                columns={isMeasured(data.branches) ? STORAGE_TEXT.columns : STORAGE_TEXT.plainColumns}
+                numbers={STORAGE_TEXT.numbers}
+                hasActions={false}
+              >
+                {[...data.branches]
+                  .sort((one, other) => other.database_size_bytes - one.database_size_bytes)
+                  .map(({ branch_id, branch_name, database_size_bytes: size, own_bytes, shared_bytes }) => {
+                    const isDefault = branches.find(({ id }) => id === branch_id)?.is_default ?? false;
+                    return (
+                      <tr key={branch_id}>
+                        <td>
+                          <Link
+                            to="/projects/$projectId/branches/$branch/monitoring"
+                            params={{ projectId, branch: branch_name }}
+                          >
+                            <BranchName name={branch_name} />
+                          </Link>
+                        </td>
+                        <td className="number">{bytes(size)}</td>
+                        <td className="number">{((100 * size) / data.storage_limit_bytes).toFixed(1)} %</td>
+                        {isMeasured(data.branches) && (
+                          <>
+                            <td className="number">{measured(own_bytes)}</td>
+
+                            <td className="number">{measured(shared_bytes)}</td>
+                          </>
+                        )}
+                        <td className="quiet">
+                          {isDefault ? STORAGE_TEXT.isMain : STORAGE_TEXT.deletingFrees(bytes(size))}
+                        </td>
+                      </tr>
+                    );
+                  })}
+              </ListTable>
             </div>
+            {data.snapshots.length > 0 && (
+              <p className="quiet">
+                <Link to="/projects/$projectId/snapshots" params={{ projectId }}>
+                  {STORAGE_TEXT.snapshots(data.snapshots.length)}
+                </Link>{' '}
+                {STORAGE_TEXT.ofSnapshots(isMeasured(data.snapshots) ? ownOf(data.snapshots) : null)}
+              </p>
+            )}
           </>
         )}
       </Loaded>
-      <CommandLine command={TEXT.cli.usage(projectId)} />
+      <CommandLine command={COMMANDS.usage(projectId)} />
     </Page>
   );
 }

@@ -1,5 +1,5 @@
 import { type KeyboardEvent, useEffect, useRef, useState } from 'react';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import type { GridColumn } from './columns.ts';
 import type { Value } from './staged.ts';
 
@@ -51,7 +51,7 @@ export function CellEditor({ column, value, typed, onCommit, onCancel }: Props) 
   const options = column.enum_values ?? (column.type === 'boolean' ? BOOLEANS : null);
   const shared = {
     ref: input,
-    'aria-label': TEXT.tables.editorOf(column.name),
+    'aria-label': TABLES_TEXT.editorOf(column.name),
     value: text,
     onKeyDown,
     onBlur: () => finish('stay'),

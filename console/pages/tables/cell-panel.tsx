@@ -2,7 +2,7 @@ import { useEffect, useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { CopyButton } from '../../components/copy.tsx';
 import { Note } from '../../components/feedback.tsx';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { absentText } from './cell-value.tsx';
 import { type GridColumn, isFixed, isText } from './columns.ts';
 import type { Value } from './staged.ts';
@@ -48,20 +48,20 @@ export function CellPanel({ column, value, isCut, mayEdit, actions }: Props) {
   const isEditable = mayEdit && !fixed && !isCut;
   const facts = [
     column.type,
-    column.nullable ? null : TEXT.tables.required,
-    column.is_primary_key ? TEXT.tables.key : null,
-    (column.default ?? null) === null ? null : TEXT.tables.defaultIs(column.default ?? ''),
-    fixed ? TEXT.tables.generated : null,
+    column.nullable ? null : TABLES_TEXT.required,
+    column.is_primary_key ? TABLES_TEXT.key : null,
+    (column.default ?? null) === null ? null : TABLES_TEXT.defaultIs(column.default ?? ''),
+    fixed ? TABLES_TEXT.generated : null,
   ];
   return (
-    <aside className="cell-panel" aria-label={TEXT.tables.panel}>
+    <aside className="cell-panel" aria-label={TABLES_TEXT.panel}>
       <h2 className="mono">{column.name}</h2>
       <p className="small quiet">{facts.filter(Boolean).join(' · ')}</p>
-      {isCut && <Note>{TEXT.tables.cutHint}</Note>}
+      {isCut && <Note>{TABLES_TEXT.cutHint}</Note>}
       <textarea
         className="input mono"
-        aria-label={TEXT.tables.editorOf(column.name)}
-        placeholder={value === null ? 'NULL' : value === undefined ? absentText(column) : TEXT.tables.empty}
+        aria-label={TABLES_TEXT.editorOf(column.name)}
+        placeholder={value === null ? 'NULL' : value === undefined ? absentText(column) : TABLES_TEXT.empty}
         rows={8}
         value={text}
         readOnly={!isEditable}
@@ -71,36 +71,36 @@ export function CellPanel({ column, value, isCut, mayEdit, actions }: Props) {
       <div className="row">
         {isEditable && (
           <Button compact look="primary" disabled={text === shown} onClick={() => actions.stage(text)}>
-            {TEXT.tables.stage}
+            {TABLES_TEXT.stage}
           </Button>
         )}
         {isEditable && column.nullable && value !== null && (
           <Button compact onClick={() => actions.stage(null)}>
-            {TEXT.tables.setNull}
+            {TABLES_TEXT.setNull}
           </Button>
         )}
         {isEditable && isText(column) && value !== '' && (
           <Button compact onClick={() => actions.stage('')}>
-            {TEXT.tables.setEmpty}
+            {TABLES_TEXT.setEmpty}
           </Button>
         )}
         {isEditable && actions.useDefault && (
           <Button compact onClick={actions.useDefault}>
-            {TEXT.tables.setDefault}
+            {TABLES_TEXT.setDefault}
           </Button>
         )}
         {actions.revert && (
           <Button compact onClick={actions.revert}>
-            {TEXT.tables.revert}
+            {TABLES_TEXT.revert}
           </Button>
         )}
         {actions.follow && (
           <Button compact icon="link" onClick={actions.follow}>
-            {TEXT.tables.follow}
+            {TABLES_TEXT.follow}
           </Button>
         )}
         {typeof value === 'string' && value !== '' && (
-          <CopyButton text={value} label={TEXT.tables.copyValue} />
+          <CopyButton text={value} label={TABLES_TEXT.copyValue} />
         )}
       </div>
     </aside>

@@ -1,4 +1,4 @@
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { type GridColumn, isFixed } from './columns.ts';
 import type { Value } from './staged.ts';
 
@@ -7,8 +7,8 @@ const SHOWN = 400;
 
 /** What a new row gets in a column that has no value yet. */
 export function absentText(column: GridColumn): string {
-  if (isFixed(column)) return TEXT.tables.generated;
-  return (column.default ?? null) === null ? TEXT.tables.none : TEXT.tables.default;
+  if (isFixed(column)) return TABLES_TEXT.generated;
+  return (column.default ?? null) === null ? TABLES_TEXT.none : TABLES_TEXT.default;
 }
 
 interface Props {
@@ -22,13 +22,13 @@ interface Props {
 export function CellValue({ value, column, isCut }: Props) {
   if (value === undefined) return <span className="cell-mark">{absentText(column)}</span>;
   if (value === null) return <span className="cell-mark null">NULL</span>;
-  if (value === '') return <span className="cell-mark">{TEXT.tables.empty}</span>;
+  if (value === '') return <span className="cell-mark">{TABLES_TEXT.empty}</span>;
   const text = typeof value === 'string' && value.length > SHOWN ? value.slice(0, SHOWN) : String(value);
   return (
     <>
       {column.type === 'bytea' && <span className="cell-mark">base64</span>}
       <span className="cell-text">{text}</span>
-      {isCut && <span className="cell-mark">{TEXT.tables.cut}</span>}
+      {isCut && <span className="cell-mark">{TABLES_TEXT.cut}</span>}
     </>
   );
 }

@@ -1,6 +1,6 @@
 import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import type { GridColumn } from './columns.ts';
 import { type Filter, OPERATORS } from './row-source.ts';
 
@@ -21,7 +21,7 @@ export function FilterBar({ columns, filters, onChange }: Props) {
   return (
     <form
       className="filter-bar"
-      aria-label={TEXT.tables.filterRows}
+      aria-label={TABLES_TEXT.filterRows}
       onSubmit={(event) => {
         event.preventDefault();
         onChange([...filters, { column, operator, ...(needsValue && { value }) }]);
@@ -33,17 +33,17 @@ export function FilterBar({ columns, filters, onChange }: Props) {
           key={JSON.stringify(filter)}
           compact
           icon="close"
-          title={TEXT.tables.dropFilter}
+          title={TABLES_TEXT.dropFilter}
           onClick={() => onChange(filters.filter((_, at) => at !== index))}
         >
           <code>
-            {filter.column} {TEXT.tables.operators[filter.operator]} {filter.value ?? ''}
+            {filter.column} {TABLES_TEXT.operators[filter.operator]} {filter.value ?? ''}
           </code>
         </Button>
       ))}
       <select
         className="select mono"
-        aria-label={TEXT.tables.column}
+        aria-label={TABLES_TEXT.column}
         value={column}
         onChange={(event) => setColumn(event.target.value)}
       >
@@ -53,26 +53,26 @@ export function FilterBar({ columns, filters, onChange }: Props) {
       </select>
       <select
         className="select"
-        aria-label={TEXT.tables.operator}
+        aria-label={TABLES_TEXT.operator}
         value={operator}
         onChange={(event) => setOperator(event.target.value as Filter['operator'])}
       >
         {OPERATORS.map((each) => (
           <option key={each} value={each}>
-            {TEXT.tables.operators[each]}
+            {TABLES_TEXT.operators[each]}
           </option>
         ))}
       </select>
       {needsValue && (
         <input
           className="input mono"
-          aria-label={TEXT.tables.filterValue}
+          aria-label={TABLES_TEXT.filterValue}
           value={value}
           onChange={(event) => setValue(event.target.value)}
         />
       )}
       <Button type="submit" compact>
-        {TEXT.tables.addFilter}
+        {TABLES_TEXT.addFilter}
       </Button>
     </form>
   );

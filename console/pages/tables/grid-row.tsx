@@ -1,9 +1,12 @@
 import type { VirtualItem } from '@tanstack/react-virtual';
 import { memo } from 'react';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellValue } from './cell-value.tsx';
 import { type GridColumn, isFixed, isRightAligned } from './columns.ts';
 import type { Row, StagedRow } from './staged.ts';
+
+/** Pixels of the number in front, as in the styles. */
+export const NUMBER_WIDTH = 60;
 
 interface RowProps {
   index: number;
@@ -51,10 +54,10 @@ function View({
       style={{ transform: `translateY(${start}px)` }}
     >
       <div className="grid-number" role="rowheader" aria-colindex={1}>
-        {state && <span className="visually-hidden">{TEXT.tables.rowStates[state]} </span>}
+        {state && <span className="visually-hidden">{TABLES_TEXT.rowStates[state]} </span>}
         {number ?? '+'}
       </div>
-      {cells.map(({ index: at, start: left, size }) => {
+      {cells.map(({ index: at, start: left, size }, position) => {
         const column = columns[at];
         if (!column) return null;
         const isStaged = staged !== undefined && Object.hasOwn(staged.values, column.name);
@@ -76,7 +79,7 @@ function View({
             aria-selected={activeColumn === at}
             aria-readonly={isFixed(column) || undefined}
             className={classes.filter(Boolean).join(' ')}
-            style={{ width: size, transform: `translateX(${left}px)` }}
+            style={position === 0 ? { width: size, marginLeft: left - NUMBER_WIDTH } : { width: size }}
             onClick={() => onPick(at, false)}
             onDoubleClick={() => onPick(at, true)}
           >

@@ -1,16 +1,15 @@
 import { useVirtualizer } from '@tanstack/react-virtual';
 import { type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from 'react';
 import { Icon } from '../../components/icon.tsx';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { type GridColumn, isRightAligned, widthOf } from './columns.ts';
-import { GridRow } from './grid-row.tsx';
+import { GridRow, NUMBER_WIDTH } from './grid-row.tsx';
 import { moved, type Position } from './movement.ts';
 import type { Row, StagedRow } from './staged.ts';
 
 const ROW_HEIGHT = 32;
 const HEAD_HEIGHT = 46;
 const OVERSCAN = 8;
-const NUMBER_WIDTH = 60;
 
 export interface GridProps {
   label: string;
@@ -125,7 +124,7 @@ export function Grid(props: GridProps) {
       >
         <div className="grid-head" role="row" aria-rowindex={1} style={{ height: HEAD_HEIGHT }}>
           <div className="grid-corner" role="columnheader" aria-colindex={1}>
-            <span className="visually-hidden">{TEXT.tables.row}</span>
+            <span className="visually-hidden">{TABLES_TEXT.row}</span>
           </div>
           {visibleCells.map(({ index, start, size }) => {
             const column = columns[index];
@@ -211,7 +210,7 @@ function Head({ column, index, start, size, order, onOrder }: HeadProps) {
       )}
       <span className="type truncate">
         {column.type}
-        {column.nullable ? '' : TEXT.tables.notNull}
+        {column.nullable ? '' : TABLES_TEXT.notNull}
       </span>
     </div>
   );

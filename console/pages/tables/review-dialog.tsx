@@ -1,7 +1,7 @@
 import { Button } from '../../components/button.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellValue } from './cell-value.tsx';
 import type { GridColumn } from './columns.ts';
 import { isSame, type Staged, type StagedRow } from './staged.ts';
@@ -34,8 +34,8 @@ function RowReview({
   const shown = columns.filter(isShown);
   if (shown.length === 0) return null;
   const heads = isConflict
-    ? [TEXT.tables.column, TEXT.tables.before, TEXT.tables.mine, TEXT.tables.theirs]
-    : [TEXT.tables.column, TEXT.tables.before, TEXT.tables.after];
+    ? [TABLES_TEXT.column, TABLES_TEXT.before, TABLES_TEXT.mine, TABLES_TEXT.theirs]
+    : [TABLES_TEXT.column, TABLES_TEXT.before, TABLES_TEXT.after];
   return (
     <table>
       <thead>
@@ -99,13 +99,13 @@ export function ReviewDialog({
   const conflicts = rows.filter(([, { theirs }]) => theirs !== undefined);
   return (
     <Dialog
-      title={TEXT.tables.review(rows.length, branch)}
+      title={TABLES_TEXT.review(rows.length, branch)}
       large
       onClose={onClose}
       onSubmit={() => conflicts.length === 0 && !isSaving && onSave()}
       footer={
         <>
-          <Button onClick={onClose}>{TEXT.tables.goOn}</Button>
+          <Button onClick={onClose}>{TABLES_TEXT.goOn}</Button>
           <Button
             type="submit"
             look="primary"
@@ -113,13 +113,13 @@ export function ReviewDialog({
             disabled={conflicts.length > 0}
             data-first-focus
           >
-            {TEXT.tables.save(rows.length)}
+            {TABLES_TEXT.save(rows.length)}
           </Button>
         </>
       }
     >
-      {branch === 'main' && <Note tone="main">{TEXT.tables.onMain}</Note>}
-      {conflicts.length > 0 && <Note tone="bad">{TEXT.tables.conflicts(conflicts.length)}</Note>}
+      {branch === 'main' && <Note tone="main">{TABLES_TEXT.onMain}</Note>}
+      {conflicts.length > 0 && <Note tone="bad">{TABLES_TEXT.conflicts(conflicts.length)}</Note>}
       {error !== null && <ErrorNote error={error} />}
       <div className="review">
         {rows.map(([key, row]) => {
@@ -128,27 +128,27 @@ export function ReviewDialog({
             <section
               className="review-row"
               key={key}
-              aria-label={TEXT.tables.rowOf(row.id?.join(', ') ?? '')}
+              aria-label={TABLES_TEXT.rowOf(row.id?.join(', ') ?? '')}
             >
               <header>
-                <span className={`badge ${TONES[kind]}`}>{TEXT.tables.rowStates[kind]}</span>
+                <span className={`badge ${TONES[kind]}`}>{TABLES_TEXT.rowStates[kind]}</span>
                 <code className="grow">{row.id?.join(', ') ?? ''}</code>
                 {kind === 'conflict' ? (
                   <>
                     {row.theirs === null ? (
-                      <span className="quiet">{TEXT.tables.gone}</span>
+                      <span className="quiet">{TABLES_TEXT.gone}</span>
                     ) : (
                       <Button compact onClick={() => onDecide(key, 'mine')}>
-                        {TEXT.tables.keepMine}
+                        {TABLES_TEXT.keepMine}
                       </Button>
                     )}
                     <Button compact onClick={() => onDecide(key, 'theirs')}>
-                      {TEXT.tables.takeTheirs}
+                      {TABLES_TEXT.takeTheirs}
                     </Button>
                   </>
                 ) : (
                   <Button compact look="bare" onClick={() => onDiscard(key)}>
-                    {TEXT.tables.discard}
+                    {TABLES_TEXT.discard}
                   </Button>
                 )}
               </header>

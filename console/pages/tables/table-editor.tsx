@@ -5,7 +5,7 @@ import { BranchName } from '../../components/branch-status.tsx';
 import { Button } from '../../components/button.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellEditor, type Leave } from './cell-editor.tsx';
 import { CellPanel } from './cell-panel.tsx';
 import { type GridColumn, isFixed, isLong } from './columns.ts';
@@ -131,7 +131,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       onSuccess: (saved) => {
         const left = countOf(latest());
         if (left > 0) return;
-        announce(TEXT.tables.saved(saved));
+        announce(TABLES_TEXT.saved(saved));
         setReviewing(false);
         focusGrid();
       },
@@ -151,16 +151,16 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
         <span className="grow" />
         {mayEdit && (
           <Button compact icon="plus" onClick={addRow}>
-            {TEXT.tables.addRow}
+            {TABLES_TEXT.addRow}
           </Button>
         )}
         {mayEdit && target && (
           <Button compact icon="trash" look="danger" onClick={() => change(withDeletion(latest(), target))}>
-            {staged[target.key]?.isDeleted ? TEXT.tables.keepRow : TEXT.tables.deleteRow}
+            {staged[target.key]?.isDeleted ? TABLES_TEXT.keepRow : TABLES_TEXT.deleteRow}
           </Button>
         )}
         <Button compact icon="refresh" onClick={view.reload}>
-          {TEXT.tables.reload}
+          {TABLES_TEXT.reload}
         </Button>
       </div>
       <FilterBar columns={columns} filters={selection.filters} onChange={(filters) => select({ filters })} />
@@ -172,7 +172,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       )}
       <div className="table-work">
         <Grid
-          label={TEXT.tables.gridOf(table.name, branch.branch_name)}
+          label={TABLES_TEXT.gridOf(table.name, branch.branch_name)}
           columns={columns}
           newRows={newRows}
           count={rows.count}
@@ -245,12 +245,12 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       </div>
       {count > 0 && (
         <div className="staged-bar" role="status">
-          <span className="grow">{TEXT.tables.staged(count)}</span>
+          <span className="grow">{TABLES_TEXT.staged(count)}</span>
           <Button compact onClick={() => change({})}>
-            {TEXT.tables.discardAll}
+            {TABLES_TEXT.discardAll}
           </Button>
           <Button compact look="primary" onClick={() => setReviewing(true)}>
-            {TEXT.tables.reviewAction}
+            {TABLES_TEXT.reviewAction}
           </Button>
         </div>
       )}

@@ -3,7 +3,8 @@ import { useState } from 'react';
 import { bytes, compact } from '../../app/format.ts';
 import type { Table } from '../../app/resources.ts';
 import { Icon } from '../../components/icon.tsx';
-import { TEXT } from '../../strings.ts';
+import { TEXT } from '../../strings/common.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 
 interface Props {
   projectId: string;
@@ -22,8 +23,8 @@ export function TableList({ projectId, branch, tables, chosen }: Props) {
       <input
         className="input"
         type="search"
-        aria-label={TEXT.tables.filter}
-        placeholder={TEXT.tables.filter}
+        aria-label={TABLES_TEXT.filter}
+        placeholder={TABLES_TEXT.filter}
         value={wanted}
         onChange={(event) => setWanted(event.target.value)}
       />
@@ -51,7 +52,7 @@ export function TableList({ projectId, branch, tables, chosen }: Props) {
           </ul>
         </div>
       ))}
-      {shown.length === 0 && <p className="quiet small">{TEXT.tables.noTable}</p>}
+      {shown.length === 0 && <p className="quiet small">{TABLES_TEXT.noTable}</p>}
     </nav>
   );
 }

@@ -5,7 +5,8 @@ import { branchesQuery, tablesQuery } from '../../app/resources.ts';
 import { BranchName } from '../../components/branch-status.tsx';
 import { Snippet } from '../../components/copy.tsx';
 import { Empty, Loaded } from '../../components/feedback.tsx';
-import { TEXT } from '../../strings.ts';
+import { TEXT } from '../../strings/common.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import { selectionOf } from './row-source.ts';
 import { TableEditor } from './table-editor.tsx';
 import { TableList } from './table-list.tsx';
@@ -23,7 +24,7 @@ export function TablesPage() {
     all.find(({ schema, name }) => schema === (search.schema ?? 'public') && name === search.table) ??
     (search.table === undefined ? all[0] : undefined);
   useEffect(() => {
-    document.title = `${TEXT.tables.name(branch)} · ${TEXT.name}`;
+    document.title = `${TABLES_TEXT.name(branch)} · ${TEXT.name}`;
   }, [branch]);
   return (
     <main id="content" tabIndex={-1} className={branch === 'main' ? 'tables-page on-main' : 'tables-page'}>
@@ -39,7 +40,7 @@ export function TablesPage() {
               selection={selectionOf(search)}
             />
           ) : (
-            <Empty icon="table" heading="h1" title={TEXT.tables.noTable} />
+            <Empty icon="table" heading="h1" title={TABLES_TEXT.noTable} />
           )}
         </>
       ) : (
@@ -51,8 +52,8 @@ export function TablesPage() {
             <Loaded query={tables}>
               {() => (
                 <div className="card">
-                  <Empty icon="table" title={TEXT.tables.noTables}>
-                    <p>{TEXT.tables.noTablesHint}</p>
+                  <Empty icon="table" title={TABLES_TEXT.noTables}>
+                    <p>{TABLES_TEXT.noTablesHint}</p>
                     <Snippet code={EXAMPLE} label={TEXT.actions.copyCommand} />
                   </Empty>
                 </div>

@@ -3,7 +3,7 @@ import { useMemo, useState } from 'react';
 import type { Branch, Table } from '../../app/resources.ts';
 import { mayChange, sessionStore } from '../../app/session.ts';
 import { useStore } from '../../app/store.ts';
-import { TEXT } from '../../strings.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
 import type { GridColumn } from './columns.ts';
 import type { Position } from './movement.ts';
 import { detailsQuery, type Place, placeKey, type Selection } from './row-source.ts';
@@ -21,9 +21,9 @@ export interface Target {
 
 /** Why rows cannot be changed here; null if they can. */
 function readOnlyReason(table: Table, key: readonly string[], mayEdit: boolean): string | null {
-  if (!mayEdit) return TEXT.tables.noRole;
-  if (table.kind !== 'table' && table.kind !== 'partitioned_table') return TEXT.tables.noTableKind;
-  return key.length === 0 ? TEXT.tables.noKey : null;
+  if (!mayEdit) return TABLES_TEXT.noRole;
+  if (table.kind !== 'table' && table.kind !== 'partitioned_table') return TABLES_TEXT.noTableKind;
+  return key.length === 0 ? TABLES_TEXT.noKey : null;
 }
 
 /** The staged value of a cell, otherwise the one that was read; undefined for the default of a new row. */

@@ -1,0 +1,89 @@
+import { useMutation } from '@tanstack/react-query';
+import { type ReactNode, useState } from 'react';
+import { TEXT } from '../strings/common.ts';
+import { Button } from './button.tsx';
+import { CommandLine } from './copy.tsx';
+import { Dialog } from './dialog.tsx';
+import { ErrorNote } from './feedback.tsx';
+import { Field } from './field.tsx';
+
+interface ActionDialogProps<T> {
+  title: string;
+  /** What its button says. */
+  action: string;
+  /** Something is lost by it. */
+  isDangerous?: boolean;
+  run: () => Promise<T>;
+  /** The dialog is closed then. */
+  onDone: (result: T) => void;
+  onClose: () => void;
+  /** Names that have to be typed first. */
+  typed?: readonly string[];
+  isReady?: boolean;
+  /** The content has a control that a person uses first. */
+  isForm?: boolean;
+  command?: string;
+  children?: ReactNode;
+}
+
+/** A dialog that does one thing, and stays with the error if that fails. */
+export function ActionDialog<T>({
+  title,
+  action,
+  isDangerous = false,
+  run,
+  onDone,
+  onClose,
+  typed = [],
+  isReady = true,
+  isForm = false,
+  command,
+  children,
+}: ActionDialogProps<T>) {
+  const [names, setNames] = useState<Readonly<Record<string, string>>>({});
+  const attempt = useMutation({
+    mutationFn: run,
+    onSuccess: (result) => {
+      onDone(result);
+      onClose();
+    },
+  });
+  const isAllowed = isReady && typed.every((name) => names[name] === name);
+  return (
+    <Dialog
+      title={title}
+      onClose={onClose}
+      onSubmit={() => isAllowed && !attempt.isPending && attempt.mutate()}
+      footer={
+        <>
+          <Button onClick={onClose}>{TEXT.actions.cancel}</Button>
+          <Button
+            type="submit"
+            look={isDangerous ? 'danger primary' : 'primary'}
+            disabled={!isAllowed}
+            busy={attempt.isPending}
+            {...(typed.length === 0 && !isForm && { 'data-first-focus': true })}
+          >
+            {action}
+          </Button>
+        </>
+      }
+    >
+      {children}
+      {typed.map((name, index) => (
+        <Field
+          key={name}
+          label={TEXT.actions.typeName(name)}
+          className="mono"
+          value={names[name] ?? ''}
+          onChange={(event) => setNames({ ...names, [name]: event.target.value })}
+          autoComplete="off"
+          spellCheck={false}
+          {...(index === 0 && !isForm && { 'data-first-focus': true })}
+        />
+      ))}
+      {attempt.isError && <ErrorNote error={attempt.error} />}
+      {command !== undefined && <CommandLine command={command} />}
+    </Dialog>
+  );
+}

@@ -1,0 +1,119 @@
+import { useNavigate } from '@tanstack/react-router';
+import { useEffect, useRef, useState } from 'react';
+import { dataOf } from '../../../client/response-error.ts';
+import { api } from '../../app/gateway.ts';
+import { queryClient } from '../../app/query-client.ts';
+import { sessionsQuery } from '../../app/resources.ts';
+import { enterWithCookie, sessionStore } from '../../app/session.ts';
+import { Page } from '../../app/shell.tsx';
+import { useStore } from '../../app/store.ts';
+import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { Field } from '../../components/field.tsx';
+import { announce } from '../../components/toast.tsx';
+import { ACCOUNT_TEXT } from '../../strings/account.ts';
+import { TEXT } from '../../strings/common.ts';
+import { SIGN_IN_TEXT } from '../../strings/sign-in.ts';
+import { StepForm } from '../sign-in/form.tsx';
+import { RecoveryCodes, SecondFactorForm } from '../sign-in/second-factor.tsx';
+import { SetUp } from '../sign-in/set-up.tsx';
+import { nextStep, type Step, signIn } from '../sign-in/steps.ts';
+import '../sign-in/sign-in.css';
+
+/** The confirmation is a sign-in of its own. Its session takes the place of the one that this page had. */
+async function changeSession(): Promise<void> {
+  const sessions = await queryClient.fetchQuery({ ...sessionsQuery(), staleTime: 0 });
+  const before = sessions.find(({ is_current }) => is_current);
+  await enterWithCookie();
+  if (!before) return;
+  const params = { path: { session_id: before.id } };
+  await dataOf(api.DELETE('/api/v1/auth/sessions/{session_id}', { params }));
+}
+
+interface StepProps {
+  step: Step;
+  email: string;
+  go: (step: Step) => void;
+}
+
+function CurrentStep({ step, email, go }: StepProps) {
+  switch (step.name) {
+    case 'password':
+      return (
+        <StepForm
+          go={go}
+          action={SIGN_IN_TEXT.continue}
+          submit={async (value) => nextStep(await signIn.password(email, value('password')))}
+        >
+          {/* Tells a password manager whose password it is. */}
+          <input hidden readOnly autoComplete="username" value={email} />
+          <Field
+            label={ACCOUNT_TEXT.currentPassword}
+            name="password"
+            type="password"
+            autoComplete="current-password"
+            required
+            autoFocus
+          />
+        </StepForm>
+      );
+    case 'second_factor':
+      return (
+        <>
+          <Note>{ACCOUNT_TEXT.codesReplaced}</Note>
+          <SecondFactorForm
+            step={step}
+            go={go}
+            verify={async (code) => {
+              const { recovery_codes: codes } = await signIn.replaceCodes(step.preAuth, code);
+              return { name: 'recovery_codes', codes };
+            }}
+          />
+        </>
+      );
+    case 'set_up':
+      return <SetUp preAuth={step.preAuth} go={go} />;
+    case 'recovery_codes':
+      return <RecoveryCodes codes={step.codes} go={go} />;
+    default:
+      return <p role="status">{SIGN_IN_TEXT.entering}</p>;
+  }
+}
+
+/** Turns on the second factor of the account, or replaces its recovery codes. */
+export function SecondFactorPage() {
+  const navigate = useNavigate();
+  const session = useStore(sessionStore);
+  const [step, setStep] = useState<Step>({ name: 'password' });
+  const [error, setError] = useState<unknown>(null);
+  const isConfirmed = step.name === 'recovery_codes' || step.name === 'done';
+  const change = useRef<Promise<void>>(undefined);
+  useEffect(() => {
+    if (!isConfirmed) return;
+    change.current ??= changeSession();
+    change.current.catch(setError);
+  }, [isConfirmed]);
+  useEffect(() => {
+    if (step.name !== 'done') return;
+    change.current
+      ?.then(() => {
+        announce(ACCOUNT_TEXT.factorDone);
+        return navigate({ to: '/account' });
+      })
+      .catch(setError);
+  }, [step.name, navigate]);
+  const me = session.state === 'signed_in' ? session.me : null;
+  if (!me) return null;
+  return (
+    <Page title={TEXT.nav.factor} about={ACCOUNT_TEXT.factorAbout} width="narrow">
+      {me.issuer === location.origin ? (
+        <div className="card padded stack">
+          <h2>{step.name === 'password' ? ACCOUNT_TEXT.factorPassword : SIGN_IN_TEXT.titles[step.name]}</h2>
+          {error !== null && <ErrorNote error={error} />}
+          <CurrentStep step={step} email={me.email ?? ''} go={setStep} />
+        </div>
+      ) : (
+        <Note>{ACCOUNT_TEXT.managed(me.issuer)}</Note>
+      )}
+    </Page>
+  );
+}

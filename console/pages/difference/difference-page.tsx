@@ -1,0 +1,195 @@
+import { useQuery } from '@tanstack/react-query';
+import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { refresh } from '../../app/query-client.ts';
+import { branchesQuery, snapshotsQuery } from '../../app/resources.ts';
+import { Page } from '../../app/shell.tsx';
+import { BranchName } from '../../components/branch-status.tsx';
+import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
+import { Empty, Loaded, Note } from '../../components/feedback.tsx';
+import { SelectField } from '../../components/field.tsx';
+import { ListTable } from '../../components/list-table.tsx';
+import { snapshotLabel } from '../../components/snapshot-label.ts';
+import { COMMANDS } from '../../strings/commands.ts';
+import { TEXT } from '../../strings/common.ts';
+import { DIFFERENCE_TEXT } from '../../strings/difference.ts';
+import { TABLES_TEXT } from '../../strings/tables.ts';
+import { ChangedRowsCard } from './changed-rows.tsx';
+import { type Difference, differenceQuery, type Sides } from './differences.ts';
+import { SchemaDifference } from './schema-difference.tsx';
+import './difference.css';
+
+/** The schemas are compared when they are wanted, because a host does that for two pairs at a time. */
+const PARTS = ['rows', 'schema'] as const;
+
+type Rows = NonNullable<Difference['rows']>;
+
+const fullName = ({ schema, name }: { schema: string; name: string }) =>
+  schema === 'public' ? name : `${schema}.${name}`;
+
+function NotCompared({ tables }: { tables: Rows['not_compared'] }) {
+  if (tables.length === 0) return null;
+  return (
+    <Note tone="warn">
+      <p>{DIFFERENCE_TEXT.notCompared}</p>
+      <ul>
+        {tables.map((table) => (
+          <li key={fullName(table)}>
+            <code>{fullName(table)}</code>: {DIFFERENCE_TEXT.reasons[table.reason]}
+          </li>
+        ))}
+      </ul>
+    </Note>
+  );
+}
+
+interface RowDifferencesProps {
+  sides: Sides;
+  onShow: (schema: string, table: string) => void;
+}
+
+/** How many rows of each table differ. */
+function RowDifferences({ sides, onShow }: RowDifferencesProps) {
+  const difference = useQuery(differenceQuery(sides, 'rows'));
+  return (
+    <section className="card" aria-labelledby="rows">
+      <header>
+        <h2 id="rows">{DIFFERENCE_TEXT.rows}</h2>
+        {difference.data?.method && (
+          <span className="quiet small">{DIFFERENCE_TEXT.methods[difference.data.method]}</span>
+        )}
+      </header>
+      <Loaded query={difference}>
+        {({ rows }) =>
+          rows && (
+            <>
+              {rows.tables.length === 0 ? (
+                <Empty icon="check" title={DIFFERENCE_TEXT.same}>
+                  <p>{DIFFERENCE_TEXT.sameHint(rows.compared)}</p>
+                </Empty>
+              ) : (
+                <ListTable columns={DIFFERENCE_TEXT.columns} numbers={DIFFERENCE_TEXT.numbers}>
+                  {rows.tables.map((table) => (
+                    <tr key={fullName(table)}>
+                      <td className="mono">{fullName(table)}</td>
+                      <td className="number">{table.inserted}</td>
+                      <td className="number">{table.updated}</td>
+                      <td className="number">{table.deleted}</td>
+                      <td className="actions">
+                        <Button
+                          compact
+                          aria-label={DIFFERENCE_TEXT.showOf(fullName(table))}
+                          onClick={() => onShow(table.schema, table.name)}
+                        >
+                          {DIFFERENCE_TEXT.show}
+                        </Button>
+                      </td>
+                    </tr>
+                  ))}
+                </ListTable>
+              )}
+              {(rows.has_more || rows.not_compared.length > 0) && (
+                <div className="body stack">
+                  {rows.has_more && <p>{DIFFERENCE_TEXT.more}</p>}
+                  <NotCompared tables={rows.not_compared} />
+                </div>
+              )}
+            </>
+          )
+        }
+      </Loaded>
+    </section>
+  );
+}
+
+export function DifferencePage() {
+  const from = '/inside/projects/$projectId/branches/$branch/difference';
+  const { projectId, branch } = useParams({ from });
+  const search = useSearch({ from });
+  const navigate = useNavigate({ from: '/projects/$projectId/branches/$branch/difference' });
+  const branches = useQuery(branchesQuery(projectId)).data ?? [];
+  const snapshots = useQuery(snapshotsQuery(projectId)).data ?? [];
+  const record = branches.find(({ branch_name }) => branch_name === branch);
+  const nameOf = (id: string | null) => branches.find((each) => each.id === id)?.branch_name;
+  const parent = nameOf(record?.parent_branch_id ?? null);
+  const others = [
+    ...(parent === undefined ? [] : [['parent', DIFFERENCE_TEXT.parent(parent)] as const]),
+    ...branches
+      .filter(({ branch_name, status }) => ![branch, parent].includes(branch_name) && status === 'active')
+      .map(({ branch_name }) => [branch_name, branch_name] as const),
+    ...snapshots.map((each) => [each.id, snapshotLabel(each, nameOf(each.branch_id))] as const),
+  ];
+  const against = others.find(([id]) => id === search.against)?.[0] ?? others[0]?.[0];
+  const part = PARTS.find((name) => name === search.part) ?? 'rows';
+  const choose = (change: Partial<Record<'against' | 'part' | 'schema' | 'table', string | undefined>>) =>
+    navigate({ search: (before) => ({ ...before, ...change }) as never, replace: true });
+  const sides = against === undefined ? null : { projectId, branch, against };
+  return (
+    <Page
+      title={
+        <>
+          {TEXT.nav.difference} <BranchName name={branch} />
+        </>
+      }
+      name={DIFFERENCE_TEXT.name(branch)}
+      about={DIFFERENCE_TEXT.about}
+      actions={
+        sides && (
+          <Button
+            icon="refresh"
+            onClick={() => refresh({ queryKey: ['difference', projectId, branch, sides.against] })}
+          >
+            {TABLES_TEXT.reload}
+          </Button>
+        )
+      }
+    >
+      {sides === null ? (
+        <Note>{DIFFERENCE_TEXT.nothingToCompare}</Note>
+      ) : (
+        <>
+          <div className="row form-row difference-sides">
+            <div className="tabs" role="group" aria-label={TEXT.nav.difference}>
+              {PARTS.map((name) => (
+                <button
+                  type="button"
+                  key={name}
+                  aria-pressed={name === part}
+                  onClick={() => choose({ part: name })}
+                >
+                  {DIFFERENCE_TEXT[name]}
+                </button>
+              ))}
+            </div>
+            <SelectField
+              label={DIFFERENCE_TEXT.against}
+              value={sides.against}
+              onChange={({ target }) =>
+                choose({ against: target.value, schema: undefined, table: undefined })
+              }
+            >
+              {others.map(([id, label]) => (
+                <option key={id} value={id}>
+                  {label}
+                </option>
+              ))}
+            </SelectField>
+          </div>
+          {part === 'rows' && (
+            <RowDifferences sides={sides} onShow={(schema, table) => choose({ schema, table })} />
+          )}
+          {part === 'rows' && search.table !== undefined && (
+            <ChangedRowsCard
+              sides={sides}
+              schema={search.schema ?? 'public'}
+              table={search.table}
+              onClose={() => choose({ schema: undefined, table: undefined })}
+            />
+          )}
+          {part === 'schema' && <SchemaDifference sides={sides} />}
+          <CommandLine command={COMMANDS.difference(projectId, branch, sides.against, part)} />
+        </>
+      )}
+    </Page>
+  );
+}

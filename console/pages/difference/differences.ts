@@ -1,0 +1,58 @@
+import { infiniteQueryOptions, queryOptions } from '@tanstack/react-query';
+import type { Schemas } from '../../../client/client.ts';
+import { dataOf } from '../../../client/response-error.ts';
+import { api, gateway } from '../../app/gateway.ts';
+import { inBranch } from '../../app/resources.ts';
+
+export type Difference = Schemas['Difference'];
+export type ChangedRows = Schemas['RowDifferencePage'];
+
+export type Part = 'rows' | 'schema';
+
+/** Which two sides. */
+export interface Sides {
+  projectId: string;
+  branch: string;
+  against: string;
+}
+
+/** A comparison is not repeated by itself: it reads both databases. */
+const ONCE = { staleTime: Number.POSITIVE_INFINITY, refetchOnWindowFocus: false, gcTime: 60_000 } as const;
+
+/** The rows or the schemas, so that the failure of one does not hide the other. */
+export const differenceQuery = ({ projectId, branch, against }: Sides, part: Part) =>
+  queryOptions({
+    queryKey: ['difference', projectId, branch, against, part],
+    queryFn: async ({ signal }): Promise<Difference> => {
+      const flag = (name: Part) => (name === part ? ('true' as const) : ('false' as const));
+      const query = { against, rows: flag('rows'), schema: flag('schema') };
+      const ask = async (jobId?: string) => {
+        const params = {
+          ...inBranch(projectId, branch),
+          query: { ...query, ...(jobId && { job_id: jobId }) },
+        };
+        return dataOf(
+          api.GET('/api/v1/projects/{project_id}/branches/{branch_ref}/diff', { params, signal }),
+        );
+      };
+      const first = await ask();
+      if (!('steps' in first)) return first;
+      // It takes longer, and has become a job.
+      await gateway.waitForJob(first.id, { signal });
+      return (await ask(first.id)) as Difference;
+    },
+    ...ONCE,
+  });
+
+export const changedRowsQuery = ({ projectId, branch, against }: Sides, schema: string, table: string) =>
+  infiniteQueryOptions({
+    queryKey: ['difference', projectId, branch, against, 'rows-of', schema, table],
+    queryFn: ({ pageParam, signal }) => {
+      const query = { against, schema, table, ...(pageParam !== null && { cursor: pageParam }) };
+      const path = '/api/v1/projects/{project_id}/branches/{branch_ref}/diff/rows';
+      return dataOf(api.GET(path, { params: { ...inBranch(projectId, branch), query }, signal }));
+    },
+    initialPageParam: null as string | null,
+    getNextPageParam: (page: ChangedRows) => page.next_cursor,
+    ...ONCE,
+  });

@@ -1,0 +1,17 @@
+export const DELETED_TEXT = {
+  about: 'A deleted branch is kept for a while. It comes back with its content, passwords and rules.',
+  none: 'Nothing to restore',
+  noneHint: 'Branches that you delete appear here until their databases are dropped.',
+  columns: ['Branch', 'Created', 'Dropped in'],
+  restore: 'Restore',
+  restoreOf: (name: string) => `Restore ${name}`,
+  restoreTitle: (name: string) => `Restore ${name}?`,
+  restoreHint: 'It takes a branch slot and its share of the storage quota again. Its life begins anew.',
+  restored: (name: string) => `${name} is back.`,
+  name: 'Name',
+  purge: 'Drop now',
+  purgeOf: (name: string) => `Drop ${name} now`,
+  purgeTitle: (name: string) => `Drop ${name} for good?`,
+  purgeHint: 'Its database and everything in it is dropped now. It cannot be restored afterwards.',
+  purged: (name: string) => `${name} is being dropped.`,
+} as const;

@@ -1,0 +1,43 @@
+import { plural } from './plural.ts';
+
+export const DIFFERENCE_TEXT = {
+  name: (branch: string) => `Difference of ${branch}`,
+  about: 'What this branch has changed, seen from the other side.',
+  against: 'Compare with',
+  parent: (name: string) => `${name} (its parent)`,
+  nothingToCompare:
+    'There is nothing to compare with: the branch has no parent, and the project nothing else.',
+  rows: 'Rows',
+  schema: 'Schema',
+  comparing: 'Comparing',
+  columns: ['Table', 'Added', 'Changed', 'Deleted'],
+  numbers: ['Added', 'Changed', 'Deleted'],
+  show: 'Show rows',
+  showOf: (table: string) => `Show the rows of ${table} that differ`,
+  same: 'No row differs',
+  sameHint: (tables: number) => `${plural(tables, 'table')} compared.`,
+  more: 'More tables differ than are shown.',
+  notCompared: 'Not compared:',
+  reasons: {
+    not_readable: 'the read-only login may not read it',
+    row_security: 'it has row-level security',
+    locked: 'it was locked',
+    refused: 'PostgreSQL refused to read it',
+  } as Record<string, string>,
+  methods: {
+    wal_summary: 'Found by the blocks that were written since the two separated.',
+    extents: 'Found by the blocks that no longer share their place on the disk.',
+    full: 'All rows were compared.',
+  } as Record<string, string>,
+  rowsOf: (table: string) => `Rows of ${table} that differ`,
+  close: 'Close the rows',
+  changes: { inserted: 'Added', updated: 'Changed', deleted: 'Deleted' },
+  cut: 'cut',
+  sameSchema: 'The schemas are the same',
+  schemaColumns: ['Object', 'Kind', 'Change'],
+  schemaChanges: { added: 'Added', changed: 'Changed', dropped: 'Dropped' },
+  statements: 'Statements that bring the other side to the schema of this branch',
+  copyStatements: 'Copy the statements',
+  read: 'Read them before you run them: they drop what was renamed, and copy no rows.',
+  notModelled: 'Differences without a statement:',
+} as const;

@@ -1,0 +1,16 @@
+export const MEMBERS_TEXT = {
+  about: 'The people of your tenant. Owners and admins see all of its projects.',
+  managed: (issuer: string) => `The identity provider ${issuer} manages its users. Change them there.`,
+  columns: ['E-mail address', 'Role', 'Member since'],
+  roleOf: (email: string) => `Role of ${email}`,
+  changed: 'The role is changed.',
+  remove: 'Remove member',
+  removeOf: (email: string) => `Remove ${email}`,
+  removeHint: 'The account is deleted, and its sessions end. What the member made stays.',
+  removed: 'The member is removed.',
+  invitations: 'Invitations',
+  invite: 'Invite',
+  invited: (email: string) => `An invitation was sent to ${email}.`,
+  revoke: 'Revoke',
+  until: (date: string) => `valid until ${date}`,
+} as const;

@@ -1,0 +1,30 @@
+import { plural } from './plural.ts';
+
+export const MONITORING_TEXT = {
+  name: (branch: string) => `Monitoring of ${branch}`,
+  range: 'Time range',
+  compare: 'Compare with',
+  compareNone: 'nothing',
+  created: 'Created',
+  blockedUntil: 'Blocked until',
+  noneHint: 'A branch is measured every minute. Its first values appear here shortly.',
+  described: (points: number, last: string) => `${plural(points, 'value')}, the last one is ${last}.`,
+  nothing: 'No values in this time.',
+  metrics: {
+    active_connections: 'Active connections',
+    cpu_seconds: 'CPU',
+    total_connections: 'Connections since the start',
+    transactions_committed: 'Commits',
+    transactions_rolled_back: 'Rollbacks',
+    rows_fetched: 'Rows read',
+    rows_inserted: 'Rows inserted',
+    rows_updated: 'Rows updated',
+    rows_deleted: 'Rows deleted',
+    cache_hit_ratio: 'Cache hits',
+    database_size_bytes: 'Size',
+    memory_bytes: 'Memory',
+    longest_query_seconds: 'Longest query',
+    connection_wait_seconds: 'Wait for a connection',
+    dead_tuple_ratio: 'Dead rows',
+  },
+} as const;

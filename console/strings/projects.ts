@@ -1,0 +1,15 @@
+export const PROJECTS_TEXT = {
+  about: 'Each project has a main database and the branches that are cloned from it.',
+  create: 'New project',
+  createAbout: 'Creates the database main. It accepts no connections until you add a network rule.',
+  none: 'No projects yet',
+  noneHint: 'Create one to get its main database, then branch it.',
+  noneShared: 'Projects that somebody shares with you appear here.',
+  name: 'Name',
+  appKey: 'App key (optional)',
+  appKeyHint: 'Part of every database name. Default: made from the name.',
+  env: 'Environment',
+  quota: 'Storage quota in GiB',
+  quotaHint: 'Shared by all branches of the project.',
+  created: (name: string) => `${name} is ready.`,
+} as const;

@@ -1,0 +1,16 @@
+export const TRUSTS_TEXT = {
+  about: 'A CI job signs in with the identity that its service gives it, without a stored secret.',
+  create: 'New trust',
+  created: 'The trust is in effect.',
+  none: 'No workload is trusted',
+  noneHint: 'Trust the workflows of a repository to let them create branches.',
+  issuer: 'Issuer',
+  audience: 'Audience',
+  claims: 'Claims that its tokens must have',
+  claimsHint: 'For instance repository=acme/shop ref=refs/pull/*',
+  used: 'Last used',
+  workflow: 'A workflow that uses it',
+  copyWorkflow: 'Copy the workflow',
+  remove: 'Remove',
+  removed: 'The trust is removed.',
+} as const;

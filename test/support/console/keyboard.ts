@@ -1,0 +1,53 @@
+import type { Locator, Page } from 'playwright-core';
+
+/** More than any page has stops. */
+const STOPS_MAX = 150;
+
+/** Uses a page as somebody without a mouse does. */
+export class Keyboard {
+  readonly #page: Page;
+
+  constructor(page: Page) {
+    this.#page = page;
+  }
+
+  press(...keys: string[]): Promise<void> {
+    return keys.reduce((before, key) => before.then(() => this.#page.keyboard.press(key)), Promise.resolve());
+  }
+
+  type(text: string): Promise<void> {
+    return this.#page.keyboard.type(text);
+  }
+
+  /** Moves the focus with Tab. @throws Error if that does not reach the control */
+  async reach(control: Locator): Promise<void> {
+    await control.waitFor();
+    const focused = control.and(this.#page.locator(':focus'));
+    for (let stop = 0; stop < STOPS_MAX; stop += 1) {
+      if ((await focused.count()) > 0) return;
+      await this.press('Tab');
+    }
+    throw new Error(`Tab does not reach ${control}`);
+  }
+
+  /** Reaches a button or a link, and presses Enter. */
+  async use(control: Locator): Promise<void> {
+    await this.reach(control);
+    await this.press('Enter');
+  }
+
+  async fill(field: Locator, text: string): Promise<void> {
+    await this.reach(field);
+    await this.press('Control+a');
+    await this.type(text);
+  }
+
+  /** Goes to a page, or does something, by its words in the palette. */
+  async go(words: string): Promise<void> {
+    await this.press('Control+k');
+    await this.#page.getByRole('combobox', { name: 'Search and commands' }).waitFor();
+    await this.type(words);
+    await this.#page.getByRole('dialog').getByRole('option', { selected: true }).waitFor();
+    await this.press('Enter');
+  }
+}
