@@ -55,7 +55,7 @@ export async function stretchesBetween(
 }
 
 /** @param chains of both databases, beginning with their own records */
-export function stretchesOf(
+function stretchesOf(
   first: string,
   second: string,
   firstChain: readonly Link[],

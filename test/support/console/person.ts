@@ -9,7 +9,7 @@ export const siteOf = ({ url, devDir }: { url: string; devDir: string }): SignIn
 });
 
 /** Fills in the sign-up, and the code that is mailed. */
-export async function signUpOnPage(page: Page, site: SignInSite, email: string): Promise<void> {
+async function signUpOnPage(page: Page, site: SignInSite, email: string): Promise<void> {
   await page.goto('/sign-in?way=sign_up');
   await page.getByLabel('Your name').fill('Ada Lovelace');
   await page.getByLabel('E-mail address').fill(email);
