@@ -33,7 +33,7 @@ export interface PooledServer {
   clients: number | null;
 }
 
-export const NETWORK_ROLE = /^net_[0-9a-f]{32}$/;
+const NETWORK_ROLE = /^net_[0-9a-f]{32}$/;
 const LOGIN = /^u_[0-9a-f]{32}_(owner|rw|ro)$/;
 const VERIFIER = /^SCRAM-SHA-256\$[\w+/=$:]+$/;
 
