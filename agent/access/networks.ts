@@ -1,3 +1,4 @@
+import { BRANCH_ROLES, loginName } from '../../shared/branch/login.ts';
 import { identifier, inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { canonicalNetwork } from './canonical-network.ts';
@@ -15,15 +16,19 @@ const TRIES = 3;
  * Makes a role for each new network of a project, and forgets networks that no rule names any more. That costs a reload,
  * so they are kept until there is one anyway. To be called in a transaction.
  * @param prune whether PostgreSQL reloads its configuration in any case
+ * @returns also the projects with new networks
  */
-export async function ensureNetworks(session: Session, prune: boolean): Promise<Network[]> {
-  const { rowCount } = await session.query(
+export async function ensureNetworks(
+  session: Session,
+  prune: boolean,
+): Promise<{ networks: Network[]; projects: string[] }> {
+  const { rows: added } = await session.query<{ project_id: string }>(
     `INSERT INTO network (role, project_id, cidr)
      SELECT 'net_' || replace(gen_random_uuid()::text, '-', ''), project_id, cidr
      FROM (SELECT DISTINCT project_id, cidr FROM network_rule) AS rule
-     ON CONFLICT (project_id, cidr) DO NOTHING`,
+     ON CONFLICT (project_id, cidr) DO NOTHING RETURNING project_id`,
   );
-  if (prune || rowCount !== 0)
+  if (prune || added.length > 0)
     await session.query(
       `DELETE FROM network WHERE NOT EXISTS (
          SELECT FROM network_rule AS rule WHERE rule.project_id = network.project_id AND rule.cidr = network.cidr)`,
@@ -34,7 +39,16 @@ export async function ensureNetworks(session: Session, prune: boolean): Promise<
   );
   for (const { role } of rows.filter(({ exists }) => !exists))
     await session.query(`CREATE ROLE ${identifier(role)} NOLOGIN`);
-  return rows.map(({ role, cidr }) => ({ role, cidr: canonicalNetwork(cidr) }));
+  return {
+    networks: rows.map(({ role, cidr }) => ({ role, cidr: canonicalNetwork(cidr) })),
+    projects: added.map(({ project_id }) => project_id),
+  };
+}
+
+/** What is compared: the logins of these branches, and of all branches of these projects. */
+export interface Scope {
+  branches: readonly string[];
+  projects: readonly string[];
 }
 
 interface Difference {
@@ -47,16 +61,25 @@ interface Difference {
 /**
  * Where the members of the networks differ from the rules of branches that are not closed, without what the blocks cover.
  * The order is the same in every session, so that two of them cannot wait for each other.
+ * @param scope null: all branches, which takes long on a host with many
  */
-export async function readDifferences(db: Queryable, blocks: readonly Block[]): Promise<Difference[]> {
+export async function readDifferences(
+  db: Queryable,
+  blocks: readonly Block[],
+  scope: Scope | null = null,
+): Promise<Difference[]> {
+  const of = (column: string) => (scope ? `JOIN scope ON scope.login = ${column}` : '');
   const { rows } = await db.query<Difference>(
-    `WITH wanted AS (
-       SELECT network.role, login
-       FROM login JOIN branch USING (branch_id)
+    `WITH scope AS MATERIALIZED (
+       SELECT unnest($3::text[]) AS login
+       UNION SELECT login FROM login JOIN branch USING (branch_id) WHERE project_id = ANY ($4::uuid[])
+     ), wanted AS (
+       SELECT network.role, login.login
+       FROM login JOIN branch USING (branch_id) ${of('login.login')}
        JOIN network_rule AS rule ON rule.project_id = branch.project_id
          AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id)
        JOIN network ON network.project_id = rule.project_id AND network.cidr = rule.cidr
-       JOIN pg_authid ON rolname = login
+       JOIN pg_authid ON rolname = login.login
        WHERE NOT closed AND NOT EXISTS (
          SELECT FROM unnest($1::uuid[], $2::cidr[]) AS block (branch_id, address)
          WHERE block.branch_id = branch.branch_id AND (address IS NULL OR rule.cidr <<= address))
@@ -65,7 +88,7 @@ export async function readDifferences(db: Queryable, blocks: readonly Block[]): 
               NOT (admin_option OR inherit_option OR set_option) AS plain
        FROM pg_auth_members
        JOIN pg_authid AS network ON network.oid = roleid AND network.rolname ~ '^net_[0-9a-f]{32}$'
-       JOIN pg_authid AS person ON person.oid = member
+       JOIN pg_authid AS person ON person.oid = member ${of('person.rolname')}
      )
      SELECT role, joins, array_agg(login ORDER BY login) AS logins
      FROM (
@@ -74,7 +97,12 @@ export async function readDifferences(db: Queryable, blocks: readonly Block[]): 
        (SELECT role, login, false FROM present EXCEPT SELECT role, login, false FROM wanted)
      ) AS difference
      GROUP BY role, joins ORDER BY role, joins`,
-    [blocks.map(({ branch_id }) => branch_id), blocks.map(({ address }) => address)],
+    [
+      blocks.map(({ branch_id }) => branch_id),
+      blocks.map(({ address }) => address),
+      scope?.branches.flatMap((id) => BRANCH_ROLES.map((role) => loginName(id, role))) ?? [],
+      scope?.projects ?? [],
+    ],
   );
   return rows;
 }
@@ -89,11 +117,13 @@ const statement = ({ role, joins, logins }: Difference) => {
 /**
  * Makes exactly those logins members of the networks that the tables admit, in one transaction. It is in effect for every
  * login that begins afterwards.
- * @param prepare runs first, in the same transaction
+ * @param branches that may differ; null: all
+ * @param prepare runs first, in the same transaction, and names projects that may differ too
  */
-export async function admitLogins<T>(
+export async function admitLogins<T extends Pick<Scope, 'projects'>>(
   session: Session,
-  blocks: () => readonly Block[],
+  blocks: readonly Block[],
+  branches: readonly string[] | null,
   prepare: () => Promise<T>,
 ): Promise<T> {
   for (let tries = 1; ; tries += 1) {
@@ -101,7 +131,8 @@ export async function admitLogins<T>(
       return await inTransaction(session, async () => {
         await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
         const prepared = await prepare();
-        const differences = await readDifferences(session, blocks());
+        const scope = branches && { branches, projects: prepared.projects };
+        const differences = await readDifferences(session, blocks, scope);
         if (differences.length > 0) await session.query(differences.map(statement).join('; '));
         return prepared;
       });

@@ -9,7 +9,8 @@ import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
-import { admitLogins, ensureNetworks } from './networks.ts';
+import { NetworkMembers } from './network-members.ts';
+import { ensureNetworks } from './networks.ts';
 import {
   type Block,
   type BranchAccess,
@@ -43,6 +44,7 @@ export class RuleSync {
   #unblocked: RuleFileTexts | null = null;
   /** The branches of the last sync. */
   #branches: readonly BranchAccess[] = [];
+  readonly #members = new NetworkMembers();
   /** PostgreSQL's file as this process last wrote or found it. */
   #postgresHba = '';
   /** Blocks by `block`, and those in the tables at the last sync. */
@@ -54,7 +56,6 @@ export class RuleSync {
   #poolerVersion: string | null = null;
   /** Databases that are temporarily removed from the pooler. */
   readonly #withheld = new Set<string>();
-  #admitting: Promise<unknown> = Promise.resolve();
   #running: Promise<void> = Promise.resolve();
   #next: Promise<void> | null = null;
 
@@ -142,7 +143,7 @@ export class RuleSync {
     const admit = async () => {
       const session = await this.#pool.connect();
       try {
-        await this.#admit(session, async () => {});
+        await this.#admit(session, async () => ({ projects: [] }));
       } finally {
         session.release();
       }
@@ -154,16 +155,9 @@ export class RuleSync {
     ]);
   }
 
-  /**
-   * One transaction at a time, which reads the blocks when it begins: otherwise one that began before a block could admit
-   * the blocked client again.
-   */
-  #admit<T>(session: Session, prepare: () => Promise<T>): Promise<T> {
-    const admitting = this.#admitting
-      .catch(() => {})
-      .then(() => admitLogins(session, () => this.#allBlocks(), prepare));
-    this.#admitting = admitting;
-    return admitting;
+  #admit<T extends { projects: readonly string[] }>(session: Session, prepare: () => Promise<T>): Promise<T> {
+    const access = () => ({ branches: this.#branches, blocks: this.#allBlocks() });
+    return this.#members.admit(session, access, prepare);
   }
 
   async #sync(session: Session): Promise<void> {
@@ -174,12 +168,12 @@ export class RuleSync {
     const folder = rulesFolder(this.#settings);
     await makeRulesFolder(folder);
     this.#stored = [...guarded.map(({ branch_id }) => ({ branch_id, address: null })), ...addresses];
-    const networks = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
+    this.#branches = branches;
+    const { networks } = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be admitted again.
     const withheld = new Set([...this.#withheld, ...guarded.map(({ database }) => database)]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
-    this.#branches = branches;
     this.#unblocked = ruleFiles(pooled, networks, server);
     const wanted = this.#withBlocks(this.#unblocked);
     // The files on disk are compared too, because a control tool may have written them in the meantime.

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { admitLogins } from '../../agent/access/networks.ts';
+import { NetworkMembers } from '../../agent/access/network-members.ts';
 import { readAccess } from '../../agent/access/store-access.ts';
 import { pollUntil } from '../../agent/poll-until.ts';
 import { RULE_FILES } from '../../agent/servers/configuration.ts';
@@ -24,7 +24,7 @@ const METHOD = `One host with ${PROJECTS} projects of ${BRANCHES} branches with 
 *Members*: the rules as they are, one line for each network of a project. *Lines*: PostgreSQL's file as it was before, one \
 line for each branch and network, which is written and reloaded with every rule. Interleaved in ${ROUNDS} rounds after a first \
 one that is discarded. *One more rule*: a project gets a network that it had before, until logins from there are admitted: a \
-transaction of grants, or the composed and written file and its reload. *One more login*: a client connects over TLS to a \
+transaction of grants for the branches whose rules have changed, or the composed and written file and its reload. *One more login*: a client connects over TLS to a \
 branch whose lines are in the middle of the file; the mean of ${LOGINS_A_ROUND} in sequence. The databases of the other branches \
 do not exist, which neither side looks at. Medians of the ratios in each round are compared.`;
 
@@ -83,6 +83,16 @@ async function measure(servers: TestHost, signal: AbortSignal): Promise<Report> 
     await host.rules.sync();
     await reload();
   };
+  const members = new NetworkMembers();
+  const admit = async () => {
+    const branches = await readAccess(session);
+    await members.admit(
+      session,
+      () => ({ branches, blocks: [] }),
+      async () => ({ projects: [] }),
+    );
+  };
+  await admit();
   let turn = 0;
   /** Removes a rule, and measures until it is in effect again. */
   const oneMoreRule = async (apply: () => Promise<unknown>) => {
@@ -103,20 +113,13 @@ async function measure(servers: TestHost, signal: AbortSignal): Promise<Report> 
   };
   try {
     const times = await runInterleaved(ROUNDS, {
-      'one more rule, members': () =>
-        oneMoreRule(() =>
-          admitLogins(
-            session,
-            () => [],
-            async () => {},
-          ),
-        ),
+      'one more rule, members': () => oneMoreRule(admit),
       'one more rule, lines': () => oneMoreRule(applyLines),
       'one more login, members': () => applyMembers().then(logIn),
       'one more login, lines': () => applyLines().then(logIn),
     });
     const lines = await writeLines();
-    const members = await session.query<{ count: number }>(
+    const memberships = await session.query<{ count: number }>(
       "SELECT count(*)::int AS count FROM pg_auth_members JOIN pg_roles ON pg_roles.oid = roleid WHERE rolname ~ '^net_'",
     );
     const networks = await session.query<{ count: number }>('SELECT count(*)::int AS count FROM network');
@@ -134,7 +137,7 @@ async function measure(servers: TestHost, signal: AbortSignal): Promise<Report> 
         PostgreSQL: rows[0]?.server_version ?? '',
         'lines of the file, as members': String(networks.rows[0]?.count),
         'lines of the file, as lines': String(lines),
-        members: String(members.rows[0]?.count),
+        members: String(memberships.rows[0]?.count),
         'first sync of all': `${filled.toFixed(0)} ms`,
       },
       goals: [ratio('rule'), ratio('login')],
