@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { fixedSchedules } from './fixed.ts';
+import { DAILY, NIGHTLY } from './fixed.ts';
 import { planSchedule } from './plan.ts';
 import { Schedule, STEPS } from './schedule.ts';
 
@@ -18,11 +18,17 @@ test('a schedule can be stored as JSON', () => {
   );
 });
 
+const short = (seed: number) => planSchedule(seed, 'short');
 const kindsOf = (items: { kind: string }[]) => [...new Set(items.map(({ kind }) => kind))].sort();
 
 test.each([
   ['many', SCHEDULES, STEPS],
-  ['the fixed', fixedSchedules(), STEPS.filter(({ method }) => !/^(batch|snapshot|reset)\./.test(method))],
+  ['those of the day', DAILY.map(short), []],
+  [
+    'those of the night',
+    NIGHTLY.map(short),
+    STEPS.filter(({ method }) => !/^(batch|snapshot|reset)\./.test(method)),
+  ],
 ])('every kind of operation, every fault, every part and every step occurs in %s', (_, schedules, spots) => {
   const operations = schedules.flatMap(({ actors }) => actors.flatMap(({ groups }) => groups.flat()));
   const faults = schedules.flatMap((schedule) => schedule.faults);

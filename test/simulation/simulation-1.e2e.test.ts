@@ -1,3 +1,0 @@
-import { testFixedSchedules } from './fixed-schedules.ts';
-
-testFixedSchedules(0);
