@@ -66,7 +66,7 @@ export async function createClone(
     const hold = inUse || strategy === 'file_copy';
     pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
   }
-  if (source !== null) await recordOrigin(session, clone.name, origin);
+  if (source !== null) await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
 }
 
@@ -79,7 +79,7 @@ export async function createUnusedClone(
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   await createDatabase(host, session, clone, { strategy, sourceBytes });
-  await recordOrigin(session, clone.name, origin);
+  await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
 }
 
 /**
@@ -93,7 +93,7 @@ export async function copyUnusedDatabase(
 ): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
   await createDatabase(host, session, clone, { strategy: 'file_copy', sourceBytes });
-  await recordOrigin(session, clone.name, origin);
+  await recordOrigin(session, clone.name, origin, true);
 }
 
 async function createDatabase(

@@ -7,6 +7,7 @@ import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { differences } from '../database/difference-schema.ts';
 import { jobs } from '../database/schema.ts';
+import { openComparison } from '../differences/compare-branch.ts';
 import { onHost, otherSide, referenceOf } from '../differences/other-side.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { publicFailure } from '../jobs/job-failure.ts';
@@ -106,7 +107,16 @@ router.openapi(
         : c.json(toDifference(other, done.result), 200);
     }
     const sides = { project_id: project.id, ...database, against: onHost(other) };
-    const result = await call('branch.diff', { ...sides, rows, schema, within: WAIT_MS });
+    const result = await call('branch.diff', { ...sides, rows, schema, within: WAIT_MS }).catch(
+      async (error) => {
+        // The job of an earlier request may be the one that is under way.
+        if (!(error instanceof ApiError) || error.failure.code !== 'PROJECT_BUSY') throw error;
+        const open = await openComparison(databaseOf(c), branch, comparison);
+        if (!open) throw error;
+        return { job: open };
+      },
+    );
+    if ('job' in result) return c.json(toJobResponse(result.job), 202);
     if (result.complete) return c.json(toDifference(other, result), 200);
     const job = await coordinatorOf(c.env, project.id).history.compareBranch({
       jobId: crypto.randomUUID(),

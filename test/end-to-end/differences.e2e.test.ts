@@ -129,10 +129,10 @@ describe('a difference', () => {
       ...{
         name: 'ci',
         role: 'viewer',
-        scope: 'read',
+        scopes: ['branchgate:read'],
         project_id: project.id,
         branch_pattern: 'pr-*',
-        ttl_seconds: 3600,
+        expires_in_days: 1,
       },
     });
     const key = new Api(inject('stack').url, body.key);
@@ -159,6 +159,8 @@ describe('a difference', () => {
     const at = `/api/v1/projects/${own.id}/branches/locked/diff`;
     const again = await api.get(`${at}?job_id=${body.id}`);
     expect(again).toMatchObject({ status: 202, body: { id: body.id } });
+    // The same request without the id finds it while it is open.
+    expect(await api.get(at)).toMatchObject({ status: 202, body: { id: body.id } });
     await unlock();
     const result = await eventually(async () => {
       const { status: now, body: found } = await api.get<DifferenceBody>(`${at}?job_id=${body.id}`);
