@@ -28,7 +28,7 @@ const UNPLACED =
   /\b(unknown|unknown_loc|delalloc|encoded|encrypted|not_aligned|inline|tail_packed|unwritten)\b/;
 
 /** The shared extents of each file that `filefrag -v` lists. */
-function sharedExtents(listing: string): Map<string, Extent[]> {
+export function sharedExtents(listing: string): Map<string, Extent[]> {
   const files = new Map<string, Extent[]>();
   let extents: Extent[] = [];
   let unit = 0;
@@ -48,7 +48,7 @@ function sharedExtents(listing: string): Map<string, Extent[]> {
 }
 
 /** The bytes that two files have at the same place of the disk. Both lists are ordered. */
-function sameBytes(first: readonly Extent[], second: readonly Extent[]): [number, number][] {
+export function sameBytes(first: readonly Extent[], second: readonly Extent[]): [number, number][] {
   const result: [number, number][] = [];
   let at = 0;
   for (const a of first) {

@@ -66,7 +66,7 @@ export async function stretchesBetween(
 }
 
 /** @param chains of both databases, beginning with their own records */
-function stretchesOf(
+export function stretchesOf(
   first: string,
   second: string,
   firstChain: readonly Link[],

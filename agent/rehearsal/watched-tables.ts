@@ -1,7 +1,7 @@
 import type { Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { inBranch } from '../rows/branch-session.ts';
-import type { WatchedTable, WatchedTables } from './watched-table.ts';
+import type { WatchedTable, WatchedTables } from './table-state.ts';
 
 /** The largest ones. */
 const TABLES_MAX = 2_000;
