@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { Load } from '../support/load.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
 import { connectToClone } from './bare-clone.ts';
 import { countExtents, folderOf, raiseCaps } from './extents.ts';
@@ -75,7 +75,7 @@ async function measure(stack: Stack): Promise<Report> {
         branchId = (await api.branch(project.id, 'round', more)).id;
       });
       const { worstMs } = load.since(start, start + ms);
-      await dropBranch(api, project.id, branchId);
+      await purgeBranch(api, project.id, branchId);
       await sleep(SETTLE_MS);
       return { ms, worstMs };
     };
@@ -150,7 +150,7 @@ async function age(api: Api, { project, main }: FilledMain, extents: () => Promi
     await sleep(AGING_MS);
   }
   await load.stop();
-  for (const id of kept) await dropBranch(api, project.id, id);
+  for (const id of kept) await purgeBranch(api, project.id, id);
 }
 
 async function snapshotUntilIndependent(api: Api, { project }: FilledMain): Promise<void> {
