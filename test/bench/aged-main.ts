@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { Load } from '../support/load.ts';
@@ -58,7 +59,7 @@ async function measure(stack: Stack): Promise<Report> {
     let before = await extents();
     for (let n = 1; n <= SNAPSHOTS; n++) {
       const start = performance.now();
-      await snapshotUntilIndependent(api, aged);
+      await snapshotUntilIndependent(api, postgres, aged);
       const { transactions } = load.since(start);
       const now = await extents();
       addSample(growth, 'extents that a snapshot added', now - before);
@@ -153,14 +154,19 @@ async function age(api: Api, { project, main }: FilledMain, extents: () => Promi
   for (const id of kept) await purgeBranch(api, project.id, id);
 }
 
-async function snapshotUntilIndependent(api: Api, { project }: FilledMain): Promise<void> {
-  const path = `/api/v1/projects/${project.id}`;
-  const { body } = await api.post<{ id: string }>(`${path}/branches/main/snapshots`, {});
+/** By the agent's table: the gateway learns it at its next reconciliation only. */
+async function snapshotUntilIndependent(
+  api: Api,
+  postgres: pg.Client,
+  { project }: FilledMain,
+): Promise<void> {
+  const path = `/api/v1/projects/${project.id}/branches/main/snapshots`;
+  const { body } = await api.post<{ id: string }>(path, {});
   await eventually(async () => {
-    const { body: listed } = await api.get<{ snapshots: { id: string; independent: boolean }[] }>(
-      `${path}/snapshots`,
+    const { rows } = await postgres.query<{ independent: boolean }>(
+      'select independent from snapshot where snapshot_id = $1',
+      [body.id],
     );
-    if (!listed.snapshots.find(({ id }) => id === body.id)?.independent)
-      throw new Error('the snapshot is not independent');
+    if (!rows[0]?.independent) throw new Error('the snapshot is not independent');
   }, INDEPENDENT_WITHIN_S);
 }
