@@ -4,7 +4,8 @@ import type { Schedule } from './schedule.ts';
 /**
  * Seeds of short schedules that together contain every kind of operation and fault, each part killed and frozen,
  * clocks ahead and behind, and a first fault at every step but those that
- * `test/end-to-end/faults-batch-creation.e2e.test.ts` and `test/end-to-end/faults-history.e2e.test.ts` strike (`plan.test.ts`). A change of the plans requires other seeds.
+ * `test/end-to-end/faults-batch-creation.e2e.test.ts` and `test/end-to-end/faults-history.e2e.test.ts` strike
+ * (`plan.test.ts`). A change of the plans requires other seeds.
  */
 const SEEDS = [954, 1312, 2583, 3477, 4211, 5268, 6872, 7593, 7624, 7706, 8029, 9102, 9128, 10008];
 
