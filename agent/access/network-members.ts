@@ -1,6 +1,6 @@
 import { branchOfLogin } from '../../shared/branch/login.ts';
 import type { Session } from '../postgres/connect.ts';
-import { admitLogins } from './networks.ts';
+import { admitLogins, type MembersVersion } from './networks.ts';
 import type { Block, BranchAccess } from './rule-files.ts';
 
 interface WantedAccess {
@@ -11,7 +11,7 @@ interface WantedAccess {
 /** Makes the logins members of the networks that may use them, and compares only branches whose access has changed. */
 export class NetworkMembers {
   /** What the members follow, by branch; null: they may differ anywhere. */
-  #admitted: Map<string, string> | null = null;
+  #admitted: (MembersVersion & { access: Map<string, string> }) | null = null;
   #running: Promise<unknown> = Promise.resolve();
 
   /**
@@ -28,11 +28,12 @@ export class NetworkMembers {
       .then(async () => {
         const { branches, blocks } = access();
         const wanted = admissionsOf(branches, blocks);
-        const changed = this.#admitted && differing(this.#admitted, wanted);
+        const former = this.#admitted;
         this.#admitted = null;
-        const prepared = await admitLogins(session, blocks, changed, prepare);
-        this.#admitted = wanted;
-        return prepared;
+        const known = former && { version: former.version, branches: differing(former.access, wanted) };
+        const admitted = await admitLogins(session, blocks, known, prepare);
+        this.#admitted = { version: admitted.version, access: wanted };
+        return admitted;
       });
     this.#running = running;
     return running;

@@ -60,7 +60,6 @@ interface Difference {
 
 /**
  * Where the members of the networks differ from the rules of branches that are not closed, without what the blocks cover.
- * The order is the same in every session, so that two of them cannot wait for each other.
  * @param scope null: all branches, which takes long on a host with many
  */
 export async function readDifferences(
@@ -114,30 +113,49 @@ const statement = ({ role, joins, logins }: Difference) => {
     : `REVOKE ${identifier(role)} FROM ${names}`;
 };
 
+/** The state of the members after a transaction. */
+export interface MembersVersion {
+  version: string;
+}
+
 /**
  * Makes exactly those logins members of the networks that the tables admit, in one transaction. It is in effect for every
  * login that begins afterwards.
- * @param branches that may differ; null: all
+ * @param known which branches may differ since that version; all if another process has changed members, or if it is null
  * @param prepare runs first, in the same transaction, and names projects that may differ too
  */
 export async function admitLogins<T extends Pick<Scope, 'projects'>>(
   session: Session,
   blocks: readonly Block[],
-  branches: readonly string[] | null,
+  known: (MembersVersion & Pick<Scope, 'branches'>) | null,
   prepare: () => Promise<T>,
-): Promise<T> {
+): Promise<T & MembersVersion> {
   for (let tries = 1; ; tries += 1) {
     try {
       return await inTransaction(session, async () => {
         await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
+        const version = await lockVersion(session);
         const prepared = await prepare();
-        const scope = branches && { branches, projects: prepared.projects };
+        const isCurrent = known !== null && known.version === version;
+        const scope = isCurrent ? { branches: known.branches, projects: prepared.projects } : null;
         const differences = await readDifferences(session, blocks, scope);
-        if (differences.length > 0) await session.query(differences.map(statement).join('; '));
-        return prepared;
+        if (differences.length === 0) return { ...prepared, version };
+        await session.query(differences.map(statement).join('; '));
+        const changed = await session.query<MembersVersion>(
+          'UPDATE network_members SET version = version + 1 RETURNING version::text',
+        );
+        return { ...prepared, version: changed.rows[0]?.version ?? '' };
       });
     } catch (error) {
       if (tries === TRIES || !CHANGED_MEANWHILE.has(sqlState(error) ?? '')) throw error;
     }
   }
+}
+
+/** The version as it stays until the end of the transaction. */
+async function lockVersion(session: Session): Promise<string> {
+  const { rows } = await session.query<MembersVersion>(
+    'SELECT version::text FROM network_members FOR UPDATE',
+  );
+  return rows[0]?.version ?? '';
 }

@@ -143,6 +143,12 @@ const NETWORK = `
     cidr cidr NOT NULL,
     UNIQUE (project_id, cidr)
   );
+  -- One row: how often members of networks were changed, also by another process.
+  CREATE TABLE network_members (
+    id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1),
+    version bigint NOT NULL DEFAULT 0
+  );
+  INSERT INTO network_members DEFAULT VALUES;
 `;
 
 /**

@@ -1,8 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import type pg from 'pg';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
 import { Load } from '../support/load.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import { type Stack, UNLIMITED } from '../support/stack/stack.ts';
 import { connectToClone } from './bare-clone.ts';
 import { countExtents, folderOf, raiseCaps } from './extents.ts';
@@ -58,7 +59,7 @@ async function measure(stack: Stack): Promise<Report> {
     let before = await extents();
     for (let n = 1; n <= SNAPSHOTS; n++) {
       const start = performance.now();
-      await snapshotUntilIndependent(api, aged);
+      await snapshotUntilIndependent(api, postgres, aged);
       const { transactions } = load.since(start);
       const now = await extents();
       addSample(growth, 'extents that a snapshot added', now - before);
@@ -75,7 +76,7 @@ async function measure(stack: Stack): Promise<Report> {
         branchId = (await api.branch(project.id, 'round', more)).id;
       });
       const { worstMs } = load.since(start, start + ms);
-      await dropBranch(api, project.id, branchId);
+      await purgeBranch(api, project.id, branchId);
       await sleep(SETTLE_MS);
       return { ms, worstMs };
     };
@@ -150,17 +151,22 @@ async function age(api: Api, { project, main }: FilledMain, extents: () => Promi
     await sleep(AGING_MS);
   }
   await load.stop();
-  for (const id of kept) await dropBranch(api, project.id, id);
+  for (const id of kept) await purgeBranch(api, project.id, id);
 }
 
-async function snapshotUntilIndependent(api: Api, { project }: FilledMain): Promise<void> {
-  const path = `/api/v1/projects/${project.id}`;
-  const { body } = await api.post<{ id: string }>(`${path}/branches/main/snapshots`, {});
+/** By the agent's table: the gateway learns it at its next reconciliation only. */
+async function snapshotUntilIndependent(
+  api: Api,
+  postgres: pg.Client,
+  { project }: FilledMain,
+): Promise<void> {
+  const path = `/api/v1/projects/${project.id}/branches/main/snapshots`;
+  const { body } = await api.post<{ id: string }>(path, {});
   await eventually(async () => {
-    const { body: listed } = await api.get<{ snapshots: { id: string; independent: boolean }[] }>(
-      `${path}/snapshots`,
+    const { rows } = await postgres.query<{ independent: boolean }>(
+      'select independent from snapshot where snapshot_id = $1',
+      [body.id],
     );
-    if (!listed.snapshots.find(({ id }) => id === body.id)?.independent)
-      throw new Error('the snapshot is not independent');
+    if (!rows[0]?.independent) throw new Error('the snapshot is not independent');
   }, INDEPENDENT_WITHIN_S);
 }

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { Load } from '../support/load.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import type { XfsMount } from '../support/stack/xfs.ts';
 import { connectToClone, endSessions, makeBareClone, timeBareClone } from './bare-clone.ts';
@@ -59,7 +59,7 @@ async function measure(stack: Stack, disk: XfsMount): Promise<Report> {
       const ms = await timed(async () => {
         branchId = (await api.branch(project.id, 'round')).id;
       });
-      await dropBranch(api, project.id, branchId);
+      await purgeBranch(api, project.id, branchId);
       return ms;
     };
     const treat = async (database: string, action: (folder: string) => Promise<unknown>) => {

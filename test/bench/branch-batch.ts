@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { Api, type BranchBody, FROM_LOOPBACK } from '../support/api.ts';
 import { Load } from '../support/load.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
 import { addDurations, creationSteps } from './creation-steps.ts';
@@ -54,7 +54,7 @@ async function measure(stack: Stack): Promise<Report> {
     });
     pauses.push(countPauses() - before);
     addDurations(steps, await creationSteps(api, project.id));
-    for (const { id } of made) await dropBranch(api, project.id, id);
+    for (const { id } of made) await purgeBranch(api, project.id, id);
     return (BRANCHES * 1000) / ms;
   };
   const bareClones = async () => {

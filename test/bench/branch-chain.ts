@@ -1,6 +1,6 @@
 import { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { UNLIMITED } from '../support/stack/stack.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
@@ -71,7 +71,7 @@ async function measure(stack: Stack): Promise<Report> {
           await update(url);
         },
       );
-      for (const id of made.toReversed()) await dropBranch(api, project.id, id);
+      for (const id of made.toReversed()) await purgeBranch(api, project.id, id);
       return ms;
     };
     const bare = (isChain: boolean) => async (name: string) => {

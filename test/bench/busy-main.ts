@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { Load } from '../support/load.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import { slowestClone } from '../support/stack/slowest-clone.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { addDurations, creationSteps } from './creation-steps.ts';
@@ -71,7 +71,7 @@ async function measure(stack: Stack): Promise<Report> {
         await sleep(AFTER_MS);
         const { worstMs } = load.since(start);
         addDurations(steps, await creationSteps(api, project.id));
-        await dropBranch(api, project.id, branchId);
+        await purgeBranch(api, project.id, branchId);
         return worstMs;
       },
     };

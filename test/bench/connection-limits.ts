@@ -7,7 +7,7 @@ import {
   targetOfUrl,
   tried,
 } from '../support/host/attempts.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import { startStack, UNLIMITED } from '../support/stack/stack.ts';
 import type { Report } from './report.ts';
 import { median, runInterleaved } from './rounds.ts';
@@ -70,6 +70,6 @@ async function countAdmitted(
   const branch = await api.branch(project.id, 'crowded');
   const credentials = await api.credentials(project.id, branch.id);
   const admitted = tried(await connect(targetOfUrl(credentials[port])));
-  await dropBranch(api, project.id, branch.id);
+  await purgeBranch(api, project.id, branch.id);
   return admitted;
 }

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { Api, type BranchBody } from '../support/api.ts';
 import { Load } from '../support/load.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import type { XfsMount } from '../support/stack/xfs.ts';
 import { connectToClone, timeBareClone } from './bare-clone.ts';
@@ -186,7 +186,7 @@ class Source {
       ...steps,
       { name: '(after)', from: Math.max(...steps.map(({ to }) => to)), to: ended },
     ]);
-    await dropBranch(this.#api, id, branch.id);
+    await purgeBranch(this.#api, id, branch.id);
     return ended - started;
   }
 }

@@ -1,7 +1,7 @@
 import type pg from 'pg';
 import { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, endSessions, makeBareClone } from './bare-clone.ts';
 import { addDurations, creationSteps } from './creation-steps.ts';
@@ -169,7 +169,7 @@ class Source {
   async dropMade(): Promise<void> {
     for (const name of this.#bareClones) await this.#session.query(`drop database "${name}"`);
     const { id } = this.#source.project;
-    await Promise.all(this.#branchIds.map((branchId) => dropBranch(this.#api, id, branchId)));
+    await Promise.all(this.#branchIds.map((branchId) => purgeBranch(this.#api, id, branchId)));
     this.#bareClones = [];
     this.#branchIds = [];
   }

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Api } from '../support/api.ts';
 import { Load } from '../support/load.ts';
 import { percentile } from '../support/percentile.ts';
-import { dropBranch } from '../support/records/jobs.ts';
+import { purgeBranch } from '../support/records/jobs.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone, makeBareClone } from './bare-clone.ts';
 import { filledMain } from './filled-main.ts';
@@ -83,7 +83,7 @@ async function measure(stack: Stack): Promise<Report> {
         async () => {
           branchId = (await api.branch(cloned.project.id, 'round')).id;
         },
-        () => dropBranch(api, cloned.project.id, branchId),
+        () => purgeBranch(api, cloned.project.id, branchId),
       ),
       'during a bare clone': during(
         () => makeBareClone(postgres, still.main.database, 'bare'),

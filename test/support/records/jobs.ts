@@ -21,9 +21,15 @@ async function ended(api: Api, jobId: string): Promise<Job> {
   }
 }
 
-/** Deletes a branch and waits until its database is gone too. */
-export async function dropBranch(api: Api, projectId: string, branchId: string): Promise<void> {
-  const path = `/api/v1/projects/${projectId}/branches/${branchId}`;
+/** Deletes a branch and waits until its database is kept. */
+export const dropBranch = (api: Api, projectId: string, branchId: string): Promise<void> =>
+  deleteBranch(api, `/api/v1/projects/${projectId}/branches/${branchId}`);
+
+/** Deletes a branch for good and waits until its database is gone too. */
+export const purgeBranch = (api: Api, projectId: string, branchId: string): Promise<void> =>
+  deleteBranch(api, `/api/v1/projects/${projectId}/branches/${branchId}?purge=true`);
+
+async function deleteBranch(api: Api, path: string): Promise<void> {
   const { body } = await api.delete<{ job_id: string }>(path);
   await ended(api, body.job_id);
 }
