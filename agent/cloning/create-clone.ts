@@ -66,7 +66,7 @@ export async function createClone(
     const hold = inUse || strategy === 'file_copy';
     pausedMs = await cloneLive(host, session, { source, hold, busyWait, create });
   }
-  if (source !== null) await recordOrigin(session, clone.name, origin);
+  if (source !== null) await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
   return { created: true, strategy, clone_ms: cloneMs, paused_ms: pausedMs, source_bytes: sourceBytes };
 }
 
@@ -77,8 +77,9 @@ export async function createUnusedClone(
   clone: NewClone & { source: string },
 ): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
-  await createDatabase(session, clone, strategyFor(host.cloneMethod, sourceBytes));
-  await recordOrigin(session, clone.name, origin);
+  const strategy = strategyFor(host.cloneMethod, sourceBytes);
+  await createDatabase(session, clone, strategy);
+  await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
 }
 
 /** Copies every block of a database that no client can use, so that the copy shares none. */
@@ -88,7 +89,7 @@ export async function copyUnusedDatabase(
 ): Promise<void> {
   const { origin } = await inspectSource(session, clone.source);
   await createDatabase(session, clone, 'file_copy');
-  await recordOrigin(session, clone.name, origin);
+  await recordOrigin(session, clone.name, origin, true);
 }
 
 async function createDatabase(

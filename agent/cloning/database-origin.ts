@@ -10,15 +10,21 @@ export interface Origin {
  * Records where a new clone comes from. If the agent is killed before, comparisons of this database are only slower.
  * Forgets dropped databases without clones, from the youngest to the oldest.
  */
-export const recordOrigin = (session: Session, clone: string, { source, source_lsn }: Origin) =>
+export const recordOrigin = (
+  session: Session,
+  clone: string,
+  { source, source_lsn }: Origin,
+  byFile: boolean,
+) =>
   session.query(
     `WITH forgotten AS (
        DELETE FROM database_origin AS origin
        WHERE oid NOT IN (SELECT oid FROM pg_database) AND oid <> $2::oid
          AND NOT EXISTS (SELECT FROM database_origin AS clone WHERE clone.source = origin.oid)
      )
-     INSERT INTO database_origin (oid, source, source_lsn, lsn)
-     SELECT oid, $2, $3, pg_current_wal_insert_lsn() FROM pg_database WHERE datname = $1
-     ON CONFLICT (oid) DO UPDATE SET source = excluded.source, source_lsn = excluded.source_lsn, lsn = excluded.lsn`,
-    [clone, source, source_lsn],
+     INSERT INTO database_origin (oid, source, source_lsn, lsn, by_file)
+     SELECT oid, $2, $3, pg_current_wal_insert_lsn(), $4 FROM pg_database WHERE datname = $1
+     ON CONFLICT (oid) DO UPDATE
+     SET (source, source_lsn, lsn, by_file) = (excluded.source, excluded.source_lsn, excluded.lsn, excluded.by_file)`,
+    [clone, source, source_lsn, byFile],
   );

@@ -7,7 +7,7 @@ import type { BlockRanges } from './block-ranges.ts';
 import { movedBlocks } from './extents.ts';
 import { stretchesBetween } from './lineage.ts';
 import type { Sides } from './sides.ts';
-import { readWrittenBlocks } from './wal-summaries.ts';
+import { readWrittenBlocks, summarizedCheckpoint } from './wal-summaries.ts';
 
 /** Where rows can differ, in tables whose files come from one. */
 export interface Candidates {
@@ -39,8 +39,9 @@ export async function findCandidates(
   if (first === undefined || second === undefined)
     throw new HostError('SOURCE_MISSING', 'a database of the comparison is gone');
   if (methods.includes('wal_summary')) {
-    const stretches = await stretchesBetween(session, first, second);
-    const blocks = stretches && (await readWrittenBlocks(session, stretches));
+    const end = await summarizedCheckpoint(session);
+    const stretches = end === null ? null : await stretchesBetween(session, first, second);
+    const blocks = end && stretches && (await readWrittenBlocks(session, stretches, end));
     if (blocks) return { method: 'wal_summary', blocks };
   }
   if (methods.includes('extents') && cloneMethod === 'reflink') {

@@ -17,6 +17,16 @@ interface Link {
 /** A chain of clones longer than this is not followed. */
 const DEPTH_MAX = 500;
 
+/**
+ * The end of the summary that contains the creation of a clone whose files were copied. No session could use the source
+ * between that record and the checkpoint after it, so what the source has changed counts from there. The recorded
+ * position is before the copy, in a summary that begins as early as the checkpoint before.
+ */
+const COPIED = `
+  SELECT min(end_lsn) FROM pg_available_wal_summaries() AS file
+  CROSS JOIN LATERAL pg_wal_summary_contents(file.tli, file.start_lsn, file.end_lsn) AS written
+  WHERE by_file AND end_lsn > source_lsn AND end_lsn <= lsn AND reldatabase = oid AND relfilenode = 0`;
+
 /** The database and those that it is a clone of, each with its record; the last one may have none. */
 async function ancestryOf(db: Queryable, oid: string): Promise<Link[]> {
   const { rows } = await db.query<Link>(
@@ -26,7 +36,8 @@ async function ancestryOf(db: Queryable, oid: string): Promise<Link[]> {
        SELECT depth + 1, origin.* FROM ancestry JOIN database_origin AS origin ON origin.oid = ancestry.source
        WHERE depth < ${DEPTH_MAX}
      )
-     SELECT oid::text, source::text, source_lsn::text, lsn::text FROM ancestry ORDER BY depth`,
+     SELECT oid::text, source::text, coalesce((${COPIED}), source_lsn)::text AS source_lsn, lsn::text
+     FROM ancestry ORDER BY depth`,
     [oid],
   );
   return rows;

@@ -14,22 +14,19 @@ const FIRST_NORMAL = 16_384;
 export type WrittenBlocks = ReadonlyMap<string, BlockRanges>;
 
 /**
- * Reads which blocks were written in any of these stretches. Everything that was committed before this call is in it:
- * the summary of a stretch ends at a checkpoint, so this function makes one.
- * @returns null if summaries are off, or are missing for a part of the stretches
+ * Reads which blocks were written in any of these stretches.
+ * @param end the end of stretches that last until now
+ * @returns null if summaries are missing for a part of the stretches
  */
 export async function readWrittenBlocks(
   db: Queryable,
   stretches: readonly Stretch[],
+  end: string,
 ): Promise<WrittenBlocks | null> {
-  const { rows: settings } = await db.query<{ on: string }>("SELECT current_setting('summarize_wal') AS on");
-  if (settings[0]?.on !== 'on') return null;
-  const redo = await summarizedCheckpoint(db);
-  if (redo === null) return null;
   const parameters = [
     stretches.map(({ database }) => database),
     stretches.map(({ from }) => from),
-    stretches.map(({ to }) => to ?? redo),
+    stretches.map(({ to }) => to ?? end),
   ];
   const { rows: gaps } = await db.query(
     `${FILES}
@@ -71,8 +68,13 @@ const FILES = `
       AND EXISTS (SELECT FROM stretch WHERE start_lsn < to_lsn AND end_lsn > from_lsn)
   )`;
 
-/** Makes a checkpoint and waits for its summary. @returns the position up to which the WAL is summarized, or null */
-async function summarizedCheckpoint(db: Queryable): Promise<string | null> {
+/**
+ * Makes a checkpoint and waits for the summary that ends at it.
+ * @returns its position, or null without summaries. Everything that was committed before this call comes before it
+ */
+export async function summarizedCheckpoint(db: Queryable): Promise<string | null> {
+  const { rows: settings } = await db.query<{ on: string }>("SELECT current_setting('summarize_wal') AS on");
+  if (settings[0]?.on !== 'on') return null;
   await db.query('CHECKPOINT');
   const { rows } = await db.query<{ redo: string }>(
     'SELECT redo_lsn::text AS redo FROM pg_control_checkpoint()',

@@ -130,7 +130,8 @@ const DATABASE_ORIGIN = `
     oid oid PRIMARY KEY,
     source oid NOT NULL,
     source_lsn pg_lsn NOT NULL, -- what the source has changed before it is in the clone
-    lsn pg_lsn NOT NULL -- the clone was complete then
+    lsn pg_lsn NOT NULL, -- the clone was complete then
+    by_file boolean NOT NULL -- its files were copied, with a checkpoint before and after, and not through the WAL
   );
 `;
 

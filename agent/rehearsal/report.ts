@@ -5,7 +5,7 @@ import type {
   RehearsedTable,
 } from '../../shared/protocol/rehearsal-operations.ts';
 import { type LockSummary, locksOf } from './lock-record.ts';
-import type { WatchedTable, WatchedTables } from './watched-tables.ts';
+import type { WatchedTable, WatchedTables } from './table-state.ts';
 
 /** What is known of a branch before and after a migration. */
 export interface Observations {

@@ -2,7 +2,7 @@ import type { Rehearsal, RehearsalReport } from '../../shared/protocol/rehearsal
 import type { Queryable } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type LockSummary, NO_SAMPLES } from './lock-record.ts';
-import type { WatchedTables } from './watched-tables.ts';
+import type { WatchedTables } from './table-state.ts';
 
 /** A rehearsal samples for no longer, whatever the lease of its branch. */
 const SAMPLED_FOR = "interval '1 hour'";

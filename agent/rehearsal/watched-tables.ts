@@ -1,38 +1,12 @@
 import type { Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { inBranch } from '../rows/branch-session.ts';
+import type { WatchedTable, WatchedTables } from './table-state.ts';
 
 /** The largest ones. */
 const TABLES_MAX = 2_000;
 /** For counting the rows of all tables; what takes longer is estimated. */
 const COUNT_WITHIN_MS = 2_500;
-
-/** A table as it is at one time. */
-export interface WatchedTable {
-  oid: string;
-  schema: string;
-  name: string;
-  /** `pg_class.relkind` */
-  kind: string;
-  /** Its file, which changes when it is rewritten. Null: a partitioned table has none. */
-  file: string | null;
-  bytes: number;
-  /** The partitioned table that its rows are counted with; itself for any other table. */
-  root: string;
-  is_countable: boolean;
-  /** By the last ANALYZE; null: unknown. */
-  estimate: number | null;
-  /** By the statistics, since the database was made. */
-  inserted: number;
-  deleted: number;
-  /** Exact; null: not counted. */
-  rows: number | null;
-}
-
-export interface WatchedTables {
-  tables: WatchedTable[];
-  unwatched: number;
-}
 
 /** Row security would hide rows, and run the policies of the tenant. */
 const TABLES = `

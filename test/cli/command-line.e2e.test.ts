@@ -187,6 +187,26 @@ test('branches are created with their choices, extended, pinned and deleted', as
   expect(await branchNames()).toEqual(['main', 'pr-1']);
 });
 
+test('the difference of a branch is counted and listed', async () => {
+  await query(
+    (await api.credentials(project.id, 'pr-1', '?role=owner')).direct_url,
+    "create table differs (id int primary key, note text); insert into differs values (1, 'a'), (2, 'b')",
+  );
+  await cli.json('branch', 'create', 'pr-8', '--from', 'pr-1');
+  await query(
+    (await api.credentials(project.id, 'pr-8', '?role=owner')).direct_url,
+    "update differs set note = 'x' where id = 2; delete from differs where id = 1",
+  );
+  const { stdout } = await cli.run('branch', 'diff', 'pr-8');
+  expect(stdout).toMatch(/^public\tdiffers\t0\t1\t1\t\w+\n$/);
+  const rows = await cli.run('branch', 'diff', 'pr-8', '--against', 'pr-1', '--rows', 'differs');
+  expect(rows.stdout).toBe(
+    'deleted\t{"id":1}\t{"id":1,"note":"a"}\t\nupdated\t{"id":2}\t{"note":"b"}\t{"note":"x"}\n',
+  );
+  expect(await cli.json('branch', 'diff', 'pr-8')).toMatchObject({ schema: null, rows: { not_compared: [] } });
+  expect((await cli.run('branch', 'delete', 'pr-8')).code).toBe(0);
+});
+
 describe('exec', () => {
   const script = (text: string) => ['--', 'sh', '-c', text];
 

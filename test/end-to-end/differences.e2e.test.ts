@@ -129,10 +129,10 @@ describe('a difference', () => {
       ...{
         name: 'ci',
         role: 'viewer',
-        scope: 'read',
+        scopes: ['branchgate:read'],
         project_id: project.id,
         branch_pattern: 'pr-*',
-        ttl_seconds: 3600,
+        expires_in_days: 1,
       },
     });
     const key = new Api(inject('stack').url, body.key);

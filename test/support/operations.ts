@@ -34,6 +34,7 @@ export interface Operation {
 /** Replaces the description's example where it is not usable. */
 const QUERIES: Record<string, Record<string, string>> = {
   lookUpBranch: { name: 'main' },
+  listChangedRows: { table: 'book' },
   getMetricOfBranches: { metric: 'active_connections' },
   // Otherwise the streams would stay open for minutes.
   streamProjectMetrics: { seconds: '0' },

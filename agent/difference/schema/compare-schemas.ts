@@ -17,9 +17,8 @@ const CATALOGS = [
   'pg_trigger',
   'pg_policy',
 ];
-/** What a message of the link has room for, next to the rows. */
-const CHANGES_MAX = 1_000;
-const STATEMENT_CHARACTERS_MAX = 262_144;
+/** Bytes that each list has in a message of the link, next to the rows or the tables of a rehearsal. */
+const ROOM = { changes: 196_608, statements: 262_144, not_modelled: 65_536 };
 
 /**
  * The objects that differ, and the statements that bring `before` to the schema of `after`. Each side is read in one
@@ -80,19 +79,32 @@ async function countObjects(query: CatalogQuery): Promise<number> {
 
 const NOTHING: SchemaDifference = { changes: [], statements: [], not_modelled: [] };
 
+/** The first ones that fit, as JSON. */
+function fitting<T>(list: readonly T[], room: number): T[] {
+  let bytes = 0;
+  const end = list.findIndex((item) => {
+    bytes += Buffer.byteLength(JSON.stringify(item)) + 1;
+    return bytes > room;
+  });
+  return end === -1 ? [...list] : list.slice(0, end);
+}
+
 /** A part of a plan would look like a plan, so one that is too long is not returned at all. */
-function bounded({ difference }: Outcome): SchemaDifference {
+export function bounded({ difference }: Pick<Outcome, 'difference'>): SchemaDifference {
   const { changes, statements, not_modelled } = difference ?? NOTHING;
-  const characters = statements.reduce((sum, { length }) => sum + length, 0);
-  const isLong = characters > STATEMENT_CHARACTERS_MAX;
-  const unlisted = changes.length - CHANGES_MAX;
+  const listed = fitting(changes, ROOM.changes);
+  const isLong = fitting(statements, ROOM.statements).length < statements.length;
+  const unlisted = changes.length - listed.length;
+  const notes = [
+    ...(isLong ? ['The statements are not listed, because they are too long together.'] : []),
+    ...(unlisted > 0 ? [`${unlisted} more changes are not listed.`] : []),
+    ...not_modelled,
+  ];
+  const noted = fitting(notes, ROOM.not_modelled);
+  const unnoted = notes.length - noted.length;
   return {
-    changes: changes.slice(0, CHANGES_MAX),
+    changes: listed,
     statements: isLong ? [] : statements,
-    not_modelled: [
-      ...(isLong ? ['The statements are not listed, because they are too long together.'] : []),
-      ...(unlisted > 0 ? [`${unlisted} more changes are not listed.`] : []),
-      ...not_modelled.slice(0, CHANGES_MAX),
-    ],
+    not_modelled: unnoted === 0 ? noted : [...noted, `${unnoted} more such differences are not listed.`],
   };
 }

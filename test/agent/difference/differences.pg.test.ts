@@ -2,7 +2,9 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { compare } from '../../../agent/difference/comparison.ts';
 import { withSides } from '../../../agent/difference/open-sides.ts';
+import { orderedRows } from '../../../agent/difference/row-order.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { describeTable } from '../../../agent/rows/describe-table.ts';
 import { dropLeftovers } from '../../../agent/snapshots/drop-leftovers.ts';
 import { separateSnapshots } from '../../../agent/snapshots/separate-snapshots.ts';
 import { comparedDatabaseName } from '../../../agent/snapshots/snapshot-databases.ts';
@@ -55,6 +57,22 @@ describe('the blocks that are read', () => {
       expect([method, count]).toEqual([method, expect.toSatisfy((n: number) => n >= 1 && n <= 4)]);
     }
     expect((await host.diff(branch, main)).method).toBe('wal_summary');
+  });
+
+  test('are read alone', async () => {
+    const branch = await host.branch(main);
+    const { host: agent } = host.servers;
+    const plan = await withSides(agent, host.sides(branch, main), (sides, session) =>
+      compare(agent, session, sides, { within: 60_000 }, async ({ after }) => {
+        const description = await describeTable(after, { schema: 'public', table: 'item' });
+        const matching = { key: ['id'], columns: ['id', 'note'] };
+        const { text, values } = orderedRows(description, 'ONLY public.item', matching, [[3, 5]], null);
+        const { rows } = await after.query<{ 'QUERY PLAN': string }>(`EXPLAIN ${text}`, values);
+        return rows.map((row) => row['QUERY PLAN']).join('\n');
+      }),
+    );
+    expect(plan).toContain('Tid Range Scan on item');
+    expect(plan).not.toContain('Seq Scan');
   });
 });
 

@@ -19,6 +19,10 @@ const POINT = 'CREATE TYPE point3 AS (x int, y int);';
 
 /** Kinds of change that a user without special rights can make, of which the statements are proven. */
 export const SCHEMA_CASES: readonly SchemaCase[] = [
+  {
+    name: 'extension',
+    here: 'CREATE EXTENSION citext SCHEMA %s; CREATE TABLE book (title citext)',
+  },
   { name: 'schema', here: 'CREATE SCHEMA %s_more' },
   { name: 'table', here: BOOK },
   { name: 'table with a quoted name', here: 'CREATE TABLE "Odd ""name""; --" ("a b" int, "select" text)' },
