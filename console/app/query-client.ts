@@ -4,11 +4,13 @@ import { ResponseError } from '../../client/response-error.ts';
 /** The gateway did not respond at all. */
 export const isUnreachable = (error: unknown): boolean => error instanceof TypeError;
 
+const PASSING_CODES = new Set<string | null>(['RATE_LIMITED', 'PROJECT_BUSY']);
+
 /** A failure that passes by itself. */
 const isPassing = (error: unknown): boolean =>
   isUnreachable(error) ||
   (error instanceof ResponseError &&
-    (error.code === 'RATE_LIMITED' || error.status === 503 || error.status === 504));
+    (PASSING_CODES.has(error.code) || error.status === 503 || error.status === 504));
 
 const RETRIES = 3;
 const RETRY_MAX_SECONDS = 15;

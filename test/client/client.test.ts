@@ -163,13 +163,15 @@ describe('a stream of events', () => {
     ]);
     const stop = new AbortController();
     const seen: unknown[] = [];
-    for await (const event of client.events('p', { lastEventId: '6', signal: stop.signal })) {
+    const options = { lastEventId: '6', signal: stop.signal, onCut: () => void seen.push('cut') };
+    for await (const event of client.events('p', options)) {
       seen.push(event);
-      if (seen.length === 3) stop.abort();
+      if (seen.length === 4) stop.abort();
     }
     expect(seen).toEqual([
       { id: '7', type: 'branch.changed', data: { n: 1 } },
       { id: '8', type: 'message', data: { n: 2 } },
+      'cut',
       { id: '9', type: 'reset', data: { n: 3 } },
     ]);
     expect(requests.map(({ headers }) => headers.get('Last-Event-ID'))).toEqual(['6', '8', '8']);

@@ -152,6 +152,8 @@ test('a change that somebody made in the meantime is shown and not overwritten',
   await keys.use(button('Keep mine'));
   await keys.use(button('Save 1 row'));
   await page.getByRole('dialog').waitFor({ state: 'detached' });
+  // The focus returns to where the work goes on.
+  await page.locator('[role=grid]:focus').waitFor();
   expect(await query(url, 'select name from item where id = 1')).toEqual([{ name: 'Mine' }]);
 });
 

@@ -5,7 +5,7 @@ import type { Selection } from 'react-aria-components';
 import { dataOf } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
 import { useLiveMeasurements } from '../../app/live.ts';
-import { queryClient, refresh } from '../../app/query-client.ts';
+import { queryClient } from '../../app/query-client.ts';
 import {
   type Branch,
   branchesQuery,
@@ -53,8 +53,9 @@ async function setProtection(projectId: string, branch: Branch): Promise<void> {
       body: { protected: !branch.protected },
     }),
   );
+  // What is opened next has to know whether the branch asks for its name.
+  await queryClient.invalidateQueries(branchesQuery(projectId));
   announce((branch.protected ? BRANCHES_TEXT.unprotected : BRANCHES_TEXT.protected)(branch.branch_name));
-  refresh(branchesQuery(projectId));
 }
 
 export function BranchesPage() {

@@ -1,4 +1,4 @@
-import { useInfiniteQuery } from '@tanstack/react-query';
+import { useInfiniteQuery, useIsFetching } from '@tanstack/react-query';
 import { Button } from '../../components/button.tsx';
 import { Loaded } from '../../components/feedback.tsx';
 import { TEXT } from '../../strings/common.ts';
@@ -6,7 +6,7 @@ import { DIFFERENCE_TEXT } from '../../strings/difference.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellValue } from '../tables/cell-value.tsx';
 import type { GridColumn } from '../tables/columns.ts';
-import { type ChangedRows, changedRowsQuery, type Sides } from './differences.ts';
+import { type ChangedRows, changedRowsQuery, differenceQuery, type Sides } from './differences.ts';
 
 type ChangedRow = ChangedRows['rows'][number];
 type Column = ChangedRows['columns']['before'][number];
@@ -89,7 +89,9 @@ interface Props {
 
 /** The rows of a table that differ, before and after. */
 export function ChangedRowsCard({ sides, schema, table, onClose }: Props) {
-  const rows = useInfiniteQuery(changedRowsQuery(sides, schema, table));
+  // A project has few operations on its databases at a time.
+  const isCounting = useIsFetching({ queryKey: differenceQuery(sides, 'rows').queryKey }) > 0;
+  const rows = useInfiniteQuery({ ...changedRowsQuery(sides, schema, table), enabled: !isCounting });
   return (
     <section className="card" aria-labelledby="changed-rows">
       <header>

@@ -55,9 +55,7 @@ export function NetworkRulesPage() {
                           {RULES_TEXT.statuses[rule.status]}
                         </span>
                       </td>
-                      <td>
-                        {rule.description ?? <span className="quiet">{RULES_TEXT.sources[rule.source]}</span>}
-                      </td>
+                      <td>{(rule.description ?? RULES_TEXT.sources[rule.source]) || null}</td>
                       <td className="quiet">{dateTime(rule.created_at)}</td>
                       <td className="actions">
                         {mayEdit && (

@@ -40,7 +40,8 @@ function read(name: string): Staged {
 export function stagedOf(userId: string, branchId: string, schema: string, table: string): Store<Staged> {
   const name = `${STAGED_PREFIX}${userId}:${branchId}:${schema}.${table}`;
   const known = stores.get(name);
-  if (known && sessionStorage.getItem(name) !== null) return known;
+  // One store as long as the page lives, except that a sign-out has removed what an earlier session staged.
+  if (known && (countOf(known.get()) === 0 || sessionStorage.getItem(name) !== null)) return known;
   const store = createStore(read(name));
   store.subscribe(() => {
     const staged = store.get();
