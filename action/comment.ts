@@ -17,7 +17,7 @@ const size = (bytes: number | null) =>
   bytes === null ? 'not measured yet' : `${(bytes / 1_048_576).toFixed(1)} MiB`;
 
 /** @param branch null after its deletion */
-export function commentText(inputs: Inputs, branch: ShownBranch | null): string {
+function commentText(inputs: Inputs, branch: ShownBranch | null): string {
   const head = `${marker(inputs)}\n### Database branch \`${inputs.branch}\`\n`;
   if (branch === null) return `${head}\nDeleted with the pull request.\n`;
   const link = `${inputs.url}/projects/${inputs.project}/branches/${branch.name}/tables`;

@@ -12,6 +12,7 @@ import { measureCreationThroughput } from './creation-throughput.ts';
 import { measureDeepPages } from './deep-pages.ts';
 import { measureEdgeLatency } from './edge-latency.ts';
 import { measureEdgeThroughput } from './edge-throughput.ts';
+import { measureFixtures } from './fixtures.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
 import { measureMeasurement } from './measurement.ts';
@@ -59,6 +60,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'deep-pages': { hindrance: () => null, measure: measureDeepPages },
   'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
   'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },
+  fixtures: { hindrance: xfsHindrance, measure: (signal) => measureFixtures(signal) },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },
   'row-pages': { hindrance: () => null, measure: measureRowPages },
   'table-list': { hindrance: () => null, measure: measureTableList },

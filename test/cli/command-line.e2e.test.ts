@@ -11,6 +11,7 @@ import { CommandLine } from '../support/command-line.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { Browser } from '../support/sign-in/browser.ts';
+import { temporaryFolder } from '../support/stack/stack.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
 
 const run = promisify(execFile);
@@ -41,15 +42,25 @@ afterAll(() => {
 const branchNames = async () =>
   (await cli.json<{ branch_name: string }[]>('branch', 'list')).map(({ branch_name }) => branch_name);
 
-test('the package is one file of at most 500 KB, and a second one for the tools of agents', async () => {
-  const { stdout } = await run('npm', ['pack', '--json', '--dry-run'], { cwd: join(ROOT, 'cli') });
+test('the packed command line installs and runs with npx in an empty folder', async () => {
+  const folder = temporaryFolder();
+  const npm = (...words: string[]) => run('npm', words, { cwd: folder, env: cli.environment });
+  // The prepack script builds it.
+  const { stdout } = await run('npm', ['pack', '--json', '--pack-destination', folder], {
+    cwd: join(ROOT, 'cli'),
+  });
   const packed = JSON.parse(stdout.slice(stdout.search(/^[[{]/m)));
-  const [{ files }] = Array.isArray(packed) ? packed : Object.values(packed);
+  const [{ filename, files }] = Array.isArray(packed) ? packed : Object.values(packed);
   const sizes = Object.fromEntries(
     files.map(({ path, size }: { path: string; size: number }) => [path, size]),
   );
   expect(Object.keys(sizes).toSorted()).toEqual(['dist/branchgate.mjs', 'dist/mcp.mjs', 'package.json']);
   expect(sizes['dist/branchgate.mjs']).toBeLessThan(500_000);
+  // Without the keychain, which is native and optional, so that the test needs no registry.
+  await npm('install', '--offline', '--omit=optional', '--no-audit', '--no-fund', join(folder, filename));
+  const shown = await npm('exec', '--offline', '--', 'branchgate', 'branch', 'list', '--json');
+  expect(JSON.parse(shown.stdout)).toHaveLength(2);
+  rmSync(folder, { recursive: true });
 });
 
 describe('the output', () => {
