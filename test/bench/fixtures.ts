@@ -2,9 +2,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
-import { type BranchConnection, branchPerFile, branchSetup } from '../../vitest/fixture.ts';
+import { branchPerFile, branchSetup } from '../../vitest/fixture.ts';
 import { Api } from '../support/api.ts';
 import { connect } from '../support/database.ts';
+import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import type { Stack } from '../support/stack/stack.ts';
 import { connectToClone } from './bare-clone.ts';
 import type { Report } from './report.ts';
@@ -55,16 +56,6 @@ async function replay(client: pg.Client, migrations: readonly string[]): Promise
   }
 }
 
-async function withClient(options: pg.ClientConfig, use: (client: pg.Client) => Promise<unknown>) {
-  const client = new pg.Client(options);
-  await client.connect();
-  try {
-    await use(client);
-  } finally {
-    await client.end();
-  }
-}
-
 const oneTest = (client: pg.Client) => client.query('select count(*) from t_1');
 
 /** Runs every file in the next free worker. */
@@ -100,7 +91,7 @@ async function measure(stack: Stack, size: Size): Promise<Report> {
     });
     const times = await runInterleaved(size.rounds, {
       'migrations replayed for each file': () =>
-        timed(() => inWorkers(size, (n) => replayedFile(admin, migrations, n))),
+        timed(() => inWorkers(size, (n) => replayedFile(stack, admin, migrations, n))),
       'a branch for each file': () => timed(() => inWorkers(size, branchedFile)),
     });
     const ratio = medianRatio(times['migrations replayed for each file'], times['a branch for each file']);
@@ -118,20 +109,22 @@ async function measure(stack: Stack, size: Size): Promise<Report> {
   }
 }
 
-async function replayedFile(admin: pg.Client, migrations: readonly string[], n: number): Promise<void> {
+async function replayedFile(stack: Stack, admin: pg.Client, migrations: readonly string[], n: number) {
   const database = `replayed_${n}`;
   await admin.query(`create database ${database}`);
-  const { host, port, user, password } = admin;
-  await withClient({ host, port, user, password: password ?? '', database }, async (client) => {
-    await replay(client, migrations);
-    await oneTest(client);
-  });
+  const client = await connectOnHost(socketsOf(stack.state).postgres, 'branchgate', database);
+  await replay(client, migrations);
+  await oneTest(client);
+  await client.end();
   await admin.query(`drop database ${database}`);
 }
 
 async function branchedFile(): Promise<void> {
-  const branch: BranchConnection & { end: () => Promise<void> } = await branchPerFile();
-  await withClient(branch.direct, oneTest);
+  const branch = await branchPerFile();
+  const client = new pg.Client(branch.direct);
+  await client.connect();
+  await oneTest(client);
+  await client.end();
   await branch.end();
 }
 
