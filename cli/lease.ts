@@ -4,15 +4,15 @@ import { dataOf, ResponseError } from '../client/response-error.ts';
 import { say } from './output.ts';
 import { findBranch, type Session } from './session.ts';
 
-/** How long a branch outlives a killed command. */
 const LEASE_SECONDS = 60;
-const RENEW_EVERY_MS = 20_000;
 
 interface Wanted {
   projectId: string;
   /** Name or ID of the source; `main` if left out. */
   from?: string | undefined;
   ttlSeconds?: number | undefined;
+  /** How long the branch outlives a killed command. */
+  leaseSeconds?: number | undefined;
 }
 
 /** A branch for one command. */
@@ -34,7 +34,7 @@ export async function leaseBranch(
   wanted: Wanted,
   signal: AbortSignal,
 ): Promise<LeasedBranch> {
-  const { projectId: project_id, from, ttlSeconds } = wanted;
+  const { projectId: project_id, from, ttlSeconds, leaseSeconds = LEASE_SECONDS } = wanted;
   const { client } = session;
   const branch_name = `exec-${randomBytes(5).toString('hex')}`;
   const path = { project_id, branch_ref: branch_name };
@@ -45,7 +45,7 @@ export async function leaseBranch(
   };
   const body = {
     branch_name,
-    lease_seconds: LEASE_SECONDS,
+    lease_seconds: leaseSeconds,
     allow: ['me'],
     labels: { purpose: 'exec' },
     include: ['credentials' as const],
@@ -61,7 +61,7 @@ export async function leaseBranch(
     });
   const { credentials } = made;
   if (!credentials) throw new Error('the response to the creation has no credentials');
-  const renewal = setInterval(renew, RENEW_EVERY_MS);
+  const renewal = setInterval(renew, (leaseSeconds * 1000) / 3);
 
   async function renew() {
     await dataOf(

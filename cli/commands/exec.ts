@@ -14,6 +14,7 @@ interface ExecOptions {
   ephemeral?: boolean;
   from?: string;
   ttl?: number;
+  lease?: number;
   role?: Role;
 }
 
@@ -28,6 +29,11 @@ export const execCommand = () =>
     .option('--from <branch>', 'source of --ephemeral (default: main)')
     .addOption(roleOption())
     .option('--ttl <duration>', 'longest life of the branch of --ephemeral, for instance 10m', readDuration)
+    .option(
+      '--lease <duration>',
+      'time until the branch of --ephemeral is deleted after a kill (default: 1m)',
+      readDuration,
+    )
     .addHelpText(
       'after',
       `
@@ -75,7 +81,7 @@ async function target(command: Command, session: Session, options: ExecOptions, 
     const projectId = await projectOf(command, session);
     const leased = await leaseBranch(
       session,
-      { projectId, from: options.from, ttlSeconds: options.ttl },
+      { projectId, from: options.from, ttlSeconds: options.ttl, leaseSeconds: options.lease },
       signal,
     );
     say(`Branch: ${leased.credentials.branch_name}`);
