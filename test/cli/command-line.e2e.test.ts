@@ -203,28 +203,32 @@ test('branches are created with their choices, extended, pinned and deleted', as
 
 test('branches are reset, protected, deleted and restored, and created from snapshots', async () => {
   const snapshot = await cli.json<{ id: string }>('snapshot', 'create', 'pr-1', '--name', 'before');
-  expect(await cli.json('snapshot', 'list', '--branch', 'pr-1')).toEqual([
-    expect.objectContaining({ id: snapshot.id, name: 'before', kind: 'manual' }),
-  ]);
   const made = await cli.json('branch', 'create', 'pr-9', '--snapshot', 'before', '--ttl', '1h');
   expect(made).toMatchObject({ branch_name: 'pr-9', ttl_seconds: 3600 });
-  expect(await cli.run('branch', 'create', 'pr-10', '--snapshot', 'before', '--from', 'pr-1')).toMatchObject({
-    code: 2,
-  });
   expect(await cli.json('branch', 'reset', 'pr-9', '--to', 'before')).toMatchObject({ id: made.id });
   expect(await cli.json('branch', 'protect', 'pr-9')).toMatchObject({ protected: true });
-  expect(await cli.run('branch', 'reset', 'pr-9')).toMatchObject({
-    code: 5,
-    stderr: expect.stringContaining('--confirm'),
-  });
+  const refused = [
+    ['branch reset pr-9', 5, '--confirm'],
+    ['branch delete pr-9 --purge', 2, '--yes'],
+    ['branch create pr-10 --snapshot before --from pr-1', 2, '--snapshot latest'],
+    ['branch restore pr-9', 3, '--status deleted'],
+    ['snapshot delete nowhere', 3, 'snapshot list'],
+  ] as const;
+  const refuse = async ([command, code, sentence]: (typeof refused)[number]) =>
+    expect(await cli.run(...command.split(' '))).toMatchObject({
+      code,
+      stderr: expect.stringContaining(sentence),
+    });
+  await Promise.all(refused.map(refuse));
   expect((await cli.run('branch', 'delete', 'pr-9', '--confirm', 'pr-9')).code).toBe(0);
   expect(await cli.json('branch', 'restore', 'pr-9', '--name', 'pr-10')).toMatchObject({ id: made.id });
   expect(await cli.json('branch', 'unprotect', 'pr-10')).toMatchObject({ protected: false });
-  expect(await cli.run('branch', 'delete', 'pr-10', '--purge')).toMatchObject({ code: 2 });
-  expect((await cli.run('branch', 'delete', 'pr-10', '--purge', '--yes')).code).toBe(0);
-  expect(await cli.run('branch', 'restore', 'pr-10')).toMatchObject({ code: 3 });
-  expect(await cli.json('snapshot', 'delete', 'before')).toMatchObject({ id: snapshot.id });
-  expect(await cli.run('snapshot', 'delete', 'before')).toMatchObject({ code: 3 });
+  const deleted = await Promise.all([
+    cli.run('branch', 'delete', 'pr-10', '--purge', '--yes'),
+    cli.json('snapshot', 'delete', 'before'),
+  ]);
+  expect(deleted).toMatchObject([{ code: 0 }, { id: snapshot.id }]);
+  expect(await branchNames()).toEqual(['main', 'pr-1']);
 });
 
 test('operators list and drain hosts; a tenant may not', async () => {
