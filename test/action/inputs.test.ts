@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeEach, expect, test, vi } from 'vitest';
@@ -34,6 +34,13 @@ test('by default, a pull request has a branch of its own for a week', () => {
     ...{ url: URL, audience: URL, project: PROJECT, branch: 'pr-7', from: null },
     ...{ ttlSeconds: 604_800, onExists: 'return', allow: ['me'], labels: {}, commentOn: 7 },
   });
+});
+
+test('docs/ci.md has the inputs of the action in their order', () => {
+  const page = readFileSync(join(import.meta.dirname, '../../docs/ci.md'), 'utf8');
+  const [, table = ''] = /^\| input \|.*?\n(.*?)\n\n/ms.exec(page) ?? [];
+  const rows = [...table.matchAll(/^\| `([\w-]+)` \|/gm)].map(([, name]) => name);
+  expect(rows).toEqual(Object.keys(defaultInputs()));
 });
 
 test('a closed pull request deletes its branch', () => {
