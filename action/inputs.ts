@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { getInput, getMultilineInput } from '@actions/core';
+import { safeAddress } from '../client/gateway-address.ts';
 import { secondsOf } from '../shared/duration.ts';
-import { safeAddress } from '../shared/gateway-address.ts';
 
 /** A run that cannot go on: what is wrong, then what to do. */
 export class ActionError extends Error {

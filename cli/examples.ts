@@ -38,7 +38,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate connection-string pr-7 --format dotenv >> .env',
   ],
   psql: ["branchgate psql pr-7 -- -c 'select 1'"],
-  exec: ['branchgate exec --branch pr-7 -- npm run migrate', 'branchgate exec --ephemeral -- npm test'],
+  exec: [
+    'branchgate exec --branch pr-7 -- npm run migrate',
+    'branchgate exec --ephemeral --from staging --lease 5m -- npm test',
+  ],
   import: ['branchgate import --from @source-url --branch staging'],
   'rule list': ['branchgate rule list --branch pr-7'],
   'rule add': [

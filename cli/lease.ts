@@ -4,9 +4,7 @@ import { dataOf, ResponseError } from '../client/response-error.ts';
 import { say } from './output.ts';
 import { findBranch, type Session } from './session.ts';
 
-/** How long a branch outlives a killed command. */
 const LEASE_SECONDS = 60;
-const RENEW_EVERY_MS = 20_000;
 
 interface Wanted {
   projectId: string;
@@ -15,6 +13,8 @@ interface Wanted {
   ttlSeconds?: number | undefined;
   /** The command, which is the beginning of the branch's name, and its label `purpose`. */
   purpose: 'exec' | 'rehearse';
+  /** How long the branch outlives a killed command. */
+  leaseSeconds?: number | undefined;
 }
 
 /** A branch for one command. */
@@ -36,7 +36,7 @@ export async function leaseBranch(
   wanted: Wanted,
   signal: AbortSignal,
 ): Promise<LeasedBranch> {
-  const { projectId: project_id, from, ttlSeconds, purpose } = wanted;
+  const { projectId: project_id, from, ttlSeconds, purpose, leaseSeconds = LEASE_SECONDS } = wanted;
   const { client } = session;
   const branch_name = `${purpose}-${randomBytes(5).toString('hex')}`;
   const path = { project_id, branch_ref: branch_name };
@@ -47,7 +47,7 @@ export async function leaseBranch(
   };
   const body = {
     branch_name,
-    lease_seconds: LEASE_SECONDS,
+    lease_seconds: leaseSeconds,
     allow: ['me'],
     labels: { purpose },
     include: ['credentials' as const],
@@ -63,7 +63,7 @@ export async function leaseBranch(
     });
   const { credentials } = made;
   if (!credentials) throw new Error('the response to the creation has no credentials');
-  const renewal = setInterval(renew, RENEW_EVERY_MS);
+  const renewal = setInterval(renew, (leaseSeconds * 1000) / 3);
 
   async function renew() {
     await dataOf(

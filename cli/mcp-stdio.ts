@@ -8,7 +8,7 @@ import { createServer } from '../mcp/server.ts';
  */
 export function serveTools(
   context: { client: BranchgateClient; project: string | null },
-  options: { version: string; report: (error: unknown) => void },
+  options: { version: string; onFailure: (error: unknown) => string },
 ): void {
-  serveStdio(() => createServer(context, options), { onerror: options.report });
+  serveStdio(() => createServer(context, options), { onerror: options.onFailure });
 }

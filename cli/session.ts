@@ -1,8 +1,8 @@
 import type { Command } from 'commander';
 import { type BranchgateClient, createClient } from '../client/client.ts';
+import { safeAddress } from '../client/gateway-address.ts';
 import { dataOf } from '../client/response-error.ts';
 import type { TokenSource } from '../client/send.ts';
-import { safeAddress } from '../shared/gateway-address.ts';
 import { take } from '../shared/take.ts';
 import { CommandError } from './exit-codes.ts';
 import { findLink, pinnedBranch } from './link.ts';

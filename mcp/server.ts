@@ -18,8 +18,8 @@ interface Detail {
 const isOf = <T extends Error>(error: unknown, { name }: new (...input: never[]) => T): error is T =>
   error instanceof Error && error.name === name;
 
-/** What is wrong, for the agent. Failures of this program are not described. */
-function explain(error: unknown): string {
+/** What is wrong, for the agent; null for anything unexpected. */
+function explain(error: unknown): string | null {
   if (isOf(error, ResponseError)) {
     const details = ((error.fields.details as Detail[] | undefined) ?? []).map(
       ({ path, message }) => `\n${path}: ${message}`,
@@ -29,24 +29,28 @@ function explain(error: unknown): string {
   if (isOf(error, JobError)) return `${error.message} (${error.code})`;
   if (error instanceof ToolError) return error.message;
   if (error instanceof Error && error.name === 'AbortError') return 'Cancelled.';
-  return 'The call failed.';
+  return null;
 }
 
 const text = (content: string) => ({ content: [{ type: 'text' as const, text: content }] });
 
-/** A server with all tools. @param report gets every failure that the agent is not told about */
+interface ServerOptions {
+  version: string;
+  /** Reports an unexpected failure. @returns what the agent reads about it */
+  onFailure: (error: unknown) => string;
+}
+
+/** A server with all tools. */
 export function createServer(
   context: Omit<ToolContext, 'signal'>,
-  { version, report }: { version: string; report: (error: unknown) => void },
+  { version, onFailure }: ServerOptions,
 ): McpServer {
   const server = new McpServer({ name: 'branchgate', version }, { instructions: INSTRUCTIONS });
   const call = async ({ run }: Tool, input: unknown, signal: AbortSignal) => {
     try {
       return text(JSON.stringify(await run({ ...context, signal }, input)));
     } catch (error) {
-      const isExpected = isOf(error, ResponseError) || isOf(error, JobError) || error instanceof ToolError;
-      if (!isExpected && !signal.aborted) report(error);
-      return { ...text(explain(error)), isError: true };
+      return { ...text(explain(error) ?? onFailure(error)), isError: true };
     }
   };
   for (const tool of TOOLS) {

@@ -1,5 +1,6 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { globSync, readFileSync } from 'node:fs';
+import { resolve } from 'node:path';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
 import { LeaseRenewal } from './lease-renewal.ts';
@@ -25,7 +26,7 @@ function hashOf(patterns: readonly string[], cwd = process.cwd()): string {
   const files = [...new Set(patterns.flatMap((pattern) => globSync(pattern, { cwd })))].sort();
   if (files.length === 0) throw new Error(`no file matches ${patterns.join(', ')}: correct \`migrations\``);
   for (const file of files) {
-    const content = readFileSync(`${cwd}/${file}`);
+    const content = readFileSync(resolve(cwd, file));
     hash.update(`${file}\0${content.length}\0`).update(content);
   }
   return hash.digest('hex').slice(0, 12);

@@ -15,6 +15,7 @@ interface ExecOptions {
   ephemeral?: boolean;
   from?: string;
   ttl?: number;
+  lease?: number;
   role?: Role;
 }
 
@@ -27,6 +28,11 @@ export const execCommand = () =>
     .option('--from <branch>', 'source of --ephemeral (default: main)')
     .addOption(roleOption())
     .option('--ttl <duration>', 'longest life of the branch of --ephemeral, for instance 10m', readDuration)
+    .option(
+      '--lease <duration>',
+      'time until the branch of --ephemeral is deleted after a kill (default: 1m)',
+      readDuration,
+    )
     .addHelpText(
       'after',
       `
@@ -61,7 +67,13 @@ async function target(command: Command, session: Session, options: ExecOptions, 
     const projectId = await projectOf(command, session);
     const leased = await leaseBranch(
       session,
-      { projectId, from: options.from, ttlSeconds: options.ttl, purpose: 'exec' },
+      {
+        projectId,
+        from: options.from,
+        ttlSeconds: options.ttl,
+        leaseSeconds: options.lease,
+        purpose: 'exec',
+      },
       signal,
     );
     say(`Branch: ${leased.credentials.branch_name}`);

@@ -1,4 +1,5 @@
 import { Command } from 'commander';
+import { dataOf } from '../../client/response-error.ts';
 import { explain } from '../exit-codes.ts';
 import { say } from '../output.ts';
 import { openSession, optionsOf, projectOf } from '../session.ts';
@@ -13,5 +14,12 @@ export const mcpCommand = () =>
       const project = isNamed ? await projectOf(command, session) : null;
       const { serveTools } = await import('../mcp-stdio.ts');
       const version = command.parent?.version() ?? '';
-      serveTools({ client: session.client, project }, { version, report: (error) => say(explain(error)) });
+      // An agent shows late what is wrong with a sign-in.
+      await dataOf(session.client.api.GET('/api/v1/me'));
+      const onFailure = (error: unknown) => {
+        const text = explain(error);
+        say(text);
+        return text;
+      };
+      serveTools({ client: session.client, project }, { version, onFailure });
     });

@@ -55,21 +55,24 @@ export function mcpRoutes(api: (c: AppContext, request: Request) => Promise<Resp
         return api(c, request);
       },
     });
-    const report = (error: unknown) =>
-      logEvent('mcp.failed', {
-        request_id: c.var.requestId,
-        reason: error instanceof Error ? error.message : 'unknown',
-      });
+    const onFailure = (error: unknown) => {
+      const reason = error instanceof Error ? error.message : 'unknown';
+      logEvent('mcp.failed', { request_id: c.var.requestId, reason });
+      return `The call failed. Quote the request ID ${c.var.requestId} when you report it.`;
+    };
     // Loaded at the first use, so that the start of the Worker does not wait for the schemas of the protocol.
     const [{ createMcpHandler }, { createServer }] = await Promise.all([
       import('@modelcontextprotocol/server'),
       import('../../mcp/server.ts'),
     ]);
-    const handler = createMcpHandler(() => createServer({ client, project }, { version: VERSION, report }), {
-      responseMode: 'json',
-      // No tool changes while the Worker runs, so a subscription would only hold a connection open.
-      maxSubscriptions: 0,
-    });
+    const handler = createMcpHandler(
+      () => createServer({ client, project }, { version: VERSION, onFailure }),
+      {
+        responseMode: 'json',
+        // No tool changes while the Worker runs, so a subscription would only hold a connection open.
+        maxSubscriptions: 0,
+      },
+    );
     return handler.fetch(c.req.raw);
   });
 }

@@ -1,11 +1,16 @@
-import { rmSync } from 'node:fs';
+import { execFile } from 'node:child_process';
+import { readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
 import { NO_ID_TOKEN } from '../../action/sign-in.ts';
+import { ROOT } from '../../dev/stack/repository.ts';
 import type { Api } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { ownerOf } from '../support/tenants.ts';
-import { defaultInputs, GITHUB_TOKEN, Runner } from './runner.ts';
+import { GITHUB_TOKEN, Runner } from './runner.ts';
 
+const run = promisify(execFile);
 const { url } = inject('stack');
 
 let api: Api;
@@ -83,20 +88,38 @@ test('a fork, which gets no ID token, stops with a sentence and gets no database
 });
 
 test.each([
-  ['main', { branch: 'main' }, 'branch is main'],
   ['a branch beyond the trust', { branch: 'production' }, 'NOT_FOUND|Not found'],
   ['shell syntax as a name', { branch: 'pr-$(touch pwned)`id`;' }, 'invalid values'],
-  ['an unknown source', { from: 'nowhere' }, 'no branch nowhere'],
-  ['an address without TLS', { url: 'http://api.example.com' }, 'https://'],
-  ['another choice', { 'on-exists': 'ignore' }, 'return, reset, fail'],
-  ['a wrong duration', { ttl: 'forever' }, 'ttl'],
-  ['a wrong label', { labels: 'pr' }, 'key=value'],
-  ['the name of a project', { project: 'Shop' }, 'not an ID'],
   ['an unknown audience', { audience: 'https://other.example' }, 'branchgate trust list'],
 ])('%s is refused, and changes nothing', async (_, inputs, sentence) => {
   const { code, log, outputs } = await runner.run({ url, project, ...inputs });
   expect({ code, outputs }).toEqual({ code: 1, outputs: {} });
   expect(log).toMatch(new RegExp(`^::error::.*(?:${sentence})`, 'm'));
+  expect(await branches()).toEqual(['main']);
+});
+
+/** The scripts of docs/ci.md for services without an action: the one of the GitLab job creates, the other deletes. */
+function recipes() {
+  const page = readFileSync(join(ROOT, 'docs/ci.md'), 'utf8');
+  const [, create = ''] = /^ {4}- \|\n(.*?)^ {2}artifacts:/ms.exec(page) ?? [];
+  const [, remove = ''] = /^```sh\n(set -eu\n.*?)^```/ms.exec(page) ?? [];
+  return { create, remove };
+}
+
+test('the recipes for GitLab and curl create a branch and delete it', async () => {
+  const { create, remove } = recipes();
+  const shell = async (script: string) => {
+    const { PATH = '' } = process.env;
+    const settings = { API: `${url}/api/v1`, PROJECT: project, BRANCH: 'pr-9' };
+    const env = { PATH, ...settings, ID_TOKEN: await runner.idToken(url) };
+    return run('sh', ['-c', script], { cwd: runner.folder, env });
+  };
+  await shell(create);
+  const [, direct = ''] =
+    /^DATABASE_URL=(\S+)\n$/.exec(readFileSync(join(runner.folder, 'database.env'), 'utf8')) ?? [];
+  expect(await query(direct, 'select 1 as one')).toEqual([{ one: 1 }]);
+  expect(await branches()).toEqual(['main', 'pr-9']);
+  await shell(remove);
   expect(await branches()).toEqual(['main']);
 });
 
@@ -106,21 +129,4 @@ test('a comment that is refused is a warning', async () => {
   expect(code).toBe(0);
   expect(log).toMatch(/^::warning::.*pull-requests: write/m);
   runner.refusal = null;
-});
-
-test('the action has the inputs that its description names', () => {
-  expect(Object.keys(defaultInputs())).toEqual([
-    'command',
-    'url',
-    'project',
-    'audience',
-    'branch',
-    'from',
-    'ttl',
-    'on-exists',
-    'allow',
-    'labels',
-    'comment',
-    'github-token',
-  ]);
 });

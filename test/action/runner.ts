@@ -50,10 +50,7 @@ export class Runner {
     const isOf = (token: string) => request.headers.authorization === `Bearer ${token}`;
     if (pathname === '/id-token') {
       if (!isOf(RUNNER_TOKEN)) return reply(401, {});
-      const claims = { aud: searchParams.get('audience'), repository: REPOSITORY, ref: 'refs/pull/7/merge' };
-      return reply(200, {
-        value: await this.#issuer.token({ ...claims, sub: `repo:${REPOSITORY}:pull_request` }),
-      });
+      return reply(200, { value: await this.idToken(searchParams.get('audience') ?? '') });
     }
     if (!isOf(GITHUB_TOKEN) || this.refusal !== null) return reply(this.refusal ?? 401, {});
     const body = request.method === 'GET' ? '' : (JSON.parse(await text(request)) as Comment).body;
@@ -89,6 +86,12 @@ export class Runner {
 
   get #url(): string {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  /** The ID token of a run of this repository. */
+  idToken(audience: string): Promise<string> {
+    const claims = { aud: audience, repository: REPOSITORY, ref: 'refs/pull/7/merge' };
+    return this.#issuer.token({ ...claims, sub: `repo:${REPOSITORY}:pull_request` });
   }
 
   /** Runs the action's entry point as a runner does, for an event of pull request 7. */

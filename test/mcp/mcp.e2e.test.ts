@@ -178,6 +178,11 @@ describe.each([
   });
 });
 
+test('the command ends at once without a valid credential', async () => {
+  const { result } = cli.start(['mcp'], { BRANCHGATE_API_KEY: `${key}x` });
+  expect(await result).toMatchObject({ code: 4, stdout: '' });
+});
+
 test('the audit log names the key, its address and its statements', async () => {
   const agent = await overHttp();
   await agent.result('query', { branch: 'main', sql: 'select 1' });
