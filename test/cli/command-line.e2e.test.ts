@@ -261,7 +261,10 @@ test('the difference of a branch is counted and listed', async () => {
   expect(rows.stdout).toBe(
     'deleted\t{"id":1}\t{"id":1,"note":"a"}\t\nupdated\t{"id":2}\t{"note":"b"}\t{"note":"x"}\n',
   );
-  expect(await cli.json('branch', 'diff', 'pr-8')).toMatchObject({ schema: null, rows: { not_compared: [] } });
+  expect(await cli.json('branch', 'diff', 'pr-8')).toMatchObject({
+    schema: null,
+    rows: { not_compared: [] },
+  });
   expect((await cli.run('branch', 'delete', 'pr-8')).code).toBe(0);
 });
 
