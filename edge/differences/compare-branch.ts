@@ -9,6 +9,7 @@ import { jobs, projectBranches } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { HostCallError } from '../hosts/host-client.ts';
 import { ABANDON_AFTER_MS } from '../jobs/job-failure.ts';
+import type { Comparison } from '../jobs/job-input.ts';
 import { type JobRow, newJob, OPEN_STATUSES } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import type { ComparisonRequest } from '../projects/project-history-rpc.ts';
@@ -16,6 +17,22 @@ import type { ComparisonRequest } from '../projects/project-history-rpc.ts';
 /** A comparison that took longer than a job may is not tried again. */
 const WITHIN_MS = ABANDON_AFTER_MS + 5_000;
 const KEPT_MS = 7 * 86_400_000;
+
+const isOpenIn = (projectId: string) =>
+  and(eq(jobs.projectId, projectId), eq(jobs.kind, 'branch.diff'), inArray(jobs.status, OPEN_STATUSES));
+
+const isSame = (job: JobRow, branchId: string, comparison: Comparison) =>
+  job.branchId === branchId && JSON.stringify(job.input.comparison) === JSON.stringify(comparison);
+
+/** The open job of the same comparison. */
+export async function openComparison(
+  db: Database,
+  { id, projectId }: BranchRow,
+  comparison: Comparison,
+): Promise<JobRow | null> {
+  const open = await db.select().from(jobs).where(isOpenIn(projectId));
+  return open.find((job) => isSame(job, id, comparison)) ?? null;
+}
 
 /**
  * Opens the job of a comparison. A project has one at a time: a request for the same comparison gets the open one.
@@ -29,11 +46,7 @@ export async function reserveComparison(
   const { projectId } = branch;
   const about = { id: jobId, kind: 'branch.diff', projectId, branchId: branch.id, hostId, actor } as const;
   const job = newJob({ ...about, subject: { comparison } }, now);
-  const isOpen = and(
-    eq(jobs.projectId, projectId),
-    eq(jobs.kind, 'branch.diff'),
-    inArray(jobs.status, OPEN_STATUSES),
-  );
+  const isOpen = isOpenIn(projectId);
   const isActive = sql`exists (select 1 from ${projectBranches} where ${and(
     eq(projectBranches.id, branch.id),
     eq(projectBranches.tenantId, actor.tenantId),
@@ -45,9 +58,7 @@ export async function reserveComparison(
   ]);
   const [open] = results[1] as JobRow[];
   if (!open) return fail({ code: 'BRANCH_NOT_ACTIVE' });
-  const isSame =
-    open.branchId === branch.id && JSON.stringify(open.input.comparison) === JSON.stringify(comparison);
-  return isSame ? ok(open) : fail({ code: 'PROJECT_BUSY' });
+  return isSame(open, branch.id, comparison) ? ok(open) : fail({ code: 'PROJECT_BUSY' });
 }
 
 interface Comparing {

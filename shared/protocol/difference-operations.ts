@@ -10,7 +10,7 @@ export type DifferenceMethod = (typeof DIFFERENCE_METHODS)[number];
 const Method = z.enum(DIFFERENCE_METHODS);
 
 /** Why the rows of a table were not compared. */
-export const NOT_COMPARED = ['not_readable', 'row_security', 'locked', 'refused'] as const;
+const NOT_COMPARED = ['not_readable', 'row_security', 'locked', 'refused'] as const;
 
 const Count = z.int().nonnegative();
 

@@ -159,6 +159,8 @@ describe('a difference', () => {
     const at = `/api/v1/projects/${own.id}/branches/locked/diff`;
     const again = await api.get(`${at}?job_id=${body.id}`);
     expect(again).toMatchObject({ status: 202, body: { id: body.id } });
+    // The same request without the id finds it while it is open.
+    expect(await api.get(at)).toMatchObject({ status: 202, body: { id: body.id } });
     await unlock();
     const result = await eventually(async () => {
       const { status: now, body: found } = await api.get<DifferenceBody>(`${at}?job_id=${body.id}`);
