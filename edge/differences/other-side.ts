@@ -1,10 +1,11 @@
-import { and, eq } from 'drizzle-orm';
+import { and, eq, sql } from 'drizzle-orm';
 import { z } from 'zod';
 import type { Params } from '../../shared/protocol/operations.ts';
 import type { Principal } from '../authentication/principal.ts';
-import { referencedBranch } from '../branches/branch-reference.ts';
+import { branchesOf, referencedBranch, referencedBranchId } from '../branches/branch-reference.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import type { Database } from '../database/database.ts';
+import { projectBranches } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { ApiError, found } from '../errors.ts';
 import type { Comparison } from '../jobs/job-input.ts';
@@ -16,28 +17,47 @@ export type OtherSide = { branch: BranchRow; snapshot: null } | { branch: null; 
 
 const PARENT = 'parent';
 
+type Caller = Pick<Principal, 'machine'>;
+
 /**
- * The other side of a comparison, which shows its rows: a caller that is limited to branches needs both sides in its
- * reach, although it may clone `main`.
- * @throws ApiError NOT_FOUND, BRANCH_NOT_ACTIVE; SOURCE_NOT_ACTIVE if the branch has no parent any more
+ * The queries that find the other side of a comparison, which shows its rows: a caller that is limited to branches needs
+ * both sides in its reach, although it may clone `main`.
  */
-export async function otherSide(
+export function otherSideQueries(
   db: Database,
-  branch: BranchRow,
+  { project_id: projectId, branch_ref: reference }: { project_id: string; branch_ref: string },
   against: string,
-  caller: Pick<Principal, 'machine'>,
-): Promise<OtherSide> {
-  const { projectId, parentBranchId } = branch;
-  if (against === PARENT && parentBranchId === null) throw new ApiError('SOURCE_NOT_ACTIVE');
-  const reference = against === PARENT ? (parentBranchId ?? '') : against;
-  const id = z.uuid().safeParse(reference).success ? reference.toLowerCase() : '';
-  const [branches, [snapshot]] = await db.batch([
-    referencedBranch(db, projectId, reference, caller),
+  caller: Caller,
+) {
+  const parentId = sql`(select parent_branch_id from ${projectBranches}
+    where id = ${referencedBranchId(projectId, reference, caller)})`;
+  const id = z.uuid().safeParse(against).success ? against.toLowerCase() : '';
+  return [
+    against === PARENT
+      ? db
+          .select()
+          .from(projectBranches)
+          .where(and(branchesOf(projectId, caller), eq(projectBranches.id, parentId)))
+          .limit(1)
+      : referencedBranch(db, projectId, against, caller),
     db
       .select()
       .from(snapshots)
       .where(and(snapshotsOf(projectId, caller), eq(snapshots.id, id))),
-  ]);
+  ] as const;
+}
+
+/**
+ * The other side in the results of the queries.
+ * @throws ApiError NOT_FOUND, BRANCH_NOT_ACTIVE; SOURCE_NOT_ACTIVE if the branch has no parent any more
+ */
+export function otherSide(
+  { parentBranchId }: BranchRow,
+  against: string,
+  branches: readonly BranchRow[],
+  [snapshot]: readonly SnapshotRow[],
+): OtherSide {
+  if (against === PARENT && parentBranchId === null) throw new ApiError('SOURCE_NOT_ACTIVE');
   if (branches.length === 0 && snapshot) return { branch: null, snapshot };
   const named = found(branches);
   if (named.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');

@@ -1,9 +1,11 @@
 import { ACCESS_OF_STATE } from '../../shared/project/storage-quota.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import type { AppContext } from '../app-env.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import { requireConfirmation } from '../branches/protect-branch.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { callHostForClient } from '../hosts/host-client.ts';
+import type { ProjectView } from '../projects/project-resource.ts';
 import { inBranch } from './in-project.ts';
 
 /** Failures of every operation in a branch's database. */
@@ -31,6 +33,17 @@ export async function branchOf(
   confirm?: string,
 ) {
   const [project, branch] = await inBranch(c, reference, () => []);
+  return usableBranch(c, project, branch, use, confirm);
+}
+
+/** The same for a branch that was read with other records. @throws ApiError */
+export function usableBranch(
+  c: AppContext,
+  project: ProjectView,
+  branch: BranchRow,
+  use: 'read' | 'change',
+  confirm?: string,
+) {
   if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
   const access = ACCESS_OF_STATE[project.storageState];
   if (access === 'closed') throw new ApiError('DATABASES_CLOSED');

@@ -8,15 +8,16 @@ import type { BranchRow } from '../branches/branch-resource.ts';
 import { differences } from '../database/difference-schema.ts';
 import { jobs } from '../database/schema.ts';
 import { openComparison } from '../differences/compare-branch.ts';
-import { onHost, otherSide, referenceOf } from '../differences/other-side.ts';
+import { onHost, otherSide, otherSideQueries, referenceOf } from '../differences/other-side.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
 import { publicFailure } from '../jobs/job-failure.ts';
 import type { Comparison } from '../jobs/job-input.ts';
 import { toJobResponse } from '../jobs/job-resource.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
-import { branchOf, HOST_FAILURES } from './branch-database.ts';
+import { HOST_FAILURES, usableBranch } from './branch-database.ts';
 import { PENDING } from './creations.ts';
 import { ChangedRows, Difference, namedChanges, toAgainst, toDifference } from './difference-fields.ts';
+import { inBranch } from './in-project.ts';
 import { BranchRefParams } from './parameters.ts';
 import { RowsQuery, VALUES_EXPLAINED } from './row-fields.ts';
 
@@ -78,6 +79,17 @@ const RowsOfTableQuery = RowsQuery.extend({
 
 const FAILURES = [...HOST_FAILURES, 'SOURCE_NOT_ACTIVE'] as const;
 
+/** Both sides, read in one trip, with a function that calls their host. @throws ApiError */
+async function bothSides(c: AppContext, params: { project_id: string; branch_ref: string }, against: string) {
+  const [project, branch, branches, snapshots] = await inBranch(c, params, (db) =>
+    otherSideQueries(db, params, against, c.var.principal),
+  );
+  return {
+    ...usableBranch(c, project, branch, 'read'),
+    other: otherSide(branch, against, branches, snapshots),
+  };
+}
+
 const router = operations();
 
 router.openapi(
@@ -97,8 +109,7 @@ router.openapi(
   async (c) => {
     const params = c.req.valid('param');
     const { against, rows, schema, job_id: jobId } = c.req.valid('query');
-    const { project, branch, database, call } = await branchOf(c, params, 'read');
-    const other = await otherSide(databaseOf(c), branch, against, c.var.principal);
+    const { project, branch, other, database, call } = await bothSides(c, params, against);
     const comparison: Comparison = { against: referenceOf(other), rows, schema };
     if (jobId !== undefined) {
       const done = await resultOf(c, branch, comparison, jobId);
@@ -176,8 +187,7 @@ router.openapi(
   async (c) => {
     const params = c.req.valid('param');
     const { against, schema, table, limit, cursor = null } = c.req.valid('query');
-    const { project, branch, database, call } = await branchOf(c, params, 'read');
-    const other = await otherSide(databaseOf(c), branch, against, c.var.principal);
+    const { project, other, database, call } = await bothSides(c, params, against);
     const sides = { project_id: project.id, ...database, against: onHost(other) };
     const page = await call('row.diff', { ...sides, schema, table, limit, after: cursor });
     const { method, key, columns_before, columns_after, next } = page;

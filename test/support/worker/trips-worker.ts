@@ -53,6 +53,15 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
     ...{ schema, name, kind: 'table', columns: [], primary_key: [], estimated_rows: 0 },
     ...{ keys: [], foreign_keys: [], comment: null },
   }),
+  'branch.diff': () => ({ complete: true, method: null, rows: null, schema: null }),
+  'row.diff': () => ({
+    method: 'full',
+    key: ['id'],
+    columns_before: [],
+    columns_after: [],
+    rows: [],
+    next: null,
+  }),
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
 };
 

@@ -110,7 +110,7 @@ test('the agent compares two branches in a thread, and a branch with its stored 
   expect(difference.not_modelled).toHaveLength(REPORTED_CASES.length);
   expect(difference.changes).toContainEqual({
     kind: 'table',
-    identity: `${schemaOf(1)}.book`,
+    identity: `${schemaOf(SCHEMA_CASES.findIndex(({ name }) => name === 'table'))}.book`,
     change: 'added',
   });
   const stored = await storeSchemaOf(host, there, signal);
