@@ -173,6 +173,7 @@ describe('a stream of events', () => {
       { id: '8', type: 'message', data: { n: 2 } },
       'cut',
       { id: '9', type: 'reset', data: { n: 3 } },
+      'cut',
     ]);
     expect(requests.map(({ headers }) => headers.get('Last-Event-ID'))).toEqual(['6', '8', '8']);
   });

@@ -82,7 +82,10 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
       store.set({ ...store.get(), ...conflicts });
       return count;
     },
-    onSettled: () => client.invalidateQueries({ queryKey: placeKey(place) }),
+    // Not awaited: the end of the save moves the focus, which must not happen while a person types into the next cell.
+    onSettled: () => {
+      client.invalidateQueries({ queryKey: placeKey(place) });
+    },
   });
 
   return {
