@@ -29,6 +29,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'branch restore': ['branchgate branch restore pr-7', 'branchgate branch restore pr-7 --name pr-7-again'],
   'branch protect': ['branchgate branch protect staging'],
   'branch unprotect': ['branchgate branch unprotect staging'],
+  'branch diff': ['branchgate branch diff pr-7 --schema', 'branchgate branch diff pr-7 --rows book'],
   'branch delete': ['branchgate branch delete pr-7 pr-8', 'branchgate branch delete pr-7 --purge --yes'],
   'snapshot list': ['branchgate snapshot list --branch main'],
   'snapshot create': ['branchgate snapshot create main --name before-migration --ttl 7d'],
@@ -37,6 +38,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
     'branchgate connection-string pr-7 --direct',
     'branchgate connection-string pr-7 --format dotenv >> .env',
   ],
+  rehearse: ['branchgate rehearse -- npx drizzle-kit migrate'],
   psql: ["branchgate psql pr-7 -- -c 'select 1'"],
   exec: [
     'branchgate exec --branch pr-7 -- npm run migrate',

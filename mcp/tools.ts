@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { differenceOf } from '../client/difference.ts';
 import { dataOf } from '../client/response-error.ts';
 import { take } from '../shared/take.ts';
 import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
@@ -148,6 +149,27 @@ export const TOOLS: readonly Tool[] = [
     effect: DESTROYS,
     input: z.strictObject({ project_id, branch, sql, params }),
     run: (context, input) => runStatement(context, input, 'read_write'),
+  }),
+  tool({
+    name: 'diff_branch',
+    description:
+      'Compares a branch with its parent, another branch or a snapshot: rows inserted, updated and deleted by table; with `schema`, also what differs in the schemas, with statements.',
+    effect: READS,
+    input: z.strictObject({
+      project_id,
+      branch,
+      against: z
+        .string()
+        .min(1)
+        .max(100)
+        .default('parent')
+        .describe('`parent`, a branch or the ID of a snapshot.'),
+      schema: z.boolean().default(false),
+    }),
+    async run(context, { branch: branch_ref, against, schema, ...input }) {
+      const path = { project_id: await projectOf(context, input.project_id), branch_ref };
+      return differenceOf(context.client, path, { against, schema }, { signal: context.signal });
+    },
   }),
   tool({
     name: 'get_connection',

@@ -1,12 +1,12 @@
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
+import { differenceOf } from '../../client/difference.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { isJson, printRecord, printRecords, say } from '../output.ts';
 import { branchPath, openSession, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';
 
-const DIFF = '/api/v1/projects/{project_id}/branches/{branch_ref}/diff';
 const ROWS = '/api/v1/projects/{project_id}/branches/{branch_ref}/diff/rows';
 
 type Difference = Schemas['Difference'];
@@ -17,21 +17,6 @@ interface DiffOptions {
   against: string;
   schema?: true;
   rows?: string;
-}
-
-/** The difference, however long the comparison takes. */
-async function differenceOf(
-  { client }: Session,
-  path: Path,
-  { against, schema }: DiffOptions,
-): Promise<Difference> {
-  const query = { against, ...(schema && { schema: 'true' as const }) };
-  const first = await client.api.GET(DIFF, { params: { path, query } });
-  const found = await dataOf(Promise.resolve(first));
-  if (first.response.status !== 202) return found as Difference;
-  const { id: job_id } = await client.waitForJob((found as Schemas['Job']).id);
-  const result = await dataOf(client.api.GET(DIFF, { params: { path, query: { ...query, job_id } } }));
-  return result as Difference;
 }
 
 function printDifference(command: Command, difference: Difference): void {
@@ -92,6 +77,6 @@ export const branchDiff = (): Command =>
       const session = openSession(command);
       const path = await branchPath(command, session, branch);
       if (options.rows !== undefined) return printChangedRows(command, session, path, options);
-      const compared = await withProgress('Comparing', () => differenceOf(session, path, options));
+      const compared = await withProgress('Comparing', () => differenceOf(session.client, path, options));
       printDifference(command, compared);
     });

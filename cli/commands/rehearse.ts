@@ -39,10 +39,7 @@ export const rehearseCommand = () =>
       `
 The command gets DATABASE_URL (pooled) and DIRECT_URL, both of the owner's login. Its output goes to standard error.
 Long locks on large tables, rewritten tables and lost rows are dangers, which exit code ${EXIT_CODES.danger.code} reports.
-The load of the source is not rehearsed.
-
-Example:
-  branchgate rehearse -- npx drizzle-kit migrate`,
+The load of the source is not rehearsed.`,
     )
     .action(async ([program = '', ...args]: string[], options: RehearseOptions, command: Command) => {
       refuseInherited('rehearse');
