@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
 import { CopyRoom } from './cloning/copy-room.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
+import { Metrics } from './metrics/metrics.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
@@ -27,6 +28,7 @@ export interface Host {
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
   copyRoom: CopyRoom;
+  metrics: Metrics;
   log: Log;
 }
 
@@ -46,6 +48,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     deadTuples: new DeadTuples(),
     log,
     copyRoom: new CopyRoom(settings),
+    metrics: new Metrics(),
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }

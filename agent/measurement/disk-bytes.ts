@@ -20,6 +20,14 @@ const OUTPUT_MAX = 256 * 2 ** 20;
 interface DiskBytes {
   own: number;
   shared: number;
+  /** Null where they are not counted. */
+  extents: number | null;
+}
+
+/** A database that can be cloned. */
+export interface Source {
+  bytes: number;
+  extents: number | null;
 }
 
 type Measure = (folder: string) => Promise<DiskBytes>;
@@ -27,14 +35,15 @@ type Measure = (folder: string) => Promise<DiskBytes>;
 const EXTENT = /^\s*\d+:\s+\d+\.\.\s*\d+:\s+\d+\.\.\s*\d+:\s+(\d+):(.*)$/;
 
 /** Adds up the extents that `filefrag -v` lists. */
-export function sumExtents(listing: string): DiskBytes {
-  const sum = { own: 0, shared: 0 };
+export function sumExtents(listing: string): DiskBytes & { extents: number } {
+  const sum = { own: 0, shared: 0, extents: 0 };
   let blockSize = 0;
   for (const line of listing.split('\n')) {
     const size = /\(\d+ blocks? of (\d+) bytes\)$/.exec(line)?.[1];
     if (size !== undefined) blockSize = Number(size);
     const [, length, flags = ''] = EXTENT.exec(line) ?? [];
     if (length === undefined) continue;
+    sum.extents += 1;
     sum[/\bshared\b/.test(flags) ? 'shared' : 'own'] += Number(length) * blockSize;
   }
   return sum;
@@ -43,21 +52,22 @@ export function sumExtents(listing: string): DiskBytes {
 /** The total of `btrfs filesystem du --summarize --raw`: all bytes, and those of this folder alone. */
 export function readBtrfsSummary(summary: string): DiskBytes {
   const [, total = 0, own = 0] = (/^\s*(\d+)\s+(\d+)\s/m.exec(summary) ?? []).map(Number);
-  return { own, shared: total - own };
+  return { own, shared: total - own, extents: null };
 }
 
 async function measureExtents(folder: string): Promise<DiskBytes> {
   const files = (await readdir(folder)).map((name) => join(folder, name));
-  const sum = { own: 0, shared: 0 };
+  const sum = { own: 0, shared: 0, extents: 0 };
   for (let at = 0; at < files.length; at += FILES_AT_ONCE) {
     const options = { timeout: WITHIN_MS, maxBuffer: OUTPUT_MAX };
     // A file that is removed meanwhile is an error of the command, but the others are listed.
     const { stdout } = await run('filefrag', ['-v', ...files.slice(at, at + FILES_AT_ONCE)], options).catch(
       (error) => (typeof error.code === 'number' ? error : Promise.reject(error)),
     );
-    const { own, shared } = sumExtents(stdout);
+    const { own, shared, extents } = sumExtents(stdout);
     sum.own += own;
     sum.shared += shared;
+    sum.extents += extents;
   }
   return sum;
 }
@@ -107,6 +117,18 @@ export class DiskUsage {
       : found.map(({ id, own, shared }) => ({ id, own_bytes: own, shared_bytes: shared }));
   }
 
+  /** The largest branch or snapshot as last measured; null where none can be measured. */
+  largest(): Source | null {
+    const sources = [...this.#known.values()].map(({ own, shared, extents }) => ({
+      bytes: own + shared,
+      extents,
+    }));
+    return sources.reduce<Source | null>(
+      (largest, source) => (largest && largest.bytes >= source.bytes ? largest : source),
+      null,
+    );
+  }
+
   /** @returns how many databases were measured */
   async measure(): Promise<number> {
     const { settings, postgres } = this.#host;
@@ -124,7 +146,8 @@ export class DiskUsage {
       const bytes = changed.has(subject.project_id)
         ? await measureFolder(join(settings.PGDATA_DIR, 'base', subject.oid))
         : known;
-      if (bytes) now.set(subject.oid, { ...subject, own: bytes.own, shared: bytes.shared });
+      if (bytes)
+        now.set(subject.oid, { ...subject, own: bytes.own, shared: bytes.shared, extents: bytes.extents });
     }
     this.#known = now;
     return due.length;

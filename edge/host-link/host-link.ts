@@ -66,10 +66,10 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   }
 
   /** Calls an operation of the agent; use `callHost`, which is typed and retries if this object is reset. */
-  async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
+  async call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>> {
     if (this.#isBlocked() && !ALLOWED_WHILE_BLOCKED.includes(method))
       return failed('HOST_UNAVAILABLE', 'the host runs another PostgreSQL cluster than the one on record');
-    return this.#links.call(method, params);
+    return this.#links.call(method, params, traceparent);
   }
 
   override async fetch(request: Request): Promise<Response> {

@@ -73,10 +73,14 @@ export class Links {
     return this.#live() !== null;
   }
 
-  async call<M extends Method>(method: M, params: Params<M>): Promise<CallOutcome<Method>> {
+  async call<M extends Method>(
+    method: M,
+    params: Params<M>,
+    traceparent?: string,
+  ): Promise<CallOutcome<Method>> {
     const live = this.#live();
     if (!live) return failed('HOST_UNAVAILABLE', 'no agent is linked');
-    return this.#calls.make(live.socket, live.state.epoch, method, params);
+    return this.#calls.make(live.socket, live.state.epoch, { method, params, traceparent });
   }
 
   /** Sends a challenge on a new socket, and limits the time for the response. */

@@ -13,6 +13,13 @@ export const failed = (
   details: Omit<HostFailure, 'code' | 'message'> = {},
 ) => fail({ code, message, ...details });
 
+/** A call of the host. */
+interface Call<M extends Method> {
+  method: M;
+  params: Params<M>;
+  traceparent?: string | undefined;
+}
+
 interface PendingCall {
   method: Method;
   /** The link that carried the call; replies on other links are ignored. */
@@ -39,15 +46,20 @@ export class PendingCalls {
   make<M extends Method>(
     link: Transport,
     epoch: number,
-    method: M,
-    params: Params<M>,
+    { method, params, traceparent }: Call<M>,
   ): Promise<CallOutcome<Method>> | CallOutcome<Method> {
     const { bounds } = this.#options;
     if (this.#calls.size >= bounds.callsInFlight) {
       return failed('HOST_BUSY', `${bounds.callsInFlight} calls to this host are pending`);
     }
     const id = crypto.randomUUID();
-    const frame: RequestFrame = { jsonrpc: '2.0', id, method, params };
+    const frame: RequestFrame = {
+      jsonrpc: '2.0',
+      id,
+      method,
+      params,
+      ...(traceparent !== undefined && { traceparent }),
+    };
     const text = JSON.stringify(frame);
     if (!fitsMessage(text, bounds))
       return failed('INVALID_CALL', `the call of ${method} exceeds the message size`);

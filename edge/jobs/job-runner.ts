@@ -7,6 +7,7 @@ import type { StoredResponse } from '../api/idempotency-key.ts';
 import { inOneBatch } from '../database/database.ts';
 import { idempotencyKeys } from '../database/idempotency-schema.ts';
 import { logEvent } from '../log.ts';
+import { traced } from '../trace.ts';
 import {
   failureClass,
   jobError,
@@ -81,7 +82,7 @@ export class JobRunner {
     const run = this.#runs.get(job.id);
     if (run) return run.done;
     this.#options.changed(job);
-    const done = this.#attemptInTurn(job).then((end) => {
+    const done = traced(job.input.actor.traceparent, () => this.#attemptInTurn(job)).then((end) => {
       this.#runs.delete(job.id);
       this.#options.changed(job);
       if (end) {
