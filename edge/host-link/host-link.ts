@@ -13,7 +13,12 @@ import { NotificationFilter, projectsOn } from './notification-filter.ts';
 import { failed } from './pending-calls.ts';
 
 /** The calls that are allowed while a host is blocked. */
-const ALLOWED_WHILE_BLOCKED: readonly Method[] = ['host.describe', 'host.inventory'];
+const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
+  'host.describe',
+  'host.inventory',
+  'inventory.digest',
+  'inventory.list',
+];
 const RECONCILE_EVERY = 5 * 60_000;
 /** Delay after a failed reconciliation, for instance while PostgreSQL is starting, or while the host is blocked. */
 const RECONCILE_RETRY = 5_000;

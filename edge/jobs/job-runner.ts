@@ -2,6 +2,7 @@ import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import type { JobError, JobKind } from '../../shared/project/job.ts';
 import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
+import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { StoredResponse } from '../api/idempotency-key.ts';
 import { inOneBatch } from '../database/database.ts';
@@ -20,6 +21,8 @@ import { JobProgress } from './job-progress.ts';
 import { branchIdsOf, type JobRow } from './job-store.ts';
 import type { AnySaga, SagaContext, SagaTable } from './saga.ts';
 import { Slots } from './slots.ts';
+
+const UPGRADE_REQUIRED: HostFailureCode = 'HOST_UPGRADE_REQUIRED';
 
 /** A creation that has not succeeded after this time is abandoned and undone. */
 const ABANDON_AFTER_MS = 15 * 60_000;
@@ -170,7 +173,10 @@ export class JobRunner {
     error: JobError,
   ): Promise<JobEnd> {
     const { db, job } = context;
-    await definition.undo?.run(context);
+    await definition.undo?.run(context).catch((undoing) => {
+      // An agent that does not know the operation has made nothing by it.
+      if (jobError(undoing).code !== error.code || error.code !== UPGRADE_REQUIRED) throw undoing;
+    });
     await inOneBatch(db, [
       ...(definition.undo?.record(context, wasRefused(error), new Date()) ?? []),
       // Frees the key, so that the client can repeat the request with the same key.
