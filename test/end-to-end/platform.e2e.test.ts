@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
@@ -361,4 +362,16 @@ test('a creation is in the metrics of the agent, and its trace in the log of the
     'log_unread_bytes\\{log="pooler"\\}',
   ])
     expect(metrics).toMatch(new RegExp(`^branchgate_${name} \\d`, 'm'));
+});
+
+test('a host that holds what the records say is asked for its digest only', async () => {
+  const inventories = () =>
+    readFileSync(join(stack.devDir, 'logs/agent.log'), 'utf8').match(/"inventory\.(?:digest|list)"/g) ?? [];
+  await stack.kill('agent');
+  const before = inventories().length;
+  await stack.start('agent');
+  await eventually(async () => expect(inventories().length).toBeGreaterThan(before));
+  // The list would follow immediately.
+  await sleep(500);
+  expect(inventories().slice(before)).toEqual(['"inventory.digest"']);
 });
