@@ -15,8 +15,9 @@ const MARKS = `
   SET allow_system_table_mods = on;
   CREATE TEMPORARY TABLE mark AS
     SELECT (5000000 + p * 100 + b)::text AS mark_oid, format('db_shop-%s_prod_br_%s', p, b) AS name,
-      gen_random_uuid() AS branch_id, md5(p::text)::uuid AS project_id
-    FROM generate_series(1, ${PROJECTS}) AS p, generate_series(1, ${BRANCHES_EACH}) AS b;
+      gen_random_uuid() AS branch_id, project_id
+    FROM (SELECT p, gen_random_uuid() AS project_id FROM generate_series(1, ${PROJECTS}) AS p) AS project,
+      generate_series(1, ${BRANCHES_EACH}) AS b;
   INSERT INTO pg_database
     SELECT (jsonb_populate_record(template, jsonb_build_object('oid', mark_oid, 'datname', name, 'datacl', null))).*
     FROM pg_database AS template, mark WHERE template.datname = 'template0';
