@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
 import { CopyRoom } from './cloning/copy-room.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
+import { Metrics } from './metrics/metrics.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { LockSampler } from './rehearsal/sample-locks.ts';
 import { PageMarks } from './rows/page-marks.ts';
@@ -30,6 +31,7 @@ export interface Host {
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
   copyRoom: CopyRoom;
+  metrics: Metrics;
   log: Log;
 }
 
@@ -50,6 +52,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     deadTuples: new DeadTuples(),
     log,
     copyRoom: new CopyRoom(settings),
+    metrics: new Metrics(),
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };
 }

@@ -47,6 +47,8 @@ const Settings = z.object({
   TRANSACTION_IDS_PER_SECOND: z.coerce.number().int().min(100).max(1_000_000).default(5_000),
   /** `off` turns the watchdogs off, which only a benchmark does. */
   GUARDS: z.enum(['on', 'off']).default('on'),
+  /** Port on loopback of the metrics for Prometheus; 0: off. */
+  METRICS_PORT: z.coerce.number().int().min(0).max(65_535).default(0),
   /** Interval of the measurements (specification 8). */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().int().min(1).max(3600).default(60),
 });

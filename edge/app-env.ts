@@ -8,6 +8,7 @@ import { type Database, openDatabase } from './database/database.ts';
 import type { Env } from './env.ts';
 import type { Bucket } from './rate-limits/buckets.ts';
 import type { LimitDecision } from './rate-limits/consume.ts';
+import { currentTraceparent } from './trace.ts';
 
 /** The Hono context of routes and middleware. */
 export interface AppEnv {
@@ -45,11 +46,15 @@ export const connectingIp = (context: AppContext): string | null =>
   context.req.header('cf-connecting-ip') ?? null;
 
 /** The client of this request, as audit rows name it. */
-export const clientOf = (context: AppContext): ClientDetails => ({
-  ip: connectingIp(context),
-  userAgent: context.req.header('user-agent')?.slice(0, 256) ?? null,
-  requestId: context.var.requestId,
-});
+export function clientOf(context: AppContext): ClientDetails {
+  const traceparent = currentTraceparent();
+  return {
+    ip: connectingIp(context),
+    userAgent: context.req.header('user-agent')?.slice(0, 256) ?? null,
+    requestId: context.var.requestId,
+    ...(traceparent !== undefined && { traceparent }),
+  };
+}
 
 /** The actor that the audit rows of this request name. */
 export const actorOf = (context: AppContext): Actor => actorWith(clientOf(context), context.var.principal);

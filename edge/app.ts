@@ -4,7 +4,7 @@ import { secureHeaders } from 'hono/secure-headers';
 import { boundBody } from './api/bounded-body.ts';
 import { onError, renderFailure } from './api/failure-envelope.ts';
 import { operations } from './api/operation.ts';
-import { assignRequestId, logRequest } from './api/request-log.ts';
+import { assignRequestId, logRequest, traceRequest } from './api/request-log.ts';
 import { type AppContext, type AppEnv, connectingIp } from './app-env.ts';
 import { authenticate } from './authentication/authenticate.ts';
 import { bearerToken, checkPlatformSecret } from './authentication/bearer.ts';
@@ -103,6 +103,7 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
       'Mcp-Protocol-Version',
       'Prefer',
       'X-Request-Id',
+      'traceparent',
     ],
     exposeHeaders: [
       'Idempotency-Replayed',
@@ -167,9 +168,17 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
 };
 
-/** The middleware runs in this order: request id, log, headers, rate limit, CORS; then caller, writes, body. */
+/** The middleware runs in this order: trace, request id, log, headers, rate limit, CORS; then caller, writes, body. */
 const pipeline = operations();
-pipeline.use(assignRequestId, logRequest, secureHeaders(), secure, limitRequests, shareWithOrigins);
+pipeline.use(
+  traceRequest,
+  assignRequestId,
+  logRequest,
+  secureHeaders(),
+  secure,
+  limitRequests,
+  shareWithOrigins,
+);
 pipeline.use(identifyCaller, enforceBeforeWrites, boundBody);
 for (const routes of [
   healthRoutes,

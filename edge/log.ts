@@ -1,4 +1,43 @@
+import { currentTraceId } from './trace.ts';
+
+type Level = 'info' | 'warning' | 'error';
+
+/** The levels of events that an operator has to look at; every other event is `info`. */
+const LEVELS: Record<string, Level> = {
+  'access.not_applied': 'warning',
+  'host.another_cluster': 'error',
+  'job.attempt_failed': 'warning',
+  'keys.unavailable': 'error',
+  'link.refused': 'warning',
+  'machine.use_not_recorded': 'warning',
+  'mail.given_up': 'error',
+  'mail.not_sent': 'warning',
+  'measurement.flood': 'warning',
+  'measurement.lost': 'warning',
+  'measurement.malformed': 'warning',
+  'project.not_looked_after': 'warning',
+  'reconcile.branch_lost': 'error',
+  'reconcile.failed': 'warning',
+  'reconcile.snapshot_lost': 'error',
+  'reconcile.strange_snapshot': 'warning',
+  'reconcile.stranger': 'warning',
+  'reconciliation.failed': 'warning',
+  'snapshot.not_scheduled': 'warning',
+  'webhook.not_sent': 'warning',
+};
+
+const INTERNAL = 500;
+const UNAVAILABLE = 503;
+
+/** A request fails by the service's own fault from 500 on; 503 passes without a change. */
+function levelOf(event: string, { status }: Record<string, unknown>): Level {
+  if (event !== 'request' || typeof status !== 'number' || status < INTERNAL) return LEVELS[event] ?? 'info';
+  return status === UNAVAILABLE ? 'warning' : 'error';
+}
+
 /** Logs one JSON object per line. Callers must not pass tokens, passwords or request bodies. */
 export function logEvent(event: string, fields: Record<string, unknown> = {}): void {
-  console.log(JSON.stringify({ event, ...fields }));
+  const traceId = currentTraceId();
+  const level = levelOf(event, fields);
+  console.log(JSON.stringify({ level, event, ...fields, ...(traceId && { trace_id: traceId }) }));
 }

@@ -231,6 +231,12 @@ export const FAILURES = {
     message: 'The database host is currently not connected. Try again shortly.',
     retryAfterSeconds: SOON,
   },
+  HOST_UPGRADE_REQUIRED: {
+    status: 503,
+    message:
+      'The agent of the database host is older than this operation. Try again after the platform operator has upgraded it.',
+    retryAfterSeconds: LATER,
+  },
   DATABASE_SERVER_UNAVAILABLE: {
     status: 503,
     message:

@@ -37,6 +37,8 @@ export class AttemptWatch {
   readonly #windows: AttemptWindows;
   readonly #limitTrouble: (trouble: unknown) => void;
   readonly #stalled = new StalledLogins();
+  /** By the log's name. */
+  readonly #followers = new Map<string, LogFollower>();
   /** Blocks that both servers are known to apply, by their keys; null at first. */
   #blocked: ReadonlyMap<string, Block> | null = null;
   #blocking: Promise<void> = Promise.resolve();
@@ -65,6 +67,11 @@ export class AttemptWatch {
     await this.#enforcing;
   }
 
+  /** Bytes of each log in which attempts were not counted yet. */
+  unread(): Map<string, number> {
+    return new Map([...this.#followers].map(([name, follower]) => [name, follower.unreadBytes()]));
+  }
+
   #follow(
     { name, locate, between, marks, read, includesRejected }: ConnectionLog,
     signal: AbortSignal,
@@ -83,6 +90,7 @@ export class AttemptWatch {
         }
       },
     });
+    this.#followers.set(name, follower);
     return follower.follow(signal, this.#troubleOf(`log of ${name}`));
   }
 

@@ -97,7 +97,7 @@ export async function copyUnusedDatabase(
 }
 
 async function createDatabase(
-  { copyRoom }: Host,
+  { copyRoom, metrics }: Host,
   session: Session,
   { name, source, closed = false }: NewClone,
   { strategy, sourceBytes }: { strategy: Strategy; sourceBytes: number },
@@ -105,10 +105,12 @@ async function createDatabase(
   const how = STRATEGIES[strategy];
   const create = async () => {
     await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
+    const started = performance.now();
     await session.query(
       `CREATE DATABASE ${identifier(name)} TEMPLATE ${identifier(source ?? EMPTY_TEMPLATE)}
        STRATEGY ${how.strategy} CONNECTION LIMIT 0 ALLOW_CONNECTIONS ${!closed}`,
     );
+    metrics.countClone(strategy, performance.now() - started);
   };
   // The quota bounds the sum of a project's branches, but not of its snapshots.
   if (closed || strategy === 'file_copy')

@@ -41,6 +41,7 @@ export async function cloneLive(host: Host, session: Session, clone: LiveClone):
     await createAlone(host, session, clone);
   } finally {
     await resume(host.settings, source);
+    host.metrics.countPause(performance.now() - started);
   }
   return performance.now() - started;
 }
@@ -79,7 +80,9 @@ async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Pr
     started = performance.now();
     return reconnectServers(host.settings);
   });
-  return performance.now() - started;
+  const pausedMs = performance.now() - started;
+  host.metrics.countPause(pausedMs);
+  return pausedMs;
 }
 
 /** Runs the creation. A session of the source that stays busy for longer than `busyWait` cancels it. */

@@ -3,6 +3,7 @@ import { Command } from 'commander';
 import { AttemptWatch } from '../attempts/watch-attempts.ts';
 import { runFilterLoop } from '../firewall/watch-filter.ts';
 import { BlockReports } from '../guard/report-blocks.ts';
+import { readVolumes } from '../guard/volumes.ts';
 import { GuardWatch } from '../guard/watch-guards.ts';
 import { openHost } from '../host.ts';
 import type { AgentLink } from '../link/agent-link.ts';
@@ -13,10 +14,14 @@ import { ServerWatch } from '../maintenance/watch-servers.ts';
 import { DiskUsage } from '../measurement/disk-bytes.ts';
 import { runMeasurementLoop } from '../measurement/measurement-loop.ts';
 import { watchBlockedProjects } from '../measurement/watch-blocked.ts';
+import { registerGauges } from '../metrics/gauges.ts';
+import { serveMetrics } from '../metrics/serve-metrics.ts';
 import { performOperation } from '../operations/handlers.ts';
+import { showMemory, withConsole } from '../pooler/console.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
+import { TroubleLog } from '../trouble-log.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -47,13 +52,27 @@ async function runAgent(): Promise<void> {
   });
 
   const diskUsage = new DiskUsage(host);
+  const attempts = new AttemptWatch(host, log);
   const watch = new ServerWatch(host, log);
   await watch.poll();
   let link: AgentLink | null = null;
+  const metricTroubles = new TroubleLog(log);
+  registerGauges(
+    host.metrics.registry,
+    {
+      cloneMethod: host.cloneMethod,
+      isLinked: () => link?.isUp ?? false,
+      largestSource: () => diskUsage.largest(),
+      unreadLogs: () => attempts.unread(),
+      volumes: () => readVolumes(settings),
+      poolerMemory: () => withConsole(settings, showMemory),
+    },
+    (name, error) => metricTroubles.report('metrics.unread', name, error, { name }),
+  );
   const begun = Promise.withResolvers<void>();
   const loops = Promise.all([
     watch.runLoop(signal),
-    new AttemptWatch(host, log).run(signal),
+    attempts.run(signal),
     runFilterLoop(host, signal),
     runLogFolderLoop(settings, log, signal),
     // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
@@ -74,6 +93,9 @@ async function runAgent(): Promise<void> {
     host.lockSampler.run(signal),
     watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),
     new BlockReports(host, (blocks) => link?.notify('blocks', blocks)).run(log, signal),
+    ...(settings.METRICS_PORT > 0
+      ? [serveMetrics({ registry: host.metrics.registry, port: settings.METRICS_PORT, log, signal })]
+      : []),
     ...(settings.GUARDS === 'on' ? [new GuardWatch(host, log).run(signal)] : []),
   ]);
   await runLink({
@@ -85,7 +107,7 @@ async function runAgent(): Promise<void> {
       link = linked;
     },
     handle: (method, params) => {
-      const operation = performOperation(host, method, params);
+      const operation = host.metrics.countOperation(method, performOperation(host, method, params));
       running.add(operation);
       const forget = () => running.delete(operation);
       operation.then(forget, forget);

@@ -10,6 +10,7 @@ export interface Volume {
   /** What a tenant can fill on it. */
   names: string[];
   freeBytes: number;
+  sizeBytes: number;
 }
 
 /** Folders that tenants can fill, directly or through a server. */
@@ -27,7 +28,7 @@ export async function readVolumes(settings: Paths): Promise<Volume[]> {
   for (const [name, folder] of foldersOf(settings)) {
     const found = await stat(folder).catch(() => null);
     if (!found) continue;
-    const volume = volumes.get(found.dev) ?? { names: [], freeBytes: await freeBytes(folder) };
+    const volume = volumes.get(found.dev) ?? { names: [], ...(await readSpace(folder)) };
     if (!volume.names.includes(name)) volume.names.push(name);
     volumes.set(found.dev, volume);
   }
@@ -47,7 +48,9 @@ export async function readLogVolumes(
 }
 
 /** Free bytes of the folder's volume, without the blocks that are reserved for root. */
-export async function freeBytes(folder: string): Promise<number> {
-  const { bavail, bsize } = await statfs(folder);
-  return bavail * bsize;
+export const freeBytes = async (folder: string): Promise<number> => (await readSpace(folder)).freeBytes;
+
+async function readSpace(folder: string): Promise<Pick<Volume, 'freeBytes' | 'sizeBytes'>> {
+  const { bavail, blocks, bsize } = await statfs(folder);
+  return { freeBytes: bavail * bsize, sizeBytes: blocks * bsize };
 }

@@ -78,6 +78,10 @@ export class AgentLink {
     this.#cancelTimer = options.clock.after(options.bounds.handshakeTime, () => this.#drop('handshake_late'));
   }
 
+  get isUp(): boolean {
+    return this.#phase === 'linked';
+  }
+
   async receive(data: unknown): Promise<void> {
     this.#lastHeard = this.#options.clock.now();
     await this.#handlers[this.#phase](data);

@@ -7,6 +7,7 @@ import {
 } from '../../shared/protocol/frames.ts';
 import type { HostFailure } from '../../shared/protocol/host-failures.ts';
 import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
+import { traceIdOf } from '../../shared/protocol/trace.ts';
 import { HostError } from '../servers/host-error.ts';
 
 /** Runs one operation with parsed parameters. */
@@ -18,6 +19,17 @@ interface Run {
   parameters: string;
   result: Promise<unknown>;
 }
+
+interface Ended {
+  method: Method;
+  /** `ok`, or the code of the failure. */
+  outcome: string;
+  traceId: string | undefined;
+  durationMs: number;
+}
+
+/** An operation that runs next to others of its branch is logged only if it takes this long. Milliseconds. */
+const SLOW_MS = 1_000;
 
 /** A call's subject; the subject of an operation without any of these fields is the host. */
 const SUBJECT_FIELDS = ['job_id', 'project_id', 'branch_id', 'snapshot_id'] as const;
@@ -40,7 +52,7 @@ export class Dispatcher {
   }
 
   /** Runs one call. Never throws: every failure becomes an error frame. */
-  async dispatch({ id, method, params }: RequestFrame): Promise<ReplyFrame> {
+  async dispatch({ id, method, params, traceparent }: RequestFrame): Promise<ReplyFrame> {
     if (!isMethod(method))
       return errorFrame(id, { code: 'INVALID_CALL', message: 'no such method' }, 'methodNotFound');
     if (this.#unanswered >= this.#bounds.callsInFlight) {
@@ -57,13 +69,19 @@ export class Dispatcher {
       );
     }
     this.#unanswered += 1;
+    const traceId = traceIdOf(traceparent);
+    const started = performance.now();
+    let outcome = 'ok';
     try {
       const result = OPERATIONS[method].result.parse(await this.#run(method, reading.data));
       return { jsonrpc: '2.0', id, result };
     } catch (error) {
-      return errorFrame(id, this.#failureOf(method, error));
+      const failure = this.#failureOf(method, error, traceId);
+      outcome = failure.code;
+      return errorFrame(id, failure);
     } finally {
       this.#unanswered -= 1;
+      this.#logEnd({ method, outcome, traceId, durationMs: performance.now() - started });
     }
   }
 
@@ -85,11 +103,22 @@ export class Dispatcher {
     return run.result;
   }
 
+  #logEnd({ method, outcome, traceId, durationMs }: Ended): void {
+    if (OPERATIONS[method].concurrent && durationMs < SLOW_MS) return;
+    this.#log('operation.ended', {
+      method,
+      outcome,
+      duration_ms: Math.round(durationMs),
+      ...(traceId && { trace_id: traceId }),
+    });
+  }
+
   /** A HostError is sent to the edge; the reason of any other error goes to this host's log only. */
-  #failureOf(method: Method, error: unknown): HostFailure {
+  #failureOf(method: Method, error: unknown, traceId: string | undefined): HostFailure {
     if (error instanceof HostError) return error;
     this.#log('operation.failed', {
       method,
+      ...(traceId && { trace_id: traceId }),
       reason: error instanceof Error ? (error.stack ?? error.message) : String(error),
     });
     return { code: 'INTERNAL', message: `${method} failed; the reason is in the agent's log` };

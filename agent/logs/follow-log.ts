@@ -73,6 +73,17 @@ export class LogFollower {
     this.#hasPolled = true;
   }
 
+  /** Bytes that were written to the log and not read yet. */
+  unreadBytes(): number {
+    const path = this.#log.locate();
+    const present = path === null ? undefined : statSync(path, { throwIfNoEntry: false });
+    if (!present || !this.#hasPolled) return 0;
+    const open = this.#file === null ? null : fstatSync(this.#file);
+    if (open?.ino === present.ino && open.dev === present.dev)
+      return Math.max(0, present.size - this.#position);
+    return Math.max(0, (open?.size ?? 0) - this.#position) + present.size;
+  }
+
   close(): void {
     if (this.#file !== null) closeSync(this.#file);
     this.#file = null;

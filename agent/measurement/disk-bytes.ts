@@ -20,6 +20,14 @@ const OUTPUT_MAX = 256 * 2 ** 20;
 interface DiskBytes {
   own: number;
   shared: number;
+  /** Null where they are not counted. */
+  extents: number | null;
+}
+
+/** A database that can be cloned. */
+export interface Source {
+  bytes: number;
+  extents: number | null;
 }
 
 /** Where the blocks of a database lie, and the size of its files. */
@@ -61,7 +69,7 @@ export function readLayout(listing: string): Layout {
 }
 
 export function sumExtents({ extents }: Layout): DiskBytes {
-  const sum = { own: 0, shared: 0 };
+  const sum = { own: 0, shared: 0, extents: extents.length };
   for (const { length, isShared } of extents) sum[isShared ? 'shared' : 'own'] += length;
   return sum;
 }
@@ -84,7 +92,7 @@ export function unionBytes(layouts: readonly Layout[]): number {
 /** The total of `btrfs filesystem du --summarize --raw`: all bytes, and those of this folder alone. */
 export function readBtrfsSummary(summary: string): DiskBytes {
   const [, total = 0, own = 0] = (/^\s*(\d+)\s+(\d+)\s/m.exec(summary) ?? []).map(Number);
-  return { own, shared: total - own };
+  return { own, shared: total - own, extents: null };
 }
 
 async function measureExtents(folder: string): Promise<FolderBytes> {
@@ -158,6 +166,18 @@ export class DiskUsage {
     };
   }
 
+  /** The largest branch or snapshot as last measured; null where none can be measured. */
+  largest(): Source | null {
+    const sources = [...this.#known.values()].map(({ own, shared, extents }) => ({
+      bytes: own + shared,
+      extents,
+    }));
+    return sources.reduce<Source | null>(
+      (largest, source) => (largest && largest.bytes >= source.bytes ? largest : source),
+      null,
+    );
+  }
+
   /** @returns how many databases were measured */
   async measure(): Promise<number> {
     const { rows } = await this.#host.postgres.query<Subject>(SUBJECTS);
@@ -196,7 +216,8 @@ export class DiskUsage {
     for (const subject of subjects) {
       const bytes = await measureFolder(join(settings.PGDATA_DIR, 'base', subject.oid));
       if (!bytes) continue;
-      found.set(subject.oid, { ...subject, own: bytes.own, shared: bytes.shared });
+      const { own, shared, extents } = bytes;
+      found.set(subject.oid, { ...subject, own, shared, extents });
       if (subject.is_branch && bytes.layout) layouts.set(subject.id, bytes.layout);
     }
     const isWhole = layouts.size === subjects.filter(({ is_branch }) => is_branch).length;

@@ -18,6 +18,8 @@ import { prepareBranch } from './branch-prepare.ts';
 import { proveBranch } from './branch-prove.ts';
 import { describeHost } from './host-describe.ts';
 import { takeInventory } from './host-inventory.ts';
+import { digestInventory } from './inventory-digest.ts';
+import { listInventory } from './inventory-list.ts';
 import { dropProject } from './project-drop.ts';
 import { sizeProject } from './project-size.ts';
 import { runQuery } from './query-run.ts';
@@ -45,6 +47,8 @@ type Handlers = {
 const HANDLERS: Handlers = {
   'host.describe': describeHost,
   'host.inventory': takeInventory,
+  'inventory.digest': digestInventory,
+  'inventory.list': listInventory,
   'branch.prepare': prepareBranch,
   'branch.clone': cloneBranch,
   'branch.finalize': finalizeBranch,

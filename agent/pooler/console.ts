@@ -109,6 +109,12 @@ export async function showWaits(console: Session): Promise<Map<string, number>> 
   return waits;
 }
 
+/** Bytes of the caches that the pooler has allocated; it never gives any back. */
+export async function showMemory(console: Session): Promise<number> {
+  const { rows } = await console.query<{ memtotal: string }>('SHOW MEM');
+  return rows.reduce((sum, { memtotal }) => sum + Number(memtotal), 0);
+}
+
 /** The databases that the pooler serves, except its console. */
 export async function showDatabases(console: Session): Promise<PoolerEntry[]> {
   const { rows } = await console.query<{ name: string; paused: number }>('SHOW DATABASES');

@@ -2,6 +2,7 @@ import type { MiddlewareHandler } from 'hono';
 import { routePath } from 'hono/route';
 import type { AppEnv } from '../app-env.ts';
 import { logEvent } from '../log.ts';
+import { continueTrace, traced } from '../trace.ts';
 
 export const REQUEST_ID_FORM = /^[A-Za-z0-9._-]{8,128}$/;
 
@@ -12,6 +13,10 @@ export const assignRequestId: MiddlewareHandler<AppEnv> = async (c, next) => {
   // `c.header` would copy the whole response and turn its body into a stream.
   c.res.headers.set('X-Request-Id', c.var.requestId);
 };
+
+/** Continues the trace of the client, or begins one. */
+export const traceRequest: MiddlewareHandler<AppEnv> = (c, next) =>
+  traced(continueTrace(c.req.header('traceparent')), next);
 
 /** Logs one line per request, with the route instead of the path, which may contain a mistyped secret. */
 export const logRequest: MiddlewareHandler<AppEnv> = async (c, next) => {

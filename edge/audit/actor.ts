@@ -11,12 +11,14 @@ export interface Actor {
   ip: string | null;
   userAgent: string | null;
   requestId: string;
+  /** Of the request; a job continues its trace. */
+  traceparent?: string;
 }
 
 /** The actor of an audit event; actions of the service itself have only a tenant. */
 export type AuditActor = Pick<Actor, 'tenantId'> & {
-  [F in Exclude<keyof Actor, 'tenantId' | 'machine'>]: Actor[F] | null;
-} & Pick<Actor, 'machine'>;
+  [F in Exclude<keyof Actor, 'tenantId' | 'machine' | 'traceparent'>]: Actor[F] | null;
+} & Pick<Actor, 'machine' | 'traceparent'>;
 
 export const noActor = (tenantId: string): AuditActor => ({
   userId: null,
@@ -28,7 +30,7 @@ export const noActor = (tenantId: string): AuditActor => ({
 });
 
 /** The client of a request: its address, its `User-Agent` and the request's ID. */
-export type ClientDetails = Pick<Actor, 'ip' | 'userAgent' | 'requestId'>;
+export type ClientDetails = Pick<Actor, 'ip' | 'userAgent' | 'requestId' | 'traceparent'>;
 
 /** The actor of an audit row. @param user with `userId` null while it is not proven that the client is this user */
 export const actorWith = <Id extends string | null>(

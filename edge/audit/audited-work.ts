@@ -16,6 +16,7 @@ const REFUSALS: ReadonlySet<FailureCode> = new Set([
   'NOT_FOUND',
   'VALIDATION_FAILED',
   'HOST_BUSY',
+  'HOST_UPGRADE_REQUIRED',
   'PROJECT_BUSY',
 ]);
 

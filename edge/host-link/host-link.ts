@@ -13,7 +13,12 @@ import { NotificationFilter, projectsOn } from './notification-filter.ts';
 import { failed } from './pending-calls.ts';
 
 /** The calls that are allowed while a host is blocked. */
-const ALLOWED_WHILE_BLOCKED: readonly Method[] = ['host.describe', 'host.inventory'];
+const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
+  'host.describe',
+  'host.inventory',
+  'inventory.digest',
+  'inventory.list',
+];
 const RECONCILE_EVERY = 5 * 60_000;
 /** Delay after a failed reconciliation, for instance while PostgreSQL is starting, or while the host is blocked. */
 const RECONCILE_RETRY = 5_000;
@@ -66,10 +71,10 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   }
 
   /** Calls an operation of the agent; use `callHost`, which is typed and retries if this object is reset. */
-  async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
+  async call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>> {
     if (this.#isBlocked() && !ALLOWED_WHILE_BLOCKED.includes(method))
       return failed('HOST_UNAVAILABLE', 'the host runs another PostgreSQL cluster than the one on record');
-    return this.#links.call(method, params);
+    return this.#links.call(method, params, traceparent);
   }
 
   override async fetch(request: Request): Promise<Response> {

@@ -13,16 +13,17 @@ import {
 import { readMessage } from '../../shared/protocol/messages.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { type Clock, closeBecause, type Transport } from '../../shared/protocol/transport.ts';
-import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
+import { PREVIOUS_VERSION, PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 import type { CallOutcome } from '../hosts/host-link-rpc.ts';
 import { failed, PendingCalls } from './pending-calls.ts';
+import { notificationFromPreviousVersion } from './previous-version.ts';
 import { type Expected, verifyHandshake } from './verify-handshake.ts';
 
 /** The state of a socket. It is attached to the socket, so that it survives hibernation of the object. */
 export type SocketState =
   | ({ phase: 'challenged'; since: number } & Expected)
   | { phase: 'answered' }
-  | { phase: 'linked'; since: number; epoch: number }
+  | { phase: 'linked'; since: number; epoch: number; protocol: number }
   | { phase: 'closed' };
 
 type InPhase<P extends SocketState['phase']> = Extract<SocketState, { phase: P }>;
@@ -73,10 +74,14 @@ export class Links {
     return this.#live() !== null;
   }
 
-  async call<M extends Method>(method: M, params: Params<M>): Promise<CallOutcome<Method>> {
+  async call<M extends Method>(
+    method: M,
+    params: Params<M>,
+    traceparent?: string,
+  ): Promise<CallOutcome<Method>> {
     const live = this.#live();
     if (!live) return failed('HOST_UNAVAILABLE', 'no agent is linked');
-    return this.#calls.make(live.socket, live.state.epoch, method, params);
+    return this.#calls.make(live.socket, live.state, { method, params, traceparent });
   }
 
   /** Sends a challenge on a new socket, and limits the time for the response. */
@@ -137,9 +142,14 @@ export class Links {
     if (verified.epoch <= epoch.newest()) return this.#refuse(socket, state.hostId, 'stale_epoch');
     epoch.remember(verified.epoch);
     for (const older of this.#inPhase('linked')) this.#drop(older.socket, 'displaced');
-    socket.setState({ phase: 'linked', since: clock.now(), epoch: verified.epoch });
+    socket.setState({
+      phase: 'linked',
+      since: clock.now(),
+      epoch: verified.epoch,
+      protocol: verified.protocol,
+    });
     send<typeof Welcome>(socket, { type: 'welcome', epoch: verified.epoch });
-    log('link.up', { host_id: state.hostId, epoch: verified.epoch });
+    log('link.up', { host_id: state.hostId, epoch: verified.epoch, protocol: verified.protocol });
     onLinked();
   }
 
@@ -149,11 +159,11 @@ export class Links {
     this.#drop(socket, 'refused');
   }
 
-  #handleFrame(socket: LinkSocket, { epoch }: InPhase<'linked'>, data: unknown): void {
+  #handleFrame(socket: LinkSocket, { epoch, protocol }: InPhase<'linked'>, data: unknown): void {
     const reading = readMessage(FromAgent, data, this.#options.bounds);
     if (!reading.ok) this.#drop(socket, reading.fault);
     else if ('id' in reading.message) this.#calls.settle(epoch, reading.message);
-    else this.#options.onNotification(reading.message);
+    else this.#options.onNotification(inPresentForm(reading.message, protocol));
   }
 
   #stopTimer(nonce: string): void {
@@ -186,6 +196,11 @@ export class Links {
 
 const isInPhase = <P extends SocketState['phase']>(state: SocketState, phase: P): state is InPhase<P> =>
   state.phase === phase;
+
+const inPresentForm = (notification: NotificationFrame, protocol: number): NotificationFrame =>
+  protocol === PREVIOUS_VERSION
+    ? { ...notification, params: notificationFromPreviousVersion(notification.method, notification.params) }
+    : notification;
 
 const makeNonce = () => base64url.encode(crypto.getRandomValues(new Uint8Array(NONCE_BYTES)));
 

@@ -4,8 +4,10 @@ import type { HostFailure, HostFailureCode } from '../../shared/protocol/host-fa
 import { fitsMessage } from '../../shared/protocol/messages.ts';
 import { type Method, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
 import type { Clock, Transport } from '../../shared/protocol/transport.ts';
+import { PREVIOUS_VERSION } from '../../shared/protocol/version.ts';
 import { fail, ok } from '../../shared/result.ts';
 import type { CallOutcome } from '../hosts/host-link-rpc.ts';
+import { resultFromPreviousVersion, toPreviousVersion } from './previous-version.ts';
 
 export const failed = (
   code: HostFailureCode,
@@ -13,10 +15,24 @@ export const failed = (
   details: Omit<HostFailure, 'code' | 'message'> = {},
 ) => fail({ code, message, ...details });
 
+/** A call of the host. */
+interface Call<M extends Method> {
+  method: M;
+  params: Params<M>;
+  traceparent?: string | undefined;
+}
+
+/** The link that carries a call. */
+interface Carrier {
+  epoch: number;
+  /** The version that its agent speaks. */
+  protocol: number;
+}
+
 interface PendingCall {
   method: Method;
-  /** The link that carried the call; replies on other links are ignored. */
-  epoch: number;
+  /** Replies on other links are ignored. */
+  carrier: Carrier;
   end: (outcome: CallOutcome<Method>) => void;
 }
 
@@ -38,16 +54,19 @@ export class PendingCalls {
 
   make<M extends Method>(
     link: Transport,
-    epoch: number,
-    method: M,
-    params: Params<M>,
+    carrier: Carrier,
+    call: Call<M>,
   ): Promise<CallOutcome<Method>> | CallOutcome<Method> {
     const { bounds } = this.#options;
+    const { method } = call;
     if (this.#calls.size >= bounds.callsInFlight) {
       return failed('HOST_BUSY', `${bounds.callsInFlight} calls to this host are pending`);
     }
     const id = crypto.randomUUID();
-    const frame: RequestFrame = { jsonrpc: '2.0', id, method, params };
+    const spoken = carrier.protocol === PREVIOUS_VERSION ? toPreviousVersion(method, call.params) : call;
+    if (spoken === null)
+      return failed('HOST_UPGRADE_REQUIRED', `the agent speaks version ${PREVIOUS_VERSION}: no ${method}`);
+    const frame: RequestFrame = { jsonrpc: '2.0', id, ...spoken };
     const text = JSON.stringify(frame);
     if (!fitsMessage(text, bounds))
       return failed('INVALID_CALL', `the call of ${method} exceeds the message size`);
@@ -59,7 +78,7 @@ export class PendingCalls {
       stopWaiting();
       resolve(outcome);
     };
-    this.#calls.set(id, { method, epoch, end });
+    this.#calls.set(id, { method, carrier, end });
     try {
       link.send(text);
     } catch {
@@ -71,13 +90,13 @@ export class PendingCalls {
   /** Ends the call of this reply. A late reply, or one on another link than its call, is ignored. */
   settle(epoch: number, reply: ReplyFrame): void {
     const call = this.#calls.get(reply.id);
-    if (call?.epoch !== epoch) return;
-    call.end(outcomeOf(call.method, reply));
+    if (call?.carrier.epoch !== epoch) return;
+    call.end(outcomeOf(call, reply));
   }
 
   /** Ends all calls of a lost link. */
   abandon(epoch: number): void {
-    for (const call of [...this.#calls.values()].filter((pending) => pending.epoch === epoch)) {
+    for (const call of [...this.#calls.values()].filter(({ carrier }) => carrier.epoch === epoch)) {
       call.end(failed('HOST_UNAVAILABLE', `the link was lost during ${call.method}`));
     }
   }
@@ -102,13 +121,15 @@ export class PendingCalls {
   }
 }
 
-function outcomeOf(method: Method, reply: ReplyFrame): CallOutcome<Method> {
+function outcomeOf({ method, carrier }: PendingCall, reply: ReplyFrame): CallOutcome<Method> {
   if ('error' in reply) {
     const { message, data } = reply.error;
     const { code, ...details } = data;
     return failed(code, message, details);
   }
-  const reading = OPERATIONS[method].result.safeParse(reply.result);
+  const isOlder = carrier.protocol === PREVIOUS_VERSION;
+  const result = isOlder ? resultFromPreviousVersion(method, reply.result) : reply.result;
+  const reading = OPERATIONS[method].result.safeParse(result);
   return reading.success
     ? ok(reading.data)
     : failed('INTERNAL', `the host's reply to ${method} has the wrong form`);

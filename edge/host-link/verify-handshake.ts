@@ -6,7 +6,7 @@ import {
   AnswerClaims,
   type RefusalReason,
 } from '../../shared/protocol/handshake.ts';
-import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
+import { PREVIOUS_VERSION, PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 
 /** Tolerated clock difference of a host, in seconds. The nonce proves freshness; the times are a second check. */
 const CLOCK_TOLERANCE = 300;
@@ -19,7 +19,11 @@ export interface Expected {
   publicKey: PublicKey;
 }
 
-export type HandshakeResult = { ok: true; epoch: number } | { ok: false; reason: RefusalReason };
+export type HandshakeResult =
+  | { ok: true; epoch: number; protocol: number }
+  | { ok: false; reason: RefusalReason };
+
+const ACCEPTED: readonly number[] = [PROTOCOL_VERSION, PREVIOUS_VERSION];
 
 /** The refusal reason of each claim that jose can reject. */
 const REASON_OF_CLAIM: Record<string, RefusalReason> = { aud: 'audience', iat: 'clock', exp: 'clock' };
@@ -49,8 +53,8 @@ export async function verifyHandshake(
     return { ok: false, reason: refusalReason(error) };
   }
   if (claims.nonce !== expected.nonce) return { ok: false, reason: 'nonce' };
-  if (claims.protocol !== PROTOCOL_VERSION) return { ok: false, reason: 'protocol' };
-  return { ok: true, epoch: claims.epoch };
+  if (!ACCEPTED.includes(claims.protocol)) return { ok: false, reason: 'protocol' };
+  return { ok: true, epoch: claims.epoch, protocol: claims.protocol };
 }
 
 function refusalReason(error: unknown): RefusalReason {

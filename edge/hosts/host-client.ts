@@ -3,6 +3,7 @@ import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { fail, type Result } from '../../shared/result.ts';
 import type { Env } from '../env.ts';
+import { currentTraceparent } from '../trace.ts';
 import { failureOfRequest } from './host-failure-table.ts';
 import type { CallOutcome } from './host-link-rpc.ts';
 
@@ -37,7 +38,7 @@ async function send<M extends Method>(
   params: Params<M>,
 ): Promise<CallOutcome<M>> {
   try {
-    return (await hostLink(env, hostId).call(method, params)) as CallOutcome<M>;
+    return (await hostLink(env, hostId).call(method, params, currentTraceparent())) as CallOutcome<M>;
   } catch {
     return fail({ code: 'HOST_UNAVAILABLE', message: `the object of the link was lost during ${method}` });
   }

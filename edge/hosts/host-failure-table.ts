@@ -43,6 +43,7 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
   HOST_FULL: { code: 'HOST_FULL' },
   INTERNAL: { code: 'INTERNAL' },
   HOST_UNAVAILABLE: { code: 'HOST_UNAVAILABLE' },
+  HOST_UPGRADE_REQUIRED: { code: 'HOST_UPGRADE_REQUIRED' },
   HOST_TIMEOUT: { code: 'HOST_TIMEOUT' },
 };
 

@@ -9,6 +9,6 @@ export type CallOutcome<M extends Method> = Result<MethodResult<M>, HostFailure>
 export interface HostLinkRpc extends Rpc.DurableObjectBranded {
   /** Whether an agent is linked and the host accepts work. */
   linked(): Promise<boolean>;
-  /** Sends one operation to the agent. */
-  call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>>;
+  /** Sends one operation to the agent. @param traceparent of the request that caused the call */
+  call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>>;
 }

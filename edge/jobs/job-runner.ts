@@ -2,11 +2,13 @@ import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import type { JobError, JobKind } from '../../shared/project/job.ts';
 import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
+import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { StoredResponse } from '../api/idempotency-key.ts';
 import { inOneBatch } from '../database/database.ts';
 import { idempotencyKeys } from '../database/idempotency-schema.ts';
 import { logEvent } from '../log.ts';
+import { traced } from '../trace.ts';
 import {
   ABANDON_AFTER_MS,
   failureClass,
@@ -20,6 +22,8 @@ import { JobProgress } from './job-progress.ts';
 import { branchIdsOf, type JobRow } from './job-store.ts';
 import type { AnySaga, SagaContext, SagaTable } from './saga.ts';
 import { Slots } from './slots.ts';
+
+const UPGRADE_REQUIRED: HostFailureCode = 'HOST_UPGRADE_REQUIRED';
 
 /** The end of a job: the response for its client, if its kind has one. */
 export type JobEnd = Result<StoredResponse | null, Failure>;
@@ -83,7 +87,7 @@ export class JobRunner {
     const run = this.#runs.get(job.id);
     if (run) return run.done;
     this.#options.changed(job);
-    const done = this.#attemptInTurn(job).then((end) => {
+    const done = traced(job.input.actor.traceparent, () => this.#attemptInTurn(job)).then((end) => {
       this.#runs.delete(job.id);
       this.#options.changed(job);
       if (end) {
@@ -171,7 +175,10 @@ export class JobRunner {
     error: JobError,
   ): Promise<JobEnd> {
     const { db, job } = context;
-    await definition.undo?.run(context);
+    await definition.undo?.run(context).catch((undoing) => {
+      // An agent that does not know the operation has made nothing by it.
+      if (jobError(undoing).code !== error.code || error.code !== UPGRADE_REQUIRED) throw undoing;
+    });
     await inOneBatch(db, [
       ...(definition.undo?.record(context, wasRefused(error), new Date()) ?? []),
       // Frees the key, so that the client can repeat the request with the same key.

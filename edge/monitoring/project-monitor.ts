@@ -71,12 +71,18 @@ export class ProjectMonitor extends RpcTarget implements ProjectMonitorRpc {
     await this.#evaluate(subject);
   }
 
-  /** Asks the host for the present sizes of the project's databases; the last measurement can be a minute old. */
+  /**
+   * Asks the host for the present sizes of the project's databases; the last measurement can be a minute old. It counts
+   * where the agent is of a release that cannot be asked.
+   */
   async readSizes(projectId: string, hostId: string): Promise<Result<ProjectSizes, Failure>> {
     try {
       return ok(await this.#options.callHost(hostId)('project.size', { project_id: projectId }));
     } catch (error) {
-      return fail(publicFailure(jobError(error)));
+      const failure = publicFailure(jobError(error));
+      return failure.code === 'HOST_UPGRADE_REQUIRED'
+        ? ok({ project_id: projectId, sizes: {} })
+        : fail(failure);
     }
   }
 

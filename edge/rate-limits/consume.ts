@@ -3,6 +3,7 @@ import type { Bucket } from './buckets.ts';
 import { Denials } from './denials.ts';
 import { LIMITS, type LimitTable } from './limits.ts';
 import type { WindowState } from './rate-limiter-rpc.ts';
+import { countRefusal } from './refusals.ts';
 
 const CACHED_DENIALS = 10_000;
 
@@ -30,6 +31,7 @@ export const peek = (env: Env, bucket: Bucket): Promise<LimitDecision> => decide
 export function cachedDenial({ bucket, limit }: Bucket): LimitDecision | null {
   const now = Date.now();
   const denial = denials.get(JSON.stringify([limit, bucket]), now);
+  if (denial) countRefusal(limit);
   return denial ? decisionOf(denial.value, denial.until - now) : null;
 }
 
@@ -38,12 +40,13 @@ async function decide(
   { bucket, limit }: Bucket,
   method: 'consume' | 'peek',
 ): Promise<LimitDecision> {
+  const denial = cachedDenial({ bucket, limit });
+  if (denial) return denial;
   const key = JSON.stringify([limit, bucket]);
   const calledAt = Date.now();
-  const denial = denials.get(key, calledAt);
-  if (denial) return decisionOf(denial.value, denial.until - calledAt);
   const window = await callLimiter(env, { bucket, limit }, method);
   const { admitted, restMs } = window;
+  if (!admitted) countRefusal(limit);
   if (!admitted && !(LIMITS as LimitTable)[limit].refundable)
     denials.remember(key, window, { calledAt, restMs });
   return decisionOf(window, restMs);

@@ -7,6 +7,7 @@ import { type Bucket, bucketOf, isReading } from './buckets.ts';
 import { cachedDenial, type LimitDecision, refund } from './consume.ts';
 import { admit, consumeOrFail, peekOrFail, rateLimited } from './enforce-limit.ts';
 import { LIMITS } from './limits.ts';
+import { sendRefusals } from './refusals.ts';
 
 /** Starts to count the request; `requireAdmission` waits for the decision. */
 export function countRequest(c: AppContext, bucket: Bucket): void {
@@ -117,6 +118,7 @@ export const limitRequests: MiddlewareHandler<AppEnv> = async (c, next) => {
     c.res.headers.delete('WWW-Authenticate');
     c.res = renderFailure(c, rateLimited(decision));
   }
+  if (c.res.status === 429) c.executionCtx.waitUntil(sendRefusals(c.env));
   const { headers } = c.res;
   headers.set('X-RateLimit-Limit', String(decision.limit));
   headers.set('X-RateLimit-Remaining', String(decision.remaining));

@@ -84,4 +84,6 @@ export const LIMITS = {
 } satisfies Record<string, Limit>;
 
 export type LimitName = keyof typeof LIMITS;
+/** Refused requests by limit. */
+export type Refusals = Partial<Record<LimitName, number>>;
 export type LimitTable = Record<LimitName, Limit>;

@@ -1,4 +1,4 @@
-import type { LimitName } from './limits.ts';
+import type { LimitName, Refusals } from './limits.ts';
 
 /** The window of one limit after a request was counted. */
 export interface WindowState {
@@ -22,4 +22,7 @@ export interface RateLimiterRpc extends Rpc.DurableObjectBranded {
   /** Gets or renews a place for `LEASE_MS`. @returns false if all `max` places are taken */
   hold(holder: string, max: number): Promise<boolean>;
   release(holder: string): Promise<void>;
+  /** Of the one object that holds the totals of all buckets. */
+  addRefusals(refusals: Refusals): Promise<void>;
+  refusals(): Promise<Refusals>;
 }

@@ -2,16 +2,18 @@ import { DurableObject } from 'cloudflare:workers';
 import type { Env } from '../env.ts';
 import { readSettings } from '../settings.ts';
 import { Leases } from './leases.ts';
-import { LIMITS, type LimitName, type LimitTable } from './limits.ts';
+import { LIMITS, type LimitName, type LimitTable, type Refusals } from './limits.ts';
 import type { RateLimiterRpc, WindowState } from './rate-limiter-rpc.ts';
 import { countIn, isOver, type RateWindow } from './window.ts';
 
 const WINDOWS = 'windows';
+const REFUSALS = 'refusals';
 const WRITE_AFTER_MS = 1000;
 
 /**
  * One object per bucket (`idFromName(bucket)`), with a counter for each limit. Its storage holds the open windows
- * (key `windows`); an alarm at the end of the last window clears it. Leases are in memory only.
+ * (key `windows`); an alarm at the end of the last window clears it. Leases are in memory only. One object counts no
+ * requests and holds the total of all refusals (key `refusals`).
  */
 export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
   readonly #limits: LimitTable;
@@ -71,6 +73,17 @@ export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
 
   async release(holder: string): Promise<void> {
     this.#leases.release(holder);
+  }
+
+  async addRefusals(refusals: Refusals): Promise<void> {
+    const total = await this.refusals();
+    for (const [limit, count] of Object.entries(refusals) as [LimitName, number][])
+      total[limit] = (total[limit] ?? 0) + count;
+    this.ctx.storage.kv.put(REFUSALS, total);
+  }
+
+  async refusals(): Promise<Refusals> {
+    return this.ctx.storage.kv.get<Refusals>(REFUSALS) ?? {};
   }
 
   override async alarm(): Promise<void> {

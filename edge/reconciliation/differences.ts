@@ -10,6 +10,7 @@ import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
 
 export type Inventory = MethodResult<'host.inventory'>;
 export type HostedBranch = Inventory['branches'][number];
+export type HostedSnapshot = NonNullable<Inventory['snapshots']>[number];
 
 export interface RecordedBranch {
   id: string;
@@ -122,7 +123,7 @@ export function differencesBetween(
     records.branches.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
   );
   const isOrphan = ({ branch_id }: HostedBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
-  const held = [...inventory.projects, ...inventory.branches, ...inventory.snapshots].map(
+  const held = [...inventory.projects, ...inventory.branches, ...(inventory.snapshots ?? [])].map(
     ({ project_id }) => project_id,
   );
   // A host restored from an older backup gets all rules and passwords again, which ends every session. A revision

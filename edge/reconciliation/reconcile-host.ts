@@ -17,6 +17,7 @@ import {
 } from './differences.ts';
 import { leftoversAmong } from './leftovers.ts';
 import { markFound, markLost } from './mark-branch.ts';
+import { type InventoryReading, openInventory, readExpected } from './read-inventory.ts';
 import { reconcileSnapshots } from './reconcile-snapshots.ts';
 
 /**
@@ -35,9 +36,11 @@ export async function reconcileHost(
   const applied = await readAppliedRevisions(db, hostId);
   // The inventory is read before the records. A record is written before the host creates anything, so a database
   // that is missing from the later records is an orphan.
-  const inventory = await callHost('host.inventory', {});
-  if (!(await isKnownCluster(db, hostId, inventory, admit))) return;
-  await db.update(hosts).set({ freeBytes: inventory.free_bytes }).where(eq(hosts.id, hostId));
+  const reading = await openInventory(callHost);
+  if (!(await isKnownCluster(db, hostId, reading, admit))) return;
+  const inventory = await reading.complete(() => readExpected(db, hostId));
+  const { free_bytes: freeBytes } = reading;
+  if (freeBytes !== null) await db.update(hosts).set({ freeBytes }).where(eq(hosts.id, hostId));
   const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
   const leftovers = await leftoversAmong(db, hostId, found);
 
@@ -73,7 +76,7 @@ export async function clusterOnRecord(db: Database, hostId: string, seen: string
 async function isKnownCluster(
   db: Database,
   hostId: string,
-  { system_identifier: seen }: Inventory,
+  { system_identifier: seen }: InventoryReading,
   admit: (admitted: boolean) => boolean,
 ): Promise<boolean> {
   const onRecord = await clusterOnRecord(db, hostId, seen);
@@ -134,9 +137,9 @@ async function markLostIfStillMissing(
   missing: RecordedBranch[],
 ): Promise<void> {
   if (missing.length === 0) return;
-  const second = await callHost('host.inventory', {});
+  const second = await openInventory(callHost);
   if (second.system_identifier !== first.system_identifier) return;
-  const ready = readyBranches(second);
+  const ready = readyBranches(await second.list(missing.map(({ projectId }) => projectId)));
   for (const branch of missing.filter(({ id }) => !ready.has(id))) {
     await markLost(db, branch, new Date());
     await coordinatorOf(env, branch.projectId).wake(branch.projectId);

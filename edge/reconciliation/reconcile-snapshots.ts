@@ -9,10 +9,12 @@ import { OPEN_STATUSES } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 import { forgetDeletedBranch } from '../snapshots/drop-snapshots.ts';
 import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
-import type { Inventory } from './differences.ts';
+import type { HostedSnapshot, Inventory } from './differences.ts';
+import { openInventory } from './read-inventory.ts';
 
 /**
  * Resolves the differences between the snapshots on a host and their records. Those of open jobs are left to the jobs.
+ * An agent that does not tell its snapshots has lost none.
  * @param inventory read before the records: a snapshot is recorded before the host makes it
  */
 export async function reconcileSnapshots(
@@ -21,6 +23,8 @@ export async function reconcileSnapshots(
   hostId: string,
   inventory: Inventory,
 ): Promise<void> {
+  const { snapshots: held } = inventory;
+  if (held === null) return;
   const recorded = await db
     .select({ snapshot: snapshots })
     .from(snapshots)
@@ -29,9 +33,9 @@ export async function reconcileSnapshots(
   await dropOrphans(
     db,
     callHost,
-    inventory.snapshots.filter(({ snapshot_id }) => !records.has(snapshot_id)),
+    held.filter(({ snapshot_id }) => !records.has(snapshot_id)),
   );
-  const separated = inventory.snapshots.filter(
+  const separated = held.filter(
     ({ snapshot_id, independent }) => independent && records.get(snapshot_id)?.independent === false,
   );
   const ids = separated.map(({ snapshot_id }) => snapshot_id);
@@ -40,7 +44,7 @@ export async function reconcileSnapshots(
 }
 
 /** Drops those that a job once made. The others may be missing from restored records, so they are only logged. */
-async function dropOrphans(db: Database, callHost: CallHost, orphans: Inventory['snapshots']): Promise<void> {
+async function dropOrphans(db: Database, callHost: CallHost, orphans: HostedSnapshot[]): Promise<void> {
   if (orphans.length === 0) return;
   const ids = JSON.stringify(orphans.map(({ snapshot_id }) => snapshot_id));
   const traces = await db
@@ -67,15 +71,20 @@ async function markMissing(
   first: Inventory,
   records: readonly SnapshotRow[],
 ): Promise<void> {
-  const missingIn = ({ snapshots }: Inventory) => {
-    const ready = new Set(snapshots.flatMap(({ snapshot_id, ready }) => (ready ? [snapshot_id] : [])));
-    return records.filter(({ id, status }) => status === 'ready' && !ready.has(id));
+  const missingIn = (inventory: Inventory, wanted: readonly SnapshotRow[]) => {
+    if (inventory.snapshots === null) return [];
+    const ready = new Set(
+      inventory.snapshots.flatMap(({ snapshot_id, ready }) => (ready ? [snapshot_id] : [])),
+    );
+    return wanted.filter(({ id, status }) => status === 'ready' && !ready.has(id));
   };
-  if (missingIn(first).length === 0) return;
+  const missing = missingIn(first, records);
+  if (missing.length === 0) return;
   // One that was completed since the first inventory is not missing.
-  const second = await callHost('host.inventory', {});
+  const second = await openInventory(callHost);
   if (second.system_identifier !== first.system_identifier) return;
-  for (const snapshot of missingIn(second)) await markLost(db, snapshot, new Date());
+  const present = await second.list(missing.map(({ projectId }) => projectId));
+  for (const snapshot of missingIn(present, missing)) await markLost(db, snapshot, new Date());
 }
 
 async function markLost(db: Database, snapshot: SnapshotRow, now: Date): Promise<void> {

@@ -1,12 +1,15 @@
 import { eq } from 'drizzle-orm';
 import { z } from 'zod';
 import { jsonBody, operation, operations, response } from '../api/operation.ts';
+import { responseHeaders } from '../api/response-headers.ts';
 import { connectingIp, databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import { CaCertificate, NewHost, Registration, registerHost } from '../hosts/enrolment.ts';
 import { Host, toHostResponse } from '../hosts/host-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
+import { OPEN_METRICS } from '../platform-metrics/open-metrics.ts';
+import { platformMetrics } from '../platform-metrics/platform-metrics.ts';
 import { CapsChange, changeCaps, ProjectCaps } from '../projects/change-caps.ts';
 import { readSettings } from '../settings.ts';
 import { changeTenantCaps, TenantCaps, TenantCapsRequest } from '../tenancy/tenant-caps.ts';
@@ -136,6 +139,30 @@ router.openapi(
     const caps = c.req.valid('json');
     const changed = await changeTenantCaps(databaseOf(c), readSettings(c.env), tenantId, caps, request);
     return c.json(unwrap(changed), 200);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'readPlatformMetrics',
+    method: 'get',
+    path: '/platform/v1/metrics',
+    summary: 'Read the metrics of the platform for Prometheus',
+    description:
+      'The text format of OpenMetrics: hosts and their links, branches by status, open jobs by age, and refusals of rate limits. At most 15 s old.',
+    tags,
+    responses: {
+      200: {
+        description: 'The metrics.',
+        headers: responseHeaders(),
+        content: { 'application/openmetrics-text': { schema: z.string() } },
+      },
+    },
+  }),
+  async (c) => {
+    const text = await platformMetrics(c.env, Date.now());
+    return c.body(text, 200, { 'Content-Type': OPEN_METRICS });
   },
 );
 

@@ -3,7 +3,7 @@
  * Both sides enforce all of them on received messages, because either peer may be faulty or an impostor.
  */
 export const BOUNDS = {
-  /** UTF-8 bytes of one message. The largest legitimate one is the inventory of a host with 4,000 databases. */
+  /** UTF-8 bytes of one message. The largest legitimate one is a page of the inventory. */
   messageBytes: 1_048_576,
   /** Levels of objects and arrays; the deepest legitimate message has 6. Deep nesting can exhaust a parser's stack. */
   nestingDepth: 16,

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { HOST_FAILURES, type HostFailureCode } from './host-failures.ts';
 import { NOTIFICATIONS, type Notification } from './notifications.ts';
+import { TRACEPARENT } from './trace.ts';
 
 /** The frames of an established link: JSON-RPC 2.0 without batches. The edge calls; the agent replies and notifies. */
 
@@ -13,6 +14,8 @@ export const RequestFrame = z.strictObject({
   method: z.string().max(64),
   /** By name only. The method's own schema validates them. */
   params: z.record(z.string(), z.unknown()),
+  /** Of the client's request that caused the call. */
+  traceparent: z.string().regex(TRACEPARENT).optional(),
 });
 export type RequestFrame = z.output<typeof RequestFrame>;
 

@@ -35,6 +35,8 @@ export const HOST_FAILURES = {
   INTERNAL: 'transient',
   /** Made at the edge: no agent is linked, or its link was lost during the call. */
   HOST_UNAVAILABLE: 'transient',
+  /** Made at the edge: the agent is of the previous release and does not know the operation. */
+  HOST_UPGRADE_REQUIRED: 'refused',
   /** No reply before the operation's deadline (made at the edge), or a tenant's statement took too long. */
   HOST_TIMEOUT: 'transient',
 } as const satisfies Record<string, HostFailureClass>;

@@ -3,6 +3,14 @@ import { BRANCH_ROLES } from '../branch/login.ts';
 import { ProjectSizes } from '../measurement.ts';
 import { Access, Verifier } from './access.ts';
 import { DIFFERENCE_OPERATIONS } from './difference-operations.ts';
+import {
+  FreeBytes,
+  HostedBranch,
+  HostedProject,
+  HostedSnapshot,
+  INVENTORY_OPERATIONS,
+  SystemIdentifier,
+} from './inventory-operations.ts';
 import { Id, operation } from './operation.ts';
 import {
   BranchIdentity,
@@ -41,30 +49,13 @@ export const OPERATIONS = {
     summary: 'List every database, snapshot, project and unfinished clone on the host, and its free disk',
     params: z.strictObject({}),
     result: z.strictObject({
-      /** Identifier of the PostgreSQL cluster (`pg_control_system()`), as decimal digits. */
-      system_identifier: z.string().min(1).max(20),
-      /** Of the volume with PostgreSQL's data. */
-      free_bytes: z.int().nonnegative(),
-      branches: z.array(
-        z.strictObject({
-          project_id: Id,
-          branch_id: Id,
-          database: z.string(),
-          /** `prepared`: logins and rules only; `building`: a clone without its final name; `ready`: finalized. */
-          state: z.enum(['prepared', 'building', 'ready']),
-        }),
-      ),
-      projects: z.array(z.strictObject({ project_id: Id, access_revision: z.int() })),
-      snapshots: z.array(
-        z.strictObject({
-          project_id: Id,
-          snapshot_id: Id,
-          /** False while it is being taken, and if its database is missing. */
-          ready: z.boolean(),
-          /** It shares no block with the branch it was taken of. */
-          independent: z.boolean(),
-        }),
-      ),
+      system_identifier: SystemIdentifier,
+      /** Null: the agent is of a release that does not tell. */
+      free_bytes: FreeBytes.nullable(),
+      branches: z.array(HostedBranch),
+      projects: z.array(HostedProject),
+      /** Null: the agent is of a release that does not tell. */
+      snapshots: z.array(HostedSnapshot).nullable(),
     }),
     deadline: 30_000,
   }),
@@ -168,6 +159,7 @@ export const OPERATIONS = {
     deadline: 30_000,
   }),
 
+  ...INVENTORY_OPERATIONS,
   ...SNAPSHOT_OPERATIONS,
   ...ROW_OPERATIONS,
   ...REHEARSAL_OPERATIONS,

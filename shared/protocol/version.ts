@@ -1,5 +1,11 @@
 /**
- * Version of the schemas of the link. Edge and agent must use the same one, so raise it with any change of a schema;
+ * Version of the schemas of the link. Raise it with the first change of a schema after a release;
  * `test/shared/protocol/version.test.ts` fails until that is done.
  */
 export const PROTOCOL_VERSION = 5;
+
+/**
+ * Version of the last release, which the edge accepts too (`edge/host-link/previous-version.ts`): agents are upgraded
+ * after the gateway. A release sets it to the released version.
+ */
+export const PREVIOUS_VERSION = 3;

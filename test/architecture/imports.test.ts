@@ -144,10 +144,11 @@ describe('imports', () => {
     expect(trespasses(inShared, within(['edge', 'agent', 'dev', 'test']))).toEqual([]);
   });
 
-  test('edge knows neither the agent, nor the local stack, nor Node, save for its scrypt', () => {
+  test('edge knows neither the agent, nor the local stack, nor Node, save for its scrypt and the context of a trace', () => {
     const inEdge = within(['edge']);
     expect(trespasses(inEdge, within(['agent', 'dev', 'test']))).toEqual([]);
     expect(trespasses(inEdge, ofPlatform('node:'))).toEqual([
+      'edge/trace.ts -> node:async_hooks',
       'edge/sign-in/accounts/password-hash.ts -> node:crypto',
     ]);
   });

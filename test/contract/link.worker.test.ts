@@ -11,9 +11,9 @@ import { runLink } from '../../agent/link/run-link.ts';
 import { openDatabase } from '../../edge/database/database.ts';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { CLOSES } from '../../shared/protocol/closes.ts';
-import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { eventually } from '../support/eventually.ts';
 import { signAnswer } from '../support/host/host-key.ts';
+import { EMPTY_HOST, inventoryAnswer } from '../support/host/scripted-inventory.ts';
 import { insertBranch, insertDeletion, insertProject, readBranch } from '../support/records/records.ts';
 import { startFreezingProxy } from '../support/stack/freezing-proxy.ts';
 import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
@@ -24,13 +24,7 @@ vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
 const quick = { heartbeat: 500, silence: 1_000, handshakeTime: 2_000 };
 const bounds = { ...BOUNDS, ...quick };
-const inventory: MethodResult<'host.inventory'> = {
-  system_identifier: '1',
-  free_bytes: 0,
-  branches: [],
-  projects: [],
-  snapshots: [],
-};
+const inventory = EMPTY_HOST;
 const ids = { job_id: crypto.randomUUID(), project_id: crypto.randomUUID() };
 
 let stateDir: string;
@@ -67,12 +61,15 @@ interface Agent {
   leave: () => void;
 }
 
+const isInventory = (method: string) => method === 'inventory.digest' || method === 'host.inventory';
+
 /** Starts an agent and waits until it is linked. */
 async function startAgent(
   options: { handle?: Handle; gatewayUrl?: string; holds?: () => typeof inventory } = {},
 ): Promise<Agent> {
   const controller = new AbortController();
   agents.push(controller);
+  let held = inventory;
   const agent: Agent = { ups: 0, events: [], leave: () => controller.abort() };
   runLink({
     gatewayUrl: options.gatewayUrl ?? gateway.url,
@@ -85,7 +82,10 @@ async function startAgent(
     },
     handle: async (method, params) => {
       asked.push(method);
-      if (method === 'host.inventory') return options.holds?.() ?? inventory;
+      // The pages that follow a digest are of the same moment.
+      if (method !== 'inventory.list') held = (isInventory(method) && options.holds?.()) || held;
+      const answer = await inventoryAnswer(held, method, params);
+      if (answer) return answer;
       return options.handle ? options.handle(method, params) : { dropped_databases: 0 };
     },
   });
@@ -127,7 +127,7 @@ async function dialByHand() {
 
 test('a call returns its result, and every new link reconciles the host', async () => {
   await startAgent();
-  await eventually(async () => expect(asked).toEqual(['host.inventory']));
+  await eventually(async () => expect(asked).toEqual(['inventory.digest']));
   expect(await takeInventory()).toEqual({ ok: true, value: inventory });
 });
 

@@ -10,6 +10,7 @@ import { openDatabase } from '../../edge/database/database.ts';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import { eventually } from '../support/eventually.ts';
+import { EMPTY_HOST, inventoryAnswer } from '../support/host/scripted-inventory.ts';
 import { insertProject } from '../support/records/records.ts';
 import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
 
@@ -60,9 +61,9 @@ async function startAgent(identity: HostIdentity) {
     bounds: BOUNDS,
     log: (event, fields) => event === 'link.down' && downs.push(fields?.reason),
     onLinked: resolve,
-    handle: async () => {
+    handle: async (method, params) => {
       inventories += 1;
-      return { system_identifier: cluster, free_bytes: 0, branches: [], projects: [], snapshots: [] };
+      return inventoryAnswer({ ...EMPTY_HOST, system_identifier: cluster }, method, params);
     },
   });
   const link = await promise;

@@ -1,7 +1,11 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
+import { freePort } from '../support/free-port.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
 interface Host {
@@ -27,9 +31,11 @@ const FROM_ELSEWHERE = { 'CF-Connecting-IP': '198.51.100.1' };
 let stack: Stack;
 let platform: Api;
 let owner: Api;
+let metricsPort: number;
 
 beforeAll(async () => {
-  stack = await startStack();
+  metricsPort = await freePort();
+  stack = await startStack({ env: { METRICS_PORT: String(metricsPort) } });
   platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
   owner = new Api(stack.url, await stack.token());
 });
@@ -326,4 +332,46 @@ describe('the secret', () => {
   test('grants no access to tenants', async () => {
     expect((await platform.get('/api/v1/projects')).status).toBe(401);
   });
+});
+
+test('a creation is in the metrics of the agent, and its trace in the log of the agent', async () => {
+  const trace = '4bf92f3577b34da6a3ce929d0e0e4736';
+  const { status } = await owner.post(
+    '/api/v1/projects',
+    { name: 'Traced' },
+    {
+      traceparent: `00-${trace}-00f067aa0ba902b7-01`,
+    },
+  );
+  expect(status).toBe(201);
+  const log = readFileSync(join(stack.devDir, 'logs/agent.log'), 'utf8');
+  const lines = log.split('\n').flatMap((line) => (line.includes(trace) ? [JSON.parse(line)] : []));
+  expect(lines.map(({ event, method, outcome }) => [event, method, outcome])).toEqual(
+    expect.arrayContaining([
+      ['operation.ended', 'branch.clone', 'ok'],
+      ['operation.ended', 'branch.prove', 'ok'],
+    ]),
+  );
+  const metrics = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
+  expect(metrics).toMatch(/^branchgate_clone_duration_seconds_count\{method="\w+"\} [1-9]/m);
+  expect(metrics).toMatch(/^branchgate_operation_duration_seconds_count\{.*"branch\.clone".*\} [1-9]/m);
+  for (const name of [
+    'link_up',
+    'pooler_memory_bytes',
+    'disk_free_bytes\\{.*\\}',
+    'log_unread_bytes\\{log="pooler"\\}',
+  ])
+    expect(metrics).toMatch(new RegExp(`^branchgate_${name} \\d`, 'm'));
+});
+
+test('a host that holds what the records say is asked for its digest only', async () => {
+  const inventories = () =>
+    readFileSync(join(stack.devDir, 'logs/agent.log'), 'utf8').match(/"inventory\.(?:digest|list)"/g) ?? [];
+  await stack.kill('agent');
+  const before = inventories().length;
+  await stack.start('agent');
+  await eventually(async () => expect(inventories().length).toBeGreaterThan(before));
+  // The list would follow immediately.
+  await sleep(500);
+  expect(inventories().slice(before)).toEqual(['"inventory.digest"']);
 });

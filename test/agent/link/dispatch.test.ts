@@ -20,8 +20,8 @@ function scripted() {
     log: (event, fields) => logged.push({ event, ...fields }),
     bounds: BOUNDS,
   });
-  const call = (method: string, params: Record<string, unknown>) =>
-    dispatcher.dispatch({ jsonrpc: '2.0', id: crypto.randomUUID(), method, params });
+  const call = (method: string, params: Record<string, unknown>, traceparent?: string) =>
+    dispatcher.dispatch({ jsonrpc: '2.0', id: crypto.randomUUID(), method, params, traceparent });
   const settle = () => new Promise((resolve) => setImmediate(resolve));
   return { runs, logged, call, settle };
 }
@@ -116,7 +116,7 @@ test('an invalid result is logged and not sent', async () => {
   await settle();
   runs[0]?.end.resolve({ dropped_databases: 'all' });
   expect(await reply).toMatchObject({ error: { data: { code: 'INTERNAL' } } });
-  expect(logged).toMatchObject([{ event: 'operation.failed', method: 'project.drop' }]);
+  expect(logged[0]).toMatchObject({ event: 'operation.failed', method: 'project.drop' });
 });
 
 test('a call that is repeated during its run joins it', async () => {
@@ -159,4 +159,26 @@ test('calls over the bound are refused', async () => {
   call('host.describe', {});
   await settle();
   expect(runs).toHaveLength(2);
+});
+
+test('the end of an operation is logged with its outcome and the trace of its request', async () => {
+  const { call, runs, settle, logged } = scripted();
+  const trace = '4bf92f3577b34da6a3ce929d0e0e4736';
+  const dropping = call('project.drop', ids, `00-${trace}-00f067aa0ba902b7-01`);
+  const sizing = call('project.size', { project_id: ids.project_id });
+  await settle();
+  const run = (method: string) => runs.find((each) => each.method === method)?.end;
+  run('project.drop')?.reject(new HostError('HOST_FULL', 'the disk is full'));
+  run('project.size')?.resolve({ project_id: ids.project_id, sizes: {} });
+  await Promise.all([dropping, sizing]);
+  // A quick read is not logged.
+  expect(logged).toEqual([
+    {
+      event: 'operation.ended',
+      method: 'project.drop',
+      outcome: 'HOST_FULL',
+      duration_ms: expect.any(Number),
+      trace_id: trace,
+    },
+  ]);
 });

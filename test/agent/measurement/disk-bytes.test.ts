@@ -31,7 +31,7 @@ File size of /data/2 is 0 (0 blocks of 4096 bytes)
 `;
 
 test('extents that the listing calls shared are not own', () => {
-  expect(sumExtents(readLayout(LISTING))).toEqual({ own: 4096, shared: 3 * 4096 });
+  expect(sumExtents(readLayout(LISTING))).toEqual({ own: 4096, shared: 3 * 4096, extents: 3 });
   expect(readLayout(LISTING).size).toBe(16_384);
 });
 
@@ -49,7 +49,7 @@ test('a block that several files share counts once, and one without a place on i
 test('what is not exclusive on btrfs is shared', () => {
   const summary =
     '     Total   Exclusive  Set shared  Filename\n   1048576      4096     1044480  /data/base/5\n';
-  expect(readBtrfsSummary(summary)).toEqual({ own: 4096, shared: 1_044_480 });
+  expect(readBtrfsSummary(summary)).toEqual({ own: 4096, shared: 1_044_480, extents: null });
 });
 
 test('elsewhere nothing is measured', async () => {

@@ -24,7 +24,11 @@ const valid: AnswerInput = {
 const verify = async (token: string) => verifyHandshake(token, expected, now);
 
 test('a valid answer returns its epoch', async () => {
-  expect(await verify(await signAnswer(host.privateKey, valid))).toEqual({ ok: true, epoch: 7 });
+  expect(await verify(await signAnswer(host.privateKey, valid))).toEqual({
+    ok: true,
+    epoch: 7,
+    protocol: PROTOCOL_VERSION,
+  });
 });
 
 test.each<[string, Partial<AnswerInput>, string]>([

@@ -28,6 +28,9 @@ import { preparedAgent, preparedCluster } from '../prepared.ts';
 
 const START_WITHIN_MS = 10_000;
 
+/** As the agent's systemd unit has them. */
+const UNIT_FLAGS = ['--max-semi-space-size=4', '--max-old-space-size=512'];
+
 type Part = 'postgres' | 'pooler';
 type ServerSocket = ServerLayout['postgres'];
 
@@ -224,7 +227,10 @@ async function startParts(
       }),
     spawnTool: async (...args) => {
       const child = asRoot(() =>
-        spawn(node, [agentProgram, ...args], { ...inTool, stdio: ['ignore', 'pipe', 'ignore'] }),
+        spawn(node, [...UNIT_FLAGS, agentProgram, ...args], {
+          ...inTool,
+          stdio: ['ignore', 'pipe', 'ignore'],
+        }),
       );
       await once(child, 'spawn');
       return child;

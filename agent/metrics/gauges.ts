@@ -1,0 +1,126 @@
+import { Gauge, type Registry } from 'prom-client';
+import manifest from '../../package.json' with { type: 'json' };
+import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
+import type { Volume } from '../guard/volumes.ts';
+import type { CloneMethod } from '../host.ts';
+import type { Source } from '../measurement/disk-bytes.ts';
+
+/** What is read when the metrics are. */
+export interface Present {
+  cloneMethod: CloneMethod;
+  isLinked: () => boolean;
+  /** The largest database that can be cloned; null where extents cannot be measured. */
+  largestSource: () => Source | null;
+  /** Bytes of each log that the agent has not read yet. */
+  unreadLogs: () => ReadonlyMap<string, number>;
+  volumes: () => Promise<Volume[]>;
+  poolerMemory: () => Promise<number>;
+}
+
+interface PresentValue {
+  name: string;
+  help: string;
+  labels?: readonly string[];
+  read: (present: Present) => Reading[] | Promise<Reading[]>;
+}
+
+interface Reading {
+  value: number;
+  labels?: Record<string, string>;
+}
+
+const only = (value: number | null): Reading[] => (value === null ? [] : [{ value }]);
+
+const perVolume = (volumes: Volume[], measure: (volume: Volume) => number): Reading[] =>
+  volumes.map((volume) => ({ value: measure(volume), labels: { volume: volume.names.join(',') } }));
+
+const PRESENT_VALUES: readonly PresentValue[] = [
+  {
+    name: 'branchgate_agent_info',
+    help: 'Version of the agent and of the link, and how clones are made; always 1',
+    labels: ['version', 'protocol', 'clone_method'],
+    read: ({ cloneMethod }) => [
+      {
+        value: 1,
+        labels: {
+          version: manifest.version,
+          protocol: String(PROTOCOL_VERSION),
+          clone_method: cloneMethod,
+        },
+      },
+    ],
+  },
+  {
+    name: 'branchgate_agent_memory_bytes',
+    help: 'Resident memory of the agent',
+    read: () => only(process.memoryUsage.rss()),
+  },
+  {
+    name: 'branchgate_link_up',
+    help: 'Whether the agent is linked with the gateway',
+    read: ({ isLinked }) => only(isLinked() ? 1 : 0),
+  },
+  {
+    name: 'branchgate_largest_source_bytes',
+    help: 'Bytes of the largest database on a file system with copy-on-write',
+    read: ({ largestSource }) => only(largestSource()?.bytes ?? null),
+  },
+  {
+    name: 'branchgate_largest_source_extents',
+    help: 'Extents of the largest database, which determine how long a clone of it takes',
+    read: ({ largestSource }) => only(largestSource()?.extents ?? null),
+  },
+  {
+    name: 'branchgate_log_unread_bytes',
+    help: "Bytes of a server's log in which connection attempts have not been counted yet",
+    labels: ['log'],
+    read: ({ unreadLogs }) => [...unreadLogs()].map(([log, value]) => ({ value, labels: { log } })),
+  },
+  {
+    name: 'branchgate_pooler_memory_bytes',
+    help: "Memory in PgBouncer's own caches, which grows with every login that it was ever told of",
+    read: async ({ poolerMemory }) => only(await poolerMemory()),
+  },
+  {
+    name: 'branchgate_disk_free_bytes',
+    help: 'Free bytes of each volume that tenants can fill',
+    labels: ['volume'],
+    read: async ({ volumes }) => perVolume(await volumes(), ({ freeBytes }) => freeBytes),
+  },
+  {
+    name: 'branchgate_disk_size_bytes',
+    help: 'Size of each volume that tenants can fill',
+    labels: ['volume'],
+    read: async ({ volumes }) => perVolume(await volumes(), ({ sizeBytes }) => sizeBytes),
+  },
+];
+
+/**
+ * Adds the gauges of what is so at the moment. One that cannot be read, because a server is away, is missing from the
+ * metrics.
+ * @param onTrouble why one cannot be read
+ */
+export function registerGauges(
+  registry: Registry,
+  present: Present,
+  onTrouble: (name: string, error: unknown) => void,
+): void {
+  for (const { name, help, labels = [], read } of PRESENT_VALUES) {
+    new Gauge({
+      name,
+      help,
+      labelNames: [...labels],
+      registers: [registry],
+      async collect() {
+        this.reset();
+        // Without labels, `reset` sets 0 instead of removing the value.
+        if (labels.length === 0) this.remove();
+        try {
+          for (const reading of await read(present)) this.set(reading.labels ?? {}, reading.value);
+        } catch (error) {
+          onTrouble(name, error);
+        }
+      },
+    });
+  }
+}

@@ -1,0 +1,82 @@
+import type { Notification } from '../../shared/protocol/notifications.ts';
+import type { Method, Params } from '../../shared/protocol/operations.ts';
+
+/**
+ * How to speak with an agent of `PREVIOUS_VERSION`, version 3. To be replaced as a whole when another version is
+ * released; `test/edge/host-link/previous-version.test.ts` checks it against the schemas of that release.
+ */
+
+type Values = Record<string, unknown>;
+
+/** A call as the agent of the previous version knows it. */
+interface OlderCall {
+  method: string;
+  params: Values;
+}
+
+interface Translation<M extends Method> {
+  /** The method's name there; default: the same. */
+  method?: string;
+  /** The parameters there; null if they need the present version. Default: the same. */
+  params?: (params: Params<M>) => Values | null;
+  /** The result in its present form. Default: the same. */
+  result?: (result: Values) => Values;
+}
+
+const MANAGED_BRANCH = /^db_/;
+const CLOSED_MAX = 100;
+
+const withFewClosed = <P extends { access: Params<'access.apply'>['access'] }>(params: P): P | null =>
+  params.access.closed.length <= CLOSED_MAX ? params : null;
+
+/** The operations of that version. Every other one needs the present version. */
+const OPERATIONS: { [M in Method]?: Translation<M> } = {
+  'host.describe': {},
+  // Null is no empty list: what an agent does not tell must not look like a loss.
+  'host.inventory': { result: (result) => ({ ...result, free_bytes: null, snapshots: null }) },
+  'branch.prepare': { params: withFewClosed },
+  'branch.clone': {
+    params: (params) => (params.source === null || MANAGED_BRANCH.test(params.source) ? params : null),
+  },
+  'branch.finalize': { method: 'branch.publish' },
+  'branch.prove': {},
+  'branch.drop': {},
+  'project.drop': {},
+  'access.apply': { params: withFewClosed },
+  'table.list': {},
+  'row.list': {
+    params: ({ filter, order, ...params }) => (filter.length + order.length === 0 ? params : null),
+  },
+  'row.update': {},
+  'row.delete': {},
+};
+
+/** @returns null if the call needs the present version */
+export function toPreviousVersion<M extends Method>(method: M, params: Params<M>): OlderCall | null {
+  const translation = OPERATIONS[method] as Translation<M> | undefined;
+  const older = translation && (translation.params ? translation.params(params) : params);
+  return older ? { method: translation?.method ?? method, params: older as Values } : null;
+}
+
+/** A result of an agent of the previous version, in the present form. It is not validated yet. */
+export const resultFromPreviousVersion = (method: Method, result: Values): Values =>
+  (OPERATIONS[method] as Translation<Method> | undefined)?.result?.(result) ?? result;
+
+/** What that version did not measure. */
+const UNMEASURED = {
+  memory_bytes: null,
+  longest_query_seconds: 0,
+  connection_wait_seconds: null,
+  dead_tuple_ratio: null,
+};
+
+const NOTIFICATIONS: { [N in Notification]?: (params: Values) => Values } = {
+  measurement: ({ branches, ...measurement }) => ({
+    ...measurement,
+    branches: Array.isArray(branches) ? branches.map((branch) => ({ ...UNMEASURED, ...branch })) : branches,
+  }),
+};
+
+/** The parameters of a notification in the present form. They are not validated yet. */
+export const notificationFromPreviousVersion = (method: Notification, params: Values): Values =>
+  NOTIFICATIONS[method]?.(params) ?? params;

@@ -1,0 +1,63 @@
+import { z } from 'zod';
+import { Id, operation } from './operation.ts';
+
+/** What a host holds. The edge compares it with the records, group by group, and lists only the groups that differ. */
+
+export const HostedBranch = z.strictObject({
+  project_id: Id,
+  branch_id: Id,
+  database: z.string(),
+  /** `prepared`: logins and rules only; `building`: a clone without its final name; `ready`: finalized. */
+  state: z.enum(['prepared', 'building', 'ready']),
+});
+
+export const HostedProject = z.strictObject({ project_id: Id, access_revision: z.int() });
+
+export const HostedSnapshot = z.strictObject({
+  project_id: Id,
+  snapshot_id: Id,
+  /** False while it is being taken, and if its database is missing. */
+  ready: z.boolean(),
+  /** It shares no block with the branch it was taken of. */
+  independent: z.boolean(),
+});
+
+/** Identifier of the PostgreSQL cluster (`pg_control_system()`), as decimal digits. */
+export const SystemIdentifier = z.string().min(1).max(20);
+/** Of the volume with PostgreSQL's data. */
+export const FreeBytes = z.int().nonnegative();
+
+/** The projects whose ids have the same first byte. */
+const Group = z.string().regex(/^[0-9a-f]{2}$/);
+const GROUPS = 256;
+
+export const INVENTORY_OPERATIONS = {
+  'inventory.digest': operation({
+    summary: 'Report free disk, and a count and a hash of what the host holds of each group of projects',
+    params: z.strictObject({}),
+    result: z.strictObject({
+      system_identifier: SystemIdentifier,
+      free_bytes: FreeBytes,
+      /** Groups without anything are left out. */
+      groups: z.record(Group, z.strictObject({ count: z.int().positive(), hash: z.string() })),
+    }),
+    deadline: 30_000,
+  }),
+
+  'inventory.list': operation({
+    summary: 'List what the host holds of some groups of projects, a page at a time',
+    params: z.strictObject({
+      groups: z.array(Group).min(1).max(GROUPS),
+      /** The last project of the previous page; `null`: from the beginning. */
+      after: Id.nullable(),
+    }),
+    result: z.strictObject({
+      projects: z.array(HostedProject),
+      branches: z.array(HostedBranch),
+      snapshots: z.array(HostedSnapshot),
+      /** For the next page; `null`: this was the last. */
+      next: Id.nullable(),
+    }),
+    deadline: 30_000,
+  }),
+} as const;

@@ -1,0 +1,26 @@
+import { type Present, registerGauges } from '../../agent/metrics/gauges.ts';
+import { Metrics } from '../../agent/metrics/metrics.ts';
+
+const MB = 2 ** 20;
+
+/** The metrics of an agent, with values of this test. @param changed values that differ */
+export function agentMetrics(
+  changed: Partial<Present> = {},
+  onTrouble: (name: string) => void = () => {},
+): Metrics {
+  const metrics = new Metrics();
+  registerGauges(
+    metrics.registry,
+    {
+      cloneMethod: 'reflink',
+      isLinked: () => true,
+      largestSource: () => ({ bytes: 100 * MB, extents: 1200 }),
+      unreadLogs: () => new Map([['pooler', 17]]),
+      volumes: async () => [{ names: ['data', 'wal'], freeBytes: 5 * MB, sizeBytes: 10 * MB }],
+      poolerMemory: async () => 3 * MB,
+      ...changed,
+    },
+    onTrouble,
+  );
+  return metrics;
+}
