@@ -1,9 +1,10 @@
 import { expect, test } from 'vitest';
+import { IS_NIGHTLY } from "../support/nightly.ts";
 import { schedulesFrom, simulate } from './simulation.ts';
 
 test('a saga step that is not idempotent is found within 50 schedules', { timeout: 600_000 }, async () => {
   const { failures } = await simulate({
-    schedules: schedulesFrom(1, 50),
+    schedules: schedulesFrom(IS_NIGHTLY ? 1 : 2, 50),
     planted: 'clone-again',
     keepGoing: false,
     shrinkingTries: 0,
