@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { IS_NIGHTLY } from "../support/nightly.ts";
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { schedulesFrom, simulate } from './simulation.ts';
 
 test('a saga step that is not idempotent is found within 50 schedules', { timeout: 600_000 }, async () => {
