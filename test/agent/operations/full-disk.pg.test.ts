@@ -54,7 +54,7 @@ describe.skipIf(hindrance !== null)(`on a small disk${hindrance ? ` (${hindrance
   const snapshotDatabases = () =>
     servers.query<{ datname: string }>("SELECT datname FROM pg_database WHERE datname ~ '^bg'");
   const isIndependent = async (id: string) =>
-    (await runOperation(host, 'host.inventory', {})).snapshots.find(({ snapshot_id }) => snapshot_id === id)
+    (await runOperation(host, 'host.inventory', {})).snapshots?.find(({ snapshot_id }) => snapshot_id === id)
       ?.independent;
 
   beforeAll(async () => {
