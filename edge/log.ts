@@ -39,5 +39,5 @@ function levelOf(event: string, { status }: Record<string, unknown>): Level {
 export function logEvent(event: string, fields: Record<string, unknown> = {}): void {
   const traceId = currentTraceId();
   const level = levelOf(event, fields);
-  console.log(JSON.stringify({ level, event, ...fields, ...(traceId && { trace_id: traceId }) }));
+  console.log(JSON.stringify({ event, level, ...fields, ...(traceId && { trace_id: traceId }) }));
 }

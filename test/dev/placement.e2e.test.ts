@@ -13,7 +13,7 @@ import {
   untilReady,
 } from '../support/stack/started-stack.ts';
 
-const FOLDERS = ['agent', 'client', 'console', 'dev', 'edge', 'shared'];
+const FOLDERS = ['agent', 'client', 'console', 'dev', 'edge', 'mcp', 'shared'];
 const isRoot = process.getuid?.() === 0;
 
 const started: StartedStack[] = [];

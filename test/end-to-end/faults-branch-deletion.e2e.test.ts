@@ -20,7 +20,7 @@ const CASES = faultCases({
       'drop',
       'branch.drop',
       { table: 'login', statement: 'DELETE FROM login%' },
-      { table: 'pg_shdepend', statement: 'DROP DATABASE%' },
+      { table: 'pg_database', statement: 'DROP DATABASE%' },
       { table: 'branch', statement: 'DELETE FROM branch%' },
     ),
     soonAfterReply('end', 'branch.drop', 0),

@@ -19,7 +19,7 @@ const CASES = faultCases({
       'drop',
       'project.drop',
       { table: 'login', statement: 'DELETE FROM login%' },
-      { table: 'pg_shdepend', statement: 'DROP DATABASE%' },
+      { table: 'pg_database', statement: 'DROP DATABASE%' },
       { table: 'project', statement: 'DELETE FROM project%' },
     ),
     soonAfterReply('end', 'project.drop', 0),
