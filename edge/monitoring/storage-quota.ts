@@ -8,7 +8,7 @@ import { storeLifespan } from '../branches/change-lifespan.ts';
 import type { Database } from '../database/database.ts';
 import type { JobRow } from '../jobs/job-store.ts';
 import { Slots } from '../jobs/slots.ts';
-import { logEvent } from '../log.ts';
+import { logSpecifiedEvent } from '../log.ts';
 import { sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
 import type { LifespanChange, StorageStatus } from '../projects/coordinator-rpc.ts';
@@ -199,7 +199,7 @@ export class StorageQuota {
     storage.kv.put(SENT_EVENTS, [...sent, ...unsent]);
     for (const name of unsent) {
       const { event, ...fields } = storageEvent(name, project, used, now);
-      logEvent(event, fields);
+      logSpecifiedEvent(event, fields);
       const { ALERT_EMAIL } = settings();
       if (!ALERT_EMAIL || !sendsMail(settings())) continue;
       outbox.put(storageMail({ event, ...fields }, project.name, ALERT_EMAIL), now.getTime());

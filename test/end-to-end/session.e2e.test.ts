@@ -207,6 +207,7 @@ describe('me', () => {
       200,
       {
         id: expect.stringMatching(/^[0-9a-f-]{36}$/),
+        actor_id: body.id,
         email: `${role}@mine.example`,
         role,
         scopes,
@@ -223,6 +224,7 @@ describe('me', () => {
       200,
       {
         id: null,
+        actor_id: null,
         email: 'owner@nowhere.example',
         role: 'owner',
         scopes: ['branchgate:read'],
