@@ -24,9 +24,9 @@ async function sourceOf(client: BranchgateClient, { project, from }: Inputs): Pr
 }
 
 async function sizeOf({ api }: BranchgateClient, project_id: string, branch_ref: string) {
-  const { data } = await api.GET(`${BRANCH}/metrics/summary`, {
-    params: { path: { project_id, branch_ref } },
-  });
+  const params = { path: { project_id, branch_ref } };
+  // The branch is there; its size is only for the comment.
+  const { data } = await api.GET(`${BRANCH}/metrics/summary`, { params }).catch(() => ({ data: undefined }));
   return data && data.observed_at !== null ? data.metrics.database_size_bytes : null;
 }
 

@@ -8,6 +8,7 @@ const PAGES_MAX = 30;
 interface Comment {
   id: number;
   body?: string | null;
+  user?: { type?: string } | null;
 }
 
 /** Finds the comment again; invisible on the page. */
@@ -52,7 +53,8 @@ export async function writeComment(inputs: Inputs, branch: ShownBranch | null): 
     for (let page = 1; page <= PAGES_MAX; page += 1) {
       const url = `${comments}/${inputs.commentOn}/comments?per_page=${PER_PAGE}&page=${page}`;
       const found = await send<Comment[]>('GET', url);
-      const own = found.find(({ body }) => body?.startsWith(marker(inputs)));
+      // Everybody can write the marker into a comment, and edit the own comment later.
+      const own = found.find(({ body, user }) => user?.type === 'Bot' && body?.startsWith(marker(inputs)));
       if (own) return own;
       if (found.length < PER_PAGE) return null;
     }

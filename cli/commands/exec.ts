@@ -79,7 +79,12 @@ async function target(command: Command, session: Session, options: ExecOptions, 
     say(`Branch: ${leased.credentials.branch_name}`);
     if (options.role === undefined) return leased;
     const { branch_name } = leased.credentials;
-    return { ...leased, credentials: await credentialsOf(command, session, branch_name, options.role) };
+    try {
+      return { ...leased, credentials: await credentialsOf(command, session, branch_name, options.role) };
+    } catch (error) {
+      await leased.end();
+      throw error;
+    }
   }
   const credentials = await credentialsOf(command, session, options.branch, options.role);
   return { credentials, end: await letConnect(session, credentials) };

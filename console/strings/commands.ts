@@ -41,8 +41,8 @@ export const COMMANDS = {
     `branchgate branch diff ${branch}${against === 'parent' ? '' : ` --against ${against}`}${part === 'schema' ? ' --schema' : ''} --project ${project}`,
   listDeleted: (project: string) =>
     `branchgate api GET "/api/v1/projects/${project}/branches?status=deleted"`,
-  purgeBranch: (project: string, id: string) =>
-    `branchgate api DELETE "/api/v1/projects/${project}/branches/${id}?purge=true"`,
+  purgeBranch: (project: string, id: string, name: string) =>
+    `branchgate api DELETE "/api/v1/projects/${project}/branches/${id}?purge=true&confirm=${name}"`,
   listProjectMembers: (project: string) => `branchgate api GET /api/v1/projects/${project}/members`,
   extendBranch: (project: string, names: readonly string[], lifespan: string) =>
     names

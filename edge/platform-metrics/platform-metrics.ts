@@ -137,6 +137,8 @@ export function platformMetrics(env: Env, now: number): Promise<string> {
   );
   readings.set(env, { at: now, text });
   // A failure must not last for the time of the cache.
-  text.catch(() => readings.delete(env));
+  text.catch(() => {
+    if (readings.get(env)?.text === text) readings.delete(env);
+  });
   return text;
 }

@@ -183,6 +183,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     this.#armAlarm(projectId);
     const stored = await store();
     if (!stored.ok) return stored;
+    // The alarm may have fired before the rule was stored.
+    this.#armAlarm(projectId);
     const { ok: applied } = await this.#applyAccess(projectId, hostId);
     return ok({ applied });
   }

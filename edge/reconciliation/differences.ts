@@ -4,7 +4,7 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { atTheirEnd, atTheirLeasesEnd } from '../branches/branch-ends.ts';
 import type { Database } from '../database/database.ts';
 import { eventOutbox } from '../database/event-schema.ts';
-import { jobs, projectBranches, projects } from '../database/schema.ts';
+import { jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
 
@@ -71,6 +71,10 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
     eq(snapshots.status, 'ready'),
     lte(snapshots.expiresAt, now),
   )})`;
+  const ended = sql`exists (select 1 from ${networkRules} where ${and(
+    eq(networkRules.projectId, projects.id),
+    lte(networkRules.expiresAt, now),
+  )})`;
   const [branches, projectRows, inWork] = await db.batch([
     db
       .select({
@@ -87,7 +91,9 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
         id: projects.id,
         accessRevision: projects.accessRevision,
         stale: sql<boolean>`access_applied < access_revision or ${overdue} or ${unpublished}
-          or coalesce(${projects.snapshotDueAt} <= ${now.getTime()}, 0) or ${expired}`.mapWith(Boolean),
+          or coalesce(${projects.snapshotDueAt} <= ${now.getTime()}, 0) or ${expired} or ${ended}`.mapWith(
+          Boolean,
+        ),
       })
       .from(projects)
       .where(eq(projects.hostId, hostId)),

@@ -78,6 +78,8 @@ async function listGroups(callHost: CallHost, groups: string[]): Promise<Holding
     listed.projects.push(...page.projects);
     listed.branches.push(...page.branches);
     listed.snapshots.push(...page.snapshots);
+    if (page.next !== null && after !== null && page.next <= after)
+      throw new Error('the host repeats a page of its inventory');
     after = page.next;
   } while (after !== null);
   return listed;

@@ -6,6 +6,7 @@ import { ApiError } from '../errors.ts';
 import { logEvent } from '../log.ts';
 import { requireAdmission } from '../rate-limits/limit-requests.ts';
 import { readSettings } from '../settings.ts';
+import { currentTraceparent } from '../trace.ts';
 
 const VERSION = '1';
 
@@ -52,6 +53,9 @@ export function mcpRoutes(api: (c: AppContext, request: Request) => Promise<Resp
           const value = c.req.header(name);
           if (value !== undefined) request.headers.set(name, value);
         }
+        request.headers.set('x-request-id', c.var.requestId);
+        const traceparent = currentTraceparent();
+        if (traceparent !== undefined) request.headers.set('traceparent', traceparent);
         return api(c, request);
       },
     });

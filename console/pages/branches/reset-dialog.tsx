@@ -25,7 +25,7 @@ interface Props {
 export function ResetDialog({ projectId, branch, snapshotId, onClose }: Props) {
   const branches = useQuery(branchesQuery(projectId)).data ?? [];
   const snapshots = useQuery(snapshotsQuery(projectId)).data ?? [];
-  const [chosen, setChosen] = useState(snapshotId ?? PARENT);
+  const [chosen, setChosen] = useState(snapshotId ?? null);
   const nameOf = (id: string) => branches.find((each) => each.id === id)?.branch_name;
   const parent = branch.parent_branch_id === null ? undefined : nameOf(branch.parent_branch_id);
   const sources = [
@@ -34,7 +34,8 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: Props) {
       (snapshot) => [snapshot.id, snapshotLabel(snapshot, nameOf(snapshot.branch_id))] as const,
     ),
   ];
-  const to = sources.find(([id]) => id === chosen)?.[0] ?? sources[0]?.[0];
+  // A snapshot that was chosen may be gone: nothing takes its place.
+  const to = chosen === null ? sources[0]?.[0] : sources.find(([id]) => id === chosen)?.[0];
   const isGuarded = branch.protected || branch.is_default;
   return (
     <ActionDialog

@@ -73,10 +73,14 @@ const PurgeDialog = ({ projectId, branch, onClose }: DialogProps) => (
     title={DELETED_TEXT.purgeTitle(branch.branch_name)}
     action={DELETED_TEXT.purge}
     isDangerous
+    typed={[branch.branch_name]}
     run={() =>
       dataOf(
         api.DELETE('/api/v1/projects/{project_id}/branches/{branch_ref}', {
-          params: { ...inBranch(projectId, branch.id), query: { purge: 'true' } },
+          params: {
+            ...inBranch(projectId, branch.id),
+            query: { purge: 'true', confirm: branch.branch_name },
+          },
         }),
       )
     }
@@ -85,7 +89,7 @@ const PurgeDialog = ({ projectId, branch, onClose }: DialogProps) => (
       refresh(deletedBranchesQuery(projectId));
     }}
     onClose={onClose}
-    command={COMMANDS.purgeBranch(projectId, branch.id)}
+    command={COMMANDS.purgeBranch(projectId, branch.id, branch.branch_name)}
   >
     <p>{DELETED_TEXT.purgeHint}</p>
   </ActionDialog>
