@@ -44,8 +44,11 @@ const branches = async () => {
 
 test('a pull request gets a branch, a rerun the same one, and its end deletes it', async () => {
   const inputs = { url, project, ttl: '2h', labels: 'pr=7\nteam=web' };
-  for (let other = 0; other < 120; other += 1)
-    runner.comments.push({ id: 1000 + other, body: `Comment ${other} of a person` });
+  const user = { type: 'User' as const };
+  for (let other = 0; other < 119; other += 1)
+    runner.comments.push({ id: 1000 + other, body: `Comment ${other} of a person`, user });
+  // A person may have copied the marker of the action's comments.
+  runner.comments.push({ id: 1119, body: `<!-- branchgate ${project} pr-7 --> of a person`, user });
 
   const first = await runner.run(inputs);
   expect(first.log).toContain('Branch pr-7 was created');

@@ -34,6 +34,7 @@ export function defaultInputs(): Record<string, string> {
 export interface Comment {
   id: number;
   body: string;
+  user: { type: 'Bot' | 'User' };
 }
 
 /** The services of a run of GitHub Actions that the action uses: ID tokens, and the comments of a pull request. */
@@ -59,7 +60,7 @@ export class Runner {
         const [page, perPage] = [Number(searchParams.get('page')), Number(searchParams.get('per_page'))];
         return reply(200, this.comments.slice((page - 1) * perPage, page * perPage));
       }
-      const comment = { id: this.comments.length + 1, body };
+      const comment = { id: this.comments.length + 1, body, user: { type: 'Bot' as const } };
       this.comments.push(comment);
       return reply(201, comment);
     }

@@ -162,6 +162,7 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
   await confirm('Restore');
   await says('back-again is back.');
   await page.getByRole('button', { name: 'Drop gone now' }).click();
+  await inDialog.getByLabel('Type gone to confirm').fill('gone');
   await confirm('Drop now');
   await says('Nothing to restore');
   await page.goto(inProject('/snapshots'));
