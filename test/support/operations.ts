@@ -173,6 +173,7 @@ export async function createResources(api: Api, manager = api): Promise<Ids> {
   await dropBranch(api, project_id, deleted_branch_id);
   const path = `/api/v1/projects/${project_id}/branches/${branch_id}/snapshots`;
   const snapshot = await api.post<{ id: string }>(path, {});
+  await api.post(`/api/v1/projects/${project_id}/branches/${branch_id}/rehearsal`, {});
   return {
     project_id,
     branch_id,

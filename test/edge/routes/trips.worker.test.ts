@@ -11,7 +11,10 @@ const READS = OPERATIONS.filter(({ method }) => method === 'GET');
 /** GET operations that are not reads: they complete a sign-in, open the link of a host, or follow a log for minutes. */
 const NO_READS = ['completeProviderSignIn', 'openLink', 'streamEvents'];
 /** Operations that the host itself serves, or its link. */
-const OF_THE_HOST = ['listTables', 'describeTable', 'listRows', 'diffBranch', 'listChangedRows', 'listHosts'];
+const OF_THE_HOST = [
+  ...['listTables', 'describeTable', 'listRows', 'diffBranch', 'listChangedRows', 'getRehearsal'],
+  'listHosts',
+];
 /** Operations that take more than one trip in addition to the host's, and why. */
 const LONGER: Record<string, { trips: number; because: string }> = {
   getCredentials: { trips: 2, because: 'what is audited is written once it is known to exist' },

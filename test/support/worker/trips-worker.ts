@@ -30,6 +30,14 @@ const CLONED = {
   source_bytes: 8_388_608,
 } as const;
 
+const REHEARSAL = {
+  state: 'running',
+  started_at: '2026-01-01T00:00:00.000Z',
+  finished_at: null,
+  limits: { lock_ms: 1000, table_bytes: 1 },
+  report: null,
+} as const;
+
 const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'branch.prepare': () => ({}),
   'branch.clone': () => CLONED,
@@ -53,6 +61,9 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
     ...{ schema, name, kind: 'table', columns: [], primary_key: [], estimated_rows: 0 },
     ...{ keys: [], foreign_keys: [], comment: null },
   }),
+  'rehearsal.start': () => REHEARSAL,
+  'rehearsal.read': () => ({ rehearsal: REHEARSAL }),
+  'rehearsal.finish': () => ({ rehearsal: REHEARSAL }),
   'branch.diff': () => ({ complete: true, method: null, rows: null, schema: null }),
   'row.diff': () => ({
     method: 'full',
