@@ -88,10 +88,11 @@ export class ComparingHost {
     method: DifferenceMethod,
     branch: Branch,
     against: Branch | { snapshot_id: string },
+    within = WITHIN_MS,
   ): Promise<{ counts: Counts; methods: Record<string, DifferenceMethod> }> {
     const { host } = this.servers;
     const rows = await withSides(host, this.sides(branch, against), (sides, session) =>
-      compare(host, session, sides, { within: WITHIN_MS, methods: [method] }, async (comparison) => {
+      compare(host, session, sides, { within, methods: [method] }, async (comparison) => {
         if (comparison.method !== method) throw new Error(`compared by ${comparison.method}, not ${method}`);
         return countDifferences(comparison);
       }),
