@@ -175,9 +175,18 @@ test('of rehearsals that begin at once, a project gets no more than its number',
      FROM generate_series(1, 6) AS n RETURNING branch_id, database`,
   );
   const nothing = { limits: LIMITS, tables: { tables: [], unwatched: 0 }, schema: '' };
-  const begun = await Promise.allSettled(
+  // Rehearsals can be counted, but not stored, until all have begun.
+  const session = await host.postgres.connect();
+  await session.query('BEGIN; LOCK TABLE rehearsal IN SHARE MODE');
+  const beginning = Promise.allSettled(
     others.map((branch) => beginRehearsal(host.sessions, { ...branch, ...nothing })),
   );
+  const waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+  const allWait = async () => (await query(waiting)).length >= others.length;
+  expect(await pollUntil(allWait, { within: 10_000, every: 50 })).toBe(true);
+  await session.query('COMMIT');
+  session.release();
+  const begun = await beginning;
   await query("DELETE FROM branch WHERE database LIKE 'db\\_parallel\\_%'");
   const reasons = begun.flatMap((result) => (result.status === 'rejected' ? [result.reason.code] : []));
   expect(reasons).toEqual(['PROJECT_BUSY', 'PROJECT_BUSY']);
