@@ -181,7 +181,8 @@ test('of rehearsals that begin at once, a project gets no more than its number',
   const beginning = Promise.allSettled(
     others.map((branch) => beginRehearsal(host.sessions, { ...branch, ...nothing })),
   );
-  const waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+  const waiting =
+    "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
   const allWait = async () => (await query(waiting)).length >= others.length;
   expect(await pollUntil(allWait, { within: 10_000, every: 50 })).toBe(true);
   await session.query('COMMIT');
