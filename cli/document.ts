@@ -48,7 +48,8 @@ Data goes to standard output, everything else to standard error. A terminal gets
 exit code 2 or 4 and says what to do instead.
 
 \`exec\` and \`psql\` add the address of this machine as a network rule of the branch if no rule lets it connect. They say so, and
-remove the rule when they end. After a kill it ends within an hour.
+remove the rule when they end. Of several commands of one user on one branch, the one that began last removes it. After a kill it
+ends within an hour.
 
 ## Options of every command
 

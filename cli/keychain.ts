@@ -18,15 +18,20 @@ function entryOf(profile: string): InstanceType<Keyring['Entry']> | null {
   }
 }
 
-/** @returns whether the keychain has stored it: it may be locked, or the machine may have none */
+/**
+ * @returns whether the keychain has stored it: it may be locked, or the machine may have none. Otherwise nothing is left in it, as
+ * far as it can be opened.
+ */
 export function storeInKeychain(profile: string, secret: string): boolean {
   try {
     const entry = entryOf(profile);
     entry?.setPassword(secret);
-    return entry?.getPassword() === secret;
+    if (entry?.getPassword() === secret) return true;
   } catch {
-    return false;
+    // It may have been written and be unreadable.
   }
+  removeFromKeychain(profile);
+  return false;
 }
 
 /** Null if the keychain has none, or cannot be opened. */

@@ -4,52 +4,120 @@ import { take } from '../shared/take.ts';
 import { say } from './output.ts';
 import type { Session } from './session.ts';
 
+const RULES = '/api/v1/projects/{project_id}/network-rules';
+const RULE = `${RULES}/{rule_id}` as const;
+
 export async function rulesOf({ client }: Session, projectId: string, branchId: string) {
   const init = { params: { path: { project_id: projectId } } };
-  const rules = await take(client.all('/api/v1/projects/{project_id}/network-rules', init));
+  const rules = await take(client.all(RULES, init));
   return rules.filter(({ branch_id }) => branch_id === null || branch_id === branchId);
 }
 
 /** A rule of a killed command lasts for this long. */
 const RULE_SECONDS = 3600;
 const EXTEND_EVERY_MS = 20 * 60_000;
+const DESCRIPTION = 'branchgate command line';
 
-const RULES = '/api/v1/projects/{project_id}/network-rules';
-const RULE = `${RULES}/{rule_id}` as const;
+type Rule = Pick<Schemas['NetworkRule'], 'id' | 'cidr' | 'expires_at'>;
+type Branch = Pick<Schemas['Credentials'], 'project_id' | 'branch_id' | 'branch_name'>;
+type End = () => Promise<void>;
+
+const hasCode = (error: unknown, code: string) => error instanceof ResponseError && error.code === code;
 
 /**
- * Adds the address of this machine as a rule of the branch, unless a rule lets it connect already. The rule is extended while
- * this command runs.
- * @returns removes the rule
+ * Adds the address of this machine as a rule of the branch, unless a rule lets it connect already. A rule that a command of
+ * this user has added is extended while this command runs, whichever of them needs it.
+ * @returns removes the rule, unless another command needs it
  */
-export async function letConnect(
-  session: Session,
-  credentials: Schemas['Credentials'],
-): Promise<() => Promise<void>> {
-  const nothing = async () => {};
-  const { project_id, branch_id, branch_name, warning } = credentials;
-  if (warning === undefined) return nothing;
-  const { api } = session.client;
-  const body = { cidr: 'me', branch_id, description: 'branchgate command line', ttl_seconds: RULE_SECONDS };
+export async function letConnect(session: Session, credentials: Schemas['Credentials']): Promise<End> {
+  let isMissing = credentials.warning !== undefined;
+  while (true) {
+    const added = isMissing ? await addRule(session, credentials) : null;
+    const ends = added ? [holdRule(session, credentials, added)] : await shareRules(session, credentials);
+    if (ends)
+      return async () => {
+        await Promise.all(ends.map((end) => end()));
+      };
+    isMissing = true;
+  }
+}
+
+/** @returns null if another command has added it meanwhile, or a rule of the same network is there */
+async function addRule({ client }: Session, { project_id, branch_id, branch_name }: Branch) {
+  const body = { cidr: 'me', branch_id, description: DESCRIPTION, ttl_seconds: RULE_SECONDS };
   try {
-    const rule = await dataOf(api.POST(RULES, { params: { path: { project_id } }, body }));
+    const rule = await dataOf(client.api.POST(RULES, { params: { path: { project_id } }, body }));
     say(
       `No network rule let this machine connect. ${rule.cidr} may connect to ${branch_name} until this command ends, at most for an hour after it is killed.`,
     );
-    const params = { path: { project_id, rule_id: rule.id } };
-    const extension = setInterval(() => {
-      void dataOf(api.PATCH(RULE, { params, body: { ttl_seconds: RULE_SECONDS } })).catch(() =>
-        say(`The rule ${rule.cidr} could not be extended. It ends within an hour.`),
-      );
-    }, EXTEND_EVERY_MS);
-    return async () => {
-      clearInterval(extension);
-      await dataOf(api.DELETE(RULE, { params })).catch(() =>
-        say(`The rule ${rule.cidr} could not be removed. It ends within an hour.`),
-      );
-    };
+    return rule;
   } catch (error) {
-    if (error instanceof ResponseError && error.code === 'RULE_EXISTS') return nothing;
+    if (hasCode(error, 'RULE_EXISTS')) return null;
     throw error;
   }
 }
+
+/**
+ * Extends the rules that other running commands of this user have added, because their end would remove what this one
+ * needs. The gateway does not say which of them lets this machine connect.
+ * @returns null if one of them ended meanwhile
+ */
+async function shareRules(session: Session, branch: Branch): Promise<End[] | null> {
+  const { api } = session.client;
+  const ends: End[] = [];
+  try {
+    const rules = await rulesOfCommands(session, branch);
+    if (rules.length === 0) return ends;
+    const { id } = await dataOf(api.GET('/api/v1/me'));
+    for (const rule of rules.filter(({ created_by }) => created_by === id))
+      ends.push(holdRule(session, branch, await extendRule(session, branch, rule)));
+    return ends;
+  } catch (error) {
+    // For instance, this user may not change rules. The machine can connect at present.
+    if (!hasCode(error, 'NOT_FOUND')) return ends;
+    await Promise.all(ends.map((end) => end()));
+    return null;
+  }
+}
+
+async function rulesOfCommands({ client }: Session, { project_id, branch_id }: Branch) {
+  const init = { params: { path: { project_id }, query: { branch_id } } };
+  const rules = await take(client.all(RULES, init));
+  return rules.filter(({ description, expires_at }) => description === DESCRIPTION && expires_at !== null);
+}
+
+const paramsOf = ({ project_id }: Branch, { id }: Rule) => ({ path: { project_id, rule_id: id } });
+
+const extendRule = ({ client }: Session, branch: Branch, rule: Rule): Promise<Rule> =>
+  dataOf(client.api.PATCH(RULE, { params: paramsOf(branch, rule), body: { ttl_seconds: RULE_SECONDS } }));
+
+/** Extends the rule again and again, until the returned function is called. */
+function holdRule(session: Session, branch: Branch, rule: Rule): End {
+  let held = rule;
+  let extending = Promise.resolve();
+  const extend = async () => {
+    try {
+      held = await extendRule(session, branch, rule);
+    } catch {
+      say(`The rule ${rule.cidr} could not be extended. It ends within an hour.`);
+    }
+  };
+  const extension = setInterval(() => {
+    extending = extend();
+  }, EXTEND_EVERY_MS);
+  return async () => {
+    clearInterval(extension);
+    await extending;
+    try {
+      const rules = await rulesOfCommands(session, branch);
+      const now = rules.find(({ id }) => id === rule.id);
+      // Later than this command has set it: another one needs it, and removes it.
+      if (!now || endOf(now) > endOf(held)) return;
+      await dataOf(session.client.api.DELETE(RULE, { params: paramsOf(branch, rule) }));
+    } catch {
+      say(`The rule ${rule.cidr} could not be removed. It ends within an hour.`);
+    }
+  };
+}
+
+const endOf = ({ expires_at }: Rule) => Date.parse(expires_at ?? '');

@@ -3,6 +3,7 @@ import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { CommandError } from './exit-codes.ts';
 import { readFromKeychain, removeFromKeychain, storeInKeychain } from './keychain.ts';
+import { say } from './output.ts';
 
 /** The folder of this user's profiles (XDG Base Directory Specification). */
 const folder = () => join(process.env.XDG_CONFIG_HOME || join(homedir(), '.config'), 'branchgate');
@@ -76,10 +77,15 @@ export function storeTokens(profile: string, tokens: StoredTokens, choice?: 'fil
   const { [profile]: entry, ...others } = readEntries();
   const isInFile = entry !== undefined && !('keychain' in entry);
   const wanted = choice ?? (isInFile ? 'file' : 'keychain');
+  const wasInKeychain = entry !== undefined && !isInFile;
   const isStored = wanted === 'keychain' && storeInKeychain(profile, JSON.stringify(tokens));
-  if (!isStored && entry && 'keychain' in entry) removeFromKeychain(profile);
   writeJson(tokensFile(), { ...others, [profile]: isStored ? { keychain: true } : tokens }, 0o600);
-  return isStored ? 'the keychain of this user' : `${tokensFile()}, which only you can read`;
+  if (isStored) return 'the keychain of this user';
+  const file = `${tokensFile()}, which only you can read`;
+  if (wasInKeychain && wanted === 'file') removeFromKeychain(profile);
+  else if (wasInKeychain)
+    say(`The keychain could not store the tokens of the profile ${profile} again. They are in ${file}.`);
+  return file;
 }
 
 /** For a person. */

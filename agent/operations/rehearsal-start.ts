@@ -1,7 +1,7 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { storeSchemaOf } from '../difference/schema/compare-schemas.ts';
 import type { Host } from '../host.ts';
-import { readRehearsal, requireRoom, storeRehearsal, toRehearsal } from '../rehearsal/stored-rehearsals.ts';
+import { beginRehearsal, readRehearsal, requireRoom, toRehearsal } from '../rehearsal/stored-rehearsals.ts';
 import { watchTables } from '../rehearsal/watched-tables.ts';
 import { HostError } from '../servers/host-error.ts';
 
@@ -12,12 +12,13 @@ export async function startRehearsal(
   host: Host,
   { branch_id, database, limits }: Params<'rehearsal.start'>,
 ): Promise<MethodResult<'rehearsal.start'>> {
+  // Before the work, and again when it is stored.
   await requireRoom(host.postgres, branch_id);
   const side = { branch_id, database };
   const schema = await storeSchemaOf(host, side, AbortSignal.timeout(WITHIN_MS));
   const tables = await watchTables(host, side);
-  await storeRehearsal(host.postgres, { ...side, limits, tables, schema });
-  await host.lockSampler.begin(branch_id);
+  await beginRehearsal(host.sessions, { ...side, limits, tables, schema });
+  await host.lockSampler.begin();
   const stored = await readRehearsal(host.postgres, branch_id);
   if (!stored) throw new HostError('INTERNAL', 'the branch was dropped meanwhile');
   return toRehearsal(stored);

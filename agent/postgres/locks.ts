@@ -14,6 +14,8 @@ export type Lock =
   | `source:${string}`
   /** A project's comparison of two databases, and one of the host's places for them. */
   | `difference:${string}`
+  /** The number of rehearsals, while one more begins. */
+  | 'rehearsals'
   /** Logins, ports and sessions of a project, while its access is enforced. */
   | `access:${string}`
   /** Roles without a branch or project. */

@@ -50,9 +50,13 @@ export class LockRecord {
   }
 }
 
-/** The modes of one table, the one held longest first. */
-export const locksOf = ({ longest }: LockSummary, relation: string) =>
-  Object.entries(longest)
-    .filter(([key]) => key.startsWith(`${relation} `))
-    .map(([key, longest_ms]) => ({ mode: key.slice(relation.length + 1), longest_ms }))
+/** The modes of each table, the one held longest first. */
+export function locksByRelation({ longest }: LockSummary) {
+  const locks = Object.entries(longest)
+    .map(([key, longest_ms]) => {
+      const [relation = '', mode = ''] = key.split(' ');
+      return { relation, mode, longest_ms };
+    })
     .toSorted((a, b) => b.longest_ms - a.longest_ms);
+  return Map.groupBy(locks, ({ relation }) => relation);
+}

@@ -4,7 +4,7 @@ import type {
   RehearsalReport,
   RehearsedTable,
 } from '../../shared/protocol/rehearsal-operations.ts';
-import { type LockSummary, locksOf } from './lock-record.ts';
+import { type LockSummary, locksByRelation } from './lock-record.ts';
 import type { WatchedTable, WatchedTables } from './table-state.ts';
 
 /** What is known of a branch before and after a migration. */
@@ -27,9 +27,10 @@ export function reportOf({ limits, before, after, locks, wal, schema }: Observat
   const present = new Map(after.tables.map((table) => [table.oid, table]));
   // With too many tables, one that is missing may only be too small now.
   const isComplete = after.unwatched === 0;
+  const held = locksByRelation(locks);
   const tables = before.tables
     .filter(({ oid }) => isComplete || present.has(oid))
-    .map((table) => rehearsedTable(table, present.get(table.oid), locks));
+    .map((table) => rehearsedTable(table, present.get(table.oid), held.get(table.oid)));
   const dangers = tables.flatMap((table) => dangersOf(table, limits));
   return {
     verdict: dangers.length > 0 ? 'danger' : 'safe',
@@ -46,14 +47,14 @@ export function reportOf({ limits, before, after, locks, wal, schema }: Observat
 function rehearsedTable(
   before: WatchedTable,
   after: WatchedTable | undefined,
-  locks: LockSummary,
+  locks: RehearsedTable['locks'] = [],
 ): RehearsedTable {
-  const { oid, schema, name, bytes, kind } = before;
+  const { schema, name, bytes, kind } = before;
   return {
     schema,
     name,
     bytes,
-    locks: locksOf(locks, oid),
+    locks: locks.map(({ mode, longest_ms }) => ({ mode, longest_ms })),
     // A materialized view gets a new file whenever it is refreshed.
     rewritten: after !== undefined && kind === 'r' && after.file !== before.file,
     dropped: after === undefined,

@@ -19,17 +19,23 @@ const MODES = [
   'ExclusiveLock',
   'AccessExclusiveLock',
 ];
-const LOCKS_MAX = 10_000;
 
-/** Read in the agent's own database. */
+/**
+ * Read in the agent's own database. Only the relations that were there at the start are sampled: a tenant could lock ever
+ * new ones, which would fill the record, and hide the locks of other branches behind a limit.
+ */
 const HELD = `
-  SELECT datname AS database, relation::text, mode
-  FROM pg_lock_status() AS held JOIN pg_database ON pg_database.oid = held.database
-  WHERE locktype = 'relation' AND granted AND mode = ANY ($2) AND datname = ANY ($1)
-  GROUP BY 1, 2, 3 LIMIT ${LOCKS_MAX}`;
+  SELECT DISTINCT watched.database, held.relation::text, mode
+  FROM unnest($1::text[], $2::text[]) AS watched (database, relations)
+  JOIN pg_database ON datname = watched.database
+  CROSS JOIN unnest(watched.relations::oid[]) AS of_branch (oid)
+  JOIN pg_lock_status() AS held ON held.database = pg_database.oid AND held.relation = of_branch.oid
+  WHERE locktype = 'relation' AND granted AND mode = ANY ($3)`;
 
 interface Sampled {
+  started_at: string;
   database: string;
+  relations: string;
   record: LockRecord;
 }
 
@@ -39,15 +45,15 @@ export class LockSampler {
   readonly #troubles: TroubleLog;
   readonly #sampled = new Map<string, Sampled>();
   #wake = new AbortController();
+  #looked: Promise<void> = Promise.resolve();
 
   constructor(postgres: Queryable, log: Log) {
     this.#postgres = postgres;
     this.#troubles = new TroubleLog(log);
   }
 
-  /** Begins with a branch immediately. Its rehearsal is stored already. */
-  async begin(branchId: string): Promise<void> {
-    this.#sampled.delete(branchId);
+  /** Begins with what is stored immediately. */
+  async begin(): Promise<void> {
     await this.#look();
     this.#wake.abort();
   }
@@ -58,7 +64,7 @@ export class LockSampler {
     if (!sampled) return;
     await this.#sample();
     this.#sampled.delete(branchId);
-    await storeLocks(this.#postgres, branchId, sampled.record.summary);
+    await this.#storeOf(branchId, sampled);
   }
 
   /** Never throws. */
@@ -94,29 +100,35 @@ export class LockSampler {
     await sleep(ms, undefined, { signal: AbortSignal.any([signal, this.#wake.signal]) }).catch(() => {});
   }
 
-  async #look(): Promise<void> {
+  /** One after the other, so that an older answer never replaces a newer one. */
+  #look(): Promise<void> {
+    const look = this.#looked.then(() => this.#followRunning());
+    this.#looked = look.catch(() => {});
+    return look;
+  }
+
+  async #followRunning(): Promise<void> {
     const running = await readRunning(this.#postgres);
     const ids = new Set(running.map(({ branch_id }) => branch_id));
     for (const branchId of this.#sampled.keys()) if (!ids.has(branchId)) this.#sampled.delete(branchId);
-    for (const { branch_id, database, locks } of running)
-      if (!this.#sampled.has(branch_id))
-        this.#sampled.set(branch_id, { database, record: new LockRecord(locks) });
+    for (const { branch_id, locks, ...rehearsal } of running)
+      if (this.#sampled.get(branch_id)?.started_at !== rehearsal.started_at)
+        this.#sampled.set(branch_id, { ...rehearsal, record: new LockRecord(locks) });
   }
 
   async #sample(): Promise<void> {
     const all = [...this.#sampled.values()];
-    const databases = all.map(({ database }) => database);
-    const { rows } = await this.#postgres.query<HeldLock & { database: string }>(HELD, [databases, MODES]);
+    const values = [all.map(({ database }) => database), all.map(({ relations }) => relations), MODES];
+    const { rows } = await this.#postgres.query<HeldLock & { database: string }>(HELD, values);
     const at = Date.now();
-    for (const { database, record } of all)
-      record.add(
-        at,
-        rows.filter((row) => row.database === database),
-      );
+    const held = Map.groupBy(rows, ({ database }) => database);
+    for (const { database, record } of all) record.add(at, held.get(database) ?? []);
   }
 
   async #store(): Promise<void> {
-    for (const [branchId, { record }] of this.#sampled)
-      await storeLocks(this.#postgres, branchId, record.summary);
+    for (const [branchId, sampled] of this.#sampled) await this.#storeOf(branchId, sampled);
   }
+
+  #storeOf = (branchId: string, { started_at, record }: Sampled) =>
+    storeLocks(this.#postgres, branchId, started_at, record.summary);
 }

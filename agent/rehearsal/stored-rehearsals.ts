@@ -1,5 +1,6 @@
 import type { Rehearsal, RehearsalReport } from '../../shared/protocol/rehearsal-operations.ts';
-import type { Queryable } from '../postgres/connect.ts';
+import { inTransaction, type Pool, type Queryable } from '../postgres/connect.ts';
+import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type LockSummary, NO_SAMPLES } from './lock-record.ts';
 import type { WatchedTables } from './table-state.ts';
@@ -41,8 +42,20 @@ export async function requireRoom(db: Queryable, branchId: string): Promise<void
   if (Number(of_host) >= RUNNING_MAX) throw new HostError('HOST_BUSY', 'too many rehearsals are running');
 }
 
+/**
+ * Stores it if there is room, of several at once one after the other.
+ * @throws HostError HOST_BUSY, PROJECT_BUSY
+ */
+export const beginRehearsal = (sessions: Pool, rehearsal: NewRehearsal): Promise<void> =>
+  withLocks(sessions, ['rehearsals'], (session) =>
+    inTransaction(session, async () => {
+      await requireRoom(session, rehearsal.branch_id);
+      await storeRehearsal(session, rehearsal);
+    }),
+  );
+
 /** Replaces an earlier rehearsal of the branch. */
-export async function storeRehearsal(db: Queryable, rehearsal: NewRehearsal): Promise<void> {
+async function storeRehearsal(db: Queryable, rehearsal: NewRehearsal): Promise<void> {
   const { branch_id, database, limits, tables, schema } = rehearsal;
   const values = [branch_id, database, limits, JSON.stringify(tables), schema, NO_SAMPLES];
   await db.query(
@@ -62,21 +75,33 @@ export async function readRehearsal(db: Queryable, branchId: string): Promise<St
   return rows[0] ?? null;
 }
 
-export async function readRunning(
-  db: Queryable,
-): Promise<Pick<StoredRehearsal, 'branch_id' | 'database' | 'locks'>[]> {
-  const { rows } = await db.query<StoredRehearsal>(
-    `SELECT branch_id, database, locks FROM rehearsal WHERE ${RUNNING}`,
+export interface RunningRehearsal extends Pick<StoredRehearsal, 'branch_id' | 'database' | 'locks'> {
+  /** As text, which has microseconds: it tells a rehearsal from the one before it. */
+  started_at: string;
+  /** The watched tables, as an array of `oid`. */
+  relations: string;
+}
+
+export async function readRunning(db: Queryable): Promise<RunningRehearsal[]> {
+  const { rows } = await db.query<RunningRehearsal>(
+    `SELECT branch_id, database, locks, started_at::text,
+            ARRAY(SELECT watched ->> 'oid' FROM jsonb_array_elements(tables -> 'tables') AS watched)::text AS relations
+     FROM rehearsal WHERE ${RUNNING}`,
   );
   return rows;
 }
 
-/** Does nothing when the branch, or its rehearsal, is gone. */
-export async function storeLocks(db: Queryable, branchId: string, locks: LockSummary): Promise<void> {
-  await db.query('UPDATE rehearsal SET locks = $2 WHERE branch_id = $1 AND report IS NULL', [
-    branchId,
-    locks,
-  ]);
+/** Does nothing when the branch, or this rehearsal of it, is gone. */
+export async function storeLocks(
+  db: Queryable,
+  branchId: string,
+  startedAt: string,
+  locks: LockSummary,
+): Promise<void> {
+  await db.query(
+    'UPDATE rehearsal SET locks = $3 WHERE branch_id = $1 AND started_at = $2::timestamptz AND report IS NULL',
+    [branchId, startedAt, locks],
+  );
 }
 
 /** What the report no longer needs is deleted. The first of several reports stays. */

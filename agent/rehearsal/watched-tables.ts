@@ -5,6 +5,8 @@ import type { WatchedTable, WatchedTables } from './table-state.ts';
 
 /** The largest ones. */
 const TABLES_MAX = 2_000;
+/** A count locks a table, its partitions and their indexes. The agent blocks a branch whose session has many more locks. */
+const LOCKS_MAX = 2_000;
 /** For counting the rows of all tables; what takes longer is estimated. */
 const COUNT_WITHIN_MS = 2_500;
 
@@ -15,6 +17,7 @@ const TABLES = `
          has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
            AND NOT row_security_active(c.oid) AS is_countable,
          CASE WHEN reltuples >= 0 THEN reltuples::bigint END::text AS estimate,
+         (SELECT 1 + count(*) FROM pg_index WHERE indrelid = c.oid)::text AS locks,
          pg_stat_get_tuples_inserted(c.oid)::text AS inserted, pg_stat_get_tuples_deleted(c.oid)::text AS deleted,
          (count(*) OVER ())::text AS total
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
@@ -23,7 +26,7 @@ const TABLES = `
   ORDER BY coalesce(pg_table_size(c.oid), 0) DESC, c.oid LIMIT ${TABLES_MAX}`;
 
 type TextRow = Record<
-  'oid' | 'schema' | 'name' | 'kind' | 'root' | 'bytes' | 'inserted' | 'deleted' | 'total',
+  'oid' | 'schema' | 'name' | 'kind' | 'root' | 'bytes' | 'locks' | 'inserted' | 'deleted' | 'total',
   string
 > &
   Record<'file' | 'estimate', string | null> & { is_countable: string };
@@ -32,25 +35,33 @@ type TextRow = Record<
 export const watchTables = (
   host: Host,
   branch: { branch_id: string; database: string },
-): Promise<WatchedTables> =>
-  inBranch(host, branch, 'query', async (session) => {
-    const { rows } = await session.query<TextRow>(TABLES);
-    const tables = rows.map(
-      (row): WatchedTable => ({
-        ...row,
-        bytes: Number(row.bytes),
-        is_countable: row.is_countable === 't',
-        estimate: row.estimate === null ? null : Number(row.estimate),
-        inserted: Number(row.inserted),
-        deleted: Number(row.deleted),
-        rows: null,
-      }),
-    );
-    await countRows(session, tables);
-    return { tables, unwatched: Number(rows[0]?.total ?? 0) - tables.length };
-  });
+): Promise<WatchedTables> => inBranch(host, branch, 'query', watchIn);
 
-/** The smallest first: with the time over, the largest remain. */
+export async function watchIn(session: Session): Promise<WatchedTables> {
+  const { rows } = await session.query<TextRow>(TABLES);
+  const unwatched = Number(rows[0]?.total ?? 0) - rows.length;
+  const locks = new Map<string, number>();
+  for (const row of rows) locks.set(row.root, (locks.get(row.root) ?? 0) + Number(row.locks));
+  const tables = rows.map(
+    ({ locks: _, total: __, ...row }): WatchedTable => ({
+      ...row,
+      bytes: Number(row.bytes),
+      is_countable:
+        row.is_countable === 't' &&
+        (locks.get(row.oid) ?? 0) <= LOCKS_MAX &&
+        // Partitions may be among the tables that are not watched.
+        (row.kind !== 'p' || unwatched === 0),
+      estimate: row.estimate === null ? null : Number(row.estimate),
+      inserted: Number(row.inserted),
+      deleted: Number(row.deleted),
+      rows: null,
+    }),
+  );
+  await countRows(session, tables);
+  return { tables, unwatched };
+}
+
+/** The smallest first: with the time over, the largest remain. A table is not locked any more when it is counted. */
 async function countRows(session: Session, tables: readonly WatchedTable[]): Promise<void> {
   const bytes = new Map<string, number>();
   for (const table of tables) bytes.set(table.root, (bytes.get(table.root) ?? 0) + table.bytes);
@@ -65,8 +76,9 @@ async function countRows(session: Session, tables: readonly WatchedTable[]): Pro
       await session.query(`SET LOCAL statement_timeout = ${left}`);
       table.rows = await countOf(session, table);
     } catch {
-      await session.query('ROLLBACK TO counting');
       return;
+    } finally {
+      await session.query('ROLLBACK TO counting');
     }
   }
 }

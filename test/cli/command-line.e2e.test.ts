@@ -350,7 +350,18 @@ test('psql adds a rule for this machine where none lets it connect, says so, and
   const rules = () => cli.json<{ expires_at: string }[]>('rule', 'list', '--project', other.id);
   expect(await rules()).toEqual([]);
 
-  const { child, result } = cli.start(['exec', '--project', other.id, '--', 'sleep', '60']);
+  const exec = (script: string) => cli.start(['exec', '--project', other.id, '--', 'sh', '-c', script]);
+  const first = exec('until [ -e second ]; do sleep 0.1; done');
+  await eventually(async () => expect(await rules()).toHaveLength(1), 60);
+  // It needs the rule of the first one, which ends before it.
+  const second = exec('touch second; until [ -e first-ended ]; do sleep 0.1; done');
+  expect(await first.result).toMatchObject({ code: 0 });
+  expect(await rules()).toHaveLength(1);
+  writeFileSync(join(cli.folder, 'first-ended'), '');
+  expect(await second.result).toMatchObject({ code: 0, stderr: '' });
+  expect(await rules()).toEqual([]);
+
+  const { child, result } = exec('sleep 60');
   await eventually(async () => expect(await rules()).toHaveLength(1), 60);
   process.kill(-(child.pid ?? 0), 'SIGKILL');
   await result;

@@ -1,5 +1,15 @@
 import { expect, test } from 'vitest';
-import { LockRecord, locksOf, NO_SAMPLES } from '../../../agent/rehearsal/lock-record.ts';
+import {
+  LockRecord,
+  type LockSummary,
+  locksByRelation,
+  NO_SAMPLES,
+} from '../../../agent/rehearsal/lock-record.ts';
+
+const locksOf = (summary: LockSummary, relation: string) =>
+  locksByRelation(summary)
+    .get(relation)
+    ?.map(({ mode, longest_ms }) => ({ mode, longest_ms }));
 
 const held = (...locks: string[]) =>
   locks.map((lock) => {

@@ -1,7 +1,11 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { pollUntil } from '../../../agent/poll-until.ts';
+import { NO_SAMPLES } from '../../../agent/rehearsal/lock-record.ts';
 import { LockSampler } from '../../../agent/rehearsal/sample-locks.ts';
+import { beginRehearsal, readRunning, storeLocks } from '../../../agent/rehearsal/stored-rehearsals.ts';
+import { watchIn } from '../../../agent/rehearsal/watched-tables.ts';
+import { inBranch } from '../../../agent/rows/branch-session.ts';
 import type { RehearsalReport } from '../../../shared/protocol/rehearsal-operations.ts';
 import { asClient, type Branch, startHostWithProject } from '../../support/host/host-project.ts';
 
@@ -92,7 +96,10 @@ test('a restarted agent continues, and reports what the one before has seen', as
   const { host, query } = stage.servers;
   const branch = await stage.project.create(`${DATABASE}_br_restart`, DATABASE);
   await begin(branch);
-  await run(branch, 'BEGIN; LOCK TABLE book IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(1.5); COMMIT');
+  await run(
+    branch,
+    'BEGIN; CREATE TABLE later (id int); LOCK TABLE book IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(1.5); COMMIT',
+  );
   const isStored = async () => {
     const [row] = await query<{ longest: number[] }>(
       'SELECT jsonb_path_query_array(locks, $$$.longest.*$$) AS longest FROM rehearsal',
@@ -100,6 +107,18 @@ test('a restarted agent continues, and reports what the one before has seen', as
     return (row?.longest ?? []).some((ms) => ms >= 1_000);
   };
   expect(await pollUntil(isStored, { within: 10_000, every: 50 })).toBe(true);
+  // A tenant could lock ever new tables, and fill the record.
+  const [locked] = await query<{ keys: string[] }>(
+    'SELECT array(SELECT jsonb_object_keys(locks -> $$longest$$)) AS keys FROM rehearsal',
+  );
+  const [book] = await asClient<{ key: string }>(
+    host,
+    'direct',
+    branch,
+    'owner',
+    "SELECT 'book'::regclass::oid || ' AccessExclusiveLock' AS key",
+  );
+  expect(locked?.keys).toEqual([book?.key]);
   stop.abort();
   await sampling;
   host.lockSampler = new LockSampler(host.postgres, () => {});
@@ -108,13 +127,25 @@ test('a restarted agent continues, and reports what the one before has seen', as
   await run(branch, 'ALTER TABLE author ADD note text');
   const { rehearsal } = await finish(branch);
   expect(rehearsal?.report?.dangers).toEqual([{ kind: 'lock', schema: 'public', name: 'book' }]);
-  expect(rehearsal?.report?.schema.changes).toMatchObject([{ kind: 'column', change: 'added' }]);
+  expect(rehearsal?.report?.schema.changes).toMatchObject([
+    { kind: 'column', change: 'added' },
+    { kind: 'table', change: 'added' },
+  ]);
   await stage.project.drop(branch);
 });
 
-test('nothing is left of a rehearsal that is never finished', async () => {
+test('a rehearsal that begins again has no lock of the one before, and nothing is left if it is never finished', async () => {
+  const { postgres } = stage.servers.host;
   const branch = await stage.project.create(`${DATABASE}_br_killed`, DATABASE);
   await begin(branch);
+  const [before] = await readRunning(postgres);
+  await begin(branch);
+  // As an agent does that does not know of the new one yet.
+  const seen = { ...NO_SAMPLES, samples: 1_000_000 };
+  await storeLocks(postgres, branch.branch_id, before?.started_at ?? '', seen);
+  const [after] = await readRunning(postgres);
+  expect(after?.locks.samples).toBeLessThan(1_000);
+  expect(after?.started_at).not.toBe(before?.started_at);
   expect(await rehearsals()).toEqual([{ branch_id: branch.branch_id }]);
   await stage.project.drop(branch);
   expect(await rehearsals()).toEqual([]);
@@ -122,4 +153,42 @@ test('nothing is left of a rehearsal that is never finished', async () => {
   expect(await runOperation(stage.servers.host, 'rehearsal.read', { branch_id, database })).toEqual({
     rehearsal: null,
   });
+});
+
+test('a table that has been counted is not locked any more', async () => {
+  const { branch_id, database } = stage.main;
+  const found = await inBranch(stage.servers.host, { branch_id, database }, 'query', async (session) => {
+    const { tables } = await watchIn(session);
+    const { rows } = await session.query(
+      'SELECT relation FROM pg_locks WHERE pid = pg_backend_pid() AND relation >= 16384',
+    );
+    return { counted: tables.filter((table) => table.rows !== null).map(({ name }) => name), locked: rows };
+  });
+  expect(found).toEqual({ counted: expect.arrayContaining(['author', 'book']), locked: [] });
+});
+
+test('of rehearsals that begin at once, a project gets no more than its number', async () => {
+  const { host, query } = stage.servers;
+  const others = await query<{ branch_id: string; database: string }>(
+    `INSERT INTO branch (branch_id, project_id, job_id, database)
+     SELECT gen_random_uuid(), '${stage.project.id}', gen_random_uuid(), 'db_parallel_' || n
+     FROM generate_series(1, 6) AS n RETURNING branch_id, database`,
+  );
+  const nothing = { limits: LIMITS, tables: { tables: [], unwatched: 0 }, schema: '' };
+  // Rehearsals can be counted, but not stored, until all have begun.
+  const session = await host.postgres.connect();
+  await session.query('BEGIN; LOCK TABLE rehearsal IN SHARE MODE');
+  const beginning = Promise.allSettled(
+    others.map((branch) => beginRehearsal(host.sessions, { ...branch, ...nothing })),
+  );
+  const waiting =
+    "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+  const allWait = async () => (await query(waiting)).length >= others.length;
+  expect(await pollUntil(allWait, { within: 10_000, every: 50 })).toBe(true);
+  await session.query('COMMIT');
+  session.release();
+  const begun = await beginning;
+  await query("DELETE FROM branch WHERE database LIKE 'db\\_parallel\\_%'");
+  const reasons = begun.flatMap((result) => (result.status === 'rejected' ? [result.reason.code] : []));
+  expect(reasons).toEqual(['PROJECT_BUSY', 'PROJECT_BUSY']);
 });
