@@ -330,6 +330,27 @@ describe('a comparison under way', () => {
     expect(await during(branch, truncate)).toBe(20_000);
   });
 
+  test('runs no code of a view that takes the place of the table', async () => {
+    const branch = await host.branch(main);
+    await host.run(
+      branch,
+      `create function public.code() returns int immutable language plpgsql as $$
+         begin raise exception 'code of the tenant'; end $$`,
+    );
+    let isFirst = true;
+    const replace = async () => {
+      if (isFirst)
+        await host.run(
+          branch,
+          `alter table item rename to item_2;
+           create view item as select public.code() as id, note, ctid from item_2`,
+        );
+      isFirst = false;
+    };
+    // It begins again, and finds that the branch has no such table.
+    expect(await during(branch, replace)).toBe(20_000);
+  });
+
   test('excludes a second one of the project', async () => {
     const branch = await host.branch(main);
     const second = () => expect(host.diff(branch, main)).rejects.toMatchObject({ code: 'PROJECT_BUSY' });
