@@ -9,6 +9,8 @@ export interface FoundTable {
   relfilenode: string;
   /** Its changes are in the WAL. */
   logged: boolean;
+  /** In the folder of the database. */
+  default_tablespace: boolean;
   readable: boolean;
   /** Policies hide rows from the login. */
   row_security: boolean;
@@ -23,6 +25,8 @@ interface TableColumn {
   stable: boolean;
   /** An enum, or an array of one. */
   labelled: boolean;
+  /** Digest of the value in rows that are older than the column, which is in no block; null: there is none. */
+  missing: string | null;
 }
 
 /** What one side has. */
@@ -58,12 +62,13 @@ export async function readCatalog(session: Session): Promise<Catalog> {
     `WITH type AS MATERIALIZED (${COLUMN_TYPES}),
      attribute AS (
        SELECT attrelid, json_agg(json_build_object('name', attname, 'number', attnum, 'type', atttypid::text,
-           'stable', stable, 'labelled', labelled) ORDER BY attnum) AS columns
+           'stable', stable, 'labelled', labelled,
+           'missing', CASE WHEN atthasmissing THEN md5(attmissingval::text) END) ORDER BY attnum) AS columns
        FROM pg_attribute JOIN type ON type.oid = atttypid
        WHERE attnum > 0 AND NOT attisdropped AND attgenerated <> 'v' GROUP BY attrelid
      ),
      found AS (
-       SELECT c.oid, nspname, relname, relfilenode, relpersistence, coalesce(columns, '[]') AS columns,
+       SELECT c.oid, nspname, relname, relfilenode, relpersistence, reltablespace, coalesce(columns, '[]') AS columns,
          has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable
        FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace LEFT JOIN attribute ON attrelid = c.oid
        WHERE relkind = 'r' AND relpersistence <> 't'
@@ -72,7 +77,8 @@ export async function readCatalog(session: Session): Promise<Catalog> {
      SELECT json_build_object(
        'labels', (SELECT coalesce(md5(string_agg(oid::text || enumlabel, ',' ORDER BY oid)), '') FROM pg_enum),
        'tables', (SELECT coalesce(json_agg(json_build_object('oid', oid::text, 'schema', nspname, 'name', relname,
-         'relfilenode', relfilenode::text, 'logged', relpersistence = 'p', 'readable', readable,
+         'relfilenode', relfilenode::text, 'logged', relpersistence = 'p',
+         'default_tablespace', reltablespace = 0, 'readable', readable,
          'row_security', readable AND row_security_active(oid), 'columns', columns)), '[]') FROM found)) AS catalog`,
   );
   return JSON.parse(rows[0]?.catalog ?? '{}') as Catalog;
@@ -114,11 +120,13 @@ export const commonColumns = (before: FoundTable, after: FoundTable) => {
  * @param sameLabels the enums of both sides have the same labels
  */
 export function comparableByBlocks(before: FoundTable, after: FoundTable, sameLabels: boolean): boolean {
-  if (before.relfilenode !== after.relfilenode || !before.logged || !after.logged) return false;
+  if (before.relfilenode !== after.relfilenode) return false;
+  if (![before, after].every(({ logged, default_tablespace }) => logged && default_tablespace)) return false;
   const others = new Map(before.columns.map((column) => [column.name, column]));
-  return after.columns.every(({ name, number, type, stable, labelled }) => {
+  return after.columns.every(({ name, number, type, stable, labelled, missing }) => {
     const other = others.get(name);
     if (!other) return true;
-    return other.number === number && other.type === type && stable && (sameLabels || !labelled);
+    const isSame = other.number === number && other.type === type && other.missing === missing;
+    return isSame && stable && (sameLabels || !labelled);
   });
 }

@@ -98,6 +98,15 @@ const TRAPS: Record<string, Trap> = {
     change: `alter table widened add more text default 'more'; update widened set note = 'x' where id = 5`,
     expected: { widened: '0/1/0' },
   },
+  'a column that both sides add, with another value in the same rows': {
+    before: `create table defaulted (id int primary key); insert into defaulted select generate_series(1, 50);
+      create table defaulted_alike (id int primary key); insert into defaulted_alike select generate_series(1, 50)`,
+    change: `alter table defaulted add c int default 1; alter table defaulted_alike add c int default 1;
+      insert into defaulted_alike values (51)`,
+    meanwhile: 'alter table defaulted add c int default 2; alter table defaulted_alike add c int default 1',
+    expected: { defaulted: '0/50/0', defaulted_alike: '1/0/0' },
+    full: ['defaulted'],
+  },
   'a column that is dropped, and one whose type changes without a rewrite': {
     before: `create table retyped (id int primary key, gone text, n int);
       insert into retyped select n, '', -n from generate_series(1, 50) n`,
