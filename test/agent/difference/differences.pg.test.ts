@@ -3,6 +3,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { compare } from '../../../agent/difference/comparison.ts';
 import { withSides } from '../../../agent/difference/open-sides.ts';
 import { orderedRows } from '../../../agent/difference/row-order.ts';
+import { inSnapshotOf } from '../../../agent/difference/side-session.ts';
+import { readCatalog } from '../../../agent/difference/tables.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { describeTable } from '../../../agent/rows/describe-table.ts';
 import { dropLeftovers } from '../../../agent/snapshots/drop-leftovers.ts';
@@ -57,6 +59,15 @@ describe('the blocks that are read', () => {
       expect([method, count]).toEqual([method, expect.toSatisfy((n: number) => n >= 1 && n <= 4)]);
     }
     expect((await host.diff(branch, main)).method).toBe('wal_summary');
+  });
+
+  test('of a catalog that is too large are not looked for', async () => {
+    const { host: agent } = host.servers;
+    const side = { branch_id: main.branch_id, database: main.database };
+    const options = { within: 10_000, firstRows: false };
+    await expect(
+      inSnapshotOf(agent, side, options, (session) => readCatalog(session, 100)),
+    ).rejects.toMatchObject({ code: 'STATEMENT_REFUSED', sqlstate: '54000' });
   });
 
   test('are read alone', async () => {
