@@ -6,6 +6,7 @@ import { orderedRows } from '../../../agent/difference/row-order.ts';
 import { inSnapshotOf } from '../../../agent/difference/side-session.ts';
 import { readCatalog } from '../../../agent/difference/tables.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { withLocks } from '../../../agent/postgres/locks.ts';
 import { describeTable } from '../../../agent/rows/describe-table.ts';
 import { dropLeftovers } from '../../../agent/snapshots/drop-leftovers.ts';
 import { separateSnapshots } from '../../../agent/snapshots/separate-snapshots.ts';
@@ -13,6 +14,8 @@ import { comparedDatabaseName } from '../../../agent/snapshots/snapshot-database
 import { loginName } from '../../../shared/branch/login.ts';
 import { ComparingHost } from '../../support/host/host-differences.ts';
 import { asClient, type Branch, connect } from '../../support/host/host-project.ts';
+
+const WITHIN_MS = 60_000;
 
 let host: ComparingHost;
 let main: Branch;
@@ -45,14 +48,18 @@ describe('the blocks that are read', () => {
     const branch = await host.branch(main);
     await change(branch, 9_000);
     for (const method of host.methods.slice(0, -1)) {
-      const blocks = await withSides(host.servers.host, host.sides(branch, main), (sides, session) =>
-        compare(
-          host.servers.host,
-          session,
-          sides,
-          { within: 60_000, methods: [method] },
-          async (comparison) => comparison.pairs.flatMap((pair) => comparison.blocksOf(pair) ?? []),
-        ),
+      const blocks = await withSides(
+        host.servers.host,
+        host.sides(branch, main),
+        WITHIN_MS,
+        (sides, session) =>
+          compare(
+            host.servers.host,
+            session,
+            sides,
+            { within: WITHIN_MS, methods: [method] },
+            async (comparison) => comparison.pairs.flatMap((pair) => comparison.blocksOf(pair) ?? []),
+          ),
       );
       const count = blocks.reduce((sum, [from, to]) => sum + to - from, 0);
       // The block of the old row and that of the new one, of 109.
@@ -73,8 +80,8 @@ describe('the blocks that are read', () => {
   test('are read alone', async () => {
     const branch = await host.branch(main);
     const { host: agent } = host.servers;
-    const plan = await withSides(agent, host.sides(branch, main), (sides, session) =>
-      compare(agent, session, sides, { within: 60_000 }, async ({ after }) => {
+    const plan = await withSides(agent, host.sides(branch, main), WITHIN_MS, (sides, session) =>
+      compare(agent, session, sides, { within: WITHIN_MS }, async ({ after }) => {
         const description = await describeTable(after, { schema: 'public', table: 'item' });
         const matching = { key: ['id'], columns: ['id', 'note'] };
         const { text, values } = orderedRows(description, 'ONLY public.item', matching, [[3, 5]], null);
@@ -310,8 +317,8 @@ describe('a hostile tenant', () => {
 describe('a comparison under way', () => {
   /** Runs `meanwhile` while both snapshots are open. */
   const during = (branch: Branch, meanwhile: () => Promise<unknown>) =>
-    withSides(host.servers.host, host.sides(branch, main), (sides, session) =>
-      compare(host.servers.host, session, sides, { within: 60_000 }, async (comparison) => {
+    withSides(host.servers.host, host.sides(branch, main), WITHIN_MS, (sides, session) =>
+      compare(host.servers.host, session, sides, { within: WITHIN_MS }, async (comparison) => {
         await meanwhile();
         const pair = comparison.pairs.find(({ name }) => name === 'item');
         if (!pair) throw new Error('no such table');
@@ -366,6 +373,28 @@ describe('a comparison under way', () => {
     const branch = await host.branch(main);
     const second = () => expect(host.diff(branch, main)).rejects.toMatchObject({ code: 'PROJECT_BUSY' });
     expect(await during(branch, second)).toBe(0);
+  });
+
+  test('that is long leaves a place for a short one', async () => {
+    const { host: agent } = host.servers;
+    const locks = ['difference:0', 'difference:1'] as const;
+    const sides = host.sides(main, main);
+    await withLocks(agent.sessions, locks, async () => {
+      expect(await withSides(agent, sides, 10_000, async () => 'short')).toBe('short');
+      await expect(withSides(agent, sides, WITHIN_MS, async () => 'long')).rejects.toMatchObject({
+        code: 'HOST_BUSY',
+      });
+    });
+  });
+
+  test('waits for the lock of a snapshot for as long as it has time', async () => {
+    const snapshot = await host.snapshot(main);
+    const { host: agent } = host.servers;
+    await withLocks(agent.sessions, [`clone:${snapshot.snapshot_id}`], async () => {
+      await expect(withSides(agent, host.sides(main, snapshot), 200, async () => 0)).rejects.toMatchObject({
+        code: 'HOST_TIMEOUT',
+      });
+    });
   });
 
   test('that takes too long is given up', async () => {

@@ -90,7 +90,7 @@ export class ComparingHost {
     against: Branch | { snapshot_id: string },
   ): Promise<{ counts: Counts; methods: Record<string, DifferenceMethod> }> {
     const { host } = this.servers;
-    const rows = await withSides(host, this.sides(branch, against), (sides, session) =>
+    const rows = await withSides(host, this.sides(branch, against), WITHIN_MS, (sides, session) =>
       compare(host, session, sides, { within: WITHIN_MS, methods: [method] }, async (comparison) => {
         if (comparison.method !== method) throw new Error(`compared by ${comparison.method}, not ${method}`);
         return countDifferences(comparison);
