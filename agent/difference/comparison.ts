@@ -61,7 +61,7 @@ export class Comparison {
   blocksOf({ before, after }: TablePair): BlockRanges | null {
     if (!before || !after || !this.#blocks) return null;
     if (!comparableByBlocks(before, after, this.#sameLabels)) return null;
-    return this.#blocks.get(after.relfilenode) ?? [];
+    return this.#blocks.get(after.relfilenode) ?? null;
   }
 
   /** @param key the key after which it begins */
@@ -186,7 +186,7 @@ export async function compare<T>(
         const shared = pairs.flatMap((pair) =>
           pair.before && pair.before.relfilenode === pair.after?.relfilenode ? [pair.before.relfilenode] : [],
         );
-        const candidates = await findCandidates(host, session, sides, shared, methods);
+        const candidates = await findCandidates(host, session, sides, shared, left, methods);
         return action(new Comparison({ before, after }, { before: old, after: fresh }, pairs, candidates));
       }),
     );

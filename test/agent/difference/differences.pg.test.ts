@@ -1,10 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { compare } from '../../../agent/difference/comparison.ts';
+import { stretchesBetween } from '../../../agent/difference/lineage.ts';
 import { withSides } from '../../../agent/difference/open-sides.ts';
 import { orderedRows } from '../../../agent/difference/row-order.ts';
 import { inSnapshotOf } from '../../../agent/difference/side-session.ts';
 import { readCatalog } from '../../../agent/difference/tables.ts';
+import { readWrittenBlocks, summarizedCheckpoint } from '../../../agent/difference/wal-summaries.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { withLocks } from '../../../agent/postgres/locks.ts';
 import { describeTable } from '../../../agent/rows/describe-table.ts';
@@ -66,6 +68,25 @@ describe('the blocks that are read', () => {
       expect([method, count]).toEqual([method, expect.toSatisfy((n: number) => n >= 1 && n <= 4)]);
     }
     expect((await host.diff(branch, main)).method).toBe('wal_summary');
+  });
+
+  test('are joined when they are too many', async () => {
+    const branch = await host.branch(main);
+    for (const id of [1, 4_000, 9_000, 15_000]) await change(branch, id);
+    const { postgres } = host.servers.host;
+    const oidOf = async ({ database }: Branch) =>
+      (await host.servers.query(`select oid::text from pg_database where datname = '${database}'`))[0]?.oid;
+    const [file] = await host.run(main, `select relfilenode::text from pg_class where relname = 'item'`);
+    const end = (await summarizedCheckpoint(postgres)) ?? '';
+    const stretches = await stretchesBetween(postgres, `${await oidOf(branch)}`, `${await oidOf(main)}`);
+    const relations = [`${file?.relfilenode}`];
+    const read = async (most: number) =>
+      (await readWrittenBlocks(postgres, stretches ?? [], relations, end, most))?.get(relations[0] ?? '') ??
+      [];
+    const [all, few] = [await read(1_000), await read(3)];
+    expect(all.length).toBeGreaterThanOrEqual(4);
+    expect(few.length).toBeLessThanOrEqual(3);
+    for (const [from, to] of all) expect(few.some(([low, high]) => low <= from && to <= high)).toBe(true);
   });
 
   test('of a catalog that is too large are not looked for', async () => {
