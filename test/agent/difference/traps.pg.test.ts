@@ -98,6 +98,12 @@ const TRAPS: Record<string, Trap> = {
     change: `alter table widened add more text default 'more'; update widened set note = 'x' where id = 5`,
     expected: { widened: '0/1/0' },
   },
+  'a unique column with nulls, whose constraint is not validated': {
+    before: `create table unvalidated (id int unique); insert into unvalidated values (null), (1), (2);
+      alter table unvalidated add constraint filled not null id not valid`,
+    change: 'insert into unvalidated values (3); delete from unvalidated where id = 1',
+    expected: { unvalidated: '1/0/1' },
+  },
   'a column that both sides add, with another value in the same rows': {
     before: `create table defaulted (id int primary key); insert into defaulted select generate_series(1, 50);
       create table defaulted_alike (id int primary key); insert into defaulted_alike select generate_series(1, 50)`,
