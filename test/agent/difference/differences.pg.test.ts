@@ -1,6 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { recordOrigin } from '../../../agent/cloning/database-origin.ts';
 import { compare } from '../../../agent/difference/comparison.ts';
+import { countDifferences } from '../../../agent/difference/count-differences.ts';
 import { stretchesBetween } from '../../../agent/difference/lineage.ts';
 import { withSides } from '../../../agent/difference/open-sides.ts';
 import { orderedRows } from '../../../agent/difference/row-order.ts';
@@ -174,6 +176,13 @@ describe('what a branch comes from', () => {
     const branch = await host.branch(main);
     await change(branch, 12);
     await host.servers.query('DELETE FROM database_origin');
+    // Its source has another oid than the database of this name.
+    const [other] = await host.servers.query<{ oid: string }>(
+      `select oid::text from pg_database where datname = '${branch.database}'`,
+    );
+    const origin = { name: main.database, source: `${other?.oid}`, source_lsn: '0/1' };
+    await recordOrigin(host.servers.host.postgres, branch.database, origin, true);
+    expect(await host.servers.query('SELECT FROM database_origin')).toEqual([]);
     const { method, rows } = await host.diff(branch, main);
     expect(method).toBe(host.methods.at(1));
     expect(rows?.tables).toMatchObject([{ name: 'item', inserted: 0, updated: 1, deleted: 0 }]);
@@ -349,6 +358,26 @@ describe('a comparison under way', () => {
         return count;
       }),
     );
+
+  test('keeps no lock of a table that was compared', async () => {
+    const branch = await host.branch(main);
+    await change(branch, 16);
+    const [locks] = await withSides(
+      host.servers.host,
+      host.sides(branch, main),
+      WITHIN_MS,
+      (sides, session) =>
+        compare(host.servers.host, session, sides, { within: WITHIN_MS }, async (comparison) => {
+          const { tables } = await countDifferences(comparison);
+          expect(tables).toMatchObject([{ name: 'item', updated: 1 }]);
+          const { rows } = await comparison.after.query(
+            "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'public.item'::regclass",
+          );
+          return rows;
+        }),
+    );
+    expect(locks).toEqual({ count: '0' });
+  });
 
   test('ends for a clone, and can be repeated', async () => {
     const branch = await host.branch(main);
