@@ -3,6 +3,7 @@ import { constants, copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
 import { CopyRoom } from './cloning/copy-room.ts';
+import { ComparisonGate } from './difference/comparison-gate.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
 import { Metrics } from './metrics/metrics.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
@@ -25,6 +26,7 @@ export interface Host {
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
   rows: { slots: Slots; marks: PageMarks };
+  comparisons: ComparisonGate;
   /** Samples the locks of branches that are being rehearsed. */
   lockSampler: LockSampler;
   /** As read in the hourly session of each branch's owner login. */
@@ -48,6 +50,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
     rows: { slots: new Slots(), marks: new PageMarks() },
+    comparisons: new ComparisonGate(),
     lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),
     log,

@@ -121,12 +121,12 @@ async function createDatabase(
 /** Size of a database, whether it has client sessions, and what its clones come from. @throws HostError SOURCE_MISSING */
 async function inspectSource(session: Session, database: string) {
   const { rows } = await session.query<Origin & { bytes: string; in_use: boolean }>(
-    `SELECT oid::text AS source, pg_current_wal_insert_lsn()::text AS source_lsn, pg_database_size(oid) AS bytes,
+    `SELECT datname::text AS name, oid::text AS source, pg_current_wal_insert_lsn()::text AS source_lsn, pg_database_size(oid) AS bytes,
             EXISTS (SELECT FROM pg_stat_activity WHERE datid = oid AND backend_type = 'client backend') AS in_use
      FROM pg_database WHERE datname = $1`,
     [database],
   );
   if (!rows[0]) throw new HostError('SOURCE_MISSING', `there is no database ${database}`);
-  const { bytes, in_use, source, source_lsn } = rows[0];
-  return { sourceBytes: Number(bytes), inUse: in_use, origin: { source, source_lsn } };
+  const { bytes, in_use, ...origin } = rows[0];
+  return { sourceBytes: Number(bytes), inUse: in_use, origin };
 }

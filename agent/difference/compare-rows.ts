@@ -86,7 +86,7 @@ const fetchBoth = async (before: Rows, after: Rows) => {
 /**
  * The differences of two ordered lists of rows. Rows without a key have their digest for one: there can be several equal
  * ones, and each matches one of the other side.
- * @param opened called when both tables are locked against a change of their files
+ * @param opened called when both queries have found their tables
  */
 export async function* differencesOf(
   queries: { before: Query; after: Query },

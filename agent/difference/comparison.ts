@@ -61,12 +61,13 @@ export class Comparison {
   blocksOf({ before, after }: TablePair): BlockRanges | null {
     if (!before || !after || !this.#blocks) return null;
     if (!comparableByBlocks(before, after, this.#sameLabels)) return null;
-    return this.#blocks.get(after.relfilenode) ?? [];
+    return this.#blocks.get(after.relfilenode) ?? null;
   }
 
   /** @param key the key after which it begins */
   async open(pair: TablePair, key: readonly string[] | null = null): Promise<ComparedTable> {
     const blocks = this.blocksOf(pair);
+    await this.#lock(pair);
     const describe = (session: Session, table: FoundTable | null) =>
       table && describeTable(session, { schema: table.schema, table: table.name });
     const [before, after] = await Promise.all([
@@ -100,6 +101,7 @@ export class Comparison {
   /** Counts the rows of a table that only one side has. */
   async count(pair: TablePair): Promise<number> {
     const session = pair.after ? this.after : this.before;
+    await this.#lock(pair);
     const { rows } = await session.query<{ rows: string }>(
       `SELECT pg_catalog.count(*) AS rows FROM ${nameOf({ kind: 'r' }, pair)}`,
     );
@@ -107,7 +109,23 @@ export class Comparison {
     return Number(rows[0]?.rows);
   }
 
-  /** To be called while the transactions hold locks of the table. @throws RewrittenError */
+  /**
+   * Locks both sides before a statement reads them. Names mean what the catalog says now, not in the snapshot: a tenant
+   * can put a view with functions in the place of the table. LOCK runs no code, and what it locked keeps its name.
+   * @throws RewrittenError
+   */
+  async #lock(pair: TablePair): Promise<void> {
+    const lock = (session: Session, table: FoundTable | null) =>
+      table && session.query(`LOCK TABLE ${nameOf({ kind: 'r' }, pair)} IN ACCESS SHARE MODE`);
+    await Promise.all([lock(this.before, pair.before), lock(this.after, pair.after)]);
+    await this.#requireUnchanged(pair);
+  }
+
+  /**
+   * To be called while the transactions hold locks of the table, and again when a statement has found it by its name: a
+   * schema can be renamed in spite of these locks.
+   * @throws RewrittenError
+   */
   async #requireUnchanged({ schema, name, before, after }: TablePair): Promise<void> {
     const check = async (session: Session, table: FoundTable | null) => {
       if (!table) return;
@@ -168,7 +186,7 @@ export async function compare<T>(
         const shared = pairs.flatMap((pair) =>
           pair.before && pair.before.relfilenode === pair.after?.relfilenode ? [pair.before.relfilenode] : [],
         );
-        const candidates = await findCandidates(host, session, sides, shared, methods);
+        const candidates = await findCandidates(host, session, sides, shared, left, methods);
         return action(new Comparison({ before, after }, { before: old, after: fresh }, pairs, candidates));
       }),
     );

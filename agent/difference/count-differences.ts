@@ -23,6 +23,7 @@ const LIST_BYTES_MAX = BOUNDS.messageBytes / 4;
 export async function countDifferences(comparison: Comparison): Promise<RowDifference> {
   const tables: TableDifference[] = [];
   const notCompared: RowDifference['not_compared'] = [];
+  await onBoth(comparison, 'SAVEPOINT before_table');
   for (const pair of comparison.pairs) {
     const { schema, name } = pair;
     const reason = reasonAgainst(pair);
@@ -48,23 +49,29 @@ function reasonAgainst({ before, after }: TablePair): Reason | null {
 async function countInSavepoint(comparison: Comparison, pair: TablePair): Promise<TableDifference | Reason> {
   if (comparison.blocksOf(pair)?.length === 0)
     return { ...NOTHING, ...named(pair), method: comparison.method };
-  const { before, after } = comparison;
-  const both = (sql: string) => Promise.all([before.query(sql), after.query(sql)]);
-  await both('SAVEPOINT before_table');
+  // Also gives back the locks, of which a session may not collect many.
+  const rollBack = () => onBoth(comparison, 'ROLLBACK TO SAVEPOINT before_table');
   try {
     const counted = await countOf(comparison, pair);
-    await both('RELEASE SAVEPOINT before_table');
+    await rollBack();
     return counted;
   } catch (error) {
     const state = sqlState(error);
-    const isOfTable =
-      error instanceof Error && 'severity' in error && error.severity === 'ERROR' && !FINAL.has(state ?? '');
-    if (isRewritten(error) || !isOfTable) throw error;
-    await both('ROLLBACK TO SAVEPOINT before_table');
+    if (isRewritten(error) || !(error instanceof Error) || !isOfTable(error, state)) throw error;
+    await rollBack();
     if (state === LOCK_TIMEOUT) return { reason: 'locked' };
     return { reason: 'refused', detail: error.message.slice(0, DETAIL_MAX) };
   }
 }
+
+const onBoth = ({ before, after }: Comparison, sql: string) =>
+  Promise.all([before.query(sql), after.query(sql)]);
+
+/** PostgreSQL has refused a statement, or rows were not as they are expected. */
+const isOfTable = (error: Error, state: string | undefined) =>
+  'severity' in error
+    ? error.severity === 'ERROR' && !FINAL.has(state ?? '')
+    : error instanceof TypeError || error instanceof SyntaxError || error instanceof RangeError;
 
 const NOTHING = { inserted: 0, updated: 0, deleted: 0 };
 const named = ({ schema, name }: TablePair) => ({ schema, name });

@@ -6,10 +6,11 @@ import { type BlockRanges, joined, without } from './block-ranges.ts';
 
 const run = promisify(execFile);
 
-const WITHIN_MS = 60_000;
-const OUTPUT_MAX = 256 * 2 ** 20;
-/** Below the length of a command line, also with long paths. */
-const FILES_AT_ONCE = 500;
+/** The listing is held in memory as text, and then as extents. */
+const OUTPUT_MAX = 16 * 2 ** 20;
+/** Of one database. */
+const EXTENTS_MAX = 200_000;
+const FILES_AT_ONCE = 100;
 const BLOCK_BYTES = 8_192;
 /** PostgreSQL begins another file of a table after this size. */
 const SEGMENT_BLOCKS = 131_072;
@@ -76,13 +77,16 @@ const both = (first: BlockRanges, second: BlockRanges, end: number): BlockRanges
  * The second database is read between two readings of the first, because a place that one has left can be given to the
  * other in between.
  * @param base folder of all databases
- * @param relations relfilenodes that both have
+ * @param relations relfilenodes that both have; one without files in these folders gets no entry
+ * @param signal ends the listing
+ * @throws Error if the files are too fragmented, or cannot be listed
  */
 export async function movedBlocks(
   base: string,
   first: string,
   second: string,
   relations: readonly string[],
+  signal: AbortSignal,
 ): Promise<Map<string, BlockRanges>> {
   const segments: { relation: string; segment: number; name: string; blocks: number }[] = [];
   for (const relation of relations) {
@@ -95,7 +99,7 @@ export async function movedBlocks(
     }
   }
   const names = segments.map(({ name }) => name);
-  const list = (oid: string) => listExtents(join(base, oid), names);
+  const list = (oid: string) => listExtents(join(base, oid), names, signal);
   const [before, other, after] = [await list(first), await list(second), await list(first)];
   const moved = new Map<string, (readonly [number, number])[]>();
   for (const { relation, segment, name, blocks } of segments) {
@@ -115,16 +119,25 @@ const sizeOf = (file: string) =>
     () => -1,
   );
 
-async function listExtents(folder: string, names: readonly string[]): Promise<Map<string, Extent[]>> {
+async function listExtents(
+  folder: string,
+  names: readonly string[],
+  signal: AbortSignal,
+): Promise<Map<string, Extent[]>> {
   const found = new Map<string, Extent[]>();
+  let count = 0;
   for (let at = 0; at < names.length; at += FILES_AT_ONCE) {
     const files = names.slice(at, at + FILES_AT_ONCE);
-    const options = { cwd: folder, timeout: WITHIN_MS, maxBuffer: OUTPUT_MAX };
+    const options = { cwd: folder, signal, maxBuffer: OUTPUT_MAX };
     // A file that only the other database has is an error of the command, but the others are listed.
     const { stdout } = await run('filefrag', ['-s', '-v', ...files], options).catch((error) =>
       typeof error.code === 'number' ? error : Promise.reject(error),
     );
-    for (const [file, extents] of sharedExtents(stdout)) found.set(file, extents);
+    for (const [file, extents] of sharedExtents(stdout)) {
+      found.set(file, extents);
+      count += extents.length;
+    }
+    if (count > EXTENTS_MAX) throw new Error('the files of a database have too many extents');
   }
   return found;
 }

@@ -8,6 +8,7 @@ import { pollUntil } from '../poll-until.ts';
 import { identifier, type Queryable, type Session } from '../postgres/connect.ts';
 import { protectDatabase } from '../postgres/database-settings.ts';
 import { dropDatabase } from '../postgres/databases.ts';
+import { limited } from '../postgres/limited.ts';
 import { releaseLock, takeLock, tryLock, withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
 import { comparedDatabaseName } from '../snapshots/snapshot-databases.ts';
@@ -16,7 +17,11 @@ import type { Side, Sides } from './sides.ts';
 type Wanted = Pick<Params<'branch.diff'>, 'project_id' | 'branch_id' | 'database' | 'against'>;
 
 /** Comparisons of all projects at once. */
-const PLACES = 2;
+const PLACES = ['0', '1'];
+/** One more, so that two long ones do not make everybody wait. */
+const PLACE_OF_SHORT = 'short';
+/** Milliseconds of a short one. */
+const SHORT_MS = 10_000;
 /** For the end of another comparison. */
 const WAIT_MS = 1_000;
 const LOOK_EVERY_MS = 50;
@@ -24,17 +29,32 @@ const LOOK_EVERY_MS = 50;
 /**
  * Runs `action` with both sides open for reading: a snapshot as a clone that is dropped afterwards. A project compares
  * once at a time.
+ * @param within milliseconds that the action takes at most
  * @param action gets a session of the platform in the agent's own database too
  * @throws HostError PROJECT_BUSY, HOST_BUSY, SOURCE_MISSING for what is not of the project
  */
-export function withSides<T>(
+export async function withSides<T>(
   host: Host,
   wanted: Wanted,
+  within: number,
   action: (sides: Sides, session: Session) => Promise<T>,
 ): Promise<T> {
-  const { project_id, branch_id, database, against } = wanted;
+  const leave = host.comparisons.enter(wanted.project_id);
+  try {
+    return await inPlace(host, wanted, within, action);
+  } finally {
+    leave();
+  }
+}
+
+function inPlace<T>(
+  host: Host,
+  { project_id, branch_id, database, against }: Wanted,
+  within: number,
+  action: (sides: Sides, session: Session) => Promise<T>,
+): Promise<T> {
   return withLocks(host.sessions, [], async (session) => {
-    await takePlace(session, project_id);
+    await takePlace(session, project_id, within);
     const after = { branch_id, database };
     await requireBranch(session, project_id, after);
     if ('branch_id' in against) {
@@ -45,18 +65,19 @@ export function withSides<T>(
       host,
       session,
       { project_id, branch_id, snapshot_id: against.snapshot_id },
+      within,
       (before) => action({ before, after }, session),
     );
   });
 }
 
-async function takePlace(session: Session, projectId: string): Promise<void> {
+async function takePlace(session: Session, projectId: string, within: number): Promise<void> {
   const options = { within: WAIT_MS, every: LOOK_EVERY_MS };
   if (!(await pollUntil(() => tryLock(session, `difference:${projectId}`), options)))
     throw new HostError('PROJECT_BUSY', 'another comparison of this project is under way');
+  const places = within <= SHORT_MS ? [PLACE_OF_SHORT, ...PLACES] : PLACES;
   const isPlaced = async () => {
-    for (let place = 0; place < PLACES; place += 1)
-      if (await tryLock(session, `difference:${place}`)) return true;
+    for (const place of places) if (await tryLock(session, `difference:${place}`)) return true;
     return false;
   };
   if (!(await pollUntil(isPlaced, options)))
@@ -76,6 +97,7 @@ async function withOpenSnapshot<T>(
   host: Host,
   session: Session,
   { project_id, branch_id, snapshot_id }: { project_id: string; branch_id: string; snapshot_id: string },
+  within: number,
   action: (side: Side) => Promise<T>,
 ): Promise<T> {
   const { rows } = await session.query('SELECT FROM snapshot WHERE project_id = $1 AND snapshot_id = $2', [
@@ -87,7 +109,7 @@ async function withOpenSnapshot<T>(
   const database = comparedDatabaseName(id);
   // Whoever drops leftovers takes this lock.
   await takeLock(session, `clone:${id}`);
-  await takeLock(session, `clone:${snapshot_id}`);
+  await limited(session, within, () => takeLock(session, `clone:${snapshot_id}`));
   try {
     await createUnusedClone(host, session, { name: database, source: snapshotDatabaseName(snapshot_id) });
     await releaseLock(session, `clone:${snapshot_id}`);

@@ -9,6 +9,8 @@ import type { Side } from './sides.ts';
 const CONNECT_WITHIN_MS = 5_000;
 /** Digests of all rows of a large table. */
 const BYTES_MAX = 16 * 2 ** 30;
+/** Of them at once in the agent: the catalog, or the rows that are fetched together. */
+const ANSWER_BYTES_MAX = 32 * 2 ** 20;
 
 /**
  * Runs `action` in one snapshot of the database, as its read-only login. The statements are ours, over tables and
@@ -43,7 +45,7 @@ export async function inSnapshotOf<T>(
       idle_in_transaction_session_timeout: within,
     }),
     types: AS_TEXT,
-    stream: () => boundedSocket(BYTES_MAX),
+    stream: () => boundedSocket(BYTES_MAX, ANSWER_BYTES_MAX),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
   return bounded(host, session, user, () => inTransaction(session, () => action(session)), within);

@@ -1,4 +1,5 @@
 import type { Session } from '../postgres/connect.ts';
+import { HostError } from '../servers/host-error.ts';
 
 /** A table with rows of its own, as the read-only login sees it: ordinary tables and the leaves of partitioned ones. */
 export interface FoundTable {
@@ -56,8 +57,28 @@ const COLUMN_TYPES = `
     WHEN typed.typcategory = 'A' AND typed.typelem <> 0 THEN typed.typelem
     WHEN typed.typtype = 'd' THEN typed.typbasetype ELSE typed.oid END`;
 
-/** Reads the catalog of one side. Virtual columns are computed from others, and are not compared. */
-export async function readCatalog(session: Session): Promise<Catalog> {
+/** Tables, indexes, columns and labels of one side: the catalog is read into the agent's memory. */
+const OBJECTS_MAX = 200_000;
+const COUNTED = ['pg_class', 'pg_attribute', 'pg_enum'];
+/** SQLSTATE `program_limit_exceeded`. */
+const PROGRAM_LIMIT = '54000';
+
+async function requireFew(session: Session, most: number): Promise<void> {
+  // Stops counting at the limit, so that a huge catalog costs no more.
+  const counts = COUNTED.map(
+    (catalog) => `(SELECT count(*) FROM (SELECT FROM ${catalog} OFFSET 0 LIMIT ${most + 1}) AS counted)`,
+  );
+  const { rows } = await session.query<{ objects: string }>(`SELECT ${counts.join(' + ')} AS objects`);
+  if (Number(rows[0]?.objects) > most)
+    throw new HostError('STATEMENT_REFUSED', 'the database has too many tables to compare', PROGRAM_LIMIT);
+}
+
+/**
+ * Reads the catalog of one side. Virtual columns are computed from others, and are not compared.
+ * @throws HostError STATEMENT_REFUSED for a catalog that is too large
+ */
+export async function readCatalog(session: Session, most = OBJECTS_MAX): Promise<Catalog> {
+  await requireFew(session, most);
   const { rows } = await session.query<{ catalog: string }>(
     `WITH type AS MATERIALIZED (${COLUMN_TYPES}),
      attribute AS (

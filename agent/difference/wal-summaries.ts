@@ -7,21 +7,24 @@ import type { Stretch } from './lineage.ts';
 const SUMMARIZED_WITHIN_MS = 5_000;
 const LOOK_EVERY_MS = 20;
 
-/** The first relfilenode that is not of a catalog. */
-const FIRST_NORMAL = 16_384;
+/** Above this number of written blocks, several are treated as one: the agent holds their ranges in memory. */
+const RANGES_MAX = 100_000;
 
-/** By relfilenode, the blocks that were written. A table without entry was not written. */
+/** By relfilenode of each relation that was asked for, the blocks that were written. */
 export type WrittenBlocks = ReadonlyMap<string, BlockRanges>;
 
 /**
  * Reads which blocks were written in any of these stretches.
+ * @param relations relfilenodes
  * @param end the end of stretches that last until now
  * @returns null if summaries are missing for a part of the stretches
  */
 export async function readWrittenBlocks(
   db: Queryable,
   stretches: readonly Stretch[],
+  relations: readonly string[],
   end: string,
+  rangesMax = RANGES_MAX,
 ): Promise<WrittenBlocks | null> {
   const parameters = [
     stretches.map(({ database }) => database),
@@ -36,25 +39,34 @@ export async function readWrittenBlocks(
   );
   if (gaps.length > 0) return null;
   const { rows } = await db.query<{ relation: string; blocks: string | null; cut_at: string | null }>(
-    `${FILES}
+    `${FILES}, written AS MATERIALIZED (
+       SELECT DISTINCT relfilenode, relblocknumber, is_limit_block
+       FROM file CROSS JOIN LATERAL pg_wal_summary_contents(tli, start_lsn, end_lsn)
+       WHERE relforknumber = 0 AND (relfilenode = 0 OR relfilenode = ANY ($4::oid[]))
+         AND EXISTS (SELECT FROM stretch WHERE reldatabase = database AND start_lsn < to_lsn AND end_lsn > from_lsn)
+     ), size AS (
+       SELECT CASE WHEN sum(blocks) <= $5::int8 THEN 1 ELSE div(sum(last), $5::int8)::int8 + 1 END AS unit
+       FROM (SELECT count(*) AS blocks, max(relblocknumber) + 1 AS last FROM written
+             WHERE NOT is_limit_block GROUP BY relfilenode) AS relation
+     )
      SELECT relfilenode::text AS relation,
-       range_agg(int8range(relblocknumber, relblocknumber + 1)) FILTER (WHERE NOT is_limit_block)::text AS blocks,
+       range_agg(int8range(relblocknumber / unit * unit, least((relblocknumber / unit + 1) * unit, ${BLOCKS_MAX})))
+         FILTER (WHERE NOT is_limit_block)::text AS blocks,
        min(relblocknumber) FILTER (WHERE is_limit_block) AS cut_at
-     FROM file CROSS JOIN LATERAL pg_wal_summary_contents(tli, start_lsn, end_lsn)
-     WHERE relforknumber = 0 AND (relfilenode = 0 OR relfilenode >= ${FIRST_NORMAL})
-       AND EXISTS (SELECT FROM stretch WHERE reldatabase = database AND start_lsn < to_lsn AND end_lsn > from_lsn)
+     FROM written CROSS JOIN size
      GROUP BY relfilenode`,
-    parameters,
+    [...parameters, relations, rangesMax],
   );
   // A database that was copied through the WAL within a stretch: every block of it is new.
   if (rows.some(({ relation }) => relation === '0')) return null;
-  return new Map(
+  const written = new Map(
     rows.map(({ relation, blocks, cut_at }) => [
       relation,
       // A table was cut off at this block, and may have grown again. A new file is cut off at its beginning.
       joined([...rangesOf(blocks), ...(cut_at === null ? [] : [[Number(cut_at), BLOCKS_MAX] as const])]),
     ]),
   );
+  return new Map(relations.map((relation) => [relation, written.get(relation) ?? []]));
 }
 
 /** The summaries that overlap with a stretch. */

@@ -20,7 +20,7 @@ export async function diffBranch(
   const tooLong = new AbortController();
   const timer = setTimeout(() => tooLong.abort(), within);
   try {
-    return await withSides(host, params, async (sides, session) => {
+    return await withSides(host, params, within, async (sides, session) => {
       const compared =
         params.rows &&
         (await compare(host, session, sides, { within: left() }, async (comparison) => ({

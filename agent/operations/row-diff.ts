@@ -6,18 +6,15 @@ import type { Host } from '../host.ts';
 
 /** Time for the locks, and for the clone of a snapshot. */
 const OTHERWISE_MS = 20_000;
+const WITHIN_MS = OPERATIONS['row.diff'].deadline - OTHERWISE_MS;
 
 /**
  * A page of the rows of one table that differ.
  * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, STATEMENT_REFUSED, HOST_TIMEOUT, PROJECT_BUSY, HOST_BUSY
  */
 export const diffRows = (host: Host, params: Params<'row.diff'>): Promise<MethodResult<'row.diff'>> =>
-  withSides(host, params, (sides, session) =>
-    compare(
-      host,
-      session,
-      sides,
-      { within: OPERATIONS['row.diff'].deadline - OTHERWISE_MS, firstRows: true },
-      (comparison) => changedRows(comparison, params),
+  withSides(host, params, WITHIN_MS, (sides, session) =>
+    compare(host, session, sides, { within: WITHIN_MS, firstRows: true }, (comparison) =>
+      changedRows(comparison, params),
     ),
   );

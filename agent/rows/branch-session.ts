@@ -5,6 +5,7 @@ import type { Host } from '../host.ts';
 import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
+import { answerMeter } from './answer-meter.ts';
 
 /** Longest wait for a lock that another session holds. Milliseconds. */
 const LOCK_WITHIN_MS = 3_000;
@@ -74,11 +75,15 @@ const SESSION_BYTES_MAX = 16 * 1024 * 1024;
 /** SQLSTATE `program_limit_exceeded`. */
 const PROGRAM_LIMIT = '54000';
 
-/** A tenant's code can send endless errors and notices, all of which would be read into the agent's memory. */
-export function boundedSocket(bytesMax = SESSION_BYTES_MAX): Socket {
+/**
+ * A tenant's code can send endless errors and notices, all of which would be read into the agent's memory.
+ * @param answerMax for the answer to one statement
+ */
+export function boundedSocket(bytesMax = SESSION_BYTES_MAX, answerMax = bytesMax): Socket {
   const socket = new Socket();
-  socket.on('data', () => {
-    if (socket.bytesRead <= bytesMax) return;
+  const answerBytes = answerMeter();
+  socket.on('data', (chunk: Buffer) => {
+    if (answerBytes(chunk) <= answerMax && socket.bytesRead <= bytesMax) return;
     socket.destroy(new HostError('STATEMENT_REFUSED', 'the database sent too much', PROGRAM_LIMIT));
   });
   return socket;

@@ -115,6 +115,12 @@ const OPERATORS = `
    JOIN pg_operator ON pg_operator.oid = amopopr JOIN pg_namespace ON pg_namespace.oid = oprnamespace
    WHERE pg_opclass.oid = part.opclass)`;
 
+/** A column that is marked as not null can have nulls until its constraint was validated. */
+const NEVER_NULL = `
+  EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attnum = indkey[0] AND attnotnull)
+  AND NOT EXISTS (SELECT FROM pg_constraint
+    WHERE conrelid = c.oid AND contype = 'n' AND conkey[1] = indkey[0] AND NOT convalidated)`;
+
 const KEYS = `
   (SELECT coalesce(json_agg(json_build_object('is_primary', indisprimary, 'columns', (
      SELECT json_agg(json_build_object('name', attname, 'operators', ${OPERATORS}) ORDER BY position)
@@ -124,8 +130,7 @@ const KEYS = `
    FROM pg_index JOIN pg_class AS index ON index.oid = indexrelid
    WHERE indrelid = c.oid AND c.relkind IN ('r', 'p') AND index.relam = ${BTREE}
      AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
-     AND (indisprimary OR indnkeyatts = 1
-       AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attnum = indkey[0] AND attnotnull)))`;
+     AND (indisprimary OR indnkeyatts = 1 AND ${NEVER_NULL}))`;
 
 const LIKELY_ROWS = 'greatest(reltuples, pg_stat_get_live_tuples(c.oid), 0)::bigint';
 

@@ -47,6 +47,18 @@ export async function runInThread(
   if (!(await pollUntil(async () => running < THREADS, { within: WAIT_MS, every: 50 })))
     throw new HostError('HOST_BUSY', 'too many schemas are being compared');
   running += 1;
+  try {
+    return await inThread(before, queries, signal);
+  } finally {
+    running -= 1;
+  }
+}
+
+async function inThread(
+  before: Task['before'],
+  queries: Partial<Record<SideName, CatalogQuery>>,
+  signal: AbortSignal,
+): Promise<Outcome> {
   const workerData: Task = { kind: COMPARISON, before };
   const thread = new Worker(PROGRAM, { workerData, resourceLimits: { maxOldGenerationSizeMb: HEAP_MB } });
   const { promise, resolve, reject } = Promise.withResolvers<Outcome>();
@@ -70,6 +82,5 @@ export async function runInThread(
     clearTimeout(timeout);
     signal.removeEventListener('abort', abort);
     await thread.terminate();
-    running -= 1;
   }
 }

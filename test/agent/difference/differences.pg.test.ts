@@ -1,9 +1,16 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { recordOrigin } from '../../../agent/cloning/database-origin.ts';
 import { compare } from '../../../agent/difference/comparison.ts';
+import { countDifferences } from '../../../agent/difference/count-differences.ts';
+import { stretchesBetween } from '../../../agent/difference/lineage.ts';
 import { withSides } from '../../../agent/difference/open-sides.ts';
 import { orderedRows } from '../../../agent/difference/row-order.ts';
+import { inSnapshotOf } from '../../../agent/difference/side-session.ts';
+import { readCatalog } from '../../../agent/difference/tables.ts';
+import { readWrittenBlocks, summarizedCheckpoint } from '../../../agent/difference/wal-summaries.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { withLocks } from '../../../agent/postgres/locks.ts';
 import { describeTable } from '../../../agent/rows/describe-table.ts';
 import { dropLeftovers } from '../../../agent/snapshots/drop-leftovers.ts';
 import { separateSnapshots } from '../../../agent/snapshots/separate-snapshots.ts';
@@ -11,6 +18,8 @@ import { comparedDatabaseName } from '../../../agent/snapshots/snapshot-database
 import { loginName } from '../../../shared/branch/login.ts';
 import { ComparingHost } from '../../support/host/host-differences.ts';
 import { asClient, type Branch, connect } from '../../support/host/host-project.ts';
+
+const WITHIN_MS = 60_000;
 
 let host: ComparingHost;
 let main: Branch;
@@ -43,14 +52,18 @@ describe('the blocks that are read', () => {
     const branch = await host.branch(main);
     await change(branch, 9_000);
     for (const method of host.methods.slice(0, -1)) {
-      const blocks = await withSides(host.servers.host, host.sides(branch, main), (sides, session) =>
-        compare(
-          host.servers.host,
-          session,
-          sides,
-          { within: 60_000, methods: [method] },
-          async (comparison) => comparison.pairs.flatMap((pair) => comparison.blocksOf(pair) ?? []),
-        ),
+      const blocks = await withSides(
+        host.servers.host,
+        host.sides(branch, main),
+        WITHIN_MS,
+        (sides, session) =>
+          compare(
+            host.servers.host,
+            session,
+            sides,
+            { within: WITHIN_MS, methods: [method] },
+            async (comparison) => comparison.pairs.flatMap((pair) => comparison.blocksOf(pair) ?? []),
+          ),
       );
       const count = blocks.reduce((sum, [from, to]) => sum + to - from, 0);
       // The block of the old row and that of the new one, of 109.
@@ -59,11 +72,39 @@ describe('the blocks that are read', () => {
     expect((await host.diff(branch, main)).method).toBe('wal_summary');
   });
 
+  test('are joined when they are too many', async () => {
+    const branch = await host.branch(main);
+    for (const id of [1, 4_000, 9_000, 15_000]) await change(branch, id);
+    const { postgres } = host.servers.host;
+    const oidOf = async ({ database }: Branch) =>
+      (await host.servers.query(`select oid::text from pg_database where datname = '${database}'`))[0]?.oid;
+    const [file] = await host.run(main, `select relfilenode::text from pg_class where relname = 'item'`);
+    const end = (await summarizedCheckpoint(postgres)) ?? '';
+    const stretches = await stretchesBetween(postgres, `${await oidOf(branch)}`, `${await oidOf(main)}`);
+    const relations = [`${file?.relfilenode}`];
+    const read = async (most: number) =>
+      (await readWrittenBlocks(postgres, stretches ?? [], relations, end, most))?.get(relations[0] ?? '') ??
+      [];
+    const [all, few] = [await read(1_000), await read(3)];
+    expect(all.length).toBeGreaterThanOrEqual(4);
+    expect(few.length).toBeLessThanOrEqual(3);
+    for (const [from, to] of all) expect(few.some(([low, high]) => low <= from && to <= high)).toBe(true);
+  });
+
+  test('of a catalog that is too large are not looked for', async () => {
+    const { host: agent } = host.servers;
+    const side = { branch_id: main.branch_id, database: main.database };
+    const options = { within: 10_000, firstRows: false };
+    await expect(
+      inSnapshotOf(agent, side, options, (session) => readCatalog(session, 100)),
+    ).rejects.toMatchObject({ code: 'STATEMENT_REFUSED', sqlstate: '54000' });
+  });
+
   test('are read alone', async () => {
     const branch = await host.branch(main);
     const { host: agent } = host.servers;
-    const plan = await withSides(agent, host.sides(branch, main), (sides, session) =>
-      compare(agent, session, sides, { within: 60_000 }, async ({ after }) => {
+    const plan = await withSides(agent, host.sides(branch, main), WITHIN_MS, (sides, session) =>
+      compare(agent, session, sides, { within: WITHIN_MS }, async ({ after }) => {
         const description = await describeTable(after, { schema: 'public', table: 'item' });
         const matching = { key: ['id'], columns: ['id', 'note'] };
         const { text, values } = orderedRows(description, 'ONLY public.item', matching, [[3, 5]], null);
@@ -135,6 +176,13 @@ describe('what a branch comes from', () => {
     const branch = await host.branch(main);
     await change(branch, 12);
     await host.servers.query('DELETE FROM database_origin');
+    // Its source has another oid than the database of this name.
+    const [other] = await host.servers.query<{ oid: string }>(
+      `select oid::text from pg_database where datname = '${branch.database}'`,
+    );
+    const origin = { name: main.database, source: `${other?.oid}`, source_lsn: '0/1' };
+    await recordOrigin(host.servers.host.postgres, branch.database, origin, true);
+    expect(await host.servers.query('SELECT FROM database_origin')).toEqual([]);
     const { method, rows } = await host.diff(branch, main);
     expect(method).toBe(host.methods.at(1));
     expect(rows?.tables).toMatchObject([{ name: 'item', inserted: 0, updated: 1, deleted: 0 }]);
@@ -299,8 +347,8 @@ describe('a hostile tenant', () => {
 describe('a comparison under way', () => {
   /** Runs `meanwhile` while both snapshots are open. */
   const during = (branch: Branch, meanwhile: () => Promise<unknown>) =>
-    withSides(host.servers.host, host.sides(branch, main), (sides, session) =>
-      compare(host.servers.host, session, sides, { within: 60_000 }, async (comparison) => {
+    withSides(host.servers.host, host.sides(branch, main), WITHIN_MS, (sides, session) =>
+      compare(host.servers.host, session, sides, { within: WITHIN_MS }, async (comparison) => {
         await meanwhile();
         const pair = comparison.pairs.find(({ name }) => name === 'item');
         if (!pair) throw new Error('no such table');
@@ -310,6 +358,26 @@ describe('a comparison under way', () => {
         return count;
       }),
     );
+
+  test('keeps no lock of a table that was compared', async () => {
+    const branch = await host.branch(main);
+    await change(branch, 16);
+    const [locks] = await withSides(
+      host.servers.host,
+      host.sides(branch, main),
+      WITHIN_MS,
+      (sides, session) =>
+        compare(host.servers.host, session, sides, { within: WITHIN_MS }, async (comparison) => {
+          const { tables } = await countDifferences(comparison);
+          expect(tables).toMatchObject([{ name: 'item', updated: 1 }]);
+          const { rows } = await comparison.after.query(
+            "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'public.item'::regclass",
+          );
+          return rows;
+        }),
+    );
+    expect(locks).toEqual({ count: '0' });
+  });
 
   test('ends for a clone, and can be repeated', async () => {
     const branch = await host.branch(main);
@@ -330,10 +398,53 @@ describe('a comparison under way', () => {
     expect(await during(branch, truncate)).toBe(20_000);
   });
 
+  test('runs no code of a view that takes the place of the table', async () => {
+    const branch = await host.branch(main);
+    await host.run(
+      branch,
+      `create function public.code() returns int immutable language plpgsql as $$
+         begin raise exception 'code of the tenant'; end $$`,
+    );
+    let isFirst = true;
+    const replace = async () => {
+      if (isFirst)
+        await host.run(
+          branch,
+          `alter table item rename to item_2;
+           create view item as select public.code() as id, note, ctid from item_2`,
+        );
+      isFirst = false;
+    };
+    // It begins again, and finds that the branch has no such table.
+    expect(await during(branch, replace)).toBe(20_000);
+  });
+
   test('excludes a second one of the project', async () => {
     const branch = await host.branch(main);
     const second = () => expect(host.diff(branch, main)).rejects.toMatchObject({ code: 'PROJECT_BUSY' });
     expect(await during(branch, second)).toBe(0);
+  });
+
+  test('that is long leaves a place for a short one', async () => {
+    const { host: agent } = host.servers;
+    const locks = ['difference:0', 'difference:1'] as const;
+    const sides = host.sides(main, main);
+    await withLocks(agent.sessions, locks, async () => {
+      expect(await withSides(agent, sides, 10_000, async () => 'short')).toBe('short');
+      await expect(withSides(agent, sides, WITHIN_MS, async () => 'long')).rejects.toMatchObject({
+        code: 'HOST_BUSY',
+      });
+    });
+  });
+
+  test('waits for the lock of a snapshot for as long as it has time', async () => {
+    const snapshot = await host.snapshot(main);
+    const { host: agent } = host.servers;
+    await withLocks(agent.sessions, [`clone:${snapshot.snapshot_id}`], async () => {
+      await expect(withSides(agent, host.sides(main, snapshot), 200, async () => 0)).rejects.toMatchObject({
+        code: 'HOST_TIMEOUT',
+      });
+    });
   });
 
   test('that takes too long is given up', async () => {

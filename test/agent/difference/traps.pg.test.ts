@@ -55,6 +55,12 @@ const TRAPS: Record<string, Trap> = {
     change: `delete from keyless where ctid = '(0,5)'; insert into keyless values ('same'), ('same'), (null)`,
     expected: { keyless: '2/0/0' },
   },
+  'a unique column with nulls, whose constraint is not validated': {
+    before: `create table unvalidated (id int unique); insert into unvalidated values (null), (1), (2);
+      alter table unvalidated add constraint filled not null id not valid`,
+    change: 'insert into unvalidated values (3); delete from unvalidated where id = 1',
+    expected: { unvalidated: '1/0/1' },
+  },
   'HOT updates and their pruning': {
     before: `create table hot (id int primary key, n int) with (fillfactor = 50);
       insert into hot select n, 0 from generate_series(1, 200) n`,

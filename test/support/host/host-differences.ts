@@ -91,7 +91,7 @@ export class ComparingHost {
     within = WITHIN_MS,
   ): Promise<{ counts: Counts; methods: Record<string, DifferenceMethod> }> {
     const { host } = this.servers;
-    const rows = await withSides(host, this.sides(branch, against), (sides, session) =>
+    const rows = await withSides(host, this.sides(branch, against), within, (sides, session) =>
       compare(host, session, sides, { within, methods: [method] }, async (comparison) => {
         if (comparison.method !== method) throw new Error(`compared by ${comparison.method}, not ${method}`);
         return countDifferences(comparison);

@@ -1,0 +1,15 @@
+import { expect, test } from 'vitest';
+import { ComparisonGate } from '../../../agent/difference/comparison-gate.ts';
+
+test('a project has two calls under way and a host five; more fail immediately', () => {
+  const gate = new ComparisonGate();
+  const refused = (code: string) => expect.objectContaining({ code });
+  const leave = gate.enter('a');
+  gate.enter('a');
+  expect(() => gate.enter('a')).toThrow(refused('PROJECT_BUSY'));
+  for (const project of ['b', 'b', 'c']) gate.enter(project);
+  expect(() => gate.enter('d')).toThrow(refused('HOST_BUSY'));
+  leave();
+  gate.enter('d');
+  expect(() => gate.enter('a')).toThrow(refused('HOST_BUSY'));
+});
