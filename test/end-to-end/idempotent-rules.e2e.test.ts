@@ -99,10 +99,13 @@ describe('a network rule under an Idempotency-Key', () => {
     await stack.kill('gateway');
     expect(await pending).toBeNull();
     proxy.letGo();
+    // The gateway would apply the rule again before the repetition.
+    void proxy.hold({ method: 'access.apply', side: 'call' });
     await stack.start('gateway');
     const again = await post('gateway', '203.0.118.0/24');
     expect(again).toMatchObject({ status: 201, body: { status: 'pending' } });
     expect(isReplay(again)).toBe(true);
+    proxy.letGo();
     await stack.untilReady();
     await eventually(async () =>
       expect(await rulesOf('203.0.118.0/24')).toEqual([{ ...again.body, status: 'applied' }]),

@@ -177,6 +177,11 @@ export class FaultStage {
    * @returns releases the creations
    */
   async holdCopies(): Promise<() => Promise<void>> {
+    const session = await connectOnHost(this.#sources.postgres, 'branchgate');
+    // PostgreSQL would cancel a waiting creation some seconds after the end of its client.
+    await session.query('alter system set client_connection_check_interval = 0');
+    await session.query('select pg_reload_conf()');
+    await session.end();
     const copyHeld = await this.#block({ table: 'pg_shdepend', statement: 'CREATE DATABASE%' });
     const [release] = this.#unblock.splice(0);
     this.#copyHeld = copyHeld;
