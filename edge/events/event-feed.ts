@@ -45,19 +45,19 @@ export class EventFeed {
   async #moveAll(projectId: string): Promise<void> {
     const { db, log, added } = this.#options;
     const ofProject = eq(eventOutbox.projectId, projectId);
-    for (;;) {
-      const rows = await db
-        .select()
-        .from(eventOutbox)
-        .where(ofProject)
-        .orderBy(asc(eventOutbox.seq))
-        .limit(BATCH);
-      const last = rows.at(-1);
-      if (!last) break;
+    const oldest = db
+      .select()
+      .from(eventOutbox)
+      .where(ofProject)
+      .orderBy(asc(eventOutbox.seq))
+      .limit(BATCH);
+    let rows = await oldest;
+    for (let last = rows.at(-1); last; last = rows.at(-1)) {
       log.append(rows, Date.now());
       added();
+      const moved = and(ofProject, lte(eventOutbox.seq, last.seq));
       // The runtime holds this write back until the log is on disk.
-      await db.delete(eventOutbox).where(and(ofProject, lte(eventOutbox.seq, last.seq)));
+      [, rows] = await db.batch([db.delete(eventOutbox).where(moved), oldest]);
     }
     await this.#handOver(projectId);
     log.prune(Date.now());

@@ -6,7 +6,7 @@ import { type JobRow, OPEN_STATUSES } from './job-store.ts';
 import type { AnySaga } from './saga.ts';
 
 /** A job that ends sooner writes to D1 only once, at its end. */
-const SHOW_PROGRESS_EVERY_MS = 400;
+const SHOW_PROGRESS_EVERY_MS = 1_000;
 
 const pendingSteps = (definition: AnySaga): JobStep[] =>
   definition.steps
