@@ -25,7 +25,7 @@ export async function ensureNetworks(
   const { rows: added } = await session.query<{ project_id: string }>(
     `INSERT INTO network (role, project_id, cidr)
      SELECT 'net_' || replace(gen_random_uuid()::text, '-', ''), project_id, cidr
-     FROM (SELECT DISTINCT project_id, cidr FROM network_rule) AS rule
+     FROM (SELECT project_id, cidr FROM network_rule EXCEPT SELECT project_id, cidr FROM network) AS rule
      ON CONFLICT (project_id, cidr) DO NOTHING RETURNING project_id`,
   );
   if (prune || added.length > 0)
@@ -60,34 +60,36 @@ interface Difference {
 
 /**
  * Where the members of the networks differ from the rules of branches that are not closed, without what the blocks cover.
- * @param scope null: all branches, which takes long on a host with many
+ * @param scope null: all branches, which takes long on a host with many. Otherwise the logins are found first and what they are
+ * members of next, whatever PostgreSQL's statistics say.
  */
 export async function readDifferences(
   db: Queryable,
   blocks: readonly Block[],
   scope: Scope | null = null,
 ): Promise<Difference[]> {
-  const of = (column: string) => (scope ? `JOIN scope ON scope.login = ${column}` : '');
   const { rows } = await db.query<Difference>(
     `WITH scope AS MATERIALIZED (
        SELECT unnest($3::text[]) AS login
        UNION SELECT login FROM login JOIN branch USING (branch_id) WHERE project_id = ANY ($4::uuid[])
+     ), person AS MATERIALIZED (
+       SELECT oid, rolname::text COLLATE "default" AS login
+       FROM pg_authid ${scope ? 'JOIN scope ON scope.login = rolname' : ''}
      ), wanted AS (
-       SELECT network.role, login.login
-       FROM login JOIN branch USING (branch_id) ${of('login.login')}
+       SELECT network.role, person.login
+       FROM person JOIN login USING (login) JOIN branch USING (branch_id)
        JOIN network_rule AS rule ON rule.project_id = branch.project_id
          AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id)
        JOIN network ON network.project_id = rule.project_id AND network.cidr = rule.cidr
-       JOIN pg_authid ON rolname = login.login
        WHERE NOT closed AND NOT EXISTS (
          SELECT FROM unnest($1::uuid[], $2::cidr[]) AS block (branch_id, address)
          WHERE block.branch_id = branch.branch_id AND (address IS NULL OR rule.cidr <<= address))
+     ), membership AS MATERIALIZED (
+       SELECT login, roleid, NOT (admin_option OR inherit_option OR set_option) AS plain
+       FROM person JOIN pg_auth_members ON member = person.oid
      ), present AS (
-       SELECT network.rolname::text COLLATE "default" AS role, person.rolname::text COLLATE "default" AS login,
-              NOT (admin_option OR inherit_option OR set_option) AS plain
-       FROM pg_auth_members
-       JOIN pg_authid AS network ON network.oid = roleid AND network.rolname ~ '^net_[0-9a-f]{32}$'
-       JOIN pg_authid AS person ON person.oid = member ${of('person.rolname')}
+       SELECT rolname::text COLLATE "default" AS role, login, plain
+       FROM membership JOIN pg_authid ON pg_authid.oid = roleid AND starts_with(rolname::text, 'net_')
      )
      SELECT role, joins, array_agg(login ORDER BY login) AS logins
      FROM (

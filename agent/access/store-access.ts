@@ -103,17 +103,17 @@ async function storeVerifiers(session: Session, verifiers: Access['verifiers']) 
 /** Every branch that is not closed, with the networks that its project's rules and its own rules admit. */
 export async function readAccess(db: Queryable): Promise<BranchAccess[]> {
   const { rows } = await db.query<BranchAccess>(
-    `SELECT branch.database,
-            (SELECT jsonb_object_agg(login, verifier) FROM login WHERE login.branch_id = branch.branch_id) AS verifiers,
-            ARRAY (
-              SELECT DISTINCT rule.cidr::text FROM network_rule AS rule
-              WHERE rule.project_id = branch.project_id
-                AND (rule.branch_id IS NULL OR rule.branch_id = branch.branch_id)
-              ORDER BY 1
-            ) AS cidrs
-     FROM branch
-     WHERE NOT closed AND EXISTS (SELECT FROM login WHERE login.branch_id = branch.branch_id)
-     ORDER BY branch.database`,
+    `WITH logins AS (
+       SELECT branch_id, jsonb_object_agg(login, verifier) AS verifiers FROM login GROUP BY branch_id
+     ), networks AS (
+       SELECT branch.branch_id, array_agg(DISTINCT rule.cidr::text ORDER BY rule.cidr::text) AS cidrs
+       FROM branch JOIN network_rule AS rule USING (project_id)
+       WHERE rule.branch_id IS NULL OR rule.branch_id = branch.branch_id
+       GROUP BY branch.branch_id
+     )
+     SELECT database, verifiers, coalesce(cidrs, '{}') AS cidrs
+     FROM branch JOIN logins USING (branch_id) LEFT JOIN networks USING (branch_id)
+     WHERE NOT closed ORDER BY database`,
   );
   return rows.map((row) => ({ ...row, cidrs: row.cidrs.map(canonicalNetwork) }));
 }

@@ -4,7 +4,7 @@ import { measureAgedMain } from './aged-main.ts';
 import { measureAgedSource } from './aged-source.ts';
 import { measureAgentMemory } from './agent-memory.ts';
 import { measureBranchBatch } from './branch-batch.ts';
-import { measureBranchChain } from './branch-chain.ts';
+import { measureBranchbenchShape } from './branchbench-shape.ts';
 import { measureBusyMain } from './busy-main.ts';
 import { measureConnectionLimits } from './connection-limits.ts';
 import { measureConsoleGrid } from './console-grid.ts';
@@ -52,7 +52,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   neighbours: { hindrance: () => null, measure: measureNeighbours, byName: true },
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
-  'branch-chain': { hindrance: xfsHindrance, measure: measureBranchChain },
+  'branch-chain': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
   'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
   'cpu-accounting': { hindrance: () => null, measure: measureCpuAccounting },
