@@ -42,8 +42,10 @@ test('a branch reports its life on a real host, on a stream and to a webhook of 
   await eventually(async () => expect(stream.statuses('job.changed').at(-1)).toBe('succeeded'));
   await api.delete(`/api/v1/projects/${project}/branches/${id}`);
   const life = ['creating', 'active', 'deleted'];
-  await eventually(async () => expect(stream.statuses('branch.changed')).toEqual(life));
-  expect(stream.statuses('network_rule.changed')).toEqual(['pending', 'applied', 'deleted']);
+  await eventually(async () => {
+    expect(stream.statuses('branch.changed')).toEqual(life);
+    expect(stream.statuses('network_rule.changed')).toEqual(['pending', 'applied', 'deleted']);
+  });
   // A delivery whose response was late is repeated with the same id.
   const events = () => new Map(receiver.received.map(({ id, event }) => [id, event]));
   await eventually(async () => expect(events().size).toBe(6));
