@@ -20,7 +20,11 @@ export async function runAlone(
     const { signal } = done;
     await lockedBy(postgres, pid, database, signal);
     if (signal.aborted || (await empty(signal))) return;
-    await postgres.query('SELECT pg_cancel_backend($1)', [pid]);
+    // Not once the last session has ended: the statement has begun then.
+    await postgres.query(
+      'SELECT pg_cancel_backend($1) WHERE EXISTS (SELECT FROM pg_stat_activity WHERE datname = $2)',
+      [pid, database],
+    );
   };
   const [ran, guarded] = await Promise.allSettled([running, guard()]);
   if (ran.status === 'rejected') throw ran.reason;

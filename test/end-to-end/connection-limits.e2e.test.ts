@@ -1,6 +1,6 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, expect, test } from 'vitest';
 import type { Api, ProjectBody } from '../support/api.ts';
+import { eventually } from '../support/eventually.ts';
 import { attempt, attempts, OUTSIDE, type Target, targetOfUrl, tried } from '../support/host/attempts.ts';
 import { ownerOf } from '../support/tenants.ts';
 
@@ -18,9 +18,6 @@ async function targets(branch: string): Promise<[direct: Target, pooled: Target]
   return [targetOfUrl(direct_url), targetOfUrl(database_url)];
 }
 
-/** A busy machine may not schedule the agent for a tenth of a second, so the client waits between attempts. */
-const delay = () => sleep(150);
-
 test('an address is blocked after 50 attempts a minute on one branch, over both ports', async () => {
   await api.branch(project.id, 'guessed');
   const [direct, pooled] = await targets('guessed');
@@ -29,13 +26,15 @@ test('an address is blocked after 50 attempts a minute on one branch, over both 
   expect(tried(await attempts(20, pooled, { address: OUTSIDE }))).toBe(0);
 
   const outcomes = [
-    ...(await attempts(10, direct, { delay })),
-    ...(await attempts(10, { ...direct, password: 'a guess' }, { delay })),
-    ...(await attempts(10, pooled, { delay })),
-    ...(await attempts(40, guess, { delay })),
+    ...(await attempts(10, direct)),
+    ...(await attempts(10, { ...direct, password: 'a guess' })),
+    ...(await attempts(10, pooled)),
+    ...(await attempts(19, guess)),
   ];
-  expect(tried(outcomes)).toBeGreaterThanOrEqual(50);
-  expect(tried(outcomes)).toBeLessThanOrEqual(52);
-  for (const target of [direct, pooled]) expect(await attempt(target)).toBe('refused');
+  expect(tried(outcomes)).toBe(49);
+  // `npm run bench -- connection-limits` measures how many more pass until both servers refuse them.
+  await eventually(async () => expect(await attempt(guess)).toBe('refused'));
+  for (const target of [direct, pooled])
+    await eventually(async () => expect(await attempt(target)).toBe('refused'));
   for (const target of others) expect(await attempt(target)).toBe('in');
 });

@@ -64,9 +64,8 @@ const loginsOnBothPorts = ({ database_url, direct_url }: Credentials) =>
 /** Sets the end of a life or a lease in the record, so that the test needs not wait for it. */
 function setEnd(branchId: string, endsAt: number, column = 'expires_at'): void {
   const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
-  const d1 = new DatabaseSync(file);
+  const d1 = new DatabaseSync(file, { timeout: 5000 });
   try {
-    d1.exec('pragma busy_timeout = 5000');
     d1.prepare(`update project_branches set ${column} = ? where id = ?`).run(endsAt, branchId);
   } finally {
     d1.close();
@@ -92,11 +91,9 @@ describe('expiry', () => {
     setEnd(branch.id, expiresAt);
     expect((await api.patch(branchPath(project.main_branch.id), { lifespan: '7d' })).status).toBe(403);
     await api.allow(project.id, '203.0.113.0/24');
-    while (Date.now() < expiresAt - 500) {
-      expect(await countOpen(sessions)).toBe(4);
-      await new Promise((resolve) => setTimeout(resolve, 2_000));
-    }
-    await eventually(async () => expect(await countOpen(sessions)).toBe(0), 10);
+    while (Date.now() < expiresAt - 7_000) await new Promise((resolve) => setTimeout(resolve, 1_000));
+    expect(await countOpen(sessions)).toBe(4);
+    await eventually(async () => expect(await countOpen(sessions)).toBe(0));
     expect(await loginsOnBothPorts(credentials)).toEqual([false, false]);
     expect(await statusOf(branch.id)).toBe('expired');
     expect(await api.get(`${branchPath(branch.id)}/credentials`)).toMatchObject({
@@ -111,7 +108,7 @@ describe('expiry', () => {
     const back = await api.patch(branchPath(branch.id), { lifespan: '1m' });
     expect(back).toMatchObject({ status: 200, body: { status: 'active', lifespan: '1m' } });
     expect(await loginsOnBothPorts(credentials)).toEqual([true, true]);
-  }, 60_000);
+  });
 
   test('takes effect after the host was disconnected and the gateway was killed', async () => {
     const branch = await api.branch(project.id, 'while-away');
@@ -120,15 +117,15 @@ describe('expiry', () => {
     await stack.kill('agent');
     setEnd(branch.id, Date.now() - 1_000);
     await api.post(`/api/v1/projects/${project.id}/network-rules`, { cidr: '198.51.100.0/24' });
-    await eventually(async () => expect(await statusOf(branch.id)).toBe('expired'), 30);
+    await eventually(async () => expect(await statusOf(branch.id)).toBe('expired'));
     expect(await countOpen(sessions)).toBe(4);
     await stack.kill('gateway');
     await stack.start('gateway');
     await stack.start('agent');
     await stack.untilReady();
-    await eventually(async () => expect(await countOpen(sessions)).toBe(0), 10);
+    await eventually(async () => expect(await countOpen(sessions)).toBe(0));
     expect(await loginsOnBothPorts(credentials)).toEqual([false, false]);
-  }, 90_000);
+  });
 });
 
 test('removing a network rule ends its sessions on both ports, and no sessions of other branches', async () => {
@@ -223,12 +220,11 @@ describe('a lease that ends', () => {
   };
   const databases = async () => (await stack.agentTool('--json', 'host', 'inventory')).stdout;
 
-  /** Deletes the branch and its database within 10 seconds of everything being up again. */
   async function expectGone(branch: { id: string }, name: string, sessions: pg.Client[]) {
     await eventually(async () => {
       expect(await lookUp(name)).toEqual([]);
       expect(await databases()).not.toContain(branch.id);
-    }, 10);
+    });
     expect(await countOpen(sessions)).toBe(0);
   }
 
@@ -240,7 +236,7 @@ describe('a lease that ends', () => {
     await stack.start('agent');
     await stack.untilReady();
     await expectGone(branch, 'leased-host', sessions);
-  }, 60_000);
+  });
 
   test('while the gateway is away takes effect on its return', async () => {
     const branch = await api.branch(project.id, 'leased-gateway', { lease_seconds: 60 });
@@ -250,5 +246,5 @@ describe('a lease that ends', () => {
     await stack.start('gateway');
     await stack.untilReady();
     await expectGone(branch, 'leased-gateway', sessions);
-  }, 60_000);
+  });
 });

@@ -308,7 +308,7 @@ test('records and host agree afterwards', async () => {
     dataDir: data_dir,
     rulesDir: rulesFolder({ STATE_DIR: hostFolder(host_dir, {}).state }),
   };
-  await eventually(async () => expect(violations(await takeSnapshot(sources))).toEqual([]), 60);
+  await eventually(async () => expect(violations(await takeSnapshot(sources))).toEqual([]));
 });
 
 test('no log contains an internal error', () => {

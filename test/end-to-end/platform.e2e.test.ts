@@ -344,14 +344,17 @@ test('a creation is in the metrics of the agent, and its trace in the log of the
     },
   );
   expect(status).toBe(201);
-  const log = readFileSync(join(stack.devDir, 'logs/agent.log'), 'utf8');
-  const lines = log.split('\n').flatMap((line) => (line.includes(trace) ? [JSON.parse(line)] : []));
-  expect(lines.map(({ event, method, outcome }) => [event, method, outcome])).toEqual(
-    expect.arrayContaining([
-      ['operation.ended', 'branch.clone', 'ok'],
-      ['operation.ended', 'branch.prove', 'ok'],
-    ]),
-  );
+  // The agent writes a line after its reply.
+  await eventually(async () => {
+    const log = readFileSync(join(stack.devDir, 'logs/agent.log'), 'utf8');
+    const lines = log.split('\n').flatMap((line) => (line.includes(trace) ? [JSON.parse(line)] : []));
+    expect(lines.map(({ event, method, outcome }) => [event, method, outcome])).toEqual(
+      expect.arrayContaining([
+        ['operation.ended', 'branch.clone', 'ok'],
+        ['operation.ended', 'branch.prove', 'ok'],
+      ]),
+    );
+  });
   const metrics = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
   expect(metrics).toMatch(/^branchgate_clone_duration_seconds_count\{method="\w+"\} [1-9]/m);
   expect(metrics).toMatch(/^branchgate_operation_duration_seconds_count\{.*"branch\.clone".*\} [1-9]/m);

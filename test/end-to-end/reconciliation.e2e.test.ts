@@ -58,7 +58,7 @@ async function recordOf(branch: BranchBody) {
 
 function auditedBranches(event: string): unknown[] {
   const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
-  const d1 = new DatabaseSync(file, { readOnly: true });
+  const d1 = new DatabaseSync(file, { readOnly: true, timeout: 5000 });
   const rows = d1.prepare('select branch_id from audit_events where name = ?').all(event);
   d1.close();
   return rows.map(({ branch_id }) => branch_id);
@@ -187,13 +187,15 @@ describe('when a host connects', () => {
 
   test('a password that a login set itself is reset', async () => {
     const { direct_url } = await api.credentials(project.id, 'main');
-    await query(
-      direct_url,
-      `set role none; alter role ${loginName(project.main_branch.id, 'owner')} password 'my own choice'`,
-    );
+    const login = loginName(project.main_branch.id, 'owner');
+    const verifier = () => host.query('select rolpassword from pg_authid where rolname = $1', [login]);
+    const before = (await verifier()).rows;
+    await query(direct_url, `set role none; alter role ${login} password 'my own choice'`);
     await expect(query(direct_url, 'select 1')).rejects.toMatchObject({ code: '28P01' });
     await relink();
-    await eventually(async () => expect(await query(direct_url, 'select 1 as one')).toEqual([{ one: 1 }]));
+    // Not by a login: attempts with a wrong password are limited.
+    await eventually(async () => expect((await verifier()).rows).toEqual(before));
+    expect(await query(direct_url, 'select 1 as one')).toEqual([{ one: 1 }]);
   });
 
   test('correct state is not changed', async () => {

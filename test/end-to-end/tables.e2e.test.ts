@@ -6,6 +6,7 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { FAILURES } from '../../shared/failures.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { apiOf, ownerOf } from '../support/tenants.ts';
 
 const SAMPLE = readFileSync(join(import.meta.dirname, '../support/sample.sql'), 'utf8');
@@ -340,12 +341,18 @@ test('a viewer reads and changes nothing', async () => {
   });
 });
 
+/** Checks in this state of the record. It is written again when a measurement has changed it meanwhile. */
+const inState = (change: string, id: string, check: () => Promise<void>) =>
+  eventually(async () => {
+    setState(change, id);
+    await check();
+  });
+
 /** Writes a state into the record, as the service would. */
-function setState(change: string, id: string) {
+function setState(change: string, id: string): void {
   const [file = ''] = globSync(join(devFolder(inject('stack').devDir).gatewayState, '**/d1/**/*.sqlite'));
-  const d1 = new DatabaseSync(file);
+  const d1 = new DatabaseSync(file, { timeout: 5000 });
   try {
-    d1.exec('pragma busy_timeout = 5000');
     d1.prepare(`update ${change} where id = ?`).run(id);
   } finally {
     d1.close();
@@ -355,29 +362,38 @@ function setState(change: string, id: string) {
 test('rows of an inactive branch are not shown; those of a blocked project are not changed', async () => {
   const other = await api.project('Blocked');
   const path = `/api/v1/projects/${other.id}/branches/main/tables`;
-  setState("projects set storage_state = 'write_blocked'", other.id);
   const body = { primary_key: 'id', ids: [1] };
-  const refused = await api.call('DELETE', `${path}/any/rows`, { body });
-  expect(refused.status).toBe(409);
-  expect(refused.body).toEqual({
-    error: 'WRITE_BLOCKED',
-    message: FAILURES.WRITE_BLOCKED.message,
-    request_id: expect.any(String),
+  await inState("projects set storage_state = 'write_blocked'", other.id, async () => {
+    const refused = await api.call('DELETE', `${path}/any/rows`, { body });
+    expect(refused.status).toBe(409);
+    expect(refused.body).toEqual({
+      error: 'WRITE_BLOCKED',
+      message: FAILURES.WRITE_BLOCKED.message,
+      request_id: expect.any(String),
+    });
+    expect((await api.get(path)).status).toBe(200);
   });
   expect(FAILURES.WRITE_BLOCKED.message).toMatch(/quota/);
-  expect((await api.get(path)).status).toBe(200);
-  setState("projects set storage_state = 'closed'", other.id);
-  expect(await api.get(path)).toMatchObject({ status: 409, body: { error: 'DATABASES_CLOSED' } });
-  setState("project_branches set status = 'expired'", other.main_branch.id);
-  for (const of of [path, `${path}/any/rows`])
-    expect(await api.get(of)).toMatchObject({ status: 409, body: { error: 'BRANCH_NOT_ACTIVE' } });
+  await inState("projects set storage_state = 'closed'", other.id, async () =>
+    expect(await api.get(path)).toMatchObject({ status: 409, body: { error: 'DATABASES_CLOSED' } }),
+  );
+  await inState("project_branches set status = 'expired'", other.main_branch.id, async () => {
+    for (const of of [path, `${path}/any/rows`])
+      expect(await api.get(of)).toMatchObject({ status: 409, body: { error: 'BRANCH_NOT_ACTIVE' } });
+  });
 });
 
 test('more concurrent requests than a branch has slots get PROJECT_BUSY', async () => {
-  await query(ownerUrl, 'create view slow as select pg_sleep(1)::text as slept');
-  const responses = await Promise.all(Array.from({ length: 12 }, () => api.get(rowsOf('slow'))));
-  const busy = responses.filter(({ status }) => status === 429);
-  expect(busy).toHaveLength(4);
-  for (const { body } of busy) expect(body).toMatchObject({ error: 'PROJECT_BUSY' });
-  expect(responses.filter(({ status }) => status === 200)).toHaveLength(8);
+  await query(ownerUrl, 'create view slow as select pg_advisory_xact_lock_shared(1)::text as held');
+  const holder = await connect(ownerUrl);
+  await holder.query('select pg_advisory_lock(1)');
+  const refused: string[] = [];
+  const responses = Array.from({ length: 12 }, async () => {
+    const { status, body } = await api.get(rowsOf('slow'));
+    if (status === 429) refused.push(String(body.error));
+    return status;
+  });
+  await eventually(async () => expect(refused).toEqual(Array(4).fill('PROJECT_BUSY')));
+  await holder.end();
+  expect((await Promise.all(responses)).filter((status) => status === 200)).toHaveLength(8);
 });

@@ -121,6 +121,6 @@ export class ActorRun {
 
   async #checkEnded(what: string, sessions: Sessions): Promise<void> {
     for (const port of await sessions.survivors())
-      this.report(`${what}: a session on the ${port} port is still open 5 s later`);
+      this.report(`${what}: a session on the ${port} port is still open 15 s later`);
   }
 }

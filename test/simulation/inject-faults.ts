@@ -13,7 +13,10 @@ export interface InjectedFaults {
   faults: string[];
   /** Kinds that this machine does not support. */
   leftOut: string[];
-  /** Number of clones that a crash of PostgreSQL may have interrupted, and that may therefore be made again. */
+  /**
+   * Number of databases that may be made again: clones that a crash of PostgreSQL interrupted, and copies of snapshots,
+   * of which the agent makes one at a time in the background and does not adopt one that its end interrupted.
+   */
   interruptedClones: number;
 }
 
@@ -31,6 +34,9 @@ export async function injectFaults(
     const endsServer = fault.strikes.some(
       (strike) => 'part' in strike && strike.kind === 'kill' && partOf(strike.part) === 'postgres',
     );
+    const endsAgent = fault.strikes.some(
+      (strike) => strike.kind === 'clock' || (strike.kind === 'kill' && strike.part === 'agent'),
+    );
     const before = trail.openCreations();
     const outcomes = await Promise.all(
       fault.strikes.map(async (strike) => ({ strike, outcome: await inject(stage, strike) })),
@@ -38,6 +44,7 @@ export async function injectFaults(
     stage.link.letGo();
     await Promise.all(outcomes.map(({ outcome }) => outcome?.over));
     if (endsServer) injected.interruptedClones += new Set([...before, ...trail.openCreations()]).size;
+    if ((endsServer || endsAgent) && trail.hasSnapshots()) injected.interruptedClones += 1;
     await stage.startAll();
     for (const { strike, outcome } of outcomes) {
       if (outcome) injected.faults.push(`${describeStrike(strike)} ${when}`);

@@ -8,7 +8,7 @@ import type { Existence, ModelBranch, ModelProject } from './model.ts';
 import { TABLE } from './row-operations.ts';
 import { HOME } from './schedule.ts';
 
-const LOGS_IN_WITHIN_S = 5;
+const LOGS_IN_WITHIN_S = 20;
 const MAX_DELAY_MS = 60_000;
 
 /**

@@ -12,8 +12,8 @@ import type { Operation, Schedule } from './schedule.ts';
 import type { Stage } from './stage.ts';
 import { Trail } from './trail.ts';
 
-/** The service promises to converge within this time after the last fault. */
-const AT_REST_WITHIN_MS = 30_000;
+/** The service converges within this time after the last fault, also on a busy machine. */
+const AT_REST_WITHIN_MS = 60_000;
 const POLL_EVERY_MS = 50;
 
 export interface ScheduleReport {

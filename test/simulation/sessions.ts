@@ -4,7 +4,7 @@ import type { Credentials } from '../support/api.ts';
 import { connect } from '../support/database.ts';
 
 const LOGS_IN_WITHIN_MS = 3_000;
-const ENDS_WITHIN_MS = 5_000;
+const ENDS_WITHIN_MS = 15_000;
 const POLL_EVERY_MS = 100;
 const RESPONDS_WITHIN_MS = 1_000;
 

@@ -51,6 +51,12 @@ export class Trail {
     return new Set(this.#all<{ id: string }>(sql).map(({ id }) => id));
   }
 
+  /** Whether a snapshot was wanted, of which the agent makes a copy. */
+  hasSnapshots(): boolean {
+    const sql = "select 1 from jobs where kind = 'snapshot.create' and created_at >= ? limit 1";
+    return this.#all(sql, this.#since).length > 0;
+  }
+
   /** Jobs that failed for a reason that is not permitted. */
   failures(): string[] {
     const sql = `select kind, project_id, json_extract(error, '$.code') as code from jobs
@@ -132,7 +138,7 @@ export class Trail {
   }
 
   #all<Row>(sql: string, ...values: (string | number)[]): Row[] {
-    const database = new DatabaseSync(this.#d1File, { readOnly: true });
+    const database = new DatabaseSync(this.#d1File, { readOnly: true, timeout: 5000 });
     try {
       return database.prepare(sql).all(...values) as Row[];
     } finally {

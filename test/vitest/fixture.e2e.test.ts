@@ -56,7 +56,7 @@ import pg from '${ROOT}/node_modules/pg/lib/index.js';
 import { branchSetup } from '${ROOT}/vitest/fixture.ts';
 export default branchSetup({
   workers: ${workers},
-  leaseSeconds: 30,
+  leaseSeconds: ${IS_NIGHTLY ? 30 : 300},
   migrations: ['migrations/*.sql'],
   migrate: async ({ direct_url, ca_certificate: ca }) => {
     appendFileSync('migrated', '.');

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { showDatabases, withConsole } from '../../../agent/pooler/console.ts';
+import { runAlone } from '../../../agent/postgres/run-alone.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
   asClient,
@@ -118,6 +119,17 @@ describe('direct sessions of the source', () => {
   beforeEach(() => {
     number += 1;
     branch = project.plan(`db_live_prod_br_d${number}`);
+  });
+
+  test('one that has ended meanwhile does not cancel what began without it', async () => {
+    const { postgres, sessions } = servers.host;
+    await servers.query('CREATE DATABASE alone');
+    const session = await sessions.connect();
+    const statement = () =>
+      session.query('BEGIN; ALTER DATABASE alone RENAME TO lonely; SELECT pg_sleep(0.5); ROLLBACK');
+    await runAlone({ postgres, session }, 'alone', statement, async () => false);
+    session.release();
+    await servers.query('DROP DATABASE alone');
   });
 
   test('an idle one is ended', async () => {

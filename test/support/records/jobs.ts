@@ -10,7 +10,7 @@ export interface Job {
   error: JobError | null;
 }
 
-const LOOK_EVERY_MS = 20;
+const LOOK_EVERY_MS = 50;
 
 /** The job once it has ended, well or not. */
 async function ended(api: Api, jobId: string): Promise<Job> {

@@ -136,12 +136,13 @@ export const around = (step: string, method: Method, ...barriers: Barrier[]): Mo
   afterReply(step, method),
 ];
 
-/** The directory of the new database exists, and its files are being copied. */
+/** The directory of the new database exists, and its files are being copied. The reply cannot overtake the news of it. */
 export const asCopyBegins = (step: string): Moment => ({
   name: `during ${step}, as the copy begins`,
-  landings: [{ method: 'branch.clone', ...AT_WORK }],
-  reach: async ({ begin, databaseBegun }) => {
+  landings: [{ method: 'branch.clone', ...UNANSWERED }],
+  reach: async ({ proxy, begin, databaseBegun }) => {
     const begun = databaseBegun();
+    void proxy.hold({ method: 'branch.clone', side: 'reply' });
     void begin();
     await begun;
   },
