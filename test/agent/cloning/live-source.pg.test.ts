@@ -95,7 +95,7 @@ test('ten branches of a busy main: no transaction fails, and every clone is cons
   for (const branch of made) expect(await balance(branch)).toBe(0);
   expect(await paused()).toEqual([]);
   await Promise.all(made.map((branch) => project.drop(branch)));
-}, 60_000);
+});
 
 test('two busy sources are cloned at the same time', async () => {
   const other = await project.create('db_live_prod_br_other', 'db_live_prod');
@@ -109,7 +109,7 @@ test('two busy sources are cloned at the same time', async () => {
   expect(loads.flatMap(({ seen }) => seen.failed)).toEqual([]);
   expect(await paused()).toEqual([]);
   await Promise.all([other, ...made].map((branch) => project.drop(branch)));
-}, 60_000);
+});
 
 describe('direct sessions of the source', () => {
   let branch: Branch;
@@ -173,7 +173,6 @@ test.each(LONGEST_UNPAUSABLE)(
     await busy.end();
     await Promise.all([source, clone, refused].map((branch) => project.drop(branch)));
   },
-  30_000,
 );
 
 test('a concurrent drop and clone of a source run in one order or the other', async () => {

@@ -92,7 +92,7 @@ test('an agent killed during a clone: the retry adopts its clone and makes no se
   expect(await recover(servers.host)).toEqual([]);
   await project.prove(branch);
   await project.drop(branch);
-}, 60_000);
+});
 
 test('an agent killed during a clone: a drop waits for the clone and removes it', async () => {
   const branch = project.plan('db_crash_prod_br_dropped');
@@ -100,7 +100,7 @@ test('an agent killed during a clone: a drop waits for the clone and removes it'
   expect(await project.drop(branch)).toEqual({ dropped: true });
   expect(await branchDatabases(servers)).toEqual([main.database]);
   expect(await leaked()).toEqual([]);
-}, 60_000);
+});
 
 test('an agent killed between PAUSE and RESUME: recovery resumes the clients', async () => {
   await pause(servers.settings, main.database);
@@ -184,7 +184,7 @@ test('a directory without a database is removed, also while databases are create
   for (const branch of await branches) await query(branch);
   expect(await readdir(base)).toContain('pgsql_tmp_kept');
   await Promise.all((await branches).map((branch) => project.drop(branch)));
-}, 60_000);
+});
 
 test('an interrupted drop is completed', async () => {
   const branch = await project.create('db_crash_prod_br_half', main.database);

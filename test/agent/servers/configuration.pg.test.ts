@@ -51,7 +51,7 @@ test('a statement ends when its client has gone', async () => {
   await eventually(async () => expect(await running()).toHaveLength(1));
   client.connection.stream.destroy();
   await eventually(async () => expect(await running()).toEqual([]), 30);
-}, 60_000);
+});
 
 test('the pooler opens a bounded number of connections per login and database', async () => {
   const clients = await Promise.all(
@@ -67,4 +67,4 @@ test('the pooler opens a bounded number of connections per login and database', 
   await eventually(async () => expect(await open()).toBe(servers.settings.BRANCH_POOL_SIZE));
   await Promise.all(queries);
   await Promise.all(clients.map((client) => client.end()));
-}, 60_000);
+});

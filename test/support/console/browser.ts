@@ -38,7 +38,7 @@ export async function visit(
     ...options,
   });
   await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: url });
-  context.setDefaultTimeout(20_000);
+  context.setDefaultTimeout(60_000);
   const problems: string[] = [];
   const forgiven = new Set<number>();
   await context.exposeBinding('reportViolation', (_, text: string) => {
