@@ -75,8 +75,11 @@ describe('the output', () => {
     ['table list', '/branches/main/tables', 'tables'],
   ])('of %s --json are the records of the API', async (command, path, field) => {
     const full = path.startsWith('/api') ? path : `/api/v1/projects/${project.id}${path}`;
-    const { body } = await api.get(full);
-    expect(await cli.json(...command.split(' '))).toEqual(body[field]);
+    // A measurement can come between the two.
+    await eventually(async () => {
+      const { body } = await api.get(full);
+      expect(await cli.json(...command.split(' '))).toEqual(body[field]);
+    });
   });
 
   test.each([

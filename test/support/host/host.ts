@@ -151,6 +151,8 @@ async function startParts(
     POOLER_SOCKET_DIR: layout.pooler.socketDir,
     POOLER_PORT: String(layout.pooler.port),
     POOLER_LOG: layout.pooler.logFile,
+    // A machine that runs tests may have little free disk.
+    MIN_FREE_DISK_MB: '16',
     ...more,
   };
   const commands: Record<Part, { command: string; args: string[]; logIn: () => Promise<pg.Client> }> = {
