@@ -104,8 +104,7 @@ export class AttemptWatch {
   }
 
   #block(): Promise<void> {
-    const block = () =>
-      this.#host.rules.block('attempts', [...this.#windows.atLimit(this.#now()).values()]);
+    const block = () => this.#host.rules.block('attempts', [...this.#windows.atLimit(this.#now()).values()]);
     this.#blocking = this.#blocking.then(block, block);
     return this.#blocking;
   }

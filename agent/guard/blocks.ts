@@ -38,11 +38,7 @@ export class Blocks {
   #retryAt = 0;
 
   /** @param now a steady clock of the blocks, in milliseconds */
-  constructor(
-    host: Pick<Host, 'postgres' | 'rules'>,
-    log: Log,
-    now: () => number = () => performance.now(),
-  ) {
+  constructor(host: Pick<Host, 'postgres' | 'rules'>, log: Log, now: () => number = () => performance.now()) {
     this.#host = host;
     this.#log = log;
     this.#now = now;
@@ -101,7 +97,10 @@ export class Blocks {
       'guard',
       [...wanted.values()].map(({ branch_id }) => ({ branch_id, address: null })),
     );
-    await writeGuardedBranches(this.#host.postgres, [...wanted.values()].map((block) => this.#withTimeLeft(block)));
+    await writeGuardedBranches(
+      this.#host.postgres,
+      [...wanted.values()].map((block) => this.#withTimeLeft(block)),
+    );
     await this.#host.rules.sync();
     for (const [key, { branch_id, reason }] of this.#applied ?? [])
       if (!wanted.has(key)) this.#log('guard.unblocked', { branch_id, reason });
@@ -116,11 +115,7 @@ export class Blocks {
     }
   }
 
-  #withTimeLeft({
-    branch_id,
-    reason,
-    end,
-  }: Block): Pick<BlockedBranch, 'branch_id' | 'reason' | 'ends_in'> {
+  #withTimeLeft({ branch_id, reason, end }: Block): Pick<BlockedBranch, 'branch_id' | 'reason' | 'ends_in'> {
     return { branch_id, reason, ends_in: end - this.#now() };
   }
 }

@@ -100,8 +100,7 @@ const wrong = (target: Target): Target => ({ ...target, password: 'a guess' });
 const leftBlocked: Branch[] = [];
 const untilBlocked = (target: Target) =>
   eventually(async () => expect(await attempt(target)).toBe('refused'));
-const untilOpen = (target: Target) =>
-  eventually(async () => expect(await attempt(target)).toBe('in'));
+const untilOpen = (target: Target) => eventually(async () => expect(await attempt(target)).toBe('in'));
 const eventsOf = (branch: Branch) => events.filter(({ branch_id }) => branch_id === branch.branch_id);
 
 test.each(

@@ -154,26 +154,23 @@ describe('direct sessions of the source', () => {
   });
 });
 
-test.each(LONGEST_UNPAUSABLE)(
-  '%s is cloned live although it cannot be paused',
-  async (name) => {
-    const source = await project.create(name, 'db_live_prod');
-    const running = await load(source, 4);
-    const clone = await project.create('db_live_prod_br_of-long', name);
-    await running.stop();
-    expect(running.seen.failed).toEqual([]);
-    expect(clone.clone.created).toBe(true);
-    expect(await balance(clone)).toBe(0);
+test.each(LONGEST_UNPAUSABLE)('%s is cloned live although it cannot be paused', async (name) => {
+  const source = await project.create(name, 'db_live_prod');
+  const running = await load(source, 4);
+  const clone = await project.create('db_live_prod_br_of-long', name);
+  await running.stop();
+  expect(running.seen.failed).toEqual([]);
+  expect(clone.clone.created).toBe(true);
+  expect(await balance(clone)).toBe(0);
 
-    const busy = await connect(servers.host, 'direct', source, 'owner');
-    await busy.query('BEGIN; SELECT 1');
-    const refused = project.plan('db_live_prod_br_refused');
-    await expect(project.clone(refused, name, 300)).rejects.toMatchObject({ code: 'SOURCE_BUSY' });
-    await busy.query('COMMIT');
-    await busy.end();
-    await Promise.all([source, clone, refused].map((branch) => project.drop(branch)));
-  },
-);
+  const busy = await connect(servers.host, 'direct', source, 'owner');
+  await busy.query('BEGIN; SELECT 1');
+  const refused = project.plan('db_live_prod_br_refused');
+  await expect(project.clone(refused, name, 300)).rejects.toMatchObject({ code: 'SOURCE_BUSY' });
+  await busy.query('COMMIT');
+  await busy.end();
+  await Promise.all([source, clone, refused].map((branch) => project.drop(branch)));
+});
 
 test('a concurrent drop and clone of a source run in one order or the other', async () => {
   const source = await project.create('db_live_prod_br_brief', 'db_live_prod');

@@ -234,9 +234,7 @@ describe('sessions now', () => {
     await Promise.all(busy.map((session) => session.query('BEGIN')));
     const waiting = await client('pooled');
     const waited = waiting.query('SELECT 1');
-    await eventually(async () =>
-      expect((await meter.read(main)).connection_wait_seconds).toBeGreaterThan(1),
-    );
+    await eventually(async () => expect((await meter.read(main)).connection_wait_seconds).toBeGreaterThan(1));
     await Promise.all(busy.map((session) => session.query('ROLLBACK')));
     await waited;
     await Promise.all([...busy, waiting].map((session) => session.end()));
