@@ -130,8 +130,10 @@ test('the blocks of a project are reported, and an agent that starts continues t
   expect(ofProject()).toEqual([]);
 
   const attacker = await connect(host, 'direct', branch, 'read_only');
+  const ended = whenEnded(attacker);
   attacker.query(TAKE_IDS).catch(() => {});
   await blocked(branch, 'transaction_ids');
+  await ended;
   await eventually(async () => {
     await reporter.check();
     expect(ofProject()).toHaveLength(1);
