@@ -35,6 +35,8 @@ export async function visit(
   const context = await browser.newContext({
     baseURL: url,
     viewport: { width: 1280, height: 800 },
+    // A colour in transition has no contrast of its own.
+    reducedMotion: 'reduce',
     ...options,
   });
   await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: url });
