@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { showDatabases, withConsole } from '../../../agent/pooler/console.ts';
+import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import {
   asClient,
@@ -61,7 +62,7 @@ async function load(branch: Branch, clients: number) {
     await client.end().catch(() => {});
   };
   const working = Promise.all(Array.from({ length: clients }, work));
-  await sleep(200);
+  await eventually(async () => expect(seen.done + seen.failed.length).toBeGreaterThan(10 * clients));
   return {
     seen,
     stop: async () => {
