@@ -15,7 +15,12 @@ const SCHEMA = readdirSync(MIGRATIONS)
   .filter((name) => name.endsWith('.sql'))
   .sort()
   .flatMap((name) => readFileSync(join(MIGRATIONS, name), 'utf8').split('--> statement-breakpoint'))
-  .map((statement) => statement.replaceAll(/^\s*--.*$/gm, '').replaceAll(/\s*\n\s*/g, ' ').trim())
+  .map((statement) =>
+    statement
+      .replaceAll(/^\s*--.*$/gm, '')
+      .replaceAll(/\s*\n\s*/g, ' ')
+      .trim(),
+  )
   .filter(Boolean)
   .join('\n');
 
