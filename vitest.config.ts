@@ -16,7 +16,14 @@ const RUN_FOLDER = 'test/support/run-folder.ts';
  * One pool for all projects: files with servers mostly wait for them, and quick files fill the gaps. A worker runs many
  * files and loads each module once, which saves a quarter of the processor time.
  */
-const IN_ONE_POOL = { maxWorkers: 3, isolate: false, testTimeout: 120_000, hookTimeout: 120_000 };
+/** Ends what hangs. It says nothing about how long a test may take on a busy machine. */
+const HANGS_AFTER_MS = 300_000;
+const IN_ONE_POOL = {
+  maxWorkers: 3,
+  isolate: false,
+  testTimeout: HANGS_AFTER_MS,
+  hookTimeout: HANGS_AFTER_MS,
+};
 
 export default defineConfig({
   test: {

@@ -27,9 +27,17 @@ const OVERRIDING = [
 
 /** A folder for one command that only this user can read, with the password file and the authority. */
 export class ConnectionFiles {
-  readonly #folder = mkdtempSync(join(tmpdir(), 'branchgate-'));
-  readonly passwordFile = join(this.#folder, 'pgpass');
-  #authority: string | null = null;
+  #made: string | null = null;
+
+  /** Made when the first file is written, so that a command that ends before that leaves nothing. */
+  get #folder(): string {
+    this.#made ??= mkdtempSync(join(tmpdir(), 'branchgate-'));
+    return this.#made;
+  }
+
+  get passwordFile(): string {
+    return join(this.#folder, 'pgpass');
+  }
 
   /** Adds the login of a URL, so that its password is in no argument list. */
   addPassword(given: string): void {
@@ -48,9 +56,9 @@ export class ConnectionFiles {
   /** The file with the authority to trust; null for public ones. */
   addAuthority({ ca_certificate: certificate }: Credentials): string | null {
     if (certificate === null) return null;
-    this.#authority = join(this.#folder, 'ca.pem');
-    writeFileSync(this.#authority, certificate, { mode: 0o600 });
-    return this.#authority;
+    const authority = join(this.#folder, 'ca.pem');
+    writeFileSync(authority, certificate, { mode: 0o600 });
+    return authority;
   }
 
   /** Node reads one file only, so it gets the inherited authorities too. */
@@ -65,7 +73,7 @@ export class ConnectionFiles {
   }
 
   remove(): void {
-    rmSync(this.#folder, { recursive: true, force: true });
+    if (this.#made !== null) rmSync(this.#made, { recursive: true, force: true });
   }
 }
 

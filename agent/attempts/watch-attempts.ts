@@ -14,7 +14,7 @@ import { clientNetwork } from './client-network.ts';
 import { CONNECTION_LOGS, type ConnectionLog } from './connection-logs.ts';
 import { StalledLogins } from './stalled-logins.ts';
 
-const WINDOW_MS = 60_000;
+export const WINDOW_MS = 60_000;
 /** Longest delay before a blocked network is admitted again, and the interval of retries. */
 const CHECK_EVERY_MS = 250;
 const RETRY_AFTER_MS = 1_000;
@@ -35,6 +35,7 @@ export class AttemptWatch {
   readonly #host: Watched;
   readonly #log: Log;
   readonly #windows: AttemptWindows;
+  readonly #now: () => number;
   readonly #limitTrouble: (trouble: unknown) => void;
   readonly #stalled = new StalledLogins();
   /** By the log's name. */
@@ -45,11 +46,12 @@ export class AttemptWatch {
   #enforcing: Promise<void> | null = null;
   #retryAt = 0;
 
-  /** @param windowMs set by tests only */
-  constructor(host: Watched, log: Log, windowMs = WINDOW_MS) {
+  /** @param now a steady clock of the windows, in milliseconds */
+  constructor(host: Watched, log: Log, now: () => number = () => performance.now()) {
     this.#host = host;
     this.#log = log;
-    this.#windows = new AttemptWindows(host.settings.CONNECTION_ATTEMPTS_PER_MINUTE, windowMs);
+    this.#now = now;
+    this.#windows = new AttemptWindows(host.settings.CONNECTION_ATTEMPTS_PER_MINUTE, WINDOW_MS);
     this.#limitTrouble = this.#troubleOf('limit');
   }
 
@@ -95,15 +97,14 @@ export class AttemptWatch {
   }
 
   #count(branchId: string, address: string) {
-    if (!this.#windows.count(branchId, clientNetwork(address), performance.now())) return;
+    if (!this.#windows.count(branchId, clientNetwork(address), this.#now())) return;
     // Blocks it before a sync in progress for another branch ends.
     this.#block().catch(() => {});
     void this.#enforce();
   }
 
   #block(): Promise<void> {
-    const block = () =>
-      this.#host.rules.block('attempts', [...this.#windows.atLimit(performance.now()).values()]);
+    const block = () => this.#host.rules.block('attempts', [...this.#windows.atLimit(this.#now()).values()]);
     this.#blocking = this.#blocking.then(block, block);
     return this.#blocking;
   }
@@ -121,7 +122,7 @@ export class AttemptWatch {
     try {
       this.#blocked ??= await this.#takeOver();
       for (;;) {
-        const wanted = this.#windows.atLimit(performance.now());
+        const wanted = this.#windows.atLimit(this.#now());
         if (sameKeys(this.#blocked, wanted)) break;
         await this.#block();
         await writeBlockedAddresses(this.#host.postgres, [...wanted.values()]);
@@ -139,12 +140,12 @@ export class AttemptWatch {
   /** Continues the blocks that an earlier process left. */
   async #takeOver(): Promise<Map<string, Block>> {
     const left = await readBlockedAddresses(this.#host.postgres);
-    for (const block of left) this.#windows.resume(block, performance.now(), block.ends_in);
+    for (const block of left) this.#windows.resume(block, this.#now(), block.ends_in);
     return new Map(left.map((block) => [blockKey(block), block]));
   }
 
   #logChanges(before: ReadonlyMap<string, Block>, after: ReadonlyMap<string, Block>) {
-    const counted = this.#windows.atLimit(performance.now());
+    const counted = this.#windows.atLimit(this.#now());
     for (const [key, { branch_id, address }] of after) {
       // The present count is logged too, because concurrent attempts pass before the rules are in effect.
       if (!before.has(key))

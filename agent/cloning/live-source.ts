@@ -1,5 +1,5 @@
 import type { Host } from '../host.ts';
-import { canPause, pause, reconnectServers, resume } from '../pooler/pause.ts';
+import { canPause, pause, reconnectServers, resume, untilLoggedIn } from '../pooler/pause.ts';
 import type { Session } from '../postgres/connect.ts';
 import { tryLock } from '../postgres/locks.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
@@ -75,6 +75,7 @@ export async function resumeUnlessCloning(
  * database's lock; then the pooler closes its sessions as they become free and reopens them only after the clone.
  */
 async function cloneUnpaused(host: Host, session: Session, clone: LiveClone): Promise<number> {
+  await untilLoggedIn(host.settings, clone.source);
   let started = performance.now();
   await createAlone(host, session, clone, () => {
     started = performance.now();

@@ -4,7 +4,7 @@ import { type BlockedBranch, readBlockedBranches, writeGuardedBranches } from '.
 import type { GuardedBranch, GuardReason } from './guard.ts';
 
 /** How long a branch stays blocked after the last time that a watchdog found something. Milliseconds. */
-const BLOCK_FOR = 60_000;
+export const BLOCK_FOR = 60_000;
 /** While the cause lasts, a block is extended when less than this is left. Milliseconds. */
 const EXTEND_BELOW = 30_000;
 const RETRY_AFTER_MS = 1_000;
@@ -28,7 +28,7 @@ const keyOf = ({ branch_id, reason }: Pick<Block, 'branch_id' | 'reason'>): Key 
 export class Blocks {
   readonly #host: Pick<Host, 'postgres' | 'rules'>;
   readonly #log: Log;
-  readonly #blockForMs: number;
+  readonly #now: () => number;
   readonly #troubles: TroubleLog;
   readonly #blocks = new Map<Key, Block>();
   /** Blocks that both servers are known to apply; null before those of an earlier process are known. */
@@ -37,11 +37,11 @@ export class Blocks {
   #enforcing: Promise<void> | null = null;
   #retryAt = 0;
 
-  /** @param blockForMs set by tests only */
-  constructor(host: Pick<Host, 'postgres' | 'rules'>, log: Log, blockForMs = BLOCK_FOR) {
+  /** @param now a steady clock of the blocks, in milliseconds */
+  constructor(host: Pick<Host, 'postgres' | 'rules'>, log: Log, now: () => number = () => performance.now()) {
     this.#host = host;
     this.#log = log;
-    this.#blockForMs = blockForMs;
+    this.#now = now;
     this.#troubles = new TroubleLog(log);
   }
 
@@ -49,9 +49,9 @@ export class Blocks {
   block({ branch_id }: GuardedBranch, reason: GuardReason, detail: Record<string, unknown>): void {
     const key = keyOf({ branch_id, reason });
     const end = this.#blocks.get(key)?.end;
-    const now = performance.now();
-    if (end !== undefined && end - now > Math.min(EXTEND_BELOW, this.#blockForMs / 2)) return;
-    this.#blocks.set(key, { branch_id, reason, end: now + this.#blockForMs });
+    const now = this.#now();
+    if (end !== undefined && end - now > EXTEND_BELOW) return;
+    this.#blocks.set(key, { branch_id, reason, end: now + BLOCK_FOR });
     this.#isStored = false;
     if (end === undefined) this.#log('guard.blocked', { branch_id, reason, ...detail });
   }
@@ -84,7 +84,7 @@ export class Blocks {
   /** Continues the blocks that an earlier process left. */
   async #takeOver(): Promise<Map<Key, Block>> {
     const left = await readBlockedBranches(this.#host.postgres);
-    const blocks = left.map(({ ends_in, ...block }) => ({ ...block, end: performance.now() + ends_in }));
+    const blocks = left.map(({ ends_in, ...block }) => ({ ...block, end: this.#now() + ends_in }));
     for (const block of blocks) if (!this.#blocks.has(keyOf(block))) this.#blocks.set(keyOf(block), block);
     if (left.length > 0) this.#isStored = false;
     return new Map(blocks.map((block) => [keyOf(block), block]));
@@ -97,7 +97,10 @@ export class Blocks {
       'guard',
       [...wanted.values()].map(({ branch_id }) => ({ branch_id, address: null })),
     );
-    await writeGuardedBranches(this.#host.postgres, [...wanted.values()].map(withTimeLeft));
+    await writeGuardedBranches(
+      this.#host.postgres,
+      [...wanted.values()].map((block) => this.#withTimeLeft(block)),
+    );
     await this.#host.rules.sync();
     for (const [key, { branch_id, reason }] of this.#applied ?? [])
       if (!wanted.has(key)) this.#log('guard.unblocked', { branch_id, reason });
@@ -106,19 +109,13 @@ export class Blocks {
 
   #forgetEnded() {
     for (const [key, { end }] of this.#blocks) {
-      if (end > performance.now()) continue;
+      if (end > this.#now()) continue;
       this.#blocks.delete(key);
       this.#isStored = false;
     }
   }
-}
 
-const withTimeLeft = ({
-  branch_id,
-  reason,
-  end,
-}: Block): Pick<BlockedBranch, 'branch_id' | 'reason' | 'ends_in'> => ({
-  branch_id,
-  reason,
-  ends_in: end - performance.now(),
-});
+  #withTimeLeft({ branch_id, reason, end }: Block): Pick<BlockedBranch, 'branch_id' | 'reason' | 'ends_in'> {
+    return { branch_id, reason, ends_in: end - this.#now() };
+  }
+}

@@ -13,7 +13,7 @@ interface Measuring {
   log: Log;
   report: (measurement: ProjectMeasurement) => void;
   deadTuples?: DeadTuples;
-  /** Called after the first attempt to measure. */
+  /** Called after each attempt to measure or to sample. */
   onBegun?: () => void;
   signal: AbortSignal;
 }

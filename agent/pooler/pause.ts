@@ -44,6 +44,10 @@ export const pause = (settings: AgentSettings, database: string): Promise<void> 
     }
   });
 
+/** Waits until no login of the database is under way at the pooler. RECONNECT cuts them off too. */
+export const untilLoggedIn = (settings: AgentSettings, database: string): Promise<void> =>
+  withConsole(settings, (console) => waitForLogins(console, database));
+
 /**
  * Waits for the pooler's logins to PostgreSQL. PAUSE cuts them off, which counts as a failed login and would
  * disconnect the first client that needs a server connection after RESUME. Where no client waits, no login begins.

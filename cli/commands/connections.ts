@@ -1,5 +1,6 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, libpqEnvironment, runChild, verifiedUrl } from '../connection.ts';
 import { exitWith } from '../exit-status.ts';
 import { isJson, printRecord } from '../output.ts';
@@ -81,10 +82,12 @@ const psql = () =>
         const { branch, args } = splitArguments(command, given, given2);
         const session = openSession(command);
         const credentials = await credentialsOf(command, session, branch, options.role);
+        const signal = stopSignal();
         const files = new ConnectionFiles();
         try {
           const removeRule = await letConnect(session, credentials);
           try {
+            signal.throwIfAborted();
             const url = verifiedUrl(
               options.pooled ? credentials.database_url : credentials.direct_url,
               credentials,

@@ -5,6 +5,7 @@ import { Transform } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { Command } from 'commander';
+import { stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, libpqEnvironment } from '../connection.ts';
 import { CommandError } from '../exit-codes.ts';
 import { printForPrograms, say } from '../output.ts';
@@ -33,22 +34,15 @@ export const importCommand = () =>
       const source = await sourceUrl(options.from);
       const session = openSession(command);
       const credentials = await credentialsOf(command, session, options.branch);
+      const signal = stopSignal();
       const files = new ConnectionFiles();
-      const target = childEnvironment(credentials, files);
-      files.addPassword(source.href);
-      const from: NodeJS.ProcessEnv = {
-        ...process.env,
-        ...libpqEnvironment(source.href),
-        PGPASSFILE: files.passwordFile,
-      };
-      // Its authority is the caller's matter, as are all other settings of the source.
-      from.PGSSLMODE = source.searchParams.get('sslmode') ?? process.env.PGSSLMODE ?? 'prefer';
-      delete from.PGPASSWORD;
       try {
+        const target = childEnvironment(credentials, files);
+        const sides = { from: sourceEnvironment(source, files), target, signal };
         const removeRule = await letConnect(session, credentials);
         try {
-          const size = await preflight(from, target);
-          if (!options.dryRun) await load(from, target, size);
+          const size = await preflight(sides);
+          if (!options.dryRun) await load(sides, size);
           const { branch_id, branch_name } = credentials;
           say(options.dryRun ? 'The import can begin.' : `Imported into ${branch_name}.`);
           printForPrograms(command, { branch_id, branch_name, source_bytes: size });
@@ -74,15 +68,32 @@ async function sourceUrl(given: string): Promise<URL> {
   return url;
 }
 
+/** What the programs of both sides get. The signal ends them. */
+interface Sides {
+  from: NodeJS.ProcessEnv;
+  target: NodeJS.ProcessEnv;
+  signal: AbortSignal;
+}
+
+function sourceEnvironment(source: URL, files: ConnectionFiles): NodeJS.ProcessEnv {
+  files.addPassword(source.href);
+  const { PGPASSWORD: _, ...inherited } = process.env;
+  return {
+    ...inherited,
+    ...libpqEnvironment(source.href),
+    PGPASSFILE: files.passwordFile,
+    // Its authority is the caller's matter, as are all other settings of the source.
+    PGSSLMODE: source.searchParams.get('sslmode') ?? process.env.PGSSLMODE ?? 'prefer',
+  };
+}
+
 /** Rows of a query, each with its columns. @throws CommandError with the message of psql */
-async function query(side: string, env: NodeJS.ProcessEnv, sql: string): Promise<string[][]> {
+async function query(sides: Sides, side: 'source' | 'branch', sql: string): Promise<string[][]> {
+  const { from, target, signal } = sides;
   const child = spawn(
     'psql',
     ['--no-psqlrc', '--no-align', '--tuples-only', '--field-separator=\t', '--no-password', '-c', sql],
-    {
-      env,
-      stdio: ['ignore', 'pipe', 'pipe'],
-    },
+    { env: side === 'source' ? from : target, stdio: ['ignore', 'pipe', 'pipe'], signal },
   );
   const [output, errors] = await Promise.all([text(child.stdout), text(child.stderr), ended(child, 'psql')]);
   if (child.exitCode !== 0) throw new CommandError('failed', `The ${side} refused: ${errors.trim()}`);
@@ -95,6 +106,7 @@ async function query(side: string, env: NodeJS.ProcessEnv, sql: string): Promise
 async function ended(child: ChildProcess, program: string): Promise<void> {
   const failed = once(child, 'error').then(([thrown]) => {
     const error = thrown as NodeJS.ErrnoException;
+    if (error.name === 'AbortError') throw error.cause;
     throw new CommandError(
       'failed',
       error.code === 'ENOENT' ? `${program} is not installed.` : error.message,
@@ -111,8 +123,8 @@ const TARGET = `select (select count(*) from pg_class c join pg_namespace n on n
 const AVAILABLE = 'select name from pg_available_extensions';
 
 /** Checks what would make the import fail halfway. @returns the size of the source in bytes */
-async function preflight(from: NodeJS.ProcessEnv, target: NodeJS.ProcessEnv): Promise<number> {
-  const [[version = '0', size = '0'] = []] = await query('source', from, SOURCE);
+async function preflight(sides: Sides): Promise<number> {
+  const [[version = '0', size = '0'] = []] = await query(sides, 'source', SOURCE);
   const dumper = spawn('pg_dump', ['--version'], { stdio: ['ignore', 'pipe', 'ignore'] });
   const [printed] = await Promise.all([text(dumper.stdout), ended(dumper, 'pg_dump')]);
   const dumperMajor = Number(/(\d+)/.exec(printed.replace(/^\D*/, ''))?.[1] ?? 0);
@@ -122,14 +134,14 @@ async function preflight(from: NodeJS.ProcessEnv, target: NodeJS.ProcessEnv): Pr
       'failed',
       `pg_dump ${dumperMajor} cannot read PostgreSQL ${sourceMajor}. Install PostgreSQL ${sourceMajor}'s client programs.`,
     );
-  const [[objects = '0'] = []] = await query('branch', target, TARGET);
+  const [[objects = '0'] = []] = await query(sides, 'branch', TARGET);
   if (objects !== '0')
     throw new CommandError(
       'conflict',
       'The branch is not empty. Create a project for the import, or drop its tables first.',
     );
-  const available = new Set((await query('branch', target, AVAILABLE)).flat());
-  const missing = (await query('source', from, EXTENSIONS)).flat().filter((name) => !available.has(name));
+  const available = new Set((await query(sides, 'branch', AVAILABLE)).flat());
+  const missing = (await query(sides, 'source', EXTENSIONS)).flat().filter((name) => !available.has(name));
   if (missing.length > 0)
     throw new CommandError(
       'failed',
@@ -155,9 +167,9 @@ const LOAD = [
   '--output=/dev/null',
 ];
 
-async function load(from: NodeJS.ProcessEnv, target: NodeJS.ProcessEnv, size: number): Promise<void> {
-  const dump = spawn('pg_dump', DUMP, { env: from, stdio: ['ignore', 'pipe', 'inherit'] });
-  const psql = spawn('psql', LOAD, { env: target, stdio: ['pipe', 'ignore', 'inherit'] });
+async function load({ from, target, signal }: Sides, size: number): Promise<void> {
+  const dump = spawn('pg_dump', DUMP, { env: from, stdio: ['ignore', 'pipe', 'inherit'], signal });
+  const psql = spawn('psql', LOAD, { env: target, stdio: ['pipe', 'ignore', 'inherit'], signal });
   const progress = progressLine(size);
   const stopped = pipeline(dump.stdout, progress.counter, psql.stdin).catch(() => {});
   await Promise.all([ended(dump, 'pg_dump'), ended(psql, 'psql'), stopped]);

@@ -37,7 +37,7 @@ export interface Part {
   kill(): Promise<void>;
 }
 
-const READY = { within: 30_000, every: 20 };
+const READY = { within: 60_000, every: 20 };
 const NEXT_SIGNAL_AFTER_MS = 1_000;
 const FORCE_AFTER_MS = 10_000;
 const PAUSE_MS = { first: 100, longest: 5_000 };

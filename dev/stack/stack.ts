@@ -69,7 +69,7 @@ export interface StartOptions {
   prepared?: Prepared;
 }
 
-const LINKED = { within: 30_000, every: 50 };
+const LINKED = { within: 60_000, every: 50 };
 
 /**
  * Starts the whole service on this machine.

@@ -1,6 +1,6 @@
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
@@ -75,8 +75,11 @@ describe('the output', () => {
     ['table list', '/branches/main/tables', 'tables'],
   ])('of %s --json are the records of the API', async (command, path, field) => {
     const full = path.startsWith('/api') ? path : `/api/v1/projects/${project.id}${path}`;
-    const { body } = await api.get(full);
-    expect(await cli.json(...command.split(' '))).toEqual(body[field]);
+    // A measurement can come between the two.
+    await eventually(async () => {
+      const { body } = await api.get(full);
+      expect(await cli.json(...command.split(' '))).toEqual(body[field]);
+    });
   });
 
   test.each([
@@ -361,8 +364,16 @@ test('psql adds a rule for this machine where none lets it connect, says so, and
   expect(await second.result).toMatchObject({ code: 0, stderr: '' });
   expect(await rules()).toEqual([]);
 
+  const interrupted = cli.start(['psql', '--project', other.id, '--', '-c', 'select pg_sleep(60)']);
+  await eventually(async () => expect(await rules()).toHaveLength(1));
+  process.kill(-(interrupted.child.pid ?? 0), 'SIGINT');
+  expect((await interrupted.result).code).not.toBe(0);
+  expect(await rules()).toEqual([]);
+  // Of no command so far, ended or interrupted.
+  expect(readdirSync(cli.folder).filter((name) => name.startsWith('branchgate-'))).toEqual([]);
+
   const { child, result } = exec('sleep 60');
-  await eventually(async () => expect(await rules()).toHaveLength(1), 60);
+  await eventually(async () => expect(await rules()).toHaveLength(1));
   process.kill(-(child.pid ?? 0), 'SIGKILL');
   await result;
   const [{ expires_at } = { expires_at: '' }] = await rules();

@@ -6,6 +6,7 @@ import { openBrowser, type Visitor, visit } from '../support/console/browser.ts'
 import { Keyboard } from '../support/console/keyboard.ts';
 import { siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { mailTo, PASSWORD, readCode } from '../support/sign-in/sign-in.ts';
 
 /** The whole flow of a person who has no mouse. */
@@ -108,10 +109,14 @@ test('creates a branch and connects with the copied command', async () => {
   await keys.fill(page.getByLabel('Name', { exact: true }), 'pr-1');
   await keys.press('Enter');
   await heading('pr-1 is ready');
-  expect(await page.locator('.steps li[data-state=succeeded]').count()).toBeGreaterThan(2);
+  await page.locator('.steps li[data-state=succeeded]').nth(2).waitFor();
 
   await keys.use(button('Copy psql'));
-  const command = await clipboard();
+  const command = await eventually(async () => {
+    const copied = await clipboard();
+    expect(copied).toMatch(/^psql/);
+    return copied;
+  });
   url = /"(.*)"/.exec(command)?.[1] ?? '';
   const sql = `create table item (id int primary key, name text, price numeric);
     insert into item values (1, 'One', 1.5), (2, 'Two', 2.5), (3, null, null)`;
@@ -128,7 +133,7 @@ test('edits a cell', async () => {
   await keys.press('Enter');
   await says('1 changed row, not saved yet');
   await keys.press('Control+s');
-  await button('Save 1 row').waitFor();
+  await keys.focused(button('Save 1 row'));
   await keys.press('Enter');
   await says('1 row saved.');
   expect(await query(url, 'select name from item where id = 2')).toEqual([{ name: 'Second' }]);
@@ -142,7 +147,7 @@ test('a change that somebody made in the meantime is shown and not overwritten',
   await keys.press('Control+Home', 'ArrowRight');
   await keys.type('Mine');
   await keys.press('Enter', 'Control+s');
-  await button('Save 1 row').waitFor();
+  await keys.focused(button('Save 1 row'));
   await keys.press('Enter');
   await says('1 row changed in the meantime');
   const conflict = page.getByRole('dialog').getByRole('row', { name: /^name/ });
@@ -185,7 +190,8 @@ test('extends and deletes a branch with single keys, which the audit log shows',
   await says(/Expires in 29 d/);
 
   await keys.press('d');
-  await page.getByRole('dialog', { name: 'Delete this branch?' }).waitFor();
+  const deletion = page.getByRole('dialog', { name: 'Delete this branch?' });
+  await keys.focused(deletion.getByRole('button', { name: /^Delete/ }));
   await keys.press('Enter');
   await says('1 branch is being deleted.');
   await page.getByRole('link', { name: '1 deleted branch can be restored.' }).waitFor();

@@ -2,7 +2,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { importJWK } from 'jose';
-import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { WebSocket } from 'ws';
 import type { Handle } from '../../agent/link/dispatch.ts';
 import { enrol } from '../../agent/link/enrol.ts';
@@ -18,11 +18,10 @@ import { insertBranch, insertDeletion, insertProject, readBranch } from '../supp
 import { startFreezingProxy } from '../support/stack/freezing-proxy.ts';
 import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
 
-vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
-
 /** The agent's real link against the real object in workerd. Only the operations are simulated. */
 
-const quick = { heartbeat: 500, silence: 1_000, handshakeTime: 2_000 };
+/** A pause of this process that is as long as the silence would end a link. */
+const quick = { heartbeat: 1_000, silence: 4_000, handshakeTime: 4_000 };
 const bounds = { ...BOUNDS, ...quick };
 const inventory = EMPTY_HOST;
 const ids = { job_id: crypto.randomUUID(), project_id: crypto.randomUUID() };
@@ -193,7 +192,7 @@ describe('a host that starts with another cluster', () => {
 
 test('an idle link survives many heartbeats', async () => {
   const agent = await startAgent();
-  await new Promise((resolve) => setTimeout(resolve, 2.5 * quick.silence));
+  await new Promise((resolve) => setTimeout(resolve, 1.5 * quick.silence));
   expect(await gateway.isLinked(identity.host_id)).toBe(true);
   expect(agent.ups).toBe(1);
 });

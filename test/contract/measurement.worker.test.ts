@@ -1,7 +1,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { AgentLink } from '../../agent/link/agent-link.ts';
 import { enrol } from '../../agent/link/enrol.ts';
 import type { HostIdentity } from '../../agent/link/identity.ts';
@@ -13,8 +13,6 @@ import { eventually } from '../support/eventually.ts';
 import { EMPTY_HOST, inventoryAnswer } from '../support/host/scripted-inventory.ts';
 import { insertProject } from '../support/records/records.ts';
 import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
-
-vi.setConfig({ testTimeout: 20_000, hookTimeout: 30_000 });
 
 /** Measurements of projects, from the agent's real link to the real objects in workerd. */
 

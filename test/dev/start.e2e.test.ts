@@ -98,7 +98,7 @@ test('a part that dies is restarted, and stack.json contains its new process id'
       expect(pids[name]).not.toBe(before[name]);
     }
     expect((await fetch(`${base_url}/readyz`)).status).toBe(200);
-  }, 30);
+  });
   expect(stack.output()).toContain('gateway ended (SIGKILL); restarting it');
   expect((await (await owner()).post('/api/v1/projects', { name: 'Shop' })).status).toBe(201);
 });

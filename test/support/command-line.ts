@@ -28,7 +28,8 @@ export class CommandLine {
 
   get environment(): Record<string, string> {
     const { PATH = '' } = process.env;
-    return { PATH, HOME: this.folder, XDG_CONFIG_HOME: this.folder, ...this.#env };
+    // A command that is killed leaves its temporary files.
+    return { PATH, HOME: this.folder, XDG_CONFIG_HOME: this.folder, TMPDIR: this.folder, ...this.#env };
   }
 
   /** The words that run it. */

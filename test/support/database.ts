@@ -11,7 +11,7 @@ export async function connect(url: string, options: pg.ClientConfig = {}): Promi
     password: decodeURIComponent(password),
     database: pathname.slice(1),
     ssl: { rejectUnauthorized: false },
-    connectionTimeoutMillis: 10_000,
+    connectionTimeoutMillis: 60_000,
     ...options,
   });
   // A session ended by the server is reported here too; a pending query rejects with it.

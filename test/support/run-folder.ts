@@ -32,15 +32,29 @@ export function setup(project: TestProject): (() => void) | undefined {
  * @param make writes it to the path that it is given
  * @returns its path
  */
-export async function oncePerRun(name: string, make: (path: string) => Promise<void>): Promise<string> {
+export function oncePerRun(name: string, make: (path: string) => Promise<void>): Promise<string> {
   const path = join(runFolder(), name);
+  const making = MAKING.get(path) ?? provide(path, make).finally(() => MAKING.delete(path));
+  MAKING.set(path, making);
+  return making;
+}
+
+/** What this process is making, by its path. */
+const MAKING = new Map<string, Promise<string>>();
+
+async function provide(path: string, make: (path: string) => Promise<void>): Promise<string> {
   if (existsSync(path)) return path;
   const unfinished = `${path}.${process.pid}`;
   // A cleaner of temporary files may have removed the folder.
   mkdirSync(runFolder(), { recursive: true });
   await make(unfinished);
-  if (existsSync(path)) rmSync(unfinished, { recursive: true });
-  else renameSync(unfinished, path);
+  try {
+    renameSync(unfinished, path);
+  } catch (error) {
+    // Another process has provided the folder.
+    if (!existsSync(path)) throw error;
+    rmSync(unfinished, { recursive: true });
+  }
   return path;
 }
 

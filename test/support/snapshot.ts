@@ -81,7 +81,7 @@ export const takeSnapshot = async (sources: Sources): Promise<Snapshot> => ({
 
 /** Reads the file directly, whether the gateway runs or not. */
 export function readRecords(d1File: string): Records {
-  const db = new DatabaseSync(d1File, { readOnly: true });
+  const db = new DatabaseSync(d1File, { readOnly: true, timeout: 30_000 });
   const all = <T>(sql: string) => db.prepare(sql).all() as T[];
   try {
     return {

@@ -56,7 +56,7 @@ export const contentOfD1 = (devDir = inject('stack').devDir): Record<string, Rec
 
 function inD1<T>(devDir: string, work: (database: DatabaseSync) => T): T {
   const [file = ''] = globSync(join(devFolder(devDir).gatewayState, '**/d1/**/*.sqlite'));
-  const database = new DatabaseSync(file, { readOnly: true });
+  const database = new DatabaseSync(file, { readOnly: true, timeout: 30_000 });
   try {
     return work(database);
   } finally {

@@ -72,7 +72,7 @@ const run = (client: pg.Client, sql: string): Promise<string> =>
   client.query(sql).then(
     () => 'ok',
     (error: Error & { code?: string }) =>
-      error.code && !/^(57P01|08)/.test(error.code) ? error.code : 'over',
+      error.code && !/^(57P01|08|ECONNRESET|EPIPE)/.test(error.code) ? error.code : 'over',
   );
 const runAll = (clients: pg.Client[], sql = 'select 1') =>
   Promise.all(clients.map((client) => run(client, sql)));

@@ -22,7 +22,7 @@ beforeAll(async () => {
   project = new Project(servers.host, []);
   main = await project.create('db_rules_prod', null);
   branch = await project.create('db_rules_prod_br_one', main.database);
-}, 60_000);
+});
 afterAll(() => servers.stop());
 
 const apply = (revision: number, rules: Rule[], project_id = project.id) =>

@@ -69,8 +69,8 @@ test('who has filled the lock table is ended and blocked, although every cache i
     process.kill(pid, 'SIGCONT');
   }
   await ended;
-  await eventually(async () => expect(await attempt(targetOf(servers, 'direct', other))).toBe('in'), 3);
-  await eventually(async () => expect(await attempt(targetOf(servers, 'direct', main))).toBe('refused'), 3);
+  await eventually(async () => expect(await attempt(targetOf(servers, 'direct', other))).toBe('in'));
+  await eventually(async () => expect(await attempt(targetOf(servers, 'direct', main))).toBe('refused'));
   expect(events).toContainEqual({
     event: 'guard.blocked',
     branch_id: main.branch_id,

@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { runMeasurementLoop } from '../../../agent/measurement/measurement-loop.ts';
 import { ProjectMeasurement } from '../../../shared/measurement.ts';
@@ -94,14 +93,19 @@ test('a hanging statement times out, and the next measurement succeeds', async (
 test('a measurement that fails repeatedly while its samples succeed is logged once', async () => {
   await servers.query('ALTER TABLE branch_usage RENAME TO elsewhere');
   const events: string[] = [];
+  let attempts = 0;
   const stopping = new AbortController();
   const failing = runMeasurementLoop({
     settings: { ...servers.settings, MEASURE_INTERVAL_SECONDS: 2 },
     log: (event) => events.push(event),
     report: () => {},
+    onBegun: () => {
+      attempts += 1;
+    },
     signal: stopping.signal,
   });
-  await sleep(5_000);
+  // Every other one is a measurement.
+  await eventually(async () => expect(attempts).toBeGreaterThan(4));
   stopping.abort();
   await failing;
   await servers.query('ALTER TABLE elsewhere RENAME TO branch_usage');

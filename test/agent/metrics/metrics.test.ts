@@ -76,7 +76,8 @@ test('the metrics are served on loopback, and clients at the same time cause one
   let readings = 0;
   const poolerMemory = async () => {
     readings += 1;
-    await new Promise((resolve) => setTimeout(resolve, 50));
+    // Until every client has sent its request.
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
     return 1;
   };
   const events = serving(port, agentMetrics({ poolerMemory }));

@@ -15,7 +15,7 @@ beforeAll(async () => {
     branches.push(await project.create(`db_${key}_prod_br_one`, `db_${key}_prod`));
     branches.push(await project.create(`db_${key}_prod_br_one-two`, `db_${key}_prod_br_one`));
   }
-}, 60_000);
+});
 afterAll(() => servers.stop());
 
 const PORTS: Port[] = ['direct', 'pooled'];

@@ -1,5 +1,6 @@
 import type { Miniflare } from 'miniflare';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { eventually } from '../../support/eventually.ts';
 import { newSigner, type Provider, startProvider } from '../../support/sign-in/provider.ts';
 import { bundle, startWorker } from '../../support/worker/worker.ts';
 
@@ -56,7 +57,7 @@ describe('in workerd', () => {
     };
     const impatient = new AbortController();
     const gone = ask(token, impatient.signal).catch(() => 'gone');
-    await expect.poll(() => provider.requests).toBe(1);
+    await eventually(async () => expect(provider.requests).toBe(1));
     const patient = ask(token);
     impatient.abort();
     expect(await gone).toBe('gone');

@@ -13,7 +13,7 @@ let gateway: LinkGateway;
 beforeAll(async () => {
   stateDir = await mkdtemp(join(tmpdir(), 'branchgate-enrolment-'));
   gateway = await startLinkGateway({ stateDir });
-}, 30_000);
+});
 
 afterAll(async () => {
   await gateway.stop();

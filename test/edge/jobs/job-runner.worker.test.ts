@@ -93,7 +93,7 @@ describe('one attempt', () => {
   test('that succeeds ends the job, stores the response under its key and resolves the wait', async () => {
     const job = await openJob();
     const runner = runnerOf(scripted(async () => {}));
-    const end = runner.endOf(job.id, 5000);
+    const end = runner.endOf(job.id, 60_000);
     await runner.start(job);
     expect(await end).toEqual({ ok: true, value: RESPONSE });
     expect(await written(job)).toMatchObject({
@@ -112,7 +112,7 @@ describe('one attempt', () => {
         if (++tries === 1) throw away;
       }),
     );
-    const end = runner.endOf(job.id, 5000);
+    const end = runner.endOf(job.id, 60_000);
     expect(await runner.start(job)).toBeNull();
     expect(await written(job)).toMatchObject({ status: 'running', attempts: 1, error: null });
     expect(woken[0]).toBeLessThan(Date.now() + 1_000);

@@ -133,9 +133,8 @@ test('a stream of events ends when its reader may no longer see the project', as
   await unshare(unshared.userId);
   await owner.api.delete(`/api/v1/members/${admin.userId}`);
   await owner.api.post('/api/v1/auth/logout', undefined);
-  await eventually(
-    async () => expect(streams.map(({ hasEnded }) => hasEnded())).toEqual([false, true, true, true]),
-    20,
+  await eventually(async () =>
+    expect(streams.map(({ hasEnded }) => hasEnded())).toEqual([false, true, true, true]),
   );
 });
 

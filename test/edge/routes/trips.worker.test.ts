@@ -53,7 +53,8 @@ async function warmTally(operation: Operation) {
   return tallyOf(answer);
 }
 
-describe('a warm read', () => {
+// On a busy machine the second of two concurrent calls can set out after the end of the first.
+describe('a warm read', { retry: 5 }, () => {
   test.each(OF_METADATA)('of metadata alone takes one trip: $id', async (operation) => {
     expect(await warmTally(operation)).toMatchObject({ sequential: 1 });
   });

@@ -35,10 +35,12 @@ export async function visit(
   const context = await browser.newContext({
     baseURL: url,
     viewport: { width: 1280, height: 800 },
+    // A colour in transition has no contrast of its own.
+    reducedMotion: 'reduce',
     ...options,
   });
   await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: url });
-  context.setDefaultTimeout(20_000);
+  context.setDefaultTimeout(60_000);
   const problems: string[] = [];
   const forgiven = new Set<number>();
   await context.exposeBinding('reportViolation', (_, text: string) => {

@@ -42,10 +42,15 @@ export class Keyboard {
     await this.type(text);
   }
 
+  /** Waits until the page has moved the focus, for instance into a dialog. */
+  async focused(control: Locator): Promise<void> {
+    await control.and(this.#page.locator(':focus')).waitFor();
+  }
+
   /** Goes to a page, or does something, by its words in the palette. */
   async go(words: string): Promise<void> {
     await this.press('Control+k');
-    await this.#page.getByRole('combobox', { name: 'Search and commands' }).waitFor();
+    await this.focused(this.#page.getByRole('combobox', { name: 'Search and commands' }));
     await this.type(words);
     await this.#page.getByRole('dialog').getByRole('option', { selected: true }).waitFor();
     await this.press('Enter');

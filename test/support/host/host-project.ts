@@ -11,7 +11,7 @@ export type Identity = Params<'branch.finalize'>;
 type Access = Params<'access.apply'>['access'];
 export type Rule = Access['rules'][number];
 
-export const BUSY_WAIT_MS = 3_000;
+export const BUSY_WAIT_MS = 20_000;
 
 /** A branch with the passwords that its client has. */
 export interface Branch extends Identity {
@@ -130,7 +130,7 @@ export async function connect(
     password: branch.passwords[role],
     database,
     ssl: tls && { rejectUnauthorized: false },
-    connectionTimeoutMillis: 10_000,
+    connectionTimeoutMillis: 60_000,
   });
   client.on('error', () => {});
   await client.connect();

@@ -139,7 +139,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
         renameSync(away, data);
       };
     },
-    async untilReady(milliseconds = 30_000) {
+    async untilReady(milliseconds = 120_000) {
       for (const deadline = Date.now() + milliseconds; !(await stack.isReady()); await sleep(20)) {
         if (Date.now() > deadline) throw new Error('the stack is not ready');
       }

@@ -47,7 +47,7 @@ export async function untilReady(started: StartedStack): Promise<void> {
   });
   const ready = eventually(async () => {
     if (!started.output().includes('branchgate is ready')) throw new Error(`not ready: ${started.output()}`);
-  }, 60);
+  }, 120);
   await Promise.race([ready, ending]);
 }
 

@@ -88,6 +88,7 @@ function installMkfs(): void {
   try {
     run('mkfs.xfs', '-V');
   } catch {
-    run('apt-get', 'install', '--yes', '--quiet', 'xfsprogs');
+    // Another process may be installing it.
+    run('apt-get', 'install', '--yes', '--quiet', '-o', 'DPkg::Lock::Timeout=120', 'xfsprogs');
   }
 }

@@ -2,6 +2,7 @@ import { WebSocket } from 'ws';
 import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 import type { Bounds } from '../../../shared/protocol/bounds.ts';
 import type { Method, Params } from '../../../shared/protocol/operations.ts';
+import { freePort } from '../free-port.ts';
 import { migratedD1 } from '../records/d1.ts';
 import { bundle, PLATFORM_SECRET, SETTINGS, startWorker } from './worker.ts';
 
@@ -15,7 +16,7 @@ export async function startLinkGateway(options: {
 }) {
   const worker = startWorker(await bundle('link-worker'), {
     name: WORKER,
-    port: options.port ?? 0,
+    port: options.port ?? (await freePort()),
     resourcePersistencePath: options.stateDir,
     d1Databases: ['DB'],
     durableObjects: {

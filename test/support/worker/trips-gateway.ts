@@ -7,6 +7,7 @@ import type { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import { Api } from '../api.ts';
+import { freePort } from '../free-port.ts';
 import { createMachines, type Ids } from '../operations.ts';
 import { migratedD1 } from '../records/d1.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
@@ -54,8 +55,10 @@ export async function startTripsGateway(
       ...settings,
     },
   };
-  let worker = startWorker(script, options, folder);
-  const { origin: url, port } = await worker.ready;
+  // Any outgoing connection may take a port that the kernel has chosen, as soon as the gateway is killed.
+  const port = folder === undefined ? 0 : await freePort();
+  let worker = startWorker(script, { ...options, port }, folder);
+  const { origin: url } = await worker.ready;
   const database = await migratedD1(worker);
   const db = openDatabase(database);
   const makeHost = async () => {
@@ -145,7 +148,7 @@ export async function startTripsGateway(
     /** Kills workerd and starts it again with the same storage. */
     restart: async () => {
       await worker.dispose();
-      worker = startWorker(script, { ...options, port: Number(port) }, folder);
+      worker = startWorker(script, { ...options, port }, folder);
       await worker.ready;
     },
     coordinatorOf,
