@@ -258,6 +258,11 @@ export const FAILURES = {
     message: "The identity provider's keys are currently unavailable. Try again shortly.",
     retryAfterSeconds: SOON,
   },
+  TIME_LIMIT_REACHED: {
+    status: 422,
+    message:
+      'The work in the database took longer than it may, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later.',
+  },
   HOST_TIMEOUT: {
     status: 504,
     message:

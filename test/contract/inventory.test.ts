@@ -49,6 +49,7 @@ function manyDatabases(projectCount: number, branchesEach: number): Holdings {
         branch_id: crypto.randomUUID(),
         database: `db_shop-${project}_prod_br_${n}`,
         state: 'ready' as const,
+        made_by: crypto.randomUUID(),
       })),
     ),
     snapshots: ids.map((project_id) => ({

@@ -442,7 +442,7 @@ describe('a comparison under way', () => {
     const { host: agent } = host.servers;
     await withLocks(agent.sessions, [`clone:${snapshot.snapshot_id}`], async () => {
       await expect(withSides(agent, host.sides(main, snapshot), 200, async () => 0)).rejects.toMatchObject({
-        code: 'HOST_TIMEOUT',
+        code: 'TIME_LIMIT_REACHED',
       });
     });
   });
