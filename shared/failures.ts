@@ -197,7 +197,7 @@ export const FAILURES = {
   PROJECT_BUSY: {
     status: 429,
     message:
-      'Too many table operations of the project are running. Try again shortly, and shorten slow views and triggers.',
+      'The project has as many operations of this kind under way as it may have. Try again when one has ended, and shorten slow views and triggers.',
     retryAfterSeconds: SOON,
   },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },

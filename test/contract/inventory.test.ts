@@ -111,6 +111,7 @@ test('every difference is found: what the host holds is what is read, whatever t
         project_id,
         branch_id: fc.constantFrom(...ids),
         database: fc.constant('db_x'),
+        made_by: fc.constant(null),
         state: fc.constantFrom('prepared' as const, 'building' as const, 'ready' as const),
       }),
       (entry) => entry.branch_id,
