@@ -101,7 +101,11 @@ async function createDatabase(
   { copyRoom, metrics, settings }: Host,
   session: Session,
   { name, source, closed = false }: NewClone,
-  { strategy, sourceBytes, onProgress }: { strategy: Strategy; sourceBytes: number; onProgress?: OnProgress | undefined },
+  {
+    strategy,
+    sourceBytes,
+    onProgress,
+  }: { strategy: Strategy; sourceBytes: number; onProgress?: OnProgress | undefined },
 ): Promise<void> {
   const how = STRATEGIES[strategy];
   const create = async () => {

@@ -109,7 +109,10 @@ async function runAgent(): Promise<void> {
     },
     handle: (method, params) => {
       const onProgress = progressOfJob(params, (progress) => link?.notify('progress', progress));
-      const operation = host.metrics.countOperation(method, performOperation(host, method, params, onProgress));
+      const operation = host.metrics.countOperation(
+        method,
+        performOperation(host, method, params, onProgress),
+      );
       running.add(operation);
       const forget = () => running.delete(operation);
       operation.then(forget, forget);

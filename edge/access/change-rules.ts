@@ -64,10 +64,7 @@ export async function insertRule(
 }
 
 /** The rule for the same branches and network; null if it was deleted meanwhile. */
-async function sameRule(
-  db: Database,
-  { projectId, branchId, cidr }: NetworkRuleRow,
-): Promise<string | null> {
+async function sameRule(db: Database, { projectId, branchId, cidr }: NetworkRuleRow): Promise<string | null> {
   const ofBranch = branchId === null ? isNull(networkRules.branchId) : eq(networkRules.branchId, branchId);
   const [rule] = await db
     .select({ id: networkRules.id })

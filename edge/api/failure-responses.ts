@@ -128,7 +128,10 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
   },
   RULE_EXISTS: {
     shape: {
-      rule_id: z.uuid().nullable().meta({ description: 'The existing rule; null if it was deleted meanwhile.' }),
+      rule_id: z
+        .uuid()
+        .nullable()
+        .meta({ description: 'The existing rule; null if it was deleted meanwhile.' }),
     },
     example: { rule_id: '7d2f1b64-7c44-4b5e-8d3e-2f9a0c1b5e70' },
   },

@@ -36,9 +36,7 @@ const OPERATIONS: { [M in Method]?: Translation<M> } = {
   'host.inventory': {
     result: ({ branches, ...result }) => ({
       ...result,
-      branches: Array.isArray(branches)
-        ? branches.map((branch) => ({ ...branch, made_by: null }))
-        : branches,
+      branches: Array.isArray(branches) ? branches.map((branch) => ({ ...branch, made_by: null })) : branches,
       free_bytes: null,
       snapshots: null,
     }),

@@ -30,7 +30,11 @@ export function ownStatements(before: FactBase, after: FactBase): OwnStatements 
   };
 }
 
-type TableId = Extract<StableId, { kind: 'table' }>;
+interface TableId {
+  kind: 'table';
+  schema: string;
+  name: string;
+}
 type Parent = Pick<TableId, 'schema' | 'name'> | null;
 
 /** A table that inherits from another table than before, or no longer. */

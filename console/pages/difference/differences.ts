@@ -46,16 +46,14 @@ export const differenceQuery = (sides: Sides, part: Part) => {
         );
       };
       const { queryKey } = progressQuery(sides);
-      const show = (percent: number | null) =>
-        part === 'rows' && queryClient.setQueryData(queryKey, percent);
+      const show = (percent: number | null) => part === 'rows' && queryClient.setQueryData(queryKey, percent);
       show(null);
       const first = await ask();
       if (!('steps' in first)) return first;
       // It takes longer, and has become a job.
       await gateway.waitForJob(first.id, {
         signal,
-        onProgress: ({ steps }) =>
-          show(steps.find((step) => step.percent !== undefined)?.percent ?? null),
+        onProgress: ({ steps }) => show(steps.find((step) => step.percent !== undefined)?.percent ?? null),
       });
       return (await ask(first.id)) as Difference;
     },

@@ -113,7 +113,11 @@ describe('a branch from its preparation to its drop, with every step twice', () 
     const { database, branch_id, made_by } =
       (await inventory()).branches.find((held) => held.branch_id === branch.branch_id) ?? {};
     const dropLeftover = () =>
-      runOperation(servers.host, 'branch.drop', { ...identity(branch), job_id: randomUUID(), made_by: made_by ?? null });
+      runOperation(servers.host, 'branch.drop', {
+        ...identity(branch),
+        job_id: randomUUID(),
+        made_by: made_by ?? null,
+      });
     // The deletion that was under way ends, and the branch is restored by another job.
     await project.drop(branch);
     const restored = { ...branch, job_id: randomUUID() };
