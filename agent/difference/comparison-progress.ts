@@ -42,7 +42,7 @@ export class ComparisonProgress {
   }
 
   /** Runs `work`, and meanwhile looks what it has sorted. @param dataDir of PostgreSQL */
-  async during<T>(dataDir: string, work: () => Promise<T>): Promise<T> {
+  async during<T>(dataDir: string, work: () => Promise<T>, lookEveryMs = LOOK_EVERY_MS): Promise<T> {
     const { before, after } = this.#comparison;
     const prefixes = [before, after].map((session) => `pgsql_tmp${backendPid(session)}.`);
     const folder = join(dataDir, 'base', 'pgsql_tmp');
@@ -50,7 +50,7 @@ export class ComparisonProgress {
       const bytes = await bytesOf(folder, prefixes);
       this.#current.sorted = Math.max(this.#current.sorted, bytes / SORTED_ROW_BYTES);
       this.#report();
-    }, LOOK_EVERY_MS);
+    }, lookEveryMs);
     try {
       return await work();
     } finally {
