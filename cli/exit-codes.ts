@@ -46,6 +46,7 @@ const EXIT_OF_STATUS: Record<number, ExitName> = {
 /** Codes that mean something else than their status. */
 const EXIT_OF_CODE: Partial<Record<string, ExitName>> = {
   STATEMENT_REFUSED: 'failed',
+  TIME_LIMIT_REACHED: 'timedOut',
   STORAGE_QUOTA_EXCEEDED: 'limit',
   CREDENTIALS_WRONG: 'notSignedIn',
   HOST_FULL: 'limit',

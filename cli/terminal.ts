@@ -38,14 +38,31 @@ export async function confirm(message: string, { yes }: { yes?: boolean }): Prom
   if (!isConfirmed) throw new CommandError('failed', 'Cancelled.');
 }
 
-/** Shows progress of a wait, to a person only. */
-export async function withProgress<T>(message: string, work: () => Promise<T>): Promise<T> {
-  if (!isAttended()) return work();
+/** What a job tells while it runs. */
+interface Progress {
+  steps: readonly { status: string; percent?: number }[];
+}
+
+/** The percentage of the step that is running, if its host tells. */
+const percentOf = ({ steps }: Progress) => steps.find(({ percent }) => percent !== undefined)?.percent;
+
+/**
+ * Shows progress of a wait, to a person only.
+ * @param work calls its parameter with the job that it waits for
+ */
+export async function withProgress<T>(
+  message: string,
+  work: (onProgress: (job: Progress) => void) => Promise<T>,
+): Promise<T> {
+  if (!isAttended()) return work(() => {});
   const { spinner } = await prompts();
   const shown = spinner({ output });
   shown.start(message);
   try {
-    const result = await work();
+    const result = await work((job) => {
+      const percent = percentOf(job);
+      shown.message(percent === undefined ? message : `${message}: ${percent} %`);
+    });
     shown.stop(message);
     return result;
   } catch (error) {

@@ -197,7 +197,7 @@ export const FAILURES = {
   PROJECT_BUSY: {
     status: 429,
     message:
-      'Too many table operations of the project are running. Try again shortly, and shorten slow views and triggers.',
+      'The project has as many operations of this kind under way as it may have. Try again when one has ended, and shorten slow views and triggers.',
     retryAfterSeconds: SOON,
   },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },
@@ -257,6 +257,11 @@ export const FAILURES = {
     status: 503,
     message: "The identity provider's keys are currently unavailable. Try again shortly.",
     retryAfterSeconds: SOON,
+  },
+  TIME_LIMIT_REACHED: {
+    status: 422,
+    message:
+      'The work in the database took longer than it may, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later.',
   },
   HOST_TIMEOUT: {
     status: 504,

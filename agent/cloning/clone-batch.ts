@@ -3,8 +3,8 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import type { Session } from '../postgres/connect.ts';
 import { releaseLock, takeLock } from '../postgres/locks.ts';
+import type { OnProgress } from '../progress.ts';
 import type { BranchIdentity } from './claim-branch.ts';
-import type { OnProgress } from './clone-progress.ts';
 import { ADOPTED, cloneState } from './clone-state.ts';
 import { createClone, createUnusedClone } from './create-clone.ts';
 

@@ -1,8 +1,6 @@
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-
-/** Bytes copied so far, and in total. */
-export type OnProgress = (copied: number, total: number) => void;
+import type { OnProgress } from '../progress.ts';
 
 const POLL_EVERY_MS = 500;
 
@@ -22,7 +20,7 @@ export async function watchCopy(
   const before = new Set(await readdir(base));
   const timer = setInterval(async () => {
     const fresh = (await readdir(base).catch(() => [])).filter((name) => !before.has(name)).at(-1);
-    if (fresh) onProgress(await sizeOf(join(base, fresh)), total);
+    if (fresh && total > 0) onProgress((await sizeOf(join(base, fresh))) / total);
   }, POLL_EVERY_MS);
   return () => clearInterval(timer);
 }

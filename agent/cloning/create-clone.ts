@@ -2,8 +2,9 @@ import { SNAPSHOT_DATABASE } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneMethod, Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
+import type { OnProgress } from '../progress.ts';
 import { HostError } from '../servers/host-error.ts';
-import { type OnProgress, watchCopy } from './clone-progress.ts';
+import { watchCopy } from './clone-progress.ts';
 import { type Origin, recordOrigin } from './database-origin.ts';
 import { cloneLive } from './live-source.ts';
 
@@ -51,9 +52,8 @@ export async function createClone(
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   let cloneMs = 0;
   const create = async () => {
-    const stopWatching = await watchCopy(host.settings.PGDATA_DIR, sourceBytes, onProgress);
     const started = performance.now();
-    await createDatabase(host, session, clone, { strategy, sourceBytes }).finally(stopWatching);
+    await createDatabase(host, session, clone, { strategy, sourceBytes, onProgress });
     cloneMs = performance.now() - started;
   };
   let pausedMs = 0;
@@ -75,10 +75,11 @@ export async function createUnusedClone(
   host: Host,
   session: Session,
   clone: NewClone & { source: string },
+  onProgress?: OnProgress,
 ): Promise<void> {
   const { sourceBytes, origin } = await inspectSource(session, clone.source);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
-  await createDatabase(host, session, clone, { strategy, sourceBytes });
+  await createDatabase(host, session, clone, { strategy, sourceBytes, onProgress });
   await recordOrigin(session, clone.name, origin, strategy !== 'wal_log');
 }
 
@@ -97,19 +98,27 @@ export async function copyUnusedDatabase(
 }
 
 async function createDatabase(
-  { copyRoom, metrics }: Host,
+  { copyRoom, metrics, settings }: Host,
   session: Session,
   { name, source, closed = false }: NewClone,
-  { strategy, sourceBytes }: { strategy: Strategy; sourceBytes: number },
+  {
+    strategy,
+    sourceBytes,
+    onProgress,
+  }: { strategy: Strategy; sourceBytes: number; onProgress?: OnProgress | undefined },
 ): Promise<void> {
   const how = STRATEGIES[strategy];
   const create = async () => {
     await session.query(`SET file_copy_method = ${how.fileCopyMethod}`);
+    // Only a copy of each block takes long.
+    const watched = strategy === 'file_copy' ? onProgress : undefined;
+    const stopWatching = await watchCopy(settings.PGDATA_DIR, sourceBytes, watched);
     const started = performance.now();
-    await session.query(
+    const created = session.query(
       `CREATE DATABASE ${identifier(name)} TEMPLATE ${identifier(source ?? EMPTY_TEMPLATE)}
        STRATEGY ${how.strategy} CONNECTION LIMIT 0 ALLOW_CONNECTIONS ${!closed}`,
     );
+    await created.finally(stopWatching);
     metrics.countClone(strategy, performance.now() - started);
   };
   // The quota bounds the sum of a project's branches, but not of its snapshots.

@@ -17,6 +17,7 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   unless_same_as: 'take none if the source has not changed since this snapshot of it (default: take one)',
   branches:
     'branches of the batch: [{"branch_id": …, "database": "db_…"}], with the verifiers or passwords of each',
+  made_by: 'drop only what this job has made (default: whatever there is)',
   database: 'database name of the branch, db_…',
   source: 'database to clone, or a snapshot: bgsnap_… (default: creates an empty one)',
   busy_wait: 'milliseconds to wait until sessions of the source have ended their transactions',

@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { percentOf } from '../progress.ts';
 
 /** Prints a result on standard output: one JSON document with `--json`, otherwise the lines of `plain`. */
 export function print(command: Command, result: object, plain: string[] = describe(result)): void {
@@ -32,11 +33,9 @@ export function table(rows: readonly (readonly string[])[]): string[] {
 export function progressLine() {
   const { stderr } = process;
   if (!stderr.isTTY) return { update: undefined, clear: () => {} };
-  const megabytes = (bytes: number) => (bytes / 1024 / 1024).toFixed(0);
   return {
-    update: (done: number, total: number) => {
-      const percent = total === 0 ? 0 : Math.min(100, (100 * done) / total);
-      stderr.write(`\r\x1b[Kcopied ${megabytes(done)} of ${megabytes(total)} MiB (${percent.toFixed(0)}%)`);
+    update: (done: number) => {
+      stderr.write(`\r\x1b[K${percentOf(done)} % done`);
     },
     clear: () => {
       stderr.write('\r\x1b[K');

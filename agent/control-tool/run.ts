@@ -19,6 +19,7 @@ import { serveMetrics } from '../metrics/serve-metrics.ts';
 import { performOperation } from '../operations/handlers.ts';
 import { showMemory, withConsole } from '../pooler/console.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
+import { progressOfJob } from '../progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { TroubleLog } from '../trouble-log.ts';
@@ -107,7 +108,11 @@ async function runAgent(): Promise<void> {
       link = linked;
     },
     handle: (method, params) => {
-      const operation = host.metrics.countOperation(method, performOperation(host, method, params));
+      const onProgress = progressOfJob(params, (progress) => link?.notify('progress', progress));
+      const operation = host.metrics.countOperation(
+        method,
+        performOperation(host, method, params, onProgress),
+      );
       running.add(operation);
       const forget = () => running.delete(operation);
       operation.then(forget, forget);

@@ -71,7 +71,7 @@ async function unlessTooLong<T>(finding: Promise<T>): Promise<T | null> {
   try {
     return await finding;
   } catch (error) {
-    if (error instanceof HostError && error.code === 'HOST_TIMEOUT') return null;
+    if (error instanceof HostError && error.code === 'TIME_LIMIT_REACHED') return null;
     throw error;
   }
 }

@@ -43,8 +43,9 @@ class Rows {
     return !this.#isOver && this.#at >= this.#fetched.length;
   }
 
-  async fetch(): Promise<void> {
-    if (!this.needsMore || !this.#session) return;
+  /** @returns the number of rows that were read */
+  async fetch(): Promise<number> {
+    if (!this.needsMore || !this.#session) return 0;
     const { rows } = await this.#session.query<[string, string, ...string[]]>({
       text: `FETCH ${FETCHED} FROM compared`,
       rowMode: 'array',
@@ -52,6 +53,7 @@ class Rows {
     this.#fetched = rows.map(([ctid, digest, ...key]) => ({ ctid, digest, key }));
     this.#at = 0;
     this.#isOver = rows.length < FETCHED;
+    return rows.length;
   }
 
   current(): RowMark | null {
@@ -79,24 +81,28 @@ function compareKeys(a: readonly string[], b: readonly string[], order: readonly
 }
 
 /** Fetches from both sides at once, also when only one of them needs rows. */
-const fetchBoth = async (before: Rows, after: Rows) => {
-  if (before.needsMore || after.needsMore) await Promise.all([before.fetch(), after.fetch()]);
-};
+async function fetchBoth(before: Rows, after: Rows): Promise<number> {
+  if (!before.needsMore && !after.needsMore) return 0;
+  const [old, fresh] = await Promise.all([before.fetch(), after.fetch()]);
+  return old + fresh;
+}
 
 /**
  * The differences of two ordered lists of rows. Rows without a key have their digest for one: there can be several equal
  * ones, and each matches one of the other side.
- * @param opened called when both queries have found their tables
+ * @param onOpen called when both queries have found their tables
+ * @param onRows called with the number of rows that were read
  */
 export async function* differencesOf(
   queries: { before: Query; after: Query },
   order: readonly PartOrder[],
-  opened: () => Promise<void>,
+  { onOpen, onRows }: { onOpen: () => Promise<void>; onRows: (rows: number) => void },
 ): AsyncGenerator<Difference> {
   const [before, after] = await Promise.all([Rows.open(queries.before), Rows.open(queries.after)]);
-  await opened();
+  await onOpen();
   for (;;) {
-    await fetchBoth(before, after);
+    const read = await fetchBoth(before, after);
+    if (read > 0) onRows(read);
     const [old, fresh] = [before.current(), after.current()];
     if (!old && !fresh) break;
     const comparison = old && fresh ? compareKeys(old.key, fresh.key, order) : old ? -1 : 1;

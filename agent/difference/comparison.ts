@@ -64,8 +64,12 @@ export class Comparison {
     return this.#blocks.get(after.relfilenode) ?? null;
   }
 
-  /** @param key the key after which it begins */
-  async open(pair: TablePair, key: readonly string[] | null = null): Promise<ComparedTable> {
+  /** @param key the key after which it begins. @param onRows called with the number of rows that were read */
+  async open(
+    pair: TablePair,
+    key: readonly string[] | null = null,
+    onRows: (rows: number) => void = () => {},
+  ): Promise<ComparedTable> {
     const blocks = this.blocksOf(pair);
     await this.#lock(pair);
     const describe = (session: Session, table: FoundTable | null) =>
@@ -92,9 +96,10 @@ export class Comparison {
       descriptions: { before, after },
       matching,
       method: blocks ? this.method : 'full',
-      differences: differencesOf(queries, (queries.after ?? queries.before)?.order ?? [], () =>
-        this.#requireUnchanged(pair),
-      ),
+      differences: differencesOf(queries, (queries.after ?? queries.before)?.order ?? [], {
+        onOpen: () => this.#requireUnchanged(pair),
+        onRows,
+      }),
     };
   }
 
@@ -156,7 +161,7 @@ interface Options {
 /**
  * Runs `action` over both databases, each in one snapshot. Begins again if a table was rewritten meanwhile.
  * @param session of the platform, in the agent's own database
- * @throws HostError STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
+ * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
  */
 export async function compare<T>(
   host: Host,

@@ -6,6 +6,7 @@ import type {
 } from '../../shared/protocol/difference-operations.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { type Comparison, isRewritten } from './comparison.ts';
+import type { ComparisonProgress } from './comparison-progress.ts';
 import type { TablePair } from './tables.ts';
 
 type Reason = Pick<NotCompared, 'reason' | 'detail'>;
@@ -20,14 +21,18 @@ const DETAIL_MAX = 200;
 const LIST_BYTES_MAX = BOUNDS.messageBytes / 4;
 
 /** Counts the rows that differ, table by table. A table that cannot be read does not stop the others. */
-export async function countDifferences(comparison: Comparison): Promise<RowDifference> {
+export async function countDifferences(
+  comparison: Comparison,
+  progress?: ComparisonProgress,
+): Promise<RowDifference> {
   const tables: TableDifference[] = [];
   const notCompared: RowDifference['not_compared'] = [];
   await onBoth(comparison, 'SAVEPOINT before_table');
   for (const pair of comparison.pairs) {
     const { schema, name } = pair;
+    progress?.begin(pair);
     const reason = reasonAgainst(pair);
-    const found = reason ?? (await countInSavepoint(comparison, pair));
+    const found = reason ?? (await countInSavepoint(comparison, pair, progress));
     if ('reason' in found) notCompared.push({ schema, name, ...found });
     else if (found.inserted + found.updated + found.deleted > 0) tables.push(found);
   }
@@ -46,13 +51,17 @@ function reasonAgainst({ before, after }: TablePair): Reason | null {
   return sides.some(({ row_security }) => row_security) ? { reason: 'row_security' } : null;
 }
 
-async function countInSavepoint(comparison: Comparison, pair: TablePair): Promise<TableDifference | Reason> {
+async function countInSavepoint(
+  comparison: Comparison,
+  pair: TablePair,
+  progress?: ComparisonProgress,
+): Promise<TableDifference | Reason> {
   if (comparison.blocksOf(pair)?.length === 0)
     return { ...NOTHING, ...named(pair), method: comparison.method };
   // Also gives back the locks, of which a session may not collect many.
   const rollBack = () => onBoth(comparison, 'ROLLBACK TO SAVEPOINT before_table');
   try {
-    const counted = await countOf(comparison, pair);
+    const counted = await countOf(comparison, pair, progress);
     await rollBack();
     return counted;
   } catch (error) {
@@ -76,13 +85,17 @@ const isOfTable = (error: Error, state: string | undefined) =>
 const NOTHING = { inserted: 0, updated: 0, deleted: 0 };
 const named = ({ schema, name }: TablePair) => ({ schema, name });
 
-async function countOf(comparison: Comparison, pair: TablePair): Promise<TableDifference> {
+async function countOf(
+  comparison: Comparison,
+  pair: TablePair,
+  progress?: ComparisonProgress,
+): Promise<TableDifference> {
   const counts = { ...NOTHING };
   if (!pair.before || !pair.after) {
     counts[pair.after ? 'inserted' : 'deleted'] = await comparison.count(pair);
     return { ...named(pair), ...counts, method: 'full' };
   }
-  const { differences, method } = await comparison.open(pair);
+  const { differences, method } = await comparison.open(pair, null, (rows) => progress?.fetched(rows));
   for await (const { before, after } of differences)
     counts[before ? (after ? 'updated' : 'deleted') : 'inserted'] += 1;
   return { ...named(pair), ...counts, method };

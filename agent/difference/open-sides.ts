@@ -10,6 +10,7 @@ import { protectDatabase } from '../postgres/database-settings.ts';
 import { dropDatabase } from '../postgres/databases.ts';
 import { limited } from '../postgres/limited.ts';
 import { releaseLock, takeLock, tryLock, withLocks } from '../postgres/locks.ts';
+import { type OnProgress, partOf } from '../progress.ts';
 import { HostError } from '../servers/host-error.ts';
 import { comparedDatabaseName } from '../snapshots/snapshot-databases.ts';
 import type { Side, Sides } from './sides.ts';
@@ -26,10 +27,21 @@ const SHORT_MS = 10_000;
 const WAIT_MS = 1_000;
 const LOOK_EVERY_MS = 50;
 
+/** Of the progress of a comparison, where a snapshot is copied for it block by block. */
+const COPYING_SHARE = 0.5;
+
+interface Budget {
+  /** Milliseconds that are left. */
+  left: () => number;
+  onProgress: OnProgress | undefined;
+}
+
+type Action<T> = (sides: Sides, session: Session, budget: Budget) => Promise<T>;
+
 /**
  * Runs `action` with both sides open for reading: a snapshot as a clone that is dropped afterwards. A project compares
  * once at a time.
- * @param within milliseconds that the action takes at most
+ * @param within milliseconds for the clone of a snapshot and the action
  * @param action gets a session of the platform in the agent's own database too
  * @throws HostError PROJECT_BUSY, HOST_BUSY, SOURCE_MISSING for what is not of the project
  */
@@ -37,11 +49,12 @@ export async function withSides<T>(
   host: Host,
   wanted: Wanted,
   within: number,
-  action: (sides: Sides, session: Session) => Promise<T>,
+  action: Action<T>,
+  onProgress?: OnProgress,
 ): Promise<T> {
   const leave = host.comparisons.enter(wanted.project_id);
   try {
-    return await inPlace(host, wanted, within, action);
+    return await inPlace(host, wanted, within, action, onProgress);
   } finally {
     leave();
   }
@@ -51,22 +64,24 @@ function inPlace<T>(
   host: Host,
   { project_id, branch_id, database, against }: Wanted,
   within: number,
-  action: (sides: Sides, session: Session) => Promise<T>,
+  action: Action<T>,
+  onProgress?: OnProgress,
 ): Promise<T> {
+  const until = performance.now() + within;
+  const left = () => Math.max(1, Math.round(until - performance.now()));
   return withLocks(host.sessions, [], async (session) => {
     await takePlace(session, project_id, within);
     const after = { branch_id, database };
     await requireBranch(session, project_id, after);
     if ('branch_id' in against) {
       await requireBranch(session, project_id, against);
-      return action({ before: against, after }, session);
+      return action({ before: against, after }, session, { left, onProgress });
     }
-    return withOpenSnapshot(
-      host,
-      session,
-      { project_id, branch_id, snapshot_id: against.snapshot_id },
-      within,
-      (before) => action({ before, after }, session),
+    const snapshot = { project_id, branch_id, snapshot_id: against.snapshot_id };
+    const copied = host.cloneMethod === 'copy' ? COPYING_SHARE : 0;
+    const budget = { left, onProgress: partOf(onProgress, 0, copied) };
+    return withOpenSnapshot(host, session, snapshot, budget, (before) =>
+      action({ before, after }, session, { left, onProgress: partOf(onProgress, copied, 1) }),
     );
   });
 }
@@ -97,7 +112,7 @@ async function withOpenSnapshot<T>(
   host: Host,
   session: Session,
   { project_id, branch_id, snapshot_id }: { project_id: string; branch_id: string; snapshot_id: string },
-  within: number,
+  { left, onProgress }: Budget,
   action: (side: Side) => Promise<T>,
 ): Promise<T> {
   const { rows } = await session.query('SELECT FROM snapshot WHERE project_id = $1 AND snapshot_id = $2', [
@@ -109,9 +124,10 @@ async function withOpenSnapshot<T>(
   const database = comparedDatabaseName(id);
   // Whoever drops leftovers takes this lock.
   await takeLock(session, `clone:${id}`);
-  await limited(session, within, () => takeLock(session, `clone:${snapshot_id}`));
+  await limited(session, left(), () => takeLock(session, `clone:${snapshot_id}`));
   try {
-    await createUnusedClone(host, session, { name: database, source: snapshotDatabaseName(snapshot_id) });
+    const clone = { name: database, source: snapshotDatabaseName(snapshot_id) };
+    await limited(session, left(), () => createUnusedClone(host, session, clone, onProgress));
     await releaseLock(session, `clone:${snapshot_id}`);
     // No rule names it, so only the agent gets in.
     const name = identifier(database);

@@ -17,7 +17,7 @@ const ANSWER_BYTES_MAX = 32 * 2 ** 20;
  * pg_catalog only, so no code of the tenant runs: a table with policies for this login is an error.
  * @param options.within milliseconds
  * @param options.firstRows whether the first rows are wanted soon, rather than all rows
- * @throws HostError STATEMENT_REFUSED, HOST_TIMEOUT
+ * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED
  */
 export async function inSnapshotOf<T>(
   host: Host,

@@ -8,6 +8,9 @@ export interface FoundTable {
   name: string;
   /** The file at the time of the snapshot. */
   relfilenode: string;
+  /** By PostgreSQL's statistics; rows -1: unknown. */
+  rows: number;
+  pages: number;
   /** Its changes are in the WAL. */
   logged: boolean;
   /** In the folder of the database. */
@@ -89,7 +92,7 @@ export async function readCatalog(session: Session, most = OBJECTS_MAX): Promise
        WHERE attnum > 0 AND NOT attisdropped AND attgenerated <> 'v' GROUP BY attrelid
      ),
      found AS (
-       SELECT c.oid, nspname, relname, relfilenode, relpersistence, reltablespace, coalesce(columns, '[]') AS columns,
+       SELECT c.oid, nspname, relname, relfilenode, relpersistence, reltablespace, reltuples, relpages, coalesce(columns, '[]') AS columns,
          has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable
        FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace LEFT JOIN attribute ON attrelid = c.oid
        WHERE relkind = 'r' AND relpersistence <> 't'
@@ -98,7 +101,7 @@ export async function readCatalog(session: Session, most = OBJECTS_MAX): Promise
      SELECT json_build_object(
        'labels', (SELECT coalesce(md5(string_agg(oid::text || enumlabel, ',' ORDER BY oid)), '') FROM pg_enum),
        'tables', (SELECT coalesce(json_agg(json_build_object('oid', oid::text, 'schema', nspname, 'name', relname,
-         'relfilenode', relfilenode::text, 'logged', relpersistence = 'p',
+         'relfilenode', relfilenode::text, 'rows', reltuples, 'pages', relpages, 'logged', relpersistence = 'p',
          'default_tablespace', reltablespace = 0, 'readable', readable,
          'row_security', readable AND row_security_active(oid), 'columns', columns)), '[]') FROM found)) AS catalog`,
   );

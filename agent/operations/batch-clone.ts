@@ -2,9 +2,9 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { membersOf } from '../cloning/batch-members.ts';
 import { claimBranch } from '../cloning/claim-branch.ts';
 import { cloneBatch } from '../cloning/clone-batch.ts';
-import type { OnProgress } from '../cloning/clone-progress.ts';
 import type { Host } from '../host.ts';
 import { withLocks } from '../postgres/locks.ts';
+import type { OnProgress } from '../progress.ts';
 
 /**
  * Makes the databases of a batch under names that no tenant can reach. Those that an earlier call made are adopted.

@@ -1,7 +1,6 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { claimBranch } from '../cloning/claim-branch.ts';
-import type { OnProgress } from '../cloning/clone-progress.ts';
 import { ADOPTED, cloneState } from '../cloning/clone-state.ts';
 import { createClone } from '../cloning/create-clone.ts';
 import { grantGroups } from '../cloning/grant-groups.ts';
@@ -9,6 +8,7 @@ import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { takeLock, withLocks } from '../postgres/locks.ts';
 import { ensureGroups } from '../postgres/roles.ts';
+import type { OnProgress } from '../progress.ts';
 
 type CloneResult = MethodResult<'branch.clone'>;
 

@@ -5,6 +5,7 @@ import type { Host } from '../host.ts';
 import type { Session } from '../postgres/connect.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
+import { readBranches } from '../postgres/read-branches.ts';
 import { dropUnusedRoles } from '../postgres/roles.ts';
 
 /**
@@ -14,12 +15,20 @@ import { dropUnusedRoles } from '../postgres/roles.ts';
 export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<MethodResult<'branch.drop'>> {
   const { branch_id } = params;
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
+    if (!(await isWanted(session, params))) return { dropped: false };
     await closeBranch(host, session, branch_id);
     const doomed = await databasesOf(session, params);
     for (const { name } of doomed) await dropDatabase(session, name);
     await forgetBranch(session, branch_id);
     return { dropped: doomed.length > 0 };
   });
+}
+
+/** Whether the branch is still the one that the call is about. No step of a restoration has begun, or can begin meanwhile. */
+async function isWanted(session: Session, { branch_id, made_by }: Params<'branch.drop'>): Promise<boolean> {
+  if (made_by === null) return true;
+  const held = (await readBranches(session)).find((branch) => branch.branch_id === branch_id);
+  return held?.made_by === made_by;
 }
 
 /** Closes both ports to the branch's logins. */

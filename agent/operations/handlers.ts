@@ -1,7 +1,7 @@
 import { type Method, type MethodResult, OPERATIONS, type Params } from '../../shared/protocol/operations.ts';
-import type { OnProgress } from '../cloning/clone-progress.ts';
 import type { Host } from '../host.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
+import type { OnProgress } from '../progress.ts';
 import { HostError } from '../servers/host-error.ts';
 import { dropOldestDeleted } from '../snapshots/make-room.ts';
 import { applyAccess } from './access-apply.ts';

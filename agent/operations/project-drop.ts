@@ -19,7 +19,7 @@ export async function dropProject(
   const snapshots = (await readSnapshots(host.postgres)).filter((one) => one.project_id === project_id);
   const outcomes = await Promise.allSettled([
     ...branches.map(({ branch_id, database }) =>
-      dropBranch(host, { job_id, project_id, branch_id, database }),
+      dropBranch(host, { job_id, project_id, branch_id, database, made_by: null }),
     ),
     ...snapshots.map(({ snapshot_id }) => dropSnapshot(host, { project_id, snapshot_id })),
   ]);

@@ -12,7 +12,7 @@ const MODES = { read_only: 'query', read_write: 'change' } as const;
 
 /**
  * Runs one statement of a client in a transaction of its own.
- * @throws HostError INVALID_CALL, STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY, PROJECT_BUSY
+ * @throws HostError INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY, PROJECT_BUSY
  */
 export async function runQuery(host: Host, params: Params<'query.run'>): Promise<MethodResult<'query.run'>> {
   const { role, sql } = params;

@@ -9,7 +9,7 @@ import { reportRehearsal } from './rehearsal-read.ts';
 
 const WITHIN_MS = 20_000;
 
-/** Ends a rehearsal. Repeated, it returns the same report. @throws HostError HOST_BUSY, PROJECT_BUSY, HOST_TIMEOUT, STATEMENT_REFUSED */
+/** Ends a rehearsal. Repeated, it returns the same report. @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED */
 export async function finishRehearsal(
   host: Host,
   branch: Params<'rehearsal.finish'>,

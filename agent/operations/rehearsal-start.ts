@@ -7,7 +7,7 @@ import { HostError } from '../servers/host-error.ts';
 
 const WITHIN_MS = 20_000;
 
-/** Begins a rehearsal, in place of an earlier one of the branch. @throws HostError HOST_BUSY, PROJECT_BUSY, HOST_TIMEOUT, STATEMENT_REFUSED */
+/** Begins a rehearsal, in place of an earlier one of the branch. @throws HostError HOST_BUSY, PROJECT_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED */
 export async function startRehearsal(
   host: Host,
   { branch_id, database, limits }: Params<'rehearsal.start'>,

@@ -1,11 +1,11 @@
 import { buildDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { OnProgress } from '../cloning/clone-progress.ts';
 import { ADOPTED } from '../cloning/clone-state.ts';
 import { createClone } from '../cloning/create-clone.ts';
 import type { Host } from '../host.ts';
 import { dropDatabase, readDatabases } from '../postgres/databases.ts';
 import { takeLock, withLocks } from '../postgres/locks.ts';
+import type { OnProgress } from '../progress.ts';
 
 /**
  * Makes the database that a reset swaps in. One that an earlier call made is adopted, also if it is swapped in already.

@@ -26,7 +26,7 @@ class Conflicts extends Error {
 /**
  * Makes all changes in one transaction, in their order. If rows have other values than expected, or do not exist,
  * nothing is changed, and the result lists all of them.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, HOST_TIMEOUT
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED
  */
 export async function changeRows(host: Host, params: Params<'row.change'>): Promise<Result> {
   const { changes } = params;

@@ -6,7 +6,7 @@ import { rowCondition } from '../rows/row-condition.ts';
 
 /**
  * Deletes rows in one transaction. Ids that name no row are reported, not refused.
- * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
+ * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
  */
 export function deleteRows(host: Host, params: Params<'row.delete'>): Promise<MethodResult<'row.delete'>> {
   return inBranch(host, params, 'change', async (session) => {

@@ -12,7 +12,7 @@ import { fromMark, isSeekable, keyOrder, type OrderedTable, orderedTable, seek }
 /**
  * A page of the rows that meet all conditions, in the requested order and then that of the primary key; without both, in
  * the order in which the server reads them.
- * @throws HostError TABLE_NOT_FOUND, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
+ * @throws HostError TABLE_NOT_FOUND, COLUMN_NOT_FOUND, INVALID_CALL, STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
  */
 export function listRows(host: Host, params: Params<'row.list'>): Promise<MethodResult<'row.list'>> {
   const { limit, offset, filter, order } = params;

@@ -13,7 +13,7 @@ const CONFLICTS = {
 /**
  * Changes one cell.
  * @throws HostError TABLE_NOT_FOUND, KEY_NOT_UNIQUE, COLUMN_NOT_FOUND, INVALID_CALL, ROW_NOT_FOUND, ROW_CHANGED,
- *   STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
+ *   STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
  */
 export function updateCell(host: Host, params: Params<'row.update'>): Promise<MethodResult<'row.update'>> {
   const { primary_key, id, column, value, expected } = params;

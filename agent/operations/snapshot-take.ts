@@ -1,10 +1,10 @@
 import { snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { OnProgress } from '../cloning/clone-progress.ts';
 import { createClone } from '../cloning/create-clone.ts';
 import type { Host } from '../host.ts';
 import type { Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
+import type { OnProgress } from '../progress.ts';
 import { readSnapshotSize } from '../snapshots/snapshot-databases.ts';
 
 /**

@@ -46,7 +46,7 @@ const FOREIGN_KEYS = `
 
 /**
  * Describes a table for those who edit it.
- * @throws HostError TABLE_NOT_FOUND also for a table that the login may not read, STATEMENT_REFUSED, HOST_TIMEOUT
+ * @throws HostError TABLE_NOT_FOUND also for a table that the login may not read, STATEMENT_REFUSED, TIME_LIMIT_REACHED
  */
 export function describeTableDetails(
   host: Host,

@@ -21,7 +21,7 @@ const TAKEN = `
 
 /**
  * Tables and views in the order of schema and name, as many as fit into one message of the link.
- * @throws HostError STATEMENT_REFUSED, HOST_TIMEOUT, HOST_BUSY
+ * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_BUSY
  */
 export function listTables(host: Host, params: Params<'table.list'>): Promise<MethodResult<'table.list'>> {
   const { schema, after } = params;

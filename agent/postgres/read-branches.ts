@@ -25,5 +25,6 @@ export async function readBranches(db: Queryable): Promise<HostBranch[]> {
     branch_id: branch.branch_id,
     database: branch.database,
     state: state(branch),
+    made_by: branch.job_id,
   }));
 }

@@ -10,6 +10,8 @@ const SAMPLED_FOR = "interval '1 hour'";
 /** At once, on a host and in a project. */
 const RUNNING_MAX = 8;
 const RUNNING_OF_PROJECT_MAX = 4;
+/** Places of a host for the first rehearsal of a project, so that a few projects do not take all. */
+const KEPT_FOR_FIRST = 4;
 
 interface StoredRehearsal {
   branch_id: string;
@@ -39,6 +41,8 @@ export async function requireRoom(db: Queryable, branchId: string): Promise<void
   const { of_host = 0, of_project = 0 } = rows[0] ?? {};
   if (Number(of_project) >= RUNNING_OF_PROJECT_MAX)
     throw new HostError('PROJECT_BUSY', 'too many rehearsals of this project are running');
+  if (Number(of_project) > 0 && Number(of_host) >= RUNNING_MAX - KEPT_FOR_FIRST)
+    throw new HostError('PROJECT_BUSY', 'the other places of the host are for projects without a rehearsal');
   if (Number(of_host) >= RUNNING_MAX) throw new HostError('HOST_BUSY', 'too many rehearsals are running');
 }
 

@@ -99,7 +99,7 @@ interface BranchDatabase {
 /**
  * Runs `action` as one transaction in a tenant's database, as the login of the mode. Each call has a new
  * session: one that stayed open would delay clones, and a tenant's code can leave anything behind in it.
- * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, HOST_TIMEOUT, HOST_BUSY, PROJECT_BUSY
+ * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, TIME_LIMIT_REACHED, HOST_BUSY, PROJECT_BUSY
  * @throws Error of the connection when the server is away
  */
 export async function inBranch<T>(
@@ -123,21 +123,33 @@ export async function inBranch<T>(
       stream: () => boundedSocket(),
       connectionTimeoutMillis: CONNECT_WITHIN_MS,
     });
-    return await bounded(host, session, user, () => inTransaction(session, () => action(session)));
+    return await bounded(host, session, user, (onEnd) =>
+      inTransaction(session, async () => {
+        const result = await action(session);
+        onEnd();
+        return result;
+      }),
+    );
   } finally {
     leave();
   }
 }
 
-/** Runs `action` and ends its session in every case, after the time limit also in the middle of a statement. */
+/**
+ * Runs `action` and ends its session in every case, after the time limit also in the middle of a statement.
+ * @param action calls its parameter when only the end of its transaction is left: if that takes too long, nobody knows
+ *   whether it was committed
+ * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_TIMEOUT
+ */
 export async function bounded<T>(
   host: Host,
   session: OwnSession,
   user: string,
-  action: () => Promise<T>,
+  action: (onEnd: () => void) => Promise<T>,
   within = SESSION_WITHIN_MS,
 ): Promise<T> {
   let expired = false;
+  let isEnding = false;
   /** The server ends it, because a tenant's code does not notice that the client has disconnected. */
   const terminate = async () => {
     const statement =
@@ -152,11 +164,15 @@ export async function bounded<T>(
     terminate();
   }, within);
   try {
-    const result = await action();
+    const result = await action(() => {
+      isEnding = true;
+    });
     await session.end();
     return result;
   } catch (error) {
     await terminate();
+    if (expired && isEnding)
+      throw new HostError('HOST_TIMEOUT', 'it is unknown whether the transaction was committed');
     throw expired ? tookTooLong() : asRowError(error);
   } finally {
     clearTimeout(watchdog);
@@ -164,7 +180,8 @@ export async function bounded<T>(
 }
 
 /** PostgreSQL sends it at login, so no statement is needed. */
-const backendPid = (session: OwnSession) => (session as unknown as { processID: number }).processID;
+export const backendPid = (session: Session): number =>
+  (session as unknown as { processID: number }).processID;
 
 /**
  * Sets PostgreSQL's default search path, for which the tenant's triggers and views were written. After this call,
@@ -173,7 +190,8 @@ const backendPid = (session: OwnSession) => (session as unknown as { processID: 
 export const admitTenantCode = (session: Session) =>
   session.query('SET LOCAL search_path = "$user", public, pg_temp');
 
-const tookTooLong = () => new HostError('HOST_TIMEOUT', 'the statement took too long, or waited for a lock');
+const tookTooLong = () =>
+  new HostError('TIME_LIMIT_REACHED', 'the statement took too long, or waited for a lock');
 
 /** A tenant's code can raise any SQLSTATE as an ERROR, so only errors that end the session describe the server. */
 function asRowError(error: unknown): unknown {

@@ -77,6 +77,8 @@ export const branchDiff = (): Command =>
       const session = openSession(command);
       const path = await branchPath(command, session, branch);
       if (options.rows !== undefined) return printChangedRows(command, session, path, options);
-      const compared = await withProgress('Comparing', () => differenceOf(session.client, path, options));
+      const compared = await withProgress('Comparing', (onProgress) =>
+        differenceOf(session.client, path, options, { onProgress }),
+      );
       printDifference(command, compared);
     });

@@ -27,6 +27,7 @@ export function JobSteps({ job }: { job: Job | null }) {
               {JOBS_TEXT.stepNames[step.name] ?? step.name}
               <span className="visually-hidden">, {JOBS_TEXT.stepStates[step.status]}</span>
             </span>
+            {step.percent !== undefined && <span className="quiet">{JOBS_TEXT.percent(step.percent)}</span>}
             {length !== null && <span className="quiet">{milliseconds(length)}</span>}
           </li>
         );

@@ -9,7 +9,7 @@ export const DIFFERENCE_TEXT = {
     'There is nothing to compare with: the branch has no parent, and the project nothing else.',
   rows: 'Rows',
   schema: 'Schema',
-  comparing: 'Comparing',
+  comparing: (percent: number) => `Compared: ${percent} %`,
   columns: ['Table', 'Added', 'Changed', 'Deleted'],
   numbers: ['Added', 'Changed', 'Deleted'],
   show: 'Show rows',

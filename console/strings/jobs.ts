@@ -26,6 +26,8 @@ export const JOBS_TEXT = {
     publish: 'Publish name and rights',
     prove: 'Prove that a login works',
     create: 'Create the database',
+    compare: 'Compare the two databases',
   } as Record<string, string>,
+  percent: (done: number) => `${done} %`,
   attempts: (count: number) => `${plural(count, 'attempt')} failed`,
 } as const;

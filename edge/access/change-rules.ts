@@ -1,4 +1,4 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { and, eq, isNull, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { NETWORK_RULES_MAX } from '../../shared/limits.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
@@ -58,8 +58,19 @@ export async function insertRule(
   } catch (error) {
     const conflict = uniqueConflict(error);
     if (!conflict) throw error;
-    return fail({ code: conflict.startsWith('idempotency_keys') ? 'IDEMPOTENCY_IN_FLIGHT' : 'RULE_EXISTS' });
+    if (conflict.startsWith('idempotency_keys')) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
+    return fail({ code: 'RULE_EXISTS', fields: { rule_id: await sameRule(db, rule) } });
   }
+}
+
+/** The rule for the same branches and network; null if it was deleted meanwhile. */
+async function sameRule(db: Database, { projectId, branchId, cidr }: NetworkRuleRow): Promise<string | null> {
+  const ofBranch = branchId === null ? isNull(networkRules.branchId) : eq(networkRules.branchId, branchId);
+  const [rule] = await db
+    .select({ id: networkRules.id })
+    .from(networkRules)
+    .where(and(eq(networkRules.projectId, projectId), ofBranch, eq(networkRules.cidr, cidr)));
+  return rule?.id ?? null;
 }
 
 /** A rule, as a change of its tenant names it. */

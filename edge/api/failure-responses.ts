@@ -126,6 +126,15 @@ const FIELDS: Partial<Record<FailureCode, Fields>> = {
     shape: { used_bytes: Count, needed_bytes: Count, limit_bytes: Count },
     example: { used_bytes: 201_326_592, needed_bytes: 104_857_600, limit_bytes: 268_435_456 },
   },
+  RULE_EXISTS: {
+    shape: {
+      rule_id: z
+        .uuid()
+        .nullable()
+        .meta({ description: 'The existing rule; null if it was deleted meanwhile.' }),
+    },
+    example: { rule_id: '7d2f1b64-7c44-4b5e-8d3e-2f9a0c1b5e70' },
+  },
   RULE_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 2000 } },
   STREAM_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },
   WEBHOOK_LIMIT_REACHED: { shape: { limit: Count }, example: { limit: 20 } },

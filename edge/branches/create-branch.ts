@@ -199,6 +199,7 @@ export const undoCreation = (
         project_id: job.projectId,
         branch_id: id,
         database,
+        made_by: null,
       });
     await Promise.all(branches.map(drop));
   },

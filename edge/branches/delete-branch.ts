@@ -128,7 +128,7 @@ export const deleteBranchJob = saga<Deletion | 'gone'>({
             database: subject.database,
           };
           const { snapshotId: snapshot_id } = job.input;
-          if (snapshot_id === undefined) await callHost('branch.drop', identity);
+          if (snapshot_id === undefined) await callHost('branch.drop', { ...identity, made_by: null });
           else subject.kept = await callHost('branch.keep', { ...identity, snapshot_id });
         },
       },

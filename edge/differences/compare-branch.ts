@@ -77,9 +77,16 @@ export const compareBranchJob = saga<Comparing>({
           const { branch, against } = subject;
           const { rows = true, schema = false } = job.input.comparison ?? {};
           const sides = { branch_id: branch.id, database: branch.databaseName, against };
-          const call = { project_id: job.projectId, ...sides, rows, schema, within: WITHIN_MS };
+          const call = {
+            project_id: job.projectId,
+            job_id: job.id,
+            ...sides,
+            rows,
+            schema,
+            within: WITHIN_MS,
+          };
           const result = await callHost('branch.diff', call);
-          if (!result.complete) throw new HostCallError('HOST_TIMEOUT', 'the comparison took too long');
+          if (!result.complete) throw new HostCallError('TIME_LIMIT_REACHED', 'the comparison took too long');
           subject.result = result;
         },
       },

@@ -58,6 +58,8 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
           coordinatorOf(env, measurement.project_id).recordMeasurement(measurement, this.#hostId()),
         sizes: (sizes) => coordinatorOf(env, sizes.project_id).monitor.recordSizes(sizes, this.#hostId()),
         blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId()),
+        progress: (progress) =>
+          coordinatorOf(env, progress.project_id).history.recordProgress(progress, this.#hostId() ?? ''),
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
       now: Date.now,

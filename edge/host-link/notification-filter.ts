@@ -17,6 +17,8 @@ const OF_PROJECT: Record<Notification, { max: number; windowMs: number }> = {
   sizes: { max: 1, windowMs: 500 },
   // Each change of a block is sent immediately, and several may follow each other.
   blocks: { max: 30, windowMs: MINUTE_MS },
+  // Of a comparison and three creations.
+  progress: { max: 150, windowMs: MINUTE_MS },
 };
 
 type NotificationParams<N extends Notification> = z.output<(typeof NOTIFICATIONS)[N]['params']>;

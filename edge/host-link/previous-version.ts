@@ -33,14 +33,21 @@ const withFewClosed = <P extends { access: Params<'access.apply'>['access'] }>(p
 const OPERATIONS: { [M in Method]?: Translation<M> } = {
   'host.describe': {},
   // Null is no empty list: what an agent does not tell must not look like a loss.
-  'host.inventory': { result: (result) => ({ ...result, free_bytes: null, snapshots: null }) },
+  'host.inventory': {
+    result: ({ branches, ...result }) => ({
+      ...result,
+      branches: Array.isArray(branches) ? branches.map((branch) => ({ ...branch, made_by: null })) : branches,
+      free_bytes: null,
+      snapshots: null,
+    }),
+  },
   'branch.prepare': { params: withFewClosed },
   'branch.clone': {
     params: (params) => (params.source === null || MANAGED_BRANCH.test(params.source) ? params : null),
   },
   'branch.finalize': { method: 'branch.publish' },
   'branch.prove': {},
-  'branch.drop': {},
+  'branch.drop': { params: ({ made_by, ...params }) => (made_by === null ? params : null) },
   'project.drop': {},
   'access.apply': { params: withFewClosed },
   'table.list': {},

@@ -33,6 +33,7 @@ const PUBLIC_FAILURES: Record<HostFailureCode, PublicFailure> = {
       ...(change !== undefined && { change }),
     }),
   },
+  TIME_LIMIT_REACHED: { code: 'TIME_LIMIT_REACHED' },
   DATABASE_NAME_HELD: { code: 'DATABASE_NAME_HELD' },
   PROOF_FAILED: { code: 'PROOF_FAILED' },
   POSTGRES_UNAVAILABLE: { code: 'DATABASE_SERVER_UNAVAILABLE' },

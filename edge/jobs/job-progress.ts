@@ -43,7 +43,14 @@ export class JobProgress {
       throw error;
     } finally {
       step.finished_at = new Date().toISOString();
+      delete step.percent;
     }
+  }
+
+  /** How much is done of the step that is running, of parallel ones the last. The next write shows it. */
+  report(percent: number): void {
+    const step = this.#steps.findLast(({ status }) => status === 'running');
+    if (step) step.percent = percent;
   }
 
   /** Writes the steps. @returns false if the job has already ended */

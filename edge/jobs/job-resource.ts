@@ -12,6 +12,9 @@ const Step = z.strictObject({
   status: z.enum(STEP_STATUSES).meta({ example: 'succeeded' }),
   started_at: Timestamp.nullable(),
   finished_at: Timestamp.nullable(),
+  percent: z.int().min(0).max(99).optional().meta({
+    description: 'How much of it is done, as its host estimates. Only while it is running, and of long work.',
+  }),
 });
 
 /** A job as the API shows it, without its input. */

@@ -62,6 +62,7 @@ interface Run {
 export class JobRunner {
   readonly #options: JobRunnerOptions;
   readonly #runs = new Map<string, Run>();
+  readonly #progress = new Map<string, JobProgress>();
   readonly #creations = new Slots(CONCURRENT_CREATIONS);
   readonly #ends = new Map<string, PromiseWithResolvers<JobEnd>>();
 
@@ -100,6 +101,11 @@ export class JobRunner {
     return done;
   }
 
+  /** What the host tells of the job's running step. */
+  report(jobId: string, percent: number): void {
+    this.#progress.get(jobId)?.report(percent);
+  }
+
   async #attemptInTurn(job: JobRow): Promise<JobEnd | null> {
     const own = new Set(READINGS.includes(job.kind) ? [] : branchIdsOf(job));
     const sameBranch = ({ isReading, branchIds }: Run) =>
@@ -108,6 +114,7 @@ export class JobRunner {
     const release = CREATIONS.includes(job.kind) ? await this.#creations.take() : () => {};
     const { db, sagas, changed } = this.#options;
     const progress = new JobProgress(db, job, sagas[job.kind], () => changed(job));
+    this.#progress.set(job.id, progress);
     try {
       return await this.#attempt(job, progress);
     } catch (error) {
@@ -118,6 +125,7 @@ export class JobRunner {
       return null;
     } finally {
       progress.stop();
+      this.#progress.delete(job.id);
       release();
     }
   }

@@ -1,5 +1,6 @@
 import type { Life } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
+import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 import type { Result } from '../../shared/result.ts';
 import type { KeyUse } from '../api/idempotency-key.ts';
 import type { Actor, AuditActor } from '../audit/actor.ts';
@@ -80,4 +81,6 @@ export interface ProjectHistoryRpc extends Rpc.RpcTargetBranded {
   restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>>;
   /** Opens the job of the comparison, or returns the one that is open. */
   compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>>;
+  /** Shows how much of a job's running step is done. @param hostId the host that does the work */
+  recordProgress(progress: WorkProgress, hostId: string): Promise<void>;
 }

@@ -1,5 +1,6 @@
 import { RpcTarget } from 'cloudflare:workers';
 import type { Failure } from '../../shared/failures.ts';
+import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 import { fail, type Result } from '../../shared/result.ts';
 import { reserveReset } from '../branches/reset-branch.ts';
 import { reserveRestore } from '../branches/restore-branch.ts';
@@ -109,6 +110,10 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     const { runner, waitUntil } = running(request.hostId);
     if (reserved.ok) waitUntil(runner.start(reserved.value));
     return reserved;
+  }
+
+  async recordProgress({ job_id, percent }: WorkProgress, hostId: string): Promise<void> {
+    this.#options.running(hostId).runner.report(job_id, percent);
   }
 
   /** Runs the job of a reservation, and waits for its end as long as the client does. */

@@ -128,7 +128,10 @@ export function differencesBetween(
   const known = new Set(
     records.branches.filter(({ id, status }) => status !== 'failed' || ready.has(id)).map(({ id }) => id),
   );
-  const isOrphan = ({ branch_id }: HostedBranch) => !known.has(branch_id) && !branchesInWork.has(branch_id);
+  // What was not listed was as recorded when the host was read, so a job has deleted it since. Nothing is dropped
+  // without the job that made it: a restored branch has the same id.
+  const isOrphan = ({ branch_id, made_by }: HostedBranch) =>
+    made_by !== null && !known.has(branch_id) && !branchesInWork.has(branch_id);
   const held = [...inventory.projects, ...inventory.branches, ...(inventory.snapshots ?? [])].map(
     ({ project_id }) => project_id,
   );

@@ -28,7 +28,7 @@ export interface InventoryReading {
 
 /** What a host without differences holds, by the records. */
 export type Expected = Pick<Holdings, 'projects' | 'snapshots'> & {
-  branches: (Compared['branches'][number] & { database: string })[];
+  branches: (Compared['branches'][number] & { database: string; made_by: null })[];
 };
 
 /** @throws HostCallError */
@@ -114,7 +114,7 @@ export async function readExpected(db: Database, hostId: string): Promise<Expect
   ]);
   return {
     projects: projectRows,
-    branches: branches.map((branch) => ({ ...branch, state: 'ready' as const })),
+    branches: branches.map((branch) => ({ ...branch, state: 'ready' as const, made_by: null })),
     snapshots: taken.map((snapshot) => ({ ...snapshot, ready: true })),
   };
 }

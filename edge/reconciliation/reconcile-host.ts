@@ -96,10 +96,12 @@ const ANOTHER_CLUSTER =
   'This host runs another PostgreSQL cluster than the recorded one. It gets no work, and nothing on it is changed. ' +
   'Start the recorded cluster, or accept this one as described in docs/decisions/0015-another-cluster.md.';
 
+/** A branch of this id that was restored meanwhile was made by another job, and is not dropped. */
 async function dropOrphan(callHost: CallHost, held: HostedBranch): Promise<void> {
   logEvent('reconcile.drop_orphan', { branch_id: held.branch_id, database: held.database });
-  const { project_id, branch_id, database } = held;
-  await callHost('branch.drop', { job_id: crypto.randomUUID(), project_id, branch_id, database });
+  const { project_id, branch_id, database, made_by } = held;
+  const job_id = crypto.randomUUID();
+  await callHost('branch.drop', { job_id, project_id, branch_id, database, made_by });
 }
 
 async function dropProject(callHost: CallHost, projectId: string): Promise<void> {

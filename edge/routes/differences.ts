@@ -117,7 +117,7 @@ router.openapi(
         ? c.json(toJobResponse(done.job), 202)
         : c.json(toDifference(other, done.result), 200);
     }
-    const sides = { project_id: project.id, ...database, against: onHost(other) };
+    const sides = { project_id: project.id, ...database, against: onHost(other), job_id: null };
     const result = await call('branch.diff', { ...sides, rows, schema, within: WAIT_MS }).catch(
       async (error) => {
         // The job of an earlier request may be the one that is under way.

@@ -23,6 +23,8 @@ export interface JobStep {
   status: (typeof STEP_STATUSES)[number];
   started_at: string | null;
   finished_at: string | null;
+  /** How much of it is done, while it is running and if its host tells. */
+  percent?: number;
 }
 
 /** Why a job failed. `code` is a failure code of the API or of the host. */

@@ -85,6 +85,8 @@ export const DIFFERENCE_OPERATIONS = {
     summary: 'Compare a branch with another one, or with a snapshot: rows of each table, schema',
     params: z.strictObject({
       ...Sides,
+      /** The job that waits for the result; `null`: a client does. */
+      job_id: Id.nullable(),
       rows: z.boolean(),
       schema: z.boolean(),
       /** Milliseconds after which the comparison is given up. */

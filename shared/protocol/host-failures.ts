@@ -19,6 +19,8 @@ export const HOST_FAILURES = {
   KEY_NOT_UNIQUE: 'refused',
   /** PostgreSQL rejected a statement in a tenant's database; `sqlstate` and message are PostgreSQL's. */
   STATEMENT_REFUSED: 'refused',
+  /** A statement or a comparison took longer than it may, or waited for a lock. It was rolled back. */
+  TIME_LIMIT_REACHED: 'refused',
   SOURCE_MISSING: 'permanent',
   /** The database name still belongs to another branch whose drop is unfinished, or to an unknown database. */
   DATABASE_NAME_HELD: 'transient',
@@ -37,7 +39,7 @@ export const HOST_FAILURES = {
   HOST_UNAVAILABLE: 'transient',
   /** Made at the edge: the agent is of the previous release and does not know the operation. */
   HOST_UPGRADE_REQUIRED: 'refused',
-  /** No reply before the operation's deadline (made at the edge), or a tenant's statement took too long. */
+  /** No reply before the operation's deadline (made at the edge), or the end of a transaction is unknown. */
   HOST_TIMEOUT: 'transient',
 } as const satisfies Record<string, HostFailureClass>;
 

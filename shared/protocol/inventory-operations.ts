@@ -9,6 +9,8 @@ export const HostedBranch = z.strictObject({
   database: z.string(),
   /** `prepared`: logins and rules only; `building`: a clone without its final name; `ready`: finalized. */
   state: z.enum(['prepared', 'building', 'ready']),
+  /** The job that made it, or reset it; null: the agent is of a release that does not tell. */
+  made_by: Id.nullable(),
 });
 
 export const HostedProject = z.strictObject({ project_id: Id, access_revision: z.int() });

@@ -1,5 +1,10 @@
+import { z } from 'zod';
 import { ProjectBlocks } from '../block.ts';
 import { ProjectMeasurement, ProjectSizes } from '../measurement.ts';
+import { Id } from './operation.ts';
+
+const WorkProgress = z.strictObject({ project_id: Id, job_id: Id, percent: z.int().min(0).max(99) });
+export type WorkProgress = z.output<typeof WorkProgress>;
 
 /**
  * Notifications from the agent to the edge: method → parameters. They have no reply, and a lost one is not repeated,
@@ -12,6 +17,8 @@ export const NOTIFICATIONS = {
   sizes: { params: ProjectSizes },
   /** All blocks of one project: after each change, and once a minute while there is one. */
   blocks: { params: ProjectBlocks },
+  /** How far the work for a job is: every two seconds, of work that takes longer. */
+  progress: { params: WorkProgress },
 } as const;
 
 export type Notification = keyof typeof NOTIFICATIONS;

@@ -99,7 +99,11 @@ export const OPERATIONS = {
 
   'branch.drop': operation({
     summary: 'Close access to the branch, and drop its database or unfinished clone and its logins',
-    params: z.strictObject(BranchIdentity),
+    params: z.strictObject({
+      ...BranchIdentity,
+      /** Only what this job has made: the branch may have been restored meanwhile. `null`: whatever there is. */
+      made_by: Id.nullable(),
+    }),
     result: z.strictObject({ dropped: z.boolean() }),
     deadline: 120_000,
   }),

@@ -57,6 +57,7 @@ describe('exit codes', () => {
     [response(504, 'HOST_TIMEOUT'), 8],
     [response(500, 'INTERNAL'), 1],
     [response(422, 'STATEMENT_REFUSED'), 1],
+    [response(422, 'TIME_LIMIT_REACHED'), 124],
     [new JobError({ id: 'j', error: { code: 'SOURCE_BUSY', message: '' } }), 6],
     [new JobError({ id: 'j', error: { code: 'HOST_FULL', message: '' } }), 7],
     [new TypeError('fetch failed'), 8],

@@ -49,6 +49,7 @@ function manyDatabases(projectCount: number, branchesEach: number): Holdings {
         branch_id: crypto.randomUUID(),
         database: `db_shop-${project}_prod_br_${n}`,
         state: 'ready' as const,
+        made_by: crypto.randomUUID(),
       })),
     ),
     snapshots: ids.map((project_id) => ({
@@ -110,6 +111,7 @@ test('every difference is found: what the host holds is what is read, whatever t
         project_id,
         branch_id: fc.constantFrom(...ids),
         database: fc.constant('db_x'),
+        made_by: fc.constant(null),
         state: fc.constantFrom('prepared' as const, 'building' as const, 'ready' as const),
       }),
       (entry) => entry.branch_id,

@@ -54,20 +54,17 @@ beforeAll(async () => {
   );
 });
 
-/** Each locked table takes three seconds, so all of them take longer than a request waits and this file runs. */
+/** Each locked table takes three seconds, so the comparison takes five minutes, unless the lock ends before. */
 async function startSlow() {
   const own = await api.project('Slow');
   await api.allow(own.id);
-  const names = Array.from({ length: 60 }, (_, n) => `table_${n}`);
-  const all = (sql: (name: string) => string) => names.map(sql).join('; ');
-  await query(
-    await urlOf(own, 'main'),
-    all((name) => `create table ${name} (id int primary key)`),
-  );
+  const all = (sql: string) =>
+    `do $$ begin for n in 1..100 loop execute format('${sql}', n); end loop; end $$`;
+  await query(await urlOf(own, 'main'), all('create table t%s (id int primary key)'));
   await api.branch(own.id, 'locked');
   const client = await connect(await urlOf(own, 'locked'));
-  await client.query(all((name) => `insert into ${name} values (1)`));
-  await client.query(`begin; ${all((name) => `lock table ${name}`)}`);
+  await client.query(all('insert into t%s values (1)'));
+  await client.query(`begin; ${all('lock table t%s')}`);
   const { status, body } = await api.get(`/api/v1/projects/${own.id}/branches/locked/diff`);
   return { project: own, status, body, unlock: () => client.end() };
 }
@@ -161,6 +158,11 @@ describe('a difference', () => {
     expect(again).toMatchObject({ status: 202, body: { id: body.id } });
     // The same request without the id finds it while it is open.
     expect(await api.get(at)).toMatchObject({ status: 202, body: { id: body.id } });
+    // Its host tells how far it is.
+    await eventually(async () => {
+      const { body: job } = await api.get<{ steps: { percent?: number }[] }>(`/api/v1/jobs/${body.id}`);
+      expect(job.steps[0]?.percent).toEqual(expect.any(Number));
+    }, 30);
     await unlock();
     const result = await eventually(async () => {
       const { status: now, body: found } = await api.get<DifferenceBody>(`${at}?job_id=${body.id}`);

@@ -136,7 +136,7 @@ describe('network rules', () => {
     const made = await api.allow(project.id, '::ffff:198.51.100.0/120');
     expect(made).toMatchObject({ cidr: '198.51.100.0/24' });
     const twice = await api.post(path(), { cidr: '198.51.100.0/24' });
-    expect(twice).toMatchObject({ status: 409, body: { error: 'RULE_EXISTS' } });
+    expect(twice).toMatchObject({ status: 409, body: { error: 'RULE_EXISTS', rule_id: made.id } });
     const hostBits = await api.post(path(), { cidr: '198.51.100.9/24' });
     expect(hostBits.status).toBe(422);
     expect(JSON.stringify(hostBits.body.details)).toContain('198.51.100.0/24');

@@ -32,12 +32,12 @@ let running = 0;
 
 export const tooLarge = () =>
   new HostError('STATEMENT_REFUSED', 'the schema has too many objects to compare', PROGRAM_LIMIT);
-const tookTooLong = () => new HostError('HOST_TIMEOUT', 'the comparison of the schemas took too long');
+const tookTooLong = () => new HostError('TIME_LIMIT_REACHED', 'the comparison of the schemas took too long');
 
 /**
  * Reads and compares schemas in a thread of its own, which is ended after a time: how long it takes depends on schemas
  * that tenants made. Their sessions stay in the agent, which runs the queries of the thread.
- * @throws HostError HOST_BUSY, HOST_TIMEOUT, STATEMENT_REFUSED for a schema that is too large; what a query throws
+ * @throws HostError HOST_BUSY, TIME_LIMIT_REACHED, STATEMENT_REFUSED for a schema that is too large; what a query throws
  */
 export async function runInThread(
   before: Task['before'],

@@ -6,6 +6,7 @@ import { changesOf } from './changes.ts';
 import { compareOtherKinds, type OtherObject, readOtherKinds } from './compare-other-kinds.ts';
 import type { CatalogQuery } from './comparison-messages.ts';
 import { OTHER_KINDS } from './other-kinds.ts';
+import { ownStatements } from './refused-changes.ts';
 
 /** A schema as it was in one snapshot. */
 interface ReadSchema {
@@ -61,12 +62,20 @@ export function restoreSchema(text: string): ReadSchema {
 
 /** What leads from the schema `before` to the schema `after`. */
 export function planSchemas(before: ReadSchema, after: ReadSchema): SchemaDifference {
-  const { deltas, actions, preamble } = planBetween(before.facts, after.facts);
+  const own = ownStatements(before.facts, after.facts);
+  const { deltas, actions, preamble } = planBetween(own.before, after.facts);
   const others = compareOtherKinds(before.others, after.others);
   const settings = actions.length === 0 ? [] : preamble.map(({ name, value }) => `SET ${name} = ${value}`);
+  const statements = [
+    ...own.first,
+    ...others.first,
+    ...actions.map(({ sql }) => sql),
+    ...others.last,
+    ...own.last,
+  ];
   return {
-    changes: [...changesOf(deltas), ...others.changes],
-    statements: [...settings, ...others.first, ...actions.map(({ sql }) => sql), ...others.last],
+    changes: [...changesOf([...own.changes, ...deltas]), ...others.changes],
+    statements: [...settings, ...statements],
     not_modelled: [...new Set([...others.notModelled, ...after.unread, ...before.unread])],
   };
 }

@@ -15,7 +15,7 @@ import { TEXT } from '../../strings/common.ts';
 import { DIFFERENCE_TEXT } from '../../strings/difference.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
 import { ChangedRowsCard } from './changed-rows.tsx';
-import { type Difference, differenceQuery, type Sides } from './differences.ts';
+import { type Difference, differenceQuery, progressQuery, type Sides } from './differences.ts';
 import { SchemaDifference } from './schema-difference.tsx';
 import './difference.css';
 
@@ -43,6 +43,19 @@ function NotCompared({ tables }: { tables: Rows['not_compared'] }) {
   );
 }
 
+/** A comparison that takes minutes says how far it is. */
+function ComparisonProgress({ sides, isComparing }: { sides: Sides; isComparing: boolean }) {
+  const { data: percent } = useQuery(progressQuery(sides));
+  if (!isComparing || percent === null || percent === undefined) return null;
+  return (
+    <div className="body">
+      <label>
+        {DIFFERENCE_TEXT.comparing(percent)} <progress value={percent} max={100} />
+      </label>
+    </div>
+  );
+}
+
 interface RowDifferencesProps {
   sides: Sides;
   onShow: (schema: string, table: string) => void;
@@ -59,6 +72,7 @@ function RowDifferences({ sides, onShow }: RowDifferencesProps) {
           <span className="quiet small">{DIFFERENCE_TEXT.methods[difference.data.method]}</span>
         )}
       </header>
+      <ComparisonProgress sides={sides} isComparing={difference.isFetching} />
       <Loaded query={difference}>
         {({ rows }) =>
           rows && (

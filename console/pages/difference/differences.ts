@@ -2,6 +2,7 @@ import { infiniteQueryOptions, queryOptions } from '@tanstack/react-query';
 import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
 import { api, gateway } from '../../app/gateway.ts';
+import { queryClient } from '../../app/query-client.ts';
 import { inBranch } from '../../app/resources.ts';
 
 export type Difference = Schemas['Difference'];
@@ -19,9 +20,18 @@ export interface Sides {
 /** A comparison is not repeated by itself: it reads both databases. */
 const ONCE = { staleTime: Number.POSITIVE_INFINITY, refetchOnWindowFocus: false, gcTime: 60_000 } as const;
 
-/** The rows or the schemas, so that the failure of one does not hide the other. */
-export const differenceQuery = ({ projectId, branch, against }: Sides, part: Part) =>
+/** How far the comparison of the rows is; null unless it has become a job whose host tells. */
+export const progressQuery = ({ projectId, branch, against }: Sides) =>
   queryOptions({
+    queryKey: ['difference', projectId, branch, against, 'progress'],
+    queryFn: (): number | null => null,
+    enabled: false,
+  });
+
+/** The rows or the schemas, so that the failure of one does not hide the other. */
+export const differenceQuery = (sides: Sides, part: Part) => {
+  const { projectId, branch, against } = sides;
+  return queryOptions({
     queryKey: ['difference', projectId, branch, against, part],
     queryFn: async ({ signal }): Promise<Difference> => {
       const flag = (name: Part) => (name === part ? ('true' as const) : ('false' as const));
@@ -35,14 +45,21 @@ export const differenceQuery = ({ projectId, branch, against }: Sides, part: Par
           api.GET('/api/v1/projects/{project_id}/branches/{branch_ref}/diff', { params, signal }),
         );
       };
+      const { queryKey } = progressQuery(sides);
+      const show = (percent: number | null) => part === 'rows' && queryClient.setQueryData(queryKey, percent);
+      show(null);
       const first = await ask();
       if (!('steps' in first)) return first;
       // It takes longer, and has become a job.
-      await gateway.waitForJob(first.id, { signal });
+      await gateway.waitForJob(first.id, {
+        signal,
+        onProgress: ({ steps }) => show(steps.find((step) => step.percent !== undefined)?.percent ?? null),
+      });
       return (await ask(first.id)) as Difference;
     },
     ...ONCE,
   });
+};
 
 export const changedRowsQuery = ({ projectId, branch, against }: Sides, schema: string, table: string) =>
   infiniteQueryOptions({

@@ -1,7 +1,9 @@
+import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { recordOrigin } from '../../../agent/cloning/database-origin.ts';
 import { compare } from '../../../agent/difference/comparison.ts';
+import { ComparisonProgress } from '../../../agent/difference/comparison-progress.ts';
 import { countDifferences } from '../../../agent/difference/count-differences.ts';
 import { stretchesBetween } from '../../../agent/difference/lineage.ts';
 import { withSides } from '../../../agent/difference/open-sides.ts';
@@ -21,6 +23,10 @@ import { ComparingHost } from '../../support/host/host-differences.ts';
 import { asClient, type Branch, connect } from '../../support/host/host-project.ts';
 
 const WITHIN_MS = 60_000;
+
+/** The extents of a file. */
+const piecesOf = (file: string) =>
+  Number(/(\d+) extents? found/.exec(execFileSync('filefrag', ['-s', file], { encoding: 'utf8' }))?.[1]);
 
 let host: ComparingHost;
 let main: Branch;
@@ -71,6 +77,34 @@ describe('the blocks that are read', () => {
       expect([method, count]).toEqual([method, expect.toSatisfy((n: number) => n >= 1 && n <= 4)]);
     }
     expect((await host.diff(branch, main)).method).toBe('wal_summary');
+  });
+
+  test('are all blocks of a file that xfs_fsr has moved, in which the same rows differ', async () => {
+    if (!host.methods.includes('extents')) return;
+    await host.run(
+      main,
+      `create table scattered (id int primary key, note text);
+       insert into scattered select n, repeat('x', 500) from generate_series(1, 4000) n`,
+    );
+    // Otherwise reading the rows would mark each block, and all of them would be written again.
+    await host.run(main, 'vacuum (freeze) scattered');
+    const branch = await host.branch(main);
+    // Each changed block leaves the place that it shares, so both files are in many pieces.
+    await host.run(main, `update scattered set note = 'main' where id % 100 = 0`);
+    await host.run(branch, `update scattered set note = 'branch' where id % 100 = 50`);
+    const expected = { scattered: '0/80/0' };
+    await host.servers.query('checkpoint');
+    for (const side of [main, branch]) {
+      const file = await host.fileOf(side, 'scattered');
+      const before = piecesOf(file);
+      execFileSync('xfs_fsr', [file], { stdio: 'pipe' });
+      expect(piecesOf(file)).toBeLessThan(before);
+      for (const method of host.methods) {
+        const { counts } = await host.compareBy(method, branch, main);
+        expect([method, counts]).toEqual([method, expected]);
+      }
+    }
+    await host.run(main, 'drop table scattered');
   });
 
   test('are joined when they are too many', async () => {
@@ -334,7 +368,7 @@ describe('a hostile tenant', () => {
     const of = (sides: object) =>
       runOperation(host.servers.host, 'branch.diff', {
         ...host.sides(branch, main),
-        ...{ rows: true, schema: false, within: WITHIN_MS, ...sides },
+        ...{ job_id: null, rows: true, schema: false, within: WITHIN_MS, ...sides },
       });
     const refused = { code: 'SOURCE_MISSING' };
     await expect(of({ project_id: randomUUID() })).rejects.toMatchObject(refused);
@@ -443,9 +477,49 @@ describe('a comparison under way', () => {
     const { host: agent } = host.servers;
     await withLocks(agent.sessions, [`clone:${snapshot.snapshot_id}`], async () => {
       await expect(withSides(agent, host.sides(main, snapshot), 200, async () => 0)).rejects.toMatchObject({
-        code: 'HOST_TIMEOUT',
+        code: 'TIME_LIMIT_REACHED',
       });
     });
+  });
+
+  test('tells how far it is', async () => {
+    await host.run(main, 'analyze item');
+    const branch = await host.branch(main);
+    await change(branch, 16);
+    const { host: agent } = host.servers;
+    const told: number[] = [];
+    const { tables } = await withSides(agent, host.sides(branch, main), WITHIN_MS, (sides, session) =>
+      compare(agent, session, sides, { within: WITHIN_MS, methods: ['full'] }, (comparison) => {
+        const progress = new ComparisonProgress(comparison, (done) => told.push(done));
+        const { PGDATA_DIR } = agent.settings;
+        return progress.during(PGDATA_DIR, () => countDifferences(comparison, progress));
+      }),
+    );
+    expect(tables).toMatchObject([{ name: 'item', updated: 1 }]);
+    expect(told.length).toBeGreaterThanOrEqual(10);
+    expect(told).toEqual(told.toSorted((a, b) => a - b));
+    expect(told[0]).toBeLessThan(0.5);
+    expect(told.at(-1)).toBeGreaterThan(0.9);
+  });
+
+  test('by a snapshot, of which the clone takes too long, is given up and leaves nothing', async () => {
+    const { snapshot_id } = await host.snapshot(main);
+    const branch = await host.branch(main);
+    const session = await host.servers.host.postgres.connect();
+    // CREATE DATABASE waits for it.
+    await session.query('BEGIN; LOCK TABLE pg_database IN EXCLUSIVE MODE');
+    const given = { ...host.sides(branch, { snapshot_id }), job_id: null, rows: true, schema: false };
+    const comparing = runOperation(host.servers.host, 'branch.diff', { ...given, within: 1_000 });
+    // The clone was given up, and what there may be of it is dropped.
+    const dropping =
+      "select from pg_stat_activity where query ^@ 'DROP DATABASE' and wait_event_type = 'Lock'";
+    await eventually(async () => expect(await host.servers.query(dropping)).toHaveLength(1));
+    await session.query('ROLLBACK');
+    session.release();
+    expect(await comparing).toMatchObject({ complete: false });
+    expect(await host.servers.query("select datname from pg_database where datname ~ '^bgdiff_'")).toEqual(
+      [],
+    );
   });
 
   test('that takes too long is given up', async () => {
@@ -453,7 +527,7 @@ describe('a comparison under way', () => {
     await change(branch, 15);
     const locker = await connect(host.servers.host, 'direct', branch, 'owner');
     await locker.query('begin; lock table item');
-    const given = { ...host.sides(branch, main), rows: true, schema: false, within: 5_000 };
+    const given = { ...host.sides(branch, main), job_id: null, rows: true, schema: false, within: 5_000 };
     expect(await runOperation(host.servers.host, 'branch.diff', given)).toEqual({
       complete: false,
       method: null,

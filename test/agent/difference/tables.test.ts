@@ -3,7 +3,7 @@ import { comparableByBlocks, type FoundTable } from '../../../agent/difference/t
 
 const column = { name: 'n', number: 1, type: '23', stable: true, labelled: false, missing: null };
 const table: FoundTable = {
-  ...{ oid: '16400', schema: 'public', name: 'item', relfilenode: '16400', logged: true },
+  ...{ oid: '16400', schema: 'public', name: 'item', relfilenode: '16400', rows: 1, pages: 1, logged: true },
   ...{ default_tablespace: true, readable: true, row_security: false, columns: [column] },
 };
 

@@ -103,8 +103,35 @@ describe('a branch from its preparation to its drop, with every step twice', () 
       branch_id: branch.branch_id,
       database: branch.database,
       state: 'ready',
+      made_by: branch.job_id,
     });
     expect(await project.drop(branch)).toEqual({ dropped: true });
+  });
+
+  test('a leftover is dropped, but not what was restored under its id since it was listed', async () => {
+    const branch = await project.create('db_steps_prod_br_left', 'db_steps_prod');
+    const { database, branch_id, made_by } =
+      (await inventory()).branches.find((held) => held.branch_id === branch.branch_id) ?? {};
+    const dropLeftover = () =>
+      runOperation(servers.host, 'branch.drop', {
+        ...identity(branch),
+        job_id: randomUUID(),
+        made_by: made_by ?? null,
+      });
+    // The deletion that was under way ends, and the branch is restored by another job.
+    await project.drop(branch);
+    const restored = { ...branch, job_id: randomUUID() };
+    await project.prepare(restored);
+    expect(await dropLeftover()).toEqual({ dropped: false });
+    await project.clone(restored, 'db_steps_prod');
+    expect(await dropLeftover()).toEqual({ dropped: false });
+    await project.finalize(restored);
+    expect(await dropLeftover()).toEqual({ dropped: false });
+    expect((await inventory()).branches).toContainEqual(
+      expect.objectContaining({ branch_id, database, state: 'ready', made_by: restored.job_id }),
+    );
+    const again = { ...identity(branch), job_id: randomUUID(), made_by: restored.job_id };
+    expect(await runOperation(servers.host, 'branch.drop', again)).toEqual({ dropped: true });
   });
 
   test('a name that another branch has is refused until that branch is dropped, and then available immediately', async () => {
@@ -201,7 +228,7 @@ test.each([
   const branch = { ...new Project(servers.host).plan('db_fine'), database: name };
   const calls = [
     runOperation(servers.host, 'branch.finalize', identity(branch)),
-    runOperation(servers.host, 'branch.drop', identity(branch)),
+    runOperation(servers.host, 'branch.drop', { ...identity(branch), made_by: null }),
     runOperation(servers.host, 'branch.clone', {
       ...identity({ ...branch, database: 'db_fine' }),
       source: name,

@@ -192,3 +192,37 @@ test('of rehearsals that begin at once, a project gets no more than its number',
   const reasons = begun.flatMap((result) => (result.status === 'rejected' ? [result.reason.code] : []));
   expect(reasons).toEqual(['PROJECT_BUSY', 'PROJECT_BUSY']);
 });
+
+test('no two projects take all places of a host', async () => {
+  const { host, query } = stage.servers;
+  const nothing = { limits: LIMITS, tables: { tables: [], unwatched: 0 }, schema: '' };
+  const branches = await query<{ project_id: string; branch_id: string; database: string }>(
+    `INSERT INTO branch (branch_id, project_id, job_id, database)
+     SELECT gen_random_uuid(), project, gen_random_uuid(), format('db_fair_%s_%s', project, n)
+     FROM (SELECT gen_random_uuid() AS project FROM generate_series(1, 6)) AS made CROSS JOIN generate_series(1, 5) AS n
+     ORDER BY project RETURNING project_id, branch_id, database`,
+  );
+  const byProject = [...Map.groupBy(branches, ({ project_id }) => project_id).values()];
+  /** Of project `at`: how many of the attempts pass, or why the last one does not. */
+  const begin = async (at: number, attempts: number) => {
+    for (const branch of byProject[at]?.splice(0, attempts) ?? []) {
+      const { branch_id, database } = branch;
+      const refused = await beginRehearsal(host.sessions, { branch_id, database, ...nothing }).then(
+        () => null,
+        ({ code }) => code as string,
+      );
+      if (refused) return refused;
+    }
+    return attempts;
+  };
+  try {
+    expect(await begin(0, 4)).toBe(4);
+    expect(await begin(0, 1)).toBe('PROJECT_BUSY');
+    expect(await begin(1, 1)).toBe(1);
+    expect(await begin(1, 1)).toBe('PROJECT_BUSY');
+    for (const project of [2, 3, 4]) expect(await begin(project, 1)).toBe(1);
+    expect(await begin(5, 1)).toBe('HOST_BUSY');
+  } finally {
+    await query("DELETE FROM branch WHERE database LIKE 'db\\_fair\\_%'");
+  }
+});

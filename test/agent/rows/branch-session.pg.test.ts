@@ -50,7 +50,9 @@ test('an operation ends in time although the server says nothing after the login
   const table = { branch_id, database, schema: 'public', table: 'note' };
   const params = { ...table, limit: 1, offset: 0, filter: [], order: [] };
   try {
-    await expect(runOperation(frozen, 'row.list', params)).rejects.toMatchObject({ code: 'HOST_TIMEOUT' });
+    await expect(runOperation(frozen, 'row.list', params)).rejects.toMatchObject({
+      code: 'TIME_LIMIT_REACHED',
+    });
   } finally {
     silent.close();
   }

@@ -248,7 +248,7 @@ describe('time', () => {
       () => browser.update('locked', change),
       () => browser.delete('locked', [1]),
     ]) {
-      await expect(work()).rejects.toMatchObject({ code: 'HOST_TIMEOUT' });
+      await expect(work()).rejects.toMatchObject({ code: 'TIME_LIMIT_REACHED' });
       expect((await sessions()).filter(({ waiting }) => waiting)).toEqual([]);
     }
     await holder.end();
@@ -262,9 +262,9 @@ describe('time', () => {
        create table patient (id int primary key, note text); insert into patient values (1);
        create domain lazy as int check (value is null or slow(value)); alter table patient add column lazy lazy`,
     );
-    await expect(browser.page('asleep')).rejects.toMatchObject({ code: 'HOST_TIMEOUT' });
+    await expect(browser.page('asleep')).rejects.toMatchObject({ code: 'TIME_LIMIT_REACHED' });
     await expect(browser.update('patient', { column: 'lazy', id: 1, value: 1 })).rejects.toMatchObject({
-      code: 'HOST_TIMEOUT',
+      code: 'TIME_LIMIT_REACHED',
     });
   });
 
@@ -276,7 +276,7 @@ describe('time', () => {
           'client_connection_check_interval');
        loop begin perform pg_sleep(600); exception when query_canceled then null; end; end loop;`,
     );
-    await expect(browser.update('stubborn', change)).rejects.toMatchObject({ code: 'HOST_TIMEOUT' });
+    await expect(browser.update('stubborn', change)).rejects.toMatchObject({ code: 'TIME_LIMIT_REACHED' });
     await eventually(async () => expect(await sessions()).toEqual([]));
     await browser.owner('begin; lock table stubborn in access exclusive mode nowait; commit');
     await browser.owner('drop table stubborn');
@@ -289,7 +289,7 @@ describe('time', () => {
     await eventually(async () => expect(await sessions()).toHaveLength(4));
     expect((await neighbour.page('calm')).rows).toEqual([{ id: 1 }]);
     const codes = await Promise.all(hanging);
-    expect(codes.filter((code) => code === 'HOST_TIMEOUT')).toHaveLength(4);
+    expect(codes.filter((code) => code === 'TIME_LIMIT_REACHED')).toHaveLength(4);
     expect(codes.filter((code) => code === 'PROJECT_BUSY')).toHaveLength(8);
     expect((await browser.page('patient')).rows).toHaveLength(1);
   });

@@ -177,7 +177,7 @@ describe('bounds', () => {
     const outcomes = await Promise.all(
       ['select pg_sleep(600)', stubborn].map((sql) => browser.query(sql).catch(({ code }) => code)),
     );
-    expect(outcomes).toEqual(['HOST_TIMEOUT', 'HOST_TIMEOUT']);
+    expect(outcomes).toEqual(['TIME_LIMIT_REACHED', 'TIME_LIMIT_REACHED']);
     const sessions = "select pid from pg_stat_activity where application_name = 'branchgate-rows'";
     await eventually(async () => expect(await world.servers.query(sessions)).toEqual([]));
   });

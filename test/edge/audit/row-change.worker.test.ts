@@ -61,6 +61,7 @@ test.each<[FailureCode, number]>([
   ['STATEMENT_REFUSED', 0],
   ['ROW_NOT_FOUND', 0],
   ['ROW_CHANGED', 0],
+  ['TIME_LIMIT_REACHED', 0],
   ['HOST_TIMEOUT', 1],
   ['HOST_UNAVAILABLE', 1],
   ['INTERNAL', 1],

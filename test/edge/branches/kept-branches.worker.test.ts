@@ -2,7 +2,9 @@ import { eq } from 'drizzle-orm';
 import { afterAll, beforeEach, expect, test } from 'vitest';
 import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
 import { keptBranch } from '../../../edge/branches/kept-branch.ts';
+import { reserveReset, resetBranchJob } from '../../../edge/branches/reset-branch.ts';
 import { reserveRestore } from '../../../edge/branches/restore-branch.ts';
+import { inOneBatch } from '../../../edge/database/database.ts';
 import {
   auditEvents,
   branchCredentials,
@@ -12,8 +14,10 @@ import {
   projects,
 } from '../../../edge/database/schema.ts';
 import { snapshots } from '../../../edge/database/snapshot-schema.ts';
+import type { SagaContext } from '../../../edge/jobs/saga.ts';
 import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import type { Settings } from '../../../edge/settings.ts';
+import { ofBranch } from '../../../edge/snapshots/clone-source.ts';
 import { nextExpiry, retireSnapshots } from '../../../edge/snapshots/drop-snapshots.ts';
 import { nextScheduled, takeScheduledSnapshot } from '../../../edge/snapshots/scheduled-snapshots.ts';
 import { newSnapshot } from '../../../edge/snapshots/take-snapshot.ts';
@@ -219,4 +223,40 @@ test('a scheduled snapshot of main is begun once when it is due', async () => {
     expect.arrayContaining([undefined, first?.id]),
   );
   await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
+});
+
+test.each([
+  [
+    'without a new life keeps the one that was changed meanwhile',
+    null,
+    { lifespan: '1m', ttlSeconds: null },
+    77,
+  ],
+  [
+    'with a new life gets it',
+    { lifespan: 'custom', ttlSeconds: 60 },
+    { lifespan: 'custom', ttlSeconds: 60 },
+    70,
+  ],
+] as const)('a branch that is reset %s', async (_, life, expected, endsAfter) => {
+  const branch = await branchWithRule({ lifespan: '7d', ttlSeconds: null, expiresAt: at(20) });
+  const source = await branchWithRule();
+  const reserved = await reserveReset(
+    db,
+    {
+      ...{ jobId: crypto.randomUUID(), snapshotId: crypto.randomUUID(), branch, hostId: 'h', actor: ACTOR },
+      ...{ source: ofBranch(source), life, keyUse: null, asCreation: false },
+    },
+    NOW,
+  );
+  if (!reserved.ok) throw new Error(reserved.failure.code);
+  const context = { db, job: reserved.value } as SagaContext;
+  const reset = await resetBranchJob.load(context);
+  // The clone takes its time.
+  await db
+    .update(projectBranches)
+    .set({ lifespan: '1m', expiresAt: at(77) })
+    .where(eq(projectBranches.id, branch.id));
+  await inOneBatch(db, resetBranchJob.complete(context, reset, at(10)));
+  expect(await read(branch.id)).toMatchObject({ ...expected, expiresAt: at(endsAfter), updatedAt: at(10) });
 });

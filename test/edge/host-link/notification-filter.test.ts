@@ -14,6 +14,7 @@ let lookups: number;
 let recorded: string[];
 let blocks: ProjectBlocks[];
 let sized: string[];
+let percents: number[];
 let events: string[];
 let record: () => Promise<void>;
 let bounds: { notificationsPerMinute: number };
@@ -26,6 +27,7 @@ beforeEach(() => {
   recorded = [];
   blocks = [];
   sized = [];
+  percents = [];
   events = [];
   record = async () => {};
   bounds = { notificationsPerMinute: NOTIFICATIONS_PER_MINUTE };
@@ -45,6 +47,9 @@ beforeEach(() => {
       blocks: async (observed) => {
         await record();
         blocks.push(observed);
+      },
+      progress: async ({ percent }) => {
+        percents.push(percent);
       },
     },
     log: (event) => events.push(event),
@@ -91,6 +96,23 @@ test('sizes are passed on, apart from measurements, at most twice a second and o
   await sizes(first, { sizes: { [first]: -1 } });
   expect(sized).toEqual([first, first]);
   expect(events).toEqual(['sizes.foreign', 'sizes.malformed']);
+});
+
+test('progress of a project on the host is passed on, at most 150 a minute', async () => {
+  bounds.notificationsPerMinute = 1_000;
+  const progress = (project_id: string, percent: number) =>
+    filter.receive({
+      jsonrpc: '2.0',
+      method: 'progress',
+      params: { project_id, job_id: first, percent },
+    });
+  for (let n = 0; n < 160; n++) await progress(first, n % 100);
+  expect(percents).toHaveLength(150);
+  await clock.advance(60_000);
+  await progress(crypto.randomUUID(), 7);
+  await progress(first, 100);
+  expect(percents).toHaveLength(150);
+  expect(events).toEqual(['progress.foreign', 'progress.malformed']);
 });
 
 test("a measurement of another host's project is dropped, at the cost of at most one lookup a second", async () => {

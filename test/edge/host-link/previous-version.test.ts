@@ -76,7 +76,7 @@ const CALLS: { [M in Method]?: { params: Params<M>; result: object } } = {
   'branch.clone': { params: { ...identity, source: 'db_shop_prod', busy_wait: 1000 }, result: cloned },
   'branch.finalize': { params: identity, result: {} },
   'branch.prove': { params: { ...identity, password: 'x'.repeat(32) }, result: { login_ms: 3 } },
-  'branch.drop': { params: identity, result: { dropped: true } },
+  'branch.drop': { params: { ...identity, made_by: null }, result: { dropped: true } },
   'project.drop': { params: { job_id: id, project_id: id }, result: { dropped_databases: 2 } },
   'access.apply': { params: { project_id: id, access }, result: { revision: 3 } },
   'table.list': {
@@ -135,7 +135,13 @@ describe('operations', () => {
       const { $schema: _, ...present } = z.toJSONSchema(OPERATIONS[method].params, { io: 'input' });
       return JSON.stringify(present) !== JSON.stringify(operationOf(older?.method ?? '').params);
     });
-    expect(changed.sort()).toEqual(['access.apply', 'branch.clone', 'branch.prepare', 'row.list']);
+    expect(changed.sort()).toEqual([
+      'access.apply',
+      'branch.clone',
+      'branch.drop',
+      'branch.prepare',
+      'row.list',
+    ]);
   });
 
   test.each<[string, Method, object]>([

@@ -136,6 +136,38 @@ describe('one attempt', () => {
     expect(await keyOf(job)).toBeUndefined();
   });
 
+  test('shows how much of its running step is done, until that has ended', async () => {
+    const job = await openJob();
+    const held = Promise.withResolvers<void>();
+    const runner = runnerOf(
+      scripted(() => held.promise, {
+        steps: [
+          [
+            { name: 'first', run: () => held.promise },
+            { name: 'last', run: () => held.promise },
+          ],
+        ],
+      }),
+    );
+    const end = runner.start(job);
+    // Of another job, and of one that has not begun.
+    runner.report(crypto.randomUUID(), 7);
+    await expect
+      .poll(() => {
+        runner.report(job.id, 42);
+        return written(job).then((row) => row?.steps.map(({ percent }) => percent));
+      })
+      .toEqual([undefined, 42]);
+    held.resolve();
+    await end;
+    runner.report(job.id, 43);
+    const row = await written(job);
+    expect(row?.steps.map(({ status, percent }) => [status, percent])).toEqual([
+      ['succeeded', undefined],
+      ['succeeded', undefined],
+    ]);
+  });
+
   test('of a creation that is too old abandons it', async () => {
     const job = await openJob('branch.create', crypto.randomUUID(), 16 * 60_000);
     expect(await runnerOf(scripted(() => Promise.reject(away))).start(job)).toMatchObject({ ok: false });

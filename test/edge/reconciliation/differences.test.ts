@@ -20,6 +20,7 @@ const held = (state: HeldState, branch_id = 'b', project_id = 'p') => ({
   branch_id,
   database: `db_${branch_id}`,
   state,
+  made_by: 'j' as string | null,
 });
 
 /** Revision 3 of the project's access was once in effect on the host. */
@@ -59,6 +60,11 @@ test.each(rows.flatMap(([status, ...outcomes]) => states.map((state, i) => [stat
     });
   },
 );
+
+test('a branch that was as recorded when the host was read is no leftover, although its record is gone now', () => {
+  const unlisted = { ...held('ready'), made_by: null };
+  expect(compare({ branches: [unlisted] }, {}).orphans).toEqual([]);
+});
 
 test('the subjects of open jobs are left to them, and the jobs are woken', () => {
   const inWork = [{ projectId: 'p', branchIds: ['b'] }];

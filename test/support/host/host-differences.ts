@@ -60,6 +60,12 @@ export class ComparingHost {
   /** Runs SQL as the owner. */
   run = (branch: Branch, sql: string) => asClient(this.servers.host, 'direct', branch, 'owner', sql);
 
+  /** Of a table with one file. */
+  async fileOf(branch: Branch, table: string): Promise<string> {
+    const [found] = await this.run(branch, `select pg_relation_filepath('${table}') as path`);
+    return join(this.servers.host.settings.PGDATA_DIR, `${found?.path}`);
+  }
+
   branch(from: Branch | { snapshot_id: string }): Promise<Branch> {
     const source = 'database' in from ? from.database : `bgsnap_${from.snapshot_id.replaceAll('-', '')}`;
     this.#branches += 1;
@@ -114,7 +120,7 @@ export class ComparingHost {
   diff = (branch: Branch, against: Branch | { snapshot_id: string }) =>
     runOperation(this.servers.host, 'branch.diff', {
       ...this.sides(branch, against),
-      ...{ rows: true, schema: false, within: WITHIN_MS },
+      ...{ job_id: null, rows: true, schema: false, within: WITHIN_MS },
     });
 
   page = (

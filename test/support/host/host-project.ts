@@ -68,7 +68,7 @@ export class Project {
     runOperation(this.#host, 'branch.prove', { ...identity(branch), password: branch.passwords.read_write });
 
   drop = (branch: Branch) =>
-    runOperation(this.#host, 'branch.drop', { ...identity(branch), job_id: randomUUID() });
+    runOperation(this.#host, 'branch.drop', { ...identity(branch), job_id: randomUUID(), made_by: null });
 
   /** All steps of a creation. The first two run concurrently, as the edge runs them. */
   async create(

@@ -24,9 +24,10 @@ export function xfsHindrance(): string | null {
 /**
  * Mounts an XFS with reflink that lies in a sparse file, and removes it at the latest when this process ends.
  * @param bytes size of the file system; the file takes only what is written
+ * @param metadata more options of its metadata, for instance `rmapbt=0`
  * @throws Error when mkfs.xfs or mount fails
  */
-export function mountXfs(bytes: number): XfsMount {
+export function mountXfs(bytes: number, ...metadata: string[]): XfsMount {
   installMkfs();
   const home = mkdtempSync(join(tmpdir(), 'branchgate-xfs-'));
   // PostgreSQL runs as a user of its own and has to get through.
@@ -46,7 +47,7 @@ export function mountXfs(bytes: number): XfsMount {
     writeFileSync(image, '');
     truncateSync(image, bytes);
     mkdirSync(folder);
-    run('mkfs.xfs', '-q', '-m', 'reflink=1', image);
+    run('mkfs.xfs', '-q', '-m', ['reflink=1', ...metadata].join(','), image);
     mountDirectly(image, folder);
     mounted = true;
   } catch (error) {

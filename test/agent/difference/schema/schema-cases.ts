@@ -239,6 +239,38 @@ export const SCHEMA_CASES: readonly SchemaCase[] = [
     here: 'CREATE SEQUENCE s AS int INCREMENT 5 MAXVALUE 1000 CYCLE CACHE 3',
   },
   {
+    name: 'range of a sequence below its value',
+    base: "CREATE SEQUENCE s; SELECT setval('s', 5000)",
+    here: 'ALTER SEQUENCE s MAXVALUE 1000 RESTART WITH 7',
+  },
+  {
+    name: 'range of a sequence above its value',
+    base: "CREATE SEQUENCE s START 500; SELECT setval('s', 2)",
+    here: 'ALTER SEQUENCE s MINVALUE 100 RESTART WITH 500',
+  },
+  {
+    name: 'range of an identity column below its value',
+    base: `CREATE TABLE numbered (id int GENERATED ALWAYS AS IDENTITY);
+      SELECT setval(pg_get_serial_sequence('numbered', 'id'), 5000)`,
+    here: 'ALTER TABLE numbered ALTER id SET MAXVALUE 1000 RESTART',
+  },
+  {
+    name: 'inheritance with the same columns',
+    base: 'CREATE TABLE kind (id int NOT NULL, CHECK (id > 0)); CREATE TABLE special (LIKE kind INCLUDING ALL, more text)',
+    here: 'ALTER TABLE special INHERIT kind',
+  },
+  {
+    name: 'inheritance from another table, which is new',
+    base: 'CREATE TABLE special (id int, more text)',
+    there: 'CREATE TABLE one (id int); ALTER TABLE special INHERIT one',
+    here: 'CREATE TABLE two (id int); ALTER TABLE special INHERIT two',
+  },
+  {
+    name: 'inherited columns that a table had not',
+    base: 'CREATE TABLE kind (id int); CREATE TABLE special (more text)',
+    there: 'DROP TABLE special; CREATE TABLE special (more text) INHERITS (kind)',
+  },
+  {
     name: 'owner of a sequence',
     base: `${BOOK} CREATE SEQUENCE s`,
     here: 'ALTER SEQUENCE s OWNED BY book.id',

@@ -1,0 +1,89 @@
+import { readdir, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { OnProgress } from '../progress.ts';
+import { backendPid } from '../rows/branch-session.ts';
+import type { BlockRanges } from './block-ranges.ts';
+import type { Comparison } from './comparison.ts';
+import type { FoundTable, TablePair } from './tables.ts';
+
+const LOOK_EVERY_MS = 1_000;
+/** Of a row that PostgreSQL sorts: its place, its digest, and a short key. */
+const SORTED_ROW_BYTES = 80;
+
+/**
+ * How much of a comparison is done, by the rows of all tables that are to be read. PostgreSQL tells nobody how far it
+ * has sorted a table, so that half of the work is estimated by the size of its temporary files.
+ */
+export class ComparisonProgress {
+  readonly #comparison: Comparison;
+  readonly #onProgress: OnProgress;
+  readonly #rows: ReadonlyMap<TablePair, number>;
+  readonly #total: number;
+  /** Rows of the tables that are done. */
+  #done = 0;
+  /** Of the table that is being read. */
+  #current = { rows: 0, sorted: 0, fetched: 0 };
+
+  constructor(comparison: Comparison, onProgress: OnProgress) {
+    this.#comparison = comparison;
+    this.#onProgress = onProgress;
+    this.#rows = new Map(comparison.pairs.map((pair) => [pair, rowsOf(pair, comparison.blocksOf(pair))]));
+    this.#total = [...this.#rows.values()].reduce((sum, rows) => sum + rows, 0);
+  }
+
+  begin(pair: TablePair): void {
+    this.#done += this.#current.rows;
+    this.#current = { rows: this.#rows.get(pair) ?? 0, sorted: 0, fetched: 0 };
+  }
+
+  fetched(rows: number): void {
+    this.#current.fetched += rows;
+    this.#report();
+  }
+
+  /** Runs `work`, and meanwhile looks what it has sorted. @param dataDir of PostgreSQL */
+  async during<T>(dataDir: string, work: () => Promise<T>, lookEveryMs = LOOK_EVERY_MS): Promise<T> {
+    const { before, after } = this.#comparison;
+    const prefixes = [before, after].map((session) => `pgsql_tmp${backendPid(session)}.`);
+    const folder = join(dataDir, 'base', 'pgsql_tmp');
+    const timer = setInterval(async () => {
+      const bytes = await bytesOf(folder, prefixes);
+      this.#current.sorted = Math.max(this.#current.sorted, bytes / SORTED_ROW_BYTES);
+      this.#report();
+    }, lookEveryMs);
+    try {
+      return await work();
+    } finally {
+      clearInterval(timer);
+    }
+  }
+
+  #report(): void {
+    const { rows, sorted, fetched } = this.#current;
+    const read = sorted > 0 ? (Math.min(sorted, rows) + fetched) / 2 : fetched;
+    this.#onProgress(this.#total === 0 ? 0 : (this.#done + Math.min(read, rows)) / this.#total);
+  }
+}
+
+/** The rows that are read of a table, by PostgreSQL's statistics. */
+function rowsOf({ before, after }: TablePair, blocks: BlockRanges | null): number {
+  const share = ({ pages }: FoundTable) => {
+    if (blocks === null || pages === 0) return 1;
+    const read = blocks.reduce((sum, [from, to]) => sum + Math.max(0, Math.min(to, pages) - from), 0);
+    return Math.min(1, read / pages);
+  };
+  const rows = (table: FoundTable | null) => (table ? Math.max(0, table.rows) * share(table) : 0);
+  return rows(before) + rows(after);
+}
+
+async function bytesOf(folder: string, prefixes: readonly string[]): Promise<number> {
+  const names = await readdir(folder).catch(() => []);
+  const own = names.filter((name) => prefixes.some((prefix) => name.startsWith(prefix)));
+  const sizes = own.map((name) =>
+    stat(join(folder, name)).then(
+      ({ size }) => size,
+      () => 0,
+    ),
+  );
+  return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0);
+}
