@@ -5014,6 +5014,11 @@ export interface components {
              */
             actor_type?: "key" | "workload";
             /**
+             * @description For an API key or a workload: the names of the branches that it can use. Null: every branch.
+             * @example pr-*
+             */
+            branch_pattern?: string | null;
+            /**
              * @description Null for an API key or a workload.
              * @example ada@example.com
              */

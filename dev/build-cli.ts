@@ -42,6 +42,8 @@ const bundle = (entry: string, outfile: string, head: string) =>
     platform: 'node',
     target: 'node20',
     format: 'esm',
+    // An optional native client of `pg`, which is not used.
+    external: ['pg-native'],
     plugins: [loadToolsFromFile, englishOnly],
     banner: { js: head },
     logLevel: 'warning',
