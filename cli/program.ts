@@ -15,6 +15,7 @@ import { readingCommands } from './commands/reading.ts';
 import { rehearseCommand } from './commands/rehearse.ts';
 import { signInCommands } from './commands/sign-in.ts';
 import { snapshotCommand } from './commands/snapshot.ts';
+import { tableCommands } from './commands/tables.ts';
 import { EXAMPLES } from './examples.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -56,6 +57,7 @@ export function createProgram(version: string): Command {
     rehearseCommand(),
     importCommand(),
     ...accessCommands(),
+    ...tableCommands(),
     ...readingCommands(),
     hostCommand(),
     apiCommand(),

@@ -91,8 +91,21 @@ const extend = () =>
       },
     );
 
+const renew = () =>
+  new Command('renew')
+    .description('Renew the lease of a branch, which is deleted when its lease ends')
+    .argument('[branch]', 'name or ID (default: the pinned branch)')
+    .option('--lease <duration>', 'a new length, for instance 10m (default: as before)', readDuration)
+    .action(async (branch: string | undefined, options: { lease?: number }, command: Command) => {
+      const session = openSession(command);
+      const path = await branchPath(command, session, branch);
+      const body = options.lease === undefined ? {} : { lease_seconds: options.lease };
+      const renewed = session.client.api.POST(`${BRANCH}/lease`, { params: { path }, body });
+      printRecord(command, await dataOf(renewed));
+    });
+
 export const branchCommand = (): Command =>
-  [list(), createCommand(), get(), extend(), branchDiff(), ...historyCommands(), remove()].reduce(
+  [list(), createCommand(), get(), extend(), renew(), branchDiff(), ...historyCommands(), remove()].reduce(
     (group, command) => group.addCommand(command),
     new Command('branch').description('Branches of a project'),
   );
