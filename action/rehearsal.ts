@@ -1,4 +1,4 @@
-import { info, setOutput, setSecret } from '@actions/core';
+import { info, setOutput } from '@actions/core';
 import { stopSignal } from '../cli/child-command.ts';
 import { ConnectionFiles, childEnvironment, runChild } from '../cli/connection.ts';
 import { rehearsalText } from '../cli/rehearsal-text.ts';
@@ -50,7 +50,8 @@ export async function rehearseMigration(client: BranchgateClient, inputs: Inputs
 
 /** Why the step fails; null if the migration ended and no danger was found. */
 export function failureOf({ report, exitCode }: Rehearsed): string | null {
-  if (exitCode !== 0) return `The migration ended with exit code ${exitCode}, so the report may be incomplete.`;
+  if (exitCode !== 0)
+    return `The migration ended with exit code ${exitCode}, so the report may be incomplete.`;
   return report?.verdict === 'danger' ? 'The rehearsal found a danger: see the report above.' : null;
 }
 

@@ -93,9 +93,7 @@ export async function leaseBranch(
     credentials,
     async end() {
       clearInterval(renewal);
-      await remove().catch(() =>
-        say(`${name} could not be deleted now. It is deleted when its lease ends.`),
-      );
+      await remove().catch(() => say(`${name} could not be deleted now. It is deleted when its lease ends.`));
     },
   };
 }

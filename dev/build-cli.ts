@@ -1,6 +1,7 @@
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { build, type Plugin } from 'esbuild';
+import { englishOnly } from './english-only.ts';
 import { ROOT } from './stack/repository.ts';
 
 /** CommonJS parts of the bundle use `require`, which an ES module lacks. */
@@ -17,17 +18,6 @@ const loadToolsFromFile: Plugin = {
     onResolve({ filter: /\/mcp-stdio\.ts$/ }, ({ kind }) =>
       kind === 'dynamic-import' ? { path: `./${TOOLS_FILE}`, external: true } : null,
     );
-  },
-};
-
-/** zod bundles its messages in every language, of which one is used. */
-const englishOnly: Plugin = {
-  name: 'english-only',
-  setup({ onResolve, onLoad }) {
-    onResolve({ filter: /\/locales\/index\.js$/ }, ({ importer }) =>
-      importer.includes('/node_modules/zod/') ? { path: 'locales', namespace: 'empty' } : null,
-    );
-    onLoad({ filter: /.*/, namespace: 'empty' }, () => ({ contents: 'export {}' }));
   },
 };
 

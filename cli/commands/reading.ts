@@ -134,10 +134,4 @@ const events = () =>
         printLine(command, { id, type, data }, ['type', 'data']);
     });
 
-export const readingCommands = (): Command[] => [
-  usage(),
-  metrics(),
-  jobCommand(),
-  auditCommand(),
-  events(),
-];
+export const readingCommands = (): Command[] => [usage(), metrics(), jobCommand(), auditCommand(), events()];

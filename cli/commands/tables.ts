@@ -89,11 +89,7 @@ const rows = () =>
     .argument('<table>')
     .option(...branchOption)
     .option(...schemaOption)
-    .option(
-      '--filter <condition>',
-      `only rows that meet it, as ${FORMS}; can be repeated`,
-      readFilter,
-    )
+    .option('--filter <condition>', `only rows that meet it, as ${FORMS}; can be repeated`, readFilter)
     .option('--order <column>', 'order of the rows, as "column" or "column desc"; can be repeated', readOrder)
     .option('--limit <n>', 'number of rows', readCount)
     .option('--offset <n>', 'rows to skip', readCount)
@@ -146,7 +142,8 @@ const query = () =>
         titles,
       );
       if (result.has_more) say('There are more rows than fit into one response.');
-      if (titles.length === 0) say(`${result.command ?? 'Done'}${result.row_count === null ? '' : ` ${result.row_count}`}`);
+      if (titles.length === 0)
+        say(`${result.command ?? 'Done'}${result.row_count === null ? '' : ` ${result.row_count}`}`);
     });
 
 export const tableCommands = (): Command[] => [tableCommand(), rows(), query()];

@@ -5,7 +5,13 @@ import { codeBlock } from '../../action/markdown.ts';
 const lines = (text: string) => text.split('\n');
 
 test('no name leaves its block, or begins a part of the comment', () => {
-  const hostile = ['```', '````sql', '<!-- part branch -->', 'a\n```\n<h1>', '| [x](https://evil.example) @ada'];
+  const hostile = [
+    '```',
+    '````sql',
+    '<!-- part branch -->',
+    'a\n```\n<h1>',
+    '| [x](https://evil.example) @ada',
+  ];
   const block = lines(codeBlock(hostile));
   expect(block[0]).toBe(' `````');
   expect(block.at(-1)).toBe(' `````');
