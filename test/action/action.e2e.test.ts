@@ -76,7 +76,7 @@ test('a pull request gets a branch, a rerun the same one, and its end deletes it
   expect({ code, warnings: log.match(/^::warning::.*$/gm) }).toEqual({ code: 0, warnings: null });
   expect(comment?.body).toMatch(/^<!-- branchgate (?:.*\n)*\| expires (?:.*\n)*#### Changes\n/);
   expect(comment?.body).toContain(' + table public.migrated\n');
-  expect(comment?.body).toMatch(/^ create table public\.migrated \(/im);
+  expect(comment?.body).toContain('\n CREATE TABLE "public"."migrated" ');
   expect(await branches()).toEqual(['main', 'pr-7']);
 
   const again = await runner.run(inputs, { action: 'synchronize' });
@@ -101,6 +101,7 @@ test('a rehearsal of the migration is in the comment, and its danger fails the s
     .split('\n')
     .map((line) => line.trim());
   const [node = '', flag = '', ...script] = migration;
+  await api.allow(project);
   const { direct_url } = await api.credentials(project, 'main');
   await query(direct_url, 'create table doomed as select 1 as n');
   const inputs = { url, project, command: 'rehearse', run: [node, flag, script.join(' ')].join('\n') };
@@ -116,10 +117,6 @@ test('a rehearsal of the migration is in the comment, and its danger fails the s
   expect(comment?.body).toMatch(/^ {3}public\.doomed: the table has fewer rows than before$/m);
   expect(await branches()).toEqual(['main']);
   expect(await query(direct_url, 'select n from doomed')).toEqual([{ n: 1 }]);
-
-  const failed = await runner.run({ ...inputs, run: 'psql -X -c nonsense' });
-  expect(failed).toMatchObject({ code: 1, log: expect.stringContaining('ended with exit code 1') });
-  expect(runner.comments.filter(({ body }) => body.includes('#### Rehearsal'))).toHaveLength(1);
 });
 
 test('a fork, which gets no ID token, stops with a sentence and gets no database', async () => {

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest';
 import { changesText } from '../../action/changes.ts';
 import { codeBlock } from '../../action/markdown.ts';
+import { failureOf, rehearsalPart } from '../../action/rehearsal.ts';
 
 const lines = (text: string) => text.split('\n');
 
@@ -76,4 +77,18 @@ test('statements that are too long are left out', () => {
   });
   expect(text).toContain('too long for a comment');
   expect(text.length).toBeLessThan(1000);
+});
+
+test.each([
+  ['safe', 0, null],
+  ['danger', 0, 'danger'],
+  ['safe', 3, 'exit code 3'],
+] as const)('a rehearsal that is %s, of a migration that ends with %i', (verdict, exitCode, failure) => {
+  const wal = { bytes: 0, exact: true };
+  const counts = { unwatched_tables: 0, samples: 1, longest_gap_ms: 50 };
+  const report = { verdict, dangers: [], tables: [], schema: nothing, wal, ...counts };
+  const found = failureOf({ report, exitCode });
+  if (failure === null) expect(found).toBeNull();
+  else expect(found).toContain(failure);
+  expect(rehearsalPart({ report, exitCode })).toContain(`#### Rehearsal\n\n \`\`\`\n Verdict: ${verdict}\n`);
 });
