@@ -8,7 +8,7 @@ import { readProfiles } from '../stored.ts';
 const COMPLETE = '__complete';
 
 /** No shell may expand a candidate: whoever names a table or a project chooses it. */
-const SCRIPTS: Record<string, (name: string) => string> = {
+export const SCRIPTS: Record<string, (name: string) => string> = {
   bash: (name) => `_${name}() {
   local word
   COMPREPLY=()

@@ -159,7 +159,8 @@ test('no example is left over', () => {
 
 describe('options of rows', () => {
   const parse = async (...args: string[]) => {
-    const fresh = createProgram('1.2.3').configureOutput({ writeErr: () => {} });
+    const fresh = createProgram('1.2.3');
+    for (const command of commandsBelow(fresh)) command.configureOutput({ writeErr: () => {} });
     parseOnly(fresh);
     await fresh.parseAsync(['rows', 'book', ...args], { from: 'user' });
     return fresh.commands.find((command) => command.name() === 'rows')?.opts();

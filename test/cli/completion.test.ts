@@ -1,73 +1,40 @@
 import { execFileSync, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { SCRIPTS } from '../../cli/commands/completion.ts';
 
-const MAIN = join(import.meta.dirname, '../../cli/main.ts');
+const NAMES = ['$(touch pwned)', '`touch pwned`', 'two words'];
+const quoted = (words: readonly string[]) => words.map((word) => `'${word}'`).join(' ');
+
 const folder = mkdtempSync(join(tmpdir(), 'branchgate-completion-'));
-const env = {
-  PATH: [folder, process.env.PATH].join(delimiter),
-  HOME: folder,
-  XDG_CONFIG_HOME: folder,
-  TERM: 'xterm',
-};
+const env = { PATH: [folder, process.env.PATH].join(delimiter), HOME: folder, TERM: 'xterm' };
 
-beforeAll(() =>
-  writeFileSync(join(folder, 'branchgate'), `#!/bin/sh\nexec "${process.execPath}" "${MAIN}" "$@"\n`, {
-    mode: 0o755,
-  }),
-);
+beforeAll(() => {
+  const commandLine = `#!/bin/sh\nprintf '[%s]' "$@" > asked\nprintf '%s\\n' ${quoted(NAMES)}\n`;
+  writeFileSync(join(folder, 'branchgate'), commandLine, { mode: 0o755 });
+});
 afterAll(() => rmSync(folder, { recursive: true }));
 
-/** A shell without its editor: how it completes a line, and prints one candidate a line. */
-interface Shell {
-  begin: string;
-  complete: (...words: string[]) => string;
-}
-
-const quoted = (words: string[]) => words.map((word) => `'${word}'`).join(' ');
-
-const SHELLS: Record<string, Shell> = {
-  bash: {
-    begin: 'source <(branchgate completion bash)',
-    complete: (...words) => `COMP_WORDS=(${quoted(words)}); COMP_CWORD=${words.length - 1}
-      _branchgate; printf '%s\\n' "\${COMPREPLY[@]}"`,
-  },
-  // `compadd` exists in the editor only. It gets `--` first.
-  zsh: {
-    begin: `compdef() { }; compadd() { shift; print -rl -- "$@" }; _files() { print files }
-      source <(branchgate completion zsh)`,
-    complete: (...words) => `words=(${quoted(words)}); CURRENT=${words.length}; _branchgate`,
-  },
-  fish: {
-    begin: 'branchgate completion fish | source',
-    complete: (...words) => `complete -C '${words.join(' ')}'`,
-  },
+/** How a shell without its editor completes `branchgate rows `, and prints one candidate a line. */
+const SHELLS: Record<string, (script: string) => string> = {
+  bash: (script) => `source ${script}
+    COMP_WORDS=(branchgate rows ''); COMP_CWORD=2; _branchgate; printf '%s\\n' "\${COMPREPLY[@]}"`,
+  // `compadd`, which quotes what it inserts, exists in the editor only. It gets `--` first.
+  zsh: (script) => `compdef() { }; compadd() { shift; print -rl -- "$@" }; source ${script}
+    words=(branchgate rows ''); CURRENT=3; _branchgate`,
+  fish: (script) => `source ${script}; complete -C 'branchgate rows '`,
 };
 
-describe.each(Object.entries(SHELLS))('completion in %s', (shell, { begin, complete }) => {
-  const run = (...lines: string[]) =>
-    execFileSync(shell, ['-c', [begin, ...lines].join('\n')], { cwd: folder, env, encoding: 'utf8' })
-      .trimEnd()
-      .split('\n');
-  const isMissing = spawnSync(shell, ['--version']).error !== undefined;
-  beforeEach(({ skip }) => skip(isMissing, `${shell} is not installed`));
-
-  test('offers commands', () => {
-    expect(run(complete('branchgate', 'branch', 're')).toSorted()).toEqual(['renew', 'reset', 'restore']);
-  });
-
-  test('runs nothing that is a name', () => {
-    const names = ['$(touch pwned)', '`touch pwned`', 'two words'];
-    const named = join(folder, 'named');
-    mkdirSync(named, { recursive: true });
-    writeFileSync(join(named, 'branchgate'), `#!/bin/sh\nprintf '%s\\n' ${quoted(names)}\n`, { mode: 0o755 });
-    const path = shell === 'fish' ? `set -gx PATH ${named} $PATH` : `PATH=${named}:$PATH`;
-    const shown = run(path, complete('branchgate', 'rows', ''));
-    const expected =
-      shell === 'bash' ? ['\\$\\(touch\\ pwned\\)', '\\`touch\\ pwned\\`', 'two\\ words'] : names;
-    expect(shown.toSorted()).toEqual(expected.toSorted());
-    expect(existsSync(join(folder, 'pwned'))).toBe(false);
-  });
+test.for(Object.keys(SHELLS))('completion in %s offers names, and runs none of them', (shell, { skip }) => {
+  skip(spawnSync(shell, ['--version']).error !== undefined, `${shell} is not installed`);
+  const script = join(folder, `script.${shell}`);
+  writeFileSync(script, SCRIPTS[shell]?.('branchgate') ?? '');
+  const line = SHELLS[shell]?.(script) ?? '';
+  const output = execFileSync(shell, ['-c', line], { cwd: folder, env, encoding: 'utf8' });
+  expect(readFileSync(join(folder, 'asked'), 'utf8')).toBe('[__complete][--][rows][]');
+  const inserted = ['\\$\\(touch\\ pwned\\)', '\\`touch\\ pwned\\`', 'two\\ words'];
+  expect(output.trimEnd().split('\n').toSorted()).toEqual((shell === 'bash' ? inserted : NAMES).toSorted());
+  expect(existsSync(join(folder, 'pwned'))).toBe(false);
 });
