@@ -2,6 +2,7 @@ import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { differenceOf } from '../client/difference.ts';
 import { leaseBranch } from '../client/leased-branch.ts';
 import { ResponseError } from '../client/response-error.ts';
+import { sourceOf } from './branch.ts';
 import type { Inputs } from './inputs.ts';
 import { codeBlock, folded } from './markdown.ts';
 
@@ -19,7 +20,8 @@ const MARKS: Record<SchemaDifference['changes'][number]['change'], string> = {
 };
 
 /** What the branch has changed, seen from its parent. */
-export async function changesOf(client: BranchgateClient, { project, branch }: Inputs): Promise<Difference> {
+export async function changesOf(client: BranchgateClient, inputs: Inputs): Promise<Difference> {
+  const { project, branch } = inputs;
   const path = { project_id: project, branch_ref: branch };
   const compare = (against: string) => differenceOf(client, path, { against, schema: true });
   try {
@@ -29,9 +31,10 @@ export async function changesOf(client: BranchgateClient, { project, branch }: I
   }
   // A trust that is limited to branches can clone `main`, and nothing else of it.
   const { signal } = new AbortController();
+  const source = await sourceOf(client, inputs);
   const copy = await leaseBranch(
     client,
-    { projectId: project, purpose: 'compare', allow: [] },
+    { projectId: project, purpose: 'compare', allow: [], ...(source !== null && { sourceId: source }) },
     { signal, say: () => {} },
   );
   try {
