@@ -1,6 +1,7 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { readDuration } from '../duration.ts';
+import { CommandError } from '../exit-codes.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
 import { confirm } from '../terminal.ts';
@@ -77,6 +78,8 @@ const extend = () =>
     .option('--lifespan <lifespan>', '7d, 1m, 6m, 1y or forever')
     .action(
       async (branch: string | undefined, options: { ttl?: number; lifespan?: string }, command: Command) => {
+        if (options.ttl === undefined && options.lifespan === undefined)
+          throw new CommandError('usage', 'Give the new life with --ttl or --lifespan.');
         const session = openSession(command);
         const path = await branchPath(command, session, branch);
         const body = {

@@ -110,6 +110,7 @@ const rows = () =>
         page.rows,
         page.columns.map(({ name }) => name),
       );
+      if (page.has_more) say(`There are more rows: --offset ${page.offset + page.rows.length}.`);
     });
 
 interface QueryOptions {

@@ -131,6 +131,8 @@ describe('exit codes', () => {
     ['branch create UPPER', 2, 'branch_name'],
     ['branch get nowhere', 3, 'branchgate branch list'],
     ['project delete Shop', 2, '--yes'],
+    ['project update Shop', 2, '--quota'],
+    ['branch extend pr-1', 2, '--ttl'],
     ['branch create pr-1', 6, 'BRANCH_EXISTS'],
     ['rule test 192.0.2.1 pr-1', 5, 'No network rule'],
     ['exec --ephemeral --branch pr-1 -- true', 2, '--from'],
