@@ -232,7 +232,11 @@ describe('a rehearsal of a migration', () => {
       { signal: cancelled.signal },
     );
     const ended = expect(call).rejects.toThrow();
-    await eventually(async () => expect(await rehearsed()).toHaveLength(1), 60);
+    await eventually(async () => {
+      const [name] = await rehearsed();
+      const { status } = await api.get(`/api/v1/projects/${project}/branches/${name}/rehearsal`);
+      expect(status).toBe(200);
+    }, 60);
     cancelled.abort();
     await ended;
     await eventually(async () => expect(await rehearsed()).toEqual([]), 60);
