@@ -1,5 +1,5 @@
-import { info, setOutput, setSecret } from '@actions/core';
-import type { BranchgateClient } from '../client/client.ts';
+import { info, saveState, setOutput, setSecret } from '@actions/core';
+import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
 import { ActionError, type Inputs } from './inputs.ts';
 
@@ -14,7 +14,8 @@ export interface ShownBranch {
   sizeBytes: number | null;
 }
 
-async function sourceOf(client: BranchgateClient, { project, from }: Inputs): Promise<string | null> {
+/** The ID of the branch to start from; null for `main`. @throws ActionError */
+export async function sourceOf(client: BranchgateClient, { project, from }: Inputs): Promise<string | null> {
   if (from === null) return null;
   const params = { path: { project_id: project } };
   const { branches } = await dataOf(client.api.GET(BRANCHES, { params }));
@@ -29,6 +30,17 @@ async function sizeOf({ api }: BranchgateClient, project_id: string, branch_ref:
   const { data } = await api.GET(`${BRANCH}/metrics/summary`, { params }).catch(() => ({ data: undefined }));
   return data && data.observed_at !== null ? data.metrics.database_size_bytes : null;
 }
+
+/** The runner hides in the log what it is told to. */
+export function maskUrls({ database_url, direct_url }: Schemas['Credentials']): void {
+  for (const url of [database_url, direct_url]) {
+    setSecret(url);
+    setSecret(decodeURIComponent(new URL(url).password));
+  }
+}
+
+/** Whether the main step of this job has made a branch, for its last step. */
+export const MADE = 'made';
 
 /** Creates the branch, and sets the outputs. Every secret is masked before anything else can print it. */
 export async function createBranch(client: BranchgateClient, inputs: Inputs): Promise<ShownBranch> {
@@ -48,10 +60,8 @@ export async function createBranch(client: BranchgateClient, inputs: Inputs): Pr
   const { credentials } = made;
   if (!credentials) throw new ActionError('The response to the creation has no credentials.');
   const { database_url, direct_url, ca_certificate } = credentials;
-  for (const url of [database_url, direct_url]) {
-    setSecret(url);
-    setSecret(decodeURIComponent(new URL(url).password));
-  }
+  maskUrls(credentials);
+  saveState(MADE, true);
   const outputs = {
     branch: made.branch_name,
     'branch-id': made.id,

@@ -17,22 +17,42 @@ const marker = ({ project, branch }: Inputs) => `<!-- branchgate ${project} ${br
 const size = (bytes: number | null) =>
   bytes === null ? 'not measured yet' : `${(bytes / 1_048_576).toFixed(1)} MiB`;
 
-/** @param branch null after its deletion */
-function commentText(inputs: Inputs, branch: ShownBranch | null): string {
-  const head = `${marker(inputs)}\n### Database branch \`${inputs.branch}\`\n`;
-  if (branch === null) return `${head}\nDeleted with the pull request.\n`;
-  const link = `${inputs.url}/projects/${inputs.project}/branches/${branch.name}/tables`;
-  return `${head}
-| | |
+/** The parts of the comment in their order. Each run replaces those that it knows, and keeps the others. */
+const PARTS = ['branch', 'changes', 'rehearsal'] as const;
+type Parts = Partial<Record<(typeof PARTS)[number], string>>;
+
+const head = (inputs: Inputs) => `${marker(inputs)}\n### Database branch \`${inputs.branch}\`\n`;
+const partMarker = (part: string) => `<!-- part ${part} -->\n`;
+
+const join = (inputs: Inputs, parts: Parts) =>
+  [
+    head(inputs),
+    ...PARTS.flatMap((part) => (parts[part] ? [`${partMarker(part)}\n${parts[part].trim()}\n`] : [])),
+  ].join('\n');
+
+const partsOf = (body: string): Parts =>
+  Object.fromEntries(
+    body
+      .split(/^<!-- part /m)
+      .slice(1)
+      .map((part) => /^(\w+) -->\r?\n([\s\S]*)$/.exec(part) ?? [])
+      .map(([, name = '', text = '']) => [name, text]),
+  );
+
+/** All parts after the deletion of the branch. */
+export const DELETED: Parts = { branch: 'Deleted with the pull request.', changes: '', rehearsal: '' };
+
+export function branchPart({ url, project }: Inputs, branch: ShownBranch): string {
+  const link = `${url}/projects/${project}/branches/${branch.name}/tables`;
+  return `| | |
 |---|---|
 | open | [tables](${link}) |
 | expires | ${branch.expiresAt ?? 'never'} |
-| size | ${size(branch.sizeBytes)} |
-`;
+| size | ${size(branch.sizeBytes)} |`;
 }
 
-/** Writes the one comment of this branch. A failure is a warning, because the branch exists. */
-export async function writeComment(inputs: Inputs, branch: ShownBranch | null): Promise<void> {
+/** Writes parts of the one comment of this branch. A failure is a warning, because the work is done. */
+export async function writeComment(inputs: Inputs, parts: Parts): Promise<void> {
   const { GITHUB_API_URL: api, GITHUB_REPOSITORY: repository } = process.env;
   if (inputs.commentOn === null || !api || !repository || !inputs.githubToken) return;
   const comments = `${api}/repos/${repository}/issues`;
@@ -61,10 +81,10 @@ export async function writeComment(inputs: Inputs, branch: ShownBranch | null): 
     return null;
   };
   try {
-    const body = { body: commentText(inputs, branch) };
     const own = await existing();
+    const body = { body: join(inputs, { ...partsOf(own?.body ?? ''), ...parts }) };
     if (own) await send('PATCH', `${comments}/comments/${own.id}`, body);
-    else if (branch) await send('POST', `${comments}/${inputs.commentOn}/comments`, body);
+    else if (parts !== DELETED) await send('POST', `${comments}/${inputs.commentOn}/comments`, body);
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
     warning(`The pull request got no comment: ${reason}. It needs \`permissions: pull-requests: write\`.`);

@@ -16,8 +16,11 @@ interface Event {
 
 export type OnExists = 'fail' | 'return' | 'reset';
 
+const COMMANDS = ['create', 'delete', 'rehearse'] as const;
+export type Command = (typeof COMMANDS)[number];
+
 export interface Inputs {
-  command: 'create' | 'delete';
+  command: Command;
   url: string;
   project: string;
   audience: string;
@@ -27,6 +30,8 @@ export interface Inputs {
   onExists: OnExists;
   allow: string[];
   labels: Record<string, string>;
+  /** The migration to rehearse: a program and its arguments. Empty for other commands. */
+  run: string[];
   /** Number of the pull request that gets a comment; null if none does. */
   commentOn: number | null;
   githubToken: string;
@@ -54,13 +59,29 @@ function readLabels(): Record<string, string> {
   return Object.fromEntries(pairs);
 }
 
+/**
+ * A program and its arguments. There is no shell, which would read variables and quotes in it.
+ * @throws ActionError
+ */
+function readRun(command: Command): string[] {
+  const lines = getMultilineInput('run');
+  const [line = '', ...others] = lines;
+  if (command !== 'rehearse' && line !== '')
+    throw new ActionError('run is for the command rehearse only. Give `command: rehearse`.');
+  if (command === 'rehearse' && line === '')
+    throw new ActionError('run is missing. Give the migration to rehearse, for instance npm run migrate.');
+  return others.length > 0 ? lines : line.split(/\s+/).filter(Boolean);
+}
+
 const PROJECT_ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 /** @throws ActionError */
 export function readInputs(): Inputs {
   const event = readEvent();
   const number = event.pull_request?.number ?? null;
-  const command = oneOf('command', ['auto', 'create', 'delete']);
+  const isClosed = event.pull_request !== undefined && event.action === 'closed';
+  const chosen = oneOf('command', ['auto', ...COMMANDS]);
+  const command = chosen === 'auto' ? (isClosed ? 'delete' : 'create') : chosen;
   const url = safeAddress(getInput('url'));
   if (url === null)
     throw new ActionError('url is not the address of a gateway. Give one that begins with https://.');
@@ -68,15 +89,16 @@ export function readInputs(): Inputs {
   if (!PROJECT_ID.test(project))
     throw new ActionError('project is not an ID. `branchgate project list` shows it.');
   const branch = getInput('branch') || (number === null ? '' : `pr-${number}`);
-  if (branch === '') throw new ActionError('This run is not of a pull request. Give the name of a branch.');
+  // A rehearsal has a branch of its own.
+  if (branch === '' && command !== 'rehearse')
+    throw new ActionError('This run is not of a pull request. Give the name of a branch.');
   // With `return`, the action would hand out the project's own data.
   if (branch === 'main')
     throw new ActionError('branch is main, which is no branch for a run. Give another name.');
   const ttlSeconds = secondsOf(getInput('ttl'));
   if (ttlSeconds === null) throw new ActionError('ttl is no duration. Give one such as 2h or 7d.');
-  const isClosed = event.pull_request !== undefined && event.action === 'closed';
   return {
-    command: command === 'auto' ? (isClosed ? 'delete' : 'create') : command,
+    command,
     url,
     project,
     audience: getInput('audience') || url,
@@ -86,6 +108,7 @@ export function readInputs(): Inputs {
     onExists: oneOf('on-exists', ['return', 'reset', 'fail']),
     allow: getMultilineInput('allow'),
     labels: readLabels(),
+    run: readRun(command),
     commentOn: oneOf('comment', ['true', 'false']) === 'true' ? number : null,
     githubToken: getInput('github-token'),
   };

@@ -1,16 +1,30 @@
 import { setFailed } from '@actions/core';
+import type { BranchgateClient } from '../client/client.ts';
 import { createBranch, deleteBranch } from './branch.ts';
-import { writeComment } from './comment.ts';
-import { readInputs } from './inputs.ts';
+import { branchPart, DELETED, writeComment } from './comment.ts';
+import { type Command, type Inputs, readInputs } from './inputs.ts';
+import { failureOf, rehearsalPart, rehearseMigration } from './rehearsal.ts';
 import { signIn } from './sign-in.ts';
+
+const COMMANDS: Record<Command, (client: BranchgateClient, inputs: Inputs) => Promise<void>> = {
+  async create(client, inputs) {
+    await writeComment(inputs, { branch: branchPart(inputs, await createBranch(client, inputs)) });
+  },
+  async delete(client, inputs) {
+    await deleteBranch(client, inputs);
+    await writeComment(inputs, DELETED);
+  },
+  async rehearse(client, inputs) {
+    const rehearsed = await rehearseMigration(client, inputs);
+    await writeComment(inputs, { rehearsal: rehearsalPart(rehearsed) });
+    const failure = failureOf(rehearsed);
+    if (failure !== null) setFailed(failure);
+  },
+};
 
 try {
   const inputs = readInputs();
-  const client = await signIn(inputs);
-  if (inputs.command === 'delete') {
-    await deleteBranch(client, inputs);
-    await writeComment(inputs, null);
-  } else await writeComment(inputs, await createBranch(client, inputs));
+  await COMMANDS[inputs.command](await signIn(inputs), inputs);
 } catch (error) {
   setFailed(error instanceof Error ? error.message : String(error));
 }

@@ -47,6 +47,9 @@ Data goes to standard output, everything else to standard error. A terminal gets
 \`--json\` gets the records of the API. Nothing waits for a person where nobody is: a command that needs an answer ends with
 exit code 2 or 4 and says what to do instead.
 
+Operations of the API without a command of their own, for instance those on members and webhooks, are sent by \`branchgate api\`.
+\`source <(branchgate completion bash)\`, and the same for zsh and fish, completes commands, options and names.
+
 \`exec\` and \`psql\` add the address of this machine as a network rule of the branch if no rule lets it connect. They say so, and
 remove the rule when they end. Of several commands of one user on one branch, the one that began last removes it. After a kill it
 ends within an hour.

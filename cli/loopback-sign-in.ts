@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
-import { createServer, type Server } from 'node:http';
+import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { BranchgateClient } from '../client/client.ts';
 import { dataOf } from '../client/response-error.ts';
@@ -28,6 +28,8 @@ export async function signInByBrowser(
     );
   const code_verifier = randomBytes(32).toString('base64url');
   const state = randomBytes(16).toString('base64url');
+  // An import at the start of the program would load all of Node's `fetch` with it, for `--help` too.
+  const { createServer } = await import('node:http');
   const server = createServer();
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   try {

@@ -49,8 +49,15 @@ function show(value: unknown): string {
   return text.replaceAll(CONTROL, ' ');
 }
 
+const titleOf = (column: string) => column.toUpperCase().replaceAll('_', ' ');
+
 /** Prints records: a table on a terminal, tab-separated values elsewhere, with `--json` the records themselves. */
-export function printRecords(command: Command, records: readonly Row[], columns: readonly string[]): void {
+export function printRecords(
+  command: Command,
+  records: readonly Row[],
+  columns: readonly string[],
+  titles: readonly string[] = columns.map(titleOf),
+): void {
   const fields = jsonFields(command);
   if (fields !== null) {
     writeJson(records.map((record) => pick(record, fields)));
@@ -61,9 +68,9 @@ export function printRecords(command: Command, records: readonly Row[], columns:
     write(rows.map((row) => row.join('\t')));
     return;
   }
-  const head = columns.map((column) => column.toUpperCase().replaceAll('_', ' '));
+  const head = titles.map(show);
   const widths = columns.map((_, n) => Math.max(...[head, ...rows].map((row) => row[n]?.length ?? 0)));
-  const line = (row: string[]) =>
+  const line = (row: readonly string[]) =>
     row
       .map((cell, n) => cell.padEnd(widths[n] ?? 0))
       .join('  ')

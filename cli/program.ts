@@ -15,6 +15,7 @@ import { readingCommands } from './commands/reading.ts';
 import { rehearseCommand } from './commands/rehearse.ts';
 import { signInCommands } from './commands/sign-in.ts';
 import { snapshotCommand } from './commands/snapshot.ts';
+import { tableCommands } from './commands/tables.ts';
 import { EXAMPLES } from './examples.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -26,13 +27,26 @@ const ENVIRONMENT = `  BRANCHGATE_URL      address of the gateway
   BRANCHGATE_API_KEY  an API key, or BRANCHGATE_TOKEN an access token; both need BRANCHGATE_URL
   BRANCHGATE_PROJECT  name or ID of the project`;
 
+const BEGIN = `  branchgate login https://api.example.com
+  branchgate project create shop
+  branchgate exec --ephemeral -- psql -c 'select 1'`;
+
+/** The commands under the headings of the help. */
+const commandGroups = (): Record<string, Command[]> => ({
+  'Sign-in and projects:': [...signInCommands(), ...linkCommands(), projectCommand()],
+  'Branches:': [branchCommand(), snapshotCommand(), rehearseCommand(), importCommand()],
+  'Connections:': [...connectionCommands(), execCommand()],
+  'Data:': tableCommands(),
+  'Access:': accessCommands(),
+  'Observation:': readingCommands(),
+  'Other:': [hostCommand(), apiCommand(), doctorCommand(), mcpCommand()],
+});
+
 /** The whole command tree. */
 export function createProgram(version: string): Command {
   const program = new Command('branchgate')
     .description('PostgreSQL databases with copy-on-write branches')
     .version(version, '--version', 'print the version')
-    .helpOption('-h, --help', 'print help')
-    .helpCommand(false)
     .option('--profile <name>', 'profile of the sign-in')
     .option(
       '--project <project>',
@@ -43,29 +57,21 @@ export function createProgram(version: string): Command {
       "print the API's records as JSON, all fields or those named, separated by commas",
     )
     .option('-y, --yes', 'answer yes to every question')
-    .addHelpText('after', `\nExit codes:\n${EXIT_HELP}\n\nEnvironment:\n${ENVIRONMENT}`)
-    .configureHelp({ showGlobalOptions: false });
-  const commands = [
-    ...signInCommands(),
-    ...linkCommands(),
-    projectCommand(),
-    branchCommand(),
-    snapshotCommand(),
-    ...connectionCommands(),
-    execCommand(),
-    rehearseCommand(),
-    importCommand(),
-    ...accessCommands(),
-    ...readingCommands(),
-    hostCommand(),
-    apiCommand(),
-    doctorCommand(),
-    mcpCommand(),
-  ];
-  for (const command of commands) program.addCommand(command);
+    .addHelpText(
+      'after',
+      `\nBegin with:\n${BEGIN}\n\nExit codes:\n${EXIT_HELP}\n\nEnvironment:\n${ENVIRONMENT}`,
+    );
+  for (const [heading, commands] of Object.entries(commandGroups()))
+    for (const command of commands) program.addCommand(command.helpGroup(heading));
   addCompletion(program);
   for (const command of commandsBelow(program)) {
-    command.exitOverride();
+    const isProgram = command === program;
+    command
+      .exitOverride()
+      .helpOption('-h, --help', 'print help')
+      .helpCommand(false)
+      .configureHelp({ showGlobalOptions: !isProgram })
+      .showHelpAfterError(`See \`${['branchgate', ...wordsOf(command), '--help'].join(' ')}\`.`);
     const examples = examplesOf(command);
     if (examples.length > 0)
       command.addHelpText('after', `\nExamples:\n${examples.map((line) => `  ${line}`).join('\n')}`);

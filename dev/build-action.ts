@@ -5,12 +5,14 @@ import { ROOT } from './stack/repository.ts';
 /** CommonJS parts of the bundle use `require`, which an ES module lacks. */
 const HEAD = `import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);`;
 
-/** Bundles the GitHub Action into one file for the Node of its runners. */
-export async function bundleAction(file: string): Promise<void> {
+/** Bundles the GitHub Action for the Node of its runners: its main step, and the one at the end of the job. */
+export async function bundleAction(folder: string): Promise<void> {
   await build({
-    entryPoints: [join(ROOT, 'action/main.ts')],
-    outfile: file,
+    entryPoints: { action: join(ROOT, 'action/main.ts'), post: join(ROOT, 'action/post.ts') },
+    outdir: folder,
+    outExtension: { '.js': '.mjs' },
     bundle: true,
+    splitting: true,
     platform: 'node',
     target: 'node24',
     format: 'esm',
@@ -19,4 +21,4 @@ export async function bundleAction(file: string): Promise<void> {
   });
 }
 
-if (import.meta.main) await bundleAction(join(ROOT, 'action/dist/action.mjs'));
+if (import.meta.main) await bundleAction(join(ROOT, 'action/dist'));

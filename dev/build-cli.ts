@@ -1,6 +1,7 @@
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { build, type Plugin } from 'esbuild';
+import { englishOnly } from './english-only.ts';
 import { ROOT } from './stack/repository.ts';
 
 /** CommonJS parts of the bundle use `require`, which an ES module lacks. */
@@ -20,17 +21,6 @@ const loadToolsFromFile: Plugin = {
   },
 };
 
-/** zod bundles its messages in every language, of which one is used. */
-const englishOnly: Plugin = {
-  name: 'english-only',
-  setup({ onResolve, onLoad }) {
-    onResolve({ filter: /\/locales\/index\.js$/ }, ({ importer }) =>
-      importer.includes('/node_modules/zod/') ? { path: 'locales', namespace: 'empty' } : null,
-    );
-    onLoad({ filter: /.*/, namespace: 'empty' }, () => ({ contents: 'export {}' }));
-  },
-};
-
 const bundle = (entry: string, outfile: string, head: string) =>
   build({
     entryPoints: [join(ROOT, entry)],
@@ -42,6 +32,8 @@ const bundle = (entry: string, outfile: string, head: string) =>
     platform: 'node',
     target: 'node20',
     format: 'esm',
+    // An optional native client of `pg`, which is not used.
+    external: ['pg-native'],
     plugins: [loadToolsFromFile, englishOnly],
     banner: { js: head },
     logLevel: 'warning',

@@ -1,7 +1,6 @@
 import { McpServer } from '@modelcontextprotocol/server';
 import { JobError, ResponseError } from '../client/response-error.ts';
 import { type Tool, type ToolContext, ToolError } from './tool.ts';
-import { TOOLS } from './tools.ts';
 
 const INSTRUCTIONS =
   'PostgreSQL databases with copy-on-write branches. Make a branch before you change anything, and delete it when you are done.';
@@ -40,9 +39,10 @@ interface ServerOptions {
   onFailure: (error: unknown) => string;
 }
 
-/** A server with all tools. */
+/** A server with these tools. */
 export function createServer(
   context: Omit<ToolContext, 'signal'>,
+  tools: readonly Tool[],
   { version, onFailure }: ServerOptions,
 ): McpServer {
   const server = new McpServer({ name: 'branchgate', version }, { instructions: INSTRUCTIONS });
@@ -53,7 +53,7 @@ export function createServer(
       return { ...text(explain(error) ?? onFailure(error)), isError: true };
     }
   };
-  for (const tool of TOOLS) {
+  for (const tool of tools) {
     const { name, description, effect: annotations, input: inputSchema } = tool;
     server.registerTool(name, { description, annotations, inputSchema }, (input, { mcpReq }) =>
       call(tool, input, mcpReq.signal),

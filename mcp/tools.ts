@@ -3,6 +3,7 @@ import { differenceOf } from '../client/difference.ts';
 import { dataOf } from '../client/response-error.ts';
 import { take } from '../shared/take.ts';
 import { findBranch, MADE_BY, ownBranch, ownId, projectOf, shownBranch } from './branches.ts';
+import { branch, project_id } from './fields.ts';
 import { ADDS, DESTROYS, READS, type Tool, type ToolContext, tool } from './tool.ts';
 
 const PROJECT = '/api/v1/projects/{project_id}';
@@ -12,8 +13,6 @@ const PROJECTS_MAX = 100;
 const ROWS_MAX = 100;
 const TTL_SECONDS = 7200;
 
-const project_id = z.uuid().optional().describe('The project; optional if there is only one.');
-const branch = z.string().min(1).max(100).describe('Name or ID of the branch, for instance `main`.');
 const params = z
   .array(z.union([z.string(), z.number(), z.boolean(), z.null()]))
   .max(100)
@@ -153,7 +152,7 @@ export const TOOLS: readonly Tool[] = [
   tool({
     name: 'diff_branch',
     description:
-      'Compares a branch with its parent, another branch or a snapshot: rows inserted, updated and deleted by table; with `schema`, also what differs in the schemas, with statements.',
+      'Compares a branch with its parent, another branch or a snapshot: rows inserted, updated and deleted by table; with `schema`, also what differs in the schemas, with statements. A credential limited to branches cannot compare with `main`: compare with a new branch of it.',
     effect: READS,
     input: z.strictObject({
       project_id,

@@ -56,6 +56,20 @@ function ruleCommand(): Command {
     });
 
   group
+    .command('extend')
+    .description('Move the end of a network rule')
+    .argument('<id>')
+    .requiredOption('--ttl <duration>', 'time from now until the rule is removed, or `forever`', (text) =>
+      text === 'forever' ? null : readDuration(text),
+    )
+    .action(async (rule_id: string, options: { ttl: number | null }, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session), rule_id };
+      const init = { params: { path }, body: { ttl_seconds: options.ttl } };
+      printRecord(command, await dataOf(session.client.api.PATCH(`${RULES}/{rule_id}`, init)), RULE_COLUMNS);
+    });
+
+  group
     .command('remove')
     .description('Remove a network rule')
     .argument('<id>')
@@ -193,7 +207,22 @@ function keyCommand(): Command {
 
 const TRUSTS = '/api/v1/projects/{project_id}/trusts';
 const TRUST_COLUMNS = ['issuer', 'audience', 'claims', 'role', 'branch_pattern', 'last_used_at', 'id'];
-const GITHUB = 'https://token.actions.githubusercontent.com';
+
+/** The services with a command of their own: their issuer, and the claim that names a repository. */
+const SERVICES = {
+  github: {
+    issuer: 'https://token.actions.githubusercontent.com',
+    claim: 'repository',
+    description: 'Trust the workflows of a GitHub repository',
+    argument: '<owner/repository>',
+  },
+  gitlab: {
+    issuer: 'https://gitlab.com',
+    claim: 'project_path',
+    description: 'Trust the jobs of a GitLab project',
+    argument: '<group/project>',
+  },
+} as const;
 
 interface NewTrust {
   ref?: string;
@@ -203,29 +232,30 @@ interface NewTrust {
 
 function trustCommand(): Command {
   const group = new Command('trust').description('Workloads that sign in without a stored secret');
-  group
-    .command('github')
-    .description('Trust the workflows of a GitHub repository')
-    .argument('<owner/repository>')
-    .option('--ref <ref>', 'only this ref, for instance refs/pull/*')
-    .addOption(new Option('--role <role>', 'role of the workflows').choices(ROLES).default('operator'))
-    .option('--branch-pattern <pattern>', 'only branches with such names, for instance pr-*')
-    .action(async (repository: string, options: NewTrust, command: Command) => {
-      const session = openSession(command);
-      const path = { project_id: await projectOf(command, session) };
-      const body = {
-        issuer: GITHUB,
-        audience: session.url,
-        claims: { repository, ...(options.ref !== undefined && { ref: options.ref }) },
-        role: options.role,
-        ...(options.branchPattern !== undefined && { branch_pattern: options.branchPattern }),
-      };
-      printRecord(
-        command,
-        await dataOf(session.client.api.POST(TRUSTS, { params: { path }, body })),
-        TRUST_COLUMNS,
-      );
-    });
+  for (const [name, { issuer, claim, description, argument }] of Object.entries(SERVICES))
+    group
+      .command(name)
+      .description(description)
+      .argument(argument)
+      .option('--ref <ref>', 'only this ref, for instance refs/pull/*')
+      .addOption(new Option('--role <role>', 'role of the jobs').choices(ROLES).default('operator'))
+      .option('--branch-pattern <pattern>', 'only branches with such names, for instance pr-*')
+      .action(async (repository: string, options: NewTrust, command: Command) => {
+        const session = openSession(command);
+        const path = { project_id: await projectOf(command, session) };
+        const body = {
+          issuer,
+          audience: session.url,
+          claims: { [claim]: repository, ...(options.ref !== undefined && { ref: options.ref }) },
+          role: options.role,
+          ...(options.branchPattern !== undefined && { branch_pattern: options.branchPattern }),
+        };
+        printRecord(
+          command,
+          await dataOf(session.client.api.POST(TRUSTS, { params: { path }, body })),
+          TRUST_COLUMNS,
+        );
+      });
   group
     .command('list')
     .description('List trusts')

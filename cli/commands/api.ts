@@ -3,7 +3,7 @@ import { text } from 'node:stream/consumers';
 import { Argument, Command } from 'commander';
 import { ResponseError } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
-import { openSession } from '../session.ts';
+import { openOperatorSession, openSession } from '../session.ts';
 
 const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'];
 
@@ -26,12 +26,12 @@ export const apiCommand = () =>
   new Command('api')
     .description('Send a request to the API and print the response')
     .addArgument(new Argument('<method>', METHODS.join(', ')).argParser((method) => method.toUpperCase()))
-    .argument('<path>', 'for instance /api/v1/me')
+    .argument('<path>', 'for instance /api/v1/me; /platform/v1/… takes BRANCHGATE_PLATFORM_SECRET')
     .option('--data <json>', 'body; `@file` reads it from a file, `-` from standard input')
     .action(async (method: string, path: string, options: { data?: string }, command: Command) => {
       if (!METHODS.includes(method)) throw new CommandError('usage', `Give one of ${METHODS.join(', ')}.`);
       if (!/^\/(?!\/)/.test(path)) throw new CommandError('usage', 'Give a path that begins with one slash.');
-      const { client } = openSession(command);
+      const { client } = path.startsWith('/platform/') ? openOperatorSession() : openSession(command);
       const body = options.data === undefined ? undefined : await readBody(options.data);
       // Any path is allowed here, which the types of the client do not know.
       const request = client.api.request as unknown as (

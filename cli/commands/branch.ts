@@ -1,6 +1,7 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { readDuration } from '../duration.ts';
+import { CommandError } from '../exit-codes.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
 import { confirm } from '../terminal.ts';
@@ -77,6 +78,8 @@ const extend = () =>
     .option('--lifespan <lifespan>', '7d, 1m, 6m, 1y or forever')
     .action(
       async (branch: string | undefined, options: { ttl?: number; lifespan?: string }, command: Command) => {
+        if (options.ttl === undefined && options.lifespan === undefined)
+          throw new CommandError('usage', 'Give the new life with --ttl or --lifespan.');
         const session = openSession(command);
         const path = await branchPath(command, session, branch);
         const body = {
@@ -91,8 +94,21 @@ const extend = () =>
       },
     );
 
+const renew = () =>
+  new Command('renew')
+    .description('Renew the lease of a branch, which is deleted when its lease ends')
+    .argument('[branch]', 'name or ID (default: the pinned branch)')
+    .option('--lease <duration>', 'a new length, for instance 10m (default: as before)', readDuration)
+    .action(async (branch: string | undefined, options: { lease?: number }, command: Command) => {
+      const session = openSession(command);
+      const path = await branchPath(command, session, branch);
+      const body = options.lease === undefined ? {} : { lease_seconds: options.lease };
+      const renewed = session.client.api.POST(`${BRANCH}/lease`, { params: { path }, body });
+      printRecord(command, await dataOf(renewed));
+    });
+
 export const branchCommand = (): Command =>
-  [list(), createCommand(), get(), extend(), branchDiff(), ...historyCommands(), remove()].reduce(
+  [list(), createCommand(), get(), extend(), renew(), branchDiff(), ...historyCommands(), remove()].reduce(
     (group, command) => group.addCommand(command),
     new Command('branch').description('Branches of a project'),
   );

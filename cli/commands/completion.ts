@@ -7,17 +7,21 @@ import { readProfiles } from '../stored.ts';
 /** The hidden command with which the scripts ask for candidates: the words of the line, the last one unfinished. */
 const COMPLETE = '__complete';
 
-const SCRIPTS: Record<string, (name: string) => string> = {
+/** No shell may expand a candidate: whoever names a table or a project chooses it. */
+export const SCRIPTS: Record<string, (name: string) => string> = {
   bash: (name) => `_${name}() {
-  local IFS=$'\\n'
-  COMPREPLY=($(compgen -W "$(${name} ${COMPLETE} -- "\${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "\${COMP_WORDS[COMP_CWORD]}"))
+  local word
+  COMPREPLY=()
+  while IFS= read -r word; do
+    COMPREPLY+=("$(printf %q "$word")")
+  done < <(${name} ${COMPLETE} -- "\${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }
 complete -o default -F _${name} ${name}
 `,
   zsh: (name) => `#compdef ${name}
 _${name}() {
   local -a found
-  found=("\${(@f)$(${name} ${COMPLETE} -- "\${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  found=(\${(f)"$(${name} ${COMPLETE} -- "\${(@)words[2,CURRENT]}" 2>/dev/null)"})
   (( \${#found} )) && compadd -- $found || _files
 }
 compdef _${name} ${name}
@@ -169,6 +173,6 @@ const NAMES: Record<Kind, (command: Command) => Promise<string[]>> = {
 };
 
 export function addCompletion(program: Command): void {
-  program.addCommand(completion());
+  program.addCommand(completion().helpGroup('Other:'));
   program.addCommand(complete(program), { hidden: true });
 }

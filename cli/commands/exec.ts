@@ -1,13 +1,13 @@
 import { Command } from 'commander';
+import { leaseBranch } from '../../client/leased-branch.ts';
 import { refuseInherited, stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, runChild } from '../connection.ts';
 import { readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
-import { leaseBranch } from '../lease.ts';
 import { say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
-import { openSession, projectOf, type Session } from '../session.ts';
+import { findBranch, openSession, projectOf, type Session } from '../session.ts';
 import { credentialsOf, type Role, roleOption } from './connections.ts';
 
 interface ExecOptions {
@@ -65,22 +65,22 @@ The exit code is that of the command, or 128 plus the number of the signal that 
 async function target(command: Command, session: Session, options: ExecOptions, signal: AbortSignal) {
   if (options.ephemeral) {
     const projectId = await projectOf(command, session);
+    const source = options.from === undefined ? null : await findBranch(session, projectId, options.from);
     const leased = await leaseBranch(
-      session,
+      session.client,
       {
         projectId,
-        from: options.from,
+        sourceId: source?.id,
         ttlSeconds: options.ttl,
         leaseSeconds: options.lease,
         purpose: 'exec',
       },
-      signal,
+      { signal, say },
     );
-    say(`Branch: ${leased.credentials.branch_name}`);
+    say(`Branch: ${leased.name}`);
     if (options.role === undefined) return leased;
-    const { branch_name } = leased.credentials;
     try {
-      return { ...leased, credentials: await credentialsOf(command, session, branch_name, options.role) };
+      return { ...leased, credentials: await credentialsOf(command, session, leased.name, options.role) };
     } catch (error) {
       await leased.end();
       throw error;

@@ -1,7 +1,8 @@
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
-import { readDuration } from '../duration.ts';
+import { readCount, readDuration } from '../duration.ts';
+import { CommandError } from '../exit-codes.ts';
 import { printRecord, printRecords, say } from '../output.ts';
 import { openSession, projectOf } from '../session.ts';
 import { confirm, withProgress } from '../terminal.ts';
@@ -26,6 +27,28 @@ interface NewProject {
   appKey?: string;
   quota?: number;
   timeout?: number;
+}
+
+const INTERVALS = ['1h', '6h', '1d'] as const;
+const KEPT = 7;
+
+interface ProjectChange {
+  name?: string;
+  quota?: number;
+  snapshotEvery?: (typeof INTERVALS)[number] | 'never';
+  snapshotKeep?: number;
+}
+
+/** @throws CommandError */
+function changeOf({ name, quota, snapshotEvery: every, snapshotKeep: keep = KEPT }: ProjectChange) {
+  const body = {
+    ...(name !== undefined && { name }),
+    ...(quota !== undefined && { storage_quota_gib: quota }),
+    ...(every !== undefined && { snapshot_schedule: every === 'never' ? null : { every, keep } }),
+  };
+  if (Object.keys(body).length === 0)
+    throw new CommandError('usage', 'Nothing is to be changed. Give --name, --quota or --snapshot-every.');
+  return body;
 }
 
 export function projectCommand(): Command {
@@ -73,21 +96,20 @@ export function projectCommand(): Command {
 
   group
     .command('update')
-    .description('Change the name or the storage quota of a project')
+    .description('Change the name, the storage quota or the snapshots of a project')
     .argument('[project]', 'name or ID (default: the linked one)')
     .option('--name <name>', 'new name')
     .option('--quota <gib>', 'storage quota in GiB', readGib)
-    .action(
-      async (project: string | undefined, options: { name?: string; quota?: number }, command: Command) => {
-        const session = openSession(command);
-        const path = { project_id: await projectOf(command, session, project) };
-        const body = {
-          ...(options.name !== undefined && { name: options.name }),
-          ...(options.quota !== undefined && { storage_quota_gib: options.quota }),
-        };
-        printRecord(command, await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body })));
-      },
-    );
+    .addOption(
+      new Option('--snapshot-every <interval>', 'take snapshots of main').choices([...INTERVALS, 'never']),
+    )
+    .option('--snapshot-keep <n>', 'snapshots that are kept (default: 7)', readCount)
+    .action(async (project: string | undefined, options: ProjectChange, command: Command) => {
+      const session = openSession(command);
+      const path = { project_id: await projectOf(command, session, project) };
+      const body = changeOf(options);
+      printRecord(command, await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body })));
+    });
 
   group
     .command('delete')

@@ -122,65 +122,16 @@ function auditCommand(): Command {
   return group;
 }
 
-const branchOption = ['--branch <branch>', 'name or ID (default: the pinned branch, or main)'] as const;
-
-function tableCommand(): Command {
-  const group = new Command('table').description('Tables of a branch');
-  group
-    .command('list')
-    .description('List tables')
-    .option(...branchOption)
-    .option('--schema <schema>', 'only of this schema')
-    .action(async (options: { branch?: string; schema?: string }, command: Command) => {
+const events = () =>
+  new Command('events')
+    .description('Print the changes of the project as they happen, until interrupted')
+    .option('--after <id>', 'begin with the events after this one, which `--json` shows')
+    .action(async ({ after }: { after?: string }, command: Command) => {
       const session = openSession(command);
-      const path = await branchPath(command, session, options.branch);
-      const query = options.schema === undefined ? {} : { schema: options.schema };
-      const { tables } = await dataOf(
-        session.client.api.GET(`${BRANCH}/tables`, { params: { path, query } }),
-      );
-      printRecords(command, tables, ['schema', 'name', 'kind', 'estimated_rows', 'size_bytes']);
-    });
-  return group;
-}
-
-interface RowOptions {
-  branch?: string;
-  schema?: string;
-  limit?: number;
-  offset?: number;
-}
-
-const rows = () =>
-  new Command('rows')
-    .description('Print rows of a table')
-    .argument('<table>')
-    .option(...branchOption)
-    .option('--schema <schema>', 'default: public')
-    .option('--limit <n>', 'number of rows', readCount)
-    .option('--offset <n>', 'rows to skip', readCount)
-    .action(async (table: string, { branch, schema, limit, offset }: RowOptions, command: Command) => {
-      const session = openSession(command);
-      const path = { ...(await branchPath(command, session, branch)), table };
-      const query = {
-        ...(schema !== undefined && { schema }),
-        ...(limit !== undefined && { limit }),
-        ...(offset !== undefined && { offset }),
-      };
-      const page = await dataOf(
-        session.client.api.GET(`${BRANCH}/tables/{table}/rows`, { params: { path, query } }),
-      );
-      printRecords(
-        command,
-        page.rows,
-        page.columns.map(({ name }) => name),
-      );
+      const project_id = await projectOf(command, session);
+      const options = after === undefined ? {} : { lastEventId: after };
+      for await (const { id, type, data } of session.client.events(project_id, options))
+        printLine(command, { id, type, data }, ['type', 'data']);
     });
 
-export const readingCommands = (): Command[] => [
-  usage(),
-  metrics(),
-  jobCommand(),
-  auditCommand(),
-  tableCommand(),
-  rows(),
-];
+export const readingCommands = (): Command[] => [usage(), metrics(), jobCommand(), auditCommand(), events()];

@@ -1,16 +1,14 @@
 import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
-import { dataOf } from '../../client/response-error.ts';
+import { rehearse } from '../../client/rehearsal.ts';
 import { refuseInherited, stopSignal } from '../child-command.ts';
 import { ConnectionFiles, childEnvironment, runChild } from '../connection.ts';
 import { readCount, readDuration } from '../duration.ts';
 import { CommandError, EXIT_CODES } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
-import { leaseBranch } from '../lease.ts';
 import { isJson, printLines, printRecord, say } from '../output.ts';
 import { rehearsalText } from '../rehearsal-text.ts';
-import { openSession, projectOf, type Session } from '../session.ts';
-import { credentialsOf } from './connections.ts';
+import { findBranch, openSession, projectOf } from '../session.ts';
 
 interface RehearseOptions {
   from?: string;
@@ -18,8 +16,6 @@ interface RehearseOptions {
   lockMs: number;
   tableMb: number;
 }
-
-const REHEARSAL = '/api/v1/projects/{project_id}/branches/{branch_ref}/rehearsal';
 
 export const rehearseCommand = () =>
   new Command('rehearse')
@@ -49,46 +45,19 @@ The load of the source is not rehearsed.`,
         const session = openSession(command);
         const projectId = await projectOf(command, session);
         const { from, ttl: ttlSeconds } = options;
-        const wanted = { projectId, from, ttlSeconds, purpose: 'rehearse' as const };
-        const leased = await leaseBranch(session, wanted, signal);
-        const { branch_name } = leased.credentials;
-        say(`Branch: ${branch_name}`);
-        try {
-          const credentials = await credentialsOf(command, session, branch_name, 'owner');
-          const env = childEnvironment(credentials, files);
-          const branch = { session, path: { project_id: projectId, branch_ref: branch_name } };
-          await start(branch, options, signal);
-          const code = await runChild(program, args, env, 'stderr');
-          signal.throwIfAborted();
-          const rehearsal = await finish(branch, signal);
-          report(command, rehearsal, code, from ?? 'main');
-        } finally {
-          await leased.end();
-        }
+        const source = from === undefined ? null : await findBranch(session, projectId, from);
+        const limits = { lock_ms: options.lockMs, table_bytes: options.tableMb * 1024 * 1024 };
+        const { rehearsal, result: code } = await rehearse(
+          session.client,
+          { projectId, sourceId: source?.id, ttlSeconds, limits },
+          (credentials) => runChild(program, args, childEnvironment(credentials, files), 'stderr'),
+          { signal, say },
+        );
+        report(command, rehearsal, code, from ?? 'main');
       } finally {
         files.remove();
       }
     });
-
-interface Rehearsed {
-  session: Session;
-  path: { project_id: string; branch_ref: string };
-}
-
-async function start(
-  { session, path }: Rehearsed,
-  options: RehearseOptions,
-  signal: AbortSignal,
-): Promise<void> {
-  say('Recording the tables and the schema.');
-  const limits = { lock_ms: options.lockMs, table_bytes: options.tableMb * 1024 * 1024 };
-  await dataOf(session.client.api.POST(REHEARSAL, { params: { path }, body: { limits }, signal }));
-}
-
-async function finish({ session, path }: Rehearsed, signal: AbortSignal) {
-  say('Comparing.');
-  return dataOf(session.client.api.POST(`${REHEARSAL}/finish`, { params: { path }, signal }));
-}
 
 /** @throws CommandError if the command failed: what it would have done after that is not known */
 function report(command: Command, rehearsal: Schemas['Rehearsal'], code: number, source: string): void {

@@ -65,12 +65,13 @@ export function mcpRoutes(api: (c: AppContext, request: Request) => Promise<Resp
       return `The call failed. Quote the request ID ${c.var.requestId} when you report it.`;
     };
     // Loaded at the first use, so that the start of the Worker does not wait for the schemas of the protocol.
-    const [{ createMcpHandler }, { createServer }] = await Promise.all([
+    const [{ createMcpHandler }, { createServer }, { TOOLS }] = await Promise.all([
       import('@modelcontextprotocol/server'),
       import('../../mcp/server.ts'),
+      import('../../mcp/tools.ts'),
     ]);
     const handler = createMcpHandler(
-      () => createServer({ client, project }, { version: VERSION, onFailure }),
+      () => createServer({ client, project }, TOOLS, { version: VERSION, onFailure }),
       {
         responseMode: 'json',
         // No tool changes while the Worker runs, so a subscription would only hold a connection open.

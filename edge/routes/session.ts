@@ -52,6 +52,11 @@ const Me = z
       .enum(['key', 'workload'])
       .optional()
       .meta({ description: 'Absent for a user.', example: 'key' }),
+    branch_pattern: z.string().nullable().optional().meta({
+      description:
+        'For an API key or a workload: the names of the branches that it can use. Null: every branch.',
+      example: 'pr-*',
+    }),
     email: z
       .string()
       .nullable()
@@ -164,7 +169,9 @@ router.openapi(
   (c) => {
     const { email, role, scopes, tenantId, issuer } = c.var.principal ?? c.var.identity;
     const { userId: id = null, machine } = c.var.principal ?? {};
-    const bearer = machine ? { actor_type: machine.type, email: null } : { email };
+    const bearer = machine
+      ? { actor_type: machine.type, branch_pattern: machine.branchPattern, email: null }
+      : { email };
     const actor_id = machine?.id ?? id;
     return c.json({ id, actor_id, ...bearer, role, scopes: [...scopes], tenant_id: tenantId, issuer }, 200);
   },

@@ -71,6 +71,14 @@ test('a pull request gets a branch, a rerun the same one, and its end deletes it
   expect(comment?.body).toContain(`| expires | ${first.outputs['expires-at']} |`);
   expect(comment?.body).toMatch(/\| size \| (?:\d+\.\d MiB|not measured yet) \|/);
 
+  // The job has changed the branch by its end. The trust does not reach `main`, except to clone it.
+  const { log, code } = await runner.finish(inputs, first.state);
+  expect({ code, warnings: log.match(/^::warning::.*$/gm) }).toEqual({ code: 0, warnings: null });
+  expect(comment?.body).toMatch(/^<!-- branchgate (?:.*\n)*\| expires (?:.*\n)*#### Changes\n/);
+  expect(comment?.body).toContain(' + table public.migrated\n');
+  expect(comment?.body).toContain('\n CREATE TABLE "public"."migrated" ');
+  expect(await branches()).toEqual(['main', 'pr-7']);
+
   const again = await runner.run(inputs, { action: 'synchronize' });
   expect(again).toMatchObject({ code: 0, outputs: { created: 'false' } });
   expect(again.outputs['branch-id']).toBe(first.outputs['branch-id']);
@@ -79,8 +87,36 @@ test('a pull request gets a branch, a rerun the same one, and its end deletes it
   expect(await runner.run(inputs, { action: 'closed' })).toMatchObject({ code: 0, outputs: {} });
   expect(await branches()).toEqual(['main']);
   expect(runner.comments[120]?.body).toContain('Deleted with the pull request');
+  expect(runner.comments[120]?.body).not.toContain('Changes');
   const gone = await runner.run(inputs, { action: 'closed' });
   expect(gone).toMatchObject({ code: 0, log: expect.stringContaining('does not exist any more') });
+});
+
+test('a rehearsal of the migration is in the comment, and its danger fails the step', async () => {
+  const migration = `${process.execPath}
+    -e
+    const { execFileSync } = require('child_process');
+    for (const name of Object.keys(process.env)) if (/^(INPUT|ACTIONS|STATE)_/.test(name)) throw new Error(name);
+    execFileSync('psql', ['-Xqc', 'drop table doomed'], { stdio: 'inherit' }); console.log('ran ' + process.env.DIRECT_URL)`
+    .split('\n')
+    .map((line) => line.trim());
+  const [node = '', flag = '', ...script] = migration;
+  await api.allow(project);
+  const { direct_url } = await api.credentials(project, 'main');
+  await query(direct_url, 'create table doomed as select 1 as n');
+  const inputs = { url, project, command: 'rehearse', run: [node, flag, script.join(' ')].join('\n') };
+
+  const { code, log, outputs } = await runner.run(inputs);
+  expect({ code, outputs }).toEqual({ code: 1, outputs: { verdict: 'danger' } });
+  expect(log).toMatch(/^::error::The rehearsal found a danger/m);
+  expect(log).toMatch(/^Verdict: danger$/m);
+  const [, ran = ''] = /^ran (\S+)$/m.exec(log) ?? [];
+  const announced = [...log.matchAll(/^::add-mask::(.*)$/gm)].map(([, secret]) => secret);
+  expect(announced).toContain(new URL(ran).password);
+  const comment = runner.comments.find(({ body }) => body.includes('#### Rehearsal'));
+  expect(comment?.body).toMatch(/^ {3}public\.doomed: the table has fewer rows than before$/m);
+  expect(await branches()).toEqual(['main']);
+  expect(await query(direct_url, 'select n from doomed')).toEqual([{ n: 1 }]);
 });
 
 test('a fork, which gets no ID token, stops with a sentence and gets no database', async () => {

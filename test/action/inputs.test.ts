@@ -51,11 +51,21 @@ test('a closed pull request deletes its branch', () => {
   });
 });
 
+test.each([
+  ['words', 'npm run  migrate', ['npm', 'run', 'migrate']],
+  ['lines', 'psql\n-c\nselect 1', ['psql', '-c', 'select 1']],
+  ['no shell syntax', 'echo $HOME "a b" ; id', ['echo', '$HOME', '"a', 'b"', ';', 'id']],
+])('the migration to rehearse, as %s', (_, run, words) => {
+  expect(given({ command: 'rehearse', run }, {})).toMatchObject({ command: 'rehearse', run: words });
+});
+
 test.each<[string, Record<string, string>, string, object?]>([
   ['main', { branch: 'main' }, 'branch is main'],
   ['an address without TLS', { url: 'http://api.example.com' }, 'https://'],
   ['another choice', { 'on-exists': 'ignore' }, 'return, reset, fail'],
-  ['another command', { command: 'drop' }, 'auto, create, delete'],
+  ['another command', { command: 'drop' }, 'auto, create, delete, rehearse'],
+  ['a rehearsal of nothing', { command: 'rehearse' }, 'run is missing'],
+  ['a migration that nobody rehearses', { run: 'npm run migrate' }, 'command: rehearse'],
   ['a wrong duration', { ttl: 'forever' }, 'ttl'],
   ['a wrong label', { labels: 'pr=7\nteam' }, 'key=value'],
   ['the name of a project', { project: 'Shop' }, 'not an ID'],

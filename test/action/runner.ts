@@ -97,31 +97,55 @@ export class Runner {
 
   /** Runs the action's entry point as a runner does, for an event of pull request 7. */
   async run(inputs: Record<string, string>, { action = 'opened', isFork = false } = {}) {
-    const [output, event] = ['output', 'event.json'].map((name) => join(this.folder, name)) as [
-      string,
-      string,
-    ];
-    writeFileSync(output, '');
-    writeFileSync(event, JSON.stringify({ action, pull_request: { number: 7 } }));
+    writeFileSync(this.#file('event.json'), JSON.stringify({ action, pull_request: { number: 7 } }));
+    return this.#step('action.mjs', inputs, isFork ? {} : this.#idTokens);
+  }
+
+  /** Runs the entry point of the end of the job. @param state what the main step has left */
+  finish(inputs: Record<string, string>, state: Record<string, string>) {
+    const left = Object.entries(state).map(([name, value]) => [`STATE_${name}`, value]);
+    return this.#step('post.mjs', inputs, { ...this.#idTokens, ...Object.fromEntries(left) });
+  }
+
+  #file(name: string): string {
+    return join(this.folder, name);
+  }
+
+  get #idTokens() {
+    return {
+      ACTIONS_ID_TOKEN_REQUEST_URL: `${this.#url}/id-token?api-version=2.0`,
+      ACTIONS_ID_TOKEN_REQUEST_TOKEN: RUNNER_TOKEN,
+    };
+  }
+
+  async #step(entry: string, inputs: Record<string, string>, more: Record<string, string>) {
+    const [output, state] = [this.#file('output'), this.#file('state')];
+    for (const file of [output, state]) writeFileSync(file, '');
     const given = Object.entries({ ...defaultInputs(), ...inputs });
+    const { PATH = '' } = process.env;
     const env = {
+      PATH,
       ...Object.fromEntries(given.map(([name, value]) => [`INPUT_${name.toUpperCase()}`, value])),
       GITHUB_OUTPUT: output,
-      GITHUB_EVENT_PATH: event,
+      GITHUB_STATE: state,
+      GITHUB_EVENT_PATH: this.#file('event.json'),
       GITHUB_REPOSITORY: REPOSITORY,
       GITHUB_API_URL: this.#url,
-      ...(!isFork && {
-        ACTIONS_ID_TOKEN_REQUEST_URL: `${this.#url}/id-token?api-version=2.0`,
-        ACTIONS_ID_TOKEN_REQUEST_TOKEN: RUNNER_TOKEN,
-      }),
+      ...more,
     };
-    const file = await oncePerRun('action.mjs', bundleAction);
+    const bundles = await oncePerRun('action', bundleAction);
     const ended = await new Promise<{ code: number; log: string }>((resolve) => {
-      execFile(process.execPath, [file], { env, cwd: this.folder }, (error, stdout, stderr) => {
-        resolve({ code: error ? Number(error.code) : 0, log: stdout + stderr });
-      });
+      execFile(
+        process.execPath,
+        [join(bundles, entry)],
+        { env, cwd: this.folder },
+        (error, stdout, stderr) => {
+          resolve({ code: error ? Number(error.code) : 0, log: stdout + stderr });
+        },
+      );
     });
-    return { ...ended, outputs: outputsIn(readFileSync(output, 'utf8')) };
+    const [outputs, left] = [output, state].map((file) => valuesIn(readFileSync(file, 'utf8')));
+    return { ...ended, outputs: outputs ?? {}, state: left ?? {} };
   }
 
   async stop(): Promise<void> {
@@ -131,7 +155,7 @@ export class Runner {
 }
 
 /** `name<<delimiter`, the value, and the delimiter. */
-const outputsIn = (file: string): Record<string, string> =>
+const valuesIn = (file: string): Record<string, string> =>
   Object.fromEntries(
     [...file.matchAll(/^(\S+)<<(\S+)\n([\s\S]*?)\n\2$/gm)].map(([, name = '', , value = '']) => [
       name,

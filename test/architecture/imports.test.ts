@@ -184,8 +184,14 @@ describe('imports', () => {
     expect(trespasses(users, within(['agent', 'dev', 'edge', 'test', 'shared/protocol']))).toEqual([]);
   });
 
-  test('only agent/postgres, agent/operations and agent/pooler speak to PostgreSQL', () => {
-    const speakers = within(['agent/postgres', 'agent/operations', 'agent/pooler', 'dev']);
+  test('only agent/postgres, agent/operations, agent/pooler and rehearsals of agents speak to PostgreSQL', () => {
+    const speakers = within([
+      'agent/postgres',
+      'agent/operations',
+      'agent/pooler',
+      'cli/run-statements.ts',
+      'dev',
+    ]);
     expect(
       trespasses(
         (path) => !speakers(path),

@@ -3,6 +3,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
+import { workerConfiguration } from '../../dev/gateway/worker-configuration.ts';
 import { ROOT } from '../../dev/stack/repository.ts';
 import type { Report } from './report.ts';
 
@@ -19,7 +20,7 @@ export async function measureWorkerBundle(): Promise<Report> {
       stdio: 'pipe',
       env: { ...process.env, WRANGLER_SEND_METRICS: 'false', WRANGLER_LOG_PATH: folder, CI: '1' },
     });
-    const script = readFileSync(join(folder, 'worker.js'));
+    const script = readFileSync(join(ROOT, workerConfiguration().main));
     const size = { script: script.length / 1000, gzip: gzipSync(script).length / 1000 };
     return {
       title: 'Worker bundle',

@@ -134,6 +134,8 @@ describe('exit codes', () => {
     ['branch create UPPER', 2, 'branch_name'],
     ['branch get nowhere', 3, 'branchgate branch list'],
     ['project delete Shop', 2, '--yes'],
+    ['project update Shop', 2, '--quota'],
+    ['branch extend pr-1', 2, '--ttl'],
     ['branch create pr-1', 6, 'BRANCH_EXISTS'],
     ['rule test 192.0.2.1 pr-1', 5, 'No network rule'],
     ['exec --ephemeral --branch pr-1 -- true', 2, '--from'],
@@ -197,6 +199,7 @@ test('branches are created with their choices, extended, pinned and deleted', as
   expect((await cli.run('checkout')).stdout).toBe('pr-7\n');
   expect(await cli.json('branch', 'get')).toMatchObject({ branch_name: 'pr-7' });
   expect(await cli.json('branch', 'extend', '--ttl', '3h')).toMatchObject({ ttl_seconds: 10_800 });
+  expect(await cli.json('branch', 'renew', '--lease', '20m')).toMatchObject({ lease_seconds: 1200 });
   const batch = await cli.json<unknown[]>('branch', 'create', 'w-', '--count', '2', '--ttl', '1h');
   expect(batch).toHaveLength(2);
   expect((await cli.run('branch', 'delete', 'pr-7', 'w-1', 'w-2')).code).toBe(0);
@@ -269,6 +272,45 @@ test('the difference of a branch is counted and listed', async () => {
     rows: { not_compared: [] },
   });
   expect((await cli.run('branch', 'delete', 'pr-8')).code).toBe(0);
+});
+
+test('rows are filtered and ordered, and a statement is run', async () => {
+  const { direct_url } = await api.credentials(project.id, 'pr-1', '?role=owner');
+  await query(direct_url, 'create table ranked (id int primary key, note text)');
+  const words = ['query', 'insert into ranked select n, $1 from generate_series(1, 3) n'];
+  const options = ['--branch', 'pr-1'];
+  const [written, refused] = await Promise.all([
+    cli.run(...words, '--param', 'a b', '--write', ...options),
+    cli.run(...words, '--param', 'a b', ...options),
+  ]);
+  expect(written).toMatchObject({ code: 0, stdout: '', stderr: 'INSERT 3\n' });
+  expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining('STATEMENT_REFUSED') });
+  const filter = ['--filter', 'id gt 1', '--filter', 'note contains A B'];
+  const [rows, found, table] = await Promise.all([
+    cli.run('rows', 'ranked', ...filter, '--order', 'id desc', ...options),
+    cli.run('query', 'select id, note as id from ranked limit 1', ...options),
+    cli.json('table', 'get', 'ranked', ...options),
+  ]);
+  expect(rows.stdout).toBe('3\ta b\n2\ta b\n');
+  expect(found.stdout).toBe('1\ta b\n');
+  expect(table).toMatchObject({ name: 'ranked', primary_key: ['id'] });
+});
+
+test('the changes of a project are followed', async () => {
+  const { child, result } = cli.start(['events', '--json']);
+  let output = '';
+  child.stdout?.on('data', (text: string) => {
+    output += text;
+  });
+  await eventually(async () => expect(output).toContain('"type":"ready"'), 60);
+  const rule = await cli.json<{ id: string }>('rule', 'add', '192.0.2.7', '--ttl', '1h');
+  const extended = await cli.json('rule', 'extend', rule.id, '--ttl', 'forever');
+  expect(extended).toMatchObject({ id: rule.id, expires_at: null });
+  await eventually(async () => expect(output).toContain(rule.id), 60);
+  child.kill('SIGTERM');
+  await result;
+  const [first = ''] = output.split('\n');
+  expect(JSON.parse(first)).toMatchObject({ type: 'ready', data: { project_id: project.id } });
 });
 
 describe('exec', () => {

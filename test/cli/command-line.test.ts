@@ -157,3 +157,37 @@ test('no example is left over', () => {
   const words = commandsBelow(program).map((command) => wordsOf(command).join(' '));
   expect(Object.keys(EXAMPLES).filter((key) => !words.includes(key))).toEqual([]);
 });
+
+describe('options of rows', () => {
+  const parse = async (...args: string[]) => {
+    const fresh = createProgram('1.2.3');
+    for (const command of commandsBelow(fresh)) command.configureOutput({ writeErr: () => {} });
+    parseOnly(fresh);
+    await fresh.parseAsync(['rows', 'book', ...args], { from: 'user' });
+    return fresh.commands.find((command) => command.name() === 'rows')?.opts();
+  };
+
+  test.each([
+    ['title contains war and eq peace', { column: 'title', operator: 'contains', value: 'war and eq peace' }],
+    ['two words ge 10', { column: 'two words', operator: 'ge', value: '10' }],
+    ['note eq ', { column: 'note', operator: 'eq', value: '' }],
+    ['ended is_null', { column: 'ended', operator: 'is_null' }],
+  ])('--filter %j', async (text, filter) => {
+    expect(await parse('--filter', text, '--filter', 'id gt 1')).toMatchObject({
+      filter: [filter, { column: 'id', operator: 'gt', value: '1' }],
+    });
+  });
+
+  test.each(['title', 'title like x', 'title is_null x', 'eq 1'])('--filter %j is refused', async (text) => {
+    await expect(parse('--filter', text)).rejects.toThrow('operator');
+  });
+
+  test('--order', async () => {
+    expect(await parse('--order', 'price desc', '--order', 'two words')).toMatchObject({
+      order: [
+        { column: 'price', direction: 'desc' },
+        { column: 'two words', direction: 'asc' },
+      ],
+    });
+  });
+});

@@ -85,18 +85,23 @@ test('Ctrl-C leaves nothing', async () => {
   expect(await names()).toEqual(['main']);
 });
 
-test.runIf(IS_NIGHTLY)('kill -9 leaves nothing after the lease', { timeout: 180_000 }, async () => {
-  const { child, result } = cli.start(['rehearse', '--', 'sh', '-c', 'echo ready >&2; sleep 600']);
-  let output = '';
-  child.stderr?.on('data', (chunk: string) => {
-    output += chunk;
-  });
-  await eventually(async () => expect(output).toContain('ready'), 60);
-  process.kill(-(child.pid ?? 0), 'SIGKILL');
-  await result;
-  expect(await names()).toHaveLength(2);
-  await eventually(async () => expect(await names()).toEqual(['main']), 120);
-});
+test.runIf(IS_NIGHTLY).each([['rehearse'], ['exec --ephemeral']])(
+  'kill -9 of %s leaves nothing after the lease',
+  { timeout: 180_000 },
+  async (command) => {
+    const script = ['--', 'sh', '-c', 'echo ready >&2; sleep 600'];
+    const { child, result } = cli.start([...command.split(' '), ...script]);
+    let output = '';
+    child.stderr?.on('data', (chunk: string) => {
+      output += chunk;
+    });
+    await eventually(async () => expect(output).toContain('ready'), 60);
+    process.kill(-(child.pid ?? 0), 'SIGKILL');
+    await result;
+    expect(await names()).toHaveLength(2);
+    await eventually(async () => expect(await names()).toEqual(['main']), 120);
+  },
+);
 
 test('only a branch with a lease can be rehearsed, and both ends of it are audited', async () => {
   const path = (branch: string) => `/api/v1/projects/${project.id}/branches/${branch}/rehearsal`;

@@ -1,4 +1,5 @@
-import { rmSync } from 'node:fs';
+import { existsSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
@@ -6,6 +7,7 @@ import { TOOLS } from '../../mcp/tools.ts';
 import { type Api, FROM_LOOPBACK } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { query } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
 
 const TENANT = 'agents';
@@ -70,9 +72,10 @@ class Agent {
   }
 }
 
-function overStdio(): Promise<Agent> {
+function overStdio(more: Record<string, string> = {}): Promise<Agent> {
   const [command = '', file = ''] = cli.words;
-  return Agent.open(new StdioClientTransport({ command, args: [file, 'mcp'], env: cli.environment }));
+  const env = { ...cli.environment, ...more };
+  return Agent.open(new StdioClientTransport({ command, args: [file, 'mcp'], env, cwd: cli.folder }));
 }
 
 const overHttp = (bearer = key) =>
@@ -83,9 +86,9 @@ const overHttp = (bearer = key) =>
   );
 
 describe.each([
-  ['stdio', 'one', overStdio],
-  ['HTTP', 'two', () => overHttp()],
-])('over %s', (_, branch, open) => {
+  ['stdio', 'one', () => overStdio(), ['rehearse_migration']],
+  ['HTTP', 'two', () => overHttp(), []],
+])('over %s', (_, branch, open, more) => {
   let agent: Agent;
   beforeAll(async () => {
     agent = await open();
@@ -93,7 +96,7 @@ describe.each([
 
   test('an agent makes a branch, works in it, resets it and deletes it', async () => {
     const { tools } = await agent.client.listTools();
-    expect(tools.map(({ name }) => name)).toEqual(TOOLS.map(({ name }) => name));
+    expect(tools.map(({ name }) => name)).toEqual([...TOOLS.map(({ name }) => name), ...more]);
     expect(await agent.result('list_projects')).toEqual([expect.objectContaining({ id: project })]);
     const made = await agent.result('create_branch', { branch_name: branch });
     expect(made).toMatchObject({ branch_name: branch, labels: { agent: keyId }, protected: false });
@@ -175,6 +178,68 @@ describe.each([
         text: expect.stringContaining('was not made with create_branch by this credential'),
       });
     expect(await agent.result<unknown[]>('list_branches')).toContainEqual(expect.objectContaining({ id }));
+  });
+});
+
+describe('a rehearsal of a migration', () => {
+  const statements = (...list: string[]) => ({ statements: list });
+  const names = async () => {
+    const { body } = await api.get<{ branches: { branch_name: string }[] }>(
+      `/api/v1/projects/${project}/branches`,
+    );
+    return body.branches.map(({ branch_name }) => branch_name);
+  };
+  const rehearsed = async () => (await names()).filter((name) => name.startsWith('agent-rehearse-'));
+  let agent: Agent;
+  beforeAll(async () => {
+    const { key: limited } = await newKey({ branch_pattern: 'agent-*' });
+    agent = await overStdio({ BRANCHGATE_API_KEY: limited, BRANCHGATE_PROJECT: project });
+  });
+
+  test('reports what the owner can do, and leaves nothing', async () => {
+    const { refused, report } = await agent.result<{ refused: unknown; report: unknown }>(
+      'rehearse_migration',
+      statements(
+        'create index concurrently by_name on item (name)',
+        'begin',
+        'alter table item add price int; alter table item add weight int',
+        'rollback',
+      ),
+    );
+    expect(refused).toBeNull();
+    expect(report).toMatchObject({
+      verdict: 'safe',
+      schema: { changes: [{ change: 'added', kind: 'index', identity: 'public.by_name' }] },
+    });
+    expect(await rehearsed()).toEqual([]);
+  });
+
+  test('stops at what PostgreSQL refuses, and runs no program', async () => {
+    const migration = statements('create table one ()', '\\! touch pwned', 'create table two ()');
+    const { refused, report } = await agent.result<{ refused: unknown; report: unknown }>(
+      'rehearse_migration',
+      migration,
+    );
+    expect(refused).toMatchObject({ statement: 2, sqlstate: '42601' });
+    expect(report).toMatchObject({ schema: { changes: [{ change: 'added', identity: 'public.one' }] } });
+    expect(existsSync(join(cli.folder, 'pwned'))).toBe(false);
+  });
+
+  test('ends when the agent cancels it', async () => {
+    const cancelled = new AbortController();
+    const call = agent.client.callTool(
+      { name: 'rehearse_migration', arguments: statements('select pg_sleep(600)') },
+      { signal: cancelled.signal },
+    );
+    const ended = expect(call).rejects.toThrow();
+    await eventually(async () => {
+      const [name] = await rehearsed();
+      const { status } = await api.get(`/api/v1/projects/${project}/branches/${name}/rehearsal`);
+      expect(status).toBe(200);
+    }, 60);
+    cancelled.abort();
+    await ended;
+    await eventually(async () => expect(await rehearsed()).toEqual([]), 60);
   });
 });
 

@@ -134,7 +134,7 @@ describe('the right token', () => {
     expect((await workload.get(`/api/v1/projects/${elsewhere.id}/branches`)).status).toBe(404);
     expect(await workload.get('/api/v1/me')).toMatchObject({
       status: 200,
-      body: { actor_type: 'workload', email: null, role: 'operator' },
+      body: { actor_type: 'workload', branch_pattern: 'pr-*', email: null, role: 'operator' },
     });
     const events = await gateway.db.select().from(auditEvents).where(eq(auditEvents.actorId, id));
     const names = events.map(({ name, actorType }) => [name, actorType]);

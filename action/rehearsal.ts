@@ -1,0 +1,69 @@
+import { info, setOutput } from '@actions/core';
+import { stopSignal } from '../cli/child-command.ts';
+import { ConnectionFiles, childEnvironment, runChild } from '../cli/connection.ts';
+import { rehearsalText } from '../cli/rehearsal-text.ts';
+import type { BranchgateClient, Schemas } from '../client/client.ts';
+import { rehearse } from '../client/rehearsal.ts';
+import { maskUrls, sourceOf } from './branch.ts';
+import type { Inputs } from './inputs.ts';
+import { codeBlock } from './markdown.ts';
+
+/** What only the action needs: its inputs with the token of the workflow, its state, and the requests for ID tokens. */
+const OF_ACTION = /^(?:ACTIONS|INPUT|STATE)_/;
+
+interface Rehearsed {
+  report: Schemas['Rehearsal']['report'];
+  /** Of the migration. */
+  exitCode: number;
+}
+
+/** Runs the migration on a branch of its own. Its output goes into the log. */
+export async function rehearseMigration(client: BranchgateClient, inputs: Inputs): Promise<Rehearsed> {
+  const [program = '', ...args] = inputs.run;
+  const files = new ConnectionFiles();
+  try {
+    const source = await sourceOf(client, inputs);
+    const { rehearsal, result: exitCode } = await rehearse(
+      client,
+      {
+        projectId: inputs.project,
+        allow: inputs.allow,
+        labels: inputs.labels,
+        ...(source !== null && { sourceId: source }),
+      },
+      (credentials) => {
+        maskUrls(credentials);
+        const env = Object.entries(childEnvironment(credentials, files));
+        const passedOn = Object.fromEntries(env.filter(([name]) => !OF_ACTION.test(name)));
+        return runChild(program, args, passedOn);
+      },
+      { signal: stopSignal(), say: info },
+    );
+    const { report } = rehearsal;
+    setOutput('verdict', report?.verdict ?? '');
+    if (report) for (const line of rehearsalText(report)) info(line);
+    return { report, exitCode };
+  } finally {
+    files.remove();
+  }
+}
+
+/** Why the step fails; null if the migration ended and no danger was found. */
+export function failureOf({ report, exitCode }: Rehearsed): string | null {
+  if (exitCode !== 0)
+    return `The migration ended with exit code ${exitCode}, so the report may be incomplete.`;
+  return report?.verdict === 'danger' ? 'The rehearsal found a danger: see the report above.' : null;
+}
+
+/** The part of the comment about a rehearsal. */
+export function rehearsalPart(rehearsed: Rehearsed): string {
+  const { report, exitCode } = rehearsed;
+  return [
+    '#### Rehearsal',
+    report && codeBlock(rehearsalText(report)),
+    exitCode === 0 ? null : failureOf(rehearsed),
+    'The load of the source was not rehearsed: there, a lock also waits for other sessions.',
+  ]
+    .filter(Boolean)
+    .join('\n\n');
+}

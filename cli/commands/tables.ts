@@ -1,0 +1,150 @@
+import { Command, InvalidArgumentError } from 'commander';
+import { dataOf } from '../../client/response-error.ts';
+import { collect, readCount } from '../duration.ts';
+import { isJson, printRecord, printRecords, say } from '../output.ts';
+import { branchPath, openSession } from '../session.ts';
+
+const BRANCH = '/api/v1/projects/{project_id}/branches/{branch_ref}';
+const TABLE = `${BRANCH}/tables/{table}` as const;
+
+const branchOption = ['--branch <branch>', 'name or ID (default: the pinned branch, or main)'] as const;
+const schemaOption = ['--schema <schema>', 'default: public'] as const;
+
+interface InBranch {
+  branch?: string;
+  schema?: string;
+}
+
+const schemaOf = ({ schema }: InBranch) => (schema === undefined ? {} : { schema });
+
+function tableCommand(): Command {
+  const group = new Command('table').description('Tables of a branch');
+  group
+    .command('list')
+    .description('List tables')
+    .option(...branchOption)
+    .option('--schema <schema>', 'only of this schema')
+    .action(async (options: InBranch, command: Command) => {
+      const session = openSession(command);
+      const params = { path: await branchPath(command, session, options.branch), query: schemaOf(options) };
+      const { tables } = await dataOf(session.client.api.GET(`${BRANCH}/tables`, { params }));
+      printRecords(command, tables, ['schema', 'name', 'kind', 'estimated_rows', 'size_bytes']);
+    });
+  group
+    .command('get')
+    .description('Show a table with its columns, constraints and indexes')
+    .argument('<table>')
+    .option(...branchOption)
+    .option(...schemaOption)
+    .action(async (table: string, options: InBranch, command: Command) => {
+      const session = openSession(command);
+      const path = { ...(await branchPath(command, session, options.branch)), table };
+      const params = { path, query: schemaOf(options) };
+      printRecord(command, await dataOf(session.client.api.GET(TABLE, { params })));
+    });
+  return group;
+}
+
+const COMPARISONS = ['eq', 'ne', 'lt', 'le', 'gt', 'ge', 'contains'];
+const CHECKS = ['is_null', 'is_not_null'];
+
+interface Filter {
+  column: string;
+  operator: string;
+  value?: string;
+}
+
+const COMPARISON = new RegExp(`^(.+?) (${COMPARISONS.join('|')}) (.*)$`, 's');
+const CHECK = new RegExp(`^(.+) (${CHECKS.join('|')})$`, 's');
+const FORMS = `"column operator value" with ${COMPARISONS.join(', ')}, or "column operator" with ${CHECKS.join(' or ')}`;
+
+/** Parses a condition, and collects an option that can be repeated. */
+function readFilter(text: string, previous: Filter[] = []): Filter[] {
+  const [, column, operator = '', value] = COMPARISON.exec(text) ?? CHECK.exec(text) ?? [];
+  if (column === undefined) throw new InvalidArgumentError(`Give ${FORMS}.`);
+  return [...previous, { column, operator, ...(value !== undefined && { value }) }];
+}
+
+interface Order {
+  column: string;
+  direction: 'asc' | 'desc';
+}
+
+/** Parses `column` or `column desc`, and collects an option that can be repeated. */
+function readOrder(text: string, previous: Order[] = []): Order[] {
+  const [, column = text, direction = 'asc'] = /^(.+) (asc|desc)$/s.exec(text) ?? [];
+  return [...previous, { column, direction: direction as Order['direction'] }];
+}
+
+interface RowOptions extends InBranch {
+  filter?: Filter[];
+  order?: Order[];
+  limit?: number;
+  offset?: number;
+}
+
+const rows = () =>
+  new Command('rows')
+    .description('Print rows of a table')
+    .argument('<table>')
+    .option(...branchOption)
+    .option(...schemaOption)
+    .option('--filter <condition>', `only rows that meet it, as ${FORMS}; can be repeated`, readFilter)
+    .option('--order <column>', 'order of the rows, as "column" or "column desc"; can be repeated', readOrder)
+    .option('--limit <n>', 'number of rows', readCount)
+    .option('--offset <n>', 'rows to skip', readCount)
+    .action(async (table: string, options: RowOptions, command: Command) => {
+      const { branch, filter, order, limit, offset } = options;
+      const session = openSession(command);
+      const path = { ...(await branchPath(command, session, branch)), table };
+      const query = {
+        ...schemaOf(options),
+        ...(filter && { filter: JSON.stringify(filter) }),
+        ...(order && { sort: JSON.stringify(order) }),
+        ...(limit !== undefined && { limit }),
+        ...(offset !== undefined && { offset }),
+      };
+      const page = await dataOf(session.client.api.GET(`${TABLE}/rows`, { params: { path, query } }));
+      printRecords(
+        command,
+        page.rows,
+        page.columns.map(({ name }) => name),
+      );
+      if (page.has_more) say(`There are more rows: --offset ${page.offset + page.rows.length}.`);
+    });
+
+interface QueryOptions {
+  branch?: string;
+  param?: string[];
+  write?: boolean;
+}
+
+const query = () =>
+  new Command('query')
+    .description('Run one SQL statement through the gateway, without psql and without a network rule')
+    .argument('<sql>', 'the statement, with parameters $1, $2, …')
+    .option(...branchOption)
+    .option('--param <value>', 'value of the next parameter; can be repeated', collect)
+    .option('--write', 'with the read-write login; refused on main and on protected branches')
+    .action(async (sql: string, options: QueryOptions, command: Command) => {
+      const session = openSession(command);
+      const path = await branchPath(command, session, options.branch);
+      const role = options.write ? ('read_write' as const) : ('read_only' as const);
+      const body = { sql, params: options.param ?? [], role };
+      const result = await dataOf(session.client.api.POST(`${BRANCH}/query`, { params: { path }, body }));
+      if (isJson(command)) return printRecord(command, result);
+      // Columns can have the same name, so they are told apart by their place.
+      const names = result.columns.map((_, at) => String(at));
+      const titles = result.columns.map(({ name }) => name);
+      printRecords(
+        command,
+        result.rows.map((row) => Object.fromEntries(row.map((value, at) => [String(at), value]))),
+        names,
+        titles,
+      );
+      if (result.has_more) say('There are more rows than fit into one response.');
+      if (titles.length === 0)
+        say(`${result.command ?? 'Done'}${result.row_count === null ? '' : ` ${result.row_count}`}`);
+    });
+
+export const tableCommands = (): Command[] => [tableCommand(), rows(), query()];

@@ -1,0 +1,103 @@
+import { execFileSync, spawnSync } from 'node:child_process';
+import { chownSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, inject, test } from 'vitest';
+import { serverUser } from '../../dev/processes/os-user.ts';
+import { CommandLine } from '../support/command-line.ts';
+import { connect } from '../support/database.ts';
+import { freePort } from '../support/free-port.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
+import { temporaryFolder } from '../support/stack/stack.ts';
+import { ownerOf, tokenOf } from '../support/tenants.ts';
+
+const STORE = readFileSync(join(import.meta.dirname, '../support/music-store.sql'), 'utf8');
+
+/** The programs of a PostgreSQL server of the system that its `pg_dump` can read; null if there is none. */
+function foreignServer(): string | null {
+  const { stdout, error } = spawnSync('pg_dump', ['--version'], { encoding: 'utf8' });
+  const major = / (\d+)/.exec(stdout ?? '')?.[1];
+  if (error || major === undefined) return null;
+  return globSync(`/usr/lib/postgresql/${major}/bin/initdb`)[0]?.replace(/\/initdb$/, '') ?? null;
+}
+
+/** A server without TLS, as another product would have it. @returns its URL, and ends it */
+async function startForeign(binaries: string) {
+  const user = serverUser();
+  const folder = join(temporaryFolder(), 'data');
+  mkdirSync(folder);
+  chownSync(folder, user.uid, user.gid);
+  const port = await freePort();
+  const run = (program: string, ...args: string[]) =>
+    execFileSync(join(binaries, program), args, {
+      uid: user.uid,
+      gid: user.gid,
+      cwd: folder,
+      stdio: 'ignore',
+    });
+  run('initdb', '--auth=trust', '--username=them', '--encoding=UTF8', `--pgdata=${folder}`);
+  const settings = `-p ${port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off`;
+  run('pg_ctl', '--wait', '-D', folder, '-o', settings, '-l', join(folder, 'log'), 'start');
+  const stop = () => {
+    run('pg_ctl', '--wait', '-D', folder, '-m', 'immediate', 'stop');
+    rmSync(join(folder, '..'), { recursive: true });
+  };
+  return { url: `postgresql://them@127.0.0.1:${port}/postgres`, stop };
+}
+
+/** What an import has to keep, in a form that is the same for all versions of PostgreSQL. */
+const CONTENT = [
+  "select table_name, column_name, data_type, is_nullable from information_schema.columns where table_schema = 'public'",
+  "select conrelid::regclass, conname, pg_get_constraintdef(oid) from pg_constraint where connamespace = 'public'::regnamespace and contype <> 'n'",
+  "select indexdef from pg_indexes where schemaname = 'public'",
+];
+
+async function contentOf(url: string, ssl: false | object) {
+  const client = await connect(url, { ssl });
+  try {
+    const lines = async (sql: string) =>
+      (await client.query<{ line: string }>(`select t::text as line from (${sql}) t order by 1`)).rows;
+    const tables = (
+      await client.query<{ name: string }>(
+        "select format('%I', tablename) as name from pg_tables where schemaname = 'public' order by 1",
+      )
+    ).rows;
+    const content = [];
+    for (const sql of [...CONTENT, ...tables.map(({ name }) => `select * from public.${name}`)])
+      content.push(await lines(sql));
+    return { tables: tables.length, rows: content.flat().length, content };
+  } finally {
+    await client.end();
+  }
+}
+
+test.runIf(IS_NIGHTLY)('import copies a foreign database', { timeout: 120_000 }, async ({ skip }) => {
+  const binaries = foreignServer();
+  if (binaries === null) return skip('no server of the same version as pg_dump is installed');
+  const foreign = await startForeign(binaries);
+  const api = await ownerOf('importing');
+  const project = await api.project('Imported');
+  const cli = await CommandLine.open({
+    BRANCHGATE_URL: inject('stack').url,
+    BRANCHGATE_PROJECT: project.id,
+    BRANCHGATE_TOKEN: await tokenOf({ tenant: 'importing' }),
+  });
+  try {
+    const source = await connect(foreign.url, { ssl: false });
+    await source.query(STORE);
+    await source.end();
+    writeFileSync(join(cli.folder, 'source-url'), foreign.url);
+    expect(await cli.run('import', '--from', '@source-url')).toMatchObject({
+      code: 0,
+      stderr: expect.stringContaining('Imported into main'),
+    });
+    await api.allow(project.id);
+    const { direct_url } = await api.credentials(project.id, 'main');
+    const before = await contentOf(foreign.url, false);
+    expect(before.tables).toBe(11);
+    expect(before.rows).toBeGreaterThan(15_000);
+    expect(await contentOf(direct_url, { rejectUnauthorized: false })).toEqual(before);
+  } finally {
+    foreign.stop();
+    rmSync(cli.folder, { recursive: true, force: true });
+  }
+});
