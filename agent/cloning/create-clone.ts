@@ -2,6 +2,7 @@ import { SNAPSHOT_DATABASE } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneMethod, Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
+import { endKeptSessions } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
 import { type OnProgress, watchCopy } from './clone-progress.ts';
 import { type Origin, recordOrigin } from './database-origin.ts';
@@ -47,6 +48,7 @@ export async function createClone(
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { source } = clone;
+  if (source !== null) await endKeptSessions(session, source);
   const { sourceBytes, inUse, origin } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   let cloneMs = 0;

@@ -1,0 +1,103 @@
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { closeHost, openHost } from '../../../agent/host.ts';
+import { endKeptSessions } from '../../../agent/postgres/source-sessions.ts';
+import { loginName } from '../../../shared/branch/login.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startHostWithProject } from '../../support/host/host-project.ts';
+import { Browser } from '../../support/host/host-rows.ts';
+
+/** A page of rows can use the session of the page before. */
+
+let world: Awaited<ReturnType<typeof startHostWithProject>>;
+let browser: Browser;
+
+beforeAll(async () => {
+  world = await startHostWithProject(
+    'db_warm_prod',
+    `create view found as select pg_backend_pid() as pid, current_setting('my.trace', true) as setting,
+       current_setting('DateStyle') as style, current_setting('statement_timeout') as timeout,
+       current_setting('idle_session_timeout') as waits, current_setting('transaction_read_only') as read_only,
+       current_user::text as login,
+       (select count(*)::int from pg_locks where locktype = 'advisory') as locks,
+       (select count(*)::int from pg_listening_channels()) as channels,
+       (select count(*)::int from pg_prepared_statements) as prepared;
+     create view failing as select 1 / 0 as n;
+     create function leaves_traces() returns text language plpgsql as $$ begin
+       perform set_config('my.trace', 'left', false); perform set_config('DateStyle', 'German', false);
+       perform set_config('search_path', 'public', false); perform set_config('statement_timeout', '0', false);
+       perform set_config('idle_session_timeout', '0', false);
+       perform set_config('default_transaction_read_only', 'off', false);
+       perform pg_advisory_lock(7); execute 'listen traces'; execute 'prepare trace as select 1';
+       return 'left';
+     end $$;
+     create view leaving as select pg_backend_pid() as pid, leaves_traces() as traces;`,
+  );
+  browser = new Browser(world.servers.host, world.main);
+});
+afterAll(() => world.servers.stop());
+afterEach(() => world.servers.host.rows.kept.close());
+
+/** Reads a page, and waits until its session is kept. */
+async function pageOf(view: string, { host } = world.servers) {
+  const [row] = (await new Browser(host, world.main).page(view)).rows;
+  await eventually(async () => expect(host.rows.kept.has(Number(row?.pid))).toBe(true));
+  return row ?? {};
+}
+
+const CLEAN = { setting: '', style: 'ISO, YMD', timeout: '5s', waits: '10s', read_only: 'on' };
+
+test('the next page uses the same session, in which nothing of the tenant’s code is left', async () => {
+  const { pid, traces } = await pageOf('leaving');
+  expect(traces).toBe('left');
+  const login = loginName(world.main.branch_id, 'read_write');
+  expect(await pageOf('found')).toEqual({ pid, ...CLEAN, login, locks: 0, channels: 0, prepared: 0 });
+  expect((await browser.tables()).tables.map(({ name }) => name)).toContain('found');
+});
+
+test('a session that waits holds no lock', async () => {
+  await pageOf('leaving');
+  const locks = "select from pg_locks join pg_database on oid = database where datname = 'db_warm_prod'";
+  expect(await world.servers.query(locks)).toEqual([]);
+});
+
+test('a change and a query have sessions of their own', async () => {
+  const { pid } = await pageOf('found');
+  const sql = 'select pg_backend_pid()';
+  const others = [await browser.query(sql), await browser.query(sql, [], 'read_write')];
+  expect(others.map(({ rows }) => rows[0]?.[0] === pid)).toEqual([false, false]);
+  expect((await pageOf('found')).pid).toBe(pid);
+});
+
+test('a page that fails ends its session', async () => {
+  const { pid } = await pageOf('found');
+  await expect(browser.page('failing')).rejects.toMatchObject({ sqlstate: '22012' });
+  expect((await pageOf('found')).pid).not.toBe(pid);
+});
+
+test('a session that the server has ended is replaced, without an error', async () => {
+  const { pid } = await pageOf('found');
+  await world.servers.query('select pg_terminate_backend($1)', [pid]);
+  expect((await pageOf('found')).pid).not.toBe(pid);
+});
+
+test('the session waits for no other database, and for no clone', async () => {
+  const { host } = world.servers;
+  const { pid } = await pageOf('found');
+  await endKeptSessions(host.postgres, 'db_other_prod');
+  const left = () => world.servers.query('select from pg_stat_activity where pid = $1', [pid]);
+  expect(await left()).toHaveLength(1);
+  await endKeptSessions(host.postgres, 'db_warm_prod');
+  expect(await left()).toEqual([]);
+});
+
+test('a clone by another process ends the session', async () => {
+  const other = await openHost(world.servers.settings);
+  try {
+    const { pid } = await pageOf('found', { ...world.servers, host: other });
+    const { clone } = await world.project.create('db_warm_prod_br_one', world.main.database);
+    expect(clone.created).toBe(true);
+    expect((await pageOf('found', { ...world.servers, host: other })).pid).not.toBe(pid);
+  } finally {
+    await closeHost(other);
+  }
+});
