@@ -69,7 +69,8 @@ export class GuardWatch {
       const tenants = server.sessions.filter(({ pid }) => !this.#kept.has(pid));
       for (const guard of this.#guards) {
         await this.#try(guard.name, async () => {
-          for (const finding of await guard.check({ ...server, sessions: tenants })) this.#act(guard, finding, reading);
+          for (const finding of await guard.check({ ...server, sessions: tenants }))
+            this.#act(guard, finding, reading);
         });
       }
       const isBlocked = server.sessions.filter(({ branch }) => branch && this.#blocks.has(branch));

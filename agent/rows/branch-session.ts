@@ -169,7 +169,10 @@ export async function bounded<T>(
   session: OwnSession,
   user: string,
   action: () => Promise<T>,
-  { within = SESSION_WITHIN_MS, onDone = () => session.end() }: { within?: number; onDone?: () => Promise<void> } = {},
+  {
+    within = SESSION_WITHIN_MS,
+    onDone = () => session.end(),
+  }: { within?: number; onDone?: () => Promise<void> } = {},
 ): Promise<T> {
   let expired = false;
   /** The server ends it, because a tenant's code does not notice that the client has disconnected. */

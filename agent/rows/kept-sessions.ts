@@ -36,7 +36,10 @@ export class KeptSessions {
 
   /** Keeps the session, or closes it if another one waits already, it is too old, or there are too many. */
   put(login: string, reusable: ReusableSession): void {
-    if (!this.#isKept(login, reusable)) return end(reusable);
+    if (!this.#isKept(login, reusable)) {
+      end(reusable);
+      return;
+    }
     const reset = resetOf(reusable).then((isReset) => {
       this.#resets.delete(reset);
       if (!isReset || !this.#isKept(login, reusable)) return end(reusable);
@@ -55,7 +58,13 @@ export class KeptSessions {
   /** Closes the sessions that wait. */
   async close(): Promise<void> {
     await Promise.all(this.#resets);
-    await Promise.all([...this.#kept.keys()].map((login) => this.take(login)?.session.end().catch(() => {})));
+    await Promise.all(
+      [...this.#kept.keys()].map((login) =>
+        this.take(login)
+          ?.session.end()
+          .catch(() => {}),
+      ),
+    );
   }
 
   #isKept(login: string, reusable: ReusableSession): boolean {

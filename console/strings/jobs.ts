@@ -22,10 +22,12 @@ export const JOBS_TEXT = {
   stepNames: {
     prepare: 'Prepare logins, rules and pooler',
     clone: 'Clone the database',
-    finalize: 'Publish name and rights',
     publish: 'Publish name and rights',
     prove: 'Prove that a login works',
-    create: 'Create the database',
+    swap: 'Replace the database',
+    take: 'Copy the database',
+    drop: 'Drop databases, logins and rules',
+    compare: 'Compare the databases',
   } as Record<string, string>,
   attempts: (count: number) => `${plural(count, 'attempt')} failed`,
 } as const;

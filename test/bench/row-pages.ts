@@ -126,15 +126,16 @@ async function measurePages(signal: AbortSignal) {
 }
 
 /** @param prepare is not measured */
-const sample = (signal: AbortSignal, page: () => Promise<unknown>, prepare?: () => Promise<unknown>) => async () => {
-  const times: number[] = [];
-  for (let n = 0; n < PAGES; n++) {
-    signal.throwIfAborted();
-    await prepare?.();
-    times.push(await timed(page));
-  }
-  return median(times);
-};
+const sample =
+  (signal: AbortSignal, page: () => Promise<unknown>, prepare?: () => Promise<unknown>) => async () => {
+    const times: number[] = [];
+    for (let n = 0; n < PAGES; n++) {
+      signal.throwIfAborted();
+      await prepare?.();
+      times.push(await timed(page));
+    }
+    return median(times);
+  };
 
 const COLUMNS = ['id', 'title', 'price', 'amount', 'is_open', 'details', 'made', 'note'];
 const SAME_ROWS = `SELECT ${COLUMNS.map((name) => `${name}::text`)} FROM item AS i ORDER BY i.id LIMIT ${PAGE + 1}`;

@@ -12,6 +12,7 @@ import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 
 const PARENT = 'parent';
+const RESET = '/api/v1/projects/{project_id}/branches/{branch_ref}/reset';
 
 interface Props {
   projectId: string;
@@ -44,12 +45,11 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: Props) {
       isDangerous
       isReady={to !== undefined}
       typed={isGuarded ? [branch.branch_name] : []}
-      run={() =>
-        gateway.create('/api/v1/projects/{project_id}/branches/{branch_ref}/reset', {
-          params: inBranch(projectId, branch.id),
-          body: { to: to ?? PARENT, ...(isGuarded && { confirm: branch.branch_name }) },
-        })
-      }
+      run={(onProgress) => {
+        const body = { to: to ?? PARENT, ...(isGuarded && { confirm: branch.branch_name }) };
+        const init = { params: inBranch(projectId, branch.id), body };
+        return gateway.create(RESET, init, { onProgress });
+      }}
       onDone={() => {
         announce(BRANCHES_TEXT.resetDone(branch.branch_name));
         refresh(branchesQuery(projectId), snapshotsQuery(projectId));

@@ -9,6 +9,8 @@ import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { SNAPSHOTS_TEXT } from '../../strings/snapshots.ts';
 
+const TAKE = '/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots';
+
 interface Props {
   projectId: string;
   branches: readonly Branch[];
@@ -24,12 +26,13 @@ export function TakeDialog({ projectId, branches, onClose }: Props) {
       title={SNAPSHOTS_TEXT.takeTitle}
       action={SNAPSHOTS_TEXT.take}
       isForm
-      run={() =>
-        gateway.create('/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots', {
-          params: inBranch(projectId, branch),
-          body: { ...(name.trim() !== '' && { name }), ...(life !== '' && { ttl_seconds: Number(life) }) },
-        })
-      }
+      run={(onProgress) => {
+        const body = {
+          ...(name.trim() !== '' && { name }),
+          ...(life !== '' && { ttl_seconds: Number(life) }),
+        };
+        return gateway.create(TAKE, { params: inBranch(projectId, branch), body }, { onProgress });
+      }}
       onDone={() => {
         announce(SNAPSHOTS_TEXT.taken);
         refresh(snapshotsQuery(projectId));
