@@ -38,6 +38,9 @@ export async function everyRecord<R>(records: AsyncGenerator<R>): Promise<R[]> {
   return all;
 }
 
+/** The gateway responds with the job immediately, so that its steps can be shown. */
+export const AT_ONCE = { header: { prefer: 'wait=0' } };
+
 const inProject = (projectId: string) => ({ path: { project_id: projectId } });
 export const inBranch = (projectId: string, branch: string) => ({
   path: { project_id: projectId, branch_ref: branch },

@@ -2,7 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { gateway } from '../../app/gateway.ts';
 import { refresh } from '../../app/query-client.ts';
-import { type Branch, branchesQuery, inBranch, snapshotsQuery } from '../../app/resources.ts';
+import { AT_ONCE, type Branch, branchesQuery, inBranch, snapshotsQuery } from '../../app/resources.ts';
 import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Note } from '../../components/feedback.tsx';
 import { SelectField } from '../../components/field.tsx';
@@ -47,8 +47,8 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: Props) {
       typed={isGuarded ? [branch.branch_name] : []}
       run={(onProgress) => {
         const body = { to: to ?? PARENT, ...(isGuarded && { confirm: branch.branch_name }) };
-        const init = { params: inBranch(projectId, branch.id), body };
-        return gateway.create(RESET, init, { onProgress });
+        const params = { ...inBranch(projectId, branch.id), ...AT_ONCE };
+        return gateway.create(RESET, { params, body }, { onProgress });
       }}
       onDone={() => {
         announce(BRANCHES_TEXT.resetDone(branch.branch_name));

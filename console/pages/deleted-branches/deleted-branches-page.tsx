@@ -6,6 +6,7 @@ import { dateTime, duration, secondsUntil } from '../../app/format.ts';
 import { api, gateway } from '../../app/gateway.ts';
 import { refresh } from '../../app/query-client.ts';
 import {
+  AT_ONCE,
   type Branch,
   branchesQuery,
   deletedBranchesQuery,
@@ -44,7 +45,7 @@ function RestoreDialog({ projectId, branch, onClose }: DialogProps) {
       isForm
       isReady={name !== ''}
       run={(onProgress) => {
-        const params = { path: { project_id: projectId, deleted_branch_id: branch.id } };
+        const params = { path: { project_id: projectId, deleted_branch_id: branch.id }, ...AT_ONCE };
         return gateway.create(RESTORE, { params, body: { branch_name: name } }, { onProgress });
       }}
       onDone={() => {

@@ -1,7 +1,7 @@
 import { useState } from 'react';
 import { gateway } from '../../app/gateway.ts';
 import { refresh } from '../../app/query-client.ts';
-import { type Branch, inBranch, snapshotsQuery } from '../../app/resources.ts';
+import { AT_ONCE, type Branch, inBranch, snapshotsQuery } from '../../app/resources.ts';
 import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
@@ -31,7 +31,8 @@ export function TakeDialog({ projectId, branches, onClose }: Props) {
           ...(name.trim() !== '' && { name }),
           ...(life !== '' && { ttl_seconds: Number(life) }),
         };
-        return gateway.create(TAKE, { params: inBranch(projectId, branch), body }, { onProgress });
+        const params = { ...inBranch(projectId, branch), ...AT_ONCE };
+        return gateway.create(TAKE, { params, body }, { onProgress });
       }}
       onDone={() => {
         announce(SNAPSHOTS_TEXT.taken);
