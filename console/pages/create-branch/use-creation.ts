@@ -1,7 +1,14 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { gateway } from '../../app/gateway.ts';
-import { AT_ONCE, branchesQuery, type Job, type Lifespan, projectQuery, rulesQuery } from '../../app/resources.ts';
+import {
+  AT_ONCE,
+  branchesQuery,
+  type Job,
+  type Lifespan,
+  projectQuery,
+  rulesQuery,
+} from '../../app/resources.ts';
 
 export interface Wanted {
   name: string;
