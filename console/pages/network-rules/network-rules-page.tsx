@@ -63,10 +63,12 @@ export function NetworkRulesPage() {
                         </span>
                       </td>
                       <td>
-                        <div>{rule.description ?? RULES_TEXT.sources[rule.source]}</div>
-                        <div className="small quiet">{RULES_TEXT.addedOn(dateTime(rule.created_at))}</div>
+                        <div>
+                          <div>{rule.description ?? RULES_TEXT.sources[rule.source]}</div>
+                          <div className="small quiet">{RULES_TEXT.addedOn(dateTime(rule.created_at))}</div>
+                        </div>
                       </td>
-                      <td>
+                      <td className="nowrap">
                         <End at={rule.expires_at} />
                       </td>
                       <td className="actions">
