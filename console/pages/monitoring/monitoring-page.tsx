@@ -38,6 +38,16 @@ function pointsOf(series: readonly Series[] | undefined, { metric, rate }: Chart
   return rate ? rateOf(points) : points;
 }
 
+/** A line of fewer minutes says little. */
+const SHORTEST_SECONDS = 600;
+
+/** When the first value was measured, in Unix seconds. */
+const beginningOf = (series: readonly Series[], end: number): number =>
+  Math.min(
+    end - SHORTEST_SECONDS,
+    ...series.flatMap(({ values: [first] }) => (first ? [Date.parse(first.timestamp) / 1000] : [])),
+  );
+
 /** What happened to a branch, as lines in its charts. */
 function annotationsOf(branch: Branch | undefined, jobs: readonly Job[]): Annotation[] {
   if (!branch) return [];
@@ -183,7 +193,12 @@ export function MonitoringPage() {
       <Loaded query={series}>
         {(data) => {
           const end = Date.parse(data.end) / 1000;
-          const shown = { start: end - RANGES[range], end };
+          const wanted = end - RANGES[range];
+          // Nothing is left of the first value of a young branch.
+          const shown = {
+            start: compare === undefined ? Math.max(wanted, beginningOf(data.series, end)) : wanted,
+            end,
+          };
           const isEmpty = data.series.every(({ values }) => values.length === 0);
           return (
             <>
