@@ -120,10 +120,10 @@ test('when the gateway refuses to be read, all pages wait as long as it says', a
     const body = { error: 'RATE_LIMITED', message: 'Too many requests', retry_after: seconds };
     return route.fulfill({ status: 429, headers: { 'Retry-After': String(seconds) }, json: body });
   };
-  await page.route('**/network-rules*', refuse, { times: 1 });
+  await page.route('**/api/v1/**/network-rules*', refuse, { times: 1 });
   await page.getByRole('link', { name: 'Network rules' }).click();
   await page.getByText(/The page goes on in \d second/).waitFor();
-  const read = page.waitForRequest('**/snapshots*');
+  const read = page.waitForRequest('**/api/v1/**/snapshots*');
   await page.getByRole('link', { name: 'Snapshots' }).click();
   await read;
   expect(Date.now() - refusedAt).toBeGreaterThanOrEqual(seconds * 1000);
