@@ -123,7 +123,7 @@ export async function inBranch<T>(
     return bounded(host, session, user, () => inTransaction(session, () => action(session)), { onDone });
   };
   try {
-    const waiting = isReusable ? kept.take(user) : null;
+    const waiting = isReusable ? await kept.take(user) : null;
     const done = waiting && (await run(waiting).then((result) => ({ result }), unlessLost));
     return done ? done.result : await run(await openInBranch(host, { user, database, mode }));
   } finally {

@@ -27,27 +27,30 @@ export interface ReusableSession {
 export class KeptSessions {
   /** By login, each of which belongs to one database. */
   readonly #kept = new Map<string, ReusableSession & { timer: NodeJS.Timeout }>();
-  readonly #resets = new Set<Promise<void>>();
+  /** By login. */
+  readonly #resets = new Map<string, Promise<void>>();
 
-  take(login: string): ReusableSession | null {
+  /** A session that is being reset is worth the wait: a login takes longer. */
+  async take(login: string): Promise<ReusableSession | null> {
+    await this.#resets.get(login);
     const kept = this.#remove(login);
     return kept && !kept.isLost ? kept : null;
   }
 
   /** Keeps the session, or closes it if another one waits already, it is too old, or there are too many. */
   put(login: string, reusable: ReusableSession): void {
-    if (!this.#isKept(login, reusable)) {
+    if (!this.#hasRoom(login) || this.#resets.has(login) || leftOf(reusable) <= 0) {
       end(reusable);
       return;
     }
     const reset = resetOf(reusable).then((isReset) => {
-      this.#resets.delete(reset);
-      if (!isReset || !this.#isKept(login, reusable)) return end(reusable);
-      this.#remove(login);
-      const timer = setTimeout(() => end(this.take(login)), leftOf(reusable)).unref();
+      this.#resets.delete(login);
+      const left = leftOf(reusable);
+      if (!isReset || !this.#hasRoom(login) || left <= 0) return end(reusable);
+      const timer = setTimeout(() => end(this.#remove(login)), left).unref();
       this.#kept.set(login, Object.assign(reusable, { timer }));
     });
-    this.#resets.add(reset);
+    this.#resets.set(login, reset);
   }
 
   /** Whether the session with this process waits. */
@@ -57,19 +60,16 @@ export class KeptSessions {
 
   /** Closes the sessions that wait. */
   async close(): Promise<void> {
-    await Promise.all(this.#resets);
-    await Promise.all(
-      [...this.#kept.keys()].map((login) =>
-        this.take(login)
-          ?.session.end()
-          .catch(() => {}),
-      ),
-    );
+    await Promise.all(this.#resets.values());
+    const sessions = [...this.#kept.keys()].map((login) => this.#remove(login)?.session);
+    await Promise.all(sessions.map((session) => session?.end().catch(() => {})));
   }
 
-  #isKept(login: string, reusable: ReusableSession): boolean {
+  #hasRoom(login: string): boolean {
     const other = this.#kept.get(login);
-    return leftOf(reusable) > 0 && this.#kept.size < KEPT_MAX && (!other || other.isLost);
+    if (other?.isLost) this.#remove(login);
+    else if (other) return false;
+    return this.#kept.size < KEPT_MAX;
   }
 
   #remove(login: string) {
@@ -82,7 +82,7 @@ export class KeptSessions {
 
 const leftOf = ({ openedAt }: ReusableSession) => openedAt + KEPT_FOR_MS - performance.now();
 
-const end = (reusable: ReusableSession | null): void => void reusable?.session.end().catch(() => {});
+const end = (reusable: ReusableSession | undefined): void => void reusable?.session.end().catch(() => {});
 
 /** @returns whether the session was reset in time */
 function resetOf({ session }: ReusableSession): Promise<boolean> {

@@ -42,16 +42,12 @@ workerd to this process for ${CLIENTS} clients that never wait, and for one; eac
 the link or by \`fetch\` from a plain HTTP server of Node.`;
 
 const FINDINGS = `The first goal is out of reach behind a gateway: its work before it calls a host (the token, the count, project and \
-branch from D1) is "a project", and that alone exceeds the limit. On the host the backend of a page takes 12 ms of \
+branch from D1) is "a project", and that alone exceeds the limit. On the host the backend of a first page takes 12 ms of \
 processor time where that of \`pg\` takes 0.3: 2 for the login, 7 for the catalog's description of the table, 2.4 for \
-the page, which the server measures and truncates. The catalog costs so much because each operation has a separate \
-session ([0021](../decisions/0021-rows-as-postgresql-writes-them.md)): its caches are empty and the statement is \
-planned again. A second time in one session it takes half. Tried: both operators of a key found by one subquery (7.1 \
-to 6.3 ms with six columns), the backend's number taken from the login instead of a statement. Not done: a session \
-that is kept, or prepared for the next page, would save the login and half of the catalog, and still miss the goal by \
-far. It would be open in the database when a clone starts, which then has to pause and wait \
-([0009](../decisions/0009-a-pause-only-for-who-is-there.md)), and it would use one of the connections that clients \
-have.`;
+the page, which the server measures and truncates. That is the first page: its \
+session has no caches, and the statement is planned again. Within 8 s, a page uses the session of the page before \
+([0052](../decisions/0052-kept-sessions-for-pages.md)): no login, and half of the catalog's time. Tried: both operators of a key found by one subquery (7.1 \
+to 6.3 ms with six columns), the backend's number taken from the login instead of a statement.`;
 
 /** @param signal aborts it */
 export async function measureRowPages(signal: AbortSignal): Promise<Report> {

@@ -28,12 +28,22 @@ test('a session waits for its login only, after it was reset', async () => {
   const kept = new KeptSessions();
   const { reusable, done } = sessionOf();
   kept.put('one', reusable);
-  expect([kept.has(reusable.pid), kept.take('one')]).toEqual([false, null]);
+  expect(kept.has(reusable.pid)).toBe(false);
   await settled();
-  expect([kept.has(reusable.pid), kept.take('two')]).toEqual([true, null]);
-  expect(kept.take('one')).toBe(reusable);
+  expect([kept.has(reusable.pid), await kept.take('two')]).toEqual([true, null]);
+  expect(await kept.take('one')).toBe(reusable);
   expect(done).toEqual(['DISCARD ALL']);
-  expect([kept.has(reusable.pid), kept.take('one')]).toEqual([false, null]);
+  expect([kept.has(reusable.pid), await kept.take('one')]).toEqual([false, null]);
+});
+
+test('an operation waits for the end of the reset', async () => {
+  const kept = new KeptSessions();
+  const reset = Promise.withResolvers<void>();
+  const { reusable } = sessionOf(() => reset.promise);
+  kept.put('one', reusable);
+  const taken = [kept.take('one'), kept.take('one')];
+  reset.resolve();
+  expect(await Promise.all(taken)).toEqual([reusable, null]);
 });
 
 test('it is closed 8 s after its login, however often it was used', async () => {
@@ -42,12 +52,12 @@ test('it is closed 8 s after its login, however often it was used', async () => 
   for (let second = 0; second < 8; second += 1) {
     kept.put('one', reusable);
     await vi.advanceTimersByTimeAsync(999);
-    expect(kept.take('one')).toBe(reusable);
+    expect(await kept.take('one')).toBe(reusable);
     await vi.advanceTimersByTimeAsync(1);
   }
   expect(done).not.toContain('end');
   kept.put('one', reusable);
-  expect([done.at(-1), kept.take('one')]).toEqual(['end', null]);
+  expect([done.at(-1), await kept.take('one')]).toEqual(['end', null]);
 });
 
 test('it is closed although no operation takes it', async () => {
@@ -78,7 +88,7 @@ test.each([
   const { reusable, done } = sessionOf(reset);
   kept.put('one', reusable);
   await vi.advanceTimersByTimeAsync(1_000);
-  expect([done, kept.take('one')]).toEqual([['DISCARD ALL', 'end'], null]);
+  expect([done, await kept.take('one')]).toEqual([['DISCARD ALL', 'end'], null]);
 });
 
 test('one that has ended makes room for another one', async () => {
@@ -89,7 +99,7 @@ test('one that has ended makes room for another one', async () => {
   lost.reusable.isLost = true;
   kept.put('one', next.reusable);
   await settled();
-  expect([kept.has(lost.reusable.pid), kept.take('one')]).toEqual([false, next.reusable]);
+  expect([kept.has(lost.reusable.pid), await kept.take('one')]).toEqual([false, next.reusable]);
 });
 
 test('a second one of a login, and the ninth of a host, are closed', async () => {
@@ -100,7 +110,7 @@ test('a second one of a login, and the ninth of a host, are closed', async () =>
     await settled();
   }
   expect(sessions.filter(({ done }) => done.includes('end'))).toEqual([sessions.at(-1)]);
-  expect(kept.take('login-7')).not.toBe(null);
+  expect(await kept.take('login-7')).not.toBe(null);
   const second = sessionOf();
   kept.put('login-0', second.reusable);
   expect(second.done).toEqual(['end']);
