@@ -8,6 +8,7 @@ import { DeadTuples } from './measurement/dead-tuples.ts';
 import { Metrics } from './metrics/metrics.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { LockSampler } from './rehearsal/sample-locks.ts';
+import { KeptSessions } from './rows/kept-sessions.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
 import type { AgentSettings } from './settings.ts';
@@ -25,7 +26,7 @@ export interface Host {
   sessions: Pool;
   rules: RuleSync;
   /** State of the table browser that outlives an operation. */
-  rows: { slots: Slots; marks: PageMarks };
+  rows: { slots: Slots; marks: PageMarks; kept: KeptSessions };
   comparisons: ComparisonGate;
   /** Samples the locks of branches that are being rehearsed. */
   lockSampler: LockSampler;
@@ -49,7 +50,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     postgres,
     sessions: openPool(settings, OPERATION_SESSIONS),
     rules: new RuleSync(settings, postgres),
-    rows: { slots: new Slots(), marks: new PageMarks() },
+    rows: { slots: new Slots(), marks: new PageMarks(), kept: new KeptSessions() },
     comparisons: new ComparisonGate(),
     lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),
@@ -60,8 +61,8 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
   };
 }
 
-export async function closeHost({ postgres, sessions }: Host): Promise<void> {
-  await Promise.all([postgres.end(), sessions.end()]);
+export async function closeHost({ postgres, sessions, rows }: Host): Promise<void> {
+  await Promise.all([postgres.end(), sessions.end(), rows.kept.close()]);
 }
 
 /** Tries whether two files in the data directory can share their blocks. */

@@ -3,6 +3,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneMethod, Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import type { OnProgress } from '../progress.ts';
+import { endKeptSessions } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
 import { watchCopy } from './clone-progress.ts';
 import { type Origin, recordOrigin } from './database-origin.ts';
@@ -48,6 +49,7 @@ export async function createClone(
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { source } = clone;
+  if (source !== null) await endKeptSessions(session, source);
   const { sourceBytes, inUse, origin } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   let cloneMs = 0;

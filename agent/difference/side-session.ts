@@ -48,5 +48,5 @@ export async function inSnapshotOf<T>(
     stream: () => boundedSocket(BYTES_MAX, ANSWER_BYTES_MAX),
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
   });
-  return bounded(host, session, user, () => inTransaction(session, () => action(session)), within);
+  return bounded(host, session, user, () => inTransaction(session, () => action(session)), { within });
 }

@@ -17,7 +17,7 @@ import { type Reading, WatchSession } from './watch-session.ts';
 /** A session can take 300,000 locks a second, and fill the queue of NOTIFY at 80 MB a second. */
 const POLL_EVERY_MS = 250;
 
-type Watched = Pick<Host, 'settings' | 'postgres' | 'rules'>;
+type Watched = Pick<Host, 'settings' | 'postgres' | 'rules' | 'rows'>;
 
 const guardsOf = ({ settings, postgres }: Watched, directory: BranchDirectory, log: Log): Guard[] => [
   new Locks(),
@@ -36,11 +36,13 @@ export class GuardWatch {
   readonly #guards: readonly Guard[];
   readonly #blocks: Blocks;
   readonly #ender = new SessionEnder();
+  readonly #kept: Watched['rows']['kept'];
   readonly #troubles: TroubleLog;
 
   /** @param blocks set by tests only */
   constructor(host: Watched, log: Log, blocks = new Blocks(host, log)) {
     this.#log = log;
+    this.#kept = host.rows.kept;
     this.#session = new WatchSession(host.settings);
     this.#directory = new BranchDirectory(host.postgres);
     this.#guards = guardsOf(host, this.#directory, log);
@@ -63,9 +65,12 @@ export class GuardWatch {
         (trouble) => this.#note('branches', trouble),
       );
       const server = this.#withBranches(reading);
+      // One that waits for the next page of rows must not bring a project above its limit of sessions.
+      const tenants = server.sessions.filter(({ pid }) => !this.#kept.has(pid));
       for (const guard of this.#guards) {
         await this.#try(guard.name, async () => {
-          for (const finding of await guard.check(server)) this.#act(guard, finding, reading);
+          for (const finding of await guard.check({ ...server, sessions: tenants }))
+            this.#act(guard, finding, reading);
         });
       }
       const isBlocked = server.sessions.filter(({ branch }) => branch && this.#blocks.has(branch));

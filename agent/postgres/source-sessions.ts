@@ -1,5 +1,6 @@
 import { pollUntil } from '../poll-until.ts';
 import type { Queryable } from './connect.ts';
+import { endSessions } from './end-sessions.ts';
 
 const POLL_EVERY_MS = 5;
 
@@ -10,9 +11,19 @@ const PATIENCE = 300;
 /** Name of the sessions that compare rows. They end at once: a comparison can be repeated. */
 export const COMPARING = 'branchgate-difference';
 
+/** Name of the sessions that read and change rows for clients. */
+export const BROWSING = 'branchgate-rows';
+/** Waits for the next page, in this process or another one. An operation that needs it opens another one. */
+const KEPT = `application_name = '${BROWSING}' AND state = 'idle'`;
+const END_KEPT = { within: 1_000 };
+
+/** Ends the sessions that wait for the next page of rows: they alone are no reason to hold the clients. */
+export const endKeptSessions = (db: Queryable, database: string) =>
+  endSessions(db, `FROM pg_stat_activity WHERE datname = $1 AND ${KEPT}`, [database], END_KEPT);
+
 /**
- * Resolves when the database has no session left. Ends autovacuum workers, comparisons and idle direct sessions. The pooler's
- * sessions are left to the pooler: one that looks idle may just have been sent the first statement of a transaction.
+ * Resolves when the database has no session left. Ends autovacuum workers, comparisons, kept sessions and idle direct ones. The
+ * pooler's are left to the pooler: one that looks idle may just have been sent the first statement of a transaction.
  * @param wait milliseconds to wait for sessions that cannot be ended
  * @returns whether the database became empty in time, or `signal` was aborted
  */
@@ -26,7 +37,7 @@ export async function emptyDatabase(
     const isPatient = performance.now() - started < PATIENCE;
     const { rows } = await db.query(
       `SELECT CASE WHEN backend_type = 'autovacuum worker'
-                     OR application_name = '${COMPARING}'
+                     OR application_name = '${COMPARING}' OR (${KEPT})
                      OR (state = 'idle' AND client_addr IS NOT NULL
                          AND clock_timestamp() - state_change >= $2 * interval '1 millisecond')
               THEN pg_terminate_backend(pid) END

@@ -4,8 +4,10 @@ import { type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Host } from '../host.ts';
 import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
+import { BROWSING } from '../postgres/source-sessions.ts';
 import { HostError } from '../servers/host-error.ts';
 import { answerMeter } from './answer-meter.ts';
+import type { ReusableSession } from './kept-sessions.ts';
 
 /** Longest wait for a lock that another session holds. Milliseconds. */
 const LOCK_WITHIN_MS = 3_000;
@@ -16,6 +18,8 @@ const SESSION_WITHIN_MS = 7_000;
 const END_WITHIN_MS = 1_000;
 /** A clone of the database delays new sessions until it is complete. */
 const CONNECT_WITHIN_MS = 3_000;
+/** The server ends a session that waits for the next page for longer, if the agent does not. Milliseconds. */
+const WAITING_WITHIN_MS = 10_000;
 
 /**
  * Start-up options, which override settings that the tenant made with ALTER ROLE … SET. Values are read and written
@@ -58,6 +62,7 @@ const READING = asOptions({
   ...OPTIONS,
   default_transaction_isolation: 'repeatable read',
   default_transaction_read_only: 'on',
+  idle_session_timeout: WAITING_WITHIN_MS,
 });
 // Says nothing about read-only: the login's own setting does, while the project is over its quota.
 const CHANGING = asOptions({ ...OPTIONS, default_transaction_isolation: 'read committed' });
@@ -70,7 +75,7 @@ const MODES = {
   query: { role: 'read_only', options: READING },
 } satisfies Record<string, { role: BranchRole; options: string }>;
 
-/** Far more than any result has. */
+/** Far more than any operation reads. */
 const SESSION_BYTES_MAX = 16 * 1024 * 1024;
 /** SQLSTATE `program_limit_exceeded`. */
 const PROGRAM_LIMIT = '54000';
@@ -97,8 +102,8 @@ interface BranchDatabase {
 }
 
 /**
- * Runs `action` as one transaction in a tenant's database, as the login of the mode. Each call has a new
- * session: one that stayed open would delay clones, and a tenant's code can leave anything behind in it.
+ * Runs `action` as one transaction in a tenant's database, as the login of the mode. What reads the branch's tables uses
+ * the session of the previous such operation if it waits; a change and a client's statement have one each.
  * @throws HostError STATEMENT_REFUSED with PostgreSQL's message, TIME_LIMIT_REACHED, HOST_BUSY, PROJECT_BUSY
  * @throws Error of the connection when the server is away
  */
@@ -109,36 +114,63 @@ export async function inBranch<T>(
   action: (session: Session) => Promise<T>,
 ): Promise<T> {
   const leave = await host.rows.slots.enter(branch_id, database);
-  const { role, options } = MODES[mode];
-  const user = loginName(branch_id, role);
-  try {
-    const session = await openSession({
-      host: host.settings.POSTGRES_SOCKET_DIR,
-      port: host.settings.POSTGRES_PORT,
-      user,
-      database,
-      application_name: 'branchgate-rows',
-      options,
-      types: AS_TEXT,
-      stream: () => boundedSocket(),
-      connectionTimeoutMillis: CONNECT_WITHIN_MS,
-    });
-    return await bounded(host, session, user, (onEnd) =>
+  const user = loginName(branch_id, MODES[mode].role);
+  const { kept } = host.rows;
+  const isReusable = mode === 'read';
+  const run = (opened: ReusableSession) => {
+    const { session } = opened;
+    const onDone = async () => (isReusable ? kept.put(user, opened) : session.end());
+    const transact = (onEnd: () => void) =>
       inTransaction(session, async () => {
         const result = await action(session);
         onEnd();
         return result;
-      }),
-    );
+      });
+    return bounded(host, session, user, transact, { onDone });
+  };
+  try {
+    const waiting = isReusable ? await kept.take(user) : null;
+    const done = waiting && (await run(waiting).then((result) => ({ result }), unlessLost));
+    return done ? done.result : await run(await openInBranch(host, { user, database, mode }));
   } finally {
     leave();
   }
 }
 
+/** The server may have ended a session that waited, for instance for a clone. What only reads can then begin again. */
+function unlessLost(error: unknown): null {
+  if (error instanceof HostError) throw error;
+  return null;
+}
+
+async function openInBranch(
+  { settings }: Host,
+  { user, database, mode }: { user: string; database: string; mode: keyof typeof MODES },
+): Promise<ReusableSession> {
+  const config = {
+    host: settings.POSTGRES_SOCKET_DIR,
+    port: settings.POSTGRES_PORT,
+    user,
+    database,
+    application_name: BROWSING,
+    options: MODES[mode].options,
+    types: AS_TEXT,
+    // What is read for several operations is bounded for each answer, which is what the driver keeps in memory.
+    stream: () => boundedSocket(mode === 'read' ? Number.POSITIVE_INFINITY : undefined, SESSION_BYTES_MAX),
+    connectionTimeoutMillis: CONNECT_WITHIN_MS,
+  };
+  const state = { openedAt: performance.now(), isLost: false };
+  const session = await openSession(config, () => {
+    state.isLost = true;
+  });
+  return Object.assign(state, { session, pid: backendPid(session) });
+}
+
 /**
- * Runs `action` and ends its session in every case, after the time limit also in the middle of a statement.
+ * Runs `action` and ends its session, after the time limit also in the middle of a statement.
  * @param action calls its parameter when only the end of its transaction is left: if that takes too long, nobody knows
  *   whether it was committed
+ * @param options.onDone what is done with the session after a success, instead of ending it
  * @throws HostError STATEMENT_REFUSED, TIME_LIMIT_REACHED, HOST_TIMEOUT
  */
 export async function bounded<T>(
@@ -146,7 +178,10 @@ export async function bounded<T>(
   session: OwnSession,
   user: string,
   action: (onEnd: () => void) => Promise<T>,
-  within = SESSION_WITHIN_MS,
+  {
+    within = SESSION_WITHIN_MS,
+    onDone = () => session.end(),
+  }: { within?: number; onDone?: () => Promise<void> } = {},
 ): Promise<T> {
   let expired = false;
   let isEnding = false;
@@ -167,7 +202,7 @@ export async function bounded<T>(
     const result = await action(() => {
       isEnding = true;
     });
-    await session.end();
+    await onDone();
     return result;
   } catch (error) {
     await terminate();

@@ -1,16 +1,22 @@
 import { Note } from '../components/feedback.tsx';
+import { useNow } from '../components/now.ts';
 import { TEXT } from '../strings/common.ts';
-import { reachable } from './gateway.ts';
+import { reachable, refusedUntil } from './gateway.ts';
 import { useStore } from './store.ts';
 
-/** Says that the gateway does not respond, until a request reaches it again. */
-export function Unreachable() {
-  if (useStore(reachable)) return null;
+function Refused({ until }: { until: number }) {
+  const seconds = Math.ceil((until - useNow()) / 1000);
+  return seconds > 0 && <Note tone="warn">{TEXT.states.refusedBanner(seconds)}</Note>;
+}
+
+/** Says that the gateway does not respond, or not yet, until a request reaches it again. */
+export function Connection() {
+  const isReachable = useStore(reachable);
+  const until = useStore(refusedUntil);
   return (
-    <div className="banner">
-      <Note tone="warn" live>
-        {TEXT.states.unreachableBanner}
-      </Note>
+    <div className="banner" role="status">
+      {!isReachable && <Note tone="warn">{TEXT.states.unreachableBanner}</Note>}
+      {isReachable && until > Date.now() && <Refused until={until} />}
     </div>
   );
 }

@@ -6,10 +6,24 @@ import { createStore } from './store.ts';
 /** Whether the last request reached the gateway. */
 export const reachable = createStore(true);
 
+/** Until when the gateway refuses to be read, in Unix milliseconds. All pages wait, because they share one limit. */
+export const refusedUntil = createStore(0);
+
+const isStream = ({ headers }: Request) => headers.get('Accept') === 'text/event-stream';
+
+function noteRefusal(request: Request, { status, headers }: Response): void {
+  // The limit of streams is another one, and what changes something reports to the person who did it.
+  if (status !== 429 || request.method !== 'GET' || isStream(request)) return;
+  refusedUntil.set(Math.max(refusedUntil.get(), Date.now() + Number(headers.get('Retry-After') ?? 1) * 1000));
+}
+
 async function send(request: Request): Promise<Response> {
+  const waitMs = refusedUntil.get() - Date.now();
+  if (request.method === 'GET' && waitMs > 0) await sleep(waitMs, request.signal);
   try {
     const response = await fetch(request);
     reachable.set(true);
+    noteRefusal(request, response);
     return response;
   } catch (error) {
     if (!request.signal.aborted) reachable.set(false);

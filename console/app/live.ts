@@ -6,6 +6,8 @@ import { gateway } from './gateway.ts';
 import { liveProject } from './live-project.ts';
 import { refresh } from './query-client.ts';
 
+/** A page that is passed quickly opens no stream of measurements. */
+const SETTLED_MS = 1_000;
 /** After a refusal that passes, for instance because the project has too many streams. */
 const AGAIN_MS = 30_000;
 
@@ -28,16 +30,20 @@ async function follow(open: Open, onEvent: Listener, signal: AbortSignal, onCut:
 
 /**
  * Follows a stream while its page is visible, because a browser has few connections for all pages of an origin.
- * @param key what the stream is about; null for none. @returns whether events arrive
+ * @param key what the stream is about; null for none
+ * @param afterMs how long the page is shown before the stream is opened
+ * @returns whether events arrive
  */
-function useStream(key: string | null, open: Open, onEvent: Listener): boolean {
+function useStream(key: string | null, open: Open, onEvent: Listener, afterMs = 0): boolean {
   const [isConnected, setConnected] = useState(false);
   const current = useRef({ open, onEvent });
   current.current = { open, onEvent };
   useEffect(() => {
     if (key === null) return;
     let end = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
     const start = () => {
+      clearTimeout(timer);
       end.abort();
       end = new AbortController();
       const { signal } = end;
@@ -47,21 +53,24 @@ function useStream(key: string | null, open: Open, onEvent: Listener): boolean {
         set(true);
         current.current.onEvent(event);
       };
-      follow(
-        (options) => current.current.open(options),
-        listener,
-        signal,
-        () => set(false),
-      );
+      const begin = () =>
+        follow(
+          (options) => current.current.open(options),
+          listener,
+          signal,
+          () => set(false),
+        );
+      timer = setTimeout(begin, afterMs);
     };
     start();
     document.addEventListener('visibilitychange', start);
     return () => {
       document.removeEventListener('visibilitychange', start);
+      clearTimeout(timer);
       end.abort();
       setConnected(false);
     };
-  }, [key]);
+  }, [key, afterMs]);
   return isConnected;
 }
 
@@ -107,10 +116,13 @@ export function useLiveProject(projectId: string | null): void {
     (options) => gateway.events(projectId ?? '', options),
     (event) => refreshOf(projectId ?? '', changedBy(event)),
   );
+  const followed = useRef<string | null>(null);
   useEffect(() => {
     liveProject.set(isConnected ? projectId : null);
     // Each query then decides anew whether it polls.
-    if (!isConnected && projectId !== null) refreshOf(projectId, EVERYTHING);
+    if (!isConnected && projectId !== null && followed.current === projectId)
+      refreshOf(projectId, EVERYTHING);
+    followed.current = isConnected ? projectId : null;
     return () => liveProject.set(null);
   }, [isConnected, projectId]);
 }
@@ -120,5 +132,8 @@ export const useLiveMeasurements = (projectId: string, branch?: string): boolean
   useStream(
     JSON.stringify([projectId, branch]),
     (options) => gateway.measurements(projectId, { ...options, ...(branch !== undefined && { branch }) }),
-    () => refreshOf(projectId, branch === undefined ? ['connections', 'usage'] : ['series']),
+    // What the page has just read is the latest measurement.
+    ({ type }) =>
+      type !== 'ready' && refreshOf(projectId, branch === undefined ? ['connections', 'usage'] : ['series']),
+    SETTLED_MS,
   );

@@ -26,12 +26,20 @@ const SELDOM_MS = 30_000;
 const unlessLive = (projectId: string, ms: number): number | false =>
   liveProject.get() === projectId ? false : ms;
 
+/** Events report each change of what they are about, so pages that are changed quickly need not read it again. */
+const freshWhileLive = (projectId: string) => ({
+  staleTime: () => (liveProject.get() === projectId ? SELDOM_MS : SOON_MS),
+});
+
 /** Every record of a list. */
 export async function everyRecord<R>(records: AsyncGenerator<R>): Promise<R[]> {
   const all: R[] = [];
   for await (const record of records) all.push(record);
   return all;
 }
+
+/** The gateway responds with the job immediately, so that its steps can be shown. */
+export const AT_ONCE = { header: { prefer: 'wait=0' } };
 
 const inProject = (projectId: string) => ({ path: { project_id: projectId } });
 export const inBranch = (projectId: string, branch: string) => ({
@@ -41,13 +49,14 @@ export const inBranch = (projectId: string, branch: string) => ({
 export const projectsQuery = () =>
   queryOptions({
     queryKey: ['projects'],
-    queryFn: () => everyRecord(gateway.all('/api/v1/projects', {})),
+    queryFn: ({ signal }) => everyRecord(gateway.all('/api/v1/projects', { signal })),
     refetchInterval: SELDOM_MS,
   });
 
 export const projectQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['project', projectId],
+    ...freshWhileLive(projectId),
     queryFn: ({ signal }) =>
       dataOf(api.GET('/api/v1/projects/{project_id}', { params: inProject(projectId), signal })),
     refetchInterval: () => unlessLive(projectId, REGULAR_MS),
@@ -61,6 +70,7 @@ const changesSilently = ({ blocked, lease_ends_at }: Branch) => blocked !== null
 export const branchesQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['branches', projectId],
+    ...freshWhileLive(projectId),
     queryFn: async ({ signal }) => {
       const params = inProject(projectId);
       const { branches } = await dataOf(
@@ -78,6 +88,7 @@ export const branchesQuery = (projectId: string) =>
 export const deletedBranchesQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['deleted-branches', projectId],
+    ...freshWhileLive(projectId),
     queryFn: async ({ signal }) => {
       const params = { ...inProject(projectId), query: { status: 'deleted' as const } };
       const { branches } = await dataOf(
@@ -91,16 +102,21 @@ export const deletedBranchesQuery = (projectId: string) =>
 export const snapshotsQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['snapshots', projectId],
-    queryFn: () =>
-      everyRecord(gateway.all('/api/v1/projects/{project_id}/snapshots', { params: inProject(projectId) })),
+    ...freshWhileLive(projectId),
+    queryFn: ({ signal }) =>
+      everyRecord(
+        gateway.all('/api/v1/projects/{project_id}/snapshots', { params: inProject(projectId), signal }),
+      ),
     refetchInterval: () => unlessLive(projectId, REGULAR_MS),
   });
 
 export const projectMembersQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['project-members', projectId],
-    queryFn: () =>
-      everyRecord(gateway.all('/api/v1/projects/{project_id}/members', { params: inProject(projectId) })),
+    queryFn: ({ signal }) =>
+      everyRecord(
+        gateway.all('/api/v1/projects/{project_id}/members', { params: inProject(projectId), signal }),
+      ),
   });
 
 export const usageQuery = (projectId: string) =>
@@ -114,9 +130,10 @@ export const usageQuery = (projectId: string) =>
 export const rulesQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['rules', projectId],
-    queryFn: () =>
+    ...freshWhileLive(projectId),
+    queryFn: ({ signal }) =>
       everyRecord(
-        gateway.all('/api/v1/projects/{project_id}/network-rules', { params: inProject(projectId) }),
+        gateway.all('/api/v1/projects/{project_id}/network-rules', { params: inProject(projectId), signal }),
       ),
     refetchInterval: ({ state }) =>
       unlessLive(projectId, state.data?.some(({ status }) => status === 'pending') ? 2 * SOON_MS : SELDOM_MS),
@@ -125,6 +142,7 @@ export const rulesQuery = (projectId: string) =>
 export const jobsQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['jobs', projectId],
+    ...freshWhileLive(projectId),
     queryFn: async ({ signal }) => {
       const { jobs } = await dataOf(
         api.GET('/api/v1/projects/{project_id}/jobs', { params: inProject(projectId), signal }),
@@ -152,7 +170,7 @@ export const tablesQuery = (projectId: string, branch: string) =>
 export const membersQuery = () =>
   queryOptions({
     queryKey: ['members'],
-    queryFn: () => everyRecord(gateway.all('/api/v1/members', {})),
+    queryFn: ({ signal }) => everyRecord(gateway.all('/api/v1/members', { signal })),
   });
 
 export const apiKeysQuery = () =>
@@ -173,5 +191,5 @@ export const trustsQuery = (projectId: string) =>
 export const sessionsQuery = () =>
   queryOptions({
     queryKey: ['sessions'],
-    queryFn: () => everyRecord(gateway.all('/api/v1/auth/sessions', {})),
+    queryFn: ({ signal }) => everyRecord(gateway.all('/api/v1/auth/sessions', { signal })),
   });

@@ -8,7 +8,7 @@ import {
 } from '@tanstack/react-router';
 import { Loading } from '../components/feedback.tsx';
 import { Toasts } from '../components/toast.tsx';
-import { Unreachable } from './connection.tsx';
+import { Connection } from './connection.tsx';
 import { ProblemPage, UnknownPage } from './problem-pages.tsx';
 import { restoreSession } from './session.ts';
 import { ProjectShell, Shell } from './shell.tsx';
@@ -26,7 +26,7 @@ const rootRoute = createRootRoute({
   component: () => (
     <>
       <Outlet />
-      <Unreachable />
+      <Connection />
       <Toasts />
     </>
   ),

@@ -1,11 +1,13 @@
 import { useMutation } from '@tanstack/react-query';
 import { type ReactNode, useState } from 'react';
+import type { Job } from '../app/resources.ts';
 import { TEXT } from '../strings/common.ts';
 import { Button } from './button.tsx';
 import { CommandLine } from './copy.tsx';
 import { Dialog } from './dialog.tsx';
 import { ErrorNote } from './feedback.tsx';
 import { Field } from './field.tsx';
+import { JobSteps } from './job-steps.tsx';
 
 interface ActionDialogProps<T> {
   title: string;
@@ -13,7 +15,8 @@ interface ActionDialogProps<T> {
   action: string;
   /** Something is lost by it. */
   isDangerous?: boolean;
-  run: () => Promise<T>;
+  /** Reports the job that it has become, if it takes long. */
+  run: (onProgress: (job: Job) => void) => Promise<T>;
   /** The dialog is closed then. */
   onDone: (result: T) => void;
   onClose: () => void;
@@ -41,8 +44,12 @@ export function ActionDialog<T>({
   children,
 }: ActionDialogProps<T>) {
   const [names, setNames] = useState<Readonly<Record<string, string>>>({});
+  const [job, setJob] = useState<Job | null>(null);
   const attempt = useMutation({
-    mutationFn: run,
+    mutationFn: () => {
+      setJob(null);
+      return run(setJob);
+    },
     onSuccess: (result) => {
       onDone(result);
       onClose();
@@ -82,6 +89,7 @@ export function ActionDialog<T>({
           {...(index === 0 && !isForm && { 'data-first-focus': true })}
         />
       ))}
+      {job !== null && <JobSteps job={job} />}
       {attempt.isError && <ErrorNote error={attempt.error} />}
       {command !== undefined && <CommandLine command={command} />}
     </Dialog>

@@ -1,11 +1,29 @@
-import { milliseconds } from '../app/format.ts';
+import { duration, milliseconds, secondsSince } from '../app/format.ts';
 import type { Job } from '../app/resources.ts';
 import { JOBS_TEXT } from '../strings/jobs.ts';
+import { useNow } from './now.ts';
 
 type Step = Job['steps'][number];
 
-const lengthOf = ({ started_at, finished_at }: Step): number | null =>
-  started_at !== null && finished_at !== null ? Date.parse(finished_at) - Date.parse(started_at) : null;
+/** A step is long if it takes longer than a person waits without being told. */
+const LONG_SECONDS = 3;
+
+/** How long a step took, or takes by now. */
+function Length({ step }: { step: Step }) {
+  const now = useNow();
+  const { started_at, finished_at, status } = step;
+  if (started_at === null) return null;
+  if (finished_at !== null)
+    return <span className="quiet">{milliseconds(Date.parse(finished_at) - Date.parse(started_at))}</span>;
+  const seconds = secondsSince(started_at, now);
+  if (status !== 'running' || seconds < LONG_SECONDS) return null;
+  // Spoken once a second it would be all that a screen reader says.
+  return (
+    <span className="quiet" aria-hidden="true">
+      {duration(seconds)}
+    </span>
+  );
+}
 
 /** The steps of a job with how long each took. Before the first response there are none. */
 export function JobSteps({ job }: { job: Job | null }) {
@@ -19,19 +37,16 @@ export function JobSteps({ job }: { job: Job | null }) {
   }
   return (
     <ol className="steps" aria-label={JOBS_TEXT.steps} aria-live="polite">
-      {steps.map((step) => {
-        const length = lengthOf(step);
-        return (
-          <li key={step.name} data-state={step.status}>
-            <span className="grow">
-              {JOBS_TEXT.stepNames[step.name] ?? step.name}
-              <span className="visually-hidden">, {JOBS_TEXT.stepStates[step.status]}</span>
-            </span>
-            {step.percent !== undefined && <span className="quiet">{JOBS_TEXT.percent(step.percent)}</span>}
-            {length !== null && <span className="quiet">{milliseconds(length)}</span>}
-          </li>
-        );
-      })}
+      {steps.map((step) => (
+        <li key={step.name} data-state={step.status}>
+          <span className="grow">
+            {JOBS_TEXT.stepNames[step.name] ?? step.name}
+            <span className="visually-hidden">, {JOBS_TEXT.stepStates[step.status]}</span>
+          </span>
+          {step.percent !== undefined && <span className="quiet">{JOBS_TEXT.percent(step.percent)}</span>}
+          <Length step={step} />
+        </li>
+      ))}
     </ol>
   );
 }

@@ -7,8 +7,10 @@ const HEIGHT = 20;
 export function Sparkline({ values }: { values: readonly number[] }) {
   const top = Math.max(1, ...values);
   const last = values.at(-1) ?? 0;
-  const step = WIDTH / Math.max(1, values.length - 1);
-  const path = values
+  // One value is a line as well.
+  const drawn = values.length === 1 ? [last, last] : values;
+  const step = WIDTH / Math.max(1, drawn.length - 1);
+  const path = drawn
     .map(
       (value, index) =>
         `${(index * step).toFixed(1)},${(HEIGHT - 2 - (value / top) * (HEIGHT - 4)).toFixed(1)}`,

@@ -52,7 +52,8 @@ export const COMMANDS = {
     `branchgate connection-string ${branch}${role === 'default' ? '' : ` --role ${role}`} --project ${project}`,
   rotate: (project: string, branch: string) => `branchgate credentials rotate ${branch} --project ${project}`,
   listRules: (project: string) => `branchgate rule list --project ${project}`,
-  addRule: (project: string, cidr: string) => `branchgate rule add ${cidr} --project ${project}`,
+  addRule: (project: string, cidr: string, branch: string | undefined, life: string) =>
+    `branchgate rule add ${cidr}${branch === undefined ? '' : ` --branch ${branch}`}${life === '' ? '' : ` --ttl ${life}`} --project ${project}`,
   removeRule: (project: string, id: string) => `branchgate rule remove ${id} --project ${project}`,
   usage: (project: string) => `branchgate usage --project ${project}`,
   listJobs: (project: string) => `branchgate job list --project ${project}`,

@@ -53,6 +53,8 @@ export const TEXT = {
     unreachable: 'The gateway does not respond. Check your connection; the page keeps trying.',
     unreachableBanner:
       'The gateway does not respond. The page keeps trying, and your unsaved changes stay here.',
+    refusedBanner: (seconds: number) =>
+      `Too many requests in this minute. The page goes on in ${plural(seconds, 'second')}.`,
     rateLimited: (seconds: number) =>
       `Too many requests in this minute. Try again in ${plural(seconds, 'second')}.`,
     requestId: 'Request ID',

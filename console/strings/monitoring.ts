@@ -6,6 +6,7 @@ export const MONITORING_TEXT = {
   compare: 'Compare with',
   compareNone: 'nothing',
   created: 'Created',
+  reset: 'Reset',
   blockedUntil: 'Blocked until',
   noneHint: 'A branch is measured every minute. Its first values appear here shortly.',
   described: (points: number, last: string) => `${plural(points, 'value')}, the last one is ${last}.`,

@@ -20,6 +20,10 @@ beforeAll(async () => {
   const project = await owner.api.project('Pages');
   projectId = project.id;
   await owner.api.allow(projectId);
+  await owner.api.post(`/api/v1/projects/${projectId}/network-rules`, {
+    cidr: '198.51.100.0/24',
+    ttl_seconds: 7_100,
+  });
   await owner.api.branch(projectId, 'gone');
   await owner.api.delete(`/api/v1/projects/${projectId}/branches/gone`);
   await owner.api.post(`/api/v1/projects/${projectId}/branches/main/snapshots`, { name: 'before' });
@@ -59,7 +63,7 @@ const PAGES: readonly [string, () => string, string | RegExp][] = [
   ['tables', () => inProject('/branches/main/tables?table=item'), 'item 1'],
   ['a table without a key', () => inProject('/branches/main/tables?table=without_key'), /no primary key/],
   ['monitoring', () => inProject('/branches/main/monitoring'), 'Compare with|Waiting|Active connections'],
-  ['network rules', () => inProject('/network-rules'), 'Applied'],
+  ['network rules', () => inProject('/network-rules'), /in 1 h \d+ min/],
   ['storage', () => inProject('/storage'), /never deleted|Waiting/],
   ['snapshots', () => inProject('/snapshots'), 'before'],
   ['deleted branches', () => inProject('/deleted-branches'), 'gone'],

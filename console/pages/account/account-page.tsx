@@ -2,6 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
 import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
+import { browserName } from '../../app/browser-name.ts';
 import { dateTime } from '../../app/format.ts';
 import { api } from '../../app/gateway.ts';
 import { type Me, sessionsQuery } from '../../app/resources.ts';
@@ -51,7 +52,9 @@ function Sessions() {
           <ListTable columns={ACCOUNT_TEXT.sessionColumns}>
             {all.map((session) => (
               <tr key={session.id}>
-                <td className="client">{session.user_agent ?? '–'}</td>
+                <td className="client" title={session.user_agent ?? undefined}>
+                  {browserName(session.user_agent)}
+                </td>
                 <td className="mono">{session.ip ?? '–'}</td>
                 <td className="quiet">{dateTime(session.last_used_at)}</td>
                 <td className="actions">

@@ -2,7 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { gateway } from '../../app/gateway.ts';
 import { refresh } from '../../app/query-client.ts';
-import { type Branch, branchesQuery, inBranch, snapshotsQuery } from '../../app/resources.ts';
+import { AT_ONCE, type Branch, branchesQuery, inBranch, snapshotsQuery } from '../../app/resources.ts';
 import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Note } from '../../components/feedback.tsx';
 import { SelectField } from '../../components/field.tsx';
@@ -12,6 +12,7 @@ import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 
 const PARENT = 'parent';
+const RESET = '/api/v1/projects/{project_id}/branches/{branch_ref}/reset';
 
 interface Props {
   projectId: string;
@@ -44,12 +45,11 @@ export function ResetDialog({ projectId, branch, snapshotId, onClose }: Props) {
       isDangerous
       isReady={to !== undefined}
       typed={isGuarded ? [branch.branch_name] : []}
-      run={() =>
-        gateway.create('/api/v1/projects/{project_id}/branches/{branch_ref}/reset', {
-          params: inBranch(projectId, branch.id),
-          body: { to: to ?? PARENT, ...(isGuarded && { confirm: branch.branch_name }) },
-        })
-      }
+      run={(onProgress) => {
+        const body = { to: to ?? PARENT, ...(isGuarded && { confirm: branch.branch_name }) };
+        const params = { ...inBranch(projectId, branch.id), ...AT_ONCE };
+        return gateway.create(RESET, { params, body }, { onProgress });
+      }}
       onDone={() => {
         announce(BRANCHES_TEXT.resetDone(branch.branch_name));
         refresh(branchesQuery(projectId), snapshotsQuery(projectId));

@@ -1,7 +1,14 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { gateway } from '../../app/gateway.ts';
-import { branchesQuery, type Job, type Lifespan, projectQuery, rulesQuery } from '../../app/resources.ts';
+import {
+  AT_ONCE,
+  branchesQuery,
+  type Job,
+  type Lifespan,
+  projectQuery,
+  rulesQuery,
+} from '../../app/resources.ts';
 
 export interface Wanted {
   name: string;
@@ -25,8 +32,7 @@ export function useCreation(projectId: string) {
         include: ['credentials' as const],
         ...rest,
       };
-      // The gateway responds with the job immediately, so that its steps can be shown.
-      const params = { path: { project_id: projectId }, header: { prefer: 'wait=0' } };
+      const params = { path: { project_id: projectId }, ...AT_ONCE };
       const init = { params, body };
       return gateway.create('/api/v1/projects/{project_id}/branches', init, { onProgress: setJob });
     },

@@ -6,6 +6,7 @@ import { dateTime, duration, secondsUntil } from '../../app/format.ts';
 import { api, gateway } from '../../app/gateway.ts';
 import { refresh } from '../../app/query-client.ts';
 import {
+  AT_ONCE,
   type Branch,
   branchesQuery,
   deletedBranchesQuery,
@@ -27,6 +28,8 @@ import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { DELETED_TEXT } from '../../strings/deleted-branches.ts';
 
+const RESTORE = '/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore';
+
 interface DialogProps {
   projectId: string;
   branch: Branch;
@@ -41,12 +44,10 @@ function RestoreDialog({ projectId, branch, onClose }: DialogProps) {
       action={DELETED_TEXT.restore}
       isForm
       isReady={name !== ''}
-      run={() =>
-        gateway.create('/api/v1/projects/{project_id}/branches/{deleted_branch_id}/restore', {
-          params: { path: { project_id: projectId, deleted_branch_id: branch.id } },
-          body: { branch_name: name },
-        })
-      }
+      run={(onProgress) => {
+        const params = { path: { project_id: projectId, deleted_branch_id: branch.id }, ...AT_ONCE };
+        return gateway.create(RESTORE, { params, body: { branch_name: name } }, { onProgress });
+      }}
       onDone={() => {
         announce(DELETED_TEXT.restored(name));
         refresh(deletedBranchesQuery(projectId), branchesQuery(projectId), projectQuery(projectId));

@@ -3,7 +3,7 @@ import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { useEffect, useMemo, useState } from 'react';
 import { dateTime, duration, secondsSince } from '../../app/format.ts';
 import { useLiveMeasurements } from '../../app/live.ts';
-import { type Branch, branchesQuery } from '../../app/resources.ts';
+import { type Branch, branchesQuery, type Job, jobsQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
 import { themeStore } from '../../app/theme.ts';
@@ -38,11 +38,26 @@ function pointsOf(series: readonly Series[] | undefined, { metric, rate }: Chart
   return rate ? rateOf(points) : points;
 }
 
+/** A line of fewer minutes says little. */
+const SHORTEST_SECONDS = 600;
+
+/** When the first value was measured, in Unix seconds. */
+const beginningOf = (series: readonly Series[], end: number): number =>
+  Math.min(
+    end - SHORTEST_SECONDS,
+    ...series.flatMap(({ values: [first] }) => (first ? [Date.parse(first.timestamp) / 1000] : [])),
+  );
+
 /** What happened to a branch, as lines in its charts. */
-function annotationsOf(branch: Branch | undefined): Annotation[] {
+function annotationsOf(branch: Branch | undefined, jobs: readonly Job[]): Annotation[] {
   if (!branch) return [];
+  const resets = jobs.filter(
+    ({ kind, status, branch_id }) =>
+      kind === 'branch.reset' && status === 'succeeded' && branch_id === branch.id,
+  );
   const events = [
     [branch.created_at, MONITORING_TEXT.created],
+    ...resets.map(({ updated_at }) => [updated_at, MONITORING_TEXT.reset] as const),
     [branch.blocked?.until ?? null, MONITORING_TEXT.blockedUntil],
   ] as const;
   return events.flatMap(([at, label]) => (at === null ? [] : [{ at: Date.parse(at) / 1000, label }]));
@@ -123,7 +138,8 @@ export function MonitoringPage() {
     ...seriesQuery(projectId, compare ?? branch, range, false),
     enabled: compare !== undefined,
   }).data;
-  const annotations = useMemo(() => annotationsOf(record), [record]);
+  const jobs = useQuery(jobsQuery(projectId)).data;
+  const annotations = useMemo(() => annotationsOf(record, jobs ?? []), [record, jobs]);
   const choose = (change: { range?: RangeName; compare?: string | undefined }) =>
     navigate({ search: (before) => ({ ...before, ...change }) as never, replace: true });
   return (
@@ -177,7 +193,12 @@ export function MonitoringPage() {
       <Loaded query={series}>
         {(data) => {
           const end = Date.parse(data.end) / 1000;
-          const shown = { start: end - RANGES[range], end };
+          const wanted = end - RANGES[range];
+          // Nothing is left of the first value of a young branch.
+          const shown = {
+            start: compare === undefined ? Math.max(wanted, beginningOf(data.series, end)) : wanted,
+            end,
+          };
           const isEmpty = data.series.every(({ values }) => values.length === 0);
           return (
             <>

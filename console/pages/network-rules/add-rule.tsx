@@ -13,18 +13,30 @@ import { RULES_TEXT } from '../../strings/rules.ts';
 import './network-rules.css';
 
 const EVERY = '';
+const FOREVER = '';
+const UNIT_SECONDS: Record<string, number> = { h: 3_600, d: 86_400 };
+
+/** @param life as the command line has it, for instance `8h` */
+const secondsOf = (life: string): number | null =>
+  life === FOREVER ? null : Number.parseInt(life, 10) * (UNIT_SECONDS[life.slice(-1)] ?? 0);
 
 export function AddRule({ projectId, branches }: { projectId: string; branches: readonly Branch[] }) {
   const client = useQueryClient();
   const [cidr, setCidr] = useState('');
   const [branchId, setBranchId] = useState(EVERY);
   const [description, setDescription] = useState('');
+  const [life, setLife] = useState<string>(FOREVER);
   const addition = useMutation({
     mutationFn: () =>
       dataOf(
         api.POST('/api/v1/projects/{project_id}/network-rules', {
           params: { path: { project_id: projectId } },
-          body: { cidr, branch_id: branchId === EVERY ? null : branchId, description: description || null },
+          body: {
+            cidr,
+            branch_id: branchId === EVERY ? null : branchId,
+            description: description || null,
+            ttl_seconds: secondsOf(life),
+          },
         }),
       ),
     onSuccess: ({ status }) => {
@@ -71,12 +83,28 @@ export function AddRule({ projectId, branches }: { projectId: string; branches: 
           maxLength={200}
           onChange={(event) => setDescription(event.target.value)}
         />
+        <SelectField label={RULES_TEXT.life} value={life} onChange={(event) => setLife(event.target.value)}>
+          {RULES_TEXT.lives.map(([value, label]) => (
+            <option key={value} value={value}>
+              {label}
+            </option>
+          ))}
+        </SelectField>
         <Button type="submit" look="primary" icon="plus" busy={addition.isPending}>
           {RULES_TEXT.add}
         </Button>
       </div>
       {addition.isError && !problem && <ErrorNote error={addition.error} />}
-      {cidr !== '' && <CommandLine command={COMMANDS.addRule(projectId, cidr)} />}
+      {cidr !== '' && (
+        <CommandLine
+          command={COMMANDS.addRule(
+            projectId,
+            cidr,
+            branches.find(({ id }) => id === branchId)?.branch_name,
+            life,
+          )}
+        />
+      )}
     </form>
   );
 }

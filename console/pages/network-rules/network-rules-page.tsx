@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useParams } from '@tanstack/react-router';
 import { useState } from 'react';
-import { dateTime } from '../../app/format.ts';
+import { dateTime, duration, secondsUntil } from '../../app/format.ts';
 import { branchesQuery, type NetworkRule, rulesQuery } from '../../app/resources.ts';
 import { mayChange, sessionStore } from '../../app/session.ts';
 import { Page } from '../../app/shell.tsx';
@@ -11,12 +11,19 @@ import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
 import { Empty, Loaded, Note } from '../../components/feedback.tsx';
 import { ListTable } from '../../components/list-table.tsx';
+import { useNow } from '../../components/now.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { RULES_TEXT } from '../../strings/rules.ts';
 import { AddRule } from './add-rule.tsx';
 import { RemoveRuleDialog } from './remove-rule-dialog.tsx';
 import { TestAddress } from './test-address.tsx';
+
+function End({ at }: { at: string | null }) {
+  const now = useNow();
+  if (at === null) return <span className="quiet">{RULES_TEXT.stays}</span>;
+  return <span title={dateTime(at)}>{RULES_TEXT.ends(duration(secondsUntil(at, now)))}</span>;
+}
 
 export function NetworkRulesPage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId/network-rules' });
@@ -55,8 +62,15 @@ export function NetworkRulesPage() {
                           {RULES_TEXT.statuses[rule.status]}
                         </span>
                       </td>
-                      <td>{(rule.description ?? RULES_TEXT.sources[rule.source]) || null}</td>
-                      <td className="quiet">{dateTime(rule.created_at)}</td>
+                      <td>
+                        <div>
+                          <div>{rule.description ?? RULES_TEXT.sources[rule.source]}</div>
+                          <div className="small quiet">{RULES_TEXT.addedOn(dateTime(rule.created_at))}</div>
+                        </div>
+                      </td>
+                      <td className="nowrap">
+                        <End at={rule.expires_at} />
+                      </td>
                       <td className="actions">
                         {mayEdit && (
                           <Button

@@ -2,7 +2,7 @@ import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { Link, useNavigate } from '@tanstack/react-router';
 import { useState } from 'react';
 import { gateway } from '../../app/gateway.ts';
-import type { Job } from '../../app/resources.ts';
+import { AT_ONCE, type Job } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
@@ -27,7 +27,7 @@ export function NewProjectPage() {
   const creation = useMutation({
     mutationFn: () => {
       const body = { name, env, storage_quota_gib: Number(quota), ...(appKey !== '' && { app_key: appKey }) };
-      const init = { params: { header: { prefer: 'wait=0' } }, body };
+      const init = { params: AT_ONCE, body };
       return gateway.create('/api/v1/projects', init, { onProgress: setJob });
     },
     onSuccess: (project) => {

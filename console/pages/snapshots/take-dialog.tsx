@@ -1,13 +1,15 @@
 import { useState } from 'react';
 import { gateway } from '../../app/gateway.ts';
 import { refresh } from '../../app/query-client.ts';
-import { type Branch, inBranch, snapshotsQuery } from '../../app/resources.ts';
+import { AT_ONCE, type Branch, inBranch, snapshotsQuery } from '../../app/resources.ts';
 import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { SNAPSHOTS_TEXT } from '../../strings/snapshots.ts';
+
+const TAKE = '/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots';
 
 interface Props {
   projectId: string;
@@ -24,12 +26,14 @@ export function TakeDialog({ projectId, branches, onClose }: Props) {
       title={SNAPSHOTS_TEXT.takeTitle}
       action={SNAPSHOTS_TEXT.take}
       isForm
-      run={() =>
-        gateway.create('/api/v1/projects/{project_id}/branches/{branch_ref}/snapshots', {
-          params: inBranch(projectId, branch),
-          body: { ...(name.trim() !== '' && { name }), ...(life !== '' && { ttl_seconds: Number(life) }) },
-        })
-      }
+      run={(onProgress) => {
+        const body = {
+          ...(name.trim() !== '' && { name }),
+          ...(life !== '' && { ttl_seconds: Number(life) }),
+        };
+        const params = { ...inBranch(projectId, branch), ...AT_ONCE };
+        return gateway.create(TAKE, { params, body }, { onProgress });
+      }}
       onDone={() => {
         announce(SNAPSHOTS_TEXT.taken);
         refresh(snapshotsQuery(projectId));

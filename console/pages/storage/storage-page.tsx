@@ -129,6 +129,9 @@ export function StoragePage() {
                   })}
               </ListTable>
             </div>
+            {data.observed_at !== null && !isMeasured([...data.branches, ...data.snapshots]) && (
+              <p className="small quiet">{STORAGE_TEXT.notMeasured}</p>
+            )}
             {data.snapshots.length > 0 && (
               <p className="quiet">
                 <Link to="/projects/$projectId/snapshots" params={{ projectId }}>

@@ -2,15 +2,43 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { createConnection, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { closeHost, openHost } from '../../../agent/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
+import { endKeptSessions } from '../../../agent/postgres/source-sessions.ts';
+import { loginName } from '../../../shared/branch/login.ts';
+import { eventually } from '../../support/eventually.ts';
 import { startHostWithProject } from '../../support/host/host-project.ts';
+import { Browser } from '../../support/host/host-rows.ts';
 
 let started: Awaited<ReturnType<typeof startHostWithProject>>;
+let browser: Browser;
 beforeAll(async () => {
-  started = await startHostWithProject('db_shop_prod', 'create table note (id int primary key)');
+  started = await startHostWithProject(
+    'db_shop_prod',
+    `create table note (id int primary key);
+     create view found as select pg_backend_pid() as pid, current_setting('my.trace', true) as setting,
+       current_setting('DateStyle') as style, current_setting('statement_timeout') as timeout,
+       current_setting('idle_session_timeout') as waits, current_setting('transaction_read_only') as read_only,
+       current_user::text as login,
+       (select count(*)::int from pg_locks where locktype = 'advisory') as locks,
+       (select count(*)::int from pg_listening_channels()) as channels,
+       (select count(*)::int from pg_prepared_statements) as prepared;
+     create view failing as select 1 / 0 as n;
+     create function leaves_traces() returns text language plpgsql as $$ begin
+       perform set_config('my.trace', 'left', false); perform set_config('DateStyle', 'German', false);
+       perform set_config('search_path', 'public', false); perform set_config('statement_timeout', '0', false);
+       perform set_config('idle_session_timeout', '0', false);
+       perform set_config('default_transaction_read_only', 'off', false);
+       perform pg_advisory_lock(7); execute 'listen traces'; execute 'prepare trace as select 1';
+       return 'left';
+     end $$;
+     create view leaving as select pg_backend_pid() as pid, leaves_traces() as traces;`,
+  );
+  browser = new Browser(started.servers.host, started.main);
 });
 afterAll(() => started?.servers.stop());
+afterEach(() => started.servers.host.rows.kept.close());
 
 /** A proxy of PostgreSQL's socket that drops everything a client sends after its login. @returns its folder */
 async function silentSocket({
@@ -55,5 +83,70 @@ test('an operation ends in time although the server says nothing after the login
     });
   } finally {
     silent.close();
+  }
+});
+
+/** Reads a page, and waits until its session is kept. */
+async function pageOf(view: string, { host } = started.servers) {
+  const [row] = (await new Browser(host, started.main).page(view)).rows;
+  await eventually(async () => expect(host.rows.kept.has(Number(row?.pid))).toBe(true));
+  return row ?? {};
+}
+
+const CLEAN = { setting: '', style: 'ISO, YMD', timeout: '5s', waits: '10s', read_only: 'on' };
+
+test('the next page uses the same session, in which nothing of the tenant’s code is left', async () => {
+  const { pid, traces } = await pageOf('leaving');
+  expect(traces).toBe('left');
+  const login = loginName(started.main.branch_id, 'read_write');
+  expect(await pageOf('found')).toEqual({ pid, ...CLEAN, login, locks: 0, channels: 0, prepared: 0 });
+  expect((await browser.tables()).tables.map(({ name }) => name)).toContain('found');
+});
+
+test('a session that waits holds no lock', async () => {
+  await pageOf('leaving');
+  const locks = "select from pg_locks join pg_database on oid = database where datname = 'db_shop_prod'";
+  expect(await started.servers.query(locks)).toEqual([]);
+});
+
+test('a change and a query have sessions of their own', async () => {
+  const { pid } = await pageOf('found');
+  const sql = 'select pg_backend_pid()';
+  const others = [await browser.query(sql), await browser.query(sql, [], 'read_write')];
+  expect(others.map(({ rows }) => rows[0]?.[0] === pid)).toEqual([false, false]);
+  expect((await pageOf('found')).pid).toBe(pid);
+});
+
+test('a page that fails ends its session', async () => {
+  const { pid } = await pageOf('found');
+  await expect(browser.page('failing')).rejects.toMatchObject({ sqlstate: '22012' });
+  expect((await pageOf('found')).pid).not.toBe(pid);
+});
+
+test('a session that the server has ended is replaced, without an error', async () => {
+  const { pid } = await pageOf('found');
+  await started.servers.query('select pg_terminate_backend($1)', [pid]);
+  expect((await pageOf('found')).pid).not.toBe(pid);
+});
+
+test('the session waits for no other database, and for no clone', async () => {
+  const { host } = started.servers;
+  const { pid } = await pageOf('found');
+  await endKeptSessions(host.postgres, 'db_other_prod');
+  const left = () => started.servers.query('select from pg_stat_activity where pid = $1', [pid]);
+  expect(await left()).toHaveLength(1);
+  await endKeptSessions(host.postgres, 'db_shop_prod');
+  expect(await left()).toEqual([]);
+});
+
+test('a clone by another process ends the session', async () => {
+  const other = await openHost(started.servers.settings);
+  try {
+    const { pid } = await pageOf('found', { ...started.servers, host: other });
+    const { clone } = await started.project.create('db_shop_prod_br_one', started.main.database);
+    expect(clone.created).toBe(true);
+    expect((await pageOf('found', { ...started.servers, host: other })).pid).not.toBe(pid);
+  } finally {
+    await closeHost(other);
   }
 });

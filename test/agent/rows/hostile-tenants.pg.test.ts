@@ -34,7 +34,7 @@ const seen = async () => (await browser.owner('select what from seen')).map(({ w
 const sessions = () =>
   world.servers.query<{ pid: number; waiting: boolean }>(
     `select pid, exists (select from pg_locks where pg_locks.pid = activity.pid and not granted) as waiting
-     from pg_stat_activity as activity where application_name = 'branchgate-rows'`,
+     from pg_stat_activity as activity where application_name = 'branchgate-rows' and state <> 'idle'`,
   );
 
 afterEach(async () => {

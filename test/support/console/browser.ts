@@ -57,7 +57,8 @@ export async function visit(
   page.on('console', (message) => {
     if (message.type() !== 'error' && message.type() !== 'warning') return;
     const status = FAILED.exec(message.text())?.[1];
-    if (status === undefined || !forgiven.has(Number(status))) problems.push(`log: ${message.text()}`);
+    if (status === undefined || !forgiven.has(Number(status)))
+      problems.push(`log: ${message.text()} ${message.location().url}`);
   });
   return {
     context,
