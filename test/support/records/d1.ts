@@ -10,9 +10,9 @@ export interface TestD1 {
   stop(): Promise<void>;
 }
 
-/** The D1 of a Worker that has one under `DB`, with the migrations applied. */
-export async function migratedD1(worker: Miniflare): Promise<D1Database> {
-  const binding = await worker.getD1Database('DB');
+/** The D1 of a Worker that has one under this name, with the migrations applied. */
+export async function migratedD1(worker: Miniflare, name = 'DB'): Promise<D1Database> {
+  const binding = await worker.getD1Database(name);
   await applyMigrations(binding, MIGRATIONS);
   return binding as unknown as D1Database;
 }
