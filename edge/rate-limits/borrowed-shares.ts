@@ -24,7 +24,8 @@ interface Bucket {
   requests: number;
 }
 
-const isWithin = (from: number, milliseconds: number, now: number) => from <= now && now < from + milliseconds;
+const isWithin = (from: number, milliseconds: number, now: number) =>
+  from <= now && now < from + milliseconds;
 
 /**
  * What this isolate has borrowed of the windows of many buckets. No request waits for the call of another one, because the
@@ -60,26 +61,26 @@ export class BorrowedShares {
     const isBusy = bucket !== undefined && isWithin(bucket.askedAt, SHARE_MS, now);
     const count = isBusy ? bucket.requests * GROWTH : 0;
     this.#buckets.set(key, { share: null, askedAt: now, isAsking: true, requests: 0 });
-    return { id: crypto.randomUUID(), count, returned: bucket ? restOf(bucket) : null };
+    return { id: crypto.randomUUID(), count, returned: bucket ? returnOf(bucket) : null };
   }
 
   /** Stores what the object has lent. */
   borrow(key: string, { id }: WantedShare, window: WindowState, calledAt: number): void {
     const bucket = this.#buckets.get(key) ?? { share: null, askedAt: calledAt, isAsking: false, requests: 0 };
     bucket.isAsking = false;
-    bucket.share = { id, left: window.lent ?? 0, window: { ...window }, calledAt };
+    bucket.share = window.lent ? { id, left: window.lent, window: { ...window }, calledAt } : null;
     this.#buckets.set(key, bucket);
   }
 
-  /** Takes back what is left of a share, which is then to be returned; null: nothing is left, or it is another share. */
+  /** Ends a share, of which the object then has to know; null: it has ended. */
   takeBack(key: string, id: string): ReturnedShare | null {
     const bucket = this.#buckets.get(key);
     if (bucket?.share?.id !== id) return null;
-    const rest = restOf(bucket);
+    const returned = returnOf(bucket);
     bucket.share = null;
-    return rest;
+    return returned;
   }
 }
 
-const restOf = ({ share }: Bucket): ReturnedShare | null =>
-  share && share.left > 0 ? { id: share.id, count: share.left } : null;
+/** Also of a share that is used up, so that the object lends its part again. */
+const returnOf = ({ share }: Bucket): ReturnedShare | null => share && { id: share.id, count: share.left };

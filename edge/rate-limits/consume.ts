@@ -4,7 +4,7 @@ import type { Bucket } from './buckets.ts';
 import { Denials } from './denials.ts';
 import type { WantedShare } from './lent-shares.ts';
 import { LIMITS, type LimitTable } from './limits.ts';
-import type { RateLimiterRpc, WindowState } from './rate-limiter-rpc.ts';
+import type { WindowState } from './rate-limiter-rpc.ts';
 import { countRefusal } from './refusals.ts';
 
 const CACHED_DENIALS = 10_000;
@@ -51,7 +51,7 @@ export async function consumeBorrowed(
   if (!isLent) return consume(env, bucket);
   const key = keyOf(bucket);
   const calledAt = Date.now();
-  const known = useShare(key, calledAt) ?? cachedDenial(bucket);
+  const known = takeFromShare(key, calledAt) ?? cachedDenial(bucket);
   if (known) return known;
   const wanted = borrowed.wanted(key, calledAt);
   const decision = await decide(env, bucket, async (limiter) => {
@@ -61,19 +61,22 @@ export async function consumeBorrowed(
     return window;
   });
   // Another request may have borrowed meanwhile.
-  return decision.admitted ? decision : (useShare(key, Date.now()) ?? decision);
+  return decision.admitted ? decision : (takeFromShare(key, Date.now()) ?? decision);
 }
 
-function useShare(key: string, now: number): LimitDecision | null {
+function takeFromShare(key: string, now: number): LimitDecision | null {
   const window = borrowed.use(key, now);
   return window && decisionOf(window, window.restMs);
 }
 
-/** Returns what is left of a share at its end. If the call fails, the rest stays counted until the window ends. */
+/** Ends a share after its time. If the call fails, what is left of it stays counted until the window ends. */
 async function returnUnused(env: Env, bucket: Bucket, { id }: WantedShare): Promise<void> {
   await new Promise((resolve) => setTimeout(resolve, SHARE_MS));
-  const rest = borrowed.takeBack(keyOf(bucket), id);
-  if (rest) await limiterOf(env, bucket).giveBack(bucket.limit, rest).catch(() => {});
+  const share = borrowed.takeBack(keyOf(bucket), id);
+  if (share)
+    await limiterOf(env, bucket)
+      .giveBack(bucket.limit, share)
+      .catch(() => {});
 }
 
 /** The cached denial of this bucket, without a call; null if there is none. */

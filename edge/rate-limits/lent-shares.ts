@@ -6,9 +6,10 @@ const LENT_MAX = 0.03;
 /** A loan is at most this part of what remains, so that the last requests of a window are counted one by one. */
 const OF_REMAINING = 1 / 16;
 
-/** A share that an isolate does not need any more. */
+/** The end of a loan. */
 export interface ReturnedShare {
   id: string;
+  /** What was not used of it. */
   count: number;
 }
 
@@ -16,7 +17,7 @@ export interface ReturnedShare {
 export interface WantedShare {
   id: string;
   count: number;
-  /** What is left of its last one. */
+  /** Its last one. */
   returned: ReturnedShare | null;
 }
 
@@ -29,7 +30,7 @@ export class LentShares {
 
   /** Lends a share. @param remaining of the window @returns its size, which the caller counts; 0: none */
   lend({ id, count }: WantedShare, limit: number, remaining: number): number {
-    const lent = this.#shares.values().reduce((sum, share) => sum + share, 0);
+    const lent = [...this.#shares.values()].reduce((sum, share) => sum + share, 0);
     const free = Math.floor(limit * LENT_MAX) - lent;
     const share = Math.max(0, Math.min(count, free, Math.floor(remaining * OF_REMAINING)));
     if (share > 0) this.#shares.set(id, share);

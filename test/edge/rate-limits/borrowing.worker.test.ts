@@ -47,7 +47,9 @@ test('one isolate alone gets exactly the limit, and each request its own remaini
     ...(await isolates.takes(0, reads, 1000, 'in_turn')),
   ];
   const passed = decisions.filter((decision) => decision.admitted);
-  expect(passed.map(({ remaining }) => remaining)).toEqual(Array.from({ length: LIMIT }, (_, n) => LIMIT - 1 - n));
+  expect(passed.map(({ remaining }) => remaining)).toEqual(
+    Array.from({ length: LIMIT }, (_, n) => LIMIT - 1 - n),
+  );
   expect(new Set(decisions.map(({ limit, resetAt }) => `${limit} ${resetAt}`)).size).toBe(1);
 });
 

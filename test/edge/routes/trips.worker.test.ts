@@ -54,8 +54,9 @@ async function warmTally(operation: Operation) {
 }
 
 describe('a warm read', () => {
-  test.each(OF_METADATA)('of metadata alone takes one trip: $id', async (operation) => {
-    expect(await warmTally(operation)).toMatchObject({ sequential: 1 });
+  // None if the isolate has borrowed a share of the limit and the operation reads no record.
+  test.each(OF_METADATA)('of metadata alone takes one trip at most: $id', async (operation) => {
+    expect((await warmTally(operation)).sequential).toBeLessThanOrEqual(1);
   });
 
   test.each(OF_THE_HOST.map(named))("takes one trip in addition to the host's: $id", async (operation) => {

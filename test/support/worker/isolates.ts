@@ -44,8 +44,7 @@ export async function startIsolates(count: number) {
     /** That many requests at one isolate. */
     takes: async (isolate: number, bucket: Bucket, times: number, borrows: 'at_once' | 'in_turn') =>
       (await post(isolate, { bucket, times, borrows, reset: false })) as LimitDecision[],
-    inspect: async (bucket: Bucket) =>
-      (await post(0, { bucket, times: 0, reset: false })) as Inspection,
+    inspect: async (bucket: Bucket) => (await post(0, { bucket, times: 0, reset: false })) as Inspection,
     stop: () => worker.dispose(),
   };
 }

@@ -59,7 +59,8 @@ export async function startTripsGateway(
   const { origin: url, port } = await worker.ready;
   const database = await migratedD1(worker);
   const db = openDatabase(database);
-  const copies = 'REPLICA_LAG_MS' in settings ? [db, openDatabase(await migratedD1(worker, 'REPLICA'))] : [db];
+  const copies =
+    'REPLICA_LAG_MS' in settings ? [db, openDatabase(await migratedD1(worker, 'REPLICA'))] : [db];
   const makeHost = async () => {
     const id = crypto.randomUUID();
     const ports = { directPort: 5432, pooledPort: 6432 };

@@ -142,7 +142,9 @@ export class Trips {
         },
         getBookmark: () => (session ?? (on as D1DatabaseSession)).getBookmark(),
         withSession: (constraint: string): object =>
-          this.replica ? copy(new Session(constraint), database) : copy(null, database.withSession(constraint)),
+          this.replica
+            ? copy(new Session(constraint), database)
+            : copy(null, database.withSession(constraint)),
       };
     };
     return copy(null, database) as unknown as D1Database;
