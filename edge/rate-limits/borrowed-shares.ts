@@ -54,6 +54,15 @@ export class BorrowedShares {
     return { ...window, restMs };
   }
 
+  /** Puts one request back into the share, as if it had not been counted. @returns false: there is no share */
+  putBack(key: string): boolean {
+    const share = this.#buckets.get(key)?.share;
+    if (!share) return false;
+    share.left += 1;
+    share.window.remaining += 1;
+    return true;
+  }
+
   /** What to ask for with a request that the share was not enough for; null while another request asks. */
   wanted(key: string, now: number): WantedShare | null {
     const bucket = this.#buckets.get(key);

@@ -63,6 +63,15 @@ describe('what an isolate has borrowed', () => {
     expect(shares.use(KEY, 10_200)).toBeNull();
   });
 
+  test('takes a request back', () => {
+    const { shares, id } = borrowing(2);
+    shares.use(KEY, 10_100);
+    expect(shares.putBack(KEY)).toBe(true);
+    expect(shares.use(KEY, 10_100)).toMatchObject({ remaining: 899 });
+    shares.takeBack(KEY, id);
+    expect(shares.putBack(KEY)).toBe(false);
+  });
+
   test('is not used after the end of the window, or when the clock was set back', () => {
     expect(borrowing(2).shares.use(KEY, 60_000)).toBeNull();
     expect(borrowing(2).shares.use(KEY, 9_999)).toBeNull();

@@ -117,7 +117,7 @@ const branchRow = (about: Row, branch_name: string, database_name: string): Row 
   ...{ is_default: branch_name === 'branch-0' ? 1 : 0, updated_at: NOW },
 });
 
-const jobRow = ({ created_by, ...about }: Row, host_id: string): Row => ({
+const jobRow = ({ created_by = null, ...about }: Row, host_id: string): Row => ({
   ...{
     id: randomUUID(),
     ...about,
