@@ -1,6 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
+import { bundleAgent } from '../../dev/stack/agent-program.ts';
 import { ROOT } from '../../dev/stack/repository.ts';
 import { oncePerRun } from './run-folder.ts';
 
@@ -27,3 +28,7 @@ export const releasedSources = (): Promise<string> =>
     execFileSync('tar', ['-x', '-C', folder], { input: git('archive', '--format=tar', RELEASED) });
     symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'));
   });
+
+/** The bundle of its agent. */
+export const releasedAgent = (): Promise<string> =>
+  oncePerRun('released-agent.mjs', async (file) => bundleAgent(file, await releasedSources()));

@@ -68,19 +68,23 @@ export class Meter {
   }
 
   #namespace(name: string, namespace: DurableObjectNamespace) {
-    const count = () => {
-      this.#usage.objectCalls[name] = (this.#usage.objectCalls[name] ?? 0) + 1;
-    };
     return {
       idFromName: (of: string) => namespace.idFromName(of),
-      get: (id: DurableObjectId) =>
-        new Proxy(namespace.get(id), {
-          get: (object, key) => {
-            count();
-            const member = Reflect.get(object, key);
-            return typeof member === 'function' ? member.bind(object) : member;
-          },
-        }),
+      get: (id: DurableObjectId) => this.#stub(name, namespace.get(id) as unknown as Callable),
     };
   }
+
+  /** @param way to the property that is being read, as RPC follows it: `monitor.last` is one call */
+  #stub(name: string, object: Callable, way: readonly string[] = []): unknown {
+    const call = (...args: unknown[]) => {
+      this.#usage.objectCalls[name] = (this.#usage.objectCalls[name] ?? 0) + 1;
+      const owner = way.slice(0, -1).reduce<Callable>((found, key) => found[key] as Callable, object);
+      return (owner[way.at(-1) ?? ''] as (...given: unknown[]) => unknown)(...args);
+    };
+    return new Proxy(call, { get: (_, key) => this.#stub(name, object, [...way, String(key)]) });
+  }
+}
+
+interface Callable {
+  [key: string]: unknown;
 }
