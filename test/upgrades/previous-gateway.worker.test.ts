@@ -20,14 +20,15 @@ const ENDED = ['succeeded', 'failed'];
 type Body = Record<string, unknown> & { id: string };
 
 describe.runIf(IS_NIGHTLY && hasRelease())('an upgrade of the gateway', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'branchgate-upgrade-'));
   const signer = newSigner('key-1');
   let provider: Awaited<ReturnType<typeof startProvider>>;
+  let folder: string;
   let worker: ReturnType<typeof startWorker>;
   let url: string;
   let token: string;
 
   beforeAll(async () => {
+    folder = mkdtempSync(join(tmpdir(), 'branchgate-upgrade-'));
     provider = await startProvider(signer);
     const { url: issuer } = provider;
     provider.document = { keys: [signer.entry], issuer, authorization_endpoint: `${issuer}/authorize` };

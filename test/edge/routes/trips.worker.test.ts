@@ -99,3 +99,13 @@ test('the host of the project determines whether a measurement is stale', async 
   await setLinked(true);
   expect(await usage()).toMatchObject({ stale: false });
 });
+
+test("a read has D1's own bookmark, which the next read may send", async () => {
+  const path = `/api/v1/projects/${ids.project_id}`;
+  const bookmark = (await gateway.api.get(path)).headers.get('x-branchgate-bookmark') ?? '';
+  expect(bookmark).toMatch(/^[0-9a-f]+-[0-9a-f-]+$/);
+  const headers = { 'X-Branchgate-Bookmark': bookmark };
+  const next = await gateway.api.get(path, { headers });
+  expect(next.status).toBe(200);
+  expect((next.headers.get('x-branchgate-bookmark') ?? '') >= bookmark).toBe(true);
+});

@@ -24,7 +24,9 @@ const PRICES = {
 };
 
 const count = (value: number): string =>
-  value >= 100 ? Math.round(value).toLocaleString('en') : value.toFixed(value >= 1 ? 1 : 3);
+  value >= 100 || Number.isInteger(value)
+    ? Math.round(value).toLocaleString('en')
+    : value.toFixed(value >= 1 ? 1 : 3);
 const dollars = (value: number): string => `$${value.toFixed(2)}`;
 
 /** What all hosts use in an hour in which nobody does anything, from the measured parts. */
