@@ -105,7 +105,10 @@ async function decide(
 
 /** Undoes one `consume`. If the call fails, the count stays one too high until the window ends. */
 export const refund = async (env: Env, bucket: Bucket): Promise<void> => {
-  if (!borrowed.putBack(keyOf(bucket))) await limiterOf(env, bucket).refund(bucket.limit).catch(() => {});
+  if (!borrowed.putBack(keyOf(bucket)))
+    await limiterOf(env, bucket)
+      .refund(bucket.limit)
+      .catch(() => {});
 };
 
 const limiterOf = ({ RATE_LIMITER }: Env, { bucket }: Bucket) =>

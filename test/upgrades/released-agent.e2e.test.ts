@@ -24,7 +24,10 @@ describe.runIf(IS_NIGHTLY && hasRelease())('with an agent of the last release', 
 
   test('a branch is made, used, edited and purged', async () => {
     const main = await api.credentials(project.id, 'main');
-    await query(main.direct_url, "create table book (id int primary key, title text); insert into book values (7, 'Seven')");
+    await query(
+      main.direct_url,
+      "create table book (id int primary key, title text); insert into book values (7, 'Seven')",
+    );
     const branch = await api.branch(project.id, 'made');
     const { database_url, direct_url } = await api.credentials(project.id, 'made');
     for (const url of [database_url, direct_url])
