@@ -9,7 +9,7 @@ const orFail = (decision: Promise<LimitDecision>): Promise<LimitDecision> =>
   });
 
 /** @throws ApiError LIMITER_UNAVAILABLE */
-export const consumeOrFail = (env: Env, bucket: Bucket) => orFail(consume(env, bucket));
+const consumeOrFail = (env: Env, bucket: Bucket) => orFail(consume(env, bucket));
 
 /** @throws ApiError LIMITER_UNAVAILABLE */
 export const consumeBorrowedOrFail = (env: Env, bucket: Bucket, waitUntil: WaitUntil) =>
