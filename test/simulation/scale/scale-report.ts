@@ -85,7 +85,7 @@ ${table(
     ['D1, rows read', 'branches, by the minute', `${perBranch(hour.rowsRead)} per branch and hour`],
     [
       'D1, rows written',
-      'changes; nothing while nobody does anything',
+      'changes, and two per host and reconciliation',
       `${perBranch(hour.rowsWritten)} per branch and hour`,
     ],
     ['Durable Objects', 'projects, hosts, and clients with an open window', `${count(projects + hosts)}`],
@@ -153,6 +153,9 @@ ${table(
     ['per branch', `$${(total / branches).toFixed(4)}`],
   ],
 )}
+
+Rows written in objects are nearly all of it: the history of measurements has a row per branch and minute
+(\`edge/monitoring/metric-history.ts\`).
 
 ## Where one D1 is too small
 
