@@ -1,5 +1,6 @@
 import createFetchClient, { type Client, type MaybeOptionalInit } from 'openapi-fetch';
 import { CREATIONS, type components, type paths } from './api.ts';
+import { Bookmark } from './bookmark.ts';
 import type { StreamedEvent, StreamOptions } from './event-stream.ts';
 import { type ListPath, type RecordOf, recordsOf } from './pages.ts';
 import { dataOf, JobError } from './response-error.ts';
@@ -68,9 +69,11 @@ export interface BranchgateClient {
 }
 
 /** Connects to a gateway. Retries what it asks to repeat, and sends an `Idempotency-Key` with each creation. */
-export function createClient({ url, token, ...options }: ClientOptions): BranchgateClient {
+export function createClient({ url, token, fetch, ...options }: ClientOptions): BranchgateClient {
   const source: TokenSource = typeof token === 'function' ? token : () => token ?? null;
-  const send = sender({ ...options, token: source });
+  const bookmark = new Bookmark();
+  const over = bookmark.over((request) => (fetch ?? globalThis.fetch)(request));
+  const send = sender({ ...options, token: source, fetch: over });
   const base = url.replace(/\/+$/, '');
   const api = createFetchClient<paths, 'application/json'>({ baseUrl: base, fetch: send });
   api.use({
@@ -95,7 +98,11 @@ export function createClient({ url, token, ...options }: ClientOptions): Branchg
   // Loaded when it is needed: a page that reads no stream does not load its parser.
   async function* stream(address: string, options: StreamOptions): AsyncGenerator<StreamedEvent> {
     const { streamEvents } = await import('./event-stream.ts');
-    yield* streamEvents(address, send, options);
+    for await (const event of streamEvents(address, send, options)) {
+      // What is read because of it must not be older.
+      bookmark.expectChanges();
+      yield event;
+    }
   }
 
   return {

@@ -5,8 +5,9 @@ import type { PreAuth } from './authentication/own-tokens.ts';
 import type { Reach } from './authentication/permissions.ts';
 import type { Identity, Principal } from './authentication/principal.ts';
 import { type Database, openDatabase } from './database/database.ts';
+import { nearestCopy } from './database/near-reads.ts';
 import type { Env } from './env.ts';
-import type { Bucket } from './rate-limits/buckets.ts';
+import { type Bucket, isReading } from './rate-limits/buckets.ts';
 import type { LimitDecision } from './rate-limits/consume.ts';
 import { currentTraceparent } from './trace.ts';
 
@@ -26,6 +27,8 @@ export interface AppEnv {
     reach: Reach;
     /** The route's action takes more than seeing a project. */
     isChange: boolean;
+    /** The copy of D1 that this request reads, if it may be a replica. */
+    nearestCopy: D1DatabaseSession;
     /** Details of a failed request, for the log. */
     failed: { code: FailureCode; reason: string; stack?: string | undefined };
     /** The bucket that a failed authentication is counted against, if it is not that of tokens. */
@@ -39,7 +42,29 @@ export interface AppEnv {
 
 export type AppContext = Context<AppEnv>;
 
-export const databaseOf = (context: AppContext): Database => openDatabase(context.env.DB);
+/** What the client has seen or written, as an earlier response told it. */
+export const bookmarkOf = (context: AppContext): string | undefined =>
+  context.req.header('x-branchgate-bookmark');
+
+/**
+ * Whether the request only shows records, to a caller whose right to see them is in no record that it reads: the role is
+ * of the primary (`materialize`, `machineRecord`), but whom a project is shared with is not.
+ */
+const mayReadReplica = ({ req, var: { reach, isChange } }: AppContext): boolean =>
+  isReading(req.method) && reach === 'all' && !isChange;
+
+/** For what must be the newest state whatever the request is. */
+export const primaryOf = (context: AppContext): Database => openDatabase(context.env.DB);
+
+/** The database of this request: the primary, or the nearest copy where that is enough. */
+export function databaseOf(context: AppContext): Database {
+  if (!mayReadReplica(context)) return primaryOf(context);
+  if (!context.var.nearestCopy) {
+    const { tenantId } = context.var.principal;
+    context.set('nearestCopy', nearestCopy(context.env.DB, tenantId, bookmarkOf(context), Date.now()));
+  }
+  return openDatabase(context.var.nearestCopy);
+}
 
 /** The client address as seen by Cloudflare. Clients can forge any other address header. */
 export const connectingIp = (context: AppContext): string | null =>

@@ -1,6 +1,7 @@
 import type { MiddlewareHandler } from 'hono';
 import { cors } from 'hono/cors';
 import { secureHeaders } from 'hono/secure-headers';
+import { passBookmark } from './api/bookmark.ts';
 import { boundBody } from './api/bounded-body.ts';
 import { onError, renderFailure } from './api/failure-envelope.ts';
 import { operations } from './api/operation.ts';
@@ -102,12 +103,14 @@ const shareWithOrigins: MiddlewareHandler<AppEnv> = (c, next) => {
       'Mcp-Name',
       'Mcp-Protocol-Version',
       'Prefer',
+      'X-Branchgate-Bookmark',
       'X-Request-Id',
       'traceparent',
     ],
     exposeHeaders: [
       'Idempotency-Replayed',
       'Retry-After',
+      'X-Branchgate-Bookmark',
       'X-RateLimit-Limit',
       'X-RateLimit-Remaining',
       'X-RateLimit-Reset',
@@ -168,7 +171,7 @@ const identifyCaller: MiddlewareHandler<AppEnv> = async (c, next) => {
   await next();
 };
 
-/** The middleware runs in this order: trace, request id, log, headers, rate limit, CORS; then caller, writes, body. */
+/** The middleware runs in this order: trace, request id, log, headers, rate limit, CORS; then caller, bookmark, writes, body. */
 const pipeline = operations();
 pipeline.use(
   traceRequest,
@@ -179,7 +182,7 @@ pipeline.use(
   limitRequests,
   shareWithOrigins,
 );
-pipeline.use(identifyCaller, enforceBeforeWrites, boundBody);
+pipeline.use(identifyCaller, passBookmark, enforceBeforeWrites, boundBody);
 for (const routes of [
   healthRoutes,
   projectRoutes,

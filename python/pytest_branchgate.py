@@ -61,7 +61,12 @@ class Gateway:
         self._branches = f"/api/v1/projects/{_required('BRANCHGATE_PROJECT')}/branches"
 
     def _call(self, method: str, path: str, body: Optional[dict] = None):
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        headers = {
+            "Authorization": f"Bearer {self._token}",
+            "Content-Type": "application/json",
+            # Another process may just have written what this one reads.
+            "X-Branchgate-Bookmark": "primary",
+        }
         if method == "POST":
             headers["Idempotency-Key"] = str(uuid.uuid4())
         data = None if body is None else json.dumps(body).encode()

@@ -6,10 +6,10 @@ import { ROOT } from './repository.ts';
 const REQUIRE =
   "import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);";
 
-/** Bundles the agent into one file for Node 22 or later. */
-export async function bundleAgent(file: string): Promise<void> {
+/** Bundles the agent into one file for Node 22 or later. @param root of its sources */
+export async function bundleAgent(file: string, root = ROOT): Promise<void> {
   await build({
-    entryPoints: [join(ROOT, 'agent/main.ts')],
+    entryPoints: [join(root, 'agent/main.ts')],
     outfile: file,
     bundle: true,
     platform: 'node',

@@ -26,6 +26,12 @@ const ON_EVERY_RESPONSE = {
     schema: Count,
     description: 'End of the current window, in Unix seconds.',
   },
+  'X-Branchgate-Bookmark': {
+    required: false,
+    schema: { type: 'string' },
+    description:
+      'What the client has seen or written. A read with this header in its request is of no older state; `primary` stands for the newest state. Without it, a read can miss changes of the last seconds.',
+  },
 } as const;
 
 const HEADERS = {

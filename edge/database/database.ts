@@ -6,7 +6,9 @@ import type { SQLiteTable } from 'drizzle-orm/sqlite-core';
 export type Database = DrizzleD1Database;
 export type Statement = BatchItem<'sqlite'>;
 
-export const openDatabase = (binding: D1Database): Database => drizzle(binding);
+/** @param binding or a session of it, which has the methods that the driver calls */
+export const openDatabase = (binding: D1Database | D1DatabaseSession): Database =>
+  drizzle(binding as D1Database);
 
 /** Runs the statements as one transaction; the results are in the same order. */
 export const inOneBatch = (db: Database, statements: Statement[]): Promise<unknown[]> =>

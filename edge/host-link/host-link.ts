@@ -1,8 +1,10 @@
 import { DurableObject } from 'cloudflare:workers';
+import { eq } from 'drizzle-orm';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import { HEARTBEAT } from '../../shared/protocol/frames.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { openDatabase } from '../database/database.ts';
+import { jobs } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import type { CallOutcome, HostLinkRpc } from '../hosts/host-link-rpc.ts';
 import { logEvent } from '../log.ts';
@@ -11,6 +13,7 @@ import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
 import { NotificationFilter, projectsOn } from './notification-filter.ts';
 import { failed } from './pending-calls.ts';
+import { RecordLineage } from './record-lineage.ts';
 
 /** The calls that are allowed while a host is blocked. */
 const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
@@ -26,11 +29,13 @@ const RECONCILE_RETRY = 5_000;
 /**
  * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing: the
  * runtime responds to heartbeats while the object hibernates. The state of a link is attached to its socket; the
- * storage holds the newest epoch, the host id and whether the host is blocked (`epoch`, `host_id`, `shut_out`).
+ * storage holds the newest epoch, the host id, whether the host is blocked, and the last job that it has worked for (`epoch`,
+ * `host_id`, `shut_out`, `last_job`).
  */
 export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   readonly #links: Links;
   readonly #notifications: NotificationFilter;
+  readonly #lineage: RecordLineage;
 
   /** @param bounds set only by tests */
   constructor(ctx: DurableObjectState, env: Env, bounds: Bounds = BOUNDS) {
@@ -50,6 +55,17 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
       log: logEvent,
       clock: { now: Date.now, after },
       bounds,
+    });
+    this.#lineage = new RecordLineage({
+      lastJob: {
+        get: () => ctx.storage.kv.get<string>('last_job'),
+        put: (id) => ctx.storage.kv.put('last_job', id),
+      },
+      isRecorded: async (id) => {
+        const found = await openDatabase(env.DB).select({ id: jobs.id }).from(jobs).where(eq(jobs.id, id));
+        return found.length > 0;
+      },
+      log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
     });
     this.#notifications = new NotificationFilter({
       placed: () => projectsOn(openDatabase(env.DB), this.#hostId() ?? ''),
@@ -76,7 +92,17 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   async call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>> {
     if (this.#isBlocked() && !ALLOWED_WHILE_BLOCKED.includes(method))
       return failed('HOST_UNAVAILABLE', 'the host runs another PostgreSQL cluster than the one on record');
+    const isAdmitted = await this.#lineage.admits(method, params).catch(() => null);
+    if (isAdmitted === null) return failed('HOST_UNAVAILABLE', 'the records of the host cannot be read');
+    if (!isAdmitted)
+      return failed('HOST_UNAVAILABLE', 'the records are older than the host, so nothing is dropped');
     return this.#links.call(method, params, traceparent);
+  }
+
+  async acceptRecords(): Promise<void> {
+    logEvent('host.records_accepted', { host_id: this.#hostId(), job_id: this.ctx.storage.kv.get('last_job') });
+    this.ctx.storage.kv.delete('last_job');
+    await this.ctx.storage.setAlarm(Date.now());
   }
 
   override async fetch(request: Request): Promise<Response> {

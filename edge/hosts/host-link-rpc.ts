@@ -11,4 +11,6 @@ export interface HostLinkRpc extends Rpc.DurableObjectBranded {
   linked(): Promise<boolean>;
   /** Sends one operation to the agent. @param traceparent of the request that caused the call */
   call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>>;
+  /** Lets the records decide what is dropped on the host, although they may have been restored from a backup. */
+  acceptRecords(): Promise<void>;
 }

@@ -1,7 +1,7 @@
 import type { Env } from '../env.ts';
 import { ApiError } from '../errors.ts';
 import type { Bucket } from './buckets.ts';
-import { consume, type LimitDecision, peek } from './consume.ts';
+import { consume, consumeBorrowed, type LimitDecision, peek, type WaitUntil } from './consume.ts';
 
 const orFail = (decision: Promise<LimitDecision>): Promise<LimitDecision> =>
   decision.catch((error: Error) => {
@@ -9,7 +9,11 @@ const orFail = (decision: Promise<LimitDecision>): Promise<LimitDecision> =>
   });
 
 /** @throws ApiError LIMITER_UNAVAILABLE */
-export const consumeOrFail = (env: Env, bucket: Bucket) => orFail(consume(env, bucket));
+const consumeOrFail = (env: Env, bucket: Bucket) => orFail(consume(env, bucket));
+
+/** @throws ApiError LIMITER_UNAVAILABLE */
+export const consumeBorrowedOrFail = (env: Env, bucket: Bucket, waitUntil: WaitUntil) =>
+  orFail(consumeBorrowed(env, bucket, waitUntil));
 
 /** @throws ApiError LIMITER_UNAVAILABLE */
 export const peekOrFail = (env: Env, bucket: Bucket) => orFail(peek(env, bucket));

@@ -5,13 +5,16 @@ import { type AppContext, type AppEnv, connectingIp } from '../app-env.ts';
 import { readSettings } from '../settings.ts';
 import { type Bucket, bucketOf, isReading } from './buckets.ts';
 import { cachedDenial, type LimitDecision, refund } from './consume.ts';
-import { admit, consumeOrFail, peekOrFail, rateLimited } from './enforce-limit.ts';
+import { admit, consumeBorrowedOrFail, peekOrFail, rateLimited } from './enforce-limit.ts';
 import { LIMITS } from './limits.ts';
 import { sendRefusals } from './refusals.ts';
 
+const count = (c: AppContext, bucket: Bucket): Promise<LimitDecision> =>
+  consumeBorrowedOrFail(c.env, bucket, (work) => c.executionCtx.waitUntil(work));
+
 /** Starts to count the request; `requireAdmission` waits for the decision. */
 export function countRequest(c: AppContext, bucket: Bucket): void {
-  governRequest(c, bucket, consumeOrFail(c.env, bucket));
+  governRequest(c, bucket, count(c, bucket));
 }
 
 /**
@@ -25,7 +28,7 @@ export function countMachineRequest(c: AppContext, own: Bucket, ofTenant: Bucket
 async function countBoth(c: AppContext, own: Bucket, ofTenant: Bucket): Promise<LimitDecision> {
   const denial = cachedDenial(own);
   if (denial) return denial;
-  const [byOwn, byTenant] = await Promise.all([consumeOrFail(c.env, own), consumeOrFail(c.env, ofTenant)]);
+  const [byOwn, byTenant] = await Promise.all([count(c, own), count(c, ofTenant)]);
   if (!byOwn.admitted && byTenant.admitted) c.executionCtx.waitUntil(refund(c.env, ofTenant));
   return byOwn.admitted && !byTenant.admitted ? byTenant : byOwn;
 }
@@ -60,7 +63,7 @@ export async function guardSecret(
     return requireAdmission(c);
   }
   await check();
-  const [guesses, counted] = [peekOrFail(c.env, failures), consumeOrFail(c.env, bucket)];
+  const [guesses, counted] = [peekOrFail(c.env, failures), count(c, bucket)];
   governRequest(
     c,
     bucket,

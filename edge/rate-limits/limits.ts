@@ -11,6 +11,11 @@ export interface Limit {
   written: 'within_a_second' | 'before_the_response';
   /** Counts can be refunded, so a denied client may be admitted before the window ends; denials are not cached. */
   refundable?: true;
+  /**
+   * Isolates borrow shares of the window, so that most requests need no call of the object (`lent-shares.ts`). Never for a
+   * count that limits guessing: such a count is exact.
+   */
+  lent?: true;
 }
 
 /** A limit on guessing a secret: each attempt is counted, and a correct one is refunded. */
@@ -29,22 +34,26 @@ export const LIMITS = {
     max: ({ LIMIT_READS_PER_MINUTE }) => LIMIT_READS_PER_MINUTE,
     windowSeconds: 60,
     written: 'within_a_second',
+    lent: true,
   },
   writes: {
     max: ({ LIMIT_WRITES_PER_MINUTE }) => LIMIT_WRITES_PER_MINUTE,
     windowSeconds: 60,
     written: 'within_a_second',
+    lent: true,
   },
   // Of one API key or workload, within the limits of its tenant.
   machine_reads: {
     max: ({ LIMIT_READS_PER_MINUTE }) => halfOf(LIMIT_READS_PER_MINUTE),
     windowSeconds: 60,
     written: 'within_a_second',
+    lent: true,
   },
   machine_writes: {
     max: ({ LIMIT_WRITES_PER_MINUTE }) => halfOf(LIMIT_WRITES_PER_MINUTE),
     windowSeconds: 60,
     written: 'within_a_second',
+    lent: true,
   },
   public: {
     max: ({ LIMIT_PUBLIC_PER_MINUTE }) => LIMIT_PUBLIC_PER_MINUTE,

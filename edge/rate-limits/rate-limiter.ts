@@ -2,6 +2,7 @@ import { DurableObject } from 'cloudflare:workers';
 import type { Env } from '../env.ts';
 import { readSettings } from '../settings.ts';
 import { Leases } from './leases.ts';
+import { LentShares, type ReturnedShare, type WantedShare } from './lent-shares.ts';
 import { LIMITS, type LimitName, type LimitTable, type Refusals } from './limits.ts';
 import type { RateLimiterRpc, WindowState } from './rate-limiter-rpc.ts';
 import { countIn, isOver, type RateWindow } from './window.ts';
@@ -12,13 +13,14 @@ const WRITE_AFTER_MS = 1000;
 
 /**
  * One object per bucket (`idFromName(bucket)`), with a counter for each limit. Its storage holds the open windows
- * (key `windows`); an alarm at the end of the last window clears it. Leases are in memory only. One object counts no
- * requests and holds the total of all refusals (key `refusals`).
+ * (key `windows`); an alarm at the end of the last window clears it. Leases and what is lent are in memory only. One object
+ * counts no requests and holds the total of all refusals (key `refusals`).
  */
 export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
   readonly #limits: LimitTable;
   readonly #windows: Map<LimitName, RateWindow>;
   readonly #leases = new Leases();
+  readonly #lent = new Map<LimitName, LentShares>();
   #writeTimer: ReturnType<typeof setTimeout> | null = null;
   #alarmAt: number | undefined;
 
@@ -30,7 +32,8 @@ export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
   }
 
   /** Counts a request; called by `consume` of this folder. Atomic, because nothing is awaited between read and write. */
-  async consume(name: LimitName): Promise<WindowState> {
+  async consume(name: LimitName, wanted: WantedShare | null = null): Promise<WindowState> {
+    if (wanted?.returned) this.#settle(name, wanted.returned);
     const { max, windowSeconds, written } = this.#limits[name];
     const limit = max(readSettings(this.env));
     const now = Date.now();
@@ -39,12 +42,34 @@ export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
       max: limit,
       windowMs: windowSeconds * 1000,
     });
-    this.#windows.set(name, window);
+    // What was lent of an earlier window is not of this one.
+    if (window.endsAt !== before?.endsAt) this.#lent.delete(name);
+    const lent = admitted && wanted ? this.#lentOf(name).lend(wanted, limit, remaining) : 0;
+    this.#windows.set(name, { ...window, count: window.count + lent });
     if (admitted || window.endsAt !== before?.endsAt) {
       if (written === 'before_the_response') this.#write();
-      else this.#writeTimer ??= setTimeout(() => this.#write({ allowUnconfirmed: true }), WRITE_AFTER_MS);
+      else this.#writeSoon();
     }
-    return { admitted, limit, remaining, endsAt: window.endsAt, restMs: window.endsAt - now };
+    return { admitted, limit, remaining, endsAt: window.endsAt, restMs: window.endsAt - now, lent };
+  }
+
+  async giveBack(name: LimitName, share: ReturnedShare): Promise<void> {
+    if (this.#settle(name, share)) this.#writeSoon();
+  }
+
+  #lentOf(name: LimitName): LentShares {
+    const known = this.#lent.get(name) ?? new LentShares();
+    this.#lent.set(name, known);
+    return known;
+  }
+
+  /** Admits again what an isolate has not used. @returns whether there was something */
+  #settle(name: LimitName, share: ReturnedShare): boolean {
+    const window = this.#windows.get(name);
+    const unused = this.#lent.get(name)?.settle(share) ?? 0;
+    if (!window || unused === 0) return false;
+    this.#windows.set(name, { ...window, count: Math.max(0, window.count - unused) });
+    return true;
   }
 
   async peek(name: LimitName): Promise<WindowState> {
@@ -89,6 +114,10 @@ export class RateLimiter extends DurableObject<Env> implements RateLimiterRpc {
   override async alarm(): Promise<void> {
     this.#alarmAt = undefined;
     this.#write();
+  }
+
+  #writeSoon(): void {
+    this.#writeTimer ??= setTimeout(() => this.#write({ allowUnconfirmed: true }), WRITE_AFTER_MS);
   }
 
   /** Writes all open windows, or clears the storage. The runtime holds back responses until the write is confirmed. */

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { ROWS_MAX } from '../../shared/limits.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { operation, operations, response } from '../api/operation.ts';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import { type AppContext, actorOf, databaseOf, primaryOf } from '../app-env.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { differences } from '../database/difference-schema.ts';
 import { jobs } from '../database/schema.ts';
@@ -122,7 +122,7 @@ router.openapi(
       async (error) => {
         // The job of an earlier request may be the one that is under way.
         if (!(error instanceof ApiError) || error.failure.code !== 'PROJECT_BUSY') throw error;
-        const open = await openComparison(databaseOf(c), branch, comparison);
+        const open = await openComparison(primaryOf(c), branch, comparison);
         if (!open) throw error;
         return { job: open };
       },

@@ -1,5 +1,5 @@
 import type { BatchResponse } from 'drizzle-orm/batch';
-import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
+import { type AppContext, actorOf, databaseOf, primaryOf } from '../app-env.ts';
 import { referencedBranch } from '../branches/branch-reference.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import type { Database, Statement } from '../database/database.ts';
@@ -45,4 +45,4 @@ export async function inBranch<const Q extends readonly Statement[]>(
 
 /** Audits the request if the ID is another tenant's, after the response. */
 export const auditDenial = (c: AppContext, kind: 'project' | 'job', id: string): void =>
-  c.executionCtx.waitUntil(recordDeniedAccess(databaseOf(c), actorOf(c), c.req.method, { kind, id }));
+  c.executionCtx.waitUntil(recordDeniedAccess(primaryOf(c), actorOf(c), c.req.method, { kind, id }));

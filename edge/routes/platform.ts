@@ -6,6 +6,7 @@ import { connectingIp, databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
 import { CaCertificate, NewHost, Registration, registerHost } from '../hosts/enrolment.ts';
+import { hostLink } from '../hosts/host-client.ts';
 import { Host, toHostResponse } from '../hosts/host-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { OPEN_METRICS } from '../platform-metrics/open-metrics.ts';
@@ -24,6 +25,10 @@ const HostChange = z
       description: 'A draining host gets no new projects; its existing projects are not affected.',
     }),
     ca_certificate: CaCertificate.optional(),
+    accept_records: z.literal(true).optional().meta({
+      description:
+        'After D1 was restored from a backup: lets these records decide again what is dropped on the host. Databases of branches that they call deleted are dropped.',
+    }),
   })
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { draining: true } });
@@ -83,18 +88,22 @@ router.openapi(
     operationId: 'updateHost',
     method: 'patch',
     path: '/platform/v1/hosts/{host_id}',
-    summary: 'Drain a database host, or replace its CA certificate',
+    summary: 'Drain a database host, replace its CA certificate, or accept restored records',
     tags,
     request: { params: HostParams, body: jsonBody(HostChange) },
     responses: { 200: response('The updated host.', Host) },
   }),
   async (c) => {
-    const { draining, ca_certificate: caCertificate } = c.req.valid('json');
+    const { draining, ca_certificate: caCertificate, accept_records: acceptsRecords } = c.req.valid('json');
+    const hostId = c.req.valid('param').host_id;
     const rows = await databaseOf(c)
       .update(hosts)
-      .set({ draining, caCertificate })
-      .where(eq(hosts.id, c.req.valid('param').host_id))
+      // A statement has to set something.
+      .set({ id: hostId, draining, caCertificate })
+      .where(eq(hosts.id, hostId))
       .returning();
+    found(rows);
+    if (acceptsRecords) await hostLink(c.env, hostId).acceptRecords();
     return c.json(await toHostResponse(c.env, found(rows)), 200);
   },
 );

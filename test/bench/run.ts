@@ -15,6 +15,7 @@ import { measureDeepPages } from './deep-pages.ts';
 import { measureDifference } from './difference.ts';
 import { measureEdgeLatency } from './edge-latency.ts';
 import { measureEdgeThroughput } from './edge-throughput.ts';
+import { measureFarClient } from './far-client.ts';
 import { measureFixtures } from './fixtures.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
@@ -68,6 +69,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   difference: { hindrance: xfsHindrance, measure: measureDifference },
   'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
   'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },
+  'far-client': { hindrance: () => null, measure: (signal) => measureFarClient(signal) },
   fixtures: { hindrance: xfsHindrance, measure: (signal) => measureFixtures(signal) },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },
   'row-pages': { hindrance: () => null, measure: measureRowPages },

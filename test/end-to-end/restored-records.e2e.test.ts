@@ -1,11 +1,12 @@
-import { cpSync, globSync, rmSync } from 'node:fs';
+import { cpSync, globSync, readFileSync, rmSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { devFolder } from '../../dev/stack/dev-folder.ts';
+import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { Api, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
+import { dropBranch } from '../support/records/jobs.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
 let stack: Stack;
@@ -30,12 +31,20 @@ async function whileGatewayIsDown(action: () => void): Promise<void> {
 const ALIVE = [{ alive: 1 }];
 const aliveAt = (url: string) => query(url, 'select 1 as alive');
 
+const logged = () => readFileSync(join(devFolder(stack.devDir).logs, 'gateway.log'), 'utf8');
+
 test('restoring records from an old backup drops no database, and newer access on the host is replaced', async () => {
   const [file = ''] = globSync(join(devFolder(stack.devDir).gatewayState, '**/d1/**/*.sqlite'));
   const records = dirname(file);
   const backup = join(stack.devDir, 'backup');
+  const undone = await api.branch(project.id, 'undone');
+  await dropBranch(api, project.id, undone.id);
   await whileGatewayIsDown(() => cpSync(records, backup, { recursive: true }));
 
+  // The backup calls it deleted, and its creation is on record there.
+  expect(await api.post(`/api/v1/projects/${project.id}/branches/${undone.id}/restore`, {})).toMatchObject({
+    status: 200,
+  });
   const branch = await api.branch(project.id, 'newer');
   const newProject = await api.project('Newer');
   await api.allow(newProject.id);
@@ -62,6 +71,27 @@ test('restoring records from an old backup drops no database, and newer access o
     });
     const { rows } = await host.query('select cidr from network_rule where project_id = $1', [project.id]);
     expect(rows.map(({ cidr }) => cidr)).toContain(rule.cidr);
+
+    const databases = () =>
+      host.query('select 1 from pg_database where datname = $1', [undone.database_name]);
+    await eventually(async () => {
+      for (const text of ['"host.records_went_back"', 'so nothing is dropped'])
+        expect(logged()).toContain(text);
+    });
+    // A new job does not make the records newer.
+    const newest = await api.branch(project.id, 'newest');
+    const purged = await api.delete<{ job_id: string }>(
+      `/api/v1/projects/${project.id}/branches/${newest.id}?purge=true`,
+    );
+    const job = async () => (await api.get(`/api/v1/jobs/${purged.body.job_id}`)).body;
+    await eventually(async () => expect((await job()).attempts).toBeGreaterThan(0));
+    expect((await databases()).rowCount).toBe(1);
+
+    const platform = new Api(stack.url, gatewaySecrets(devFolder(stack.devDir)).PLATFORM_SECRET);
+    const { body } = await platform.get<{ hosts: { id: string }[] }>('/platform/v1/hosts');
+    await platform.patch(`/platform/v1/hosts/${body.hosts[0]?.id}`, { accept_records: true });
+    await eventually(async () => expect((await databases()).rowCount).toBe(0));
+    await eventually(async () => expect(await job()).toMatchObject({ status: 'succeeded' }), 30);
   } finally {
     await host.end();
   }

@@ -2,6 +2,8 @@ import { readFileSync } from 'node:fs';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { PLANT_NAMES, type PlantName } from './plants.ts';
 import { failureText, progressText, saveFailure, summaryText } from './report.ts';
+import { runScale, type Scale } from './scale/run-scale.ts';
+import { writeScaleReport } from './scale/scale-report.ts';
 import { Schedule } from './schedule.ts';
 import { SHRINKING_TRIES, schedulesFrom, simulate } from './simulation.ts';
 
@@ -17,11 +19,24 @@ interface Options {
   shrink: number;
   failures: string;
   json?: true;
+  scale?: Scale;
 }
 
 function wholeNumber(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It has to be a whole number.');
   return Number(text);
+}
+
+/** `hosts=100,branches=100000`, and `measurements=60` for a whole hour. */
+function scaleOf(text: string): Scale {
+  const given = Object.fromEntries(text.split(',').map((part) => part.split('=')));
+  const number = (name: string, otherwise?: number): number => {
+    const value = Number(given[name] ?? otherwise);
+    if (!(Number.isInteger(value) && value > 0))
+      throw new InvalidArgumentError(`${name} has to be a whole number.`);
+    return value;
+  };
+  return { hosts: number('hosts'), branches: number('branches'), measurements: number('measurements', 5) };
 }
 
 const interrupted = new AbortController();
@@ -31,7 +46,14 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
 
 const readSchedule = (file: string): Schedule => Schedule.parse(JSON.parse(readFileSync(file, 'utf8')));
 
+async function simulateScale(scale: Scale): Promise<boolean> {
+  writeScaleReport(await runScale(scale, interrupted.signal, console.log));
+  console.log('written to docs/scale.md');
+  return true;
+}
+
 async function run(options: Options): Promise<boolean> {
+  if (options.scale) return simulateScale(options.scale);
   const { seed, replay, plant, json } = options;
   // With --json nothing but the summary is on standard output.
   const say = json ? console.error : console.log;
@@ -60,6 +82,11 @@ const command = new Command('simulate')
   .option('--replay <file>', 'run the schedule of this file instead')
   .addOption(
     new Option('--plant <name>', 'build a fault into the agent, to see it found').choices(PLANT_NAMES),
+  )
+  .option(
+    '--scale <size>',
+    'simulate many hosts instead, and write docs/scale.md: hosts=100,branches=100000',
+    scaleOf,
   )
   .option('--keep-going', 'continue after a failure')
   .option('--shrink <tries>', 'runs to make a failing schedule smaller with', wholeNumber, SHRINKING_TRIES)

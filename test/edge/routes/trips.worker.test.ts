@@ -53,10 +53,10 @@ async function warmTally(operation: Operation) {
   return tallyOf(answer);
 }
 
-// On a busy machine the second of two concurrent calls can set out after the end of the first.
-describe('a warm read', { retry: 5 }, () => {
-  test.each(OF_METADATA)('of metadata alone takes one trip: $id', async (operation) => {
-    expect(await warmTally(operation)).toMatchObject({ sequential: 1 });
+describe('a warm read', () => {
+  // None if the isolate has borrowed a share of the limit and the operation reads no record.
+  test.each(OF_METADATA)('of metadata alone takes one trip at most: $id', async (operation) => {
+    expect((await warmTally(operation)).sequential).toBeLessThanOrEqual(1);
   });
 
   test.each(OF_THE_HOST.map(named))("takes one trip in addition to the host's: $id", async (operation) => {
@@ -98,4 +98,14 @@ test('the host of the project determines whether a measurement is stale', async 
   expect(await usage()).toMatchObject({ stale: true });
   await setLinked(true);
   expect(await usage()).toMatchObject({ stale: false });
+});
+
+test("a read has D1's own bookmark, which the next read may send", async () => {
+  const path = `/api/v1/projects/${ids.project_id}`;
+  const bookmark = (await gateway.api.get(path)).headers.get('x-branchgate-bookmark') ?? '';
+  expect(bookmark).toMatch(/^[0-9a-f]+-[0-9a-f-]+$/);
+  const headers = { 'X-Branchgate-Bookmark': bookmark };
+  const next = await gateway.api.get(path, { headers });
+  expect(next.status).toBe(200);
+  expect((next.headers.get('x-branchgate-bookmark') ?? '') >= bookmark).toBe(true);
 });

@@ -24,9 +24,9 @@ const SCHEMA = readdirSync(MIGRATIONS)
   .filter(Boolean)
   .join('\n');
 
-/** The D1 of a Worker that has one under `DB`, with the migrations applied. */
-export async function migratedD1(worker: Miniflare): Promise<D1Database> {
-  const binding = (await worker.getD1Database('DB')) as unknown as D1Database;
+/** The D1 of a Worker that has one under this name, with the migrations applied. */
+export async function migratedD1(worker: Miniflare, name = 'DB'): Promise<D1Database> {
+  const binding = (await worker.getD1Database(name)) as unknown as D1Database;
   const isMigrated = await binding.prepare("select 1 from sqlite_master where name = 'projects'").first();
   if (!isMigrated) await binding.exec(SCHEMA);
   return binding;

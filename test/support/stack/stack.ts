@@ -26,6 +26,8 @@ export interface StackOptions {
   env?: Record<string, string>;
   /** Whether a part that ends is restarted automatically. Default true. */
   restarts?: boolean;
+  /** The bundle of its agent; left out, that of these sources. */
+  agent?: () => Promise<string>;
 }
 
 export interface TokenOptions {
@@ -117,7 +119,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
   const stack = await startLocalStack(settings, {
     report,
     restarts: options.restarts ?? true,
-    prepared: PREPARED,
+    prepared: { ...PREPARED, ...(options.agent && { agent: options.agent }) },
   });
   STACKS.add(stack);
   const { site, parts, state } = stack;

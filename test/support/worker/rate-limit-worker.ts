@@ -1,6 +1,7 @@
 import type { Env } from '../../../edge/env.ts';
 import type { Bucket } from '../../../edge/rate-limits/buckets.ts';
-import { consume, refund } from '../../../edge/rate-limits/consume.ts';
+import { consume, consumeBorrowed, type LimitDecision, refund } from '../../../edge/rate-limits/consume.ts';
+import type { WantedShare } from '../../../edge/rate-limits/lent-shares.ts';
 import { LIMITS, type LimitName, type LimitTable } from '../../../edge/rate-limits/limits.ts';
 import { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import type { RateWindow } from '../../../edge/rate-limits/window.ts';
@@ -33,10 +34,10 @@ export class TestedRateLimiter extends RateLimiter {
     super(ctx, env, limitsWith(env.WINDOW_SECONDS as number));
   }
 
-  override async consume(name: LimitName) {
+  override async consume(name: LimitName, wanted?: WantedShare | null) {
     this.#calls += 1;
     const before = delays.length;
-    const counted = super.consume(name);
+    const counted = super.consume(name, wanted);
     this.#delays.push(...delays.slice(before));
     return counted;
   }
@@ -76,6 +77,8 @@ export interface TestRequest {
   bucket: Bucket;
   /** Concurrent requests to count; 0 asks for an inspection instead. */
   times: number;
+  /** How an isolate of the gateway counts: the requests borrow shares, at once or one after the other. */
+  borrows?: 'at_once' | 'in_turn';
   /** The object is reset as the requests arrive. */
   reset: boolean;
   /** Refunds one count instead. */
@@ -85,8 +88,8 @@ export interface TestRequest {
 }
 
 export default {
-  async fetch(request, env) {
-    const { bucket, times, reset, refunds, advance } = await request.json<TestRequest>();
+  async fetch(request, env, context) {
+    const { bucket, times, borrows, reset, refunds, advance } = await request.json<TestRequest>();
     const object = env.RATE_LIMITER.get(env.RATE_LIMITER.idFromName(bucket.bucket));
     if (advance !== undefined) {
       ahead += advance;
@@ -99,6 +102,13 @@ export default {
       return Response.json(null);
     }
     if (times === 0) return Response.json(await object.inspect());
+    if (borrows) {
+      const take = () => consumeBorrowed(env, bucket, (work) => context.waitUntil(work));
+      if (borrows === 'at_once') return Response.json(await Promise.all(Array.from({ length: times }, take)));
+      const inTurn: LimitDecision[] = [];
+      for (let n = 0; n < times; n++) inTurn.push(await take());
+      return Response.json(inTurn);
+    }
     const resetting = reset ? object.reset().catch(() => {}) : undefined;
     const decisions = await Promise.all(Array.from({ length: times }, () => consume(env, bucket)));
     await resetting;

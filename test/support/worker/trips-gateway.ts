@@ -29,12 +29,13 @@ interface Caller {
 /**
  * The whole gateway in real workerd, a project with one of each thing, and a host that answers immediately.
  * @param delayMs before every call of an object or of D1 sets out
- * @param settings of the gateway that differ from those of other tests
+ * @param settings of the gateway that differ from those of other tests; with `REPLICA_LAG_MS` D1 has a replica, whose calls
+ *   are delayed by `REPLICA_DELAY_MS`
  * @param folder for its storage, if it is to be restarted; default: in memory
  */
 export async function startTripsGateway(
   delayMs: number,
-  settings: Record<string, string> = {},
+  settings: Record<string, string | number> = {},
   folder?: string,
 ) {
   const signer = newSigner('key-1');
@@ -43,7 +44,7 @@ export async function startTripsGateway(
   provider.document = { keys: [signer.entry], issuer, authorization_endpoint: `${issuer}/authorize` };
   const script = await bundle('trips-worker');
   const options = {
-    d1Databases: ['DB'],
+    d1Databases: 'REPLICA_LAG_MS' in settings ? ['DB', 'REPLICA'] : ['DB'],
     durableObjects: OBJECTS,
     bindings: {
       ...SETTINGS,
@@ -61,13 +62,14 @@ export async function startTripsGateway(
   const { origin: url } = await worker.ready;
   const database = await migratedD1(worker);
   const db = openDatabase(database);
+  const copies =
+    'REPLICA_LAG_MS' in settings ? [db, openDatabase(await migratedD1(worker, 'REPLICA'))] : [db];
   const makeHost = async () => {
     const id = crypto.randomUUID();
     const ports = { directPort: 5432, pooledPort: 6432 };
     const now = new Date();
-    await db
-      .insert(hosts)
-      .values({ id, name: id, dbHost: 'db.example.com', ...ports, enrolledAt: now, createdAt: now });
+    const host = { id, name: id, dbHost: 'db.example.com', ...ports, enrolledAt: now, createdAt: now };
+    for (const copy of copies) await copy.insert(hosts).values(host);
     return id;
   };
   await makeHost();

@@ -1,4 +1,5 @@
 import type { Env } from '../../../edge/env.ts';
+import { type Bound, isWrite, prepare, Replica, Session } from './replicated-d1.ts';
 
 /** A call of an object's method or of D1. */
 export interface Trip {
@@ -18,7 +19,19 @@ export interface Tally {
 /** Of the answer, where its tally is. */
 export const TALLY_HEADER = 'Test-Trips';
 
+/** Of the request: the replica first repeats everything. */
+export const CATCH_UP_HEADER = 'Test-Catch-Up';
+
 const OBJECTS = ['HOST_LINK', 'PROJECT_COORDINATOR', 'RATE_LIMITER', 'CHALLENGES', 'WEBHOOK_SENDER'];
+
+/** Of a delay that is waited for at once. Milliseconds. */
+const HOP_MS = 4;
+
+/** A busy machine may stop the isolate for longer than the whole delay: only one hop ends then, before calls beside it set out. */
+async function pass(delayMs: number): Promise<void> {
+  for (let left = delayMs; left > 0; left -= HOP_MS)
+    await new Promise((resolve) => setTimeout(resolve, Math.min(left, HOP_MS)));
+}
 
 /**
  * Bindings whose every call sets out after a delay, and the trips that this makes, one request at a time. A trip that
@@ -28,11 +41,18 @@ const OBJECTS = ['HOST_LINK', 'PROJECT_COORDINATOR', 'RATE_LIMITER', 'CHALLENGES
 export class Trips {
   readonly #env: Env;
   readonly #delayMs: number;
+  /** Of the replica, which is near. */
+  readonly #replicaMs: number;
+  /** A second copy of D1, if the test has one under `REPLICA`. */
+  readonly replica: Replica | null;
   #sequential = 0;
   #trips: Trip[] = [];
 
   constructor(env: Env, delayMs: number) {
     this.#delayMs = delayMs;
+    this.#replicaMs = Number(env.REPLICA_DELAY_MS ?? 0);
+    const replica = env.REPLICA as D1Database | undefined;
+    this.replica = replica ? new Replica(replica, Number(env.REPLICA_LAG_MS)) : null;
     const objects = OBJECTS.map((name) => [name, this.#namespace(name, env[name] as DurableObjectNamespace)]);
     this.#env = { ...env, DB: this.#database(env.DB), ...Object.fromEntries(objects) };
   }
@@ -50,10 +70,12 @@ export class Trips {
     return { sequential: this.#sequential, trips: this.#trips };
   }
 
-  async #make<T>(to: string, call: () => Promise<T>): Promise<T> {
+  async #make<T>(to: string, call: () => Promise<T>, delayMs = this.#delayMs): Promise<T> {
+    // It is sent after the response of an earlier request.
+    if (to.endsWith('.giveBack')) return call();
     const after = this.#sequential;
     this.#trips.push({ to, after });
-    await new Promise((resolve) => setTimeout(resolve, this.#delayMs));
+    await pass(delayMs);
     this.#sequential = Math.max(this.#sequential, after + 1);
     return call();
   }
@@ -76,27 +98,69 @@ export class Trips {
   }
 
   #database(database: D1Database) {
-    const bound = new WeakMap<object, D1PreparedStatement>();
-    const statement = (real: D1PreparedStatement): object => {
-      const delayed = {
-        bind: (...values: unknown[]) => statement(real.bind(...values)),
-        run: () => this.#make('DB.run', () => real.run()),
-        all: () => this.#make('DB.all', () => real.all()),
-        raw: () => this.#make('DB.raw', () => real.raw()),
-        first: () => this.#make('DB.first', () => real.first()),
-      };
-      bound.set(delayed, real);
-      return delayed;
+    const bounds = new WeakMap<object, Bound>();
+    const boundOf = (statement: object) => bounds.get(statement) as Bound;
+
+    const query = async <T>(
+      name: string,
+      statements: readonly Bound[],
+      session: Session | null,
+      primary: Copy,
+      execute: (on: Copy) => Promise<T>,
+    ): Promise<T> => {
+      const replica = this.replica;
+      const isWriting = statements.some(isWrite);
+      if (replica) await replica.catchUp();
+      if (replica && session?.admits(replica) && !isWriting) {
+        const { bookmark } = replica;
+        const read = () => execute(replica.database);
+        const result = await this.#make(`REPLICA.${name}`, read, this.#replicaMs);
+        session.see(bookmark);
+        return result;
+      }
+      return this.#make(`DB.${name}`, async () => {
+        const result = await execute(primary);
+        if (isWriting) replica?.follow(statements);
+        if (replica) session?.see(replica.newest);
+        return result;
+      });
     };
-    return {
-      prepare: (query: string) => statement(database.prepare(query)),
-      batch: (statements: object[]) =>
-        this.#make('DB.batch', () =>
-          database.batch(statements.map((delayed) => bound.get(delayed) as D1PreparedStatement)),
-        ),
-    } as unknown as D1Database;
+
+    /** @param session null: none, or one of D1 itself, which is then `on` */
+    const copy = (session: Session | null, on: Copy) => {
+      const statement = (bound: Bound): object => {
+        const call = <T>(name: string, execute: (real: D1PreparedStatement) => Promise<T>) =>
+          query(name, [bound], session, on, (chosen) => execute(prepare(chosen, bound)));
+        const delayed = {
+          bind: (...values: unknown[]) => statement({ ...bound, values }),
+          run: () => call('run', (real) => real.run()),
+          all: () => call('all', (real) => real.all()),
+          raw: () => call('raw', (real) => real.raw()),
+          first: () => call('first', (real) => real.first()),
+        };
+        bounds.set(delayed, bound);
+        return delayed;
+      };
+      return {
+        prepare: (text: string) => statement({ query: text, values: [] }),
+        batch: (statements: object[]) => {
+          const batch = statements.map(boundOf);
+          return query('batch', batch, session, on, (chosen) =>
+            chosen.batch(batch.map((bound) => prepare(chosen, bound))),
+          );
+        },
+        getBookmark: () => (session ?? (on as D1DatabaseSession)).getBookmark(),
+        withSession: (constraint: string): object =>
+          this.replica
+            ? copy(new Session(constraint), database)
+            : copy(null, database.withSession(constraint)),
+      };
+    };
+    return copy(null, database) as unknown as D1Database;
   }
 }
+
+type Copy = Pick<D1Database, 'prepare' | 'batch'>;
 
 interface Callable {
   [key: string]: unknown;

@@ -63,10 +63,14 @@ export const startWorker = (
   });
 
 /** The script of a Worker in this folder, bundled once a run. @param name of its file, without the ending */
-export async function bundle(name: string): Promise<string> {
+export const bundle = (name: string): Promise<string> =>
+  bundleFile(name, join(import.meta.dirname, `${name}.ts`));
+
+/** The script of a Worker, bundled once a run under a name. */
+export async function bundleFile(name: string, entryPoint: string): Promise<string> {
   const file = await oncePerRun(`${name}.mjs`, async (outfile) => {
     await build({
-      entryPoints: [join(import.meta.dirname, `${name}.ts`)],
+      entryPoints: [entryPoint],
       outfile,
       bundle: true,
       format: 'esm',

@@ -1,0 +1,96 @@
+import { globSync, readFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+
+/**
+ * A migration runs before the code that needs it, so the gateway before it has to work with its schema: a migration only
+ * adds. What nothing uses any more is removed by a later one, which says since when:
+ * `-- Unused since 0012_events: <what used it>` above the statement names an earlier migration that was released.
+ */
+
+const FOLDER = join(import.meta.dirname, '../../edge/database/migrations');
+const BREAKPOINT = '--> statement-breakpoint';
+const NOTE = /^-- Unused since (\d{4}_[a-z0-9-_]+): \S/m;
+
+interface Migration {
+  name: string;
+  statements: string[];
+}
+
+const migrations: Migration[] = globSync('*.sql', { cwd: FOLDER })
+  .sort()
+  .map((file) => ({
+    name: basename(file, '.sql'),
+    statements: readFileSync(join(FOLDER, file), 'utf8').split(BREAKPOINT),
+  }));
+
+/** Without comments, so that none hides a statement or looks like one. */
+const codeOf = (statement: string) =>
+  statement
+    .replaceAll(/^\s*--.*$/gm, '')
+    .replaceAll(/\/\*.*?\*\//gs, '')
+    .trim();
+
+const ADDITIONS = [
+  /^CREATE TABLE `/i,
+  /^CREATE INDEX `/i,
+  /^CREATE TRIGGER `/i,
+  /^ALTER TABLE `\w+` ADD (?:COLUMN )?`/i,
+  /^INSERT INTO `/i,
+  /^UPDATE `/i,
+];
+const UNIQUE_INDEX = /^CREATE UNIQUE INDEX `\w+` ON `(\w+)`/i;
+
+/** A unique index of a table that the gateway before writes into could refuse its rows. */
+function isOfNewTable(code: string, { statements }: Migration): boolean {
+  const table = UNIQUE_INDEX.exec(code)?.[1];
+  return statements.some((other) => codeOf(other).startsWith(`CREATE TABLE \`${table}\``));
+}
+
+/** Statements that the gateway before the migration may not survive. */
+const removals = (migration: Migration, earlier: readonly string[]) =>
+  migration.statements.filter((statement) => {
+    const code = codeOf(statement);
+    if (code === '' || ADDITIONS.some((addition) => addition.test(code))) return false;
+    if (UNIQUE_INDEX.test(code)) return !isOfNewTable(code, migration);
+    return !earlier.includes(NOTE.exec(statement)?.[1] ?? '');
+  });
+
+test.each(migrations.map((migration, index) => [migration.name, index] as const))(
+  '%s only adds, or removes what an earlier release does not use',
+  (_, index) => {
+    const [migration, earlier] = [migrations[index], migrations.slice(0, index).map(({ name }) => name)];
+    expect(migration && removals(migration, earlier)).toEqual([]);
+  },
+);
+
+describe('the rule', () => {
+  const found = (...statements: string[]) => removals({ name: '0002_new', statements }, ['0001_old']);
+
+  test.each([
+    'DROP TABLE `hosts`;',
+    'ALTER TABLE `hosts` DROP COLUMN `name`;',
+    'ALTER TABLE `hosts` RENAME COLUMN `name` TO `title`;',
+    'ALTER TABLE `__new_hosts` RENAME TO `hosts`;',
+    'DROP INDEX `hosts_name_unique`;',
+    'DELETE FROM `hosts`;',
+    'CREATE UNIQUE INDEX `hosts_port` ON `hosts` (`direct_port`);',
+    '-- Unused since 0003_later: nothing\nDROP TABLE `hosts`;',
+    '-- Unused since 0001_old:\nDROP TABLE `hosts`;',
+    '/* Unused since 0001_old: x */ DROP TABLE `hosts`;',
+  ])('finds %s', (statement) => {
+    expect(found(statement)).toEqual([statement]);
+  });
+
+  test.each([
+    ['-- Unused since 0001_old: the first kind of host\nDROP TABLE `hosts`;'],
+    ['CREATE TABLE `racks` (`id` text);', 'CREATE UNIQUE INDEX `racks_once` ON `racks` (`id`);'],
+    ['ALTER TABLE `hosts` ADD `rack` text;', "-- It was so.\nUPDATE `hosts` SET `rack` = 'a';"],
+  ])('admits %s', (...statements) => {
+    expect(found(...statements)).toEqual([]);
+  });
+
+  test('reads all migrations', () => {
+    expect(migrations.length).toBeGreaterThanOrEqual(17);
+  });
+});

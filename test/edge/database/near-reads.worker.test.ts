@@ -1,0 +1,108 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { createClient } from '../../../client/client.ts';
+import { dataOf } from '../../../client/response-error.ts';
+import { Api, type ApiResponse } from '../../support/api.ts';
+import { callOperation, type Ids, OPERATIONS } from '../../support/operations.ts';
+import { CATCH_UP_HEADER } from '../../support/worker/trips.ts';
+import { startTripsGateway, type TripsGateway, tallyOf } from '../../support/worker/trips-gateway.ts';
+
+const BOOKMARK = 'X-Branchgate-Bookmark';
+/** Any copy is new enough. */
+const OLDEST = '00000000';
+/** The replica repeats nothing by itself while the tests run. */
+const LAG_MS = 3_600_000;
+
+const READS = OPERATIONS.filter(({ method, access }) => method === 'GET' && access === 'user');
+/** Reads of the newest state, and why. */
+const OF_PRIMARY: Record<string, string> = {
+  getCredentials: 'passwords must not be those of before a rotation, and the view is audited',
+  streamEvents: 'the coordinator of the project admits to streams',
+};
+
+let gateway: TripsGateway;
+let ids: Ids;
+let project: string;
+
+beforeAll(async () => {
+  gateway = await startTripsGateway(0, { REPLICA_LAG_MS: LAG_MS });
+  ids = await gateway.makeThings();
+  project = `/api/v1/projects/${ids.project_id}`;
+});
+afterAll(() => gateway?.stop());
+
+const at = (bookmark: string) => ({ headers: { [BOOKMARK]: bookmark } });
+const bookmarkOf = ({ headers }: { headers: Headers }) => headers.get(BOOKMARK) ?? '';
+/** The copies of D1 that a request has used. */
+const copiesOf = (response: { headers: Headers }) => [
+  ...new Set(tallyOf(response).trips.flatMap(({ to }) => /^(DB|REPLICA)\./.exec(to)?.[1] ?? [])),
+];
+const catchUp = () => gateway.api.get('/api/v1/me', { headers: { [CATCH_UP_HEADER]: '1' } });
+
+/** A client that has seen nothing new. */
+class OldApi extends Api {
+  override call<B = Record<string, unknown>>(method: string, path: string): Promise<ApiResponse<B>> {
+    return super.call(method, path, at(OLDEST));
+  }
+}
+
+test('a client reads what it has written from a replica that is late', async () => {
+  const written = await gateway.api.patch(project, { name: 'Renamed' });
+  const renamed = { status: 200, body: { name: 'Renamed' } };
+  expect(await gateway.api.get(project)).toMatchObject(renamed);
+  const seen = await gateway.api.get(project, at(bookmarkOf(written)));
+  expect(seen).toMatchObject(renamed);
+  expect(await gateway.api.get(project, at(bookmarkOf(seen)))).toMatchObject(renamed);
+  // The replica does not even know the project.
+  const late = await gateway.api.get(project, at(OLDEST));
+  expect([late.status, copiesOf(late)]).toEqual([404, expect.arrayContaining(['REPLICA'])]);
+
+  await catchUp();
+  const near = await gateway.api.get(project, at(bookmarkOf(seen)));
+  expect(near).toMatchObject(renamed);
+  expect(copiesOf(near)).toEqual(['REPLICA']);
+  expect(bookmarkOf(near) >= bookmarkOf(seen)).toBe(true);
+});
+
+test('the client package does so by itself, and then reads near', async () => {
+  const responses: Response[] = [];
+  const { api } = createClient({
+    url: gateway.url,
+    token: gateway.token,
+    fetch: async (request) => {
+      const response = await fetch(request);
+      responses.push(response);
+      return response;
+    },
+  });
+  const path = { params: { path: { project_id: ids.project_id ?? '' } } };
+  const named = { name: 'By the package' };
+  await dataOf(api.PATCH('/api/v1/projects/{project_id}', { ...path, body: named }));
+  const read = () => dataOf(api.GET('/api/v1/projects/{project_id}', path));
+  expect(await read()).toMatchObject(named);
+  expect(await read()).toMatchObject(named);
+  await catchUp();
+  expect(await read()).toMatchObject(named);
+  expect(responses.slice(1).map(copiesOf)).toEqual([['DB'], ['DB'], ['REPLICA']]);
+});
+
+describe('an owner who has seen nothing new reads near', () => {
+  beforeAll(() => catchUp());
+
+  test.each(READS)('$id', async (operation) => {
+    const response = await callOperation(new OldApi(gateway.url, gateway.token), operation, ids);
+    const expected = operation.id in OF_PRIMARY ? expect.arrayContaining(['DB']) : ['REPLICA'];
+    expect(copiesOf(response)).toEqual(expected);
+  });
+});
+
+test('who sees a project because it is shared reads the newest state', async () => {
+  const token = await gateway.tokenOf({ gid: 'operator', role: 'operator' });
+  const { id } = await new Api(gateway.url, token).project('Own');
+  const response = await new OldApi(gateway.url, token).get(`/api/v1/projects/${id}`);
+  expect([response.status, copiesOf(response)]).toEqual([200, ['DB']]);
+});
+
+test('a text that is no bookmark is refused', async () => {
+  const refused = await gateway.api.get(project, at('no bookmark; really'));
+  expect(refused.body).toMatchObject({ error: 'VALIDATION_FAILED', details: [{ path: BOOKMARK }] });
+});

@@ -1,0 +1,96 @@
+import { describe, expect, test } from 'vitest';
+import { RecordLineage } from '../../../edge/host-link/record-lineage.ts';
+import type { Method, Params } from '../../../shared/protocol/operations.ts';
+
+const BRANCH = { project_id: 'p', branch_id: 'b', database: 'db_b' };
+
+/** A host with these jobs on record, of whose object the memory is lost with `evict`. */
+function lineage(...recorded: string[]) {
+  const jobs = new Set(recorded);
+  const logged: string[] = [];
+  let last: string | undefined;
+  let reads = 0;
+  const open = () =>
+    new RecordLineage({
+      lastJob: {
+        get: () => last,
+        put: (id) => {
+          last = id;
+        },
+      },
+      isRecorded: async (id) => {
+        reads += 1;
+        return jobs.has(id);
+      },
+      log: (event) => logged.push(event),
+    });
+  let object = open();
+  const call = (method: Method, params: object) => object.admits(method, params as Params<Method>);
+  return {
+    jobs,
+    logged,
+    reads: () => reads,
+    evict: () => {
+      object = open();
+    },
+    works: (job_id: string) => call('branch.finalize', { job_id, ...BRANCH }),
+    drops: (method: Method = 'branch.drop') => call(method, { job_id: 'of the reconciler', ...BRANCH }),
+    accept: () => {
+      last = undefined;
+    },
+  };
+}
+
+describe('while the last job of the host is on record', () => {
+  test('databases are dropped, also by a reconciliation that has no job', async () => {
+    const host = lineage('job');
+    expect(await host.drops()).toBe(true);
+    expect(await host.works('job')).toBe(true);
+    expect(await host.drops()).toBe(true);
+    expect(await host.drops()).toBe(true);
+    expect(host.logged).toEqual([]);
+  });
+
+  test('a job costs one query, however often the host is called for it', async () => {
+    const host = lineage('first', 'second');
+    for (const job of ['first', 'second', 'first', 'second', 'second']) await host.works(job);
+    expect(host.reads()).toBe(1);
+  });
+});
+
+describe('while it is not', () => {
+  test.each(['branch.drop', 'project.drop', 'snapshot.drop'] as const)('%s is not sent', async (method) => {
+    const host = lineage('before', 'lost');
+    await host.works('before');
+    await host.works('lost');
+    host.jobs.delete('lost');
+    host.evict();
+    expect(await host.drops(method)).toBe(false);
+    expect(host.logged).toEqual(['host.records_went_back']);
+  });
+
+  test('a new job is worked for, and changes nothing', async () => {
+    const host = lineage('lost', 'new');
+    await host.works('lost');
+    host.jobs.delete('lost');
+    expect(await host.works('new')).toBe(true);
+    expect(await host.drops()).toBe(false);
+    host.evict();
+    expect(await host.drops()).toBe(false);
+  });
+
+  test('it ends when later records are restored, or these are accepted', async () => {
+    const restored = lineage('lost');
+    await restored.works('lost');
+    restored.jobs.delete('lost');
+    expect(await restored.drops()).toBe(false);
+    restored.jobs.add('lost');
+    expect(await restored.drops()).toBe(true);
+
+    const accepted = lineage('lost');
+    await accepted.works('lost');
+    accepted.jobs.delete('lost');
+    accepted.accept();
+    expect(await accepted.drops()).toBe(true);
+  });
+});
