@@ -47,9 +47,15 @@ async function examineEnrolment({ STATE_DIR, GATEWAY_URL }: AgentSettings): Prom
 async function examineServers(settings: AgentSettings) {
   const host = await openHost(settings);
   try {
-    const { findings, postgresVersion, poolerVersion } = await examine(host);
+    const { findings, postgresVersion, poolerVersion, backup } = await examine(host);
     return {
-      versions: { postgres: postgresVersion, pooler: poolerVersion, clone_method: host.cloneMethod },
+      versions: {
+        postgres: postgresVersion,
+        pooler: poolerVersion,
+        clone_method: host.cloneMethod,
+        last_backup: backup.lastBackupAt?.toISOString() ?? 'none',
+        last_archived_wal: backup.lastArchivedAt?.toISOString() ?? 'none',
+      },
       findings,
     };
   } catch (error) {

@@ -12,6 +12,7 @@ import { readPoolerVersion } from '../pooler/version.ts';
 import type { Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/database-settings.ts';
 import type { AgentSettings } from '../settings.ts';
+import { readBackupState } from './backup-state.ts';
 import { CHECKS, type Facts, type Finding } from './checks.ts';
 import { type ClonedDatabase, examineDatabases, examineVolume } from './examine-volume.ts';
 import { readMachineLimits } from './machine-limits.ts';
@@ -33,6 +34,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     poolerVersion: version,
     hbaText: '',
     identText: '',
+    backup: await readBackupState(postgres),
     machine: await readMachineLimits(settings.PGDATA_DIR),
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
@@ -50,6 +52,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
   return {
     postgresVersion: facts.postgres.server_version ?? '',
     poolerVersion: facts.poolerVersion,
+    backup: facts.backup,
     findings: [
       ...CHECKS.filter(({ fine }) => !fine(facts)).map(
         ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),

@@ -5,7 +5,6 @@ import type { Method } from '../../shared/protocol/operations.ts';
 const CLONING: ReadonlySet<Method> = new Set([
   'branch.clone',
   'batch.clone',
-  'branch.keep',
   'reset.clone',
   'snapshot.take',
 ]);

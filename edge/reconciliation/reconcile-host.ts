@@ -15,6 +15,7 @@ import {
   readRecords,
   readyBranches,
 } from './differences.ts';
+import { keepDeleted } from './keep-deleted.ts';
 import { leftoversAmong } from './leftovers.ts';
 import { markFound, markLost } from './mark-branch.ts';
 import { type InventoryReading, openInventory, readExpected } from './read-inventory.ts';
@@ -44,10 +45,12 @@ export async function reconcileHost(
   const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
   const leftovers = await leftoversAmong(db, hostId, found);
 
+  const dropped = await keepDeleted(db, callHost, leftovers.branches);
+
   await forgetAppliedAccess(db, found.outdatedAccess);
   await overtakeAccess(db, found.overtakenAccess);
   const outcomes = await Promise.allSettled([
-    ...leftovers.branches.map((held) => dropOrphan(callHost, held)),
+    ...dropped.map((held) => dropOrphan(callHost, held)),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...found.foundAgain.map((branch) => restoreBranch(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
