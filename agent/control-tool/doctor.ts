@@ -47,7 +47,7 @@ async function examineEnrolment({ STATE_DIR, GATEWAY_URL }: AgentSettings): Prom
 async function examineServers(settings: AgentSettings) {
   const host = await openHost(settings);
   try {
-    const { findings, postgresVersion, poolerVersion, backup } = await examine(host);
+    const { findings, postgresVersion, poolerVersion, backup } = await examine(host, { eachDatabase: true });
     return {
       versions: {
         postgres: postgresVersion,

@@ -73,6 +73,7 @@ async function runAgent(trial: Trial | null): Promise<void> {
   });
 
   const diskUsage = new DiskUsage(host);
+  host.largestSource = () => diskUsage.largest();
   const attempts = new AttemptWatch(host, log);
   const watch = new ServerWatch(host, log);
   await watch.poll();
@@ -83,7 +84,7 @@ async function runAgent(trial: Trial | null): Promise<void> {
     {
       cloneMethod: host.cloneMethod,
       isLinked: () => link?.isUp ?? false,
-      largestSource: () => diskUsage.largest(),
+      largestSource: host.largestSource,
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),
       poolerMemory: () => withConsole(settings, showMemory),

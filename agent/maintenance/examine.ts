@@ -17,8 +17,12 @@ import { CHECKS, type Facts, type Finding } from './checks.ts';
 import { type ClonedDatabase, examineDatabases, examineVolume } from './examine-volume.ts';
 import { readMachineLimits } from './machine-limits.ts';
 
-/** Versions and settings of this host's servers, and the faults among them. @throws HostError POOLER_UNAVAILABLE */
-export async function examine({ settings, postgres, cloneMethod }: Host) {
+/**
+ * Versions and settings of this host's servers, and the faults among them. The place of each database on the disk is
+ * looked at by `doctor` only, because that takes a process for each.
+ * @throws HostError POOLER_UNAVAILABLE
+ */
+export async function examine({ settings, postgres, cloneMethod }: Host, { eachDatabase = false } = {}) {
   const [{ rows }, { config, version }] = await Promise.all([
     postgres.query<{ name: string; setting: string }>('SELECT name, setting FROM pg_settings'),
     withConsole(settings, async (console) => {
@@ -57,7 +61,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
       ...CHECKS.filter(({ fine }) => !fine(facts)).map(
         ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),
       ),
-      ...(await adviceOnDisk({ settings, postgres, cloneMethod })).map(
+      ...(await adviceOnDisk({ settings, postgres, cloneMethod, eachDatabase })).map(
         (sentence): Finding => ({ severity: 'advice', sentence }),
       ),
     ],
@@ -73,7 +77,8 @@ async function adviceOnDisk({
   settings,
   postgres,
   cloneMethod,
-}: Pick<Host, 'settings' | 'postgres' | 'cloneMethod'>): Promise<string[]> {
+  eachDatabase,
+}: Pick<Host, 'settings' | 'postgres' | 'cloneMethod'> & { eachDatabase: boolean }): Promise<string[]> {
   if (cloneMethod !== 'reflink') return [];
   const { rows } = await postgres.query<ClonedDatabase>(
     `SELECT datname AS name, pg_database.oid::text, pg_database_size(pg_database.oid)::float8 AS bytes

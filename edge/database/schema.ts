@@ -21,6 +21,7 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
+import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import { ACTOR_TYPES } from '../audit/actor.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
 import type { JobInput } from '../jobs/job-input.ts';
@@ -102,6 +103,9 @@ export const hosts = sqliteTable('hosts', {
   systemIdentifier: text('system_identifier'),
   /** Free bytes of the volume with PostgreSQL's data at the last reconciliation; null before the first one. */
   freeBytes: integer('free_bytes'),
+  /** As its agent told it at `described_at`; null before the first reconciliation. */
+  description: text('description', { mode: 'json' }).$type<HostDescription>(),
+  describedAt: timestamp('described_at'),
   createdAt: created(),
 });
 

@@ -85,12 +85,12 @@ afterAll(() => stack?.stop());
 
 const isDenial = ({ name }: Record<string, unknown>) => name === 'access.denied';
 
-/** All records, except the audit events of denied access, and the free disk that each reconciliation records. */
+/** All records, except the audit events of denied access, and the state of the host that each reconciliation records. */
 function recordsWithoutDenials() {
   const { audit_events = [], hosts = [], ...tables } = contentOfD1(stack.devDir);
   return {
     ...tables,
-    hosts: hosts.map(({ free_bytes: _, ...host }) => host),
+    hosts: hosts.map(({ free_bytes: _, description: __, described_at: ___, ...host }) => host),
     audit_events: audit_events.filter((event) => !isDenial(event)),
   };
 }
