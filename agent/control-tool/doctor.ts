@@ -39,7 +39,9 @@ async function examineEnrolment({ STATE_DIR, GATEWAY_URL }: AgentSettings): Prom
   }
   if (hasFailed(installedProgram(), STATE_DIR))
     findings.push(
-      problem('The installed program did not link, so the one before it runs: repeat `upgrade`, with another release.'),
+      problem(
+        'The installed program did not link, so the one before it runs: repeat `upgrade`, with another release.',
+      ),
     );
   return findings;
 }

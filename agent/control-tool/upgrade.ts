@@ -86,5 +86,7 @@ async function proofOf({ sha256, signature, publicKey }: Options): Promise<Proof
   if (sha256 !== undefined) return { sha256: String(await readValue('text', 'sha256', sha256)) };
   if (signature !== undefined && publicKey !== undefined)
     return { signatureFile: signature, publicKeyFile: publicKey };
-  throw new UsageError('give --sha256, or --signature and --public-key: they show that the file is the intended one');
+  throw new UsageError(
+    'give --sha256, or --signature and --public-key: they show that the file is the intended one',
+  );
 }

@@ -61,7 +61,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host, { eachD
       ...CHECKS.filter(({ fine }) => !fine(facts)).map(
         ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),
       ),
-      ...(await adviceOnDisk({ settings, postgres, cloneMethod, eachDatabase })).map(
+      ...(eachDatabase ? await adviceOnDisk({ settings, postgres, cloneMethod }) : []).map(
         (sentence): Finding => ({ severity: 'advice', sentence }),
       ),
     ],
@@ -77,8 +77,7 @@ async function adviceOnDisk({
   settings,
   postgres,
   cloneMethod,
-  eachDatabase,
-}: Pick<Host, 'settings' | 'postgres' | 'cloneMethod'> & { eachDatabase: boolean }): Promise<string[]> {
+}: Pick<Host, 'settings' | 'postgres' | 'cloneMethod'>): Promise<string[]> {
   if (cloneMethod !== 'reflink') return [];
   const { rows } = await postgres.query<ClonedDatabase>(
     `SELECT datname AS name, pg_database.oid::text, pg_database_size(pg_database.oid)::float8 AS bytes

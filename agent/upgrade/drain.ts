@@ -2,12 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Method } from '../../shared/protocol/operations.ts';
 
 /** Operations that can take minutes, because they copy a database. */
-const CLONING: ReadonlySet<Method> = new Set([
-  'branch.clone',
-  'batch.clone',
-  'reset.clone',
-  'snapshot.take',
-]);
+const CLONING: ReadonlySet<Method> = new Set(['branch.clone', 'batch.clone', 'reset.clone', 'snapshot.take']);
 
 /**
  * Lets clones finish before the agent ends. Clones that are asked for meanwhile get no answer: their call fails with

@@ -85,7 +85,8 @@ async function keepPrevious({ program, stateDir }: Installation): Promise<void> 
 async function swap({ program, bytes }: Installation): Promise<void> {
   const file = siblingOf(program, 'new');
   // Another upgrade may have written to the same file meanwhile.
-  if (sha256OfFile(file) !== sha256Of(bytes)) throw new Error('another upgrade is in progress: wait for its end');
+  if (sha256OfFile(file) !== sha256Of(bytes))
+    throw new Error('another upgrade is in progress: wait for its end');
   renameSync(file, program);
   const folder = await open(dirname(program));
   await folder.sync().finally(() => folder.close());

@@ -15,11 +15,14 @@ const HostState = z
       description: '`reflink`: branches share their blocks with the source; `copy`: every block is copied.',
     }),
     disk_bytes: z.int().nullable().meta({ description: "Size of the volume with PostgreSQL's data." }),
-    largest_source: z.strictObject({ bytes: z.int(), extents: z.int().nullable() }).nullable().meta({
-      description:
-        'The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not tell.',
-      example: { bytes: 1_073_741_824, extents: 812 },
-    }),
+    largest_source: z
+      .strictObject({ bytes: z.int(), extents: z.int().nullable() })
+      .nullable()
+      .meta({
+        description:
+          'The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not tell.',
+        example: { bytes: 1_073_741_824, extents: 812 },
+      }),
     last_backup_at: z.iso.datetime().nullable().meta({ description: 'End of the last backup. Null: none.' }),
     last_archived_at: z.iso.datetime().nullable().meta({
       description: 'When the last finished segment of the WAL was archived. Null: never.',

@@ -21,7 +21,9 @@ export async function keepDeleted(
   const wanted = await db
     .select({ snapshotId: snapshots.id, branchId: snapshots.branchId })
     .from(snapshots)
-    .where(and(eq(snapshots.kind, 'deleted'), eq(snapshots.status, 'ready'), isOneOf(snapshots.branchId, ids)));
+    .where(
+      and(eq(snapshots.kind, 'deleted'), eq(snapshots.status, 'ready'), isOneOf(snapshots.branchId, ids)),
+    );
   const keeping = new Map(wanted.map(({ branchId, snapshotId }) => [branchId, snapshotId]));
   for (const { project_id, branch_id, database, state } of orphans) {
     const snapshot_id = keeping.get(branch_id);

@@ -1,11 +1,11 @@
 import { and, eq, inArray } from 'drizzle-orm';
+import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import {
   type Compared,
   digestGroups,
   groupOf,
   type Holdings,
 } from '../../shared/protocol/inventory-digest.ts';
-import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Database } from '../database/database.ts';
 import { projectBranches, projects } from '../database/schema.ts';

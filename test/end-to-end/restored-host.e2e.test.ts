@@ -138,14 +138,19 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
   const insert = async (branch: string, note: string) =>
     query(await urlOf(branch), 'insert into note values ($1)', [note]);
   const notes = async (branch: string) =>
-    (await query<{ note: string }>(await urlOf(branch), 'select note from note order by 1')).map(({ note }) => note);
+    (await query<{ note: string }>(await urlOf(branch), 'select note from note order by 1')).map(
+      ({ note }) => note,
+    );
   const statuses = async () => {
     const { body } = await api.get<{ branches: BranchBody[] }>(`${path}/branches`);
     return Object.fromEntries(body.branches.map(({ branch_name, status }) => [branch_name, status]));
   };
 
   test('is restored to a time: each branch has the data of that time, or has failed, and nothing else is lost', async () => {
-    await query(await urlOf('main'), "create table note (note text); insert into note values ('1 before the backup')");
+    await query(
+      await urlOf('main'),
+      "create table note (note text); insert into note values ('1 before the backup')",
+    );
     for (const name of ['kept', 'undeleted', 'purged']) await api.branch(project.id, name);
     await backup.take();
 
@@ -162,17 +167,22 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
     const old = await urlOf('kept');
     const rotated = await api.post(`${path}/branches/kept/credentials/rotate`, {});
     expect(rotated.status).toBe(200);
-    await eventually(async () => expect(Object.keys(await statuses()).sort()).toEqual(['kept', 'made-after', 'made-before', 'main']));
+    await eventually(async () =>
+      expect(Object.keys(await statuses()).sort()).toEqual(['kept', 'made-after', 'made-before', 'main']),
+    );
     await backup.untilArchived();
     await backup.restore(at);
 
-    await eventually(async () =>
-      expect(await statuses()).toEqual({
-        main: 'active',
-        kept: 'active',
-        'made-before': 'active',
-        'made-after': 'failed',
-      }), 60);
+    await eventually(
+      async () =>
+        expect(await statuses()).toEqual({
+          main: 'active',
+          kept: 'active',
+          'made-before': 'active',
+          'made-after': 'failed',
+        }),
+      60,
+    );
     const main = ['1 before the backup', '2 before the time'];
     expect(await notes('main')).toEqual(main);
     expect(await notes('made-before')).toEqual(main);
@@ -182,10 +192,12 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
     await expect(query(old, 'select 1')).rejects.toThrow('password authentication failed');
 
     const { body } = await api.get<{ audit_events: { name: string }[] }>(
-      "/api/v1/audit-events?name=branch.lost",
+      '/api/v1/audit-events?name=branch.lost',
     );
     expect(body.audit_events).toHaveLength(2);
-    expect((await api.get(`/api/v1/projects/${late.id}`)).body).toMatchObject({ main_branch: { status: 'failed' } });
+    expect((await api.get(`/api/v1/projects/${late.id}`)).body).toMatchObject({
+      main_branch: { status: 'failed' },
+    });
 
     // The deletion after the time can be undone, although the host was restored to before it.
     const restored = await api.post<BranchBody>(`${path}/branches/${undeleted.body.id}/restore`, {});
@@ -193,10 +205,16 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
     expect(await notes('undeleted')).toEqual(main);
 
     // What was purged is on the restored host again, and goes again.
-    await eventually(() => backup.onHost(async (session) => {
-      const { rows } = await session.query("select datname from pg_database where datname like '%_br_purged'");
-      expect(rows).toEqual([]);
-    }), 60);
+    await eventually(
+      () =>
+        backup.onHost(async (session) => {
+          const { rows } = await session.query(
+            "select datname from pg_database where datname like '%_br_purged'",
+          );
+          expect(rows).toEqual([]);
+        }),
+      60,
+    );
     expect((await api.branch(project.id, 'next')).status).toBe('active');
   });
 });

@@ -57,13 +57,24 @@ function downloaded(text: string): string[] {
 }
 
 /** As root where the test is run by root: the agent's own user cannot change its program. */
-const inTool = { env: { PATH: process.env.PATH ?? '', get STATE_DIR() { return stateDir; } } };
+const inTool = {
+  env: {
+    PATH: process.env.PATH ?? '',
+    get STATE_DIR() {
+      return stateDir;
+    },
+  },
+};
 
 const untilLinked = (version: string) =>
   eventually(async () => {
     const { stdout } = await run(process.execPath, [program, '--version']);
     expect(stdout.trim()).toBe(version);
-    expect(readRunRecord(stateDir)).toMatchObject({ linked: true, trial: null, sha256: sha256Of(readFileSync(program)) });
+    expect(readRunRecord(stateDir)).toMatchObject({
+      linked: true,
+      trial: null,
+      sha256: sha256Of(readFileSync(program)),
+    });
   }, 60);
 
 /** Transactions one after another on one connection. @returns how many were committed, as the database counts them */
@@ -114,10 +125,9 @@ test('an upgrade under load fails no transaction and no request, except for 503 
     expect(committed).toBeGreaterThan(0);
     expect(stored).toBe(committed);
   }
-  expect(new Set([...reads, ...creations.flat()])).toEqual(expect.toBeOneOf([
-    new Set(['done']),
-    new Set(['done', '503 HOST_UNAVAILABLE']),
-  ]));
+  expect(new Set([...reads, ...creations.flat()])).toEqual(
+    expect.toBeOneOf([new Set(['done']), new Set(['done', '503 HOST_UNAVAILABLE'])]),
+  );
   await untilLinked('9.0.1');
   expect(existsSync(siblingOf(program, 'previous'))).toBe(false);
 });
@@ -130,39 +140,45 @@ test('a release without its checksum, or with a wrong one, is not installed', as
   expect(present()).toBe(before);
 });
 
-test.runIf(IS_NIGHTLY)('killed during the upgrade to a defective release, the agent goes back by itself, and the next upgrade works', async () => {
-  const before = readRunRecord(stateDir)?.pid;
-  const tool: ChildProcess = spawn(process.execPath, downloaded(defective(release('9.0.3'))), {
-    ...inTool,
-    stdio: 'ignore',
-  });
-  await eventually(async () => expect(present()).toContain('throw new Error("defect")'), 60);
-  tool.kill('SIGKILL');
-  if (tool.exitCode === null && tool.signalCode === null) await once(tool, 'exit');
-  // It may have been killed before it asked the agent to restart, which a crash does as well.
-  await stack.kill('agent');
-  await eventually(async () => {
-    const record = readRunRecord(stateDir);
-    expect(record).toMatchObject({ linked: true, trial: { failed: true } });
-    expect(record?.pid).not.toBe(before);
-  }, 60);
-  await stack.untilReady();
-  expect((await api.get(`/api/v1/projects/${project.id}/branches/main/tables`)).status).toBe(200);
-  const doctor = await stack.agentTool('doctor').catch((error: { stdout: string }) => error);
-  expect(doctor.stdout).toContain('The installed program did not link');
+test.runIf(IS_NIGHTLY)(
+  'killed during the upgrade to a defective release, the agent goes back by itself, and the next upgrade works',
+  async () => {
+    const before = readRunRecord(stateDir)?.pid;
+    const tool: ChildProcess = spawn(process.execPath, downloaded(defective(release('9.0.3'))), {
+      ...inTool,
+      stdio: 'ignore',
+    });
+    await eventually(async () => expect(present()).toContain('throw new Error("defect")'), 60);
+    tool.kill('SIGKILL');
+    if (tool.exitCode === null && tool.signalCode === null) await once(tool, 'exit');
+    // It may have been killed before it asked the agent to restart, which a crash does as well.
+    await stack.kill('agent');
+    await eventually(async () => {
+      const record = readRunRecord(stateDir);
+      expect(record).toMatchObject({ linked: true, trial: { failed: true } });
+      expect(record?.pid).not.toBe(before);
+    }, 60);
+    await stack.untilReady();
+    expect((await api.get(`/api/v1/projects/${project.id}/branches/main/tables`)).status).toBe(200);
+    const doctor = await stack.agentTool('doctor').catch((error: { stdout: string }) => error);
+    expect(doctor.stdout).toContain('The installed program did not link');
 
-  const good = release('9.0.4', readFileSync(siblingOf(program, 'previous'), 'utf8'));
-  await run(process.execPath, downloaded(good), inTool);
-  await untilLinked('9.0.4');
-});
+    const good = release('9.0.4', readFileSync(siblingOf(program, 'previous'), 'utf8'));
+    await run(process.execPath, downloaded(good), inTool);
+    await untilLinked('9.0.4');
+  },
+);
 
-test.runIf(IS_NIGHTLY)('the tool reports a defective release, and has put the one before it back', async () => {
-  const before = present();
-  const failure = await run(process.execPath, downloaded(defective(release('9.0.5'))), inTool).then(
-    () => null,
-    (error: { code: number; stderr: string }) => error,
-  );
-  expect(failure).toMatchObject({ code: 1, stderr: expect.stringContaining('did not link') });
-  expect(present()).toBe(before);
-  await stack.untilReady();
-});
+test.runIf(IS_NIGHTLY)(
+  'the tool reports a defective release, and has put the one before it back',
+  async () => {
+    const before = present();
+    const failure = await run(process.execPath, downloaded(defective(release('9.0.5'))), inTool).then(
+      () => null,
+      (error: { code: number; stderr: string }) => error,
+    );
+    expect(failure).toMatchObject({ code: 1, stderr: expect.stringContaining('did not link') });
+    expect(present()).toBe(before);
+    await stack.untilReady();
+  },
+);

@@ -125,7 +125,9 @@ test('two upgrades at once install one of the programs, never a mixture', async 
   await install(one, INSTALLATION_STEPS.length - 1);
   await install(other, INSTALLATION_STEPS.length - 1);
   const swap = INSTALLATION_STEPS.at(-1);
-  await expect(swap?.({ program, stateDir: dir, bytes: Buffer.from(one) })).rejects.toThrow('another upgrade');
+  await expect(swap?.({ program, stateDir: dir, bytes: Buffer.from(one) })).rejects.toThrow(
+    'another upgrade',
+  );
   await swap?.({ program, stateDir: dir, bytes: Buffer.from(other) });
   expect(sha256Of(readFileSync(program))).toBe(sha256Of(Buffer.from(other)));
 });
