@@ -1,9 +1,10 @@
 import { execFile } from 'node:child_process';
-import { appendFileSync, chownSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { appendFileSync, chownSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { serverUser } from '../../dev/processes/os-user.ts';
+import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { hostFolder } from '../../dev/stack/host-folder.ts';
 import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
@@ -141,6 +142,20 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
     (await query<{ note: string }>(await urlOf(branch), 'select note from note order by 1')).map(
       ({ note }) => note,
     );
+  const restoreBranch = async (id: string) =>
+    (await api.post<BranchBody>(`${path}/branches/${id}/restore`, {})).body.status;
+  const databasesLike = (pattern: string) =>
+    backup.onHost(async (session) => {
+      const { rows } = await session.query<{ name: string }>(
+        'select datname as name from pg_database where datname like $1',
+        [pattern],
+      );
+      return rows.map(({ name }) => name);
+    });
+  const eventsOf = (event: string) =>
+    readFileSync(join(devFolder(stack.devDir).logs, 'gateway.log'), 'utf8')
+      .split('\n')
+      .filter((line) => line.includes(`"event":"${event}"`));
   const statuses = async () => {
     const { body } = await api.get<{ branches: BranchBody[] }>(`${path}/branches`);
     return Object.fromEntries(body.branches.map(({ branch_name, status }) => [branch_name, status]));
@@ -151,16 +166,20 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
       await urlOf('main'),
       "create table note (note text); insert into note values ('1 before the backup')",
     );
-    for (const name of ['kept', 'undeleted', 'purged']) await api.branch(project.id, name);
+    for (const name of ['kept', 'undeleted', 'purged', 'returned']) await api.branch(project.id, name);
     await backup.take();
 
     for (const branch of ['main', 'kept', 'undeleted']) await insert(branch, '2 before the time');
     await api.branch(project.id, 'made-before');
     const undeleted = await api.get<BranchBody>(`${path}/branches/undeleted`);
+    const returned = await api.get<BranchBody>(`${path}/branches/returned`);
+    expect(await api.delete(`${path}/branches/returned`)).toMatchObject({ status: 202 });
+    await eventually(async () => expect(await databasesLike('bgsnap_%')).toHaveLength(1));
     const at = await backup.now();
 
     await insert('main', '3 after the time');
     await api.branch(project.id, 'made-after');
+    expect(await restoreBranch(returned.body.id)).toBe('active');
     const late = await api.project('Late');
     expect(await api.delete(`${path}/branches/undeleted`)).toMatchObject({ status: 202 });
     expect(await api.delete(`${path}/branches/purged?purge=true`)).toMatchObject({ status: 202 });
@@ -168,7 +187,9 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
     const rotated = await api.post(`${path}/branches/kept/credentials/rotate`, {});
     expect(rotated.status).toBe(200);
     await eventually(async () =>
-      expect(Object.keys(await statuses()).sort()).toEqual(['kept', 'made-after', 'made-before', 'main']),
+      expect(Object.keys(await statuses()).sort()).toEqual([
+        ...['kept', 'made-after', 'made-before', 'main', 'returned'],
+      ]),
     );
     await backup.untilArchived();
     await backup.restore(at);
@@ -180,6 +201,7 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
           kept: 'active',
           'made-before': 'active',
           'made-after': 'failed',
+          returned: 'failed',
         }),
       60,
     );
@@ -194,27 +216,21 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
     const { body } = await api.get<{ audit_events: { name: string }[] }>(
       '/api/v1/audit-events?name=branch.lost',
     );
-    expect(body.audit_events).toHaveLength(2);
+    expect(body.audit_events).toHaveLength(3);
     expect((await api.get(`/api/v1/projects/${late.id}`)).body).toMatchObject({
       main_branch: { status: 'failed' },
     });
 
     // The deletion after the time can be undone, although the host was restored to before it.
-    const restored = await api.post<BranchBody>(`${path}/branches/${undeleted.body.id}/restore`, {});
-    expect(restored).toMatchObject({ status: 200, body: { status: 'active' } });
+    expect(await restoreBranch(undeleted.body.id)).toBe('active');
     expect(await notes('undeleted')).toEqual(main);
 
     // What was purged is on the restored host again, and goes again.
-    await eventually(
-      () =>
-        backup.onHost(async (session) => {
-          const { rows } = await session.query(
-            "select datname from pg_database where datname like '%_br_purged'",
-          );
-          expect(rows).toEqual([]);
-        }),
-      60,
-    );
+    await eventually(async () => expect(await databasesLike('%_br_purged')).toEqual([]), 60);
+    // The branch that was restored after the time is lost, so its kept database is not dropped as a leftover.
+    await eventually(async () => expect(await databasesLike('bgsnap_%')).toHaveLength(1), 60);
+    expect(eventsOf('reconcile.strange_snapshot')).not.toEqual([]);
+    expect(eventsOf('reconcile.drop_snapshot')).toEqual([]);
     expect((await api.branch(project.id, 'next')).status).toBe('active');
   });
 });

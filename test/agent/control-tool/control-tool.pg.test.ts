@@ -199,8 +199,7 @@ describe('backups', () => {
     for (const name of names) await utimes(join(folder, name), at, at);
   }
 
-  const finishSegment = () =>
-    servers.query("SELECT pg_create_restore_point('segment'), pg_switch_wal()");
+  const finishSegment = () => servers.query("SELECT pg_create_restore_point('segment'), pg_switch_wal()");
 
   /** As pgBackRest begins and ends a backup. */
   async function backUp() {
