@@ -27,7 +27,7 @@ import type { Trial } from '../upgrade/trial.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 
-/** Time for operations in progress when the agent is signalled to stop. */
+/** Time for operations and loops in progress when the agent is signalled to stop. */
 const FINISH_WITHIN_MS = 8_000;
 /** Before an upgrade it is short, because the gateway has abandoned the calls and the host is away meanwhile. */
 const FINISH_BEFORE_UPGRADE_MS = 1_000;
@@ -140,8 +140,8 @@ async function runAgent(trial: Trial | null): Promise<void> {
         return operation;
       }),
   });
-  await loops;
-  const finishing = Promise.allSettled(running);
+  // A loop may be in the middle of a long look at all branches.
+  const finishing = Promise.all([loops, Promise.allSettled(running)]);
   await Promise.race([finishing, sleep(finishWithin)]);
   log('agent.stopped', { unfinished: running.size });
   if (signal.reason instanceof TrialFailed) throw signal.reason;
