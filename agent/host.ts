@@ -5,7 +5,7 @@ import { RuleSync } from './access/sync-rules.ts';
 import { CopyRoom } from './cloning/copy-room.ts';
 import { ComparisonGate } from './difference/comparison-gate.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
-import type { Source } from './measurement/disk-bytes.ts';
+import type { Source } from './measurement/source.ts';
 import { Metrics } from './metrics/metrics.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { LockSampler } from './rehearsal/sample-locks.ts';

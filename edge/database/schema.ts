@@ -21,11 +21,11 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
-import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import { ACTOR_TYPES } from '../audit/actor.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
 import type { JobInput } from '../jobs/job-input.ts';
 import { created, timestamp, updated } from './columns.ts';
+import { hostState } from './host-state.ts';
 
 /**
  * The system of record (D1); accounts are in `account-schema.ts`, API keys and trusts in
@@ -101,11 +101,7 @@ export const hosts = sqliteTable('hosts', {
   draining: integer('draining', { mode: 'boolean' }).notNull().default(false),
   /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
   systemIdentifier: text('system_identifier'),
-  /** Free bytes of the volume with PostgreSQL's data at the last reconciliation; null before the first one. */
-  freeBytes: integer('free_bytes'),
-  /** As its agent told it at `described_at`; null before the first reconciliation. */
-  description: text('description', { mode: 'json' }).$type<HostDescription>(),
-  describedAt: timestamp('described_at'),
+  ...hostState(),
   createdAt: created(),
 });
 

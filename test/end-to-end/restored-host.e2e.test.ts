@@ -170,20 +170,20 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
       await urlOf('main'),
       "create table note (note text); insert into note values ('1 before the backup')",
     );
-    for (const name of ['kept', 'undeleted', 'purged', 'returned']) await api.branch(project.id, name);
+    for (const name of ['kept', 'purged']) await api.branch(project.id, name);
+    const undeleted = await api.branch(project.id, 'undeleted');
+    const returned = await api.branch(project.id, 'returned');
     await backup.take();
 
     for (const branch of ['main', 'kept', 'undeleted']) await insert(branch, '2 before the time');
     await api.branch(project.id, 'made-before');
-    const undeleted = await api.get<BranchBody>(`${path}/branches/undeleted`);
-    const returned = await api.get<BranchBody>(`${path}/branches/returned`);
     expect(await api.delete(`${path}/branches/returned`)).toMatchObject({ status: 202 });
     await eventually(async () => expect(await databasesLike('bgsnap_%')).toHaveLength(1));
     const at = await backup.now();
 
     await insert('main', '3 after the time');
     await api.branch(project.id, 'made-after');
-    await restoreBranch(returned.body.id);
+    await restoreBranch(returned.id);
     const late = await api.project('Late');
     expect(await api.delete(`${path}/branches/undeleted`)).toMatchObject({ status: 202 });
     expect(await api.delete(`${path}/branches/purged?purge=true`)).toMatchObject({ status: 202 });
@@ -226,7 +226,7 @@ describe.runIf(IS_NIGHTLY)('a host whose disk was lost', () => {
     });
 
     // The deletion after the time can be undone, although the host was restored to before it.
-    await restoreBranch(undeleted.body.id);
+    await restoreBranch(undeleted.id);
     expect(await notes('undeleted')).toEqual(main);
 
     // What was purged is on the restored host again, and goes again.
