@@ -9,6 +9,8 @@ import { listCommand } from './control-tool/list.ts';
 import { measureCommand } from './control-tool/measure.ts';
 import { operationCommands } from './control-tool/operations.ts';
 import { runCommand } from './control-tool/run.ts';
+import { upgradeCommand } from './control-tool/upgrade.ts';
+import type { Trial } from './upgrade/trial.ts';
 
 const NAME = 'branchgate-agent';
 
@@ -19,11 +21,12 @@ const EXIT_CODE_HELP = Object.values(EXIT_CODES)
 /**
  * Runs one command of the control tool.
  * @param words the command line after the program's name
+ * @param trial of this program, if it runs as the agent
  * @returns the process's exit code
  */
-export async function runControlTool(words: readonly string[]): Promise<number> {
+export async function runControlTool(words: readonly string[], trial: Trial | null): Promise<number> {
   try {
-    const program = controlTool();
+    const program = controlTool(trial);
     await program.parseAsync(words, { from: 'user' });
     return EXIT_CODES.ok.code;
   } catch (error) {
@@ -36,7 +39,7 @@ export async function runControlTool(words: readonly string[]): Promise<number> 
   }
 }
 
-function controlTool(): Command {
+function controlTool(trial: Trial | null): Command {
   const program = new Command(NAME)
     .description('The agent of a database host, and each of its operations as a command.')
     .version(manifest.version)
@@ -44,12 +47,13 @@ function controlTool(): Command {
     .configureHelp({ showGlobalOptions: true })
     .showSuggestionAfterError()
     .addHelpText('after', `\nSettings are read from the environment.\n\nExit codes:\n${EXIT_CODE_HELP}`);
-  program.addCommand(runCommand());
+  program.addCommand(runCommand(trial));
   program.addCommand(enrolCommand());
   program.addCommand(doctorCommand());
   program.addCommand(listCommand());
   program.addCommand(measureCommand());
   program.addCommand(configurationCommand());
+  program.addCommand(upgradeCommand());
   for (const command of operationCommands()) program.addCommand(command);
   program.addCommand(completionCommand(program));
   inheritSettings(program);

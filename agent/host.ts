@@ -5,6 +5,7 @@ import { RuleSync } from './access/sync-rules.ts';
 import { CopyRoom } from './cloning/copy-room.ts';
 import { ComparisonGate } from './difference/comparison-gate.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
+import type { Source } from './measurement/source.ts';
 import { Metrics } from './metrics/metrics.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { LockSampler } from './rehearsal/sample-locks.ts';
@@ -33,6 +34,8 @@ export interface Host {
   /** As read in the hourly session of each branch's owner login. */
   deadTuples: DeadTuples;
   cloneMethod: CloneMethod;
+  /** As the running agent last measured it; null where it is not measured. */
+  largestSource: () => Source | null;
   copyRoom: CopyRoom;
   metrics: Metrics;
   log: Log;
@@ -55,6 +58,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     lockSampler: new LockSampler(postgres, log),
     deadTuples: new DeadTuples(),
     log,
+    largestSource: () => null,
     copyRoom: new CopyRoom(settings),
     metrics: new Metrics(),
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),

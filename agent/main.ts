@@ -1,10 +1,22 @@
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { isMainThread, parentPort, workerData } from 'node:worker_threads';
 import { COMPARISON } from './difference/schema/comparison-messages.ts';
+import { DEFAULT_STATE_DIR } from './state-dir.ts';
+import { Trial } from './upgrade/trial.ts';
 
 // Each loads only what it needs.
 if (isMainThread) {
-  const { runControlTool } = await import('./control-tool.ts');
-  process.exit(await runControlTool(process.argv.slice(2)));
+  const words = process.argv.slice(2);
+  const begun =
+    words[0] === 'run'
+      ? Trial.begin(fileURLToPath(import.meta.url), process.env.STATE_DIR || DEFAULT_STATE_DIR)
+      : null;
+  if (begun && 'instead' in begun) {
+    await import(pathToFileURL(begun.instead).href);
+  } else {
+    const { runControlTool } = await import('./control-tool.ts');
+    process.exit(await runControlTool(words, begun));
+  }
 } else if (parentPort && workerData?.kind === COMPARISON) {
   const { serveComparison } = await import('./difference/schema/serve-comparison.ts');
   await serveComparison(parentPort, workerData);

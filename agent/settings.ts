@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { z } from 'zod';
+import { DEFAULT_STATE_DIR } from './state-dir.ts';
 
 const Port = z.coerce.number().int().min(1).max(65_535);
 const Path = z.string().startsWith('/');
@@ -8,7 +9,7 @@ const Settings = z.object({
   /** Base address of the gateway that the agent dials; required by `run`. */
   GATEWAY_URL: z.url({ protocol: /^https?$/ }).optional(),
   /** The agent's own folder: its key (`host.json`) and, in `rules/`, the rule files it writes for both servers. */
-  STATE_DIR: Path.default('/var/lib/branchgate'),
+  STATE_DIR: Path.default(DEFAULT_STATE_DIR),
   /** Folder of PostgreSQL's unix socket. */
   POSTGRES_SOCKET_DIR: Path.default('/var/run/postgresql'),
   /** Port of PostgreSQL (specification 2.5: direct). */
@@ -49,6 +50,8 @@ const Settings = z.object({
   GUARDS: z.enum(['on', 'off']).default('on'),
   /** Port on loopback of the metrics for Prometheus; 0: off. */
   METRICS_PORT: z.coerce.number().int().min(0).max(65_535).default(0),
+  /** Time for a program that `upgrade` has installed to link, before the agent goes back to the one before it. */
+  UPGRADE_TRIAL_SECONDS: z.coerce.number().int().min(1).max(600).default(30),
   /** Interval of the measurements (specification 8). */
   MEASURE_INTERVAL_SECONDS: z.coerce.number().int().min(1).max(3600).default(60),
 });

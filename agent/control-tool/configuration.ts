@@ -1,6 +1,7 @@
 import { userInfo } from 'node:os';
 import { Argument, Command } from 'commander';
 import { baseRuleset } from '../firewall/ruleset.ts';
+import { archiveConf, backupTimer, backupUnit, pgBackRestConf } from '../servers/backup-configuration.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -20,6 +21,10 @@ const FILES: Record<string, (layout: ServerLayout) => string> = {
   'postgresql.service.conf': postgresUnit,
   'pgbouncer.service.conf': poolerUnit,
   'branchgate-agent.service.conf': agentUnit,
+  'postgresql.archive.conf': archiveConf,
+  'pgbackrest.conf': pgBackRestConf,
+  'branchgate-backup.service': backupUnit,
+  'branchgate-backup.timer': backupTimer,
   'nftables.conf': ({ postgres, pooler }) =>
     baseRuleset({ POSTGRES_PORT: postgres.port, POOLER_PORT: pooler.port }),
 };
@@ -36,7 +41,7 @@ interface Options {
 export const configurationCommand = () =>
   new Command('configuration')
     .description(
-      'Print a configuration file or a systemd drop-in of PostgreSQL, PgBouncer or the agent, or the base of its packet filter',
+      'Print a configuration file or a systemd unit of PostgreSQL, PgBouncer, the agent or the backups, or the base of its packet filter',
     )
     .addArgument(new Argument('<file>').choices(Object.keys(FILES)))
     .requiredOption('--tls-cert <path>', 'TLS certificate of both servers (PEM)')
@@ -55,6 +60,7 @@ export const configurationCommand = () =>
           logFile: settings.POOLER_LOG,
           maxClients: settings.POOLER_MAX_CLIENTS,
         },
+        dataDir: settings.PGDATA_DIR,
         tls: { certFile: options.tlsCert, keyFile: options.tlsKey },
         rulesDir: rulesFolder(settings),
         agentUser: options.agentUser,

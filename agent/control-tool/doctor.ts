@@ -4,6 +4,8 @@ import { readIdentity } from '../link/identity.ts';
 import type { Finding } from '../maintenance/checks.ts';
 import { examine } from '../maintenance/examine.ts';
 import type { AgentSettings } from '../settings.ts';
+import { installedProgram } from '../upgrade/program-file.ts';
+import { hasFailed } from '../upgrade/trial.ts';
 import { explain, ProblemsFound } from './exit-codes.ts';
 import { print } from './output.ts';
 import { readShellSettings } from './with-host.ts';
@@ -35,15 +37,27 @@ async function examineEnrolment({ STATE_DIR, GATEWAY_URL }: AgentSettings): Prom
   } catch (error) {
     findings.push(problem(`${explain(error)}.`));
   }
+  if (hasFailed(installedProgram(), STATE_DIR))
+    findings.push(
+      problem(
+        'The installed program did not link, so the one before it runs: repeat `upgrade`, with another release.',
+      ),
+    );
   return findings;
 }
 
 async function examineServers(settings: AgentSettings) {
   const host = await openHost(settings);
   try {
-    const { findings, postgresVersion, poolerVersion } = await examine(host);
+    const { findings, postgresVersion, poolerVersion, backup } = await examine(host, { eachDatabase: true });
     return {
-      versions: { postgres: postgresVersion, pooler: poolerVersion, clone_method: host.cloneMethod },
+      versions: {
+        postgres: postgresVersion,
+        pooler: poolerVersion,
+        clone_method: host.cloneMethod,
+        last_backup: backup.lastBackupAt?.toISOString() ?? 'none',
+        last_archived_wal: backup.lastArchivedAt?.toISOString() ?? 'none',
+      },
       findings,
     };
   } catch (error) {

@@ -23,18 +23,25 @@ import { progressOfJob } from '../progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { TroubleLog } from '../trouble-log.ts';
+import { Drain } from '../upgrade/drain.ts';
+import type { Trial } from '../upgrade/trial.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 
-/** Time for operations in progress when the agent is signalled to stop. */
+/** Time for operations and loops in progress when the agent is signalled to stop. */
 const FINISH_WITHIN_MS = 8_000;
+/** Before an upgrade it is short, because the gateway has abandoned the calls and the host is away meanwhile. */
+const FINISH_BEFORE_UPGRADE_MS = 1_000;
+/** As long as the edge waits for a clone. */
+export const CLONES_END_WITHIN_MS = 900_000;
 
-export const runCommand = () =>
+/** @param trial of this program; null if another command than `run` stands first on the command line */
+export const runCommand = (trial: Trial | null) =>
   new Command('run')
     .description('Run the agent: recover the host, then serve the gateway until SIGTERM')
-    .action(runAgent);
+    .action(() => runAgent(trial));
 
-async function runAgent(): Promise<void> {
+async function runAgent(trial: Trial | null): Promise<void> {
   const settings = readShellSettings();
   if (!settings.GATEWAY_URL)
     throw new UsageError('GATEWAY_URL is missing: set it to the address of the gateway');
@@ -44,6 +51,20 @@ async function runAgent(): Promise<void> {
   const stop = new AbortController();
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stop.abort());
   const { signal } = stop;
+  const drain = new Drain();
+  let finishWithin = FINISH_WITHIN_MS;
+  process.once('SIGUSR2', async () => {
+    log('agent.draining');
+    finishWithin = FINISH_BEFORE_UPGRADE_MS;
+    await drain.begin(CLONES_END_WITHIN_MS);
+    stop.abort();
+  });
+  const trialEnd = trial?.isPending
+    ? setTimeout(() => {
+        trial.fail();
+        stop.abort(new TrialFailed());
+      }, settings.UPGRADE_TRIAL_SECONDS * 1000)
+    : undefined;
   const host = await openHost(settings, log);
   const running = new Set<Promise<unknown>>();
   log('agent.started', {
@@ -53,6 +74,7 @@ async function runAgent(): Promise<void> {
   });
 
   const diskUsage = new DiskUsage(host);
+  host.largestSource = () => diskUsage.largest();
   const attempts = new AttemptWatch(host, log);
   const watch = new ServerWatch(host, log);
   await watch.poll();
@@ -63,7 +85,7 @@ async function runAgent(): Promise<void> {
     {
       cloneMethod: host.cloneMethod,
       isLinked: () => link?.isUp ?? false,
-      largestSource: () => diskUsage.largest(),
+      largestSource: host.largestSource,
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),
       poolerMemory: () => withConsole(settings, showMemory),
@@ -106,23 +128,34 @@ async function runAgent(): Promise<void> {
     log,
     onLinked: (linked) => {
       link = linked;
+      clearTimeout(trialEnd);
+      trial?.setLinked(true);
+      linked.ended.then(() => trial?.setLinked(false));
     },
-    handle: (method, params) => {
-      const onProgress = progressOfJob(params, (progress) => link?.notify('progress', progress));
-      const operation = host.metrics.countOperation(
-        method,
-        performOperation(host, method, params, onProgress),
-      );
-      running.add(operation);
-      const forget = () => running.delete(operation);
-      operation.then(forget, forget);
-      return operation;
-    },
+    handle: (method, params) =>
+      drain.run(method, () => {
+        const onProgress = progressOfJob(params, (progress) => link?.notify('progress', progress));
+        const operation = host.metrics.countOperation(
+          method,
+          performOperation(host, method, params, onProgress),
+        );
+        running.add(operation);
+        const forget = () => running.delete(operation);
+        operation.then(forget, forget);
+        return operation;
+      }),
   });
-  await loops;
-  const finishing = Promise.allSettled(running);
-  await Promise.race([finishing, sleep(FINISH_WITHIN_MS)]);
+  // A loop may be in the middle of a long look at all branches.
+  const finishing = Promise.all([loops, Promise.allSettled(running)]);
+  await Promise.race([finishing, sleep(finishWithin)]);
   log('agent.stopped', { unfinished: running.size });
+  if (signal.reason instanceof TrialFailed) throw signal.reason;
+}
+
+/** The service manager starts the agent again, which then runs the program before this one. */
+class TrialFailed extends Error {
+  override readonly name = 'TrialFailed';
+  override readonly message = 'this program has not linked in time: the one before it runs at the next start';
 }
 
 /** Writes one JSON object per line, for the journal. */

@@ -50,6 +50,8 @@ export async function readLogVolumes(
 /** Free bytes of the folder's volume, without the blocks that are reserved for root. */
 export const freeBytes = async (folder: string): Promise<number> => (await readSpace(folder)).freeBytes;
 
+export const diskSize = async (folder: string): Promise<number> => (await readSpace(folder)).sizeBytes;
+
 async function readSpace(folder: string): Promise<Pick<Volume, 'freeBytes' | 'sizeBytes'>> {
   const { bavail, blocks, bsize } = await statfs(folder);
   return { freeBytes: bavail * bsize, sizeBytes: blocks * bsize };

@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import type { CloneMethod } from '../host.ts';
 import { atLeast } from '../pooler/version.ts';
+import { ARCHIVED_WITHIN_MINUTES, BACKUP_WITHIN_HOURS } from '../servers/backup-configuration.ts';
 import {
   AGENT_LOGINS,
   CLIENT_CHECK_SECONDS,
@@ -16,6 +17,7 @@ import {
   SPARE_POOLER_CLIENTS,
 } from '../servers/configuration.ts';
 import { type AgentSettings, rulesFolder } from '../settings.ts';
+import { type BackupState, isWithin } from './backup-state.ts';
 import type { MachineLimits } from './machine-limits.ts';
 
 /** A fault of the set-up. With a `problem`, branches do not work or are not safe. */
@@ -35,6 +37,7 @@ export interface Facts {
   hbaText: string;
   identText: string;
   machine: MachineLimits;
+  backup: BackupState;
   sameDataDirectory: boolean;
   readsLogs: boolean;
   canGuard: boolean;
@@ -222,6 +225,21 @@ export const CHECKS: readonly Check[] = [
   advice(
     ({ settings }) => settings.FIREWALL !== 'off',
     'Silent sockets from addresses that no rule admits can occupy both ports: set FIREWALL = nftables, with the drop-in that `configuration branchgate-agent.service.conf` prints.',
+  ),
+  advice(
+    ({ backup }) => backup.archives,
+    'A lost disk takes all databases with it: set up backups, with the files pgbackrest.conf and postgresql.archive.conf that `configuration` prints.',
+  ),
+  problem(
+    ({ backup }) =>
+      !backup.archives ||
+      backup.waitingSince === null ||
+      isWithin(backup.waitingSince, ARCHIVED_WITHIN_MINUTES * 60_000),
+    `WAL has waited for the archive for more than ${ARCHIVED_WITHIN_MINUTES} minutes and fills the disk: read archive_command's errors in PostgreSQL's log.`,
+  ),
+  problem(
+    ({ backup }) => !backup.archives || isWithin(backup.lastBackupAt, BACKUP_WITHIN_HOURS * 3_600_000),
+    `There is no backup of the last ${BACKUP_WITHIN_HOURS} hours, and without one the archived WAL is of no use: make one, and check its timer.`,
   ),
   advice(
     ({ machine }) => machine.memoryMax !== null,

@@ -12,12 +12,17 @@ import { readPoolerVersion } from '../pooler/version.ts';
 import type { Queryable } from '../postgres/connect.ts';
 import { readOpenToPublic } from '../postgres/database-settings.ts';
 import type { AgentSettings } from '../settings.ts';
+import { readBackupState } from './backup-state.ts';
 import { CHECKS, type Facts, type Finding } from './checks.ts';
 import { type ClonedDatabase, examineDatabases, examineVolume } from './examine-volume.ts';
 import { readMachineLimits } from './machine-limits.ts';
 
-/** Versions and settings of this host's servers, and the faults among them. @throws HostError POOLER_UNAVAILABLE */
-export async function examine({ settings, postgres, cloneMethod }: Host) {
+/**
+ * Versions and settings of this host's servers, and the faults among them. The place of each database on the disk is
+ * looked at by `doctor` only, because that takes a process for each.
+ * @throws HostError POOLER_UNAVAILABLE
+ */
+export async function examine({ settings, postgres, cloneMethod }: Host, { eachDatabase = false } = {}) {
   const [{ rows }, { config, version }] = await Promise.all([
     postgres.query<{ name: string; setting: string }>('SELECT name, setting FROM pg_settings'),
     withConsole(settings, async (console) => {
@@ -33,6 +38,7 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
     poolerVersion: version,
     hbaText: '',
     identText: '',
+    backup: await readBackupState(postgres),
     machine: await readMachineLimits(settings.PGDATA_DIR),
     sameDataDirectory: false,
     readsLogs: (await Promise.all(CONNECTION_LOGS.map((log) => canRead(log, settings)))).every(Boolean),
@@ -50,11 +56,12 @@ export async function examine({ settings, postgres, cloneMethod }: Host) {
   return {
     postgresVersion: facts.postgres.server_version ?? '',
     poolerVersion: facts.poolerVersion,
+    backup: facts.backup,
     findings: [
       ...CHECKS.filter(({ fine }) => !fine(facts)).map(
         ({ severity, sentence }): Finding => ({ severity: severity(facts), sentence }),
       ),
-      ...(await adviceOnDisk({ settings, postgres, cloneMethod })).map(
+      ...(eachDatabase ? await adviceOnDisk({ settings, postgres, cloneMethod }) : []).map(
         (sentence): Finding => ({ severity: 'advice', sentence }),
       ),
     ],

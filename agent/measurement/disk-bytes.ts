@@ -6,6 +6,7 @@ import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { Host } from '../host.ts';
 import { repeat } from '../repeat.ts';
 import { TroubleLog } from '../trouble-log.ts';
+import type { Source } from './source.ts';
 
 const run = promisify(execFile);
 
@@ -21,12 +22,6 @@ interface DiskBytes {
   own: number;
   shared: number;
   /** Null where they are not counted. */
-  extents: number | null;
-}
-
-/** A database that can be cloned. */
-export interface Source {
-  bytes: number;
   extents: number | null;
 }
 

@@ -3,7 +3,7 @@ import manifest from '../../package.json' with { type: 'json' };
 import { PROTOCOL_VERSION } from '../../shared/protocol/version.ts';
 import type { Volume } from '../guard/volumes.ts';
 import type { CloneMethod } from '../host.ts';
-import type { Source } from '../measurement/disk-bytes.ts';
+import type { Source } from '../measurement/source.ts';
 
 /** What is read when the metrics are. */
 export interface Present {

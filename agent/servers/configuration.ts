@@ -59,6 +59,8 @@ export interface ServerLayout {
   pooler: { port: number; socketDir: string; logFile: string; maxClients: number };
   /** Certificate and key (PEM) that both servers present to clients. */
   tls: { certFile: string; keyFile: string };
+  /** PostgreSQL's data. */
+  dataDir: string;
   /** `rules` below the agent's STATE_DIR. */
   rulesDir: string;
   /** Operating system users; PostgreSQL's own is the agent's. */

@@ -26,6 +26,7 @@ export async function configureServers(site: Site): Promise<void> {
       logFile: settings.POOLER_LOG,
       maxClients: settings.POOLER_MAX_CLIENTS,
     },
+    dataDir: host.data,
     tls: await serverCertificate(host.tls, user),
     rulesDir,
     agentUser: user.name,

@@ -86,6 +86,7 @@ const AGENT_LIMITS = [
   'GUARDS',
   'METRICS_PORT',
   'MEASURE_INTERVAL_SECONDS',
+  'UPGRADE_TRIAL_SECONDS',
 ] as const;
 
 /** Settings of the agent for this stack. The environment can override the gateway's address. */

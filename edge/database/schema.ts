@@ -25,6 +25,7 @@ import { ACTOR_TYPES } from '../audit/actor.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
 import type { JobInput } from '../jobs/job-input.ts';
 import { created, timestamp, updated } from './columns.ts';
+import { hostState } from './host-state.ts';
 
 /**
  * The system of record (D1); accounts are in `account-schema.ts`, API keys and trusts in
@@ -100,8 +101,7 @@ export const hosts = sqliteTable('hosts', {
   draining: integer('draining', { mode: 'boolean' }).notNull().default(false),
   /** PostgreSQL's `system_identifier` of the first cluster seen; null before that. */
   systemIdentifier: text('system_identifier'),
-  /** Free bytes of the volume with PostgreSQL's data at the last reconciliation; null before the first one. */
-  freeBytes: integer('free_bytes'),
+  ...hostState(),
   createdAt: created(),
 });
 

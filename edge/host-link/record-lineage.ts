@@ -33,8 +33,8 @@ export class RecordLineage {
   /** Called before every call of the host. @returns false: it must not be sent */
   async admits(method: Method, params: Params<Method>): Promise<boolean> {
     if (DROPS.includes(method)) return !(await this.#isBroken());
-    const jobId = 'job_id' in params ? params.job_id : undefined;
-    if (jobId === undefined || this.#recent.get(jobId)) return true;
+    const jobId = 'job_id' in params ? params.job_id : null;
+    if (jobId === null || this.#recent.get(jobId)) return true;
     if (!(await this.#isBroken())) {
       this.#options.lastJob.put(jobId);
       this.#recent.set(jobId, true);

@@ -63,29 +63,56 @@ export async function registerHost(
   host: z.output<typeof NewHost>,
   now: Date,
 ): Promise<Result<z.output<typeof Registration>, Failure>> {
-  const token = base64url.encode(crypto.getRandomValues(new Uint8Array(TOKEN_BYTES)));
-  const expiresAt = new Date(now.getTime() + TOKEN_LIFETIME_MS);
+  const token = newToken();
   const renewable = {
     dbHost: host.db_host,
     directPort: host.direct_port,
     pooledPort: host.pooled_port,
     caCertificate: host.ca_certificate,
-    enrolmentTokenHash: await sha256(token),
-    enrolmentExpiresAt: expiresAt,
+    ...(await storedToken(token, now)),
   };
   const [row] = await db
     .insert(hosts)
     .values({ id: crypto.randomUUID(), name: host.name, createdAt: now, ...renewable })
     .onConflictDoUpdate({ target: hosts.name, set: renewable, setWhere: isNull(hosts.publicKey) })
     .returning({ id: hosts.id });
-  if (!row) return fail({ code: 'HOST_EXISTS' });
-  return ok({
-    host_id: row.id,
-    name: host.name,
-    enrolment_token: token,
-    expires_at: expiresAt.toISOString(),
-  });
+  return row ? ok(toRegistration({ ...row, name: host.name }, token, now)) : fail({ code: 'HOST_EXISTS' });
 }
+
+/**
+ * Makes a one-time token with which another key can be enrolled for the host, because its machine was lost. The present
+ * key is valid until then.
+ * @returns or NOT_FOUND
+ */
+export async function renewEnrolment(
+  db: Database,
+  hostId: string,
+  now: Date,
+): Promise<Result<z.output<typeof Registration>, Failure>> {
+  const token = newToken();
+  const [row] = await db
+    .update(hosts)
+    .set(await storedToken(token, now))
+    .where(eq(hosts.id, hostId))
+    .returning({ id: hosts.id, name: hosts.name });
+  return row ? ok(toRegistration(row, token, now)) : fail({ code: 'NOT_FOUND' });
+}
+
+const newToken = () => base64url.encode(crypto.getRandomValues(new Uint8Array(TOKEN_BYTES)));
+
+const expiryOf = (now: Date) => new Date(now.getTime() + TOKEN_LIFETIME_MS);
+
+const storedToken = async (token: string, now: Date) => ({
+  enrolmentTokenHash: await sha256(token),
+  enrolmentExpiresAt: expiryOf(now),
+});
+
+const toRegistration = (host: { id: string; name: string }, token: string, now: Date) => ({
+  host_id: host.id,
+  name: host.name,
+  enrolment_token: token,
+  expires_at: expiryOf(now).toISOString(),
+});
 
 /**
  * Stores the public key of the host that the token belongs to. One statement decides, so of two keys one wins. The same
@@ -98,14 +125,20 @@ export async function enrolHost(
   now: Date,
 ): Promise<Result<{ host_id: string }, Failure>> {
   const publicKey = JSON.stringify(request.public_key);
+  const isSameKey = eq(hosts.publicKey, publicKey);
+  // A token that was made after the last enrolment is unused.
+  const isUnused = sql`${hosts.enrolledAt} < ${hosts.enrolmentExpiresAt} - ${TOKEN_LIFETIME_MS}`;
   const [row] = await db
     .update(hosts)
-    .set({ publicKey, enrolledAt: sql`coalesce(${hosts.enrolledAt}, ${now.getTime()})` })
+    .set({
+      publicKey,
+      enrolledAt: sql`case when ${isSameKey} then ${hosts.enrolledAt} else ${now.getTime()} end`,
+    })
     .where(
       and(
         eq(hosts.enrolmentTokenHash, await sha256(request.enrolment_token)),
         gt(hosts.enrolmentExpiresAt, now),
-        or(isNull(hosts.publicKey), eq(hosts.publicKey, publicKey)),
+        or(isNull(hosts.publicKey), isSameKey, isUnused),
       ),
     )
     .returning({ id: hosts.id });

@@ -1,8 +1,38 @@
 import { z } from 'zod';
+import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import type { hosts } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { CaCertificate } from './enrolment.ts';
 import { isLinked } from './host-client.ts';
+
+const HostState = z
+  .strictObject({
+    described_at: z.iso.datetime(),
+    agent_version: z.string().meta({ example: '0.1.0' }),
+    postgres_version: z.string().meta({ example: '18.4' }),
+    pooler_version: z.string().meta({ example: '1.25.2' }),
+    clone_method: z.enum(['reflink', 'copy']).meta({
+      description: '`reflink`: branches share their blocks with the source; `copy`: every block is copied.',
+    }),
+    disk_bytes: z.int().nullable().meta({ description: "Size of the volume with PostgreSQL's data." }),
+    largest_source: z
+      .strictObject({ bytes: z.int(), extents: z.int().nullable() })
+      .nullable()
+      .meta({
+        description:
+          'The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not tell.',
+        example: { bytes: 1_073_741_824, extents: 812 },
+      }),
+    last_backup_at: z.iso.datetime().nullable().meta({ description: 'End of the last backup. Null: none.' }),
+    last_archived_at: z.iso.datetime().nullable().meta({
+      description: 'When the last finished segment of the WAL was archived. Null: never.',
+    }),
+    warnings: z.array(z.string()).meta({
+      description: 'A sentence for each fault of the set-up, with the correction.',
+      example: ['There is no backup of the last 36 hours: make one, and check its timer.'],
+    }),
+  })
+  .meta({ id: 'HostDescription' });
 
 /** A database host as the platform operator sees it. */
 export const Host = z
@@ -19,10 +49,28 @@ export const Host = z
       description: "Free disk for PostgreSQL's data a few minutes ago. Null: not known yet.",
       example: 214_748_364_800,
     }),
+    description: HostState.nullable().meta({ description: 'What its agent told last. Null: nothing yet.' }),
     enrolled_at: z.iso.datetime().nullable().meta({ description: 'Null: no agent has enrolled yet.' }),
     created_at: z.iso.datetime(),
   })
   .meta({ id: 'Host' });
+
+/** Field by field: a newer gateway may have stored more. */
+const toState = (
+  { agent_version, postgres_version, pooler_version, clone_method, warnings, ...more }: HostDescription,
+  describedAt: Date,
+): z.output<typeof HostState> => ({
+  described_at: describedAt.toISOString(),
+  agent_version,
+  postgres_version,
+  pooler_version,
+  clone_method,
+  disk_bytes: more.disk_bytes,
+  largest_source: more.largest_source,
+  last_backup_at: more.last_backup_at,
+  last_archived_at: more.last_archived_at,
+  warnings,
+});
 
 export const toHostResponse = async (
   env: Env,
@@ -37,6 +85,7 @@ export const toHostResponse = async (
   linked: row.enrolledAt !== null && (await isLinked(env, row.id)),
   draining: row.draining,
   free_bytes: row.freeBytes,
+  description: row.description && row.describedAt && toState(row.description, row.describedAt),
   enrolled_at: row.enrolledAt?.toISOString() ?? null,
   created_at: row.createdAt.toISOString(),
 });

@@ -1,5 +1,6 @@
 import { count, inArray, isNotNull, min, sql } from 'drizzle-orm';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
+import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import { openDatabase } from '../database/database.ts';
 import { hosts, jobs, projectBranches } from '../database/schema.ts';
 import type { Env } from '../env.ts';
@@ -20,7 +21,13 @@ const AGES = [
 ] as const;
 
 interface Facts {
-  hosts: { name: string; linked: boolean; draining: boolean; freeBytes: number | null }[];
+  hosts: {
+    name: string;
+    linked: boolean;
+    draining: boolean;
+    freeBytes: number | null;
+    description: HostDescription | null;
+  }[];
   /** By status. */
   branches: ReadonlyMap<string, number>;
   /** By age. */
@@ -53,6 +60,17 @@ export const PLATFORM_METRICS: readonly (MetricFamily & { read: (facts: Facts) =
     read: (facts) =>
       facts.hosts.flatMap(({ name, freeBytes }) =>
         freeBytes === null ? [] : [{ labels: { host: name }, value: freeBytes }],
+      ),
+  },
+  {
+    name: 'branchgate_host_last_backup_seconds',
+    type: 'gauge',
+    help: 'Unix time at which the last backup of a host ended; missing without one.',
+    read: (facts) =>
+      facts.hosts.flatMap(({ name, description }) =>
+        description?.last_backup_at
+          ? [{ labels: { host: name }, value: Date.parse(description.last_backup_at) / 1000 }]
+          : [],
       ),
   },
   {
@@ -95,7 +113,13 @@ async function readFacts(env: Env, now: number): Promise<Facts> {
   const [[hostRows, branches, openJobs], refusals] = await Promise.all([
     db.batch([
       db
-        .select({ id: hosts.id, name: hosts.name, draining: hosts.draining, freeBytes: hosts.freeBytes })
+        .select({
+          id: hosts.id,
+          name: hosts.name,
+          draining: hosts.draining,
+          freeBytes: hosts.freeBytes,
+          description: hosts.description,
+        })
         .from(hosts)
         .where(isNotNull(hosts.enrolledAt)),
       db

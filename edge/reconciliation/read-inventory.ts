@@ -1,4 +1,5 @@
 import { and, eq, inArray } from 'drizzle-orm';
+import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import {
   type Compared,
   digestGroups,
@@ -17,6 +18,7 @@ import type { Inventory } from './differences.ts';
 export interface InventoryReading {
   system_identifier: string;
   free_bytes: number | null;
+  description: HostDescription | null;
   /**
    * What the host holds. Groups of projects that are as expected are not moved: they hold what was expected.
    * @param readExpected called after the host was read
@@ -39,7 +41,7 @@ export async function openInventory(callHost: CallHost): Promise<InventoryReadin
   } catch (error) {
     if (!(error instanceof HostCallError && error.code === 'HOST_UPGRADE_REQUIRED')) throw error;
     const whole = await callHost('host.inventory', {});
-    return { ...whole, complete: async () => whole, list: async () => whole };
+    return { ...whole, description: null, complete: async () => whole, list: async () => whole };
   }
   const { groups: held, ...host } = digest;
   return {

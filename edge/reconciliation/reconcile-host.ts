@@ -15,6 +15,7 @@ import {
   readRecords,
   readyBranches,
 } from './differences.ts';
+import { keepDeleted } from './keep-deleted.ts';
 import { leftoversAmong } from './leftovers.ts';
 import { markFound, markLost } from './mark-branch.ts';
 import { type InventoryReading, openInventory, readExpected } from './read-inventory.ts';
@@ -39,15 +40,16 @@ export async function reconcileHost(
   const reading = await openInventory(callHost);
   if (!(await isKnownCluster(db, hostId, reading, admit))) return;
   const inventory = await reading.complete(() => readExpected(db, hostId));
-  const { free_bytes: freeBytes } = reading;
-  if (freeBytes !== null) await db.update(hosts).set({ freeBytes }).where(eq(hosts.id, hostId));
+  await recordState(db, hostId, reading);
   const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
   const leftovers = await leftoversAmong(db, hostId, found);
+
+  const dropped = await keepDeleted(db, callHost, leftovers.branches);
 
   await forgetAppliedAccess(db, found.outdatedAccess);
   await overtakeAccess(db, found.overtakenAccess);
   const outcomes = await Promise.allSettled([
-    ...leftovers.branches.map((held) => dropOrphan(callHost, held)),
+    ...dropped.map((held) => dropOrphan(callHost, held)),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...found.foundAgain.map((branch) => restoreBranch(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
@@ -58,6 +60,19 @@ export async function reconcileHost(
     if (outcome.status === 'rejected')
       logEvent('reconcile.failed', { host_id: hostId, reason: String(outcome.reason) });
   }
+}
+
+/** What the host does not tell stays as it was. */
+async function recordState(
+  db: Database,
+  hostId: string,
+  { free_bytes: freeBytes, description }: InventoryReading,
+): Promise<void> {
+  const state = {
+    ...(freeBytes !== null && { freeBytes }),
+    ...(description && { description, describedAt: new Date() }),
+  };
+  if (Object.keys(state).length > 0) await db.update(hosts).set(state).where(eq(hosts.id, hostId));
 }
 
 /**

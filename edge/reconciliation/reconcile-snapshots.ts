@@ -1,16 +1,19 @@
-import { and, eq, sql } from 'drizzle-orm';
+import { and, eq, inArray, sql } from 'drizzle-orm';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { type Database, inOneBatch, insertIf, isOneOf } from '../database/database.ts';
-import { auditEvents, jobs, projects } from '../database/schema.ts';
+import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { OPEN_STATUSES } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 import { forgetDeletedBranch } from '../snapshots/drop-snapshots.ts';
 import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
-import type { HostedSnapshot, Inventory } from './differences.ts';
+import { type HostedSnapshot, type Inventory, readyBranches } from './differences.ts';
 import { openInventory } from './read-inventory.ts';
+
+/** Statuses of a branch that has a database, or has lost it. */
+const EXISTING = ['active', 'expired', 'failed'] as const;
 
 /**
  * Resolves the differences between the snapshots on a host and their records. Those of open jobs are left to the jobs.
@@ -34,6 +37,7 @@ export async function reconcileSnapshots(
     db,
     callHost,
     held.filter(({ snapshot_id }) => !records.has(snapshot_id)),
+    readyBranches(inventory),
   );
   const separated = held.filter(
     ({ snapshot_id, independent }) => independent && records.get(snapshot_id)?.independent === false,
@@ -43,19 +47,38 @@ export async function reconcileSnapshots(
   await markMissing(db, callHost, inventory, [...records.values()]);
 }
 
-/** Drops those that a job once made. The others may be missing from restored records, so they are only logged. */
-async function dropOrphans(db: Database, callHost: CallHost, orphans: HostedSnapshot[]): Promise<void> {
+/**
+ * Drops those that a job once made. The others may be missing from restored records, so they are only logged. So are
+ * those of a branch that the host has lost: a restored host can have the kept database of a branch that was restored
+ * from it since, and nothing else of that branch.
+ */
+async function dropOrphans(
+  db: Database,
+  callHost: CallHost,
+  orphans: HostedSnapshot[],
+  ready: ReadonlySet<string>,
+): Promise<void> {
   if (orphans.length === 0) return;
   const ids = JSON.stringify(orphans.map(({ snapshot_id }) => snapshot_id));
   const traces = await db
-    .select({ id: sql<string>`json_extract(${jobs.input}, '$.snapshotId')`, status: jobs.status })
+    .select({
+      id: sql<string>`json_extract(${jobs.input}, '$.snapshotId')`,
+      status: jobs.status,
+      /** Null unless the branch is on record. */
+      branchId: projectBranches.id,
+    })
     .from(jobs)
+    .leftJoin(
+      projectBranches,
+      and(eq(projectBranches.id, jobs.branchId), inArray(projectBranches.status, EXISTING)),
+    )
     .where(sql`json_extract(${jobs.input}, '$.snapshotId') in (select value from json_each(${ids}))`);
   for (const { project_id, snapshot_id } of orphans) {
     const ofSnapshot = traces.filter(({ id }) => id === snapshot_id);
     const isOpen = ofSnapshot.some(({ status }) => OPEN_STATUSES.some((open) => open === status));
     if (isOpen) continue;
-    const isTraced = ofSnapshot.length > 0;
+    const isNeeded = ofSnapshot.some(({ branchId }) => branchId !== null && !ready.has(branchId));
+    const isTraced = ofSnapshot.length > 0 && !isNeeded;
     logEvent(isTraced ? 'reconcile.drop_snapshot' : 'reconcile.strange_snapshot', {
       project_id,
       snapshot_id,

@@ -5,7 +5,7 @@ import { responseHeaders } from '../api/response-headers.ts';
 import { connectingIp, databaseOf } from '../app-env.ts';
 import { hosts } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
-import { CaCertificate, NewHost, Registration, registerHost } from '../hosts/enrolment.ts';
+import { CaCertificate, NewHost, Registration, registerHost, renewEnrolment } from '../hosts/enrolment.ts';
 import { hostLink } from '../hosts/host-client.ts';
 import { Host, toHostResponse } from '../hosts/host-resource.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
@@ -53,6 +53,27 @@ router.openapi(
   }),
   async (c) => {
     return c.json(unwrap(await registerHost(databaseOf(c), c.req.valid('json'), new Date())), 201);
+  },
+);
+
+router.openapi(
+  operation({
+    access: 'platform',
+    operationId: 'renewHostEnrolment',
+    method: 'post',
+    path: '/platform/v1/hosts/{host_id}/enrolment',
+    summary: 'Get a token to enrol a database host again',
+    description:
+      'For a host whose machine, and with it the key of its agent, was lost. The present key is valid until the host is enrolled with the token.',
+    tags,
+    request: { params: HostParams },
+    responses: {
+      201: response('The registration. The token is shown only here and expires in one hour.', Registration),
+    },
+  }),
+  async (c) => {
+    const { host_id: hostId } = c.req.valid('param');
+    return c.json(unwrap(await renewEnrolment(databaseOf(c), hostId, new Date())), 201);
   },
 );
 

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { HostDescription } from './host-description.ts';
 import { Id, operation } from './operation.ts';
 
 /** What a host holds. The edge compares it with the records, group by group, and lists only the groups that differ. */
@@ -35,11 +36,13 @@ const GROUPS = 256;
 
 export const INVENTORY_OPERATIONS = {
   'inventory.digest': operation({
-    summary: 'Report free disk, and a count and a hash of what the host holds of each group of projects',
+    summary: 'Describe the host, and report a count and a hash of what it holds of each group of projects',
     params: z.strictObject({}),
     result: z.strictObject({
       system_identifier: SystemIdentifier,
       free_bytes: FreeBytes,
+      /** Null: a server of the host is away. */
+      description: HostDescription.nullable(),
       /** Groups without anything are left out. */
       groups: z.record(Group, z.strictObject({ count: z.int().positive(), hash: z.string() })),
     }),

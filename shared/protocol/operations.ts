@@ -3,6 +3,7 @@ import { BRANCH_ROLES } from '../branch/login.ts';
 import { ProjectSizes } from '../measurement.ts';
 import { Access, Verifier } from './access.ts';
 import { DIFFERENCE_OPERATIONS } from './difference-operations.ts';
+import { HostDescription } from './host-description.ts';
 import {
   FreeBytes,
   HostedBranch,
@@ -32,16 +33,9 @@ import { SNAPSHOT_OPERATIONS } from './snapshot-operations.ts';
  */
 export const OPERATIONS = {
   'host.describe': operation({
-    summary: 'Report server versions, the clone method and configuration problems',
+    summary: 'Report versions, the clone method, disk, backups and configuration problems',
     params: z.strictObject({}),
-    result: z.strictObject({
-      agent_version: z.string(),
-      postgres_version: z.string(),
-      pooler_version: z.string(),
-      /** `reflink`: a clone shares its blocks with the source; `copy`: every block is copied. */
-      clone_method: z.enum(['reflink', 'copy']),
-      warnings: z.array(z.string()),
-    }),
+    result: HostDescription,
     deadline: 10_000,
   }),
 

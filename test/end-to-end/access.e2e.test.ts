@@ -85,12 +85,15 @@ afterAll(() => stack?.stop());
 
 const isDenial = ({ name }: Record<string, unknown>) => name === 'access.denied';
 
-/** All records, except audit events of denied access, the free disk that a reconciliation records, and events on their way. */
+/**
+ * All records, except audit events of denied access, the state of the host that each reconciliation records, and events on
+ * their way.
+ */
 function recordsWithoutDenials() {
-  const { audit_events = [], hosts = [], event_outbox: _, ...tables } = contentOfD1(stack.devDir);
+  const { audit_events = [], hosts = [], event_outbox, ...tables } = contentOfD1(stack.devDir);
   return {
     ...tables,
-    hosts: hosts.map(({ free_bytes, ...host }) => host),
+    hosts: hosts.map(({ free_bytes: _, description: __, described_at: ___, ...host }) => host),
     audit_events: audit_events.filter((event) => !isDenial(event)),
   };
 }

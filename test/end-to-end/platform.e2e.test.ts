@@ -10,6 +10,7 @@ import { type Stack, startStack } from '../support/stack/stack.ts';
 
 interface Host {
   free_bytes: number | null;
+  description: object | null;
   id: string;
   name: string;
   linked: boolean;
@@ -69,6 +70,7 @@ describe('hosts', () => {
     const local = await eventually(async () => {
       const [first] = await hosts();
       expect(first?.free_bytes).toBeGreaterThan(2 ** 20);
+      expect(first?.description).not.toBeNull();
       return first;
     });
     expect(local).toEqual({
@@ -81,6 +83,18 @@ describe('hosts', () => {
       linked: true,
       draining: false,
       free_bytes: expect.any(Number),
+      description: {
+        described_at: expect.any(String),
+        agent_version: expect.stringMatching(/^\d+\.\d+\.\d+$/),
+        postgres_version: expect.stringMatching(/^18\./),
+        pooler_version: expect.stringMatching(/^1\./),
+        clone_method: expect.stringMatching(/^(reflink|copy)$/),
+        disk_bytes: expect.any(Number),
+        largest_source: expect.toBeOneOf([null, expect.any(Object)]),
+        last_backup_at: null,
+        last_archived_at: null,
+        warnings: expect.arrayContaining([expect.stringContaining('A lost disk takes all databases')]),
+      },
       enrolled_at: expect.any(String),
       created_at: expect.any(String),
     });

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { chmod, readFile, writeFile } from 'node:fs/promises';
+import { chmod, readdir, readFile, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { examine } from '../../../agent/maintenance/examine.ts';
@@ -184,6 +184,78 @@ test.each<[keyof AgentSettings, Partial<AgentSettings>]>([
   const named = expect.stringContaining(name);
   expect(await problems({ ...servers.settings, ...changes })).toContainEqual(named);
   expect(await problems(servers.settings)).not.toContainEqual(named);
+});
+
+describe('backups', () => {
+  const HOUR = 3_600_000;
+  const wal = () => join(servers.settings.PGDATA_DIR, 'pg_wal');
+  const doctor = async () => (await servers.tool('doctor')).stdout;
+
+  /** Makes the files with this ending look older. */
+  async function age(folder: string, ending: string, milliseconds: number) {
+    const names = (await readdir(folder)).filter((name) => name.endsWith(ending));
+    expect(names).not.toEqual([]);
+    const at = new Date(Date.now() - milliseconds);
+    for (const name of names) await utimes(join(folder, name), at, at);
+  }
+
+  const finishSegment = () => servers.query("SELECT pg_create_restore_point('segment'), pg_switch_wal()");
+
+  /** As pgBackRest begins and ends a backup. */
+  async function backUp() {
+    const session = await servers.connect();
+    await session.query("SELECT pg_backup_start('doctor', fast => true)");
+    await session.query('SELECT pg_backup_stop(wait_for_archive => false)');
+    await session.end();
+  }
+
+  test('doctor reports that there are none, that the archive takes no WAL, and that the last one is old', async () => {
+    expect(await doctor()).toMatch(/^advice: A lost disk takes all databases with it/m);
+    const file = join(servers.settings.PGDATA_DIR, 'postgresql.auto.conf');
+    const before = await readFile(file, 'utf8');
+    const restartWith = async (text: string) => {
+      await writeFile(file, text);
+      await servers.end('postgres', 'SIGINT');
+      await servers.start('postgres');
+    };
+    await restartWith(`${before}archive_mode = on\narchive_command = 'false'\n`);
+    await finishSegment();
+    expect(await doctor(), 'a segment may wait a little').not.toContain('WAL has waited');
+    await age(join(wal(), 'archive_status'), '.ready', HOUR);
+    const failing = await doctor();
+    expect(failing).toMatch(/^problem: WAL has waited for the archive/m);
+    expect(failing).toMatch(/^problem: There is no backup of the last 36 hours/m);
+    expect(failing).toMatch(/^last_archived_wal: none$/m);
+
+    await writeFile(file, `${before}archive_mode = on\narchive_command = 'true'\n`);
+    await servers.query('SELECT pg_reload_conf()');
+    await backUp();
+    await eventually(async () => {
+      await finishSegment();
+      expect(await doctor()).toMatch(/^last_archived_wal: 2/m);
+    });
+    await eventually(async () => expect(await doctor()).not.toContain('WAL has waited'));
+    const backedUp = await doctor();
+    expect(backedUp).not.toContain('There is no backup');
+    expect(backedUp).toMatch(/^last_backup: 2/m);
+
+    await age(wal(), '.backup', 37 * HOUR);
+    expect(await doctor()).toMatch(/^problem: There is no backup of the last 36 hours/m);
+    await restartWith(before);
+  });
+
+  test('configuration prints the files for pgBackRest', async () => {
+    const { tls, agentUser } = servers.layout;
+    const options = toolOptions({ tls_cert: tls.certFile, tls_key: tls.keyFile, agent_user: agentUser });
+    const printed = async (file: string) => (await servers.tool('configuration', file, ...options)).stdout;
+    const pgBackRest = await printed('pgbackrest.conf');
+    expect(pgBackRest).toContain(`pg1-path=${servers.settings.PGDATA_DIR}\n`);
+    expect(pgBackRest).toContain(`pg1-port=${servers.layout.postgres.port}\n`);
+    const stanza = /^\[(?!global)(.*)\]$/m.exec(pgBackRest)?.[1];
+    for (const file of ['postgresql.archive.conf', 'branchgate-backup.service'])
+      expect(await printed(file)).toContain(`--stanza=${stanza} `);
+    expect(await printed('branchgate-backup.timer')).toContain('OnCalendar=daily');
+  });
 });
 
 test('doctor reports settings of PgBouncer', async () => {

@@ -107,6 +107,32 @@ describe('POST /agent/v1/enrol', () => {
     expect((await enrol(enrolment_token, { kty, crv, x })).status).toBe(401);
   });
 
+  test('with a renewed token another key replaces the present one, which is valid until then', async () => {
+    const { host_id, enrolment_token } = await gateway.registerHost('lost');
+    const [lost, replacement, third] = await Promise.all([makeHostKey(), makeHostKey(), makeHostKey()]);
+    await enrol(enrolment_token, lost.publicKey);
+    const renew = (id: string, headers = { authorization }) =>
+      gateway.post(`/platform/v1/hosts/${id}/enrolment`, undefined, headers);
+    const renewed = (await (await renew(host_id)).json()) as { host_id: string; enrolment_token: string };
+    expect(renewed.host_id).toBe(host_id);
+    const keyOnRecord = async () =>
+      JSON.parse(
+        (await gateway.database
+          .prepare('select public_key from hosts where id = ?')
+          .bind(host_id)
+          .first<string>('public_key')) ?? '',
+      ).x;
+    expect((await enrol(enrolment_token, replacement.publicKey)).status, 'the old token').toBe(401);
+    expect(await keyOnRecord()).toBe(lost.publicKey.x);
+    expect((await enrol(renewed.enrolment_token, replacement.publicKey)).status).toBe(200);
+    expect(await keyOnRecord()).toBe(replacement.publicKey.x);
+    expect((await enrol(renewed.enrolment_token, third.publicKey)).status, 'it works once').toBe(401);
+    expect((await enrol(renewed.enrolment_token, replacement.publicKey)).status, 'repeated').toBe(200);
+
+    expect((await renew(crypto.randomUUID())).status).toBe(404);
+    expect((await renew(host_id, { authorization: 'Bearer wrong' })).status).toBe(401);
+  });
+
   test('of several keys that are sent concurrently with the token one wins', async () => {
     const { enrolment_token } = await gateway.registerHost('race');
     const keys = await Promise.all(Array.from({ length: 8 }, makeHostKey));

@@ -121,6 +121,7 @@ async function startParts(
       logFile: join(stateDir, 'pgbouncer.log'),
       maxClients: 200,
     },
+    dataDir,
     tls: await serverCertificate(root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
     agentUser: user.name,

@@ -1,0 +1,68 @@
+import { PLATFORM_ROLE, type ServerLayout } from './configuration.ts';
+
+/** pgBackRest's name for this host's cluster. */
+const STANZA = 'branchgate';
+
+/** Age above which `doctor` reports the last backup; the timer makes one every day. */
+export const BACKUP_WITHIN_HOURS = 36;
+
+/** Time for which a finished segment of the WAL may wait for the archive before `doctor` reports it. */
+export const ARCHIVED_WITHIN_MINUTES = 15;
+
+/**
+ * Part of `postgresql.conf`, for a host with backups. It is a file of its own because PostgreSQL keeps all WAL that the
+ * archive does not accept, until the disk is full.
+ */
+export const archiveConf = () => `\
+# Create the stanza first: pgbackrest --stanza=${STANZA} stanza-create. A change of archive_mode needs a restart.
+archive_mode = on
+archive_command = 'pgbackrest --stanza=${STANZA} archive-push %p'
+# A lost disk takes with it at most what was written in the last minute.
+archive_timeout = 60s
+`;
+
+/** `/etc/pgbackrest/pgbackrest.conf`. */
+export const pgBackRestConf = ({ dataDir, postgres }: ServerLayout) => `\
+[global]
+# Put the repository on another machine or in an object store (repo1-host, repo1-type), not on the disk of the data.
+repo1-path=/var/lib/pgbackrest
+repo1-retention-full=2
+repo1-bundle=y
+# Only the changed blocks of a file are stored again.
+repo1-block=y
+compress-type=zst
+start-fast=y
+log-level-file=off
+
+[${STANZA}]
+pg1-path=${dataDir}
+pg1-port=${postgres.port}
+pg1-socket-path=${postgres.socketDir}
+pg1-user=${PLATFORM_ROLE}
+`;
+
+/** A full backup on Sundays, and the differences from it on other days. */
+export const backupUnit = ({ agentUser }: ServerLayout) => `\
+# /etc/systemd/system/branchgate-backup.service
+[Unit]
+Description=backup of this host's databases
+After=postgresql.service
+
+[Service]
+Type=oneshot
+User=${agentUser}
+Nice=10
+IOSchedulingClass=idle
+ExecStart=/bin/sh -c 'test "$(date +%%u)" = 7 && kind=full || kind=diff; exec pgbackrest --stanza=${STANZA} --type=$kind backup'
+`;
+
+export const backupTimer = () => `\
+# /etc/systemd/system/branchgate-backup.timer
+[Timer]
+OnCalendar=daily
+RandomizedDelaySec=1h
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+`;

@@ -1,0 +1,2 @@
+ALTER TABLE `hosts` ADD `description` text;--> statement-breakpoint
+ALTER TABLE `hosts` ADD `described_at` integer;

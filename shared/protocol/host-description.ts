@@ -1,0 +1,23 @@
+import { z } from 'zod';
+
+const Bytes = z.int().nonnegative();
+const Time = z.iso.datetime().nullable();
+
+/** What an agent tells about its host. What an agent of the last release does not tell is null. */
+export const HostDescription = z.strictObject({
+  agent_version: z.string(),
+  postgres_version: z.string(),
+  pooler_version: z.string(),
+  /** `reflink`: a clone shares its blocks with the source; `copy`: every block is copied. */
+  clone_method: z.enum(['reflink', 'copy']),
+  /** Size of the volume with PostgreSQL's data. */
+  disk_bytes: Bytes.nullable(),
+  /** The largest database, and the pieces in which it lies; null where the file system does not tell. */
+  largest_source: z.strictObject({ bytes: Bytes, extents: Bytes.nullable() }).nullable(),
+  /** Null: none. */
+  last_backup_at: Time,
+  last_archived_at: Time,
+  /** A sentence for each fault of the set-up. */
+  warnings: z.array(z.string()),
+});
+export type HostDescription = z.output<typeof HostDescription>;

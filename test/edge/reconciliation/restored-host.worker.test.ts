@@ -1,0 +1,87 @@
+import { afterAll, expect, test } from 'vitest';
+import { jobs } from '../../../edge/database/schema.ts';
+import { snapshots } from '../../../edge/database/snapshot-schema.ts';
+import { type CallHost, HostCallError } from '../../../edge/hosts/host-client.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
+import type { HostedBranch, Inventory } from '../../../edge/reconciliation/differences.ts';
+import { keepDeleted } from '../../../edge/reconciliation/keep-deleted.ts';
+import { reconcileSnapshots } from '../../../edge/reconciliation/reconcile-snapshots.ts';
+import type { HostFailureCode } from '../../../shared/protocol/host-failures.ts';
+import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
+
+const NOW = new Date('2026-11-22T12:00:00Z');
+
+const { db, stop } = await startRecords();
+afterAll(stop);
+
+/** A host that remembers what it was asked. */
+function hostThat(failure?: HostFailureCode) {
+  const asked: [string, object][] = [];
+  const call = async (method: string, params: object) => {
+    asked.push([method, params]);
+    if (failure) throw new HostCallError(failure, 'as scripted');
+    return {};
+  };
+  return { asked, call: call as CallHost };
+}
+
+/** A deleted branch whose database is on record as kept. */
+async function deletedBranch() {
+  const branch = await insertBranch(db, 'deleted');
+  const id = crypto.randomUUID();
+  const about = { projectId: 'p', branchId: branch.id, branchName: 'oops', tenantId: 't' };
+  await db
+    .insert(snapshots)
+    .values({ id, ...about, kind: 'deleted', status: 'ready', takenAt: NOW, createdAt: NOW });
+  return { branchId: branch.id, snapshotId: id };
+}
+
+const hosted = (branch_id: string, state: HostedBranch['state'] = 'ready'): HostedBranch => ({
+  project_id: 'p',
+  branch_id,
+  database: `db_${branch_id}`,
+  state,
+});
+
+test('a deleted branch on a restored host becomes its kept database again; other leftovers do not', async () => {
+  const [wanted, unfinished] = [await deletedBranch(), await deletedBranch()];
+  const purged = hosted((await insertBranch(db, 'deleted')).id);
+  const building = hosted(unfinished.branchId, 'building');
+  const { asked, call } = hostThat();
+  expect(await keepDeleted(db, call, [hosted(wanted.branchId), building, purged])).toEqual([
+    building,
+    purged,
+  ]);
+  const { branchId: branch_id, snapshotId: snapshot_id } = wanted;
+  expect(asked).toEqual([['branch.keep', expect.objectContaining({ branch_id, snapshot_id })]]);
+});
+
+test('what cannot be kept is not dropped either', async () => {
+  const { branchId } = await deletedBranch();
+  await expect(keepDeleted(db, hostThat('HOST_BUSY').call, [hosted(branchId)])).rejects.toThrow(
+    HostCallError,
+  );
+  expect(await keepDeleted(db, hostThat('HOST_UPGRADE_REQUIRED').call, [hosted(branchId)])).toEqual([]);
+});
+
+test.each([
+  ['is lost', false, []],
+  ['is there', true, ['snapshot.drop']],
+])('what a branch was restored from, without a record, while the branch %s', async (_, isThere, expected) => {
+  const branch = await insertBranch(db, 'active');
+  const snapshotId = crypto.randomUUID();
+  const about = { id: crypto.randomUUID(), kind: 'branch.restore', projectId: 'p', hostId: 'h' } as const;
+  const job = newJob({ ...about, branchId: branch.id, subject: { snapshotId }, actor: ACTOR }, NOW);
+  await db.insert(jobs).values({ ...job, status: 'succeeded' });
+  await db.delete(snapshots);
+  const inventory: Inventory = {
+    system_identifier: '1',
+    free_bytes: 0,
+    projects: [],
+    branches: isThere ? [hosted(branch.id)] : [],
+    snapshots: [{ project_id: 'p', snapshot_id: snapshotId, ready: true, independent: true }],
+  };
+  const { asked, call } = hostThat();
+  await reconcileSnapshots(db, call, 'h', inventory);
+  expect(asked.map(([method]) => method)).toEqual(expected);
+});
