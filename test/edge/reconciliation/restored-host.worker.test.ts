@@ -41,6 +41,7 @@ const hosted = (branch_id: string, state: HostedBranch['state'] = 'ready'): Host
   branch_id,
   database: `db_${branch_id}`,
   state,
+  made_by: null,
 });
 
 test('a deleted branch on a restored host becomes its kept database again; other leftovers do not', async () => {

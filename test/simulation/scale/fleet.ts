@@ -93,6 +93,7 @@ async function makeHost(
         branch_id: branchId,
         database: database_name,
         state: 'ready',
+        made_by: null,
       });
     }
   }
