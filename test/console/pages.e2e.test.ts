@@ -86,7 +86,7 @@ async function violations(visited: Visitor, rules?: string[]) {
   return found.map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(' ')).join(', ')}`);
 }
 
-test.each(PAGES)('%s is accessible, light and dark', async (_, path, text) => {
+test.each(PAGES)('%s is accessible, in light and in dark', async (_, path, text) => {
   const { page } = visitor;
   await page.emulateMedia({ colorScheme: 'light' });
   await page.goto(path());
