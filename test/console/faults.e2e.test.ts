@@ -62,7 +62,12 @@ async function trySave(): Promise<void> {
   await save.click();
 }
 
-const saved = () => visitor.page.getByText('1 row saved.').last().waitFor();
+/** The dialog ends with a success only. */
+async function saved(): Promise<void> {
+  await visitor.page.getByRole('dialog').waitFor({ state: 'detached' });
+  await visitor.page.getByText('1 row saved.').last().waitFor();
+}
+
 const stored = async () => (await query<{ name: string }>(url, 'select name from item'))[0]?.name;
 
 test('while the database host is away, the change stays and can be saved afterwards', async () => {
@@ -93,6 +98,25 @@ test('while the gateway restarts, the page says so and keeps the change', async 
   await trySave();
   await saved();
   expect(await stored()).toBe('restarted');
+});
+
+test('a saved row can be changed again before it is read again', async () => {
+  const { page } = visitor;
+  const held = Promise.withResolvers<void>();
+  const rows = '**/api/v1/**/tables/item/rows*';
+  await page.route(rows, async (route) => {
+    await held.promise;
+    // The page may have given it up.
+    await route.continue().catch(() => {});
+  });
+  for (const value of ['once', 'twice']) {
+    await stage(value);
+    await trySave();
+    await saved();
+  }
+  expect(await stored()).toBe('twice');
+  held.resolve();
+  await page.unroute(rows);
 });
 
 test('an expired token is renewed without a word', async () => {

@@ -1,3 +1,4 @@
+import type { Schemas } from '../../../client/client.ts';
 import { dataOf, ResponseError } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
 import { inBranch } from '../../app/resources.ts';
@@ -6,6 +7,8 @@ import type { Row, Staged, StagedRow } from './staged.ts';
 
 /** Changes that the API makes in one transaction. */
 const TOGETHER = 50;
+
+type Saved = Schemas['ChangedRows']['changes'][number];
 
 interface Conflict {
   /** Index of the change in the request. */
@@ -27,16 +30,23 @@ function changeOf(row: StagedRow, place: Place, primaryKey: readonly string[]) {
     : { action: 'update' as const, ...key, values: row.values, expected };
 }
 
+/** The values that were not cut. */
+const wholeOf = (change: Saved | undefined): Row | null =>
+  change?.row
+    ? Object.fromEntries(Object.entries(change.row).filter(([name]) => !change.truncated.includes(name)))
+    : null;
+
 /**
  * Saves staged changes, up to 50 rows in one transaction.
- * @param onSaved called with the keys of each transaction, so that a later failure does not repeat them
+ * @param onSaved called after each transaction with its rows as they are now, by key; null for a deleted one. A later
+ *   failure then does not repeat them
  * @returns the staged changes that conflict with what somebody else changed, with the rows as they are now
  */
 export async function saveStaged(
   place: Place,
   primaryKey: readonly string[],
   staged: Staged,
-  onSaved: (keys: string[]) => void,
+  onSaved: (rows: ReadonlyMap<string, Row | null>) => void,
 ): Promise<Staged> {
   const { path } = inBranch(place.projectId, place.branch);
   const entries = Object.entries(staged);
@@ -44,13 +54,13 @@ export async function saveStaged(
     const part = entries.slice(first, first + TOGETHER);
     const changes = part.map(([, row]) => changeOf(row, place, primaryKey));
     try {
-      await dataOf(
+      const saved = await dataOf(
         api.POST('/api/v1/projects/{project_id}/branches/{branch_ref}/row-changes', {
           params: { path },
           body: { changes },
         }),
       );
-      onSaved(part.map(([key]) => key));
+      onSaved(new Map(part.map(([key], index) => [key, wholeOf(saved.changes[index])])));
     } catch (error) {
       if (!(error instanceof ResponseError) || error.code !== 'CHANGES_CONFLICT') throw error;
       const conflicts = (error.fields.conflicts ?? []) as Conflict[];

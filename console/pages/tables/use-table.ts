@@ -1,6 +1,6 @@
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useMemo, useState } from 'react';
-import type { Branch, Table } from '../../app/resources.ts';
+import type { Branch, RowPage, Table } from '../../app/resources.ts';
 import { mayChange, sessionStore } from '../../app/session.ts';
 import { useStore } from '../../app/store.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
@@ -70,15 +70,24 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
     return { key: keyOf(id), id, original: staged[keyOf(id)]?.original ?? Object.fromEntries(whole) };
   };
 
+  const withRows = (page: RowPage, saved: ReadonlyMap<string, Row | null>): RowPage => ({
+    ...page,
+    rows: page.rows.map((row) => ({ ...row, ...saved.get(keyOf(idOf(row))) })),
+  });
+
   const saving = useMutation({
     mutationFn: async () => {
       const before = store.get();
       const count = countOf(before);
-      const drop = (keys: string[]) => {
-        const left = Object.entries(store.get()).filter(([name]) => !keys.includes(name));
+      const conflicts = await saveStaged(place, key, before, (saved) => {
+        // A person may change a row again before it is read again.
+        client.setQueriesData<RowPage>(
+          { queryKey: placeKey(place) },
+          (page) => page && withRows(page, saved),
+        );
+        const left = Object.entries(store.get()).filter(([name]) => !saved.has(name));
         store.set(Object.fromEntries(left));
-      };
-      const conflicts = await saveStaged(place, key, before, drop);
+      });
       store.set({ ...store.get(), ...conflicts });
       return count;
     },
