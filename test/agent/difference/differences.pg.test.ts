@@ -1,4 +1,3 @@
-import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { recordOrigin } from '../../../agent/cloning/database-origin.ts';
@@ -23,10 +22,6 @@ import { ComparingHost } from '../../support/host/host-differences.ts';
 import { asClient, type Branch, connect } from '../../support/host/host-project.ts';
 
 const WITHIN_MS = 60_000;
-
-/** The extents of a file. */
-const piecesOf = (file: string) =>
-  Number(/(\d+) extents? found/.exec(execFileSync('filefrag', ['-s', file], { encoding: 'utf8' }))?.[1]);
 
 let host: ComparingHost;
 let main: Branch;
@@ -77,34 +72,6 @@ describe('the blocks that are read', () => {
       expect([method, count]).toEqual([method, expect.toSatisfy((n: number) => n >= 1 && n <= 4)]);
     }
     expect((await host.diff(branch, main)).method).toBe('wal_summary');
-  });
-
-  test('are all blocks of a file that xfs_fsr has moved, in which the same rows differ', async () => {
-    if (!host.methods.includes('extents')) return;
-    await host.run(
-      main,
-      `create table scattered (id int primary key, note text);
-       insert into scattered select n, repeat('x', 500) from generate_series(1, 4000) n`,
-    );
-    // Otherwise reading the rows would mark each block, and all of them would be written again.
-    await host.run(main, 'vacuum (freeze) scattered');
-    const branch = await host.branch(main);
-    // Each changed block leaves the place that it shares, so both files are in many pieces.
-    await host.run(main, `update scattered set note = 'main' where id % 100 = 0`);
-    await host.run(branch, `update scattered set note = 'branch' where id % 100 = 50`);
-    const expected = { scattered: '0/80/0' };
-    await host.servers.query('checkpoint');
-    for (const side of [main, branch]) {
-      const file = await host.fileOf(side, 'scattered');
-      const before = piecesOf(file);
-      execFileSync('xfs_fsr', [file], { stdio: 'pipe' });
-      expect(piecesOf(file)).toBeLessThan(before);
-      for (const method of host.methods) {
-        const { counts } = await host.compareBy(method, branch, main);
-        expect([method, counts]).toEqual([method, expected]);
-      }
-    }
-    await host.run(main, 'drop table scattered');
   });
 
   test('are joined when they are too many', async () => {

@@ -197,10 +197,10 @@ test('no two projects take all places of a host', async () => {
   const { host, query } = stage.servers;
   const nothing = { limits: LIMITS, tables: { tables: [], unwatched: 0 }, schema: '' };
   const branches = await query<{ project_id: string; branch_id: string; database: string }>(
-    `INSERT INTO branch (branch_id, project_id, job_id, database)
-     SELECT gen_random_uuid(), project, gen_random_uuid(), format('db_fair_%s_%s', project, n)
-     FROM (SELECT gen_random_uuid() AS project FROM generate_series(1, 6)) AS made CROSS JOIN generate_series(1, 5) AS n
-     ORDER BY project RETURNING project_id, branch_id, database`,
+    `WITH made AS MATERIALIZED (SELECT gen_random_uuid() AS project FROM generate_series(1, 6))
+     INSERT INTO branch (branch_id, project_id, job_id, database)
+     SELECT gen_random_uuid(), project, gen_random_uuid(), 'db_fair_' || row_number() OVER ()
+     FROM made CROSS JOIN generate_series(1, 5) RETURNING project_id, branch_id, database`,
   );
   const byProject = [...Map.groupBy(branches, ({ project_id }) => project_id).values()];
   /** Of project `at`: how many of the attempts pass, or why the last one does not. */

@@ -60,12 +60,6 @@ export class ComparingHost {
   /** Runs SQL as the owner. */
   run = (branch: Branch, sql: string) => asClient(this.servers.host, 'direct', branch, 'owner', sql);
 
-  /** Of a table with one file. */
-  async fileOf(branch: Branch, table: string): Promise<string> {
-    const [found] = await this.run(branch, `select pg_relation_filepath('${table}') as path`);
-    return join(this.servers.host.settings.PGDATA_DIR, `${found?.path}`);
-  }
-
   branch(from: Branch | { snapshot_id: string }): Promise<Branch> {
     const source = 'database' in from ? from.database : `bgsnap_${from.snapshot_id.replaceAll('-', '')}`;
     this.#branches += 1;
