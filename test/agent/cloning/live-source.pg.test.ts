@@ -128,8 +128,9 @@ describe('direct sessions of the source', () => {
     const session = await sessions.connect();
     const statement = () =>
       session.query('BEGIN; ALTER DATABASE alone RENAME TO lonely; SELECT pg_sleep(0.5); ROLLBACK');
-    await runAlone({ postgres, session }, 'alone', statement, async () => false);
-    session.release();
+    await runAlone({ postgres, session }, 'alone', statement, async () => false).finally(() =>
+      session.release(true),
+    );
     await servers.query('DROP DATABASE alone');
   });
 
