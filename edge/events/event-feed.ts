@@ -45,12 +45,7 @@ export class EventFeed {
   async #moveAll(projectId: string): Promise<void> {
     const { db, log, added } = this.#options;
     const ofProject = eq(eventOutbox.projectId, projectId);
-    const oldest = db
-      .select()
-      .from(eventOutbox)
-      .where(ofProject)
-      .orderBy(asc(eventOutbox.seq))
-      .limit(BATCH);
+    const oldest = db.select().from(eventOutbox).where(ofProject).orderBy(asc(eventOutbox.seq)).limit(BATCH);
     let rows = await oldest;
     for (let last = rows.at(-1); last; last = rows.at(-1)) {
       log.append(rows, Date.now());

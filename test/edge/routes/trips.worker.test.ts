@@ -53,8 +53,7 @@ async function warmTally(operation: Operation) {
   return tallyOf(answer);
 }
 
-// On a busy machine the second of two concurrent calls can set out after the end of the first.
-describe('a warm read', { retry: 5 }, () => {
+describe('a warm read', () => {
   test.each(OF_METADATA)('of metadata alone takes one trip: $id', async (operation) => {
     expect(await warmTally(operation)).toMatchObject({ sequential: 1 });
   });
