@@ -494,7 +494,7 @@ describe('a comparison under way', () => {
     await change(branch, 15);
     const locker = await connect(host.servers.host, 'direct', branch, 'owner');
     await locker.query('begin; lock table item');
-    const given = { ...host.sides(branch, main), job_id: null, rows: true, schema: false, within: 5_000 };
+    const given = { ...host.sides(branch, main), job_id: null, rows: true, schema: false, within: 1_000 };
     expect(await runOperation(host.servers.host, 'branch.diff', given)).toEqual({
       complete: false,
       method: null,
