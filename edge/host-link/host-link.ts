@@ -98,7 +98,10 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   }
 
   async acceptRecords(): Promise<void> {
-    logEvent('host.records_accepted', { host_id: this.#hostId(), job_id: this.ctx.storage.kv.get('last_job') });
+    logEvent('host.records_accepted', {
+      host_id: this.#hostId(),
+      job_id: this.ctx.storage.kv.get('last_job'),
+    });
     this.ctx.storage.kv.delete('last_job');
     await this.ctx.storage.setAlarm(Date.now());
   }
