@@ -78,7 +78,7 @@ describe.runIf(IS_NIGHTLY && hasRelease())('an upgrade of the gateway', () => {
   }
 
   /** What both releases can do, and the scripted hosts of both: writes, with the reads that follow. */
-  async function use(project: string, suffix: string) {
+  async function use(project: string, suffix: string, { removed = 204 } = {}) {
     const path = `/projects/${project}`;
     const created = await call('POST', `${path}/branches`, { branch_name: `made-${suffix}` });
     expect(created, JSON.stringify(created.body)).toMatchObject({ status: 201, body: { status: 'active' } });
@@ -91,7 +91,9 @@ describe.runIf(IS_NIGHTLY && hasRelease())('an upgrade of the gateway', () => {
     for (const list of ['branches', 'jobs', 'network-rules', 'usage'])
       expect([list, (await call('GET', `${path}/${list}`)).status]).toEqual([list, 200]);
     expect((await call('GET', '/audit-events')).status).toBe(200);
-    expect((await call('DELETE', `${path}/network-rules/${rule.body.id}`)).status).toBeLessThan(300);
+    expect((await call('DELETE', `${path}/network-rules/${rule.body.id}`)).status).toBe(removed);
+    const rules = (await call('GET', `${path}/network-rules`)).body.network_rules as Body[];
+    expect(rules.map(({ id }) => id)).not.toContain(rule.body.id);
     expect(new Set(await settled(project))).toEqual(new Set(['succeeded']));
     return created.body.id;
   }
@@ -117,7 +119,8 @@ describe.runIf(IS_NIGHTLY && hasRelease())('an upgrade of the gateway', () => {
     const first = await use(project, 'old');
 
     await migrate(ROOT);
-    const between = await use(project, 'between');
+    // The release counts changed rows, with those of the triggers of 0012_events: the rule is removed, its response is wrong.
+    const between = await use(project, 'between', { removed: 404 });
 
     await worker.dispose();
     await start(await bundle('trips-worker'), OBJECTS);
