@@ -299,13 +299,16 @@ test('the changes of a project are followed', async () => {
   child.stdout?.on('data', (text: string) => {
     output += text;
   });
-  await eventually(async () => expect(output).toContain('"type":"ready"'), 60);
-  const rule = await cli.json<{ id: string }>('rule', 'add', '192.0.2.7', '--ttl', '1h');
-  const extended = await cli.json('rule', 'extend', rule.id, '--ttl', 'forever');
-  expect(extended).toMatchObject({ id: rule.id, expires_at: null });
-  await eventually(async () => expect(output).toContain(rule.id), 60);
-  child.kill('SIGTERM');
-  await result;
+  try {
+    await eventually(async () => expect(output).toContain('"type":"ready"'), 60);
+    const rule = await cli.json<{ id: string }>('rule', 'add', '192.0.2.7', '--ttl', '1h');
+    const extended = await cli.json('rule', 'extend', rule.id, '--ttl', 'forever');
+    expect(extended).toMatchObject({ id: rule.id, expires_at: null });
+    await eventually(async () => expect(output).toContain(rule.id), 60);
+  } finally {
+    child.kill('SIGTERM');
+    await result;
+  }
   const [first = ''] = output.split('\n');
   expect(JSON.parse(first)).toMatchObject({ type: 'ready', data: { project_id: project.id } });
 });
