@@ -11,6 +11,9 @@ import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
 const RULE_COLUMNS = ['cidr', 'branch_id', 'status', 'source', 'description', 'expires_at', 'id'];
 const RULES = '/api/v1/projects/{project_id}/network-rules';
 
+/** The end of a rule that has none. */
+const FOREVER = 'forever';
+
 interface NewRule {
   branch?: string;
   description?: string;
@@ -60,12 +63,12 @@ function ruleCommand(): Command {
     .description('Move the end of a network rule')
     .argument('<id>')
     .requiredOption('--ttl <duration>', 'time from now until the rule is removed, or `forever`', (text) =>
-      text === 'forever' ? null : readDuration(text),
+      text === FOREVER ? FOREVER : readDuration(text),
     )
-    .action(async (rule_id: string, options: { ttl: number | null }, command: Command) => {
+    .action(async (rule_id: string, { ttl }: { ttl: number | typeof FOREVER }, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session), rule_id };
-      const init = { params: { path }, body: { ttl_seconds: options.ttl } };
+      const init = { params: { path }, body: { ttl_seconds: ttl === FOREVER ? null : ttl } };
       printRecord(command, await dataOf(session.client.api.PATCH(`${RULES}/{rule_id}`, init)), RULE_COLUMNS);
     });
 
