@@ -1,5 +1,5 @@
 import { DurableObject } from 'cloudflare:workers';
-import { eq } from 'drizzle-orm';
+import { inArray } from 'drizzle-orm';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import { HEARTBEAT } from '../../shared/protocol/frames.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
@@ -61,9 +61,12 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
         get: () => ctx.storage.kv.get<string>('last_job'),
         put: (id) => ctx.storage.kv.put('last_job', id),
       },
-      isRecorded: async (id) => {
-        const found = await openDatabase(env.DB).select({ id: jobs.id }).from(jobs).where(eq(jobs.id, id));
-        return found.length > 0;
+      recordedAmong: async (ids) => {
+        const found = await openDatabase(env.DB)
+          .select({ id: jobs.id })
+          .from(jobs)
+          .where(inArray(jobs.id, ids));
+        return new Set(found.map(({ id }) => id));
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
     });
@@ -95,7 +98,7 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
     const isAdmitted = await this.#lineage.admits(method, params).catch(() => null);
     if (isAdmitted === null) return failed('HOST_UNAVAILABLE', 'the records of the host cannot be read');
     if (!isAdmitted)
-      return failed('HOST_UNAVAILABLE', 'the records are older than the host, so nothing is dropped');
+      return failed('HOST_UNAVAILABLE', 'the records are older than the host, so nothing is removed');
     return this.#links.call(method, params, traceparent);
   }
 

@@ -1,8 +1,8 @@
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { BoundedMap } from '../bounded-map.ts';
 
-/** Calls that remove what a tenant may need. */
-const DROPS: readonly Method[] = ['branch.drop', 'project.drop', 'snapshot.drop'];
+/** Calls that take away what a tenant may need. */
+const REMOVALS: readonly Method[] = ['branch.drop', 'branch.keep', 'project.drop', 'snapshot.drop'];
 
 const RECENT_JOBS = 1_000;
 
@@ -13,7 +13,8 @@ const ADVICE =
 interface LineageOptions {
   /** Of the object: the last job that the host has worked for. */
   lastJob: { get: () => string | undefined; put: (id: string) => void };
-  isRecorded: (jobId: string) => Promise<boolean>;
+  /** Which of these jobs are on record. */
+  recordedAmong: (jobIds: string[]) => Promise<Set<string>>;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
@@ -32,21 +33,22 @@ export class RecordLineage {
 
   /** Called before every call of the host. @returns false: it must not be sent */
   async admits(method: Method, params: Params<Method>): Promise<boolean> {
-    if (DROPS.includes(method)) return !(await this.#isBroken());
+    const isRemoval = REMOVALS.includes(method);
     const jobId = 'job_id' in params ? params.job_id : null;
-    if (jobId === null || this.#recent.get(jobId)) return true;
-    if (!(await this.#isBroken())) {
-      this.#options.lastJob.put(jobId);
+    if (!isRemoval && (jobId === null || this.#recent.get(jobId))) return true;
+
+    const { lastJob, recordedAmong, log } = this.#options;
+    const last = lastJob.get();
+    const recorded = await recordedAmong([last, jobId].filter((id) => id !== undefined && id !== null));
+    if (last !== undefined && !recorded.has(last)) {
+      log('host.records_went_back', { job_id: last, advice: ADVICE });
+      return !isRemoval;
+    }
+    // What a reconciliation does belongs to no job on record.
+    if (jobId !== null && recorded.has(jobId)) {
+      lastJob.put(jobId);
       this.#recent.set(jobId, true);
     }
-    return true;
-  }
-
-  async #isBroken(): Promise<boolean> {
-    const { lastJob, isRecorded, log } = this.#options;
-    const jobId = lastJob.get();
-    if (jobId === undefined || (await isRecorded(jobId))) return false;
-    log('host.records_went_back', { job_id: jobId, advice: ADVICE });
     return true;
   }
 }

@@ -44,25 +44,35 @@ export async function reconcileHost(
   const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
   const leftovers = await leftoversAmong(db, hostId, found);
 
-  const dropped = await keepDeleted(db, callHost, leftovers.branches);
-
   await forgetAppliedAccess(db, found.outdatedAccess);
   await overtakeAccess(db, found.overtakenAccess);
-  const outcomes = await Promise.allSettled([
-    ...dropped.map((held) => dropOrphan(callHost, held)),
+  await settle(hostId, [
+    resolveOrphans(),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...found.foundAgain.map((branch) => restoreBranch(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
     markLostIfStillMissing(env, db, callHost, inventory, found.missing),
-    reconcileSnapshots(db, callHost, hostId, inventory),
   ]);
-  for (const outcome of outcomes) {
+
+  /** Snapshots come after the databases that are kept again, which would count as lost. */
+  async function resolveOrphans(): Promise<void> {
+    const dropped = await keepDeleted(db, callHost, leftovers.branches, inventory.snapshots ?? []);
+    await settle(hostId, [
+      ...dropped.map((held) => dropOrphan(callHost, held)),
+      reconcileSnapshots(db, callHost, hostId, inventory),
+    ]);
+  }
+}
+
+/** One failure stops no other work. */
+async function settle(hostId: string, work: Promise<void>[]): Promise<void> {
+  for (const outcome of await Promise.allSettled(work)) {
     if (outcome.status === 'rejected')
       logEvent('reconcile.failed', { host_id: hostId, reason: String(outcome.reason) });
   }
 }
 
-/** What the host does not tell stays as it was. */
+/** What the host does not report stays as it was. */
 async function recordState(
   db: Database,
   hostId: string,

@@ -115,7 +115,7 @@ const WITHOUT: Record<string, readonly string[]> = {
     'readPlatformMetrics',
     'streamProjectMetrics',
   ],
-  'rare, and for operators': ['setTenantCaps', 'updateProjectCaps'],
+  'rare, and for operators': ['renewHostEnrolment', 'setTenantCaps', 'updateProjectCaps'],
   'for agents of hosts': ['enrolHost', 'openLink'],
   'the description itself': ['getDescription', 'readDescription'],
 };

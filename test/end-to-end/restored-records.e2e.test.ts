@@ -75,7 +75,7 @@ test('restoring records from an old backup drops no database, and newer access o
     const databases = () =>
       host.query('select 1 from pg_database where datname = $1', [undone.database_name]);
     await eventually(async () => {
-      for (const text of ['"host.records_went_back"', 'so nothing is dropped'])
+      for (const text of ['"host.records_went_back"', 'so nothing is removed'])
         expect(logged()).toContain(text);
     });
     // A new job does not make the records newer.

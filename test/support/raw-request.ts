@@ -6,6 +6,8 @@ import type { WireResponse } from './contract.ts';
 /** How long a stream of events is read. */
 const LISTEN_MS = 300;
 const TIMEOUT_MS = 90_000;
+/** A redirect repeats the target, which can be long. */
+const MAX_HEADER_BYTES = 128 * 1024;
 
 export interface RawRequest {
   method: string;
@@ -49,6 +51,7 @@ export class RawClient {
         method,
         path: target,
         headers: { ...headers, ...length },
+        maxHeaderSize: MAX_HEADER_BYTES,
         timeout: TIMEOUT_MS,
       });
       const complete = (response: IncomingMessage, bodyText: string) =>

@@ -18,9 +18,9 @@ function lineage(...recorded: string[]) {
           last = id;
         },
       },
-      isRecorded: async (id) => {
+      recordedAmong: async (ids) => {
         reads += 1;
-        return jobs.has(id);
+        return new Set(ids.filter((id) => jobs.has(id)));
       },
       log: (event) => logged.push(event),
     });
@@ -35,6 +35,7 @@ function lineage(...recorded: string[]) {
     },
     works: (job_id: string) => call('branch.finalize', { job_id, ...BRANCH }),
     drops: (method: Method = 'branch.drop') => call(method, { job_id: 'of the reconciler', ...BRANCH }),
+    keeps: (job_id: string) => call('branch.keep', { job_id, ...BRANCH }),
     accept: () => {
       last = undefined;
     },
@@ -51,22 +52,39 @@ describe('while the last job of the host is on record', () => {
     expect(host.logged).toEqual([]);
   });
 
+  test('a call without a job on record changes nothing', async () => {
+    const host = lineage('job');
+    await host.works('job');
+    expect(await host.keeps('of the reconciler')).toBe(true);
+    expect(await host.drops()).toBe(true);
+  });
+
   test('a job costs one query, however often the host is called for it', async () => {
     const host = lineage('first', 'second');
     for (const job of ['first', 'second', 'first', 'second', 'second']) await host.works(job);
-    expect(host.reads()).toBe(1);
+    expect(host.reads()).toBe(2);
   });
 });
 
 describe('while it is not', () => {
-  test.each(['branch.drop', 'project.drop', 'snapshot.drop'] as const)('%s is not sent', async (method) => {
-    const host = lineage('before', 'lost');
-    await host.works('before');
-    await host.works('lost');
-    host.jobs.delete('lost');
-    host.evict();
-    expect(await host.drops(method)).toBe(false);
-    expect(host.logged).toEqual(['host.records_went_back']);
+  test.each(['branch.drop', 'branch.keep', 'project.drop', 'snapshot.drop'] as const)(
+    '%s is not sent',
+    async (method) => {
+      const host = lineage('before', 'lost');
+      await host.works('before');
+      await host.works('lost');
+      host.jobs.delete('lost');
+      host.evict();
+      expect(await host.drops(method)).toBe(false);
+      expect(host.logged).toEqual(['host.records_went_back']);
+    },
+  );
+
+  test('a deletion counts as work', async () => {
+    const host = lineage('deletion');
+    await host.keeps('deletion');
+    host.jobs.delete('deletion');
+    expect(await host.drops()).toBe(false);
   });
 
   test('a new job is worked for, and changes nothing', async () => {

@@ -49,7 +49,7 @@ test('a deleted branch on a restored host becomes its kept database again; other
   const purged = hosted((await insertBranch(db, 'deleted')).id);
   const building = hosted(unfinished.branchId, 'building');
   const { asked, call } = hostThat();
-  expect(await keepDeleted(db, call, [hosted(wanted.branchId), building, purged])).toEqual([
+  expect(await keepDeleted(db, call, [hosted(wanted.branchId), building, purged], [])).toEqual([
     building,
     purged,
   ]);
@@ -57,12 +57,20 @@ test('a deleted branch on a restored host becomes its kept database again; other
   expect(asked).toEqual([['branch.keep', expect.objectContaining({ branch_id, snapshot_id })]]);
 });
 
+test('a leftover whose kept database is there too does not replace it', async () => {
+  const { branchId, snapshotId: snapshot_id } = await deletedBranch();
+  const { asked, call } = hostThat();
+  const kept = { project_id: 'p', branch_id: branchId, snapshot_id, independent: false, ready: true };
+  expect(await keepDeleted(db, call, [hosted(branchId)], [kept])).toEqual([hosted(branchId)]);
+  expect(asked).toEqual([]);
+});
+
 test('what cannot be kept is not dropped either', async () => {
   const { branchId } = await deletedBranch();
-  await expect(keepDeleted(db, hostThat('HOST_BUSY').call, [hosted(branchId)])).rejects.toThrow(
+  await expect(keepDeleted(db, hostThat('HOST_BUSY').call, [hosted(branchId)], [])).rejects.toThrow(
     HostCallError,
   );
-  expect(await keepDeleted(db, hostThat('HOST_UPGRADE_REQUIRED').call, [hosted(branchId)])).toEqual([]);
+  expect(await keepDeleted(db, hostThat('HOST_UPGRADE_REQUIRED').call, [hosted(branchId)], [])).toEqual([]);
 });
 
 test.each([
