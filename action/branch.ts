@@ -31,7 +31,7 @@ async function sizeOf({ api }: BranchgateClient, project_id: string, branch_ref:
   return data && data.observed_at !== null ? data.metrics.database_size_bytes : null;
 }
 
-/** The runner hides in the log what it is told to. */
+/** The runner hides in the log what it is asked to hide. */
 export function maskUrls({ database_url, direct_url }: Schemas['Credentials']): void {
   for (const url of [database_url, direct_url]) {
     setSecret(url);

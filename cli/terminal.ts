@@ -38,12 +38,12 @@ export async function confirm(message: string, { yes }: { yes?: boolean }): Prom
   if (!isConfirmed) throw new CommandError('failed', 'Cancelled.');
 }
 
-/** What a job tells while it runs. */
+/** What a job reports while it runs. */
 interface Progress {
   steps: readonly { status: string; percent?: number }[];
 }
 
-/** The percentage of the step that is running, if its host tells. */
+/** The percentage of the step that is running, if its host reports it. */
 const percentOf = ({ steps }: Progress) => steps.find(({ percent }) => percent !== undefined)?.percent;
 
 /**

@@ -42,7 +42,7 @@ export interface AppEnv {
 
 export type AppContext = Context<AppEnv>;
 
-/** What the client has seen or written, as an earlier response told it. */
+/** What the client has seen or written, from the header of an earlier response. */
 export const bookmarkOf = (context: AppContext): string | undefined =>
   context.req.header('x-branchgate-bookmark');
 

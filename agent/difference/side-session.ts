@@ -9,7 +9,7 @@ import type { Side } from './sides.ts';
 const CONNECT_WITHIN_MS = 5_000;
 /** Digests of all rows of a large table. */
 const BYTES_MAX = 16 * 2 ** 30;
-/** Of them at once in the agent: the catalog, or the rows that are fetched together. */
+/** Of them in memory of the agent: the catalog, or the rows that are fetched together. */
 const ANSWER_BYTES_MAX = 32 * 2 ** 20;
 
 /**

@@ -47,7 +47,7 @@ export async function requireRoom(db: Queryable, branchId: string): Promise<void
 }
 
 /**
- * Stores it if there is room, of several at once one after the other.
+ * Stores it if there is room, one after the other if several begin together.
  * @throws HostError HOST_BUSY, PROJECT_BUSY
  */
 export const beginRehearsal = (sessions: Pool, rehearsal: NewRehearsal): Promise<void> =>
@@ -80,7 +80,7 @@ export async function readRehearsal(db: Queryable, branchId: string): Promise<St
 }
 
 export interface RunningRehearsal extends Pick<StoredRehearsal, 'branch_id' | 'database' | 'locks'> {
-  /** As text, which has microseconds: it tells a rehearsal from the one before it. */
+  /** As text, which has microseconds: it distinguishes a rehearsal from the one before it. */
   started_at: string;
   /** The watched tables, as an array of `oid`. */
   relations: string;

@@ -133,7 +133,7 @@ const query = () =>
       const body = { sql, params: options.param ?? [], role };
       const result = await dataOf(session.client.api.POST(`${BRANCH}/query`, { params: { path }, body }));
       if (isJson(command)) return printRecord(command, result);
-      // Columns can have the same name, so they are told apart by their place.
+      // Columns can have the same name, so their position identifies them.
       const names = result.columns.map((_, at) => String(at));
       const titles = result.columns.map(({ name }) => name);
       printRecords(

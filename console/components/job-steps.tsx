@@ -5,7 +5,7 @@ import { useNow } from './now.ts';
 
 type Step = Job['steps'][number];
 
-/** A step is long if it takes longer than a person waits without being told. */
+/** A step is long if it takes longer than a person waits without a message. */
 const LONG_SECONDS = 3;
 
 /** How long a step took, or takes by now. */

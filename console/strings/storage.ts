@@ -10,7 +10,7 @@ export const STORAGE_TEXT = {
   snapshots: (count: number) => plural(count, 'kept snapshot'),
   ofSnapshots: (own: string | null) =>
     `${own === null ? '' : `with ${own} of their own on the disk `}do not count against the quota.`,
-  notMeasured: 'The file system of the database host does not tell what branches share on the disk.',
+  notMeasured: 'The file system of the database host does not report what branches share on the disk.',
   deletingFrees: (size: string) => `frees ${size} of the quota`,
   isMain: 'never deleted',
   marks: { warning: 'warning', write_blocked: 'writes stop', closed: 'databases close' },

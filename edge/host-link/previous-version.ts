@@ -29,7 +29,7 @@ const CLOSED_MAX = 100;
 const withFewClosed = <P extends { access: Params<'access.apply'>['access'] }>(params: P): P | null =>
   params.access.closed.length <= CLOSED_MAX ? params : null;
 
-/** What that version does not tell about its host. */
+/** What that version does not report about its host. */
 const UNDESCRIBED = { disk_bytes: null, largest_source: null, last_backup_at: null, last_archived_at: null };
 
 /** The operations of that version. Every other one needs the present version. */

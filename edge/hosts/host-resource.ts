@@ -20,7 +20,7 @@ const HostState = z
       .nullable()
       .meta({
         description:
-          'The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not tell.',
+          'The largest database, and the extents in which it lies: many make its clones slow. Null: the file system does not report them.',
         example: { bytes: 1_073_741_824, extents: 812 },
       }),
     last_backup_at: z.iso.datetime().nullable().meta({ description: 'End of the last backup. Null: none.' }),
@@ -49,7 +49,7 @@ export const Host = z
       description: "Free disk for PostgreSQL's data a few minutes ago. Null: not known yet.",
       example: 214_748_364_800,
     }),
-    description: HostState.nullable().meta({ description: 'What its agent told last. Null: nothing yet.' }),
+    description: HostState.nullable().meta({ description: 'What its agent last reported. Null: nothing yet.' }),
     enrolled_at: z.iso.datetime().nullable().meta({ description: 'Null: no agent has enrolled yet.' }),
     created_at: z.iso.datetime(),
   })

@@ -101,7 +101,7 @@ export class JobRunner {
     return done;
   }
 
-  /** What the host tells of the job's running step. */
+  /** What the host reports of the job's running step. */
   report(jobId: string, percent: number): void {
     this.#progress.get(jobId)?.report(percent);
   }

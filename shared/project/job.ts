@@ -23,7 +23,7 @@ export interface JobStep {
   status: (typeof STEP_STATUSES)[number];
   started_at: string | null;
   finished_at: string | null;
-  /** How much of it is done, while it is running and if its host tells. */
+  /** How much of it is done, while it is running and if its host reports it. */
   percent?: number;
 }
 

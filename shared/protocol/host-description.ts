@@ -3,7 +3,7 @@ import { z } from 'zod';
 const Bytes = z.int().nonnegative();
 const Time = z.iso.datetime().nullable();
 
-/** What an agent tells about its host. What an agent of the last release does not tell is null. */
+/** What an agent reports about its host. What an agent of the last release does not report is null. */
 export const HostDescription = z.strictObject({
   agent_version: z.string(),
   postgres_version: z.string(),
@@ -12,7 +12,7 @@ export const HostDescription = z.strictObject({
   clone_method: z.enum(['reflink', 'copy']),
   /** Size of the volume with PostgreSQL's data. */
   disk_bytes: Bytes.nullable(),
-  /** The largest database, and the pieces in which it lies; null where the file system does not tell. */
+  /** The largest database, and the pieces in which it lies; null where the file system does not report them. */
   largest_source: z.strictObject({ bytes: Bytes, extents: Bytes.nullable() }).nullable(),
   /** Null: none. */
   last_backup_at: Time,

@@ -10,7 +10,7 @@ export const HostedBranch = z.strictObject({
   database: z.string(),
   /** `prepared`: logins and rules only; `building`: a clone without its final name; `ready`: finalized. */
   state: z.enum(['prepared', 'building', 'ready']),
-  /** The job that made it, or reset it; null: the agent is of a release that does not tell. */
+  /** The job that made it, or reset it; null: the agent is of a release that does not report it. */
   made_by: Id.nullable(),
 });
 

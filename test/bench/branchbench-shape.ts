@@ -22,14 +22,14 @@ const UPDATES = 100;
 
 const METHOD = `The shape of the create sweep of BranchBench (arXiv 2604.17180), with our own client: a main of about ${MEGABYTES + 8} MB on \
 XFS with reflink in a loopback file. *Chain*: ${LENGTH} databases, each made of the one before, in which ${UPDATES} rows were \
-updated first. *Fan*: ${LENGTH} databases of main. *Clients*: ${CLIENTS} databases at once, ${LENGTH} of each of ${MAINS} mains; a \
+updated first. *Fan*: ${LENGTH} databases of main. *Clients*: ${CLIENTS} databases concurrently, ${LENGTH} of each of ${MAINS} mains; a \
 project creates three at a time, and PostgreSQL clones one database once at a time. By \`POST …/branches\`, until the 201, and by \
 \`CREATE DATABASE … STRATEGY FILE_COPY\` with \`file_copy_method = clone\` in one session for each client. Interleaved in ${ROUNDS} \
 rounds after a first one that is discarded; the median creation of each round is taken. Everything runs on this machine. For \
 comparison, the medians that BranchBench publishes for a chain of 16: Neon 160 ms, Xata 42,500 ms, Tiger 51,400 ms, Dolt 9.5 ms. \
 They were measured elsewhere, over a network and on other hardware, so they only show orders of magnitude.`;
 
-/** Measures branches of branches, and many at once. @param signal aborts it */
+/** Measures branches of branches, and many concurrently. @param signal aborts it */
 export const measureBranchbenchShape = (signal: AbortSignal): Promise<Report> =>
   // A main gets more logins in a minute than one client may make.
   onXfsStack(signal, DISK_BYTES, measure, { ...UNLIMITED, CONNECTION_ATTEMPTS_PER_MINUTE: '10000' });
@@ -71,7 +71,7 @@ async function measure(stack: Stack): Promise<Report> {
     const ofChain = (which: 'first' | 'last') =>
       median(series.firstAndLast[`chain, branches, ${which}`] ?? []);
     return {
-      title: 'Branches of branches, and many at once',
+      title: 'Branches of branches, and many concurrently',
       method: METHOD,
       setting: await serverVersions(stack),
       goals: [
@@ -160,7 +160,7 @@ const bareSweep =
     return ms;
   };
 
-/** Makes `CLIENTS` databases at once. @returns the median creation, in milliseconds */
+/** Makes `CLIENTS` databases concurrently. @returns the median creation, in milliseconds */
 async function atOnce({ all }: Times, name: string, make: (n: number) => Promise<unknown>) {
   const times = await Promise.all(Array.from({ length: CLIENTS }, (_, n) => timed(() => make(n))));
   for (const ms of times) addSample(all, name, ms);

@@ -34,7 +34,7 @@ and was logged in to as its client will. *With a reload*: at the begin of each c
 configuration is reloaded once, as it was for each branch before its rules became members of roles \
 ([0044](../decisions/0044-rules-by-membership.md)).`;
 
-const FINDINGS = `The processors are the limit. Sampled with \`perf\` while branches were created in 8 projects at once (on two slow \
+const FINDINGS = `The processors are the limit. Sampled with \`perf\` while branches were created in 8 projects concurrently (on two slow \
 processors, 200 ms of processor time for a branch): PostgreSQL 40 %, workerd 27 %, the agent and the other Node processes 13 %, \
 the kernel's threads for the disk 8 %. In a creation traced alone, beside \`CREATE DATABASE\`, the first session of the new \
 database took 50 ms, since it reads the catalogs from the disk; three SCRAM verifiers took 12 ms, and the agent's other statements \

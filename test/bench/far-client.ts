@@ -16,7 +16,7 @@ D1's primary is delayed by ${FAR_MS} ms, a call of the replica by ${REPLICA_MS} 
 project one after the other, ${READS} per round, interleaved in ${ROUNDS} rounds, within the specified limit of 1,000 a minute. "near": with the \
 client package, which sends the bookmark of the last response. "newest": with \`primary\` in place of the bookmark, which reads D1's primary \
 and so makes the one trip that every read made before. Trips are counted, not derived from times; two at the same time count as one. In each \
-round the project is also renamed, and read at once with and without the bookmark.`;
+round the project is also renamed, and read immediately with and without the bookmark.`;
 
 /** @param signal aborts it */
 export async function measureFarClient(signal: AbortSignal, rounds = ROUNDS): Promise<Report> {
@@ -38,7 +38,7 @@ export async function measureFarClient(signal: AbortSignal, rounds = ROUNDS): Pr
       return time / READS;
     };
     const rename = async () => {
-      addSample(missed, 'reads at once after a write', await reads.missedAfterWrite());
+      addSample(missed, 'reads right after a write', await reads.missedAfterWrite());
       // The next round is one of warm reads again.
       await new Promise((resolve) => setTimeout(resolve, LAG_MS + FAR_MS));
       await reads.near();
@@ -64,7 +64,7 @@ export async function measureFarClient(signal: AbortSignal, rounds = ROUNDS): Pr
         },
         {
           name: "reads that miss the client's own write",
-          measured: of(missed, 'reads at once after a write').reduce((sum, count) => sum + count, 0),
+          measured: of(missed, 'reads right after a write').reduce((sum, count) => sum + count, 0),
           limit: 0,
           unit: 'requests',
         },

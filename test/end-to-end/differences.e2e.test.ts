@@ -158,7 +158,7 @@ describe('a difference', () => {
     expect(again).toMatchObject({ status: 202, body: { id: body.id } });
     // The same request without the id finds it while it is open.
     expect(await api.get(at)).toMatchObject({ status: 202, body: { id: body.id } });
-    // Its host tells how far it is.
+    // Its host reports its progress.
     await eventually(async () => {
       const { body: job } = await api.get<{ steps: { percent?: number }[] }>(`/api/v1/jobs/${body.id}`);
       expect(job.steps[0]?.percent).toEqual(expect.any(Number));

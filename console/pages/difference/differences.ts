@@ -20,7 +20,7 @@ export interface Sides {
 /** A comparison is not repeated by itself: it reads both databases. */
 const ONCE = { staleTime: Number.POSITIVE_INFINITY, refetchOnWindowFocus: false, gcTime: 60_000 } as const;
 
-/** How far the comparison of the rows is; null unless it has become a job whose host tells. */
+/** How far the comparison of the rows is; null unless it has become a job whose host reports it. */
 export const progressQuery = ({ projectId, branch, against }: Sides) =>
   queryOptions({
     queryKey: ['difference', projectId, branch, against, 'progress'],

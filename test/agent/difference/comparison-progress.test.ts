@@ -29,19 +29,19 @@ const BLOCKS: Record<string, [number, number][] | null> = {
 };
 
 function progress() {
-  const told: number[] = [];
+  const reported: number[] = [];
   const comparison = {
     pairs: PAIRS,
     blocksOf: ({ name }: TablePair) => BLOCKS[name] ?? null,
     before: { processID: 11 },
     after: { processID: 12 },
   };
-  const made = new ComparisonProgress(comparison as unknown as Comparison, (done) => told.push(done));
-  return { made, told, begin: (at: number) => made.begin(PAIRS[at] as TablePair) };
+  const made = new ComparisonProgress(comparison as unknown as Comparison, (done) => reported.push(done));
+  return { made, reported, begin: (at: number) => made.begin(PAIRS[at] as TablePair) };
 }
 
 test('what is done of the rows that are to be read, also if there are more than the statistics say', () => {
-  const { made, told, begin } = progress();
+  const { made, reported, begin } = progress();
   begin(0);
   made.fetched(500);
   made.fetched(9_000);
@@ -51,7 +51,7 @@ test('what is done of the rows that are to be read, also if there are more than 
   begin(3);
   made.fetched(1);
   // 2,000 rows of the first table, and half of as many of the second one.
-  expect(told).toEqual([500 / 3_000, 2_000 / 3_000, 2_500 / 3_000, 1]);
+  expect(reported).toEqual([500 / 3_000, 2_000 / 3_000, 2_500 / 3_000, 1]);
 });
 
 test('rows that PostgreSQL sorts are seen by the size of its files', async () => {
@@ -60,13 +60,13 @@ test('rows that PostgreSQL sorts are seen by the size of its files', async () =>
   writeFileSync(join(folder, 'pgsql_tmp11.0'), Buffer.alloc(40_000));
   writeFileSync(join(folder, 'pgsql_tmp12.1'), Buffer.alloc(40_000));
   writeFileSync(join(folder, 'pgsql_tmp110.0'), Buffer.alloc(40_000));
-  const { made, told, begin } = progress();
+  const { made, reported, begin } = progress();
   begin(0);
-  await made.during(dataDir, () => expect.poll(() => told.length).toBeGreaterThan(0), 5);
+  await made.during(dataDir, () => expect.poll(() => reported.length).toBeGreaterThan(0), 5);
   // 1,000 of the 2,000 rows of this table are sorted, and none is fetched.
-  expect(told[0]).toBe(500 / 3_000);
+  expect(reported[0]).toBe(500 / 3_000);
   made.fetched(1_000);
-  expect(told.at(-1)).toBe(1_000 / 3_000);
+  expect(reported.at(-1)).toBe(1_000 / 3_000);
 });
 
 test('an operation for a job is reported every two seconds, and never as finished', () => {

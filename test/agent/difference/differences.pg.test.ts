@@ -449,24 +449,24 @@ describe('a comparison under way', () => {
     });
   });
 
-  test('tells how far it is', async () => {
+  test('reports its progress', async () => {
     await host.run(main, 'analyze item');
     const branch = await host.branch(main);
     await change(branch, 16);
     const { host: agent } = host.servers;
-    const told: number[] = [];
+    const reported: number[] = [];
     const { tables } = await withSides(agent, host.sides(branch, main), WITHIN_MS, (sides, session) =>
       compare(agent, session, sides, { within: WITHIN_MS, methods: ['full'] }, (comparison) => {
-        const progress = new ComparisonProgress(comparison, (done) => told.push(done));
+        const progress = new ComparisonProgress(comparison, (done) => reported.push(done));
         const { PGDATA_DIR } = agent.settings;
         return progress.during(PGDATA_DIR, () => countDifferences(comparison, progress));
       }),
     );
     expect(tables).toMatchObject([{ name: 'item', updated: 1 }]);
-    expect(told.length).toBeGreaterThanOrEqual(10);
-    expect(told).toEqual(told.toSorted((a, b) => a - b));
-    expect(told[0]).toBeLessThan(0.5);
-    expect(told.at(-1)).toBeGreaterThan(0.9);
+    expect(reported.length).toBeGreaterThanOrEqual(10);
+    expect(reported).toEqual(reported.toSorted((a, b) => a - b));
+    expect(reported[0]).toBeLessThan(0.5);
+    expect(reported.at(-1)).toBeGreaterThan(0.9);
   });
 
   test('by a snapshot, of which the clone takes too long, is given up and leaves nothing', async () => {

@@ -167,7 +167,7 @@ test('a table that has been counted is not locked any more', async () => {
   expect(found).toEqual({ counted: expect.arrayContaining(['author', 'book']), locked: [] });
 });
 
-test('of rehearsals that begin at once, a project gets no more than its number', async () => {
+test('of rehearsals that begin together, a project gets no more than its number', async () => {
   const { host, query } = stage.servers;
   const others = await query<{ branch_id: string; database: string }>(
     `INSERT INTO branch (branch_id, project_id, job_id, database)

@@ -120,7 +120,7 @@ test('a program that does not start is not installed', async () => {
   expect(readFileSync(program, 'utf8')).toBe(before);
 });
 
-test('two upgrades at once install one of the programs, never a mixture', async () => {
+test('two concurrent upgrades install one of the programs, never a mixture', async () => {
   const [one, other] = [programOf('1.1.0', 'links'), programOf('1.2.0', 'links')];
   await install(one, INSTALLATION_STEPS.length - 1);
   await install(other, INSTALLATION_STEPS.length - 1);

@@ -6,6 +6,7 @@ import { EVENT_STREAMS_MAX } from '../../../edge/events/event-streams.ts';
 import { TENANT_STREAMS_MAX } from '../../../edge/events/stream-admission.ts';
 import { eventually } from '../../support/eventually.ts';
 import { openEvents } from '../../support/worker/event-client.ts';
+import { openStreams } from '../../support/worker/open-streams.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'branchgate-events-'));
@@ -202,15 +203,7 @@ describe('open streams are limited', () => {
   const refusal = async (response: Response) => ({ status: response.status, body: await response.json() });
 
   test('per project', async () => {
-    const streams: Awaited<ReturnType<typeof open>>[] = [];
-    // The gateway may still have to notice that the streams of the tests before were cut.
-    await eventually(async () => {
-      while (streams.length < EVENT_STREAMS_MAX) {
-        const stream = await open();
-        expect(stream.response.status).toBe(200);
-        streams.push(stream);
-      }
-    });
+    const streams = await openStreams(EVENT_STREAMS_MAX, () => open());
     const { response } = await open();
     expect(response.status).toBe(429);
     streams[0]?.cut();

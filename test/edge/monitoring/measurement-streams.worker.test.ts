@@ -5,6 +5,7 @@ import { type MeasuredProject, MIB, measuredProject } from '../../support/host/m
 import { listenTo } from '../../support/listen.ts';
 import { measurementOf } from '../../support/records/sample-measurement.ts';
 import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
+import { openStreams } from '../../support/worker/open-streams.ts';
 
 let gateway: MonitorGateway;
 let project: MeasuredProject;
@@ -108,21 +109,8 @@ describe('a stream', () => {
   });
 });
 
-/** Opens streams. The object may still have to notice that others were cut. */
-async function listenTimes(count: number) {
-  const streams: Awaited<ReturnType<typeof listen>>[] = [];
-  await eventually(async () => {
-    while (streams.length < count) {
-      const stream = await listen();
-      expect(stream.response.status).toBe(200);
-      streams.push(stream);
-    }
-  });
-  return streams;
-}
-
 test('a project has a limited number of streams, and open ones are not closed', async () => {
-  const streams = await listenTimes(STREAMS_MAX);
+  const streams = await openStreams(STREAMS_MAX, () => listen());
   const expectRefused = async () => {
     const refused = await project.stream({ branchId: null, seconds: 600, since: null });
     expect(refused.status).toBe(429);
@@ -133,13 +121,13 @@ test('a project has a limited number of streams, and open ones are not closed', 
   };
   await expectRefused();
   for (const { abort } of streams.slice(0, 5)) abort.abort();
-  await listenTimes(5);
+  await openStreams(5, () => listen());
   await expectRefused();
   await project.measure({ [main]: 1 });
   for (const stream of streams.slice(5)) await eventually(async () => expect(sizes(stream)).toEqual([[1]]));
 });
 
 test('the slots of disconnected clients are free for others, even without a new measurement', async () => {
-  for (const { abort } of await listenTimes(STREAMS_MAX)) abort.abort();
-  await listenTimes(STREAMS_MAX);
+  for (const { abort } of await openStreams(STREAMS_MAX, () => listen())) abort.abort();
+  await openStreams(STREAMS_MAX, () => listen());
 });

@@ -25,7 +25,7 @@ const inAll = <T>(action: (isolate: number) => Promise<T>) =>
 const admitted = (decisions: readonly { admitted: boolean }[]) =>
   decisions.filter((decision) => decision.admitted).length;
 
-describe('of 1,200 reads at once in four isolates', () => {
+describe('of 1,200 concurrent reads in four isolates', () => {
   // Isolates that have borrowed before hold shares when the crowd arrives.
   test.each([
     ['that have borrowed nothing', 0],

@@ -19,7 +19,7 @@ export interface Scale {
 export interface Measured extends Scale {
   projects: number;
   d1Bytes: number;
-  /** All hosts at once after an outage, until each is linked, and until each is reconciled. */
+  /** All hosts together after an outage, until each is linked, and until each is reconciled. */
   linking: { seconds: number; reconciledSeconds: number; bytes: number; usage: Usage };
   /** One more reconciliation of all hosts, without a difference. */
   reconciling: { bytes: number; usage: Usage };

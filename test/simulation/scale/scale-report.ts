@@ -127,7 +127,7 @@ ${table(
   ],
 )}
 
-## All hosts at once after an outage
+## All hosts together after an outage
 
 ${table(
   ['', 'measured'],

@@ -40,7 +40,7 @@ afterEach(async () => {
 });
 
 /** Sends to the agent. */
-function tell(...texts: string[]): void {
+function send(...texts: string[]): void {
   for (const text of texts) end.send(text);
 }
 
@@ -48,7 +48,7 @@ const expectHeard = (...texts: string[]) => eventually(async () => expect(heard)
 
 test('calls come as often as it is set to, anything else once', async () => {
   proxy.copies = 2;
-  tell(CALL, BEAT);
+  send(CALL, BEAT);
   await expectHeard(CALL, CALL, BEAT);
 });
 
@@ -57,17 +57,17 @@ test('what is slow keeps its order', async () => {
   end.send(CALL);
   await sleep(5);
   proxy.delay = 0;
-  tell(BEAT);
+  send(BEAT);
   await expectHeard(CALL, BEAT);
 });
 
 test('a link that swallows stays open and carries nothing; a new one works; both can be cut', async () => {
   proxy.swallow();
-  tell(CALL);
+  send(CALL);
   await sleep(50);
   expect([heard, agent.readyState]).toEqual([[], WebSocket.OPEN]);
   const other = await dial();
-  tell(BEAT);
+  send(BEAT);
   await expectHeard(BEAT);
   const ended = Promise.all([once(agent, 'close'), once(other, 'close')]);
   proxy.cut();

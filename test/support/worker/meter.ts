@@ -51,7 +51,7 @@ export class Meter {
         bind: (...values: unknown[]) => statement(of.bind(...values), text),
         run: () => this.#counted(of.run()),
         all: () => this.#counted(of.all()),
-        // `raw` does not tell its cost. A read is repeated for it; a write must not be.
+        // `raw` does not report its cost. A read is repeated for it; a write must not be.
         raw: async () => {
           const { results } = await this.#counted(of.all<Record<string, unknown>>());
           return /^\s*select/i.test(text) ? of.raw() : results.map(Object.values);

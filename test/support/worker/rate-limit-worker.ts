@@ -77,7 +77,7 @@ export interface TestRequest {
   bucket: Bucket;
   /** Concurrent requests to count; 0 asks for an inspection instead. */
   times: number;
-  /** How an isolate of the gateway counts: the requests borrow shares, at once or one after the other. */
+  /** How an isolate of the gateway counts: the requests borrow shares, concurrently or one after the other. */
   borrows?: 'at_once' | 'in_turn';
   /** The object is reset as the requests arrive. */
   reset: boolean;

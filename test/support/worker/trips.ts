@@ -24,7 +24,7 @@ export const CATCH_UP_HEADER = 'Test-Catch-Up';
 
 const OBJECTS = ['HOST_LINK', 'PROJECT_COORDINATOR', 'RATE_LIMITER', 'CHALLENGES', 'WEBHOOK_SENDER'];
 
-/** Of a delay that is waited for at once. Milliseconds. */
+/** Of one part of a delay. Milliseconds. */
 const HOP_MS = 4;
 
 /** A busy machine may stop the isolate for longer than the whole delay: only one hop ends then, before calls beside it set out. */
