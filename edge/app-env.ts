@@ -27,6 +27,8 @@ export interface AppEnv {
     reach: Reach;
     /** The route's action takes more than seeing a project. */
     isChange: boolean;
+    /** Whether it shows what is in a database, not only records. */
+    showsRows: boolean;
     /** The copy of D1 that this request reads, if it may be a replica. */
     nearestCopy: D1DatabaseSession;
     /** Details of a failed request, for the log. */
@@ -48,10 +50,11 @@ export const bookmarkOf = (context: AppContext): string | undefined =>
 
 /**
  * Whether the request only shows records, to a caller whose right to see them is in no record that it reads: the role is
- * of the primary (`materialize`, `machineRecord`), but whom a project is shared with is not.
+ * of the primary (`materialize`, `machineRecord`), but whom a project is shared with is not. A project that has just moved to
+ * another tenant must show no rows, and the trip to its host takes longer than that to the primary.
  */
-const mayReadReplica = ({ req, var: { reach, isChange } }: AppContext): boolean =>
-  isReading(req.method) && reach === 'all' && !isChange;
+const mayReadReplica = ({ req, var: { reach, isChange, showsRows } }: AppContext): boolean =>
+  isReading(req.method) && reach === 'all' && !isChange && !showsRows;
 
 /** For what must be the newest state whatever the request is. */
 export const primaryOf = (context: AppContext): Database => openDatabase(context.env.DB);

@@ -197,7 +197,7 @@ export const FAILURES = {
   PROJECT_BUSY: {
     status: 429,
     message:
-      'The project has as many operations of this kind under way as it may have. Try again when one has ended, and shorten slow views and triggers.',
+      'The project has as many operations of this kind under way as it may have. Try again when one has ended. If views or triggers make them slow, shorten those.',
     retryAfterSeconds: SOON,
   },
   RATE_LIMITED: { status: 429, message: 'Too many requests. Try again after retry_after seconds.' },
@@ -261,7 +261,7 @@ export const FAILURES = {
   TIME_LIMIT_REACHED: {
     status: 422,
     message:
-      'The work in the database took longer than it may, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later.',
+      'The work in the database took longer than the time limit, or waited for a lock. It was ended, and nothing was changed. Make it smaller, or try again later.',
   },
   HOST_TIMEOUT: {
     status: 504,

@@ -25,7 +25,10 @@ export function dropBranch(host: Host, params: Params<'branch.drop'>): Promise<M
 }
 
 /** Whether the branch is still the one that the call is about. No step of a restoration has begun, or can begin meanwhile. */
-async function isWanted(session: Session, { branch_id, made_by }: Params<'branch.drop'>): Promise<boolean> {
+export async function isWanted(
+  session: Session,
+  { branch_id, made_by }: Pick<Params<'branch.drop'>, 'branch_id' | 'made_by'>,
+): Promise<boolean> {
   if (made_by === null) return true;
   const held = (await readBranches(session)).find((branch) => branch.branch_id === branch_id);
   return held?.made_by === made_by;

@@ -5,7 +5,7 @@ import { withLocks } from '../postgres/locks.ts';
 import { runAlone } from '../postgres/run-alone.ts';
 import { clearDatabase } from '../postgres/source-sessions.ts';
 import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
-import { closeBranch, databasesOf, forgetBranch } from './branch-drop.ts';
+import { closeBranch, databasesOf, forgetBranch, isWanted } from './branch-drop.ts';
 
 /**
  * Removes the branch as `branch.drop` does, but keeps its finalized database as a snapshot, so that the deletion can be
@@ -14,6 +14,7 @@ import { closeBranch, databasesOf, forgetBranch } from './branch-drop.ts';
 export function keepBranch(host: Host, params: Params<'branch.keep'>): Promise<MethodResult<'branch.keep'>> {
   const { branch_id, snapshot_id } = params;
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
+    if (!(await isWanted(session, params))) return { kept: false, size_bytes: 0 };
     await closeBranch(host, session, branch_id);
     for (const { name, finalized } of await databasesOf(session, params)) {
       if (!finalized) await dropDatabase(session, name);

@@ -56,7 +56,7 @@ export async function readLeftovers(db: Queryable): Promise<{ name: string; snap
  * @param kind whether the branch is reset or deleted
  */
 export function closeAsSnapshot(
-  { project_id, branch_id, database, snapshot_id }: Params<'branch.keep'>,
+  { project_id, branch_id, database, snapshot_id }: Params<'reset.swap'>,
   kind: Exclude<SnapshotKind, 'taken'>,
 ): string {
   const snapshot = snapshotDatabaseName(snapshot_id);

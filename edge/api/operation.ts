@@ -77,8 +77,7 @@ const permit =
   (action: Action, machines: Machines): MiddlewareHandler<AppEnv> =>
   async (c, next) => {
     admitMachine(c.var.principal, machines);
-    c.set('reach', allow(c.var.principal, action));
-    c.set('isChange', isChange(action));
+    alsoPermit(c, action);
     await next();
   };
 
@@ -86,6 +85,7 @@ const permit =
 export function alsoPermit(c: AppContext, action: Action): void {
   c.set('reach', allow(c.var.principal, action));
   c.set('isChange', isChange(action));
+  c.set('showsRows', action === 'rows.read');
 }
 
 /** `boundBody` marks every body as JSON, so an absent optional body has to be unmarked before it is parsed. */

@@ -30,7 +30,7 @@ const ON_EVERY_RESPONSE = {
     required: false,
     schema: { type: 'string' },
     description:
-      'What the client has seen or written. A read with this header in its request is of no older state; `primary` stands for the newest state. Without it, a read can miss changes of the last seconds.',
+      'Send it with your next read: that read is then at least as new as this response. `primary` asks for the newest state. Without it, a read can miss changes of the last seconds.',
   },
 } as const;
 

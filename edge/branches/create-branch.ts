@@ -184,9 +184,11 @@ export const toActiveBranchResponse = ({ branch }: Creation, now: Date) =>
 /**
  * Removes what a creation made of its branches.
  * @param buildIdOf the id under which the host builds a branch of the job
+ * @param isAgain the branches existed before, so the host can have them as another job made them
  */
 export const undoCreation = (
   buildIdOf: (jobId: string, branchId: string) => string,
+  { isAgain } = { isAgain: false },
 ): NonNullable<Saga<unknown>['undo']> => ({
   run: async ({ db, job, callHost }) => {
     const branches = await db
@@ -199,7 +201,7 @@ export const undoCreation = (
         project_id: job.projectId,
         branch_id: id,
         database,
-        made_by: null,
+        made_by: isAgain ? job.id : null,
       });
     await Promise.all(branches.map(drop));
   },

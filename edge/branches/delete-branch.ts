@@ -129,7 +129,7 @@ export const deleteBranchJob = saga<Deletion | 'gone'>({
           };
           const { snapshotId: snapshot_id } = job.input;
           if (snapshot_id === undefined) await callHost('branch.drop', { ...identity, made_by: null });
-          else subject.kept = await callHost('branch.keep', { ...identity, snapshot_id });
+          else subject.kept = await callHost('branch.keep', { ...identity, snapshot_id, made_by: null });
         },
       },
     ],

@@ -143,7 +143,7 @@ export const restoreBranchJob = saga<Creation>({
     body: toBranchResponse({ ...branch, status: 'active', updatedAt: now }),
   }),
   undo: {
-    run: undoCreation((jobId) => jobId).run,
+    run: undoCreation((jobId) => jobId, { isAgain: true }).run,
     record: ({ db, job }, _refused, now) => {
       const thisBranch = eq(projectBranches.id, job.branchId ?? '');
       const kept = sql<Date>`(select expires_at from ${snapshots} where id = ${job.input.snapshotId ?? ''})`;

@@ -63,10 +63,10 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
       },
       recordedAmong: async (ids) => {
         const found = await openDatabase(env.DB)
-          .select({ id: jobs.id })
+          .select({ id: jobs.id, createdAt: jobs.createdAt })
           .from(jobs)
           .where(inArray(jobs.id, ids));
-        return new Set(found.map(({ id }) => id));
+        return new Map(found.map(({ id, createdAt }) => [id, createdAt]));
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
     });

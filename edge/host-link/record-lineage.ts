@@ -11,10 +11,10 @@ const ADVICE =
   'until you restore later records or accept these. See docs/operating.md, "After restoring D1 from a backup".';
 
 interface LineageOptions {
-  /** Of the object: the last job that the host has worked for. */
+  /** Of the object: the newest job that the host has worked for. */
   lastJob: { get: () => string | undefined; put: (id: string) => void };
-  /** Which of these jobs are on record. */
-  recordedAmong: (jobIds: string[]) => Promise<Set<string>>;
+  /** When each of these jobs was created that is on record. */
+  recordedAmong: (jobIds: string[]) => Promise<Map<string, Date>>;
   log: (event: string, fields: Record<string, unknown>) => void;
 }
 
@@ -39,14 +39,19 @@ export class RecordLineage {
 
     const { lastJob, recordedAmong, log } = this.#options;
     const last = lastJob.get();
-    const recorded = await recordedAmong([last, jobId].filter((id) => id !== undefined && id !== null));
-    if (last !== undefined && !recorded.has(last)) {
+    const known = [last, jobId].filter((id) => id !== undefined && id !== null);
+    if (known.length === 0) return true;
+    const recorded = await recordedAmong(known);
+    const lastCreated = last === undefined ? new Date(0) : recorded.get(last);
+    if (lastCreated === undefined) {
       log('host.records_went_back', { job_id: last, advice: ADVICE });
       return !isRemoval;
     }
     // What a reconciliation does belongs to no job on record.
-    if (jobId !== null && recorded.has(jobId)) {
-      lastJob.put(jobId);
+    const created = jobId === null ? undefined : recorded.get(jobId);
+    if (jobId !== null && created) {
+      // A job can outlast later ones, and the newest is the first that an old copy lacks.
+      if (created >= lastCreated) lastJob.put(jobId);
       this.#recent.set(jobId, true);
     }
     return true;

@@ -132,7 +132,7 @@ export async function enrolHost(
     .update(hosts)
     .set({
       publicKey,
-      enrolledAt: sql`case when ${isSameKey} then ${hosts.enrolledAt} else ${now.getTime()} end`,
+      enrolledAt: sql`case when ${isSameKey} and not ${isUnused} then ${hosts.enrolledAt} else ${now.getTime()} end`,
     })
     .where(
       and(

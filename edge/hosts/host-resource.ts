@@ -49,7 +49,9 @@ export const Host = z
       description: "Free disk for PostgreSQL's data a few minutes ago. Null: not known yet.",
       example: 214_748_364_800,
     }),
-    description: HostState.nullable().meta({ description: 'What its agent last reported. Null: nothing yet.' }),
+    description: HostState.nullable().meta({
+      description: 'What its agent last reported. Null: nothing yet.',
+    }),
     enrolled_at: z.iso.datetime().nullable().meta({ description: 'Null: no agent has enrolled yet.' }),
     created_at: z.iso.datetime(),
   })

@@ -56,10 +56,15 @@ export async function reconcileHost(
 
   /** Snapshots come after the databases that are kept again, which would count as lost. */
   async function resolveOrphans(): Promise<void> {
-    const dropped = await keepDeleted(db, callHost, leftovers.branches, inventory.snapshots ?? []);
+    const { others, waiting } = await keepDeleted(
+      db,
+      callHost,
+      leftovers.branches,
+      inventory.snapshots ?? [],
+    );
     await settle(hostId, [
-      ...dropped.map((held) => dropOrphan(callHost, held)),
-      reconcileSnapshots(db, callHost, hostId, inventory),
+      ...others.map((held) => dropOrphan(callHost, held)),
+      reconcileSnapshots(db, callHost, hostId, inventory, waiting),
     ]);
   }
 }

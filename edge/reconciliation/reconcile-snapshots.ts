@@ -17,14 +17,16 @@ const EXISTING = ['active', 'expired', 'failed'] as const;
 
 /**
  * Resolves the differences between the snapshots on a host and their records. Those of open jobs are left to the jobs.
- * An agent that does not tell its snapshots has lost none.
+ * An agent that does not report its snapshots has lost none.
  * @param inventory read before the records: a snapshot is recorded before the host makes it
+ * @param waiting snapshots that the host does not have yet
  */
 export async function reconcileSnapshots(
   db: Database,
   callHost: CallHost,
   hostId: string,
   inventory: Inventory,
+  waiting: ReadonlySet<string>,
 ): Promise<void> {
   const { snapshots: held } = inventory;
   if (held === null) return;
@@ -44,7 +46,8 @@ export async function reconcileSnapshots(
   );
   const ids = separated.map(({ snapshot_id }) => snapshot_id);
   if (ids.length > 0) await db.update(snapshots).set({ independent: true }).where(isOneOf(snapshots.id, ids));
-  await markMissing(db, callHost, inventory, [...records.values()]);
+  const expected = [...records.values()].filter(({ id }) => !waiting.has(id));
+  await markMissing(db, callHost, inventory, expected);
 }
 
 /**
@@ -83,7 +86,11 @@ async function dropOrphans(
       project_id,
       snapshot_id,
     });
-    if (isTraced) await callHost('snapshot.drop', { project_id, snapshot_id });
+    if (!isTraced) continue;
+    // One that cannot be dropped now is no reason to leave the others.
+    await callHost('snapshot.drop', { project_id, snapshot_id }).catch((error) =>
+      logEvent('reconcile.failed', { project_id, snapshot_id, reason: String(error) }),
+    );
   }
 }
 

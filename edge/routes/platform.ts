@@ -123,9 +123,9 @@ router.openapi(
       .set({ id: hostId, draining, caCertificate })
       .where(eq(hosts.id, hostId))
       .returning();
-    found(rows);
+    const host = found(rows);
     if (acceptsRecords) await hostLink(c.env, hostId).acceptRecords();
-    return c.json(await toHostResponse(c.env, found(rows)), 200);
+    return c.json(await toHostResponse(c.env, host), 200);
   },
 );
 

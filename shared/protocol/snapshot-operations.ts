@@ -43,7 +43,8 @@ export const SNAPSHOT_OPERATIONS = {
 
   'branch.keep': operation({
     summary: 'Close access to the branch, drop its logins, and keep its database as a snapshot',
-    params: z.strictObject({ ...BranchIdentity, snapshot_id: Id }),
+    /** `made_by` as for `branch.drop`. */
+    params: z.strictObject({ ...BranchIdentity, snapshot_id: Id, made_by: Id.nullable() }),
     result: LeftBehind,
     deadline: 120_000,
   }),

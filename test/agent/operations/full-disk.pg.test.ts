@@ -45,7 +45,11 @@ describe.skipIf(hindrance !== null)(`on a small disk${hindrance ? ` (${hindrance
   const keepDeleted = async (name: string, megabytes: number) => {
     const branch = await project.create(`db_disk_prod_br_${name}`, main.database);
     await fill(branch, megabytes);
-    await runOperation(host, 'branch.keep', { ...identity(branch), snapshot_id: randomUUID() });
+    await runOperation(host, 'branch.keep', {
+      ...identity(branch),
+      snapshot_id: randomUUID(),
+      made_by: null,
+    });
     return branch.branch_id;
   };
   const take = (snapshot_id: string) =>

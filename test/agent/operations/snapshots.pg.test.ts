@@ -158,7 +158,7 @@ test('a full disk costs the branches that were deleted first, and no snapshot', 
   await take(main, taken);
   for (const snapshot_id of [first, second]) {
     const branch = await project.create(`${MAIN}_br_full`, MAIN);
-    await runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id });
+    await runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id, made_by: null });
   }
   const left = async () => (await snapshotsOnHost())?.map(({ snapshot_id }) => snapshot_id);
   expect(await dropOldestDeleted(servers.host)).toBe(true);
@@ -172,7 +172,7 @@ test('a full disk costs the branches that were deleted first, and no snapshot', 
 test('a snapshot is refused when it would take the last free space, after what was deleted', async () => {
   const { host } = servers;
   const branch = await project.create(`${MAIN}_br_last`, MAIN);
-  await runOperation(host, 'branch.keep', { ...identity(branch), snapshot_id: randomUUID() });
+  await runOperation(host, 'branch.keep', { ...identity(branch), snapshot_id: randomUUID(), made_by: null });
   const low = { ...host, copyRoom: new CopyRoom({ ...host.settings, MIN_FREE_DISK_MB: 2 ** 40 }) };
   const snapshot = { project_id: project.id, branch_id: main.branch_id, source: main.database };
   const call = { ...snapshot, snapshot_id: randomUUID(), busy_wait: BUSY_WAIT_MS, unless_same_as: null };
@@ -188,7 +188,11 @@ test('a deleted branch comes back from what was kept, with its passwords', async
   const session = await connect(servers.host, 'direct', branch, 'owner');
   const ended = new Promise((resolve) => session.once('end', resolve));
   const snapshot_id = randomUUID();
-  const keep = () => runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id });
+  const keep = () =>
+    runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id, made_by: null });
+  const another = { ...identity(branch), snapshot_id, made_by: randomUUID() };
+  expect(await runOperation(servers.host, 'branch.keep', another)).toEqual({ kept: false, size_bytes: 0 });
+  expect(await branchDatabases(servers)).toContain(branch.database);
   const first = await keep();
   expect(first).toEqual({ kept: true, size_bytes: expect.any(Number) });
   expect(await keep()).toEqual(first);
@@ -213,7 +217,9 @@ test('a branch without a database leaves nothing to keep', async () => {
   const branch = project.plan(`${MAIN}_br_never`);
   await project.prepare(branch);
   const snapshot_id = randomUUID();
-  expect(await runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id })).toEqual({
+  expect(
+    await runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id, made_by: null }),
+  ).toEqual({
     kept: false,
     size_bytes: 0,
   });

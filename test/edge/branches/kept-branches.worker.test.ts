@@ -3,7 +3,7 @@ import { afterAll, beforeEach, expect, test } from 'vitest';
 import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
 import { keptBranch } from '../../../edge/branches/kept-branch.ts';
 import { reserveReset, resetBranchJob } from '../../../edge/branches/reset-branch.ts';
-import { reserveRestore } from '../../../edge/branches/restore-branch.ts';
+import { reserveRestore, restoreBranchJob } from '../../../edge/branches/restore-branch.ts';
 import { inOneBatch } from '../../../edge/database/database.ts';
 import {
   auditEvents,
@@ -93,6 +93,21 @@ async function restore(branchId: string, branchName?: string) {
     at(10),
   );
 }
+
+test('a restoration that is undone leaves what another job has made of the branch', async () => {
+  const branch = await branchWithRule({ branchName: 'undone', databaseName: 'db_p_prod_br_undone' });
+  await remove(branch.id);
+  const reserved = await restore(branch.id);
+  if (!reserved.ok) throw new Error(reserved.failure.code);
+  const drops: unknown[] = [];
+  const callHost = async (method: string, params: object) => {
+    drops.push([method, params]);
+  };
+  const context = { db, job: reserved.value, callHost } as unknown as SagaContext;
+  await restoreBranchJob.undo?.run(context);
+  const { id: made_by } = reserved.value;
+  expect(drops).toEqual([['branch.drop', expect.objectContaining({ branch_id: branch.id, made_by })]]);
+});
 
 test('a deleted branch keeps its passwords and rules until it is restored, under a free name', async () => {
   const branch = await branchWithRule({ branchName: 'oops', databaseName: 'db_p_prod_br_oops' });

@@ -16,6 +16,12 @@ const READS = OPERATIONS.filter(({ method, access }) => method === 'GET' && acce
 /** Reads of the newest state, and why. */
 const OF_PRIMARY: Record<string, string> = {
   getCredentials: 'passwords must not be those of before a rotation, and the view is audited',
+  describeTable: 'a project that has just moved shows nothing of its database',
+  diffBranch: 'as describeTable',
+  getRehearsal: 'as describeTable',
+  listChangedRows: 'as describeTable',
+  listRows: 'as describeTable',
+  listTables: 'as describeTable',
   streamEvents: 'the coordinator of the project admits to streams',
 };
 

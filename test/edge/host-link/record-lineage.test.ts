@@ -6,7 +6,8 @@ const BRANCH = { project_id: 'p', branch_id: 'b', database: 'db_b' };
 
 /** A host with these jobs on record, of whose object the memory is lost with `evict`. */
 function lineage(...recorded: string[]) {
-  const jobs = new Set(recorded);
+  /** By the time of their creation, in the order given. */
+  const jobs = new Map(recorded.map((id, at) => [id, new Date(at)]));
   const logged: string[] = [];
   let last: string | undefined;
   let reads = 0;
@@ -20,7 +21,7 @@ function lineage(...recorded: string[]) {
       },
       recordedAmong: async (ids) => {
         reads += 1;
-        return new Set(ids.filter((id) => jobs.has(id)));
+        return new Map([...jobs].filter(([id]) => ids.includes(id)));
       },
       log: (event) => logged.push(event),
     });
@@ -80,6 +81,16 @@ describe('while it is not', () => {
     },
   );
 
+  test('a job that outlasts a later one hides nothing', async () => {
+    const host = lineage('long', 'later');
+    await host.works('long');
+    await host.works('later');
+    host.evict();
+    await host.works('long');
+    host.jobs.delete('later');
+    expect(await host.drops()).toBe(false);
+  });
+
   test('a deletion counts as work', async () => {
     const host = lineage('deletion');
     await host.keeps('deletion');
@@ -102,7 +113,7 @@ describe('while it is not', () => {
     await restored.works('lost');
     restored.jobs.delete('lost');
     expect(await restored.drops()).toBe(false);
-    restored.jobs.add('lost');
+    restored.jobs.set('lost', new Date());
     expect(await restored.drops()).toBe(true);
 
     const accepted = lineage('lost');

@@ -129,6 +129,10 @@ describe('POST /agent/v1/enrol', () => {
     expect((await enrol(renewed.enrolment_token, third.publicKey)).status, 'it works once').toBe(401);
     expect((await enrol(renewed.enrolment_token, replacement.publicKey)).status, 'repeated').toBe(200);
 
+    const next = (await (await renew(host_id)).json()) as { enrolment_token: string };
+    expect((await enrol(next.enrolment_token, replacement.publicKey)).status, 'the present key').toBe(200);
+    expect((await enrol(next.enrolment_token, third.publicKey)).status, 'which uses it up').toBe(401);
+
     expect((await renew(crypto.randomUUID())).status).toBe(404);
     expect((await renew(host_id, { authorization: 'Bearer wrong' })).status).toBe(401);
   });

@@ -49,10 +49,10 @@ test('a deleted branch on a restored host becomes its kept database again; other
   const purged = hosted((await insertBranch(db, 'deleted')).id);
   const building = hosted(unfinished.branchId, 'building');
   const { asked, call } = hostThat();
-  expect(await keepDeleted(db, call, [hosted(wanted.branchId), building, purged], [])).toEqual([
-    building,
-    purged,
-  ]);
+  expect(await keepDeleted(db, call, [hosted(wanted.branchId), building, purged], [])).toEqual({
+    others: [building, purged],
+    waiting: new Set(),
+  });
   const { branchId: branch_id, snapshotId: snapshot_id } = wanted;
   expect(asked).toEqual([['branch.keep', expect.objectContaining({ branch_id, snapshot_id })]]);
 });
@@ -61,16 +61,27 @@ test('a leftover whose kept database is there too does not replace it', async ()
   const { branchId, snapshotId: snapshot_id } = await deletedBranch();
   const { asked, call } = hostThat();
   const kept = { project_id: 'p', branch_id: branchId, snapshot_id, independent: false, ready: true };
-  expect(await keepDeleted(db, call, [hosted(branchId)], [kept])).toEqual([hosted(branchId)]);
+  expect(await keepDeleted(db, call, [hosted(branchId)], [kept])).toEqual({
+    others: [hosted(branchId)],
+    waiting: new Set(),
+  });
   expect(asked).toEqual([]);
 });
 
-test('what cannot be kept is not dropped either', async () => {
-  const { branchId } = await deletedBranch();
-  await expect(keepDeleted(db, hostThat('HOST_BUSY').call, [hosted(branchId)], [])).rejects.toThrow(
-    HostCallError,
-  );
-  expect(await keepDeleted(db, hostThat('HOST_UPGRADE_REQUIRED').call, [hosted(branchId)], [])).toEqual([]);
+test('what cannot be kept is not dropped either, does not count as lost, and stops no other', async () => {
+  await db.delete(snapshots);
+  const [one, other] = [await deletedBranch(), await deletedBranch()];
+  const { asked, call } = hostThat('HOST_BUSY');
+  expect(await keepDeleted(db, call, [hosted(one.branchId), hosted(other.branchId)], [])).toEqual({
+    others: [],
+    waiting: new Set([one.snapshotId, other.snapshotId]),
+  });
+  expect(asked).toHaveLength(2);
+  const holdings = { projects: [], branches: [], snapshots: [] };
+  const inventory: Inventory = { system_identifier: '1', free_bytes: 0, ...holdings };
+  await reconcileSnapshots(db, call, 'h', inventory, new Set([one.snapshotId, other.snapshotId]));
+  expect(asked).toHaveLength(2);
+  await expect(reconcileSnapshots(db, call, 'h', inventory, new Set())).rejects.toThrow(HostCallError);
 });
 
 test.each([
@@ -91,6 +102,6 @@ test.each([
     snapshots: [{ project_id: 'p', snapshot_id: snapshotId, ready: true, independent: true }],
   };
   const { asked, call } = hostThat();
-  await reconcileSnapshots(db, call, 'h', inventory);
+  await reconcileSnapshots(db, call, 'h', inventory, new Set());
   expect(asked.map(([method]) => method)).toEqual(expected);
 });
