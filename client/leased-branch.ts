@@ -40,12 +40,16 @@ export interface LeasedBranch {
 
 const reasonOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
-/** A name that no other branch has, and that matches the pattern of a credential that is limited to branches. */
+/**
+ * A name that no other branch has, and that matches the pattern of a credential that is limited to branches. A pattern without
+ * `*` admits one name only.
+ */
 export function freeName(purpose: string, pattern: string | null): string {
   const random = Array.from(crypto.getRandomValues(new Uint8Array(5)), (byte) =>
     byte.toString(16).padStart(2, '0'),
   ).join('');
-  const [prefix = '', suffix = ''] = (pattern ?? '*').split('*');
+  const [prefix = '', suffix] = (pattern ?? '*').split('*');
+  if (suffix === undefined) return prefix;
   const room = Math.max(1, NAME_MAX - prefix.length - suffix.length);
   return `${prefix}${`${purpose}-${random}`.slice(-room)}${suffix}`;
 }

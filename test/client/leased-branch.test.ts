@@ -14,6 +14,10 @@ test.each(['*', 'pr-*', 'pr-*-ci', `${'a'.repeat(40)}*`, `${'a'.repeat(20)}*${'b
   },
 );
 
+test('a pattern of one name gives this name', () => {
+  expect(freeName('exec', 'ci')).toBe('ci');
+});
+
 test('without a pattern it begins with its purpose', () => {
   expect(freeName('exec', null)).toMatch(/^exec-[0-9a-f]{10}$/);
 });
