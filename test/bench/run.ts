@@ -16,6 +16,7 @@ import { measureDifference } from './difference.ts';
 import { measureEdgeLatency } from './edge-latency.ts';
 import { measureEdgeThroughput } from './edge-throughput.ts';
 import { measureFarClient } from './far-client.ts';
+import { measureFirstRun } from './first-run.ts';
 import { measureFixtures } from './fixtures.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
@@ -53,7 +54,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   neighbours: { hindrance: () => null, measure: measureNeighbours, byName: true },
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
-  'branch-chain': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
+  'branchbench-shape': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
   'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
   'cpu-accounting': { hindrance: () => null, measure: measureCpuAccounting },
@@ -70,6 +71,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'edge-latency': { hindrance: () => null, measure: measureEdgeLatency },
   'edge-throughput': { hindrance: () => null, measure: measureEdgeThroughput },
   'far-client': { hindrance: () => null, measure: (signal) => measureFarClient(signal) },
+  'first-run': { hindrance: () => null, measure: measureFirstRun },
   fixtures: { hindrance: xfsHindrance, measure: (signal) => measureFixtures(signal) },
   'rate-limiter': { hindrance: () => null, measure: measureRateLimiter },
   'row-pages': { hindrance: () => null, measure: measureRowPages },

@@ -54,10 +54,23 @@ async function restart(): Promise<void> {
   await host.servers.start('postgres');
 }
 
+const hasMore = async (client: Client, { table }: History) => {
+  const { rowCount } = await client.query(
+    "select from pg_attribute where attrelid = $1::regclass and attname = 'more' and not attisdropped",
+    [table],
+  );
+  return rowCount === 1;
+};
+
 /** The rows of a table as texts by their key, or by themselves. */
-async function rowsOf(client: Client, { table, key }: History): Promise<Map<string, string>> {
+async function rowsOf(
+  client: Client,
+  { table, key }: History,
+  columns: string,
+): Promise<Map<string, string>> {
+  const row = `row(${columns})::text`;
   const { rows } = await client.query<{ key: string; row: string }>(
-    `select ${key ? `row(${key})::text` : 'md5(row(id, n, note, big)::text)'} as key, row(id, n, note, big)::text as row from ${table}`,
+    `select ${key ? `row(${key})::text` : `md5(${row})`} as key, ${row} as row from ${table}`,
   );
   const found = new Map<string, string>();
   for (const { key: identity, row } of rows) {
@@ -71,7 +84,12 @@ async function rowsOf(client: Client, { table, key }: History): Promise<Map<stri
 
 /** Counts of a table that is compared here, row by row. */
 async function expectedOf(branch: Client, other: Client, history: History): Promise<string> {
-  const [after, before] = await Promise.all([rowsOf(branch, history), rowsOf(other, history)]);
+  const sides = [branch, other];
+  const haveMore = await Promise.all(sides.map((side) => hasMore(side, history)));
+  // Columns of one side only are a difference of the schemas.
+  const columns = haveMore.every(Boolean) ? 'id, n, note, big, more' : 'id, n, note, big';
+  const read = sides.map((side) => rowsOf(side, history, columns));
+  const [after, before] = (await Promise.all(read)) as [Map<string, string>, Map<string, string>];
   const inserted = [...after.keys()].filter((key) => !before.has(key)).length;
   const deleted = [...before.keys()].filter((key) => !after.has(key)).length;
   const updated = [...after].filter(([key, row]) => before.has(key) && before.get(key) !== row).length;
