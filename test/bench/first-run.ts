@@ -23,18 +23,24 @@ commands together, without the typing.`;
 /** Where the command line asks the person to sign in. */
 const SIGN_IN_ADDRESS = /^(http\S+authorize\S+)/m;
 
+interface Place {
+  env: NodeJS.ProcessEnv;
+  cwd: string;
+  signal: AbortSignal;
+}
+
 /** Runs a command in a pseudo-terminal. @throws Error with its output if it fails */
 function inTerminal(
   command: string,
-  env: NodeJS.ProcessEnv,
-  cwd: string,
+  place: Place,
   onOutput: (text: string) => void = () => {},
 ): Promise<string> {
   return new Promise((resolve, reject) => {
-    const child = spawn('script', ['--quiet', '--return', '--flush', '--command', command, '/dev/null'], {
-      cwd,
-      env,
-    });
+    const child = spawn(
+      'script',
+      ['--quiet', '--return', '--flush', '--command', command, '/dev/null'],
+      place,
+    );
     let output = '';
     child.stdout.on('data', (data) => {
       output += String(data).replaceAll('\r', '');
@@ -62,31 +68,32 @@ function signInWhenAsked(): { onOutput: (output: string) => void; done: () => Pr
 
 /** Measures the first branch of a new user, from an empty folder. @param signal aborts it */
 export async function measureFirstRun(signal: AbortSignal): Promise<Report> {
-  const packages = mkdtempSync(join(tmpdir(), 'branchgate-package-'));
+  const parent = mkdtempSync(join(tmpdir(), 'branchgate-first-run-'));
   const stack = await startStack();
   const steps: Series = {};
   const totals: number[] = [];
   try {
-    const { stdout } = await run('npm', ['pack', '--silent', '--pack-destination', packages], {
+    const { stdout } = await run('npm', ['pack', '--silent', '--pack-destination', parent], {
       cwd: PACKAGE,
     });
-    const packed = join(packages, stdout.trim().split('\n').at(-1) ?? '');
+    const packed = join(parent, stdout.trim().split('\n').at(-1) ?? '');
     for (let round = 0; round < ROUNDS; round++) {
       signal.throwIfAborted();
-      const folder = mkdtempSync(join(tmpdir(), 'branchgate-empty-'));
-      const env = { PATH: `${folder}/bin:${process.env.PATH}`, HOME: folder, TERM: 'xterm-256color' };
+      const folder = mkdtempSync(join(parent, 'empty-'));
+      const path = `${folder}/bin:${process.env.PATH}`;
+      const env = { PATH: path, HOME: folder, TERM: 'xterm-256color', PAGER: 'cat' };
+      const place = { env, cwd: folder, signal };
       const signIn = signInWhenAsked();
       const commands: Record<string, () => Promise<unknown>> = {
         install: () =>
           inTerminal(
             `npm install --global --prefix . --offline --omit=optional --no-audit --no-fund ${packed}`,
-            env,
-            folder,
+            place,
           ),
-        login: () => inTerminal(`branchgate login --no-browser ${stack.url}`, env, folder, signIn.onOutput),
-        'project create': () => inTerminal(`branchgate project create "Shop ${round}"`, env, folder),
+        login: () => inTerminal(`branchgate login --no-browser ${stack.url}`, place, signIn.onOutput),
+        'project create': () => inTerminal('branchgate project create Shop', place),
         'exec --ephemeral': () =>
-          inTerminal(`branchgate exec --ephemeral -- psql -c 'select 1 as one'`, env, folder),
+          inTerminal(`branchgate exec --ephemeral -- psql -c 'select 1 as one'`, place),
       };
       let total = 0;
       for (const [name, command] of Object.entries(commands)) {
@@ -95,8 +102,9 @@ export async function measureFirstRun(signal: AbortSignal): Promise<Report> {
         total += time;
       }
       await signIn.done();
+      // With several projects the commands would have to name one.
+      await inTerminal('branchgate project delete Shop --yes', place);
       totals.push(total);
-      rmSync(folder, { recursive: true });
     }
     return {
       title: 'From an empty folder to a branch',
@@ -106,6 +114,6 @@ export async function measureFirstRun(signal: AbortSignal): Promise<Report> {
     };
   } finally {
     await stack.stop();
-    rmSync(packages, { recursive: true });
+    rmSync(parent, { recursive: true });
   }
 }
