@@ -40,14 +40,15 @@ const wholeOf = (change: Saved | undefined): Row | null =>
  * Saves staged changes, up to 50 rows in one transaction.
  * @param onSaved called after each transaction with its rows as they are now, by key; null for a deleted one. A later
  *   failure then does not repeat them
- * @returns the staged changes that conflict with what somebody else changed, with the rows as they are now
+ * @returns the rows as somebody else changed them in the meantime, by the keys of the changes that conflict; null for a
+ *   deleted one
  */
 export async function saveStaged(
   place: Place,
   primaryKey: readonly string[],
   staged: Staged,
   onSaved: (rows: ReadonlyMap<string, Row | null>) => void,
-): Promise<Staged> {
+): Promise<ReadonlyMap<string, Row | null>> {
   const { path } = inBranch(place.projectId, place.branch);
   const entries = Object.entries(staged);
   for (let first = 0; first < entries.length; first += TOGETHER) {
@@ -64,13 +65,13 @@ export async function saveStaged(
     } catch (error) {
       if (!(error instanceof ResponseError) || error.code !== 'CHANGES_CONFLICT') throw error;
       const conflicts = (error.fields.conflicts ?? []) as Conflict[];
-      return Object.fromEntries(
+      return new Map(
         conflicts.flatMap(({ change, row }) => {
           const entry = part[change];
-          return entry ? [[entry[0], { ...entry[1], theirs: row }]] : [];
+          return entry ? [[entry[0], row] as const] : [];
         }),
       );
     }
   }
-  return {};
+  return new Map();
 }
