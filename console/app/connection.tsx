@@ -1,7 +1,8 @@
 import { Note } from '../components/feedback.tsx';
 import { useNow } from '../components/now.ts';
 import { TEXT } from '../strings/common.ts';
-import { reachable, refusedUntil } from './gateway.ts';
+import { reachable } from './gateway.ts';
+import { refusedUntil } from './refusals.ts';
 import { useStore } from './store.ts';
 
 function Refused({ until }: { until: number }) {
