@@ -1,14 +1,12 @@
-import type { Schemas } from '../../../client/client.ts';
 import { dataOf, ResponseError } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
 import { inBranch } from '../../app/resources.ts';
+import type { SavedRows } from './after-save.ts';
 import type { Place } from './row-source.ts';
 import type { Row, Staged, StagedRow } from './staged.ts';
 
 /** Changes that the API makes in one transaction. */
 const TOGETHER = 50;
-
-type Saved = Schemas['ChangedRows']['changes'][number];
 
 interface Conflict {
   /** Index of the change in the request. */
@@ -30,16 +28,10 @@ function changeOf(row: StagedRow, place: Place, primaryKey: readonly string[]) {
     : { action: 'update' as const, ...key, values: row.values, expected };
 }
 
-/** The values that were not cut. */
-const wholeOf = (change: Saved | undefined): Row | null =>
-  change?.row
-    ? Object.fromEntries(Object.entries(change.row).filter(([name]) => !change.truncated.includes(name)))
-    : null;
-
 /**
  * Saves staged changes, up to 50 rows in one transaction.
- * @param onSaved called after each transaction with its rows as they are now, by key; null for a deleted one. A later
- *   failure then does not repeat them
+ * @param onSaved called after each transaction with its rows as they are now. A later failure then does not repeat
+ *   them
  * @returns the rows as somebody else changed them in the meantime, by the keys of the changes that conflict; null for a
  *   deleted one
  */
@@ -47,7 +39,7 @@ export async function saveStaged(
   place: Place,
   primaryKey: readonly string[],
   staged: Staged,
-  onSaved: (rows: ReadonlyMap<string, Row | null>) => void,
+  onSaved: (rows: SavedRows) => void,
 ): Promise<ReadonlyMap<string, Row | null>> {
   const { path } = inBranch(place.projectId, place.branch);
   const entries = Object.entries(staged);
@@ -61,7 +53,14 @@ export async function saveStaged(
           body: { changes },
         }),
       );
-      onSaved(new Map(part.map(([key], index) => [key, wholeOf(saved.changes[index])])));
+      onSaved(
+        new Map(
+          saved.changes.flatMap((change, index) => {
+            const entry = part[index];
+            return entry ? [[entry[0], change] as const] : [];
+          }),
+        ),
+      );
     } catch (error) {
       if (!(error instanceof ResponseError) || error.code !== 'CHANGES_CONFLICT') throw error;
       const conflicts = (error.fields.conflicts ?? []) as Conflict[];

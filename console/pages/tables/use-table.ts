@@ -4,7 +4,7 @@ import type { Branch, RowPage, Table } from '../../app/resources.ts';
 import { mayChange, sessionStore } from '../../app/session.ts';
 import { useStore } from '../../app/store.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
-import { stagedAfter, withConflicts } from './after-save.ts';
+import { pageAfter, stagedAfter, withConflicts } from './after-save.ts';
 import type { GridColumn } from './columns.ts';
 import type { Position } from './movement.ts';
 import { detailsQuery, type Place, placeKey, type Selection } from './row-source.ts';
@@ -72,11 +72,6 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
     return { key: keyOf(id), id, original: staged[keyOf(id)]?.original ?? Object.fromEntries(whole) };
   };
 
-  const withRows = (page: RowPage, saved: ReadonlyMap<string, Row | null>): RowPage => ({
-    ...page,
-    rows: page.rows.map((row) => ({ ...row, ...saved.get(keyOf(idOf(row))) })),
-  });
-
   const saving = useMutation({
     mutationFn: async () => {
       const before = store.get();
@@ -85,7 +80,7 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
         // A person may change a row again before it is read again.
         client.setQueriesData<RowPage>(
           { queryKey: placeKey(place) },
-          (page) => page && withRows(page, saved),
+          (page) => page && pageAfter(page, saved, idOf),
         );
         store.set(stagedAfter(store.get(), before, saved, idOf));
       });
