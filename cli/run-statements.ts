@@ -1,5 +1,8 @@
+import { Socket } from 'node:net';
 import { Client, DatabaseError, Query } from 'pg';
 import type { RunStatements } from '../mcp/rehearse-migration.ts';
+
+const CONNECT_MS = 10_000;
 
 /** Runs what the text contains. Rows are not kept: nobody reads them, and they may be more than fit into the memory. */
 const run = (client: Client, text: string) =>
@@ -23,14 +26,25 @@ export const runStatements: RunStatements = async (
   const url = new URL(direct_url);
   // The parameters of the URL would replace `ssl`, which verifies the server.
   url.search = '';
-  const client = new Client({ connectionString: url.href, ssl: ca === null ? true : { ca } });
+  const socket = new Socket();
+  const client = new Client({
+    connectionString: url.href,
+    ssl: ca === null ? true : { ca },
+    stream: () => socket,
+    connectionTimeoutMillis: CONNECT_MS,
+    keepAlive: true,
+  });
   // A session that ends is reported by the statement that it interrupts.
   client.on('error', () => {});
-  const end = () => client.end().catch(() => {});
+  // `client.end` would wait for a server that does not respond.
+  const cut = () => socket.destroy();
   signal.throwIfAborted();
-  signal.addEventListener('abort', end, { once: true });
+  signal.addEventListener('abort', cut, { once: true });
   try {
-    await client.connect();
+    await client.connect().catch((error: Error) => {
+      signal.throwIfAborted();
+      throw error;
+    });
     for (const [at, statement] of statements.entries()) {
       try {
         await run(client, statement);
@@ -43,7 +57,7 @@ export const runStatements: RunStatements = async (
     }
     return null;
   } finally {
-    signal.removeEventListener('abort', end);
-    await end();
+    signal.removeEventListener('abort', cut);
+    await client.end().catch(() => {});
   }
 };

@@ -1,4 +1,5 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
+import type { Schemas } from '../../client/client.ts';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
 import { readCount, readDuration } from '../duration.ts';
@@ -39,16 +40,25 @@ interface ProjectChange {
   snapshotKeep?: number;
 }
 
-/** @throws CommandError */
-function changeOf({ name, quota, snapshotEvery: every, snapshotKeep: keep = KEPT }: ProjectChange) {
-  const body = {
-    ...(name !== undefined && { name }),
-    ...(quota !== undefined && { storage_quota_gib: quota }),
-    ...(every !== undefined && { snapshot_schedule: every === 'never' ? null : { every, keep } }),
-  };
-  if (Object.keys(body).length === 0)
-    throw new CommandError('usage', 'Nothing is to be changed. Give --name, --quota or --snapshot-every.');
-  return body;
+/**
+ * The schedule after the options; what they leave out stays as it is.
+ * @returns undefined if they are not about it
+ * @throws CommandError
+ */
+async function scheduleOf(
+  { snapshotEvery: every, snapshotKeep: keep }: ProjectChange,
+  present: () => Promise<Schemas['Project']>,
+) {
+  if (every === undefined && keep === undefined) return undefined;
+  if (every === 'never' && keep === undefined) return null;
+  const { snapshot_schedule: schedule } = await present();
+  const interval = every ?? schedule?.every ?? 'never';
+  if (interval === 'never')
+    throw new CommandError(
+      'usage',
+      'Without a schedule no snapshots are kept. Give --snapshot-every with an interval.',
+    );
+  return { every: interval, keep: keep ?? schedule?.keep ?? KEPT };
 }
 
 export function projectCommand(): Command {
@@ -103,11 +113,24 @@ export function projectCommand(): Command {
     .addOption(
       new Option('--snapshot-every <interval>', 'take snapshots of main').choices([...INTERVALS, 'never']),
     )
-    .option('--snapshot-keep <n>', 'snapshots that are kept (default: 7)', readCount)
+    .option('--snapshot-keep <n>', 'snapshots that are kept (default: as before, or 7)', readCount)
     .action(async (project: string | undefined, options: ProjectChange, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session, project) };
-      const body = changeOf(options);
+      const { name, quota } = options;
+      const schedule = await scheduleOf(options, () =>
+        dataOf(session.client.api.GET(PROJECT, { params: { path } })),
+      );
+      const body = {
+        ...(name !== undefined && { name }),
+        ...(quota !== undefined && { storage_quota_gib: quota }),
+        ...(schedule !== undefined && { snapshot_schedule: schedule }),
+      };
+      if (Object.keys(body).length === 0)
+        throw new CommandError(
+          'usage',
+          'Nothing is to be changed. Give --name, --quota, --snapshot-every or --snapshot-keep.',
+        );
       printRecord(command, await dataOf(session.client.api.PATCH(PROJECT, { params: { path }, body })));
     });
 

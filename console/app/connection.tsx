@@ -1,12 +1,20 @@
 import { Note } from '../components/feedback.tsx';
 import { useNow } from '../components/now.ts';
 import { TEXT } from '../strings/common.ts';
-import { reachable, refusedUntil } from './gateway.ts';
+import { reachable } from './gateway.ts';
+import { refusedUntil } from './refusals.ts';
 import { useStore } from './store.ts';
 
 function Refused({ until }: { until: number }) {
   const seconds = Math.ceil((until - useNow()) / 1000);
-  return seconds > 0 && <Note tone="warn">{TEXT.states.refusedBanner(seconds)}</Note>;
+  if (seconds <= 0) return null;
+  // The seconds, spoken once each, would be all that a screen reader says.
+  return (
+    <Note tone="warn">
+      <span aria-hidden="true">{TEXT.states.refusedBanner(seconds)}</span>
+      <span className="visually-hidden">{TEXT.states.refusedSpoken}</span>
+    </Note>
+  );
 }
 
 /** Says that the gateway does not respond, or not yet, until a request reaches it again. */

@@ -1,29 +1,18 @@
 import { createClient } from '../../client/client.ts';
 import { ResponseError } from '../../client/response-error.ts';
 import { sleep } from '../../client/sleep.ts';
+import { noteRefusal, untilAllowed, waitMsOf } from './refusals.ts';
 import { createStore } from './store.ts';
 
 /** Whether the last request reached the gateway. */
 export const reachable = createStore(true);
 
-/** Until when the gateway refuses to be read, in Unix milliseconds. All pages wait, because they share one limit. */
-export const refusedUntil = createStore(0);
-
-const isStream = ({ headers }: Request) => headers.get('Accept') === 'text/event-stream';
-
-function noteRefusal(request: Request, { status, headers }: Response): void {
-  // The limit of streams is another one, and what changes something reports to the person who did it.
-  if (status !== 429 || request.method !== 'GET' || isStream(request)) return;
-  refusedUntil.set(Math.max(refusedUntil.get(), Date.now() + Number(headers.get('Retry-After') ?? 1) * 1000));
-}
-
 async function send(request: Request): Promise<Response> {
-  const waitMs = refusedUntil.get() - Date.now();
-  if (request.method === 'GET' && waitMs > 0) await sleep(waitMs, request.signal);
+  await untilAllowed(request);
   try {
     const response = await fetch(request);
     reachable.set(true);
-    noteRefusal(request, response);
+    await noteRefusal(request, response);
     return response;
   } catch (error) {
     if (!request.signal.aborted) reachable.set(false);
@@ -63,7 +52,7 @@ export async function renewToken(): Promise<string | null> {
   for (let attempt = 1; ; attempt += 1) {
     const response = await send(new Request('/api/v1/auth/session', { method: 'POST' }));
     if (response.status === 429 && attempt < RENEWALS) {
-      await sleep(Number(response.headers.get('Retry-After') ?? 1) * 1000);
+      await sleep(waitMsOf(response));
       continue;
     }
     if (response.status === 429 || response.status >= 500)

@@ -43,7 +43,11 @@ export function JobSteps({ job }: { job: Job | null }) {
             {JOBS_TEXT.stepNames[step.name] ?? step.name}
             <span className="visually-hidden">, {JOBS_TEXT.stepStates[step.status]}</span>
           </span>
-          {step.percent !== undefined && <span className="quiet">{JOBS_TEXT.percent(step.percent)}</span>}
+          {step.percent !== undefined && (
+            <span className="quiet" aria-hidden="true">
+              {JOBS_TEXT.percent(step.percent)}
+            </span>
+          )}
           <Length step={step} />
         </li>
       ))}

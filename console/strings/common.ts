@@ -55,6 +55,7 @@ export const TEXT = {
       'The gateway does not respond. The page keeps trying, and your unsaved changes stay here.',
     refusedBanner: (seconds: number) =>
       `Too many requests in this minute. The page goes on in ${plural(seconds, 'second')}.`,
+    refusedSpoken: 'Too many requests in this minute. The page goes on by itself.',
     rateLimited: (seconds: number) =>
       `Too many requests in this minute. Try again in ${plural(seconds, 'second')}.`,
     requestId: 'Request ID',

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, inject, onTestFinished, test } from 'vitest';
 import { devFolder, gatewaySecrets } from '../../dev/stack/dev-folder.ts';
 import { ROOT } from '../../dev/stack/repository.ts';
 import type { Api, ProjectBody } from '../support/api.ts';
@@ -298,20 +298,20 @@ test('rows are filtered and ordered, and a statement is run', async () => {
 
 test('the changes of a project are followed', async () => {
   const { child, result } = cli.start(['events', '--json']);
+  // Also after a time-out, when the test itself does not go on.
+  onTestFinished(async () => {
+    child.kill('SIGKILL');
+    await result;
+  });
   let output = '';
   child.stdout?.on('data', (text: string) => {
     output += text;
   });
-  try {
-    await eventually(async () => expect(output).toContain('"type":"ready"'), 60);
-    const rule = await cli.json<{ id: string }>('rule', 'add', '192.0.2.7', '--ttl', '1h');
-    const extended = await cli.json('rule', 'extend', rule.id, '--ttl', 'forever');
-    expect(extended).toMatchObject({ id: rule.id, expires_at: null });
-    await eventually(async () => expect(output).toContain(rule.id), 60);
-  } finally {
-    child.kill('SIGTERM');
-    await result;
-  }
+  await eventually(async () => expect(output).toContain('"type":"ready"'), 60);
+  const rule = await cli.json<{ id: string }>('rule', 'add', '192.0.2.7', '--ttl', '1h');
+  const extended = await cli.json('rule', 'extend', rule.id, '--ttl', 'forever');
+  expect(extended).toMatchObject({ id: rule.id, expires_at: null });
+  await eventually(async () => expect(output).toContain(rule.id), 60);
   const [first = ''] = output.split('\n');
   expect(JSON.parse(first)).toMatchObject({ type: 'ready', data: { project_id: project.id } });
 });

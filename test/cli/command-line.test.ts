@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Command } from 'commander';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { candidatesOf } from '../../cli/commands/completion.ts';
 import { documentOf } from '../../cli/document.ts';
 import { EXAMPLES } from '../../cli/examples.ts';
@@ -189,5 +189,52 @@ describe('options of rows', () => {
         { column: 'two words', direction: 'asc' },
       ],
     });
+  });
+});
+
+describe('the schedule of snapshots', () => {
+  const id = '018f0000-0000-7000-8000-000000000001';
+  const present = { every: '6h', keep: 30 };
+
+  /** What `project update` sends when the project has this schedule. */
+  async function sent(schedule: object | null, options: string): Promise<unknown> {
+    const bodies: unknown[] = [];
+    vi.stubEnv('BRANCHGATE_URL', 'https://gateway.test');
+    vi.stubEnv('BRANCHGATE_TOKEN', 'token');
+    vi.stubGlobal('fetch', async (request: Request) => {
+      if (request.method === 'PATCH') bodies.push(await request.json());
+      return Response.json({ id, snapshot_schedule: schedule });
+    });
+    const output = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+    try {
+      const fresh = createProgram('1.2.3');
+      await fresh.parseAsync(['project', 'update', id, ...options.split(' ')], { from: 'user' });
+      return bodies;
+    } finally {
+      output.mockRestore();
+      vi.unstubAllGlobals();
+      vi.unstubAllEnvs();
+    }
+  }
+
+  test.each<[object | null, string, object | null]>([
+    [present, '--snapshot-every 1d', { every: '1d', keep: 30 }],
+    [present, '--snapshot-keep 3', { every: '6h', keep: 3 }],
+    [present, '--snapshot-every 1d --snapshot-keep 3', { every: '1d', keep: 3 }],
+    [present, '--snapshot-every never', null],
+    [null, '--snapshot-every 1d', { every: '1d', keep: 7 }],
+  ])('%j with %s is %j', async (before, options, snapshot_schedule) => {
+    expect(await sent(before, options)).toEqual([{ snapshot_schedule }]);
+  });
+
+  test('stays as it is when something else is changed', async () => {
+    expect(await sent(present, '--name shop')).toEqual([{ name: 'shop' }]);
+  });
+
+  test.each([
+    [null, '--snapshot-keep 3 --name shop'],
+    [present, '--snapshot-every never --snapshot-keep 3'],
+  ])('%j with %s is refused', async (before, options) => {
+    await expect(sent(before, options)).rejects.toMatchObject({ exit: 'usage' });
   });
 });

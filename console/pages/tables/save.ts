@@ -1,14 +1,12 @@
-import type { Schemas } from '../../../client/client.ts';
 import { dataOf, ResponseError } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
 import { inBranch } from '../../app/resources.ts';
+import type { SavedRows } from './after-save.ts';
 import type { Place } from './row-source.ts';
 import type { Row, Staged, StagedRow } from './staged.ts';
 
 /** Changes that the API makes in one transaction. */
 const TOGETHER = 50;
-
-type Saved = Schemas['ChangedRows']['changes'][number];
 
 interface Conflict {
   /** Index of the change in the request. */
@@ -30,24 +28,19 @@ function changeOf(row: StagedRow, place: Place, primaryKey: readonly string[]) {
     : { action: 'update' as const, ...key, values: row.values, expected };
 }
 
-/** The values that were not cut. */
-const wholeOf = (change: Saved | undefined): Row | null =>
-  change?.row
-    ? Object.fromEntries(Object.entries(change.row).filter(([name]) => !change.truncated.includes(name)))
-    : null;
-
 /**
  * Saves staged changes, up to 50 rows in one transaction.
- * @param onSaved called after each transaction with its rows as they are now, by key; null for a deleted one. A later
- *   failure then does not repeat them
- * @returns the staged changes that conflict with what somebody else changed, with the rows as they are now
+ * @param onSaved called after each transaction with its rows as they are now. A later failure then does not repeat
+ *   them
+ * @returns the rows as somebody else changed them in the meantime, by the keys of the changes that conflict; null for a
+ *   deleted one
  */
 export async function saveStaged(
   place: Place,
   primaryKey: readonly string[],
   staged: Staged,
-  onSaved: (rows: ReadonlyMap<string, Row | null>) => void,
-): Promise<Staged> {
+  onSaved: (rows: SavedRows) => void,
+): Promise<ReadonlyMap<string, Row | null>> {
   const { path } = inBranch(place.projectId, place.branch);
   const entries = Object.entries(staged);
   for (let first = 0; first < entries.length; first += TOGETHER) {
@@ -60,17 +53,24 @@ export async function saveStaged(
           body: { changes },
         }),
       );
-      onSaved(new Map(part.map(([key], index) => [key, wholeOf(saved.changes[index])])));
+      onSaved(
+        new Map(
+          saved.changes.flatMap((change, index) => {
+            const entry = part[index];
+            return entry ? [[entry[0], change] as const] : [];
+          }),
+        ),
+      );
     } catch (error) {
       if (!(error instanceof ResponseError) || error.code !== 'CHANGES_CONFLICT') throw error;
       const conflicts = (error.fields.conflicts ?? []) as Conflict[];
-      return Object.fromEntries(
+      return new Map(
         conflicts.flatMap(({ change, row }) => {
           const entry = part[change];
-          return entry ? [[entry[0], { ...entry[1], theirs: row }]] : [];
+          return entry ? [[entry[0], row] as const] : [];
         }),
       );
     }
   }
-  return {};
+  return new Map();
 }

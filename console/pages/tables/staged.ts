@@ -1,6 +1,3 @@
-import { STAGED_PREFIX } from '../../app/session.ts';
-import { createStore, type Store } from '../../app/store.ts';
-
 /** A value as the API sends it; everything but numbers and booleans is PostgreSQL's own text. */
 export type Value = string | number | boolean | null;
 export type Row = Readonly<Record<string, Value>>;
@@ -23,43 +20,14 @@ export type Staged = Readonly<Record<string, StagedRow>>;
 
 export const keyOf = (id: readonly Value[]): string => JSON.stringify(id);
 
-const stores = new Map<string, Store<Staged>>();
-
-function read(name: string): Staged {
-  try {
-    return JSON.parse(sessionStorage.getItem(name) ?? '{}') as Staged;
-  } catch {
-    return {};
-  }
-}
-
-/**
- * The staged changes of one table. They outlive the page, a reload, and the end of a session, so that nothing that a
- * person typed is lost; a sign-out removes them.
- */
-export function stagedOf(userId: string, branchId: string, schema: string, table: string): Store<Staged> {
-  const name = `${STAGED_PREFIX}${userId}:${branchId}:${schema}.${table}`;
-  const known = stores.get(name);
-  // One store as long as the page lives, except that a sign-out has removed what an earlier session staged.
-  if (known && (countOf(known.get()) === 0 || sessionStorage.getItem(name) !== null)) return known;
-  const store = createStore(read(name));
-  store.subscribe(() => {
-    const staged = store.get();
-    if (Object.keys(staged).length === 0) sessionStorage.removeItem(name);
-    else sessionStorage.setItem(name, JSON.stringify(staged));
-  });
-  stores.set(name, store);
-  return store;
-}
-
 const without = <T>(record: Readonly<Record<string, T>>, name: string): Record<string, T> =>
   Object.fromEntries(Object.entries(record).filter(([key]) => key !== name));
 
 /** Whether two values are the same for PostgreSQL's input: `7` and `"7"` are. */
 export const isSame = (one: Value | undefined, other: Value | undefined): boolean =>
-  one === null || other === null ? one === other : String(one) === String(other);
+  one == null || other == null ? one === other : String(one) === String(other);
 
-const isIdle = ({ id, values, isDeleted }: StagedRow) =>
+export const isIdle = ({ id, values, isDeleted }: StagedRow) =>
   id !== null && !isDeleted && Object.keys(values).length === 0;
 
 function put(staged: Staged, key: string, row: StagedRow): Staged {

@@ -129,9 +129,11 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
   const save = () =>
     saving.mutate(undefined, {
       onSuccess: (saved) => {
-        const left = countOf(latest());
-        if (left > 0) return;
+        const left = Object.values(latest());
+        if (left.some(({ theirs }) => theirs !== undefined)) return;
         announce(TABLES_TEXT.saved(saved));
+        // What a person changed during the save is not saved yet.
+        if (left.length > 0) return;
         setReviewing(false);
         focusGrid();
       },

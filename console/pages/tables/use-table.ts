@@ -4,11 +4,13 @@ import type { Branch, RowPage, Table } from '../../app/resources.ts';
 import { mayChange, sessionStore } from '../../app/session.ts';
 import { useStore } from '../../app/store.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
+import { pageAfter, stagedAfter, withConflicts } from './after-save.ts';
 import type { GridColumn } from './columns.ts';
 import type { Position } from './movement.ts';
 import { detailsQuery, type Place, placeKey, type Selection } from './row-source.ts';
 import { saveStaged } from './save.ts';
-import { countOf, keyOf, type Row, type Staged, stagedOf, type Value } from './staged.ts';
+import { countOf, keyOf, type Row, type Staged, type Value } from './staged.ts';
+import { stagedOf } from './staged-store.ts';
 import { useRows } from './use-rows.ts';
 
 /** A row that can be changed: one that was read, or a new one. */
@@ -70,11 +72,6 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
     return { key: keyOf(id), id, original: staged[keyOf(id)]?.original ?? Object.fromEntries(whole) };
   };
 
-  const withRows = (page: RowPage, saved: ReadonlyMap<string, Row | null>): RowPage => ({
-    ...page,
-    rows: page.rows.map((row) => ({ ...row, ...saved.get(keyOf(idOf(row))) })),
-  });
-
   const saving = useMutation({
     mutationFn: async () => {
       const before = store.get();
@@ -83,12 +80,11 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
         // A person may change a row again before it is read again.
         client.setQueriesData<RowPage>(
           { queryKey: placeKey(place) },
-          (page) => page && withRows(page, saved),
+          (page) => page && pageAfter(page, saved, idOf),
         );
-        const left = Object.entries(store.get()).filter(([name]) => !saved.has(name));
-        store.set(Object.fromEntries(left));
+        store.set(stagedAfter(store.get(), before, saved, idOf));
       });
-      store.set({ ...store.get(), ...conflicts });
+      store.set(withConflicts(store.get(), conflicts));
       return count;
     },
     // Not awaited: the end of the save moves the focus, which must not happen while a person types into the next cell.
