@@ -1,4 +1,5 @@
 import type { OwnSession } from '../postgres/connect.ts';
+import { RESET } from '../postgres/source-sessions.ts';
 
 /**
  * A session is closed this long after its login. Its work counts as the branch's usage because of the login, which
@@ -88,7 +89,7 @@ const end = (reusable: ReusableSession | undefined): void => void reusable?.sess
 function resetOf({ session }: ReusableSession): Promise<boolean> {
   const { promise, resolve } = Promise.withResolvers<boolean>();
   const timer = setTimeout(resolve, RESET_WITHIN_MS, false);
-  session.query('DISCARD ALL').then(
+  session.query(RESET).then(
     () => resolve(true),
     () => resolve(false),
   );
