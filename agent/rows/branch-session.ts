@@ -1,5 +1,6 @@
 import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import { type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Host } from '../host.ts';
 import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
@@ -167,7 +168,8 @@ async function openInBranch(
   const session = await openSession(config, () => {
     state.isLost = true;
   });
-  return Object.assign(state, { session, pid: backendPid(session) });
+  const project = projectDatabaseName(database);
+  return Object.assign(state, { session, pid: backendPid(session), project });
 }
 
 /**
