@@ -18,11 +18,16 @@ export async function watchCopy(
   if (!onProgress) return () => {};
   const base = join(dataDir, 'base');
   const before = new Set(await readdir(base));
+  let isOver = false;
   const timer = setInterval(async () => {
     const fresh = (await readdir(base).catch(() => [])).filter((name) => !before.has(name)).at(-1);
-    if (fresh && total > 0) onProgress((await sizeOf(join(base, fresh))) / total);
+    const size = fresh ? await sizeOf(join(base, fresh)) : 0;
+    if (fresh && total > 0 && !isOver) onProgress(size / total);
   }, POLL_EVERY_MS);
-  return () => clearInterval(timer);
+  return () => {
+    isOver = true;
+    clearInterval(timer);
+  };
 }
 
 async function sizeOf(folder: string): Promise<number> {

@@ -23,7 +23,7 @@ import { progressOfJob } from '../progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
 import { runSeparationLoop } from '../snapshots/separate-snapshots.ts';
 import { TroubleLog } from '../trouble-log.ts';
-import { Drain } from '../upgrade/drain.ts';
+import { Drain, drainAt } from '../upgrade/drain.ts';
 import type { Trial } from '../upgrade/trial.ts';
 import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
@@ -53,7 +53,7 @@ async function runAgent(trial: Trial | null): Promise<void> {
   const { signal } = stop;
   const drain = new Drain();
   let finishWithin = FINISH_WITHIN_MS;
-  process.once('SIGUSR2', async () => {
+  drainAt('SIGUSR2', async () => {
     log('agent.draining');
     finishWithin = FINISH_BEFORE_UPGRADE_MS;
     await drain.begin(CLONES_END_WITHIN_MS);

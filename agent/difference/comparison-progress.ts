@@ -46,14 +46,17 @@ export class ComparisonProgress {
     const { before, after } = this.#comparison;
     const prefixes = [before, after].map((session) => `pgsql_tmp${backendPid(session)}.`);
     const folder = join(dataDir, 'base', 'pgsql_tmp');
+    let isOver = false;
     const timer = setInterval(async () => {
       const bytes = await bytesOf(folder, prefixes);
+      if (isOver) return;
       this.#current.sorted = Math.max(this.#current.sorted, bytes / SORTED_ROW_BYTES);
       this.#report();
     }, lookEveryMs);
     try {
       return await work();
     } finally {
+      isOver = true;
       clearInterval(timer);
     }
   }
@@ -72,7 +75,9 @@ function rowsOf({ before, after }: TablePair, blocks: BlockRanges | null): numbe
     const read = blocks.reduce((sum, [from, to]) => sum + Math.max(0, Math.min(to, pages) - from), 0);
     return Math.min(1, read / pages);
   };
-  const rows = (table: FoundTable | null) => (table ? Math.max(0, table.rows) * share(table) : 0);
+  // The statistics are the tenant's, who can set any number.
+  const rows = (table: FoundTable | null) =>
+    table && Number.isFinite(table.rows) ? Math.max(0, table.rows) * share(table) : 0;
   return rows(before) + rows(after);
 }
 

@@ -1,5 +1,6 @@
 import { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { projectDatabaseName } from '../../shared/branch/database-name.ts';
 import { type BranchRole, loginName } from '../../shared/branch/login.ts';
 import type { Host } from '../host.ts';
 import { AS_TEXT, inTransaction, type OwnSession, openSession, type Session } from '../postgres/connect.ts';
@@ -117,30 +118,34 @@ export async function inBranch<T>(
   const user = loginName(branch_id, MODES[mode].role);
   const { kept } = host.rows;
   const isReusable = mode === 'read';
+  let hasBegun = false;
   const run = (opened: ReusableSession) => {
     const { session } = opened;
     const onDone = async () => (isReusable ? kept.put(user, opened) : session.end());
     const transact = (onEnd: () => void) =>
       inTransaction(session, async () => {
+        hasBegun = true;
         const result = await action(session);
         onEnd();
         return result;
       });
     return bounded(host, session, user, transact, { onDone });
   };
+  /**
+   * The server may have ended a session that waited, for instance for a clone. Only a transaction that has not begun is
+   * repeated: a tenant's view can end its own session, and would run twice.
+   */
+  const unlessBegun = (error: unknown) => {
+    if (hasBegun || error instanceof HostError) throw error;
+    return null;
+  };
   try {
     const waiting = isReusable ? await kept.take(user) : null;
-    const done = waiting && (await run(waiting).then((result) => ({ result }), unlessLost));
+    const done = waiting && (await run(waiting).then((result) => ({ result }), unlessBegun));
     return done ? done.result : await run(await openInBranch(host, { user, database, mode }));
   } finally {
     leave();
   }
-}
-
-/** The server may have ended a session that waited, for instance for a clone. What only reads can then begin again. */
-function unlessLost(error: unknown): null {
-  if (error instanceof HostError) throw error;
-  return null;
 }
 
 async function openInBranch(
@@ -163,7 +168,8 @@ async function openInBranch(
   const session = await openSession(config, () => {
     state.isLost = true;
   });
-  return Object.assign(state, { session, pid: backendPid(session) });
+  const project = projectDatabaseName(database);
+  return Object.assign(state, { session, pid: backendPid(session), project });
 }
 
 /**

@@ -1,4 +1,5 @@
 import type { OwnSession } from '../postgres/connect.ts';
+import { RESET } from '../postgres/source-sessions.ts';
 
 /**
  * A session is closed this long after its login. Its work counts as the branch's usage because of the login, which
@@ -7,6 +8,8 @@ import type { OwnSession } from '../postgres/connect.ts';
 const KEPT_FOR_MS = 8_000;
 /** On the host. Each is a process of PostgreSQL, and one of the connections that clients have. */
 const KEPT_MAX = 8;
+/** A project's share of them. */
+const KEPT_OF_PROJECT = 2;
 /** Milliseconds. */
 const RESET_WITHIN_MS = 1_000;
 
@@ -14,6 +17,8 @@ const RESET_WITHIN_MS = 1_000;
 export interface ReusableSession {
   session: OwnSession;
   pid: number;
+  /** The database of the project's branch `main`, which identifies the project. */
+  project: string;
   /** `performance.now()` */
   openedAt: number;
   /** Whether it has ended, for instance for a clone of its database. */
@@ -39,14 +44,14 @@ export class KeptSessions {
 
   /** Keeps the session, or closes it if another one waits already, it is too old, or there are too many. */
   put(login: string, reusable: ReusableSession): void {
-    if (!this.#hasRoom(login) || this.#resets.has(login) || leftOf(reusable) <= 0) {
+    if (!this.#hasRoom(login, reusable) || this.#resets.has(login) || leftOf(reusable) <= 0) {
       end(reusable);
       return;
     }
     const reset = resetOf(reusable).then((isReset) => {
       this.#resets.delete(login);
       const left = leftOf(reusable);
-      if (!isReset || !this.#hasRoom(login) || left <= 0) return end(reusable);
+      if (!isReset || !this.#hasRoom(login, reusable) || left <= 0) return end(reusable);
       const timer = setTimeout(() => end(this.#remove(login)), left).unref();
       this.#kept.set(login, Object.assign(reusable, { timer }));
     });
@@ -65,11 +70,12 @@ export class KeptSessions {
     await Promise.all(sessions.map((session) => session?.end().catch(() => {})));
   }
 
-  #hasRoom(login: string): boolean {
+  #hasRoom(login: string, { project }: ReusableSession): boolean {
     const other = this.#kept.get(login);
     if (other?.isLost) this.#remove(login);
     else if (other) return false;
-    return this.#kept.size < KEPT_MAX;
+    const ofProject = [...this.#kept.values()].filter((kept) => kept.project === project).length;
+    return this.#kept.size < KEPT_MAX && ofProject < KEPT_OF_PROJECT;
   }
 
   #remove(login: string) {
@@ -88,7 +94,7 @@ const end = (reusable: ReusableSession | undefined): void => void reusable?.sess
 function resetOf({ session }: ReusableSession): Promise<boolean> {
   const { promise, resolve } = Promise.withResolvers<boolean>();
   const timer = setTimeout(resolve, RESET_WITHIN_MS, false);
-  session.query('DISCARD ALL').then(
+  session.query(RESET).then(
     () => resolve(true),
     () => resolve(false),
   );

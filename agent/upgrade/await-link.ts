@@ -22,7 +22,12 @@ interface Expected {
 export function askToEnd(stateDir: string): number | null {
   const record = readRunRecord(stateDir);
   if (!record || !isRunning(stateDir, record)) return null;
-  process.kill(record.pid, 'SIGUSR2');
+  try {
+    process.kill(record.pid, 'SIGUSR2');
+  } catch (error) {
+    // It has ended just now, so its service manager starts the installed program.
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+  }
   return record.pid;
 }
 

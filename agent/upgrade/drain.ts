@@ -1,20 +1,22 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Method } from '../../shared/protocol/operations.ts';
+import { HostError } from '../servers/host-error.ts';
 
 /** Operations that can take minutes, because they copy a database. */
 const CLONING: ReadonlySet<Method> = new Set(['branch.clone', 'batch.clone', 'reset.clone', 'snapshot.take']);
 
 /**
- * Lets clones finish before the agent ends. Clones that are asked for meanwhile get no answer: their call fails with
- * the link, and their job repeats it with the next agent. Everything else is served until the link ends.
+ * Lets clones finish before the agent ends. Clones that are asked for meanwhile are refused at once, because a call
+ * without an answer keeps its place on the link, and their job repeats them. Everything else is served until the link ends.
  */
 export class Drain {
   readonly #clones = new Set<Promise<unknown>>();
   #hasBegun = false;
 
-  run<T>(method: Method, operation: () => Promise<T>): Promise<T> {
+  /** @throws HostError HOST_BUSY */
+  async run<T>(method: Method, operation: () => Promise<T>): Promise<T> {
     if (!CLONING.has(method)) return operation();
-    if (this.#hasBegun) return new Promise(() => {});
+    if (this.#hasBegun) throw new HostError('HOST_BUSY', 'the agent is being replaced');
     const clone = operation();
     this.#clones.add(clone);
     const forget = () => this.#clones.delete(clone);
@@ -27,4 +29,17 @@ export class Drain {
     this.#hasBegun = true;
     await Promise.race([Promise.allSettled(this.#clones), sleep(within, undefined, { ref: false })]);
   }
+}
+
+/**
+ * Calls `drain` at the first signal. Later ones, of a second `upgrade`, change nothing; without a listener they would
+ * end the process.
+ */
+export function drainAt(signal: NodeJS.Signals, drain: () => Promise<void>): void {
+  let isDraining = false;
+  process.on(signal, () => {
+    if (isDraining) return;
+    isDraining = true;
+    drain();
+  });
 }

@@ -49,6 +49,8 @@ async function write({ program, bytes }: Installation): Promise<void> {
   rmSync(file, { force: true });
   const handle = await open(file, 'wx', mode & 0o777);
   try {
+    // Not reduced by root's umask: the agent's user must be able to read it.
+    await handle.chmod(mode & 0o777);
     await handle.writeFile(bytes);
     await handle.sync();
   } finally {
@@ -79,6 +81,7 @@ async function keepPrevious({ program, stateDir }: Installation): Promise<void> 
   copyFileSync(program, copy);
   const { uid, gid } = statSync(program);
   if (process.getuid?.() === 0) chownSync(copy, uid, gid);
+  await sync(copy);
   renameSync(copy, previous);
 }
 
@@ -88,6 +91,10 @@ async function swap({ program, bytes }: Installation): Promise<void> {
   if (sha256OfFile(file) !== sha256Of(bytes))
     throw new Error('another upgrade is in progress: wait for its end');
   renameSync(file, program);
-  const folder = await open(dirname(program));
-  await folder.sync().finally(() => folder.close());
+  await sync(dirname(program));
+}
+
+async function sync(path: string): Promise<void> {
+  const handle = await open(path);
+  await handle.sync().finally(() => handle.close());
 }

@@ -64,11 +64,12 @@ export function startOf(pid: number): string | null {
 }
 
 /**
- * Whether the recorded process is the agent and runs. The file belongs to the agent's user, who must not be able to have
- * root signal a process of someone else.
+ * Whether the recorded process is the agent and runs. The agent's user owns the folder, and must not be able to have
+ * root signal a process of someone else. The owner of the file proves nothing: it can be a link to a file of root.
  */
 export function isRunning(stateDir: string, { pid, started }: RunRecord): boolean {
   if (started === null || startOf(pid) !== started) return false;
   const ownerOf = (path: string) => statSync(path, { throwIfNoEntry: false })?.uid;
-  return ownerOf(`/proc/${pid}`) === ownerOf(recordFile(stateDir));
+  const owner = ownerOf(stateDir);
+  return owner !== undefined && ownerOf(`/proc/${pid}`) === owner;
 }

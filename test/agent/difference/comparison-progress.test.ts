@@ -16,6 +16,7 @@ const PAIRS = [
   { name: 'by_blocks', before: table(1_000, 10), after: table(1_000, 10) },
   { name: 'unchanged', before: table(9_000, 90), after: table(9_000, 90) },
   { name: 'unknown', before: null, after: table(-1, 0) },
+  { name: 'absurd', before: table(Number.NaN, 0), after: table(Number.POSITIVE_INFINITY, 10) },
 ] as unknown as TablePair[];
 const BLOCKS: Record<string, [number, number][] | null> = {
   full: null,
@@ -26,6 +27,7 @@ const BLOCKS: Record<string, [number, number][] | null> = {
   ],
   unchanged: [],
   unknown: null,
+  absurd: null,
 };
 
 function progress() {

@@ -5,7 +5,9 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { closeHost, openHost } from '../../../agent/host.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { endKeptSessions } from '../../../agent/postgres/source-sessions.ts';
+import { inSession } from '../../../agent/postgres/connect.ts';
+import { BROWSING, endKeptSessions } from '../../../agent/postgres/source-sessions.ts';
+import { backendPid } from '../../../agent/rows/branch-session.ts';
 import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHostWithProject } from '../../support/host/host-project.ts';
@@ -24,6 +26,7 @@ beforeAll(async () => {
        (select count(*)::int from pg_locks where locktype = 'advisory') as locks,
        (select count(*)::int from pg_listening_channels()) as channels,
        (select count(*)::int from pg_prepared_statements) as prepared;
+     create view ending as select id, pg_terminate_backend(id) as ended, pg_sleep(1)::text as slept from note;
      create view failing as select 1 / 0 as n;
      create function leaves_traces() returns text language plpgsql as $$ begin
        perform set_config('my.trace', 'left', false); perform set_config('DateStyle', 'German', false);
@@ -129,6 +132,14 @@ test('a session that the server has ended is replaced, without an error', async 
   expect((await pageOf('found')).pid).not.toBe(pid);
 });
 
+test('a page whose code ends its own session is not read again', async () => {
+  const { pid } = await pageOf('found');
+  // In any other session, the view would end nothing.
+  await browser.query(`insert into note values (${pid})`, [], 'read_write');
+  await expect(browser.page('ending')).rejects.toThrow();
+  expect((await pageOf('found')).pid).not.toBe(pid);
+});
+
 test('the session waits for no other database, and for no clone', async () => {
   const { host } = started.servers;
   const { pid } = await pageOf('found');
@@ -137,6 +148,19 @@ test('the session waits for no other database, and for no clone', async () => {
   expect(await left()).toHaveLength(1);
   await endKeptSessions(host.postgres, 'db_shop_prod');
   expect(await left()).toEqual([]);
+});
+
+test('a session that has just logged in is not taken for one that waits', async () => {
+  const { POSTGRES_SOCKET_DIR: host, POSTGRES_PORT: port } = started.servers.settings;
+  const user = loginName(started.main.branch_id, 'read_write');
+  const config = { host, port, user, database: 'db_shop_prod', application_name: BROWSING };
+  await inSession(config, async (session) => {
+    const idle = 'select state, query from pg_stat_activity where pid = $1';
+    const own = () => started.servers.query(idle, [backendPid(session)]);
+    await eventually(async () => expect(await own()).toEqual([{ state: 'idle', query: '' }]));
+    await endKeptSessions(started.servers.host.postgres, 'db_shop_prod');
+    expect((await session.query('select 1 as n')).rows).toEqual([{ n: 1 }]);
+  });
 });
 
 test('a clone by another process ends the session', async () => {

@@ -8,7 +8,7 @@ afterEach(() => void vi.useRealTimers());
 let pids = 0;
 
 /** A session that records what is done with it. */
-function sessionOf(reset: () => Promise<unknown> = async () => {}) {
+function sessionOf(reset: () => Promise<unknown> = async () => {}, project = `db_${pids}_prod`) {
   const done: string[] = [];
   const session = {
     query: (text: string) => {
@@ -18,7 +18,8 @@ function sessionOf(reset: () => Promise<unknown> = async () => {}) {
     end: async () => void done.push('end'),
   } as unknown as OwnSession;
   pids += 1;
-  const reusable: ReusableSession = { session, pid: pids, openedAt: performance.now(), isLost: false };
+  const openedAt = performance.now();
+  const reusable: ReusableSession = { session, pid: pids, project, openedAt, isLost: false };
   return { reusable, done };
 }
 
@@ -114,4 +115,14 @@ test('a second one of a login, and the ninth of a host, are closed', async () =>
   const second = sessionOf();
   kept.put('login-0', second.reusable);
   expect(second.done).toEqual(['end']);
+});
+
+test('the third one of a project is closed, and another project has room', async () => {
+  const kept = new KeptSessions();
+  const sessions = ['one', 'one', 'one', 'other'].map((project) => sessionOf(undefined, project));
+  for (const [login, { reusable }] of sessions.entries()) {
+    kept.put(`login-${login}`, reusable);
+    await settled();
+  }
+  expect(sessions.filter(({ done }) => done.includes('end'))).toEqual([sessions[2]]);
 });

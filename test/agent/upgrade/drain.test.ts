@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { Drain } from '../../../agent/upgrade/drain.ts';
+import { Drain, drainAt } from '../../../agent/upgrade/drain.ts';
 
 const HOUR = 3_600_000;
 
@@ -9,7 +9,9 @@ test('a clone in progress ends before the agent, and no other one begins', async
   const result = drain.run('branch.clone', () => clone.promise);
   const events: string[] = [];
   const drained = drain.begin(HOUR).then(() => events.push('drained'));
-  drain.run('snapshot.take', async () => events.push('another clone'));
+  await expect(drain.run('snapshot.take', async () => events.push('another clone'))).rejects.toMatchObject({
+    code: 'HOST_BUSY',
+  });
   expect(await drain.run('row.list', async () => 'rows')).toBe('rows');
   expect(events).toEqual([]);
   clone.resolve('cloned');
@@ -34,4 +36,21 @@ test('a clone that fails, and one that takes too long, hold nothing up', async (
 
 test('without a clone, nothing is waited for', async () => {
   await new Drain().begin(HOUR);
+});
+
+test('a second signal begins nothing, and does not end the process', () => {
+  const before = process.listeners('SIGUSR2');
+  let begun = 0;
+  drainAt('SIGUSR2', async () => {
+    begun += 1;
+  });
+  const [listener] = process.listeners('SIGUSR2').filter((other) => !before.includes(other));
+  try {
+    process.emit('SIGUSR2');
+    expect(process.listeners('SIGUSR2')).toContain(listener);
+    process.emit('SIGUSR2');
+    expect(begun).toBe(1);
+  } finally {
+    if (listener) process.off('SIGUSR2', listener);
+  }
 });

@@ -1,4 +1,13 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -53,6 +62,18 @@ test.each(KILLS)('killed before %s, the agent works, and the upgrade can be repe
 test('killed after the swap, the new program runs', async () => {
   await install(programOf('1.1.0', 'links'));
   expect(startAgent()).toBe('1.1.0');
+});
+
+test('every program has the permissions of the installed one, whatever root’s umask is', async () => {
+  chmodSync(program, 0o755);
+  const before = process.umask(0o077);
+  try {
+    await install(programOf('1.1.0', 'links'));
+  } finally {
+    process.umask(before);
+  }
+  for (const file of [program, siblingOf(program, 'previous')])
+    expect(statSync(file).mode & 0o777).toBe(0o755);
 });
 
 test('a program that ends again and again is left for the one before it, without the tool', async () => {
