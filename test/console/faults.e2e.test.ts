@@ -119,6 +119,30 @@ test('a saved row can be changed again before it is read again', async () => {
   await page.unroute(rows);
 });
 
+test('what is typed while a save runs stays, and can be saved afterwards', async () => {
+  const { page } = visitor;
+  const held = Promise.withResolvers<void>();
+  const changes = '**/api/v1/**/row-changes';
+  await page.route(changes, async (route) => {
+    await held.promise;
+    await route.continue();
+  });
+  await stage('sent');
+  const sent = page.waitForRequest(changes);
+  await trySave();
+  const answered = (await sent).response();
+  await page.getByRole('button', { name: 'Go on editing' }).click();
+  await stage('typed meanwhile');
+  held.resolve();
+  await (await answered)?.finished();
+  expect(await stored()).toBe('sent');
+  await page.unroute(changes);
+  await page.getByRole('gridcell', { name: 'typed meanwhile' }).waitFor();
+  await trySave();
+  await saved();
+  expect(await stored()).toBe('typed meanwhile');
+});
+
 test('an expired token is renewed without a word', async () => {
   const { page } = visitor;
   await stage('renewed');
