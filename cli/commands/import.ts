@@ -104,15 +104,14 @@ async function query(sides: Sides, side: 'source' | 'branch', sql: string): Prom
 }
 
 async function ended(child: ChildProcess, program: string): Promise<void> {
-  const failed = once(child, 'error').then(([thrown]) => {
-    const error = thrown as NodeJS.ErrnoException;
+  // It also rejects with the error of a program that cannot be started, or is stopped.
+  await once(child, 'close').catch((error: NodeJS.ErrnoException) => {
     if (error.name === 'AbortError') throw error.cause;
     throw new CommandError(
       'failed',
       error.code === 'ENOENT' ? `${program} is not installed.` : error.message,
     );
   });
-  await Promise.race([once(child, 'close'), failed]);
 }
 
 const USER_SCHEMAS = `nspname !~ '^pg_' and nspname <> 'information_schema'`;

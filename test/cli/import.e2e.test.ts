@@ -1,10 +1,11 @@
 import { execFileSync, spawnSync } from 'node:child_process';
-import { chownSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { chownSync, globSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, inject, test } from 'vitest';
 import { serverUser } from '../../dev/processes/os-user.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { connect } from '../support/database.ts';
+import { eventually } from '../support/eventually.ts';
 import { freePort } from '../support/free-port.ts';
 import { IS_NIGHTLY } from '../support/nightly.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
@@ -70,34 +71,53 @@ async function contentOf(url: string, ssl: false | object) {
   }
 }
 
-test.runIf(IS_NIGHTLY)('import copies a foreign database', { timeout: 120_000 }, async ({ skip }) => {
-  const binaries = foreignServer();
-  if (binaries === null) return skip('no server of the same version as pg_dump is installed');
-  const foreign = await startForeign(binaries);
-  const api = await ownerOf('importing');
-  const project = await api.project('Imported');
-  const cli = await CommandLine.open({
-    BRANCHGATE_URL: inject('stack').url,
-    BRANCHGATE_PROJECT: project.id,
-    BRANCHGATE_TOKEN: await tokenOf({ tenant: 'importing' }),
-  });
-  try {
-    const source = await connect(foreign.url, { ssl: false });
-    await source.query(STORE);
-    await source.end();
-    writeFileSync(join(cli.folder, 'source-url'), foreign.url);
-    expect(await cli.run('import', '--from', '@source-url')).toMatchObject({
-      code: 0,
-      stderr: expect.stringContaining('Imported into main'),
+test.runIf(IS_NIGHTLY)(
+  'import copies a foreign database; stopped before, it leaves nothing',
+  { timeout: 120_000 },
+  async ({ skip }) => {
+    const binaries = foreignServer();
+    if (binaries === null) return skip('no server of the same version as pg_dump is installed');
+    const foreign = await startForeign(binaries);
+    const api = await ownerOf('importing');
+    const project = await api.project('Imported');
+    const files = temporaryFolder();
+    const cli = await CommandLine.open({
+      BRANCHGATE_URL: inject('stack').url,
+      BRANCHGATE_PROJECT: project.id,
+      BRANCHGATE_TOKEN: await tokenOf({ tenant: 'importing' }),
+      TMPDIR: files,
     });
-    await api.allow(project.id);
-    const { direct_url } = await api.credentials(project.id, 'main');
-    const before = await contentOf(foreign.url, false);
-    expect(before.tables).toBe(11);
-    expect(before.rows).toBeGreaterThan(15_000);
-    expect(await contentOf(direct_url, { rejectUnauthorized: false })).toEqual(before);
-  } finally {
-    foreign.stop();
-    rmSync(cli.folder, { recursive: true, force: true });
-  }
-});
+    try {
+      const source = await connect(foreign.url, { ssl: false });
+      await source.query(STORE);
+      writeFileSync(join(cli.folder, 'source-url'), foreign.url);
+
+      // Ctrl-C while pg_dump waits for a lock leaves no rule, no file and no row.
+      await source.query('begin; lock table artist');
+      const { child, result } = cli.start(['import', '--from', '@source-url']);
+      const waiting = 'select from pg_locks where not granted';
+      await eventually(async () => expect((await source.query(waiting)).rowCount).toBe(1));
+      process.kill(-(child.pid ?? 0), 'SIGINT');
+      expect(await result).toMatchObject({ code: 1, stderr: expect.stringContaining('Interrupted.') });
+      const rules = await api.get(`/api/v1/projects/${project.id}/network-rules`);
+      expect(rules.body).toMatchObject({ network_rules: [] });
+      expect(readdirSync(files)).toEqual([]);
+      await source.query('rollback');
+      await source.end();
+
+      expect(await cli.run('import', '--from', '@source-url')).toMatchObject({
+        code: 0,
+        stderr: expect.stringContaining('Imported into main'),
+      });
+      await api.allow(project.id);
+      const { direct_url } = await api.credentials(project.id, 'main');
+      const before = await contentOf(foreign.url, false);
+      expect(before.tables).toBe(11);
+      expect(before.rows).toBeGreaterThan(15_000);
+      expect(await contentOf(direct_url, { rejectUnauthorized: false })).toEqual(before);
+    } finally {
+      foreign.stop();
+      for (const folder of [cli.folder, files]) rmSync(folder, { recursive: true, force: true });
+    }
+  },
+);
