@@ -68,7 +68,8 @@ async function saved(): Promise<void> {
   await visitor.page.getByText('1 row saved.').last().waitFor();
 }
 
-const stored = async () => (await query<{ name: string }>(url, 'select name from item'))[0]?.name;
+const stored = async () =>
+  (await query<{ name: string }>(url, 'select name from item where id = 1'))[0]?.name;
 
 test('while the database host is away, the change stays and can be saved afterwards', async () => {
   const { page } = visitor;
@@ -141,6 +142,39 @@ test('what is typed while a save runs stays, and can be saved afterwards', async
   await trySave();
   await saved();
   expect(await stored()).toBe('typed meanwhile');
+});
+
+test('a cell that is edited while a new row is saved stays that cell', async () => {
+  const { page } = visitor;
+  const held = Promise.withResolvers<void>();
+  const changes = '**/api/v1/**/row-changes';
+  await page.route(changes, async (route) => {
+    await held.promise;
+    await route.continue();
+  });
+  await page.getByRole('button', { name: 'Add row' }).click();
+  await page.keyboard.type('2');
+  await page.keyboard.press('Enter');
+  const sent = page.waitForRequest(changes);
+  await trySave();
+  const answered = (await sent).response();
+  await page.getByRole('button', { name: 'Go on editing' }).click();
+  // The new row is the first one.
+  await page.locator('[aria-rowindex="3"] [role=gridcell]').nth(1).dblclick();
+  await page.keyboard.press('Control+a');
+  await page.keyboard.type('of row 1');
+  held.resolve();
+  await (await answered)?.finished();
+  await page.getByText('1 row saved.').last().waitFor();
+  await page.locator('[aria-rowindex="3"] [role=gridcell]').first().getByText('2').waitFor();
+  await page.keyboard.press('Enter');
+  await page.unroute(changes);
+  await trySave();
+  await saved();
+  expect(await query(url, 'select id, name from item order by id')).toEqual([
+    { id: 1, name: 'of row 1' },
+    { id: 2, name: null },
+  ]);
 });
 
 test('an expired token is renewed without a word', async () => {

@@ -26,7 +26,13 @@ import {
   withoutValue,
   withValue,
 } from './staged.ts';
-import { cellOf, useTable } from './use-table.ts';
+import { cellOf, type Target, useTable } from './use-table.ts';
+
+interface Editing {
+  target: Target;
+  position: Position;
+  typed: string | null;
+}
 
 interface Props {
   projectId: string;
@@ -43,13 +49,15 @@ const STEPS: Record<Leave, Position> = {
 
 const focusGrid = () => document.querySelector<HTMLElement>('[role=grid]')?.focus();
 
+const isTyping = () => document.activeElement?.closest('.grid-editor, .cell-panel') != null;
+
 /** Rows, with changes that are staged until a person has reviewed them. */
 export function TableEditor({ projectId, branch, table, selection }: Props) {
   const navigate = useNavigate();
   const view = useTable(projectId, branch, table, selection);
-  const { columns, rows, newRows, staged, change, latest, targetAt, saving, setVisible } = view;
+  const { columns, rows, newRows, staged, change, latest, targetAt, indexOf, saving, setVisible } = view;
   const [active, setActive] = useState<Position>({ row: 0, column: 0 });
-  const [editing, setEditing] = useState<{ position: Position; typed: string | null } | null>(null);
+  const [editing, setEditing] = useState<Editing | null>(null);
   const [isReviewing, setReviewing] = useState(false);
   const mayEdit = view.readOnly === null;
   const onVisible = useCallback((first: number, last: number) => setVisible({ first, last }), [setVisible]);
@@ -72,15 +80,18 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       replace: true,
     });
   };
-  const stage = (at: Position, value: Value) => {
-    const about = targetAt(at);
+  /** A new row that is being saved has no key yet by which a change could reach it. */
+  const isBeingSaved = (about: Target) => about.id === null && saving.isPending;
+  const stage = (about: Target | null, at: Position, value: Value) => {
     const name = columns[at.column]?.name;
-    if (about && name !== undefined) change(withValue(latest(), about, name, value));
+    if (about && name !== undefined && !isBeingSaved(about)) change(withValue(latest(), about, name, value));
   };
+  const markDeleted = (about: Target) => !isBeingSaved(about) && change(withDeletion(latest(), about));
   const onEdit = (position: Position, typed: string | null) => {
     const edited = columns[position.column];
     const about = targetAt(position);
     if (!mayEdit || !edited || isFixed(edited) || !about || staged[about.key]?.isDeleted) return;
+    if (isBeingSaved(about)) return;
     if (about.id !== null && view.isCutAt(position, edited.name)) return;
     const value = cellOf(staged, about, edited.name);
     // An input would lose the line breaks; such values are edited in the panel.
@@ -88,7 +99,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
       document.querySelector<HTMLTextAreaElement>('.cell-panel textarea')?.focus();
       return;
     }
-    setEditing({ position, typed });
+    setEditing({ target: about, position, typed });
   };
   const endEditing = (at: Position, leave: Leave) => {
     setEditing(null);
@@ -115,9 +126,9 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
     if (!mayEdit || !target || !column) return;
     const isCommand = event.ctrlKey || event.metaKey;
     const actions: Record<string, () => void> = {
-      delete: () => column.nullable && !isFixed(column) && stage(active, null),
+      delete: () => column.nullable && !isFixed(column) && stage(target, active, null),
       ...(isCommand && {
-        backspace: () => change(withDeletion(latest(), target)),
+        backspace: () => markDeleted(target),
         s: () => count > 0 && setReviewing(true),
       }),
     };
@@ -135,12 +146,15 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
         // What a person changed during the save is not saved yet.
         if (left.length > 0) return;
         setReviewing(false);
-        focusGrid();
+        if (!isTyping()) focusGrid();
       },
     });
   const follow = target && column ? referencedRow(view.details, target.original, column.name) : null;
-  const editedColumn = editing && columns[editing.position.column];
-  const editedTarget = editing && targetAt(editing.position);
+  const editedRow = editing && indexOf(editing.target.key);
+  const editedAt = editing && { ...editing.position, row: editedRow ?? editing.position.row };
+  const editedColumn = editedAt && columns[editedAt.column];
+  const editedTarget =
+    editing && editedRow !== null ? targetAt({ row: editedRow, column: 0 }) : editing?.target;
 
   return (
     <section className="table-area" aria-label={table.name}>
@@ -157,7 +171,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
           </Button>
         )}
         {mayEdit && target && (
-          <Button compact icon="trash" look="danger" onClick={() => change(withDeletion(latest(), target))}>
+          <Button compact icon="trash" look="danger" onClick={() => markDeleted(target)}>
             {staged[target.key]?.isDeleted ? TABLES_TEXT.keepRow : TABLES_TEXT.deleteRow}
           </Button>
         )}
@@ -189,19 +203,19 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
           order={selection.order}
           onOrder={(name) => select({ order: nextOrder(selection.order, name) })}
           editor={
-            !editing || !editedColumn || !editedTarget
+            !editing || !editedAt || !editedColumn || !editedTarget
               ? null
               : {
-                  position: editing.position,
+                  position: editedAt,
                   node: (
                     <CellEditor
-                      key={`${editing.position.row} ${editing.position.column}`}
+                      key={`${editing.target.key} ${editedColumn.name}`}
                       column={editedColumn as GridColumn}
                       value={cellOf(staged, editedTarget, editedColumn.name)}
                       typed={editing.typed}
                       onCommit={(value, leave) => {
-                        stage(editing.position, value);
-                        endEditing(editing.position, leave);
+                        stage(editedTarget, editedAt, value);
+                        endEditing(editedAt, leave);
                       }}
                       onCancel={() => {
                         setEditing(null);
@@ -220,7 +234,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
             isCut={target.id !== null && view.isCutAt(active, column.name)}
             mayEdit={mayEdit}
             actions={{
-              stage: (value) => stage(active, value),
+              stage: (value) => stage(target, active, value),
               useDefault:
                 target.id === null && present !== undefined
                   ? () => change(withoutValue(latest(), target.key, column.name))

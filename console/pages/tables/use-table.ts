@@ -72,6 +72,15 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
     return { key: keyOf(id), id, original: staged[keyOf(id)]?.original ?? Object.fromEntries(whole) };
   };
 
+  /** Where a row is now; null if it is not visible. A save makes rows that were read of the new ones, which moves the others. */
+  const indexOf = (name: string): number | null => {
+    const fresh = newRows.findIndex(([each]) => each === name);
+    if (fresh >= 0) return fresh;
+    for (let row = visible.first; row <= visible.last; row += 1)
+      if (targetAt({ row, column: 0 })?.key === name) return row;
+    return null;
+  };
+
   const saving = useMutation({
     mutationFn: async () => {
       const before = store.get();
@@ -105,6 +114,7 @@ export function useTable(projectId: string, branch: Branch, table: Table, select
     readOnly: readOnlyReason(table, key, session.state === 'signed_in' && mayChange(session.me)),
     setVisible,
     targetAt,
+    indexOf,
     isCutAt: (position: Position, column: string) => rows.isCut(position.row - newRows.length, column),
     stagedAt: (row: Row | undefined) => (row ? staged[keyOf(idOf(row))] : undefined),
     saving,
