@@ -67,6 +67,18 @@ describe('a warm read', () => {
     expect(trips.at(-1)).toMatchObject({ to: expect.stringMatching(/^HOST_LINK\./), after: 1 });
   });
 
+  test('by a key takes one trip', async () => {
+    const rights = { name: 'CI', role: 'admin', scopes: ['branchgate:write'], expires_in_days: 1 };
+    const { body } = await gateway.api.post<{ key: string }>('/api/v1/api-keys', rights);
+    const reader = new Api(gateway.url, body.key);
+    const read = () => reader.get(`/api/v1/projects/${ids.project_id}`);
+    await read();
+    const { sequential, trips } = tallyOf(await read());
+    expect(sequential).toBe(1);
+    // Of its key. That of its tenant can be borrowed.
+    expect(trips.map(({ to }) => to)).toContain('RATE_LIMITER.consume');
+  });
+
   test.each(Object.entries(LONGER))(
     'takes the expected number of trips: %s',
     async (id, { trips, because }) => {
