@@ -1,5 +1,6 @@
-import { readdir, stat } from 'node:fs/promises';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { bytesOf } from '../postgres/file-bytes.ts';
 import type { OnProgress } from '../progress.ts';
 
 const POLL_EVERY_MS = 500;
@@ -21,24 +22,11 @@ export async function watchCopy(
   let isOver = false;
   const timer = setInterval(async () => {
     const fresh = (await readdir(base).catch(() => [])).filter((name) => !before.has(name)).at(-1);
-    const size = fresh ? await sizeOf(join(base, fresh)) : 0;
+    const size = fresh ? await bytesOf(join(base, fresh)) : 0;
     if (fresh && total > 0 && !isOver) onProgress(size / total);
   }, POLL_EVERY_MS);
   return () => {
     isOver = true;
     clearInterval(timer);
   };
-}
-
-async function sizeOf(folder: string): Promise<number> {
-  const names = await readdir(folder).catch(() => []);
-  const sizes = await Promise.all(
-    names.map((name) =>
-      stat(join(folder, name)).then(
-        ({ size }) => size,
-        () => 0,
-      ),
-    ),
-  );
-  return sizes.reduce((sum, size) => sum + size, 0);
 }

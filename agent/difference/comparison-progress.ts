@@ -1,5 +1,4 @@
-import { readdir, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { temporaryBytes } from '../postgres/file-bytes.ts';
 import type { OnProgress } from '../progress.ts';
 import { backendPid } from '../rows/branch-session.ts';
 import type { BlockRanges } from './block-ranges.ts';
@@ -44,12 +43,12 @@ export class ComparisonProgress {
   /** Runs `work`, and meanwhile looks what it has sorted. @param dataDir of PostgreSQL */
   async during<T>(dataDir: string, work: () => Promise<T>, lookEveryMs = LOOK_EVERY_MS): Promise<T> {
     const { before, after } = this.#comparison;
-    const prefixes = [before, after].map((session) => `pgsql_tmp${backendPid(session)}.`);
-    const folder = join(dataDir, 'base', 'pgsql_tmp');
+    const pids = [before, after].map(backendPid);
     let isOver = false;
     const timer = setInterval(async () => {
-      const bytes = await bytesOf(folder, prefixes);
+      const temporary = await temporaryBytes(dataDir);
       if (isOver) return;
+      const bytes = pids.reduce((sum, pid) => sum + (temporary.get(pid) ?? 0), 0);
       this.#current.sorted = Math.max(this.#current.sorted, bytes / SORTED_ROW_BYTES);
       this.#report();
     }, lookEveryMs);
@@ -79,16 +78,4 @@ function rowsOf({ before, after }: TablePair, blocks: BlockRanges | null): numbe
   const rows = (table: FoundTable | null) =>
     table && Number.isFinite(table.rows) ? Math.max(0, table.rows) * share(table) : 0;
   return rows(before) + rows(after);
-}
-
-async function bytesOf(folder: string, prefixes: readonly string[]): Promise<number> {
-  const names = await readdir(folder).catch(() => []);
-  const own = names.filter((name) => prefixes.some((prefix) => name.startsWith(prefix)));
-  const sizes = own.map((name) =>
-    stat(join(folder, name)).then(
-      ({ size }) => size,
-      () => 0,
-    ),
-  );
-  return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0);
 }

@@ -1,13 +1,9 @@
-import { readdir, stat } from 'node:fs/promises';
-import { join } from 'node:path';
 import type { Pool } from '../postgres/connect.ts';
+import { temporaryBytes } from '../postgres/file-bytes.ts';
 import type { GuardedBranch, TenantSession } from './guard.ts';
 
 /** Sizing a database reads the metadata of each of its files. Milliseconds. */
 const SIZE_WITHIN = 2_000;
-
-/** `pgsql_tmp<pid>.<number>`, or a folder of that name for the processes of a parallel query. */
-const TEMPORARY = /^pgsql_tmp(\d+)\./;
 
 /** What the branches with sessions have on the disk at one instant. */
 export interface DiskUse {
@@ -24,7 +20,7 @@ export async function readDiskUse(
   dataDir: string,
   sessions: ReadonlyMap<GuardedBranch, readonly TenantSession[]>,
 ): Promise<DiskUse> {
-  const temporary = await temporaryBytes(join(dataDir, 'base/pgsql_tmp'));
+  const temporary = await temporaryBytes(dataDir);
   const reported = await walByPid(postgres, [...sessions.values()].flat());
   const use: DiskUse = { at: performance.now(), files: new Map(), wal: new Map() };
   for (const [branch, own] of sessions) {
@@ -65,22 +61,4 @@ async function walByPid(postgres: Pool, sessions: readonly TenantSession[]): Pro
     [sessions.map(({ pid }) => pid)],
   );
   return new Map(rows.map(({ pid, bytes }) => [pid, bytes]));
-}
-
-/** By process. */
-async function temporaryBytes(folder: string): Promise<Map<number, number>> {
-  const bytes = new Map<number, number>();
-  for (const name of await readdir(folder).catch(() => [])) {
-    const pid = Number(TEMPORARY.exec(name)?.[1]);
-    if (pid) bytes.set(pid, (bytes.get(pid) ?? 0) + (await bytesOf(join(folder, name))));
-  }
-  return bytes;
-}
-
-/** Of a file that is gone meanwhile, none. */
-async function bytesOf(path: string): Promise<number> {
-  const found = await stat(path).catch(() => null);
-  if (!found?.isDirectory()) return found?.size ?? 0;
-  const sizes = (await readdir(path).catch(() => [])).map((name) => bytesOf(join(path, name)));
-  return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0);
 }
