@@ -10,7 +10,7 @@ interface Limits {
 }
 
 /**
- * A block of code, which no content can leave (CommonMark 4.5): names of tables are chosen by whoever writes a migration.
+ * A block of code, which no content can leave (CommonMark 4.5): the author of a migration chooses the names of tables.
  * It is indented, so that no line of the content can be read as a line of the comment.
  */
 export function codeBlock(

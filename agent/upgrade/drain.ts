@@ -6,7 +6,7 @@ import { HostError } from '../servers/host-error.ts';
 const CLONING: ReadonlySet<Method> = new Set(['branch.clone', 'batch.clone', 'reset.clone', 'snapshot.take']);
 
 /**
- * Lets clones finish before the agent ends. Clones that are asked for meanwhile are refused at once, because a call
+ * Lets clones finish before the agent ends. Clones that are asked for meanwhile are refused immediately, because a call
  * without an answer keeps its place on the link, and their job repeats them. Everything else is served until the link ends.
  */
 export class Drain {

@@ -7,7 +7,7 @@ import { readProfiles } from '../stored.ts';
 /** The hidden command with which the scripts ask for candidates: the words of the line, the last one unfinished. */
 const COMPLETE = '__complete';
 
-/** No shell may expand a candidate: whoever names a table or a project chooses it. */
+/** No shell may expand a candidate: other people choose the names of tables and projects. */
 export const SCRIPTS: Record<string, (name: string) => string> = {
   bash: (name) => `_${name}() {
   local word

@@ -54,8 +54,8 @@ export const TEXT = {
     unreachableBanner:
       'The gateway does not respond. The page keeps trying, and your unsaved changes stay here.',
     refusedBanner: (seconds: number) =>
-      `Too many requests in this minute. The page goes on in ${plural(seconds, 'second')}.`,
-    refusedSpoken: 'Too many requests in this minute. The page goes on by itself.',
+      `Too many requests in this minute. The page continues in ${plural(seconds, 'second')}.`,
+    refusedSpoken: 'Too many requests in this minute. The page continues automatically.',
     rateLimited: (seconds: number) =>
       `Too many requests in this minute. Try again in ${plural(seconds, 'second')}.`,
     requestId: 'Request ID',

@@ -68,6 +68,34 @@ async function saved(): Promise<void> {
   await visitor.page.getByText('1 row saved.').last().waitFor();
 }
 
+/** Holds requests. @returns a function that lets them go, and waits for what is given before later ones are let through */
+async function hold(pattern: string): Promise<(settled?: Promise<unknown>) => Promise<void>> {
+  const { page } = visitor;
+  const held = Promise.withResolvers<void>();
+  await page.route(pattern, async (route) => {
+    await held.promise;
+    // The page may have given it up.
+    await route.continue().catch(() => {});
+  });
+  return async (settled) => {
+    held.resolve();
+    await settled;
+    await page.unroute(pattern);
+  };
+}
+
+/** Begins a save, and goes back to the rows while it runs. @returns a function that lets it end */
+async function holdSave(): Promise<() => Promise<void>> {
+  const { page } = visitor;
+  const changes = '**/api/v1/**/row-changes';
+  const release = await hold(changes);
+  const sent = page.waitForRequest(changes);
+  await trySave();
+  const response = (await sent).response();
+  await page.getByRole('button', { name: 'Go on editing' }).click();
+  return () => release(response.then((each) => each?.finished()));
+}
+
 const stored = async () =>
   (await query<{ name: string }>(url, 'select name from item where id = 1'))[0]?.name;
 
@@ -102,42 +130,23 @@ test('while the gateway restarts, the page says so and keeps the change', async 
 });
 
 test('a saved row can be changed again before it is read again', async () => {
-  const { page } = visitor;
-  const held = Promise.withResolvers<void>();
-  const rows = '**/api/v1/**/tables/item/rows*';
-  await page.route(rows, async (route) => {
-    await held.promise;
-    // The page may have given it up.
-    await route.continue().catch(() => {});
-  });
+  const release = await hold('**/api/v1/**/tables/item/rows*');
   for (const value of ['once', 'twice']) {
     await stage(value);
     await trySave();
     await saved();
   }
   expect(await stored()).toBe('twice');
-  held.resolve();
-  await page.unroute(rows);
+  await release();
 });
 
 test('what is typed while a save runs stays, and can be saved afterwards', async () => {
   const { page } = visitor;
-  const held = Promise.withResolvers<void>();
-  const changes = '**/api/v1/**/row-changes';
-  await page.route(changes, async (route) => {
-    await held.promise;
-    await route.continue();
-  });
   await stage('sent');
-  const sent = page.waitForRequest(changes);
-  await trySave();
-  const answered = (await sent).response();
-  await page.getByRole('button', { name: 'Go on editing' }).click();
+  const release = await holdSave();
   await stage('typed meanwhile');
-  held.resolve();
-  await (await answered)?.finished();
+  await release();
   expect(await stored()).toBe('sent');
-  await page.unroute(changes);
   await page.getByRole('gridcell', { name: 'typed meanwhile' }).waitFor();
   await trySave();
   await saved();
@@ -146,29 +155,18 @@ test('what is typed while a save runs stays, and can be saved afterwards', async
 
 test('a cell that is edited while a new row is saved stays that cell', async () => {
   const { page } = visitor;
-  const held = Promise.withResolvers<void>();
-  const changes = '**/api/v1/**/row-changes';
-  await page.route(changes, async (route) => {
-    await held.promise;
-    await route.continue();
-  });
   await page.getByRole('button', { name: 'Add row' }).click();
   await page.keyboard.type('2');
   await page.keyboard.press('Enter');
-  const sent = page.waitForRequest(changes);
-  await trySave();
-  const answered = (await sent).response();
-  await page.getByRole('button', { name: 'Go on editing' }).click();
+  const release = await holdSave();
   // The new row is the first one.
   await page.locator('[aria-rowindex="3"] [role=gridcell]').nth(1).dblclick();
   await page.keyboard.press('Control+a');
   await page.keyboard.type('of row 1');
-  held.resolve();
-  await (await answered)?.finished();
+  await release();
   await page.getByText('1 row saved.').last().waitFor();
   await page.locator('[aria-rowindex="3"] [role=gridcell]').first().getByText('2').waitFor();
   await page.keyboard.press('Enter');
-  await page.unroute(changes);
   await trySave();
   await saved();
   expect(await query(url, 'select id, name from item order by id')).toEqual([
@@ -204,7 +202,7 @@ test('when the gateway refuses to be read, all pages wait as long as it says', a
   };
   await page.route('**/api/v1/**/network-rules*', refuse, { times: 1 });
   await page.getByRole('link', { name: 'Network rules' }).click();
-  await page.getByText(/The page goes on in \d second/).waitFor();
+  await page.getByText(/The page continues in \d second/).waitFor();
   const read = page.waitForRequest('**/api/v1/**/snapshots*');
   await page.getByRole('link', { name: 'Snapshots' }).click();
   await read;

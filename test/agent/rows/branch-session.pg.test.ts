@@ -150,7 +150,7 @@ test('the session waits for no other database, and for no clone', async () => {
   expect(await left()).toEqual([]);
 });
 
-test('a session that has just logged in is not taken for one that waits', async () => {
+test('a session that has just logged in is not treated as one that waits', async () => {
   const { POSTGRES_SOCKET_DIR: host, POSTGRES_PORT: port } = started.servers.settings;
   const user = loginName(started.main.branch_id, 'read_write');
   const config = { host, port, user, database: 'db_shop_prod', application_name: BROWSING };

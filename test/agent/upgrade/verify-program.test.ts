@@ -35,8 +35,8 @@ test('a signature admits exactly its program and key', async () => {
   const { privateKey, publicKey } = generateKeyPairSync('ed25519');
   await verifyProgram(PROGRAM, signed(PROGRAM, privateKey, publicKey));
   await expect(verifyProgram(OTHER, signed(PROGRAM, privateKey, publicKey))).rejects.toThrow('signature');
-  const stranger = generateKeyPairSync('ed25519').privateKey;
-  await expect(verifyProgram(PROGRAM, signed(PROGRAM, stranger, publicKey))).rejects.toThrow('signature');
+  const otherKey = generateKeyPairSync('ed25519').privateKey;
+  await expect(verifyProgram(PROGRAM, signed(PROGRAM, otherKey, publicKey))).rejects.toThrow('signature');
 });
 
 test('another kind of key is refused', async () => {
