@@ -3,6 +3,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signInOnPage } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { deliveredMails } from '../support/sign-in/mails.ts';
 import { newOwner } from '../support/sign-in/people.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
@@ -175,7 +176,7 @@ test('a cell that is edited while a new row is saved stays that cell', async () 
   ]);
 });
 
-test('an expired token is renewed without a word', async () => {
+test.runIf(IS_NIGHTLY)('an expired token is renewed without a word', async () => {
   const { page } = visitor;
   await stage('renewed');
   await page.waitForTimeout((TOKEN_SECONDS + 1) * 1000);

@@ -14,6 +14,7 @@ import { CLOSES } from '../../shared/protocol/closes.ts';
 import { eventually } from '../support/eventually.ts';
 import { signAnswer } from '../support/host/host-key.ts';
 import { EMPTY_HOST, inventoryAnswer } from '../support/host/scripted-inventory.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { insertBranch, insertDeletion, insertProject, readBranch } from '../support/records/records.ts';
 import { startFreezingProxy } from '../support/stack/freezing-proxy.ts';
 import { type LinkGateway, startLinkGateway } from '../support/worker/link-gateway.ts';
@@ -169,7 +170,7 @@ describe('a host that starts with another cluster', () => {
     expect(await onRecord()).toBe(other.system_identifier);
   });
 
-  test('that changes its cluster between two inventories loses no branch', async () => {
+  test.runIf(IS_NIGHTLY)('that changes its cluster between two inventories loses no branch', async () => {
     const db = openDatabase(gateway.database);
     await insertProject(db, identity.host_id);
     const branch = await insertBranch(db, 'active');
@@ -190,7 +191,7 @@ describe('a host that starts with another cluster', () => {
   });
 });
 
-test('an idle link survives many heartbeats', async () => {
+test.runIf(IS_NIGHTLY)('an idle link survives many heartbeats', async () => {
   const agent = await startAgent();
   await new Promise((resolve) => setTimeout(resolve, 1.5 * quick.silence));
   expect(await gateway.isLinked(identity.host_id)).toBe(true);
@@ -283,7 +284,7 @@ test('a second agent of the same host takes over, and the first one waits', asyn
   expect(second.ups).toBe(1);
 });
 
-test('a silent socket is closed', async () => {
+test.runIf(IS_NIGHTLY)('a silent socket is closed', async () => {
   const { socket, closed } = await dialByHand();
   // workerd sends a close frame on such a socket, but leaves closing the connection to the peer.
   await eventually(async () => expect(socket.readyState).toBe(WebSocket.CLOSING));

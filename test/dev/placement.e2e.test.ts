@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, expect, test } from 'vitest';
 import { ROOT } from '../../dev/stack/repository.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
 import {
   interrupt,
@@ -44,7 +45,7 @@ function checkoutOfRoot(): { root: string; node: string } {
   return { root, node };
 }
 
-test.skipIf(!isRoot)(
+test.runIf(isRoot && IS_NIGHTLY)(
   'in a folder that only root can access, the database host is placed elsewhere',
   async () => {
     const checkout = checkoutOfRoot();

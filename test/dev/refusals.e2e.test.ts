@@ -6,6 +6,7 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
 import type { StackState } from '../../dev/stack/stack.ts';
 import { freePort } from '../support/free-port.ts';
+import { firstByDay } from '../support/nightly.ts';
 import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
 import { interrupt, readStackFile, runStart, untilReady } from '../support/stack/started-stack.ts';
 
@@ -133,7 +134,7 @@ async function occupy(port: number): Promise<void> {
   restore = () => server.close();
 }
 
-test.each(['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT'])(
+test.each(firstByDay(1, ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT']))(
   'a %s that is taken is refused',
   async (name) => {
     const port = await freePort();

@@ -6,6 +6,7 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
 import { Api } from '../support/api.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
 import {
   interrupt,
@@ -132,7 +133,7 @@ test('Ctrl-C stops everything, and the next start reuses all data', async () => 
   expect(listed.body).toMatchObject({ projects: [{ name: 'Shop', status: 'active' }] });
 });
 
-test('processes that a killed start left running are ended by the next start', async () => {
+test.runIf(IS_NIGHTLY)('processes that a killed start left running are ended by the next start', async () => {
   const before = readStackFile(devDir).pids;
   stack.process.kill('SIGKILL');
   await stack.ended;

@@ -108,7 +108,7 @@ test.each([...SHORT, ...LONG])(
   },
 );
 
-test('a batch whose source is busy leaves nothing', async () => {
+test.runIf(IS_NIGHTLY)('a batch whose source is busy leaves nothing', async () => {
   const { direct_url } = await stage.api.credentials(project.id, 'main');
   const session = await connect(direct_url);
   await session.query('begin; create table uncommitted ()');

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Method } from '../../shared/protocol/operations.ts';
 import type { ApiResponse, BranchBody } from '../support/api.ts';
+import { firstByDay } from '../support/nightly.ts';
 import { FaultStage, insist } from '../support/stack/fault-stage.ts';
 import { afterReply } from '../support/stack/moments.ts';
 
@@ -38,17 +39,20 @@ async function slowCreation(send: typeof insist<BranchBody>) {
   };
 }
 
-test.each(['agent', 'gateway'] as const)('a clone that outlives the %s is adopted', async (victim) => {
-  const { created, begun, branches, releaseAfter } = await slowCreation(insist);
+test.each(firstByDay(1, ['agent', 'gateway'] as const))(
+  'a clone that outlives the %s is adopted',
+  async (victim) => {
+    const { created, begun, branches, releaseAfter } = await slowCreation(insist);
 
-  const [, answer] = await stage.crash([victim], () => [releaseAfter('branch.clone'), created]);
+    const [, answer] = await stage.crash([victim], () => [releaseAfter('branch.clone'), created]);
 
-  expect(answer).toMatchObject({ status: 201 });
-  expect(begun()).toBe(1);
-  expect((await branches()).map(({ id }) => id)).toEqual([expect.any(String), answer?.body.id]);
-});
+    expect(answer).toMatchObject({ status: 201 });
+    expect(begun()).toBe(1);
+    expect((await branches()).map(({ id }) => id)).toEqual([expect.any(String), answer?.body.id]);
+  },
+);
 
-test.each(['agent', 'gateway'] as const)(
+test.each(firstByDay(1, ['gateway', 'agent'] as const))(
   'a clone that outlives the %s goes with its branch',
   async (victim) => {
     // The client sends it once: a repeated request would create the branch again.

@@ -32,9 +32,9 @@ import { type TokenOptions, tenantNamed, tokenOf } from '../support/tenants.ts';
 /** Seed of the generated requests. */
 const SEED = Number(process.env.HOSTILE_SEED ?? 20_260_131);
 const PHASES = {
-  'with the whole service up': IS_NIGHTLY ? 1700 : 1200,
-  'without a host': 200,
-  'over the limits': 200,
+  'with the whole service up': IS_NIGHTLY ? 1700 : 500,
+  'without a host': IS_NIGHTLY ? 200 : 100,
+  'over the limits': IS_NIGHTLY ? 200 : 100,
 };
 type Phase = keyof typeof PHASES;
 const CONCURRENCY = 8;
@@ -264,9 +264,9 @@ test('with the whole service up, no response is undocumented or a 5xx', async ()
   const { pids } = stack.state;
   expect(await sendRequests('with the whole service up', [])).toEqual([]);
   expect(stack.state.pids).toEqual(pids);
-  // Most operations succeeded, so not everything was refused early.
+  // So many operations succeeded that not everything was refused early.
   const possible = OPERATIONS.filter(({ id }) => !UNREACHABLE.has(id));
-  expect(done.size).toBeGreaterThan(possible.length * 0.85);
+  expect(done.size).toBeGreaterThan(possible.length * (IS_NIGHTLY ? 0.85 : 0.5));
 });
 
 test('without a host, 503 and 504 are also possible', async () => {

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Api, type BranchBody } from '../support/api.ts';
 import { freePort } from '../support/free-port.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { LinkProxy } from '../support/stack/link-proxy.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
@@ -20,7 +21,7 @@ afterAll(async () => {
 const apiIn = async (tenant: string) =>
   new Api(stack.url, await stack.token({ email: 'mover@example.com', tenant }));
 
-test('a branch created while its user moves is recorded in the new tenant', async () => {
+test.runIf(IS_NIGHTLY)('a branch created while its user moves is recorded in the new tenant', async () => {
   const before = await apiIn('former');
   const project = await before.project('Moving');
   const proved = link.hold({ method: 'branch.prove', side: 'reply' });

@@ -10,6 +10,7 @@ import { Api, type BranchBody, type ProjectBody } from '../support/api.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { dropBranch, dropProject } from '../support/records/jobs.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
@@ -153,25 +154,30 @@ describe('when a host connects', () => {
     expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
   });
 
-  test('a database that was missing for a while is not dropped when it is back', async () => {
-    const missing = await api.branch(project.id, 'missing');
-    const rename = (from: string, to: string) =>
-      host.query(`alter database "${from}" with connection limit 0`).then(async () => {
-        await host.query('select pg_terminate_backend(pid) from pg_stat_activity where datname = $1', [from]);
-        await host.query(`alter database "${from}" rename to "${to}"`);
-        await host.query(`alter database "${to}" with connection limit -1`);
-      });
-    await rename(missing.database_name, 'elsewhere');
-    await relink();
-    await eventually(async () => expect(await recordOf(missing)).toMatchObject({ status: 'failed' }));
-    await rename('elsewhere', missing.database_name);
-    await relink();
-    await eventually(async () => expect(await recordOf(missing)).toMatchObject({ status: 'active' }));
-    expect(auditedBranches('branch.found')).toEqual([missing.id]);
-    const { database_url } = await api.credentials(project.id, 'missing');
-    expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
-    await api.delete(`/api/v1/projects/${project.id}/branches/${missing.id}`);
-  });
+  test.runIf(IS_NIGHTLY)(
+    'a database that was missing for a while is not dropped when it is back',
+    async () => {
+      const missing = await api.branch(project.id, 'missing');
+      const rename = (from: string, to: string) =>
+        host.query(`alter database "${from}" with connection limit 0`).then(async () => {
+          await host.query('select pg_terminate_backend(pid) from pg_stat_activity where datname = $1', [
+            from,
+          ]);
+          await host.query(`alter database "${from}" rename to "${to}"`);
+          await host.query(`alter database "${to}" with connection limit -1`);
+        });
+      await rename(missing.database_name, 'elsewhere');
+      await relink();
+      await eventually(async () => expect(await recordOf(missing)).toMatchObject({ status: 'failed' }));
+      await rename('elsewhere', missing.database_name);
+      await relink();
+      await eventually(async () => expect(await recordOf(missing)).toMatchObject({ status: 'active' }));
+      expect(auditedBranches('branch.found')).toEqual([missing.id]);
+      const { database_url } = await api.credentials(project.id, 'missing');
+      expect(await query(database_url, 'select 1 as one')).toEqual([{ one: 1 }]);
+      await api.delete(`/api/v1/projects/${project.id}/branches/${missing.id}`);
+    },
+  );
 
   test('rules that the host has lost are restored', async () => {
     const { direct_url } = await api.credentials(project.id, 'main');
@@ -185,7 +191,7 @@ describe('when a host connects', () => {
     expect(Number(rows[0]?.n)).toBeGreaterThan(0);
   });
 
-  test('a password that a login set itself is reset', async () => {
+  test.runIf(IS_NIGHTLY)('a password that a login set itself is reset', async () => {
     const { direct_url } = await api.credentials(project.id, 'main');
     const login = loginName(project.main_branch.id, 'owner');
     const verifier = () => host.query('select rolpassword from pg_authid where rolname = $1', [login]);

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { DAILY, NIGHTLY } from './fixed.ts';
+import { NIGHTLY } from './fixed.ts';
 import { planSchedule } from './plan.ts';
 import { Schedule, STEPS } from './schedule.ts';
 
@@ -23,7 +23,6 @@ const kindsOf = (items: { kind: string }[]) => [...new Set(items.map(({ kind }) 
 
 test.each([
   ['many', SCHEDULES, STEPS],
-  ['those of the day', DAILY.map(short), []],
   [
     'those of the night',
     NIGHTLY.map(short),

@@ -14,6 +14,7 @@ import { targetOf } from '../../support/host/attempts.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
 import { stalledLogin } from '../../support/host/stalled-login.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
 const CONNECTIONS = [
@@ -198,17 +199,20 @@ test('a removed rule ends the sessions from its network', async () => {
   expect(await run(neighbour, 'select 1')).toBe('ok');
 });
 
-test('a login of another project that stalls is left alone; those of the project are ended', async () => {
-  const neighbour = new Project(servers.host, HERE);
-  const theirs = await neighbour.create(`db_access${made}_other`, null);
-  const stall = (of: Branch) => stalledLogin(targetOf(servers, 'direct', of));
-  const other = await stall(theirs);
-  const own = await Promise.all(Array.from({ length: 20 }, () => stall(branch)));
-  await apply({ verifiers: { [branch.branch_id]: { read_write: await scramVerifier(makePassword()) } } });
-  await eventually(async () => expect(own.every(({ closed }) => closed)).toBe(true));
-  expect(other.closed).toBe(false);
-  other.destroy();
-});
+test.runIf(IS_NIGHTLY)(
+  'a login of another project that stalls is left alone; those of the project are ended',
+  async () => {
+    const neighbour = new Project(servers.host, HERE);
+    const theirs = await neighbour.create(`db_access${made}_other`, null);
+    const stall = (of: Branch) => stalledLogin(targetOf(servers, 'direct', of));
+    const other = await stall(theirs);
+    const own = await Promise.all(Array.from({ length: 20 }, () => stall(branch)));
+    await apply({ verifiers: { [branch.branch_id]: { read_write: await scramVerifier(makePassword()) } } });
+    await eventually(async () => expect(own.every(({ closed }) => closed)).toBe(true));
+    expect(other.closed).toBe(false);
+    other.destroy();
+  },
+);
 
 test('a client that connected before its rule was removed cannot log in afterwards', async () => {
   const socket = connectSocket({ host: '127.0.0.1', port: servers.settings.POSTGRES_PORT });

@@ -13,6 +13,7 @@ import type { Params } from '../../../shared/protocol/operations.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
+import { firstByDay } from '../../support/nightly.ts';
 
 const HERE = [{ branch_id: null, cidr: '127.0.0.1/32' }];
 
@@ -236,20 +237,23 @@ const CHANGES: Record<string, () => Promise<unknown>> = {
   },
 };
 
-test.for(Object.keys(CHANGES))('a login in progress on the pooled port fails when %s', async (change) => {
-  const neighbour = await new Project(servers.host, HERE).create(`db_hostile${made}_other`, null);
-  // PgBouncer may free the login's pool and reuse its memory for the next pool.
-  const { resume, outcome } = await logInSlowly('pooled');
-  await CHANGES[change]?.();
-  const newcomers = [
-    await connect(servers.host, 'pooled', neighbour, 'owner'),
-    await connect(servers.host, 'pooled', neighbour, 'read_only'),
-  ];
-  resume();
-  expect(await outcome).toBe(false);
-  expect(await Promise.all(newcomers.map(isAlive))).toEqual([true, true]);
-  for (const client of newcomers) await client.end();
-});
+test.for(firstByDay(2, Object.keys(CHANGES)))(
+  'a login in progress on the pooled port fails when %s',
+  async (change) => {
+    const neighbour = await new Project(servers.host, HERE).create(`db_hostile${made}_other`, null);
+    // PgBouncer may free the login's pool and reuse its memory for the next pool.
+    const { resume, outcome } = await logInSlowly('pooled');
+    await CHANGES[change]?.();
+    const newcomers = [
+      await connect(servers.host, 'pooled', neighbour, 'owner'),
+      await connect(servers.host, 'pooled', neighbour, 'read_only'),
+    ];
+    resume();
+    expect(await outcome).toBe(false);
+    expect(await Promise.all(newcomers.map(isAlive))).toEqual([true, true]);
+    for (const client of newcomers) await client.end();
+  },
+);
 
 test('the temporary login timeout is reset', async () => {
   const { outcome } = await logInSlowly('pooled');

@@ -9,6 +9,7 @@ import { scramVerifier } from '../../../edge/credentials/password.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { asClient, connect, identity, Project, toolOptions } from '../../support/host/host-project.ts';
+import { firstByDay } from '../../support/nightly.ts';
 
 let servers: TestHost;
 beforeAll(async () => {
@@ -136,24 +137,28 @@ test('doctor reports all problems, even when PostgreSQL is down', async () => {
   await servers.start('postgres');
 });
 
-test.each([
-  ['max_locks_per_transaction', '64'],
-  ['max_notify_queue_pages', '1048576'],
-  ['superuser_reserved_connections', '3'],
-  ['max_connections', '100'],
-])('doctor reports %s = %s', async (setting, value) => {
+test.each(
+  firstByDay(1, [
+    ['max_locks_per_transaction', '64'],
+    ['max_notify_queue_pages', '1048576'],
+    ['superuser_reserved_connections', '3'],
+    ['max_connections', '100'],
+  ]),
+)('doctor reports %s = %s', async (setting, value) => {
   await withSetting(setting, value, async () => {
     await servers.end('postgres', 'SIGINT');
     await servers.start('postgres');
   });
 });
 
-test.each([
-  ['authentication_timeout', '1min'],
-  ['client_connection_check_interval', '0'],
-  ['log_rotation_size', '0'],
-  ['log_filename', 'postgresql-%a.log'],
-])('doctor reports %s = %s', async (setting, value) => {
+test.each(
+  firstByDay(1, [
+    ['authentication_timeout', '1min'],
+    ['client_connection_check_interval', '0'],
+    ['log_rotation_size', '0'],
+    ['log_filename', 'postgresql-%a.log'],
+  ]),
+)('doctor reports %s = %s', async (setting, value) => {
   await withSetting(setting, value, async () => {
     await servers.query('SELECT pg_reload_conf()');
   });

@@ -20,6 +20,7 @@ import { loginName } from '../../../shared/branch/login.ts';
 import { eventually } from '../../support/eventually.ts';
 import { ComparingHost } from '../../support/host/host-differences.ts';
 import { asClient, type Branch, connect } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 const WITHIN_MS = 60_000;
 
@@ -133,7 +134,7 @@ describe('what a branch comes from', () => {
     expect((await host.diff(last, main)).method).toBe('wal_summary');
   });
 
-  test('two branches of one, and their snapshots', async () => {
+  test.runIf(IS_NIGHTLY)('two branches of one, and their snapshots', async () => {
     const first = await host.branch(main);
     await change(main, 5);
     const second = await host.branch(main);
@@ -316,7 +317,7 @@ describe('a hostile tenant', () => {
     for (const side of [main, branch]) expect(await host.run(side, 'select * from evil.seen')).toEqual([]);
   });
 
-  test('with a lock on a changed table delays the others only shortly', async () => {
+  test.runIf(IS_NIGHTLY)('with a lock on a changed table delays the others only shortly', async () => {
     const branch = await host.branch(main);
     await change(branch, 13);
     await host.run(branch, 'create table other (id int); insert into other values (1)');
@@ -469,27 +470,30 @@ describe('a comparison under way', () => {
     expect(reported.at(-1)).toBeGreaterThan(0.9);
   });
 
-  test('by a snapshot, of which the clone takes too long, is given up and leaves nothing', async () => {
-    const { snapshot_id } = await host.snapshot(main);
-    const branch = await host.branch(main);
-    const session = await host.servers.host.postgres.connect();
-    // CREATE DATABASE waits for it.
-    await session.query('BEGIN; LOCK TABLE pg_database IN EXCLUSIVE MODE');
-    const given = { ...host.sides(branch, { snapshot_id }), job_id: null, rows: true, schema: false };
-    const comparing = runOperation(host.servers.host, 'branch.diff', { ...given, within: 1_000 });
-    // The clone was given up, and what there may be of it is dropped.
-    const dropping =
-      "select from pg_stat_activity where query ^@ 'DROP DATABASE' and wait_event_type = 'Lock'";
-    await eventually(async () => expect(await host.servers.query(dropping)).toHaveLength(1));
-    await session.query('ROLLBACK');
-    session.release();
-    expect(await comparing).toMatchObject({ complete: false });
-    expect(await host.servers.query("select datname from pg_database where datname ~ '^bgdiff_'")).toEqual(
-      [],
-    );
-  });
+  test.runIf(IS_NIGHTLY)(
+    'by a snapshot, of which the clone takes too long, is given up and leaves nothing',
+    async () => {
+      const { snapshot_id } = await host.snapshot(main);
+      const branch = await host.branch(main);
+      const session = await host.servers.host.postgres.connect();
+      // CREATE DATABASE waits for it.
+      await session.query('BEGIN; LOCK TABLE pg_database IN EXCLUSIVE MODE');
+      const given = { ...host.sides(branch, { snapshot_id }), job_id: null, rows: true, schema: false };
+      const comparing = runOperation(host.servers.host, 'branch.diff', { ...given, within: 1_000 });
+      // The clone was given up, and what there may be of it is dropped.
+      const dropping =
+        "select from pg_stat_activity where query ^@ 'DROP DATABASE' and wait_event_type = 'Lock'";
+      await eventually(async () => expect(await host.servers.query(dropping)).toHaveLength(1));
+      await session.query('ROLLBACK');
+      session.release();
+      expect(await comparing).toMatchObject({ complete: false });
+      expect(await host.servers.query("select datname from pg_database where datname ~ '^bgdiff_'")).toEqual(
+        [],
+      );
+    },
+  );
 
-  test('that takes too long is given up', async () => {
+  test.runIf(IS_NIGHTLY)('that takes too long is given up', async () => {
     const branch = await host.branch(main);
     await change(branch, 15);
     const locker = await connect(host.servers.host, 'direct', branch, 'owner');

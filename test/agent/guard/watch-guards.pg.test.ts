@@ -13,6 +13,7 @@ import { attempt, targetOf } from '../../support/host/attempts.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, type Port, Project } from '../../support/host/host-project.ts';
 import { Browser } from '../../support/host/host-rows.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 const LIMITS = { PROJECT_CONNECTIONS: 10, TRANSACTION_IDS_PER_SECOND: 500 };
 const TRANSACTION_SECONDS = 2;
@@ -226,7 +227,7 @@ test('who fills the queue of NOTIFY is blocked, before the queue is full for oth
   });
 });
 
-test('what a branch takes on the disk is seen while its statement runs', async () => {
+test.runIf(IS_NIGHTLY)('what a branch takes on the disk is seen while its statement runs', async () => {
   const branch = await newBranch();
   const holder = await connect(host, 'direct', branch, 'owner');
   await holder.query('SELECT pg_advisory_lock(1)');

@@ -4,6 +4,7 @@ import { ProjectMeasurement } from '../../../shared/measurement.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
 import { type Branch, type Project, startHostWithProject } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 let servers: TestHost;
 let project: Project;
@@ -76,7 +77,7 @@ test('an outage of PostgreSQL is logged once, and the measurements resume afterw
   ).toBeLessThan(4);
 });
 
-test('a hanging statement times out, and the next measurement succeeds', async () => {
+test.runIf(IS_NIGHTLY)('a hanging statement times out, and the next measurement succeeds', async () => {
   const locker = await servers.connect();
   await locker.query('BEGIN; LOCK TABLE branch_usage');
   await eventually(async () =>

@@ -9,6 +9,7 @@ import {
   startHostWithProject,
 } from '../../support/host/host-project.ts';
 import { Browser } from '../../support/host/host-rows.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 let world: Awaited<ReturnType<typeof startHostWithProject>>;
 let browser: Browser;
@@ -239,7 +240,7 @@ describe('names', () => {
 });
 
 describe('time', () => {
-  test('a lock that another session never releases', async () => {
+  test.runIf(IS_NIGHTLY)('a lock that another session never releases', async () => {
     await browser.owner('create table locked (id int primary key, note text); insert into locked values (1)');
     const holder = await connect(world.servers.host, 'direct', world.main, 'owner');
     await holder.query('begin; lock table locked in access exclusive mode');
@@ -268,19 +269,22 @@ describe('time', () => {
     });
   });
 
-  test('a trigger that lifts the limits and catches their errors is ended, and its locks are released', async () => {
-    await withTrigger(
-      'stubborn',
-      `perform set_config(name, '0', false) from pg_settings where name in
+  test.runIf(IS_NIGHTLY)(
+    'a trigger that lifts the limits and catches their errors is ended, and its locks are released',
+    async () => {
+      await withTrigger(
+        'stubborn',
+        `perform set_config(name, '0', false) from pg_settings where name in
          ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout',
           'client_connection_check_interval');
        loop begin perform pg_sleep(600); exception when query_canceled then null; end; end loop;`,
-    );
-    await expect(browser.update('stubborn', change)).rejects.toMatchObject({ code: 'TIME_LIMIT_REACHED' });
-    await eventually(async () => expect(await sessions()).toEqual([]));
-    await browser.owner('begin; lock table stubborn in access exclusive mode nowait; commit');
-    await browser.owner('drop table stubborn');
-  });
+      );
+      await expect(browser.update('stubborn', change)).rejects.toMatchObject({ code: 'TIME_LIMIT_REACHED' });
+      await eventually(async () => expect(await sessions()).toEqual([]));
+      await browser.owner('begin; lock table stubborn in access exclusive mode nowait; commit');
+      await browser.owner('drop table stubborn');
+    },
+  );
 
   test('operations that hang in one branch are limited and leave slots to the others', async () => {
     const hanging = Array.from({ length: 12 }, () =>

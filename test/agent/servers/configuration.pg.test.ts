@@ -3,6 +3,7 @@ import { withConsole } from '../../../agent/pooler/console.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startHost, type TestHost } from '../../support/host/host.ts';
 import { type Branch, connect, Project } from '../../support/host/host-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 
 let servers: TestHost;
 let main: Branch;
@@ -16,7 +17,7 @@ afterAll(() => servers.stop());
 const sessions = () =>
   servers.query("SELECT datname FROM pg_stat_activity WHERE datname ~ '^db_' AND state IS NOT NULL");
 
-test('an unused branch does not occupy connections', async () => {
+test.runIf(IS_NIGHTLY)('an unused branch does not occupy connections', async () => {
   await new Project(servers.host).create('db_idle_prod', null);
   expect((await sessions()).length).toBeGreaterThan(0);
   await eventually(async () => expect(await sessions()).toEqual([]));
@@ -44,7 +45,7 @@ test('PostgreSQL runs with the settings that protect tenants from each other', a
   });
 });
 
-test('a statement ends when its client has gone', async () => {
+test.runIf(IS_NIGHTLY)('a statement ends when its client has gone', async () => {
   const client = await connect(servers.host, 'direct', main, 'read_only');
   const running = () =>
     servers.query("SELECT FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active'");

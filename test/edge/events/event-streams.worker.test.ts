@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { EVENT_STREAMS_MAX } from '../../../edge/events/event-streams.ts';
 import { TENANT_STREAMS_MAX } from '../../../edge/events/stream-admission.ts';
 import { eventually } from '../../support/eventually.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { openEvents } from '../../support/worker/event-client.ts';
 import { openStreams } from '../../support/worker/open-streams.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
@@ -202,7 +203,7 @@ describe('a stream ends', () => {
 describe('open streams are limited', () => {
   const refusal = async (response: Response) => ({ status: response.status, body: await response.json() });
 
-  test('per project', async () => {
+  test.runIf(IS_NIGHTLY)('per project', async () => {
     const streams = await openStreams(EVENT_STREAMS_MAX, () => open());
     const { response } = await open();
     expect(response.status).toBe(429);

@@ -4,6 +4,7 @@ import { projects } from '../../../edge/database/schema.ts';
 import { BRANCHES_MAX } from '../../../shared/limits.ts';
 import { eventually } from '../../support/eventually.ts';
 import { type MeasuredProject, MIB, measuredProject } from '../../support/host/measured-project.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { type MonitorGateway, startMonitorGateway } from '../../support/worker/monitor-gateway.ts';
 
 let gateway: MonitorGateway;
@@ -211,7 +212,7 @@ describe('mails', () => {
     expect(mail?.body.subject).not.toMatch(/[\r\n]/);
   });
 
-  test('are retried until they are accepted, each under its own ID', async () => {
+  test.runIf(IS_NIGHTLY)('are retried until they are accepted, each under its own ID', async () => {
     gateway.mails.answersWith(500);
     await project.measure({ [main]: 900 });
     await eventually(async () => expect(subjects().length).toBeGreaterThan(1));

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { openDatabase } from '../../../edge/database/database.ts';
 import { hosts, projects } from '../../../edge/database/schema.ts';
 import { eventually } from '../../support/eventually.ts';
+import { IS_NIGHTLY } from '../../support/nightly.ts';
 import { newMember, newOwner, type TestPerson } from '../../support/sign-in/people.ts';
 import { refusal } from '../../support/sign-in/second-step.ts';
 import { openEvents } from '../../support/worker/event-client.ts';
@@ -120,7 +121,7 @@ describe('a project', () => {
   });
 });
 
-test('a stream of events ends when its reader may no longer see the project', async () => {
+test.runIf(IS_NIGHTLY)('a stream of events ends when its reader may no longer see the project', async () => {
   const open = async ({ login }: TestPerson) =>
     openEvents({ url: gateway.url, token: login.access_token ?? '' }, projectId);
   const [kept, unshared] = [await memberWith('operator'), await memberWith('viewer')];
