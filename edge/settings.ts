@@ -44,6 +44,8 @@ const Settings = z.object({
   TWO_FACTOR: z.enum(['off', 'prompt', 'required']).default('prompt'),
   /** Secret. Keys of own tokens: `id:base64 of 32 bytes`, comma-separated, the first signs. */
   JWT_KEYS: Keys,
+  /** Binary logarithm of scrypt's N for new passwords (RFC 7914 section 2): one more doubles time and memory. */
+  PASSWORD_COST: z.coerce.number().int().min(10).max(16).default(15),
   JWT_ACCESS_TTL_SECONDS: Count.default(900),
   JWT_REFRESH_TTL_SECONDS: Count.default(604_800),
   /** Secret. Keys that seal passwords: `id:base64 of 32 bytes`, comma-separated, the first seals. */

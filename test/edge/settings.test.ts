@@ -4,7 +4,8 @@ import { readSettings } from '../../edge/settings.ts';
 import { SETTINGS } from '../support/worker/worker.ts';
 
 test('the defaults are those of the specification', () => {
-  expect(readSettings(SETTINGS)).toMatchObject({
+  expect(readSettings({ ...SETTINGS, PASSWORD_COST: undefined })).toMatchObject({
+    PASSWORD_COST: 15,
     SERVICE_NAME: 'branchgate',
     BASE_IDP_KEY_ENDPOINT: `${SETTINGS.IDP_URL}/v1/keys/paseto-v4-public`,
     JWT_ACCESS_TTL_SECONDS: 15 * 60,

@@ -9,11 +9,12 @@ interface Cost {
   p: number;
 }
 
-const COST: Cost = { log2N: 15, r: 8, p: 3 };
+/** @param log2N the setting `PASSWORD_COST` */
+const costOf = (log2N: number): Cost => ({ log2N, r: 8, p: 3 });
 const SALT_BYTES = 16;
 const HASH_BYTES = 32;
-/** Twice the memory that N = 2^15 with r = 8 needs. */
-const MEMORY_MAX = 64 * 1024 * 1024;
+/** Somewhat more than the highest cost needs with r = 8. */
+const MEMORY_MAX = 96 * 1024 * 1024;
 
 /** Normalizes the password first, because keyboards differ in how they compose letters with marks. */
 async function derive(
@@ -34,26 +35,33 @@ async function derive(
 const format = ({ log2N, r, p }: Cost, salt: Uint8Array, hash: Uint8Array) =>
   ['scrypt', log2N, r, p, toBase64(salt), toBase64(hash)].join('$');
 
-/** @returns `scrypt$<log2 N>$<r>$<p>$<salt>$<hash>`, salt and hash in base64. @throws ApiError RATE_LIMITED */
-export async function hashPassword(password: string): Promise<string> {
+/**
+ * @param log2N the setting `PASSWORD_COST`
+ * @returns `scrypt$<log2 N>$<r>$<p>$<salt>$<hash>`, salt and hash in base64
+ * @throws ApiError RATE_LIMITED
+ */
+export async function hashPassword(password: string, log2N: number): Promise<string> {
+  const cost = costOf(log2N);
   const salt = crypto.getRandomValues(new Uint8Array(SALT_BYTES));
-  return format(COST, salt, await derive(password, salt, COST, HASH_BYTES));
+  return format(cost, salt, await derive(password, salt, cost, HASH_BYTES));
 }
 
 /**
  * A hash that no password has. It is compared when there is no account, so that the response time does not reveal
  * which e-mail addresses have one.
  */
-const DUMMY_HASH = format(COST, new Uint8Array(SALT_BYTES), new Uint8Array(HASH_BYTES));
+const dummyHash = (log2N: number) =>
+  format(costOf(log2N), new Uint8Array(SALT_BYTES), new Uint8Array(HASH_BYTES));
 
 /**
  * @param stored as `hashPassword` returns it; null for an address without an account: false, after the same work
+ * @param log2N the setting `PASSWORD_COST`
  * @throws ApiError RATE_LIMITED
  */
-export async function isPassword(password: string, stored: string | null): Promise<boolean> {
-  const [, log2N, r, p, salt = '', hash = ''] = (stored ?? DUMMY_HASH).split('$');
+export async function isPassword(password: string, stored: string | null, log2N: number): Promise<boolean> {
+  const [, storedLog2N, r, p, salt = '', hash = ''] = (stored ?? dummyHash(log2N)).split('$');
   const expected = fromBase64(hash);
-  const cost = { log2N: Number(log2N), r: Number(r), p: Number(p) };
+  const cost = { log2N: Number(storedLog2N), r: Number(r), p: Number(p) };
   const derived = await derive(password, fromBase64(salt), cost, expected.length);
   return timingSafeEqual(derived, expected);
 }

@@ -26,7 +26,7 @@ export async function logIn(context: SignInContext, email: string, password: str
 /** The password of an account is never sent to the provider. */
 async function authenticate(context: SignInContext, email: string, password: string): Promise<Person | null> {
   const [account] = await accountByEmail(context.db, email);
-  const isRight = await isPassword(password, account?.passwordHash ?? null);
+  const isRight = await isPassword(password, account?.passwordHash ?? null, context.settings.PASSWORD_COST);
   if (account) return isRight ? { account } : null;
   if (!context.settings.IDP_PASSWORD_GRANT) return null;
   const tokens = await tokensForPassword(context, email, password);

@@ -72,9 +72,9 @@ export async function changePassword(
   const [account] = await accountById(db, principal.gid);
   if (!account) throw new ApiError('PASSWORD_WRONG', undefined, 'the account was removed');
   const right = await withinPasswordAttempts(context, account.email, async () =>
-    (await isPassword(current, account.passwordHash)) ? true : null,
+    (await isPassword(current, account.passwordHash, settings.PASSWORD_COST)) ? true : null,
   );
-  const passwordHash = right && (await hashPassword(next));
+  const passwordHash = right && (await hashPassword(next, settings.PASSWORD_COST));
   const now = context.now();
   const event = auditEvent('account.password.changed', actorWith(client, principal), {}, now);
   const isSet =

@@ -34,7 +34,7 @@ export async function startSignUp(
   { name, email, password }: SignUpRequest,
 ): Promise<StartedChallenge> {
   await enforceMailLimit(context);
-  const passwordHash = await hashPassword(password);
+  const passwordHash = await hashPassword(password, context.settings.PASSWORD_COST);
   const [account] = await accountByEmail(context.db, email);
   const challengeId = crypto.randomUUID();
   const mail = account ? 'account_exists' : 'code';
@@ -102,7 +102,7 @@ async function submitCode(
   const passwordHash =
     password === undefined
       ? undefined
-      : await hashPassword(password).catch(async (error: unknown) => {
+      : await hashPassword(password, context.settings.PASSWORD_COST).catch(async (error: unknown) => {
           await refund(env, bucket);
           throw error;
         });

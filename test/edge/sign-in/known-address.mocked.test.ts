@@ -55,7 +55,7 @@ beforeAll(async () => {
       id: crypto.randomUUID(),
       email: KNOWN,
       name: 'Ada',
-      passwordHash: await hashPassword(PASSWORD),
+      passwordHash: await hashPassword(PASSWORD, 10),
       role: 'owner',
       tenantId: crypto.randomUUID(),
       createdAt: new Date(),

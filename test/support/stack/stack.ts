@@ -112,6 +112,8 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     PATH: process.env.PATH,
     DEV_DIR: devDir,
     ...UNCAPPED,
+    // The passwords of the tests protect nothing.
+    PASSWORD_COST: '10',
     ...(isNew ? await freePorts() : {}),
     ...options.env,
   });

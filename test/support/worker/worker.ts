@@ -20,6 +20,8 @@ export const SETTINGS = {
   CREDENTIAL_KEYS: KEYS,
   JWT_KEYS: KEYS,
   PLATFORM_SECRET,
+  // The passwords of the tests protect nothing.
+  PASSWORD_COST: '10',
 };
 
 /** For tests that create more projects than a tenant may have. */

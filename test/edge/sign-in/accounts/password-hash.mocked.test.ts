@@ -43,31 +43,36 @@ test.each([
     ),
   ],
 ])('the vector of %s is accepted, and no other password', async (password, hash) => {
-  expect(await isPassword(password, hash)).toBe(true);
-  expect(await isPassword(`${password} `, hash)).toBe(false);
+  expect(await isPassword(password, hash, 15)).toBe(true);
+  expect(await isPassword(`${password} `, hash, 15)).toBe(false);
 });
 
 test('a hash contains its cost and a unique salt', async () => {
-  const [one, other] = await Promise.all([hashPassword('correct horse'), hashPassword('correct horse')]);
+  const [one, other] = await Promise.all([
+    hashPassword('correct horse', 15),
+    hashPassword('correct horse', 15),
+  ]);
   expect(one).toMatch(/^scrypt\$15\$8\$3\$[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{43}=$/);
   expect(one).not.toBe(other);
-  expect(await isPassword('correct horse', one)).toBe(true);
-  expect(await isPassword('correct horse', other)).toBe(true);
+  expect(await isPassword('correct horse', one, 15)).toBe(true);
+  expect(await isPassword('correct horse', other, 15)).toBe(true);
 });
 
 test('composed and decomposed letters are equal', async () => {
-  expect(await isPassword('cafe\u0301 cafe\u0301', await hashPassword('caf\u00e9 caf\u00e9'))).toBe(true);
+  expect(await isPassword('cafe\u0301 cafe\u0301', await hashPassword('caf\u00e9 caf\u00e9', 15), 15)).toBe(
+    true,
+  );
 });
 
 test('a missing hash accepts no password', async () => {
-  expect(await isPassword('', null)).toBe(false);
+  expect(await isPassword('', null, 15)).toBe(false);
 });
 
 test('concurrent hashes leave time for other requests between them', async () => {
   vi.useFakeTimers();
   // Later than the turns of the tests before.
   vi.setSystemTime(Date.now() + 60_000);
-  const passwords = Array.from({ length: 5 }, () => isPassword('guess', null));
+  const passwords = Array.from({ length: 5 }, () => isPassword('guess', null, 15));
   const counts: number[] = [];
   for (let turn = 0; turn < 6; turn++) {
     await vi.advanceTimersByTimeAsync(turn === 0 ? 0 : 500);
