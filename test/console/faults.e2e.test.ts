@@ -223,7 +223,7 @@ async function changeQuota(gib: string): Promise<void> {
 
 test('over the storage quota, the page says what to do and keeps the change', async () => {
   const { page } = visitor;
-  await page.getByRole('gridcell', { name: 'renewed' }).waitFor();
+  await page.locator('[aria-rowindex="2"] [role=gridcell]').first().waitFor();
   await stage('blocked');
   await changeQuota('0.001');
   await trySave();

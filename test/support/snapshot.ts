@@ -30,7 +30,13 @@ export interface RuleRow {
 
 /** The records of the gateway. */
 interface Records {
-  projects: { id: string; status: string; access_revision: number; access_applied: number }[];
+  projects: {
+    id: string;
+    status: string;
+    storage_state: string;
+    access_revision: number;
+    access_applied: number;
+  }[];
   branches: BranchRow[];
   jobs: {
     id: string;
@@ -85,7 +91,7 @@ export function readRecords(d1File: string): Records {
   const all = <T>(sql: string) => db.prepare(sql).all() as T[];
   try {
     return {
-      projects: all('select id, status, access_revision, access_applied from projects'),
+      projects: all('select id, status, storage_state, access_revision, access_applied from projects'),
       branches: all('select id, project_id, database_name, status from project_branches'),
       jobs: all(
         "select id, kind, status, project_id, branch_id, input ->> '$.branchIds' as branch_ids from jobs",

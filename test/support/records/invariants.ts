@@ -17,9 +17,15 @@ const EVENT_OF_JOB: Record<string, { name: string; subject: 'project_id' | 'bran
 };
 
 const living = ({ records }: Snapshot) => records.branches.filter(({ status }) => status === 'active');
+/** Nobody can log in to a project that is far over its storage quota. */
+const open = (picture: Snapshot) => {
+  const closed = picture.records.projects.filter(({ storage_state }) => storage_state === 'closed');
+  const ids = new Set(closed.map(({ id }) => id));
+  return living(picture).filter(({ project_id }) => !ids.has(project_id));
+};
 const databasesOf = (picture: Snapshot) => living(picture).map(({ database_name }) => database_name);
-const loginsOf = (picture: Snapshot) =>
-  living(picture).flatMap(({ id }) => BRANCH_ROLES.map((role) => loginName(id, role)));
+const loginsOf = (branches: BranchRow[]) =>
+  branches.flatMap(({ id }) => BRANCH_ROLES.map((role) => loginName(id, role)));
 const snapshotDatabases = ({ records }: Snapshot) =>
   records.snapshots.map(({ id }) => snapshotDatabaseName(id));
 /** Of deleted branches that can be restored. */
@@ -36,7 +42,7 @@ const ruleText = ({ project_id, branch_id, cidr }: RuleRow) => `${cidr} for ${br
 
 /** Who may come in from where, as the records want it. */
 const admissions = (picture: Snapshot) =>
-  living(picture).flatMap((branch) =>
+  open(picture).flatMap((branch) =>
     BRANCH_ROLES.flatMap((role) =>
       [...networksOf(picture, branch)].map(
         (cidr) => `${loginName(branch.id, role)} to ${branch.database_name} from ${cidr}`,
@@ -108,7 +114,7 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     found: host.directories,
   }),
   logins: (picture) => ({
-    wanted: loginsOf(picture),
+    wanted: loginsOf(living(picture)),
     found: picture.host.roles.filter((role) => role.startsWith('u_')),
   }),
   'group roles': ({ records, host }) => ({
@@ -116,11 +122,11 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     found: host.roles.filter((role) => role.startsWith('g_')),
   }),
   'pooler entries': (picture) => ({
-    wanted: databasesOf(picture),
+    wanted: open(picture).map(({ database_name }) => database_name),
     found: picture.host.poolerEntries.map(({ name, paused }) => (paused ? `${name}, paused` : name)),
   }),
   'pooler users': (picture) => ({
-    wanted: loginsOf(picture),
+    wanted: loginsOf(open(picture)),
     found: [...picture.host.ruleFiles.poolerUsers.matchAll(/^"([^"]+)"/gm)].map(([, login]) => String(login)),
   }),
   'rules of the direct port': (picture) => ({
@@ -136,7 +142,7 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
     found: picture.host.branches.map((row) => mark(row.database, row.branch_id, row.project_id)),
   }),
   "logins in the agent's tables": (picture) => ({
-    wanted: loginsOf(picture),
+    wanted: loginsOf(living(picture)),
     found: picture.host.logins,
   }),
   "snapshots in the agent's tables": ({ records, host }) => ({
@@ -158,7 +164,7 @@ const AGREEMENTS: Record<string, (picture: Snapshot) => { wanted: string[]; foun
       .map(({ id }) => id),
   }),
   'sealed passwords': (picture) => ({
-    wanted: [...loginsOf(picture), ...keptLogins(picture)],
+    wanted: [...loginsOf(living(picture)), ...keptLogins(picture)],
     found: picture.records.credentials.map((row) => loginName(row.branch_id, row.role as BranchRole)),
   }),
   // What was made or deleted has one event, whatever number of jobs and attempts had a hand in it.
