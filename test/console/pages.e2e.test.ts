@@ -89,7 +89,7 @@ async function violations(visited: Visitor, rules?: string[]) {
 }
 
 /** By day, all pages are loaded and these are examined. */
-const EXAMINED_BY_DAY = ['branches', 'tables', 'network rules', 'difference'];
+const EXAMINED_BY_DAY = ['branches', 'network rules'];
 
 test.each(PAGES)('%s is accessible, in light and in dark', async (name, path, text) => {
   const { page } = visitor;

@@ -74,26 +74,29 @@ test.runIf(isRoot && IS_NIGHTLY)(
   },
 );
 
-test('PGDATA_DIR moves the data, a long DEV_DIR works, and a taken default port is replaced', async () => {
-  const folder = temporaryFolder();
-  folders.push(folder);
-  const devDir = join(folder, 'a-long-name'.repeat(10));
-  const dataDir = join(folder, 'data');
-  mkdirSync(devDir);
-  mkdirSync(dataDir);
-  const { GATEWAY_PORT: _left_out, ...ports } = await freePorts();
-  // The port is taken by this test, or already by another program.
-  const occupant = createServer().on('error', () => {});
-  await new Promise((resolve) =>
-    occupant.listen(8787, '127.0.0.1', () => resolve(null)).once('error', resolve),
-  );
-  try {
-    await start({ DEV_DIR: devDir, PGDATA_DIR: dataDir, ...ports });
-  } finally {
-    occupant.close();
-  }
-  const { base_url, data_dir } = readStackFile(devDir);
-  expect(base_url).not.toBe('http://127.0.0.1:8787');
-  expect(data_dir).toBe(dataDir);
-  expect(existsSync(join(dataDir, 'PG_VERSION'))).toBe(true);
-});
+test.runIf(IS_NIGHTLY)(
+  'PGDATA_DIR moves the data, a long DEV_DIR works, and a taken default port is replaced',
+  async () => {
+    const folder = temporaryFolder();
+    folders.push(folder);
+    const devDir = join(folder, 'a-long-name'.repeat(10));
+    const dataDir = join(folder, 'data');
+    mkdirSync(devDir);
+    mkdirSync(dataDir);
+    const { GATEWAY_PORT: _left_out, ...ports } = await freePorts();
+    // The port is taken by this test, or already by another program.
+    const occupant = createServer().on('error', () => {});
+    await new Promise((resolve) =>
+      occupant.listen(8787, '127.0.0.1', () => resolve(null)).once('error', resolve),
+    );
+    try {
+      await start({ DEV_DIR: devDir, PGDATA_DIR: dataDir, ...ports });
+    } finally {
+      occupant.close();
+    }
+    const { base_url, data_dir } = readStackFile(devDir);
+    expect(base_url).not.toBe('http://127.0.0.1:8787');
+    expect(data_dir).toBe(dataDir);
+    expect(existsSync(join(dataDir, 'PG_VERSION'))).toBe(true);
+  },
+);

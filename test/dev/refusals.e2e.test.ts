@@ -102,12 +102,15 @@ async function refusal(settings: Record<string, string>): Promise<string> {
   return stderr;
 }
 
-test.each(BROKEN)('$state: refused in one line, and nothing is changed', async ({ damage, message }) => {
-  damage();
-  const before = snapshot();
-  expect(await refusal({ DEV_DIR: devDir })).toMatch(message);
-  expect(snapshot()).toEqual(before);
-});
+test.each(firstByDay(3, BROKEN))(
+  '$state: refused in one line, and nothing is changed',
+  async ({ damage, message }) => {
+    damage();
+    const before = snapshot();
+    expect(await refusal({ DEV_DIR: devDir })).toMatch(message);
+    expect(snapshot()).toEqual(before);
+  },
+);
 
 test.runIf(isRoot)('a data folder of another user is refused', async () => {
   const { uid, gid } = statSync(state.data_dir);

@@ -52,7 +52,7 @@ async function owner(): Promise<Api> {
   return new Api(readStackFile(devDir).base_url, token);
 }
 
-test('an interrupted first start stops the parts that it started', async () => {
+test.runIf(IS_NIGHTLY)('an interrupted first start stops the parts that it started', async () => {
   stack = runStart(env);
   await eventually(async () => expect(stackProcesses(devDir)).not.toEqual([]));
   const ending = await interrupt(stack);

@@ -17,7 +17,9 @@ function atRest(): Snapshot {
   const platform = ['branchgate', 'postgres', 'template0', 'template1'];
   return {
     records: {
-      projects: [{ id: PROJECT, status: 'active', storage_state: 'ok', access_revision: 1, access_applied: 1 }],
+      projects: [
+        { id: PROJECT, status: 'active', storage_state: 'ok', access_revision: 1, access_applied: 1 },
+      ],
       branches: [
         { id: MAIN, project_id: PROJECT, database_name: 'db_shop', status: 'active' },
         { id: 'gone', project_id: PROJECT, database_name: 'db_shop_br_gone', status: 'deleted' },
