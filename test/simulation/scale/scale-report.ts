@@ -100,6 +100,8 @@ gateway in workerd with the real coordinators, links and reconciliation, and ${h
 Measured with ${count(hosts)} hosts, ${count(projects)} projects and ${count(branches)} branches, ${measured.measurements}
 measurements of each project. Each branch has three credentials, a job and three audit events on record; the databases exist by
 name only, so PostgreSQL is no part of it. Node and workerd share one machine, so times are those of this machine.
+Reconciliations and new links in a round of measurements are counted with it, and a slow machine has more of them: rows read and
+written of D1, and requests of objects, are therefore upper bounds.
 
 ## What grows with what
 
