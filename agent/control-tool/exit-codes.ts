@@ -33,6 +33,11 @@ export class UsageError extends Error {
   override readonly name = 'UsageError';
 }
 
+/** The command is impossible in the present state, and has changed nothing. */
+export class RefusedError extends Error {
+  override readonly name = 'RefusedError';
+}
+
 /** The gateway refused the request, or is unreachable. */
 export class GatewayError extends Error {
   override readonly name = 'GatewayError';
@@ -57,6 +62,7 @@ const oneLine = (text: string) => text.replaceAll(/\s+/g, ' ').trim();
 export function exitCodeOf(thrown: unknown): number {
   const error = asHostError(thrown);
   if (error instanceof UsageError) return EXIT_CODES.usage.code;
+  if (error instanceof RefusedError) return EXIT_CODES.refused.code;
   if (error instanceof GatewayError) return EXIT_CODES.unreachable.code;
   if (!(error instanceof HostError)) return EXIT_CODES.failed.code;
   if (error.code === 'INVALID_CALL') return EXIT_CODES.usage.code;

@@ -1,16 +1,19 @@
 import { realpathSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { Command, Option } from 'commander';
+import { claimName } from '../claim-name.ts';
+import type { AgentSettings } from '../settings.ts';
 import { askToEnd, awaitLink, type Outcome } from '../upgrade/await-link.ts';
 import {
   forgetPrevious,
   INSTALLATION_STEPS,
+  type Installation,
   readVersion,
   restorePrevious,
 } from '../upgrade/install-program.ts';
-import { installedProgram, sha256Of } from '../upgrade/program-file.ts';
+import { installedProgram, sha256Of, upgradeName } from '../upgrade/program-file.ts';
 import { type Proof, verifyProgram } from '../upgrade/verify-program.ts';
-import { UsageError } from './exit-codes.ts';
+import { RefusedError, UsageError } from './exit-codes.ts';
 import { print } from './output.ts';
 import { readValue } from './read-value.ts';
 import { CLONES_END_WITHIN_MS } from './run.ts';
@@ -42,12 +45,24 @@ export const upgradeCommand = () =>
 
 async function upgrade(file: string, options: Options, command: Command): Promise<void> {
   const settings = readShellSettings();
-  const stateDir = settings.STATE_DIR;
   const program = options.program === undefined ? installedProgram() : realpathSync(options.program);
   const bytes = await readFile(file);
   await verifyProgram(bytes, await proofOf(options));
+  // A second upgrade would take the program of the first one for proven, and each would go back to what the other has left.
+  const release = await claimName(upgradeName(program));
+  if (!release)
+    throw new RefusedError('another upgrade of this program is in progress: wait until it has ended');
+  try {
+    await replace({ program, stateDir: settings.STATE_DIR, bytes }, settings, command);
+  } finally {
+    await release();
+  }
+}
+
+async function replace(installation: Installation, settings: AgentSettings, command: Command): Promise<void> {
+  const { program, stateDir, bytes } = installation;
   const sha256 = sha256Of(bytes);
-  for (const step of INSTALLATION_STEPS) await step({ program, stateDir, bytes });
+  for (const step of INSTALLATION_STEPS) await step(installation);
   const version = await readVersion(program);
 
   const ending = askToEnd(stateDir);

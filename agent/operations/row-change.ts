@@ -5,6 +5,7 @@ import type { Host } from '../host.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
 import { type ChangedRow, changeRow } from '../rows/change-row.ts';
 import { describeTable, type TableDescription } from '../rows/describe-table.ts';
+import { keyOperators } from '../rows/key-operators.ts';
 import { CUTS, REST_BYTES, TOO_MANY_COLUMNS } from '../rows/read-page.ts';
 import { HostError } from '../servers/host-error.ts';
 
@@ -35,8 +36,9 @@ export async function changeRows(host: Host, params: Params<'row.change'>): Prom
       const names = new Map(changes.map((change) => [nameOf(change), change]));
       const described = new Map<string, TableDescription>();
       for (const [name, change] of names) described.set(name, await describeTable(session, change));
-      await admitTenantCode(session);
       const found = [...described.values()];
+      const operators = await keyOperators(session, found);
+      await admitTenantCode(session);
       const budget = budgets(
         found,
         changes.map((change) => descriptionOf(described, change)),
@@ -50,7 +52,7 @@ export async function changeRows(host: Host, params: Params<'row.change'>): Prom
       };
       for (const [at, change] of changes.entries()) {
         const description = descriptionOf(described, change);
-        const target = { session, description, reference: change, budget: budget(description) };
+        const target = { session, description, operators, reference: change, budget: budget(description) };
         try {
           record(at, change, await changeRow(target, change));
         } catch (error) {

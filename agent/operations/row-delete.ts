@@ -2,6 +2,7 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
 import { describeTable, fromTable } from '../rows/describe-table.ts';
+import { keyOperators } from '../rows/key-operators.ts';
 import { rowCondition } from '../rows/row-condition.ts';
 
 /**
@@ -11,8 +12,9 @@ import { rowCondition } from '../rows/row-condition.ts';
 export function deleteRows(host: Host, params: Params<'row.delete'>): Promise<MethodResult<'row.delete'>> {
   return inBranch(host, params, 'change', async (session) => {
     const table = await describeTable(session, params);
+    const operators = await keyOperators(session, [table]);
     await admitTenantCode(session);
-    const { isRow, parameters } = rowCondition(table, params.primary_key);
+    const { isRow, parameters } = rowCondition(table, operators, params.primary_key);
     const statement = `DELETE FROM ${fromTable(table, params)} AS t WHERE ${isRow}`;
     const ids = params.ids.map((id) => {
       const values = parameters(id);

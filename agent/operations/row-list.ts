@@ -1,13 +1,13 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
-import { identifier, type Session } from '../postgres/connect.ts';
+import { identifier } from '../postgres/connect.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
 import { cellsOf } from '../rows/cells.ts';
 import { describeTable, fromTable, wireColumn } from '../rows/describe-table.ts';
-import type { PageMarks } from '../rows/page-marks.ts';
+import { keyOperators } from '../rows/key-operators.ts';
 import { readPage } from '../rows/read-page.ts';
 import { comparedColumns, comparisonsOf, filterOf, orderBy } from '../rows/row-filter.ts';
-import { fromMark, isSeekable, keyOrder, type OrderedTable, orderedTable, seek } from '../rows/seek.ts';
+import { fromMark, keyOrder, orderedTable, seek, seekable } from '../rows/seek.ts';
 
 /**
  * A page of the rows that meet all conditions, in the requested order and then that of the primary key; without both, in
@@ -19,16 +19,18 @@ export function listRows(host: Host, params: Params<'row.list'>): Promise<Method
   const isSelection = filter.length > 0 || order.length > 0;
   return inBranch(host, params, 'read', async (session) => {
     const description = await describeTable(session, params);
+    const table = orderedTable(description, params);
+    // The marks are about all rows in the order of the key.
+    const hasMarks = table && offset > 0 && !isSelection;
+    const marked = hasMarks ? seekable(table, await keyOperators(session, [description])) : null;
     const comparisons = await comparisonsOf(session, comparedColumns(description, filter));
     await admitTenantCode(session);
     const { columns, estimated_rows } = description;
     const header = { columns: columns.map(wireColumn), estimated_rows };
-    const table = orderedTable(description, params);
-    // The marks are about all rows in the order of the key.
-    const begin = isSelection ? null : await beginningOf(host.rows.marks, session, table, offset);
+    const begin = marked && (await seek(host.rows.marks, session, marked, offset));
     if (begin === 'beyond') return { ...header, rows: [], has_more: false };
     const { conditions, values } = filterOf(description, filter, comparisons);
-    if (begin) conditions.push(fromMark(table as OrderedTable));
+    if (marked && begin) conditions.push(fromMark(marked));
     const sorted = [...orderBy(description, order), ...(table ? [keyOrder(table)] : [])];
     const source = `
       SELECT ${columns.map(({ name }) => `t.${identifier(name)}`).join(', ')} FROM ${fromTable(description, params)} AS t
@@ -39,9 +41,4 @@ export function listRows(host: Host, params: Params<'row.list'>): Promise<Method
     const { rows, hasMore } = await readPage(session, columns, page, begin ?? values, limit);
     return { ...header, rows, has_more: hasMore };
   });
-}
-
-/** Key of the page's first row; null where the page is found by OFFSET. */
-function beginningOf(marks: PageMarks, session: Session, table: OrderedTable | null, offset: number) {
-  return table && isSeekable(table) && offset > 0 ? seek(marks, session, table, offset) : null;
 }

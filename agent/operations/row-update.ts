@@ -3,6 +3,7 @@ import type { Host } from '../host.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
 import { updateRow } from '../rows/change-row.ts';
 import { describeTable, wireColumn } from '../rows/describe-table.ts';
+import { keyOperators } from '../rows/key-operators.ts';
 import { HostError } from '../servers/host-error.ts';
 
 const CONFLICTS = {
@@ -19,9 +20,10 @@ export function updateCell(host: Host, params: Params<'row.update'>): Promise<Me
   const { primary_key, id, column, value, expected } = params;
   return inBranch(host, params, 'change', async (session) => {
     const description = await describeTable(session, params);
+    const operators = await keyOperators(session, [description]);
     await admitTenantCode(session);
     const { row, conflict } = await updateRow(
-      { session, description, reference: params },
+      { session, description, operators, reference: params },
       { primary_key, id, values: [{ column, value }], expected: expected ? [{ column, ...expected }] : [] },
     );
     if (conflict !== null) throw CONFLICTS[conflict]();

@@ -3,6 +3,7 @@ import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import { cellsOf, inputOf, parameterOf, textOf } from './cells.ts';
 import { columnOf, fromTable, type TableDescription } from './describe-table.ts';
+import type { KeyOperators } from './key-operators.ts';
 import { readPage } from './read-page.ts';
 import { rowCondition } from './row-condition.ts';
 
@@ -17,6 +18,7 @@ export interface ChangedRow {
 export interface ChangeTarget {
   session: Session;
   description: TableDescription;
+  operators: KeyOperators;
   reference: { schema: string; table: string };
   /** Bytes of JSON for the row; by default as many as fit into a message. */
   budget?: number | undefined;
@@ -69,8 +71,8 @@ async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRo
 }
 
 /** SQL conditions for a row that has the expected values, with its parameters from $1 on. */
-function conditionsOf({ description }: ChangeTarget, { primary_key, id, expected }: ExistingRow) {
-  const { isRow, parameters } = rowCondition(description, primary_key);
+function conditionsOf({ description, operators }: ChangeTarget, { primary_key, id, expected }: ExistingRow) {
+  const { isRow, parameters } = rowCondition(description, operators, primary_key);
   const key = parameters(id);
   const values = [...key];
   // Compares the text of the whole value: two values are equal only if clients see them as equal.

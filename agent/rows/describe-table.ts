@@ -10,10 +10,11 @@ export type TableColumn = z.output<typeof Column> & {
   base_type: string;
 };
 
-/** One column of a key, with its index's operators. By name, a tenant's own operator could be found instead. */
+/** One column of a key. */
 interface KeyColumn {
   name: string;
-  operators: { equal: string; at_least: string };
+  /** Id of its class in the index, which names its operators. */
+  operator_class: string;
 }
 
 /** Columns that identify a row. */
@@ -103,34 +104,18 @@ const TYPE_NAME = `
   (SELECT format('%I.%I', nspname, typname) FROM pg_type JOIN pg_namespace ON pg_namespace.oid = typnamespace
    WHERE pg_type.oid = base)`;
 
-/** Strategies of a B-tree's operators. */
-const STRATEGY = { equal: 3, at_least: 4 };
-
-/** One subquery for both operators, because planning takes longer than execution in a new session. */
-const OPERATORS = `
-  (SELECT json_object_agg(CASE amopstrategy WHEN ${STRATEGY.equal} THEN 'equal' ELSE 'at_least' END,
-     format('OPERATOR(%I.%s)', nspname, oprname))
-   FROM pg_opclass JOIN pg_amop ON amopfamily = opcfamily AND amoplefttype = opcintype
-     AND amoprighttype = opcintype AND amopstrategy IN (${STRATEGY.equal}, ${STRATEGY.at_least})
-   JOIN pg_operator ON pg_operator.oid = amopopr JOIN pg_namespace ON pg_namespace.oid = oprnamespace
-   WHERE pg_opclass.oid = part.opclass)`;
-
-/** A column that is marked as not null can have nulls until its constraint was validated. */
-const NEVER_NULL = `
-  EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attnum = indkey[0] AND attnotnull)
-  AND NOT EXISTS (SELECT FROM pg_constraint
-    WHERE conrelid = c.oid AND contype = 'n' AND conkey[1] = indkey[0] AND NOT convalidated)`;
-
-const KEYS = `
-  (SELECT coalesce(json_agg(json_build_object('is_primary', indisprimary, 'columns', (
-     SELECT json_agg(json_build_object('name', attname, 'operators', ${OPERATORS}) ORDER BY position)
-     FROM unnest(indkey::int[], indclass::oid[]) WITH ORDINALITY AS part (attnum, opclass, position)
-     JOIN pg_attribute AS a ON attrelid = c.oid AND a.attnum = part.attnum
-     WHERE position <= indnkeyatts)) ORDER BY indisprimary DESC, indexrelid), '[]')
+/** Unique indexes, for `keysOf`. Joining them with their columns here would take longer than all the rest. */
+const INDEXES = `
+  (SELECT coalesce(json_agg(json_build_object('is_primary', indisprimary, 'numbers', (indkey::int[])[:indnkeyatts - 1],
+     'operator_classes', indclass::oid[]) ORDER BY indisprimary DESC, indexrelid), '[]')
    FROM pg_index JOIN pg_class AS index ON index.oid = indexrelid
    WHERE indrelid = c.oid AND c.relkind IN ('r', 'p') AND index.relam = ${BTREE}
-     AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
-     AND (indisprimary OR indnkeyatts = 1 AND ${NEVER_NULL}))`;
+     AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL)`;
+
+/** A column that is marked as not null can have nulls until its constraint was validated. */
+const NOT_VALIDATED = `
+  (SELECT coalesce(json_agg(conkey[1]), '[]') FROM pg_constraint
+   WHERE conrelid = c.oid AND contype = 'n' AND NOT convalidated)`;
 
 const LIKELY_ROWS = 'greatest(reltuples, pg_stat_get_live_tuples(c.oid), 0)::bigint';
 
@@ -150,18 +135,53 @@ export async function describeTable(
   session: Session,
   { schema, table }: { schema: string; table: string },
 ): Promise<TableDescription> {
-  const columns = columnsOf(`, 'base_oid', base::text, 'base_type', ${TYPE_NAME}`, `CROSS JOIN ${BASE_TYPE}`);
+  const columns = columnsOf(
+    `, 'base_oid', base::text, 'base_type', ${TYPE_NAME}, 'number', attnum, 'is_marked_not_null', attnotnull`,
+    `CROSS JOIN ${BASE_TYPE}`,
+  );
   const { rows } = await session.query<{ description: string }>(
     `SELECT json_build_object('oid', c.oid::text, 'kind', relkind, 'estimated_rows', ${ESTIMATE},
-       'likely_rows', ${LIKELY_ROWS}, 'columns', ${columns}, 'keys', ${KEYS}, 'state', ${STATE}) AS description
+       'likely_rows', ${LIKELY_ROWS}, 'columns', ${columns}, 'indexes', ${INDEXES}, 'not_validated', ${NOT_VALIDATED},
+       'state', ${STATE}) AS description
      FROM ${READABLE} AND nspname = $1::text AND relname = $2::text`,
     [schema, table],
   );
   if (!rows[0]) throw new HostError('TABLE_NOT_FOUND', 'there is no such table');
-  const found = JSON.parse(rows[0].description) as TableDescription;
-  const readable = new Set(found.columns.map(({ name }) => name));
-  const keys = found.keys.filter((key) => key.columns.every(({ name }) => readable.has(name)));
-  return { ...found, keys };
+  const { indexes, not_validated, ...found } = JSON.parse(rows[0].description) as Found;
+  return { ...found, keys: indexes.flatMap((index) => keyOf(index, found.columns, not_validated)) };
+}
+
+interface Index {
+  is_primary: boolean;
+  /** Attribute numbers of its columns. */
+  numbers: number[];
+  operator_classes: string[];
+}
+
+interface FoundColumn extends TableColumn {
+  number: number;
+  is_marked_not_null: boolean;
+}
+
+interface Found extends Omit<TableDescription, 'keys' | 'columns'> {
+  columns: FoundColumn[];
+  indexes: Index[];
+  /** Attribute numbers of columns that can have nulls although they are marked. */
+  not_validated: number[];
+}
+
+/** The key that the index makes of its columns, if the login may read them and they identify a row. */
+function keyOf(index: Index, columns: readonly FoundColumn[], notValidated: readonly number[]): Key[] {
+  const { is_primary, numbers, operator_classes } = index;
+  const found = numbers.flatMap((number) => columns.filter((column) => column.number === number));
+  if (found.length < numbers.length) return [];
+  const neverNull = ({ number, is_marked_not_null }: FoundColumn) =>
+    is_marked_not_null && !notValidated.includes(number);
+  if (!is_primary && !(found.length === 1 && found.every(neverNull))) return [];
+  const operatorClass = (at: number) => operator_classes[at] ?? '';
+  return [
+    { is_primary, columns: found.map(({ name }, at) => ({ name, operator_class: operatorClass(at) })) },
+  ];
 }
 
 /** The table in a FROM clause. ONLY: a parent's key does not cover the tables that inherit from it. */

@@ -3,20 +3,26 @@ import { identifier } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import { inputOf, parameterOf } from './cells.ts';
 import { columnOf, type TableDescription } from './describe-table.ts';
+import type { KeyOperators } from './key-operators.ts';
+
+const notUnique = () => new HostError('KEY_NOT_UNIQUE', "these columns are not the table's key");
 
 /**
  * SQL condition that is true for one row of the table `t`, with the values of its key as parameters from $1 on.
  * @param named columns of the key
  * @throws HostError KEY_NOT_UNIQUE
  */
-export function rowCondition(table: TableDescription, named: readonly string[]) {
+export function rowCondition(table: TableDescription, operators: KeyOperators, named: readonly string[]) {
   const key = table.keys.find(
     ({ columns }) => columns.length === named.length && columns.every(({ name }) => named.includes(name)),
   );
-  if (!key) throw new HostError('KEY_NOT_UNIQUE', "these columns are not the table's key");
+  if (!key) throw notUnique();
   const columns = named.map((name) => columnOf(table, name));
   const conditions = columns.map((column, index) => {
-    const equal = key.columns.find(({ name }) => name === column.name)?.operators.equal;
+    const part = key.columns.find(({ name }) => name === column.name);
+    const equal = operators.get(part?.operator_class ?? '')?.equal;
+    // Its extension was dropped after the table was described, and the index with it.
+    if (!equal) throw notUnique();
     // Operators for all enums, for instance, do not accept a domain over one.
     return `t.${identifier(column.name)}::${column.base_type} ${equal} ${parameterOf(column, index + 1, column.base_type)}`;
   });

@@ -1,5 +1,6 @@
 import { identifier, type Session } from '../postgres/connect.ts';
 import { fromTable, type Key, type TableDescription } from './describe-table.ts';
+import type { KeyOperators } from './key-operators.ts';
 import { type KeyValues, type PageMarks, stepFor } from './page-marks.ts';
 
 /** A table whose rows are found by their key. */
@@ -29,21 +30,29 @@ export function orderedTable(
 /** SQL of the columns that order the rows. */
 export const keyOrder = ({ key }: OrderedTable) => key.columns.map(({ name }) => identifier(name)).join(', ');
 
-/** Rows are compared by one operator, but a key over several types can have one for each. */
-export const isSeekable = ({ key }: OrderedTable) =>
-  new Set(key.columns.map(({ operators }) => operators.at_least)).size === 1;
+/** A table whose pages can begin at a mark. */
+export interface SeekableTable extends OrderedTable {
+  /** The operator that compares rows with a mark. */
+  atLeast: string;
+}
+
+/** Rows are compared by one operator, but a key over several types can have one for each: then there is no result. */
+export function seekable(table: OrderedTable, operators: KeyOperators): SeekableTable | null {
+  const ofKey = table.key.columns.map((column) => operators.get(column.operator_class)?.at_least);
+  const [atLeast, ...others] = new Set(ofKey);
+  return atLeast && others.length === 0 ? { ...table, atLeast } : null;
+}
 
 /** SQL condition of the rows at or after a mark, whose values are the parameters from $1 on. */
-export function fromMark({ key, description }: OrderedTable): string {
+export function fromMark({ key, description, atLeast }: SeekableTable): string {
   const types = key.columns.map(
     ({ name }) => description.columns.find((column) => column.name === name)?.base_type,
   );
   const values = types.map((type, index) => `$${index + 1}::${type}`);
   // Operators for all enums, for instance, do not accept a domain over one.
   const names = key.columns.map(({ name }, index) => `${identifier(name)}::${types[index]}`);
-  const [operator] = key.columns.map(({ operators }) => operators.at_least);
-  if (names.length === 1) return `${names} ${operator} ${values}`;
-  return `ROW(${names.join(', ')}) ${operator} ROW(${values.join(', ')})`;
+  if (names.length === 1) return `${names} ${atLeast} ${values}`;
+  return `ROW(${names.join(', ')}) ${atLeast} ROW(${values.join(', ')})`;
 }
 
 /**
@@ -54,7 +63,7 @@ export function fromMark({ key, description }: OrderedTable): string {
 export async function seek(
   marks: PageMarks,
   session: Session,
-  table: OrderedTable,
+  table: SeekableTable,
   offset: number,
 ): Promise<KeyValues | 'beyond'> {
   const { state, likely_rows } = table.description;

@@ -3,7 +3,7 @@ import { chownSync, copyFileSync, existsSync, linkSync, renameSync, rmSync, stat
 import { open } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { promisify } from 'node:util';
-import { sha256Of, sha256OfFile, siblingOf } from './program-file.ts';
+import { sha256OfFile, siblingOf } from './program-file.ts';
 import { readRunRecord } from './run-record.ts';
 import { hasFailed } from './trial.ts';
 
@@ -85,12 +85,8 @@ async function keepPrevious({ program, stateDir }: Installation): Promise<void> 
   renameSync(copy, previous);
 }
 
-async function swap({ program, bytes }: Installation): Promise<void> {
-  const file = siblingOf(program, 'new');
-  // Another upgrade may have written to the same file meanwhile.
-  if (sha256OfFile(file) !== sha256Of(bytes))
-    throw new Error('another upgrade is in progress: wait for its end');
-  renameSync(file, program);
+async function swap({ program }: Installation): Promise<void> {
+  renameSync(siblingOf(program, 'new'), program);
   await sync(dirname(program));
 }
 

@@ -14,3 +14,7 @@ export const siblingOf = (program: string, kind: 'new' | 'previous'): string => 
 export const sha256Of = (bytes: Buffer): string => createHash('sha256').update(bytes).digest('hex');
 
 export const sha256OfFile = (path: string): string => sha256Of(readFileSync(path));
+
+/** What an upgrade of the program claims. Releases must not change it, as two upgrades can be by different ones. */
+export const upgradeName = (program: string): string =>
+  `branchgate-upgrade-${sha256Of(Buffer.from(program))}`;

@@ -1,4 +1,4 @@
-import { and, eq, inArray } from 'drizzle-orm';
+import { and, eq, inArray, type SQL, sql } from 'drizzle-orm';
 import type { JobKind, JobStatus } from '../../shared/project/job.ts';
 import type { Actor, AuditActor } from '../audit/actor.ts';
 import type { Database } from '../database/database.ts';
@@ -8,6 +8,9 @@ import type { JobSubject } from './job-input.ts';
 export type JobRow = typeof jobs.$inferSelect;
 
 export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly JobStatus[];
+
+/** SQLite uses the index of open jobs only if it knows the statuses when it plans, so they are no parameters. */
+export const isOpenJob: SQL = sql`${jobs.status} in (${sql.raw(OPEN_STATUSES.map((status) => `'${status}'`).join(', '))})`;
 
 /** The branches that a job is about; none if it is about the whole project. */
 export const branchIdsOf = ({ branchId, input }: Pick<JobRow, 'branchId' | 'input'>): string[] =>

@@ -23,6 +23,7 @@ export interface Range {
 export const finestStep = (start: number, now: number): number =>
   RESOLUTIONS.find(({ retention }) => start >= now - retention)?.step ?? DAY;
 
+// Without the number of the row, the table is its own index. Otherwise each point is a row of an index too, which is charged.
 const TABLE = `create table if not exists points (
   branch_id text not null,
   step integer not null,
@@ -30,7 +31,7 @@ const TABLE = `create table if not exists points (
   at integer not null,
   metrics text not null,
   primary key (branch_id, step, slot)
-)`;
+) without rowid`;
 
 interface Row extends Record<string, SqlStorageValue> {
   at: number;

@@ -1,11 +1,11 @@
-import { count, inArray, isNotNull, min, sql } from 'drizzle-orm';
+import { count, isNotNull, min, sql } from 'drizzle-orm';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { HostDescription } from '../../shared/protocol/host-description.ts';
 import { openDatabase } from '../database/database.ts';
 import { hosts, jobs, projectBranches } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { isLinked } from '../hosts/host-client.ts';
-import { OPEN_STATUSES } from '../jobs/job-store.ts';
+import { isOpenJob } from '../jobs/job-store.ts';
 import type { Refusals } from '../rate-limits/limits.ts';
 import { readRefusals } from '../rate-limits/refusals.ts';
 import { type MetricFamily, type Sample, toOpenMetrics } from './open-metrics.ts';
@@ -129,7 +129,7 @@ async function readFacts(env: Env, now: number): Promise<Facts> {
       db
         .select({ age, total: count(), oldest: min(jobs.createdAt) })
         .from(jobs)
-        .where(inArray(jobs.status, OPEN_STATUSES))
+        .where(isOpenJob)
         .groupBy(age),
     ]),
     readRefusals(env),

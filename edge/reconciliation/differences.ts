@@ -6,7 +6,7 @@ import type { Database } from '../database/database.ts';
 import { eventOutbox } from '../database/event-schema.ts';
 import { jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
-import { branchIdsOf, OPEN_STATUSES } from '../jobs/job-store.ts';
+import { branchIdsOf, isOpenJob } from '../jobs/job-store.ts';
 
 export type Inventory = MethodResult<'host.inventory'>;
 export type HostedBranch = Inventory['branches'][number];
@@ -100,7 +100,7 @@ export async function readRecords(db: Database, hostId: string, now: Date): Prom
     db
       .select({ projectId: jobs.projectId, branchId: jobs.branchId, input: jobs.input })
       .from(jobs)
-      .where(and(eq(jobs.hostId, hostId), inArray(jobs.status, OPEN_STATUSES))),
+      .where(and(eq(jobs.hostId, hostId), isOpenJob)),
   ]);
   return {
     branches,

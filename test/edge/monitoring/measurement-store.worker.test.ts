@@ -171,6 +171,13 @@ test('the writes of a measurement do not grow with the history', async () => {
   expect(await changes(turning)).toBe(branches.length * (1 + 1 + 60) + 1);
 });
 
+test('a point is charged as one row, as it has no index beside it', async () => {
+  const tested = newProject();
+  await recordAt(tested, [START]);
+  const next = START + MINUTE;
+  expect(await tested.chargedRows(numbered(1, next, [MAIN]), [MAIN], next)).toBe(1);
+});
+
 test('the history of a deleted branch is deleted with the next hour', async () => {
   const tested = newProject();
   const both = every(MINUTE, START, 10);

@@ -3,8 +3,9 @@ import { afterAll, expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/access-revision.ts';
 import { activation, type Creation } from '../../../edge/branches/create-branch.ts';
 import { expireBranches } from '../../../edge/branches/expire-branches.ts';
-import { type Database, inOneBatch } from '../../../edge/database/database.ts';
-import { projectBranches, projects } from '../../../edge/database/schema.ts';
+import { type Database, inOneBatch, openDatabase } from '../../../edge/database/database.ts';
+import { jobs, projectBranches, projects } from '../../../edge/database/schema.ts';
+import type { Env } from '../../../edge/env.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { SagaContext } from '../../../edge/jobs/saga.ts';
 import type { RecordedBranch } from '../../../edge/reconciliation/differences.ts';
@@ -12,12 +13,13 @@ import { readRecords } from '../../../edge/reconciliation/differences.ts';
 import { markFound, markLost } from '../../../edge/reconciliation/mark-branch.ts';
 import { clusterOnRecord } from '../../../edge/reconciliation/reconcile-host.ts';
 import { ACTOR, insertBranch, isStale, readBranch, startRecords } from '../../support/records/records.ts';
+import { Meter } from '../../support/worker/meter.ts';
 
 const NOW = new Date('2026-11-21T12:00:00Z');
 const EARLIER = new Date(NOW.getTime() - 1);
 const LATER = new Date(NOW.getTime() + 1);
 
-const { db, stop } = await startRecords();
+const { binding, db, stop } = await startRecords();
 afterAll(stop);
 
 test.each([
@@ -119,4 +121,19 @@ test('the first cluster seen is recorded', async () => {
   expect(await clusterOnRecord(db, 'h', '1')).toBe('1');
   expect(await clusterOnRecord(db, 'h', '2')).toBe('1');
   expect(await clusterOnRecord(db, 'nobody', '2')).toBeNull();
+});
+
+test('jobs that have ended add nothing to what a reconciliation reads', async () => {
+  const meter = new Meter({ DB: binding } as Env);
+  const rowsRead = async () => {
+    await readRecords(openDatabase(meter.env.DB), 'h', NOW);
+    return meter.read().rowsRead;
+  };
+  const before = await rowsRead();
+  const about = { kind: 'branch.create', projectId: 'p', branchId: null, hostId: 'h', actor: ACTOR } as const;
+  for (let n = 0; n < 20; n += 1) {
+    const job = newJob({ id: crypto.randomUUID(), ...about }, NOW);
+    await db.insert(jobs).values({ ...job, status: 'succeeded' });
+  }
+  expect(await rowsRead()).toBe(before);
 });

@@ -4,7 +4,7 @@ import { runLink } from '../../../agent/link/run-link.ts';
 import { inventoryAnswer } from '../../support/host/scripted-inventory.ts';
 import { migratedD1 } from '../../support/records/d1.ts';
 import { measurementOf } from '../../support/records/sample-measurement.ts';
-import type { Usage } from '../../support/worker/meter.ts';
+import { NOTHING, type Usage } from '../../support/worker/meter.ts';
 import type { ProjectCoordinator } from '../../support/worker/scale-worker.ts';
 import { bundle, OBJECTS, SETTINGS, startWorker } from '../../support/worker/worker.ts';
 import { BRANCHES_PER_PROJECT, type FleetHost, makeFleet } from './fleet.ts';
@@ -72,12 +72,12 @@ export async function runScale(
     };
     /** Until nothing was used for a while. */
     const settled = async () => {
-      const sum: Usage = { queries: 0, rowsRead: 0, rowsWritten: 0, objectCalls: {} };
-      for (let last = 1; last > 0; ) {
+      const sum = structuredClone(NOTHING);
+      for (let isBusy = true; isBusy; ) {
         await sleep(QUIET_MS);
         signal.throwIfAborted();
         const more = await usage();
-        last = more.queries;
+        isBusy = more.queries > 0 || more.pending > 0 || Object.keys(more.objectCalls).length > 0;
         add(sum, more);
       }
       return sum;
@@ -143,7 +143,7 @@ export async function runScale(
     for (const { host, link } of agents) measure(host, link);
     await settled();
     const storageBefore = await storage();
-    const measuringUsage: Usage = { queries: 0, rowsRead: 0, rowsWritten: 0, objectCalls: {} };
+    const measuringUsage = structuredClone(NOTHING);
     bytes = 0;
     for (let n = 0; n < scale.measurements; n++) {
       for (const { host, link } of agents) bytes += measure(host, link);
@@ -196,6 +196,7 @@ function add(sum: Usage, more: Usage): void {
 }
 
 const scaled = (usage: Usage, by: (value: number) => number): Usage => ({
+  ...usage,
   queries: by(usage.queries),
   rowsRead: by(usage.rowsRead),
   rowsWritten: by(usage.rowsWritten),

@@ -8,19 +8,41 @@ const FILE = join(import.meta.dirname, '../../../docs/scale.md');
 const HOURS_PER_MONTH = 730;
 const MEASUREMENTS_PER_HOUR = 60;
 const RECONCILIATIONS_PER_HOUR = 12;
+/**
+ * Of a branch, beside the points of its minutes: these are deleted a day later, and the point of the hour is written and deleted.
+ * The run is too short for them; `measurement-store.worker.test.ts` counts them.
+ */
+const HISTORY_ROWS_PER_HOUR = MEASUREMENTS_PER_HOUR + 2;
+/** The next one is set. */
+const ALARMS_PER_RECONCILIATION = 1;
 const D1_MAX_BYTES = 10e9;
 const GIB = 2 ** 30;
+
+/** Where the prices are from, and when they were compared with it. */
+const PRICES_READ = '2026-11-23';
+const PRICES_OF = {
+  D1: 'https://developers.cloudflare.com/d1/platform/pricing/',
+  'Durable Objects': 'https://developers.cloudflare.com/durable-objects/platform/pricing/',
+  Workers: 'https://developers.cloudflare.com/workers/platform/pricing/',
+};
 
 /** Cloudflare's list prices of the paid plan in US dollars, without what the plan includes. */
 const PRICES = {
   millionRowsRead: 0.001,
+  /** A row of an index is one more. */
   millionRowsWritten: 1,
-  millionObjectRequests: 0.15,
-  millionObjectRowsWritten: 1,
   gigabyteOfD1: 0.75,
-  gigabyteOfObjects: 0.2,
-  /** Messages of a WebSocket that are one request. */
+  /** Calls, alarms, and messages of agents; what is sent to them is free. */
+  millionObjectRequests: 0.15,
+  /** Received messages of a WebSocket that are one request. */
   messagesPerRequest: 20,
+  /** To set an alarm is to write a row. */
+  millionObjectRowsWritten: 1,
+  gigabyteOfObjects: 0.2,
+  // Not in the sum.
+  millionGigabyteSecondsOfObjects: 12.5,
+  millionRequests: 0.3,
+  millionProcessorMs: 0.02,
 };
 
 const count = (value: number): string =>
@@ -30,7 +52,7 @@ const count = (value: number): string =>
 const dollars = (value: number): string => `$${value.toFixed(2)}`;
 
 /** What all hosts use in an hour in which nobody does anything, from the measured parts. */
-function anHour({ measuring, reconciling, projects, hosts }: Measured) {
+function anHour({ measuring, reconciling, projects, branches, hosts }: Measured) {
   const sum = (of: (usage: Measured['measuring']['usage']) => number) =>
     of(measuring.usage) * MEASUREMENTS_PER_HOUR + of(reconciling.usage) * RECONCILIATIONS_PER_HOUR;
   const calls = (usage: Measured['measuring']['usage']) =>
@@ -40,7 +62,10 @@ function anHour({ measuring, reconciling, projects, hosts }: Measured) {
     rowsWritten: sum(({ rowsWritten }) => rowsWritten),
     objectCalls: sum(calls),
     messages: projects * MEASUREMENTS_PER_HOUR + hosts * RECONCILIATIONS_PER_HOUR,
-    objectRows: measuring.objectRows * projects * MEASUREMENTS_PER_HOUR,
+    objectRows:
+      measuring.objectRows * projects * MEASUREMENTS_PER_HOUR +
+      HISTORY_ROWS_PER_HOUR * branches +
+      ALARMS_PER_RECONCILIATION * hosts * RECONCILIATIONS_PER_HOUR,
   };
 }
 
@@ -75,6 +100,8 @@ gateway in workerd with the real coordinators, links and reconciliation, and ${h
 Measured with ${count(hosts)} hosts, ${count(projects)} projects and ${count(branches)} branches, ${measured.measurements}
 measurements of each project. Each branch has three credentials, a job and three audit events on record; the databases exist by
 name only, so PostgreSQL is no part of it. Node and workerd share one machine, so times are those of this machine.
+Reconciliations and new links in a round of measurements are counted with it, and a slow machine has more of them: rows read and
+written of D1, and requests of objects, are therefore upper bounds.
 
 ## What grows with what
 
@@ -143,7 +170,7 @@ ${table(
 
 ## What it costs
 
-Per month at Cloudflare's list prices, without what the plan includes, and without requests of clients and the duration of objects:
+Per month at Cloudflare's list prices, without what the plan includes:
 
 ${table(
   ['', 'per month'],
@@ -155,7 +182,16 @@ ${table(
 )}
 
 Rows written in objects are nearly all of it: the history of measurements has a row per branch and minute
-(\`edge/monitoring/metric-history.ts\`).
+(\`edge/monitoring/metric-history.ts\`), which is written and, a day later, deleted. A deletion is charged like a row that is written; the
+run is too short for deletions, so they are added.
+
+The sum leaves out what depends on clients or cannot be measured here: the duration of objects, which are charged while they
+work or cannot hibernate ($${PRICES.millionGigabyteSecondsOfObjects.toFixed(2)} per million GB-s, at 128 MB each), requests of clients ($${PRICES.millionRequests.toFixed(2)} per million) and the processor time of
+the Worker ($${PRICES.millionProcessorMs.toFixed(2)} per million ms). All prices were compared on ${PRICES_READ} with stored copies of Cloudflare's pages about
+${Object.entries(PRICES_OF)
+  .map(([name, page]) => `[${name}](${page})`)
+  .join(', ')
+  .replace(/, (?=[^,]*$)/, ' and ')}.
 
 ## Where one D1 is too small
 

@@ -8,9 +8,11 @@ export interface Usage {
   rowsWritten: number;
   /** Calls of Durable Objects by binding. */
   objectCalls: Record<string, number>;
+  /** Calls that have not ended yet. */
+  pending: number;
 }
 
-const NOTHING: Usage = { queries: 0, rowsRead: 0, rowsWritten: 0, objectCalls: {} };
+export const NOTHING: Usage = { queries: 0, rowsRead: 0, rowsWritten: 0, objectCalls: {}, pending: 0 };
 const OBJECTS = ['HOST_LINK', 'PROJECT_COORDINATOR', 'RATE_LIMITER'];
 
 interface Metered {
@@ -21,6 +23,7 @@ interface Metered {
 export class Meter {
   readonly env: Env;
   #usage = structuredClone(NOTHING);
+  #pending = 0;
 
   constructor(env: Env) {
     const objects = OBJECTS.map((name) => [name, this.#namespace(name, env[name] as DurableObjectNamespace)]);
@@ -31,7 +34,7 @@ export class Meter {
   read(): Usage {
     const usage = this.#usage;
     this.#usage = structuredClone(NOTHING);
-    return usage;
+    return { ...usage, pending: this.#pending };
   }
 
   async #counted<R extends Metered | Metered[]>(query: Promise<R>): Promise<R> {
@@ -79,7 +82,13 @@ export class Meter {
     const call = (...args: unknown[]) => {
       this.#usage.objectCalls[name] = (this.#usage.objectCalls[name] ?? 0) + 1;
       const owner = way.slice(0, -1).reduce<Callable>((found, key) => found[key] as Callable, object);
-      return (owner[way.at(-1) ?? ''] as (...given: unknown[]) => unknown)(...args);
+      const result = (owner[way.at(-1) ?? ''] as (...given: unknown[]) => Promise<unknown>)(...args);
+      this.#pending += 1;
+      const end = () => {
+        this.#pending -= 1;
+      };
+      result.then(end, end);
+      return result;
     };
     return new Proxy(call, { get: (_, key) => this.#stub(name, object, [...way, String(key)]) });
   }

@@ -70,6 +70,11 @@ export async function startMonitorGateway(more: Record<string, string> = {}) {
         call<ReturnType<MetricHistory['after']>>('measurements', name, 'after', moment, limit),
       counts: () => call<Record<string, number>>('measurements', name, 'counts'),
       rowsWritten: () => call<number>('measurements', name, 'rowsWritten'),
+      chargedRows: (
+        measured: ProjectMeasurement,
+        branches: { id: string; branchName: string }[],
+        now: number,
+      ) => call<number>('measurements', name, 'chargedRows', measured, branches, now),
     }),
     /** An outbox under the test's own clock. */
     outbox: (name: string) => ({

@@ -56,6 +56,31 @@ export class TestedMeasurements extends DurableObject<Env> {
   async rowsWritten() {
     return this.ctx.storage.sql.exec<{ n: number }>('select total_changes() as n').one().n;
   }
+
+  /** Rows that statements write while the history records this, those of indexes included. */
+  async chargedRows(
+    measured: ProjectMeasurement,
+    branches: { id: string; branchName: string }[],
+    now: number,
+  ) {
+    const { sql } = this.ctx.storage;
+    const exec = sql.exec.bind(sql);
+    let rows = 0;
+    Object.defineProperty(sql, 'exec', {
+      configurable: true,
+      value: (...args: Parameters<typeof exec>) => {
+        const cursor = exec(...args);
+        rows += cursor.rowsWritten;
+        return cursor;
+      },
+    });
+    try {
+      this.#measurements.record(measured, branches, now);
+    } finally {
+      Reflect.deleteProperty(sql, 'exec');
+    }
+    return rows;
+  }
 }
 
 export class TestedOutbox extends DurableObject<Env> {
