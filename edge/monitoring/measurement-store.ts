@@ -99,8 +99,15 @@ export class MeasurementStore {
     return this.#history.read(branchId, range, this.last()?.at ?? null);
   }
 
-  /** The measurements after `since` (Unix milliseconds), one per minute, at most `limit`; oldest first. */
+  /**
+   * The measurements after `since` (Unix milliseconds), one per minute, at most `limit`; oldest first. Branches that have been
+   * deleted since are left out.
+   */
   after(since: number, limit: number): ReturnType<MetricHistory['after']> {
-    return this.#history.after(since, this.last()?.at ?? null, limit);
+    const last = this.last();
+    const onRecord = new Set(Object.values(last?.ids ?? {}));
+    return this.#history
+      .after(since, last?.at ?? null, limit)
+      .map(({ at, branches }) => ({ at, branches: branches.filter(([id]) => onRecord.has(id)) }));
   }
 }

@@ -165,17 +165,40 @@ test('the writes of a measurement do not grow with the history', async () => {
     return (await tested.rowsWritten()) - before;
   };
   const [quiet = 0, turning = 0] = times.slice(-2);
-  // One row per branch, and the last measurement.
-  expect(await changes(quiet)).toBe(branches.length + 1);
-  // With the first measurement of an hour: its own row, and the deletion of one hour of minutes.
-  expect(await changes(turning)).toBe(branches.length * (1 + 1 + 60) + 1);
+  // One row for all branches, and the last measurement.
+  expect(await changes(quiet)).toBe(1 + 1);
+  // With the first measurement of an hour: a row of it per branch, and the deletion of one hour of minutes.
+  expect(await changes(turning)).toBe(branches.length + 60 + 1 + 1);
 });
 
-test('a point is charged as one row, as it has no index beside it', async () => {
+test('a minute of all branches is charged as one row, and an hour of a branch too, as no index is beside it', async () => {
   const tested = newProject();
-  await recordAt(tested, [START]);
-  const next = START + MINUTE;
-  expect(await tested.chargedRows(numbered(1, next, [MAIN]), [MAIN], next)).toBe(1);
+  const both = [MAIN, OTHER];
+  await recordAt(tested, [START], both);
+  const charged = (at: number) => tested.chargedRows(numbered(1, at, both), both, at);
+  expect(await charged(START + MINUTE)).toBe(1);
+  expect(await charged(START + HOUR)).toBe(2 + 1);
+});
+
+test('minutes that an earlier release has stored are kept', async () => {
+  const tested = newProject();
+  const values = (n: number) => JSON.stringify({ transactions_committed: n });
+  const row = ({ id }: { id: string }, n: number) =>
+    `('${id}', ${MINUTE}, ${START + n * MINUTE}, ${START + n * MINUTE + 17}, '${values(n)}')`;
+  await tested.run(
+    `create table points (branch_id text not null, step integer not null, slot integer not null, at integer not null,
+       metrics text not null, primary key (branch_id, step, slot));
+     insert into points values ${[0, 1].map((n) => row(MAIN, n))}, ${row(OTHER, 1)}`,
+  );
+  const at = START + 2 * MINUTE;
+  await tested.record([numbered(2, at, [MAIN])], [MAIN, OTHER], [at]);
+  const committed = async ({ id }: { id: string }) =>
+    (await tested.read(id, { start: START, end: at, step: MINUTE })).map(
+      ({ values: { transactions_committed } }) => transactions_committed,
+    );
+  expect(await committed(MAIN)).toEqual([0, 1, 2]);
+  expect(await committed(OTHER)).toEqual([1]);
+  expect(await tested.counts()).toEqual({ [MINUTE]: 3 });
 });
 
 test('the history of a deleted branch is deleted with the next hour', async () => {

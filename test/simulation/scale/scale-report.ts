@@ -9,10 +9,11 @@ const HOURS_PER_MONTH = 730;
 const MEASUREMENTS_PER_HOUR = 60;
 const RECONCILIATIONS_PER_HOUR = 12;
 /**
- * Of a branch, beside the points of its minutes: these are deleted a day later, and the point of the hour is written and deleted.
- * The run is too short for them; `measurement-store.worker.test.ts` counts them.
+ * The run is too short for the deletion of minutes, a day later, and for the points of hours, which are written and deleted.
+ * `measurement-store.worker.test.ts` counts them.
  */
-const HISTORY_ROWS_PER_HOUR = MEASUREMENTS_PER_HOUR + 2;
+const DELETED_MINUTES_PER_HOUR = MEASUREMENTS_PER_HOUR;
+const HOUR_ROWS_PER_BRANCH = 2;
 /** The next one is set. */
 const ALARMS_PER_RECONCILIATION = 1;
 const D1_MAX_BYTES = 10e9;
@@ -63,8 +64,8 @@ function anHour({ measuring, reconciling, projects, branches, hosts }: Measured)
     objectCalls: sum(calls),
     messages: projects * MEASUREMENTS_PER_HOUR + hosts * RECONCILIATIONS_PER_HOUR,
     objectRows:
-      measuring.objectRows * projects * MEASUREMENTS_PER_HOUR +
-      HISTORY_ROWS_PER_HOUR * branches +
+      (measuring.objectRows * MEASUREMENTS_PER_HOUR + DELETED_MINUTES_PER_HOUR) * projects +
+      HOUR_ROWS_PER_BRANCH * branches +
       ALARMS_PER_RECONCILIATION * hosts * RECONCILIATIONS_PER_HOUR,
   };
 }
@@ -123,7 +124,7 @@ ${table(
     ],
     [
       'rows written in objects',
-      'projects and branches, by the minute',
+      'projects by the minute, branches by the hour',
       `${count(measuring.objectRows)} per project and measurement`,
     ],
     [
@@ -181,9 +182,9 @@ ${table(
   ],
 )}
 
-Rows written in objects are nearly all of it: the history of measurements has a row per branch and minute
-(\`edge/monitoring/metric-history.ts\`), which is written and, a day later, deleted. A deletion is charged like a row that is written; the
-run is too short for deletions, so they are added.
+Rows written in objects are most of it. The history of measurements has a row per project and minute and one per branch and hour
+(\`edge/monitoring/metric-history.ts\`), which are written and later deleted. A deletion is charged like a row that is written; the
+run is too short for deletions and hours, so they are added.
 
 The sum leaves out what depends on clients or cannot be measured here: the duration of objects, which are charged while they
 work or cannot hibernate ($${PRICES.millionGigabyteSecondsOfObjects.toFixed(2)} per million GB-s, at 128 MB each), requests of clients ($${PRICES.millionRequests.toFixed(2)} per million) and the processor time of

@@ -16,6 +16,8 @@ import type { ProjectMeasurement } from '../../../shared/measurement.ts';
 export { HostLink } from '../../../edge/host-link/host-link.ts';
 export { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 
+const MINUTE = 60_000;
+
 /** A project's measurements under a clock that the test sets, and the coordinator with a look into its storage. */
 
 export class TestedMeasurements extends DurableObject<Env> {
@@ -48,9 +50,14 @@ export class TestedMeasurements extends DurableObject<Env> {
   /** How many points are kept, by their step in milliseconds. */
   async counts() {
     const rows = this.ctx.storage.sql.exec<{ step: number; n: number }>(
-      'select step, count(*) as n from points group by step',
+      `select step, count(*) as n from points group by step
+       union all select ${MINUTE}, count(*) from minutes`,
     );
     return Object.fromEntries(rows.toArray().map(({ step, n }) => [step, n]));
+  }
+
+  async run(sql: string) {
+    this.ctx.storage.sql.exec(sql);
   }
 
   async rowsWritten() {
