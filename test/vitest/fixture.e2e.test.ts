@@ -63,9 +63,10 @@ export default branchSetup({
     const url = new URL(direct_url);
     url.search = '';
     const client = new pg.Client({ connectionString: url.href, ssl: { ca } });
+    // Without it, the end of the session, which goes with its branch, would end the process before it reports the failure.
+    client.on('error', () => {});
     await client.connect();
-    await client.query(readFileSync('migrations/1.sql', 'utf8'));
-    await client.end();
+    await client.query(readFileSync('migrations/1.sql', 'utf8')).finally(() => client.end());
   },
 });`,
   );

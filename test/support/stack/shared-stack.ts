@@ -1,4 +1,7 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
+import { devFolder } from '../../../dev/stack/dev-folder.ts';
 import { startStack } from './stack.ts';
 
 declare module 'vitest' {
@@ -13,5 +16,11 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   // All test files share one address, and many of them send requests that are refused.
   const stack = await startStack({ env: { LIMIT_PUBLIC_PER_MINUTE: '100000' } });
   project.provide('stack', { url: stack.url, devDir: stack.devDir });
-  return () => stack.stop();
+  return async () => {
+    // The folder goes with the stack, and a test that failed because of one of these shows only its request id.
+    const log = readFileSync(join(devFolder(stack.devDir).logs, 'gateway.log'), 'utf8');
+    for (const line of log.split('\n').filter((text) => /"INTERNAL"|uncaught/i.test(text)))
+      console.error(line);
+    await stack.stop();
+  };
 }
