@@ -40,8 +40,8 @@ same logins, rules and proof.`;
 const FINDINGS = `The processors are the limit. Processor time of a branch, counted by control groups while 24 branches were created in 8 \
 projects concurrently, beside the same with the commit before [0061](../decisions/0061-a-branch-costs-less-processor-time.md) at the \
 same time on a loaded machine (medians of four rounds): 168 ms instead of 220. PostgreSQL 79 instead of 108, of which a bare clone takes \
-27; workerd 53 instead of 63; the agent 30 instead of 42. The largest part of PostgreSQL's was a second session in the new database, \
-and 9 ms for hashing with the three SCRAM verifiers.`;
+27; workerd 53 instead of 63; the agent 30 instead of 42. By \`perf\`, before: 21 ms for a second session in the new database, of \
+which the proof now takes a part, and 6 ms in OpenSSL for the three SCRAM verifiers.`;
 
 /**
  * Measures branches per second, created in many projects in parallel, compared with bare clones.
