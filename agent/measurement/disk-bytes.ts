@@ -137,12 +137,17 @@ const SUBJECTS = `
 
 type Physical = NonNullable<ProjectMeasurement['physical']>;
 
-/** Measures what each branch and snapshot takes of the disk: every 10 minutes, and its project's after each clone. */
+/**
+ * Measures what each branch and snapshot takes of the disk: every 10 minutes, and its project's after each clone. That
+ * lists every file, so the loop waits until a project has had no further clone for a while.
+ */
 export class DiskUsage {
   readonly #host: Host;
   #known = new Map<string, Subject & DiskBytes>();
   /** By project, with the time of the measurement. */
   #physical = new Map<string, Physical & { at: number }>();
+  /** Oids that the last call saw. */
+  #seen: ReadonlySet<string> = new Set();
   #measuredAt = Number.NEGATIVE_INFINITY;
 
   constructor(host: Host) {
@@ -173,8 +178,8 @@ export class DiskUsage {
     );
   }
 
-  /** @returns how many databases were measured */
-  async measure(): Promise<number> {
+  /** @returns how many databases were measured @param settled leaves out clones that the last call did not see */
+  async measure({ settled }: { settled: boolean } = { settled: false }): Promise<number> {
     const { rows } = await this.#host.postgres.query<Subject>(SUBJECTS);
     const isRound = performance.now() - this.#measuredAt > MEASURE_EVERY_MS;
     if (isRound) this.#measuredAt = performance.now();
@@ -182,6 +187,10 @@ export class DiskUsage {
     const changed = new Set(
       rows.flatMap(({ oid, project_id }) => (isRound || !this.#known.has(oid) ? [project_id] : [])),
     );
+    const seen = this.#seen;
+    this.#seen = new Set(rows.map(({ oid }) => oid));
+    if (settled && !isRound)
+      for (const { oid, project_id } of rows) if (!seen.has(oid)) changed.delete(project_id);
     const now = new Map<string, Subject & DiskBytes>();
     let measured = 0;
     for (const [projectId, subjects] of Map.groupBy(rows, ({ project_id }) => project_id)) {
@@ -229,7 +238,7 @@ export class DiskUsage {
   async runLoop(signal: AbortSignal): Promise<void> {
     const troubles = new TroubleLog(this.#host.log);
     const look = () =>
-      this.measure().then(
+      this.measure({ settled: true }).then(
         () => troubles.clearAll(),
         (error) => troubles.report('disk.unmeasured', 'bytes', error),
       );

@@ -8,29 +8,20 @@ import { grantDatabase, protectDatabase } from '../postgres/database-settings.ts
 import { type FoundDatabase, markText, readDatabases } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { restoreLogins } from '../postgres/roles.ts';
-import { repairPrivileges } from '../privileges/repair-privileges.ts';
 import { HostError } from '../servers/host-error.ts';
 
-/** Finalizes a clone, and repairs the privileges in it. @throws HostError DATABASE_NAME_HELD, INVALID_CALL */
+/** Finalizes a clone. @throws HostError DATABASE_NAME_HELD, INVALID_CALL */
 export async function finalizeBranch(
   host: Host,
   branch: Params<'branch.finalize'>,
 ): Promise<Record<string, never>> {
   await openBranches(host, [branch]);
-  await repair(host, branch);
   return {};
 }
 
-/** A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again. */
-export const repair = (host: Host, branch: BranchIdentity): Promise<boolean> =>
-  repairPrivileges(host, branch).catch((error: Error) => {
-    host.log('privileges.unrepaired', { branch_id: branch.branch_id, reason: error.message });
-    return true;
-  });
-
 /**
  * Gives clones their final names and opens them to the logins of their branches. A clone does not inherit the privileges on
- * its source, and PUBLIC may connect by default. The statements are sent together, which makes them one transaction.
+ * its source, and PUBLIC may connect by default.
  * @throws HostError DATABASE_NAME_HELD, INVALID_CALL
  */
 export function openBranches(host: Host, branches: readonly Params<'branch.finalize'>[]): Promise<void> {
@@ -39,10 +30,12 @@ export function openBranches(host: Host, branches: readonly Params<'branch.final
     const names = branches.flatMap(({ job_id, database }) => [buildDatabaseName(job_id), database]);
     const found = await readDatabases(session, names);
     const unopened = branches.filter((branch) => !isOpen(branch, found));
-    if (unopened.length > 0) await session.query(unopened.map((branch) => opening(host, branch)).join(';'));
-    // The project may be write-blocked, so the rest of the rights is not the same for every branch. A call that was cut
-    // off may have opened the branches without it.
-    await inTransaction(session, () => restoreLogins(session, branches[0]?.project_id));
+    await inTransaction(session, async () => {
+      if (unopened.length > 0) await session.query(unopened.map((branch) => opening(host, branch)).join(';'));
+      // The project may be write-blocked, so the rest of the rights is not the same for every branch. The agent of an
+      // earlier release may have opened the branches without it.
+      await restoreLogins(session, branches[0]?.project_id);
+    });
   });
 }
 

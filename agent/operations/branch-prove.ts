@@ -6,6 +6,8 @@ import { pollUntil } from '../poll-until.ts';
 import { showDatabases, withConsole } from '../pooler/console.ts';
 import { inSession } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
+import { LOST_GROUPS, openedGroups } from '../privileges/default-privileges.ts';
+import { repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
 
@@ -13,12 +15,13 @@ import type { AgentSettings } from '../settings.ts';
 const TRY_FOR_MS = 4_000;
 const TRY_EVERY_MS = 100;
 /**
- * Reads a table. The statistics are flushed because the session stays open in the pooler, and would otherwise report
+ * Reads a table, and what the clone has inherited of lost default privileges: the first session in a database costs tens
+ * of milliseconds of processor time, so there is no other one for that. The statistics are flushed because the session stays open in the pooler, and would otherwise report
  * this transaction to the branch's first measurement.
  */
 const PROOF = `
-  SELECT current_user AS login, datname AS database, pg_catalog.pg_stat_force_next_flush()
-  FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()`;
+  SELECT current_user AS login, datname AS database, pg_catalog.pg_stat_force_next_flush(), ARRAY (${LOST_GROUPS}) AS lost
+  FROM pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()`;
 const POOLER_AWAY = new Set(['ENOENT', 'ECONNREFUSED']);
 /** PgBouncer's message before it checks a password. Its SQLSTATE is the same for all its refusals. */
 const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
@@ -30,20 +33,22 @@ const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
  * @throws HostError PROOF_FAILED, POOLER_UNAVAILABLE
  */
 export async function proveBranch(
-  { settings, postgres }: Host,
+  host: Host,
   params: Params<'branch.prove'>,
 ): Promise<MethodResult<'branch.prove'>> {
+  const { settings, postgres } = host;
   const { branch_id, database } = params;
   let failure: unknown;
   const proof = await pollUntil(
     async () => {
       const started = performance.now();
       try {
-        await logIn(settings, params).catch((error) => {
+        const { lost } = await logIn(settings, params).catch((error) => {
           if (!(error instanceof Error && POOLER_FULL.test(error.message))) throw error;
           return logInAroundFullPooler(settings, params);
         });
         const login_ms = performance.now() - started;
+        if (lost.length > 0) await repair(host, params);
         await setBaseline(postgres, branch_id);
         return { login_ms };
       } catch (error) {
@@ -60,30 +65,40 @@ export async function proveBranch(
   throw new HostError(code, `logging in to ${database} through the pooler failed: ${reason}`);
 }
 
+interface Reached {
+  login: string;
+  database: string;
+  /** Groups that have lost their default privileges. */
+  lost: string[];
+}
+
 /** @param socket of one of the two servers; by default the pooler's */
 async function logIn(
   settings: AgentSettings,
-  { branch_id, database, password }: Params<'branch.prove'>,
+  { project_id, branch_id, database, password }: Params<'branch.prove'>,
   socket = { host: settings.POOLER_SOCKET_DIR, port: settings.POOLER_PORT },
-): Promise<void> {
+): Promise<Reached> {
   const user = loginName(branch_id, 'read_write');
   const { rows } = await inSession({ ...socket, user, database, password }, (session) =>
-    session.query<{ login: string; database: string }>(PROOF),
+    session.query<Reached>(PROOF, openedGroups(project_id)),
   );
   const [reached] = rows;
-  if (reached?.login === user && reached.database === database) return;
+  if (reached?.login === user && reached.database === database) return reached;
   throw new HostError(
     'PROOF_FAILED',
     `the login to ${database} ended up as ${reached?.login} in ${reached?.database}`,
   );
 }
 
-async function logInAroundFullPooler(settings: AgentSettings, params: Params<'branch.prove'>): Promise<void> {
+async function logInAroundFullPooler(
+  settings: AgentSettings,
+  params: Params<'branch.prove'>,
+): Promise<Reached> {
   const { database } = params;
   // PgBouncer admits its console user even when it is full.
   const served = await withConsole(settings, showDatabases);
   if (!served.some(({ name, paused }) => name === database && !paused)) {
     throw new HostError('PROOF_FAILED', `the pooler is full, and does not serve ${database}`);
   }
-  await logIn(settings, params, { host: settings.POSTGRES_SOCKET_DIR, port: settings.POSTGRES_PORT });
+  return logIn(settings, params, { host: settings.POSTGRES_SOCKET_DIR, port: settings.POSTGRES_PORT });
 }

@@ -7,9 +7,10 @@ import { withLocks } from '../postgres/locks.ts';
 import { restoreLogins } from '../postgres/roles.ts';
 import { runAlone } from '../postgres/run-alone.ts';
 import { clearDatabase } from '../postgres/source-sessions.ts';
+import { repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../servers/host-error.ts';
 import { closeAsSnapshot, readSnapshotSize } from '../snapshots/snapshot-databases.ts';
-import { opening, repair } from './branch-finalize.ts';
+import { opening } from './branch-finalize.ts';
 
 /**
  * Replaces the branch's database by the clone of this job, in one transaction: the old one becomes a snapshot. Both

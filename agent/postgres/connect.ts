@@ -33,9 +33,45 @@ const asPlatform = (settings: AgentSettings, database: string): pg.ClientConfig 
   connectionTimeoutMillis: CONNECT_WITHIN_MS,
 });
 
+/** Statements that a session keeps prepared at most. The texts with parameters are constants, and fewer. */
+const PREPARED_MAX = 200;
+
+/**
+ * Prepares each statement with parameters at its first use: PostgreSQL parses it once per session then, and usually plans
+ * it a few times only.
+ */
+class PreparingClient extends pg.Client {
+  readonly #names = new Map<string, string>();
+
+  override query = ((statement: unknown, values?: unknown, ...more: unknown[]): unknown => {
+    const run = super.query as (...parameters: unknown[]) => unknown;
+    if (typeof statement !== 'string' || !Array.isArray(values))
+      return run.call(this, statement, values, ...more);
+    return run.call(this, { name: this.#nameOf(statement), text: statement, values }, ...more);
+  }) as pg.Client['query'];
+
+  /** Undefined leaves the statement unprepared. */
+  #nameOf(text: string): string | undefined {
+    const known = this.#names.get(text);
+    if (known !== undefined || this.#names.size === PREPARED_MAX) return known;
+    const name = `statement_${this.#names.size}`;
+    this.#names.set(text, name);
+    return name;
+  }
+}
+
+/** A session that was not used for so long is closed. Another one costs processor time, and its first statements too. */
+const IDLE_FOR_MS = 60_000;
+
 /** Up to `max` sessions in the agent's own database. One stays open, so that blocking password guesses never waits for a login. */
 export function openPool(settings: AgentSettings, max: number): Pool {
-  const pool = new pg.Pool({ ...asPlatform(settings, PLATFORM_ROLE), max, min: 1 });
+  const pool = new pg.Pool({
+    ...asPlatform(settings, PLATFORM_ROLE),
+    Client: PreparingClient,
+    max,
+    min: 1,
+    idleTimeoutMillis: IDLE_FOR_MS,
+  });
   // A lost session fails the statement that uses it. Without listeners the error would also end the process.
   pool.on('error', () => {});
   pool.on('connect', (client) => client.on('error', () => {}));

@@ -51,19 +51,20 @@ export async function ensureLogins(
     session,
     BRANCH_ROLES.map((role) => loginName(branch_id, role)),
   );
-  for (const role of BRANCH_ROLES) {
+  const statements = BRANCH_ROLES.map((role) => {
     const login = loginName(branch_id, role);
     const name = identifier(login);
-    await session.query(
-      `${present.has(login) ? 'ALTER' : 'CREATE'} ROLE ${name} LOGIN PASSWORD ${literal(verifiers[role])};
-       GRANT ${identifier(groupName(project_id, role))} TO ${name} WITH ${MEMBERSHIP[role]}`,
-    );
-    await session.query(
-      `INSERT INTO login (login, branch_id, verifier) VALUES ($1, $2, $3)
-       ON CONFLICT (login) DO UPDATE SET verifier = excluded.verifier`,
-      [login, branch_id, verifiers[role]],
-    );
-  }
+    const row = [login, branch_id, verifiers[role]].map(literal).join();
+    return `${present.has(login) ? 'ALTER' : 'CREATE'} ROLE ${name} LOGIN;
+      GRANT ${identifier(groupName(project_id, role))} TO ${name} WITH ${MEMBERSHIP[role]};
+      INSERT INTO login (login, branch_id, verifier) VALUES (${row})
+      ON CONFLICT (login) DO UPDATE SET verifier = excluded.verifier`;
+  });
+  // `PASSWORD` would hash the empty password with each verifier, to refuse it: 3 ms of processor time for each login.
+  await session.query(
+    `${statements.join(';')};
+     UPDATE pg_authid SET rolpassword = verifier FROM login WHERE rolname = login AND branch_id = ${literal(branch_id)}`,
+  );
 }
 
 /**
@@ -146,52 +147,74 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
      ORDER BY login`,
     [projectId ?? null],
   );
-  for (const state of rows) {
-    const name = identifier(state.login);
-    if (state.login_differs) {
-      const may = state.closed ? 'NOLOGIN' : 'LOGIN';
-      await alter(session, state.login, `ALTER ROLE ${name} ${may} PASSWORD ${literal(state.verifier)}`);
-    }
-    if (state.group_differs) {
-      const [from, to] = ['read_write', 'read_only'].map((role) =>
-        identifier(groupName(state.project_id, role as BranchRole)),
-      );
-      const [given, taken] = state.write_blocked ? [to, from] : [from, to];
-      // The membership acts immediately, also on open sessions. The setting gives new ones a clear error.
-      await alter(
-        session,
-        state.login,
-        `GRANT ${given} TO ${name} WITH ${MEMBERSHIP.read_write}; REVOKE ${taken} FROM ${name}`,
-      );
-    }
-    if (state.read_only_differs) {
-      const setting = state.write_blocked
-        ? 'SET default_transaction_read_only = on'
-        : 'RESET default_transaction_read_only';
-      await alter(session, state.login, `ALTER ROLE ${name} ${setting}`);
-    }
-    if (state.temporary_differs) {
-      await alter(session, state.login, temporaryRight(state));
-    }
+  await alterAll(
+    session,
+    rows.flatMap((state) => restoring(state).map((statement) => ({ login: state.login, statement }))),
+  );
+}
+
+/** Statements that restore one login. */
+function restoring(state: LoginState): string[] {
+  const name = identifier(state.login);
+  const statements: string[] = [];
+  if (state.login_differs) {
+    const may = state.closed ? 'NOLOGIN' : 'LOGIN';
+    statements.push(`ALTER ROLE ${name} ${may} PASSWORD ${literal(state.verifier)}`);
+  }
+  if (state.group_differs) {
+    const [from, to] = ['read_write', 'read_only'].map((role) =>
+      identifier(groupName(state.project_id, role as BranchRole)),
+    );
+    const [given, taken] = state.write_blocked ? [to, from] : [from, to];
+    // The membership acts immediately, also on open sessions. The setting gives new ones a clear error.
+    statements.push(`GRANT ${given} TO ${name} WITH ${MEMBERSHIP.read_write}; REVOKE ${taken} FROM ${name}`);
+  }
+  if (state.read_only_differs) {
+    const setting = state.write_blocked
+      ? 'SET default_transaction_read_only = on'
+      : 'RESET default_transaction_read_only';
+    statements.push(`ALTER ROLE ${name} ${setting}`);
+  }
+  if (state.temporary_differs) statements.push(temporaryRight(state));
+  return statements;
+}
+
+/** A statement that alters a login. */
+interface Alteration {
+  login: string;
+  statement: string;
+}
+
+/** Runs them together, and if a login holds one up, one after another. */
+async function alterAll(session: Session, alterations: readonly Alteration[]): Promise<void> {
+  if (alterations.length === 0) return;
+  const together = alterations.map(({ statement }) => statement).join('; ');
+  try {
+    await session.query(`SAVEPOINT altering; ${together}`);
+  } catch (error) {
+    if (!isHeldUp(error)) throw error;
+    await session.query('ROLLBACK TO altering');
+    for (const alteration of alterations) await alter(session, alteration);
   }
 }
+
+const isHeldUp = (error: unknown) => [LOCKED, CHANGED_MEANWHILE].includes(sqlState(error) ?? '');
 
 /**
  * Runs a statement that alters a login. The login can block it by altering itself, repeatedly or in a transaction
  * that it leaves open. Its sessions that have written are ended then, and if that does not help, all of them.
  */
-async function alter(session: Session, login: string, statement: string): Promise<void> {
+async function alter(session: Session, { login, statement }: Alteration): Promise<void> {
   await session.query('SAVEPOINT altering');
   for (let tries = 1; ; tries += 1) {
     try {
       await session.query(statement);
       return;
     } catch (error) {
-      const state = sqlState(error) ?? '';
-      if (![LOCKED, CHANGED_MEANWHILE].includes(state) || tries === TRIES) throw error;
+      if (!isHeldUp(error) || tries === TRIES) throw error;
       await session.query('ROLLBACK TO altering');
       // The first time it may have been another operation.
-      if (state === CHANGED_MEANWHILE && tries === 1) continue;
+      if (sqlState(error) === CHANGED_MEANWHILE && tries === 1) continue;
       await endSessions(
         session,
         'FROM pg_stat_activity WHERE usename = $1 AND (backend_xid IS NOT NULL OR $2)',

@@ -4,7 +4,7 @@ import type { Host } from '../host.ts';
 import { readDeadTuples } from '../measurement/dead-tuples.ts';
 import { inSession } from '../postgres/connect.ts';
 import { TroubleLog } from '../trouble-log.ts';
-import { grantByDefault, OPENED_GROUPS } from './default-privileges.ts';
+import { grantByDefault, LOST_GROUPS, OPENED_GROUPS, openedGroups } from './default-privileges.ts';
 
 /** A clone of the database delays new sessions until it is complete. */
 const CONNECT_WITHIN_MS = 3_000;
@@ -45,10 +45,9 @@ const optionsFor = (projectId: string) =>
  * DROP OWNED, for this branch and its later clones. A group that has some is left alone, because the owner may narrow
  * them. The session also reads the share of dead rows. Runs as the branch's owner login over the unix socket: default privileges can be altered only in a session in
  * their database, and no superuser opens one there.
- * @returns whether privileges were lost
  * @throws Error when the login is refused, for example because the branch has no connection left
  */
-export async function repairPrivileges(host: Host, branch: Branch): Promise<boolean> {
+export async function repairPrivileges(host: Host, branch: Branch): Promise<void> {
   const { branch_id, project_id, database } = branch;
   const { POSTGRES_SOCKET_DIR, POSTGRES_PORT } = host.settings;
   const config = {
@@ -63,17 +62,7 @@ export async function repairPrivileges(host: Host, branch: Branch): Promise<bool
   };
   const groups = new Map(OPENED_GROUPS.map((group) => [groupName(project_id, group), group]));
   const lost = await inSession(config, async (session) => {
-    const { rows } = await session.query<{ rolname: string }>(
-      `SELECT grantee.rolname FROM pg_catalog.pg_roles AS grantee
-       WHERE grantee.rolname = ANY ($1) AND NOT EXISTS (
-         SELECT FROM pg_catalog.pg_default_acl, pg_catalog.aclexplode(defaclacl) AS item,
-                     pg_catalog.pg_roles AS owner
-         WHERE owner.rolname = $2 AND defaclrole = owner.oid AND defaclnamespace = 0
-           AND item.grantee = grantee.oid
-       )
-       ORDER BY 1`,
-      [[...groups.keys()], groupName(project_id, 'owner')],
-    );
+    const { rows } = await session.query<{ rolname: string }>(LOST_GROUPS, openedGroups(project_id));
     const found = rows.flatMap(({ rolname }) => groups.get(rolname) ?? []);
     if (found.length > 0)
       await session.query(found.map((group) => grantByDefault(project_id, group)).join('; '));
@@ -81,8 +70,13 @@ export async function repairPrivileges(host: Host, branch: Branch): Promise<bool
     return found;
   });
   if (lost.length > 0) host.log('privileges.repaired', { branch_id, groups: lost });
-  return lost.length > 0;
 }
+
+/** A clone inherits what a login has dropped on the source. The branch works without it, and the agent tries again. */
+export const repair = (host: Host, branch: Branch): Promise<void> =>
+  repairPrivileges(host, branch).catch((error: Error) => {
+    host.log('privileges.unrepaired', { branch_id: branch.branch_id, reason: error.message });
+  });
 
 /** Repairs every branch that its owner may log in to: at the start, and then once an hour. Never throws. */
 export async function runPrivilegeLoop(host: Host, signal: AbortSignal): Promise<void> {

@@ -3,10 +3,12 @@ import type { Database } from '../database/database.ts';
 import { eventOutbox, webhooks } from '../database/event-schema.ts';
 import type { Env } from '../env.ts';
 import { webhookSenderOf } from '../webhooks/webhook-sender-stub.ts';
-import type { EventLog } from './event-log.ts';
+import type { EventLog, LoggedEvent } from './event-log.ts';
 
 /** Events that are moved or handed over in one step. */
 const BATCH = 100;
+
+type Webhook = typeof webhooks.$inferSelect;
 
 interface EventFeedOptions {
   env: Env;
@@ -51,40 +53,48 @@ export class EventFeed {
       log.append(rows, Date.now());
       added();
       const moved = and(ofProject, lte(eventOutbox.seq, last.seq));
+      const waiting = log.waiting(BATCH);
       // The runtime holds this write back until the log is on disk.
-      [, rows] = await db.batch([db.delete(eventOutbox).where(moved), oldest]);
+      const [, next, receivers] = await db.batch([
+        db.delete(eventOutbox).where(moved),
+        oldest,
+        this.#receivers(projectId, waiting),
+      ]);
+      rows = next;
+      await this.#handOver(waiting, receivers);
     }
-    await this.#handOver(projectId);
+    // What an earlier run has left, and what was more than a batch.
+    for (let waiting = log.waiting(BATCH); waiting.length > 0; waiting = log.waiting(BATCH))
+      await this.#handOver(waiting, await this.#receivers(projectId, waiting));
     log.prune(Date.now());
   }
 
-  async #handOver(projectId: string): Promise<void> {
-    const { env, db, log } = this.#options;
-    for (;;) {
-      const waiting = log.waiting(BATCH);
-      const last = waiting.at(-1);
-      if (!last) return;
-      const tenants = [...new Set(waiting.map(({ tenant_id }) => tenant_id))];
-      const receivers = await db
-        .select()
-        .from(webhooks)
-        .where(
-          and(
-            inArray(webhooks.tenantId, tenants),
-            isNull(webhooks.disabledAt),
-            or(isNull(webhooks.projectId), eq(webhooks.projectId, projectId)),
-          ),
-        );
-      await Promise.all(
-        receivers.map(async ({ id, tenantId, events, createdAt }) => {
-          const wanted = waiting
-            .filter(({ tenant_id, type }) => tenant_id === tenantId && events.includes(type))
-            .filter(({ at }) => at >= createdAt.getTime())
-            .map(({ id: eventId, body }) => ({ id: eventId, body }));
-          if (wanted.length > 0) await webhookSenderOf(env, id).enqueue(id, wanted);
-        }),
+  #receivers(projectId: string, waiting: readonly LoggedEvent[]) {
+    const tenants = [...new Set(waiting.map(({ tenant_id }) => tenant_id))];
+    return this.#options.db
+      .select()
+      .from(webhooks)
+      .where(
+        and(
+          inArray(webhooks.tenantId, tenants),
+          isNull(webhooks.disabledAt),
+          or(isNull(webhooks.projectId), eq(webhooks.projectId, projectId)),
+        ),
       );
-      log.handOver(last.seq);
-    }
+  }
+
+  async #handOver(waiting: readonly LoggedEvent[], receivers: readonly Webhook[]): Promise<void> {
+    const { env, log } = this.#options;
+    await Promise.all(
+      receivers.map(async ({ id, tenantId, events, createdAt }) => {
+        const wanted = waiting
+          .filter(({ tenant_id, type }) => tenant_id === tenantId && events.includes(type))
+          .filter(({ at }) => at >= createdAt.getTime())
+          .map(({ id: eventId, body }) => ({ id: eventId, body }));
+        if (wanted.length > 0) await webhookSenderOf(env, id).enqueue(id, wanted);
+      }),
+    );
+    const last = waiting.at(-1);
+    if (last) log.handOver(last.seq);
   }
 }

@@ -26,6 +26,8 @@ interface LineageOptions {
 export class RecordLineage {
   readonly #options: LineageOptions;
   readonly #recent = new BoundedMap<string, true>(RECENT_JOBS);
+  /** Checks that are under way, by job: its first two calls come together. */
+  readonly #checks = new Map<string, Promise<boolean>>();
 
   constructor(options: LineageOptions) {
     this.#options = options;
@@ -35,8 +37,15 @@ export class RecordLineage {
   async admits(method: Method, params: Params<Method>): Promise<boolean> {
     const isRemoval = REMOVALS.includes(method);
     const jobId = 'job_id' in params ? params.job_id : null;
-    if (!isRemoval && (jobId === null || this.#recent.get(jobId))) return true;
+    if (isRemoval) return this.#check(jobId, isRemoval);
+    if (jobId === null || this.#recent.get(jobId)) return true;
+    const check =
+      this.#checks.get(jobId) ?? this.#check(jobId, isRemoval).finally(() => this.#checks.delete(jobId));
+    this.#checks.set(jobId, check);
+    return check;
+  }
 
+  async #check(jobId: string | null, isRemoval: boolean): Promise<boolean> {
     const { lastJob, recordedAmong, log } = this.#options;
     const last = lastJob.get();
     const known = [last, jobId].filter((id) => id !== undefined && id !== null);

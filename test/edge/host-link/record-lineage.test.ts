@@ -65,6 +65,15 @@ describe('while the last job of the host is on record', () => {
     for (const job of ['first', 'second', 'first', 'second', 'second']) await host.works(job);
     expect(host.reads()).toBe(2);
   });
+
+  test('calls of one job that come together read the records once', async () => {
+    const host = lineage('a', 'b');
+    expect(await Promise.all([host.works('b'), host.works('b')])).toEqual([true, true]);
+    expect(host.reads()).toBe(1);
+    host.evict();
+    await host.works('b');
+    expect(host.reads()).toBe(2);
+  });
 });
 
 describe('while it is not', () => {
