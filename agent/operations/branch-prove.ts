@@ -3,7 +3,8 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { setBaseline } from '../measurement/read-server.ts';
 import { pollUntil } from '../poll-until.ts';
-import { showDatabases, withConsole } from '../pooler/console.ts';
+import { showDatabases, socketOf, withConsole } from '../pooler/console.ts';
+import { instancesNow } from '../pooler/restart-state.ts';
 import { inSession } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
@@ -60,11 +61,11 @@ export async function proveBranch(
   throw new HostError(code, `logging in to ${database} through the pooler failed: ${reason}`);
 }
 
-/** @param socket of one of the two servers; by default the pooler's */
+/** @param socket of one of the two servers; by default of the pooler that clients reach */
 async function logIn(
   settings: AgentSettings,
   { branch_id, database, password }: Params<'branch.prove'>,
-  socket = { host: settings.POOLER_SOCKET_DIR, port: settings.POOLER_PORT },
+  socket = socketOf(settings, instancesNow(settings).newClients),
 ): Promise<void> {
   const user = loginName(branch_id, 'read_write');
   const { rows } = await inSession({ ...socket, user, database, password }, (session) =>
