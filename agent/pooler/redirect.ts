@@ -32,15 +32,18 @@ export function packetRedirect(
   };
 }
 
-/** Adds what is missing, so that the hooks of redirected connections are never absent. */
+/**
+ * Adds what is missing, so that the hooks of redirected connections are never absent. `ct state` keeps the kernel's
+ * memory of connections on while there is no redirection.
+ */
 const chains = (table: string) => `\
 add table ${table}
 add chain ${table} arriving { type nat hook prerouting priority -100; policy accept; }
 add chain ${table} local { type nat hook output priority -100; policy accept; }
 add chain ${table} move
 flush table ${table}
-add rule ${table} arriving jump move
-add rule ${table} local jump move
+add rule ${table} arriving ct state new jump move
+add rule ${table} local ct state new jump move
 `;
 
 /**
