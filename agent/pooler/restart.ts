@@ -90,9 +90,10 @@ export class PoolerRestart {
     writeRestart(settings, 'away');
   }
 
-  /** No client has reached the standby. */
   async #giveUp(reason: string): Promise<void> {
     const { settings, rules } = this.#host;
+    // An agent that was killed had already redirected clients.
+    if (await this.#hasClients('standby')) return writeRestart(settings, 'back', reason);
     unwantStandby(settings);
     await this.#end('standby').catch(() => {});
     writeRestart(settings, 'none', reason);
@@ -124,7 +125,7 @@ export class PoolerRestart {
     unwantStandby(settings);
     await this.#end('standby');
     await this.#redirect.remove();
-    writeRestart(settings, 'none');
+    writeRestart(settings, 'none', readRestart(settings).failure);
     await rules.sync();
   }
 
@@ -174,6 +175,16 @@ export class PoolerRestart {
       await pollUntil(isIdle, { within: Infinity, every: DRAIN_EVERY_MS, signal: this.#signal });
       pausing.end().catch(() => {});
       this.#throwIfStopped();
+    } finally {
+      await console.end();
+    }
+  }
+
+  async #hasClients(instance: Instance): Promise<boolean> {
+    const console = await openConsoleIfRunning(this.#host.settings, instance);
+    if (!console) return false;
+    try {
+      return (await showClientsAndLogins(console)).length > 0;
     } finally {
       await console.end();
     }

@@ -6,13 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { nft } from '../../../agent/firewall/nft.ts';
-import {
-  inConsole,
-  readMemory,
-  showClients,
-  showMemory,
-  withConsoles,
-} from '../../../agent/pooler/console.ts';
+import { inConsole, showClients, showMemory, withConsoles } from '../../../agent/pooler/console.ts';
 import { pause, resume } from '../../../agent/pooler/pause.ts';
 import { packetRedirect, type Redirect } from '../../../agent/pooler/redirect.ts';
 import { askForRestart, type Instance, readRestart } from '../../../agent/pooler/restart-state.ts';
@@ -129,9 +123,14 @@ test.skipIf(hindrance)('clients notice nothing of a restart, after which the mem
   const clients = Array.from({ length: CLIENTS }, (_, client) => writeRows(client, () => isOver));
   const results = Promise.allSettled(clients);
   await eventually(async () => expect(await clientsOf('main')).toBeGreaterThan(CLIENTS / 4));
-  askForRestart(servers.settings);
-  await new PoolerRestarts(servers.host, redirect).poll(new AbortController().signal);
+  const stop = new AbortController();
+  const agent = new PoolerRestarts(servers.host, redirect).run(stop.signal);
+  const asked = await servers.tool('pooler', 'restart', '--json');
   isOver = true;
+  stop.abort();
+  await agent;
+  expect(asked).toMatchObject({ exitCode: 0, stderr: '' });
+  expect(JSON.parse(asked.stdout).memory_bytes).toBeLessThan(before / 4);
   const failures = (await results).flatMap((result) =>
     result.status === 'rejected' ? [String(result.reason)] : [],
   );
@@ -142,7 +141,6 @@ test.skipIf(hindrance)('clients notice nothing of a restart, after which the mem
   await reader.end();
   expect(phase()).toBe('none');
   expect(servers.isRunning('standby')).toBe(false);
-  expect(await readMemory(servers.settings)).toBeLessThan(before / 4);
 });
 
 test.skipIf(hindrance)(
