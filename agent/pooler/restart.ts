@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { reloadConsole } from '../access/sync-rules.ts';
 import type { Host } from '../host.ts';
 import { pollUntil } from '../poll-until.ts';
@@ -9,9 +8,10 @@ import {
   openConsole,
   openConsoleIfRunning,
   showActiveServers,
-  showClientsAndLogins,
   showDatabases,
+  socketOf,
 } from './console.ts';
+import { readConnections } from './open-connections.ts';
 import { canPause, pauseAlone } from './pause.ts';
 import type { Redirect } from './redirect.ts';
 import {
@@ -25,8 +25,6 @@ import {
 
 const START = { within: 30_000, every: 50 };
 const DRAIN_EVERY_MS = 250;
-/** A connection that the kernel is opening is not yet seen by PgBouncer, which waits for its first data too. */
-const SETTLE_MS = 2_000;
 const END = { within: 10_000, every: 20 };
 
 /** The agent is about to end. The next one continues. */
@@ -40,13 +38,11 @@ class Stopped extends Error {}
 export class PoolerRestart {
   readonly #host: Host;
   readonly #redirect: Redirect;
-  readonly #settleMs: number;
   #signal = new AbortController().signal;
 
-  constructor(host: Host, redirect: Redirect, settleMs = SETTLE_MS) {
+  constructor(host: Host, redirect: Redirect) {
     this.#host = host;
     this.#redirect = redirect;
-    this.#settleMs = settleMs;
   }
 
   /**
@@ -93,7 +89,7 @@ export class PoolerRestart {
   async #giveUp(reason: string): Promise<void> {
     const { settings, rules } = this.#host;
     // An agent that was killed had already redirected clients.
-    if (await this.#hasClients('standby')) return writeRestart(settings, 'back', reason);
+    if ((await this.#connections('standby')) > 0) return writeRestart(settings, 'back', reason);
     unwantStandby(settings);
     await this.#end('standby').catch(() => {});
     writeRestart(settings, 'none', reason);
@@ -152,42 +148,33 @@ export class PoolerRestart {
   }
 
   /**
-   * Waits until an instance has no client over the network. At the end of POOLER_DRAIN_SECONDS the clients that are in
-   * a transaction finish it, and the others are disconnected when the instance ends.
+   * Waits until no connection to an instance is open, or opening in the kernel. At the end of POOLER_DRAIN_SECONDS the
+   * clients that are in a transaction finish it, and the others are disconnected when the instance ends.
    */
   async #drain(instance: Instance): Promise<void> {
     const { settings, log } = this.#host;
+    const deadline = Date.parse(readRestart(settings).since) + settings.POOLER_DRAIN_SECONDS * 1000;
+    const poll = { within: Math.max(0, deadline - Date.now()), every: DRAIN_EVERY_MS, signal: this.#signal };
+    if (await pollUntil(async () => (await this.#connections(instance)) === 0, poll)) return;
+    this.#throwIfStopped();
     const console = await openConsoleIfRunning(settings, instance);
     if (!console) return;
-    const deadline = Date.parse(readRestart(settings).since) + settings.POOLER_DRAIN_SECONDS * 1000;
-    const isEmpty = async () => (await showClientsAndLogins(console)).length === 0;
-    const poll = { within: Math.max(0, deadline - Date.now()), every: DRAIN_EVERY_MS, signal: this.#signal };
+    log('pooler.clients_ended', { instance, connections: await this.#connections(instance) });
+    const pausing = await openConsole(settings, instance);
     try {
-      await sleep(this.#settleMs, undefined, { signal: this.#signal }).catch(() => {});
-      this.#throwIfStopped();
-      if (await pollUntil(isEmpty, poll)) return;
-      this.#throwIfStopped();
-      log('pooler.clients_ended', { instance, clients: (await showClientsAndLogins(console)).length });
-      const pausing = await openConsole(settings, instance);
-      // Without an answer until the last transaction ends, which its watchdog bounds.
+      // No answer comes until the last transaction has ended, which its watchdog bounds.
       pausing.query('PAUSE').catch(() => {});
       const isIdle = async () => (await showActiveServers(console)) === 0;
       await pollUntil(isIdle, { within: Infinity, every: DRAIN_EVERY_MS, signal: this.#signal });
-      pausing.end().catch(() => {});
       this.#throwIfStopped();
     } finally {
+      pausing.end().catch(() => {});
       await console.end();
     }
   }
 
-  async #hasClients(instance: Instance): Promise<boolean> {
-    const console = await openConsoleIfRunning(this.#host.settings, instance);
-    if (!console) return false;
-    try {
-      return (await showClientsAndLogins(console)).length > 0;
-    } finally {
-      await console.end();
-    }
+  #connections(instance: Instance): Promise<number> {
+    return readConnections(socketOf(this.#host.settings, instance).port);
   }
 
   /** Ends an instance, with the clients that it has. */

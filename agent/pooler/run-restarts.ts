@@ -27,16 +27,20 @@ export class PoolerRestarts {
   readonly #log: Log;
   #lookAt = 0;
 
-  constructor(host: Host, redirect: Redirect = packetRedirect(host.settings), settleMs?: number) {
+  constructor(host: Host, redirect: Redirect = packetRedirect(host.settings)) {
     this.#host = host;
     this.#log = host.log;
-    this.#restart = new PoolerRestart(host, redirect, settleMs);
+    this.#restart = new PoolerRestart(host, redirect);
     this.#troubles = new TroubleLog(host.log);
   }
 
   /** Polls until `signal`. Never throws. */
   async run(signal: AbortSignal): Promise<void> {
-    if (this.#host.settings.POOLER_STANDBY_PORT === 0) return;
+    if (this.#host.settings.POOLER_STANDBY_PORT === 0) {
+      if (readRestart(this.#host.settings).phase !== 'none')
+        this.#log('pooler.restart_failed', { reason: 'POOLER_STANDBY_PORT was removed during a restart' });
+      return;
+    }
     const poll = () =>
       this.poll(signal).then(
         () => this.#troubles.clearAll(),

@@ -26,8 +26,6 @@ const CLIENTS = IS_NIGHTLY ? 200 : 24;
 const FORGOTTEN_LOGINS = IS_NIGHTLY ? 20_000 : 5_000;
 /** Longer than a statement takes that nobody holds. */
 const HELD_MS = 200;
-/** No connection begins while the clients of these tests leave. */
-const QUIET_MS = 0;
 
 const hindrance = firewallHindrance();
 
@@ -107,7 +105,7 @@ function restart(
 ): Promise<void> {
   const host = { ...servers.host, settings: { ...servers.settings, ...more }, log };
   askForRestart(servers.settings);
-  return new PoolerRestarts(host, redirect, QUIET_MS).poll(signal);
+  return new PoolerRestarts(host, redirect).poll(signal);
 }
 
 const endOf = (client: pg.Client) => new Promise<void>((resolve) => client.once('end', resolve));
@@ -141,6 +139,11 @@ test.skipIf(hindrance)('clients notice nothing of a restart, after which the mem
   await reader.end();
   expect(phase()).toBe('none');
   expect(servers.isRunning('standby')).toBe(false);
+  const log = readFileSync(servers.settings.POOLER_LOG, 'utf8').trimEnd().split('\n');
+  expect(
+    log.filter((line) => !/^\d{4}-\d\d-\d\d /.test(line)),
+    'both write whole lines',
+  ).toEqual([]);
 });
 
 test.skipIf(hindrance)(
