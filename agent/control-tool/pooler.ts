@@ -6,7 +6,7 @@ import { UsageError } from './exit-codes.ts';
 import { print } from './output.ts';
 import { readShellSettings } from './with-host.ts';
 
-const TAKEN_UP = { within: 10_000, every: 100 };
+const TAKEN_UP = { within: 30_000, every: 100 };
 const ENDED = { within: Infinity, every: 250 };
 
 export const poolerCommand = () =>

@@ -55,8 +55,8 @@ export class PoolerRestarts {
     if (readRestart(settings).phase === 'none') {
       const reason = isAskedFor(settings) ? 'asked' : (await this.#isTooLarge()) ? 'memory' : null;
       if (!reason) return;
-      this.#log('pooler.restart_begun', { reason, memory_bytes: await readMemory(settings) });
       writeRestart(settings, 'starting');
+      this.#log('pooler.restart_begun', { reason });
     }
     forgetAsking(settings);
     if (await this.#restart.complete(signal))
