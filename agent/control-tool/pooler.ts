@@ -20,12 +20,15 @@ const restartCommand = () =>
       if (settings.POOLER_STANDBY_PORT === 0)
         throw new UsageError('POOLER_STANDBY_PORT is not set: install the standby first');
       const before = await readMemory(settings);
-      askForRestart(settings);
-      if (!(await pollUntil(async () => !isAskedFor(settings), TAKEN_UP))) {
+      const isUnderWay = async () => readRestart(settings).phase !== 'none';
+      // One that is under way is waited for.
+      if (!(await isUnderWay())) askForRestart(settings);
+      const isTakenUp = async () => !isAskedFor(settings) || isUnderWay();
+      if (!(await pollUntil(isTakenUp, TAKEN_UP))) {
         forgetAsking(settings);
         throw new Error('the agent does not take it up: start the agent, and read its log');
       }
-      await pollUntil(async () => readRestart(settings).phase === 'none', ENDED);
+      await pollUntil(async () => !(await isUnderWay()), ENDED);
       const { failure } = readRestart(settings);
       if (failure !== null) throw new Error(`PgBouncer was not restarted: ${failure}`);
       print(command, { memory_bytes_before: before, memory_bytes: await readMemory(settings) });
