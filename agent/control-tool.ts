@@ -8,6 +8,7 @@ import { EXIT_CODES, exitCodeOf, explain } from './control-tool/exit-codes.ts';
 import { listCommand } from './control-tool/list.ts';
 import { measureCommand } from './control-tool/measure.ts';
 import { operationCommands } from './control-tool/operations.ts';
+import { poolerCommand } from './control-tool/pooler.ts';
 import { runCommand } from './control-tool/run.ts';
 import { upgradeCommand } from './control-tool/upgrade.ts';
 import type { Trial } from './upgrade/trial.ts';
@@ -54,6 +55,7 @@ function controlTool(trial: Trial | null): Command {
   program.addCommand(measureCommand());
   program.addCommand(configurationCommand());
   program.addCommand(upgradeCommand());
+  program.addCommand(poolerCommand());
   for (const command of operationCommands()) program.addCommand(command);
   program.addCommand(completionCommand(program));
   inheritSettings(program);

@@ -20,6 +20,12 @@ const Settings = z.object({
   POOLER_SOCKET_DIR: Path.default('/var/run/postgresql'),
   /** Port of PgBouncer (specification 2.5: pooled). */
   POOLER_PORT: Port.default(6432),
+  /** Port of the PgBouncer that gets the new clients while PgBouncer is restarted; 0: PgBouncer is never restarted. */
+  POOLER_STANDBY_PORT: z.coerce.number().int().min(0).max(65_535).default(0),
+  /** PgBouncer's own caches above which it is restarted; 0: only on request. */
+  POOLER_MEMORY_MB: z.coerce.number().int().min(0).max(65_536).default(192),
+  /** Time for clients to leave a PgBouncer that is about to end. */
+  POOLER_DRAIN_SECONDS: z.coerce.number().int().min(1).max(86_400).default(600),
   /** PgBouncer's log, in which connection attempts are counted. */
   POOLER_LOG: Path.default('/var/log/postgresql/pgbouncer.log'),
   /** Client connections through the pooler (specification 8: 200, up to 500). */

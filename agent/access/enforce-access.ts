@@ -1,6 +1,6 @@
 import type { Host } from '../host.ts';
 import { pollUntil } from '../poll-until.ts';
-import { showClientsAndLogins, withConsole } from '../pooler/console.ts';
+import { showClientsAndLogins, withConsoles } from '../pooler/console.ts';
 import { reconnectServers } from '../pooler/pause.ts';
 import { readClientLogins } from '../postgres/client-logins.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
@@ -114,7 +114,7 @@ const endDirectSessions = (session: Session, projectId: string) =>
 
 /** Pooled clients from addresses that no rule admits any more. They can only be disconnected by database. */
 async function disconnectUnauthorised(host: Host, session: Session, projectId: string): Promise<void> {
-  const clients = await withConsole(host.settings, showClientsAndLogins);
+  const clients = (await withConsoles(host.settings, showClientsAndLogins)).flat();
   const { rows } = await session.query<{ database: string }>(
     `SELECT DISTINCT client.database
      FROM unnest($2::text[], $3::inet[]) AS client (database, address)

@@ -2,9 +2,10 @@ import { readBlockedAddresses } from '../attempts/blocked-addresses.ts';
 import { PacketFilter } from '../firewall/packet-filter.ts';
 import { readBlockedBranches } from '../guard/blocked-branches.ts';
 import { pollUntil } from '../poll-until.ts';
-import { showDatabases, withConsole } from '../pooler/console.ts';
+import { showDatabases, withConsoles } from '../pooler/console.ts';
 import { endLogins } from '../pooler/end-logins.ts';
-import { countsClients, readPoolerVersion } from '../pooler/version.ts';
+import { readRestart } from '../pooler/restart-state.ts';
+import { countsClients, oldest, readPoolerVersion } from '../pooler/version.ts';
 import type { Pool, Session } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { HostError } from '../servers/host-error.ts';
@@ -129,7 +130,7 @@ export class RuleSync {
     writeRuleFiles(rulesFolder(this.#settings), texts, ['poolerHba'], 'now');
     await Promise.all([
       this.#blockDirect(unblocked, texts),
-      withConsole(this.#settings, (console) => console.query('RELOAD')),
+      withConsoles(this.#settings, (console) => console.query('RELOAD')),
     ]);
   }
 
@@ -206,7 +207,7 @@ export class RuleSync {
       reloadPooler(this.#settings, new Set(entries)),
     ]);
     if (leaving.length > 0) {
-      await withConsole(this.#settings, (console) => endLogins(console, new Set(leaving)));
+      await withConsoles(this.#settings, (console) => endLogins(console, new Set(leaving)));
       writeRuleFiles(folder, wanted, ['poolerDatabases']);
       await reloadPooler(this.#settings, staying);
     }
@@ -226,13 +227,15 @@ export class RuleSync {
   /** The limits of each branch's pooler entry. An older pooler refuses an entry with a limit that it does not know. */
   async #pooledServer(): Promise<PooledServer> {
     const settings = this.#settings;
-    this.#poolerVersion ??= await withConsole(settings, readPoolerVersion);
+    this.#poolerVersion ??= oldest(await withConsoles(settings, readPoolerVersion));
+    // During a restart a branch may have clients at two PgBouncers, and each opens half of the connections.
+    const poolers = readRestart(settings).phase === 'none' ? 1 : 2;
     return {
       socketDir: settings.POSTGRES_SOCKET_DIR,
       port: settings.POSTGRES_PORT,
-      poolSize: settings.BRANCH_POOL_SIZE,
+      poolSize: Math.ceil(settings.BRANCH_POOL_SIZE / poolers),
       // The rest is for direct sessions.
-      connections: Math.ceil((settings.BRANCH_CONNECTIONS * 2) / 3),
+      connections: Math.ceil((settings.BRANCH_CONNECTIONS * 2) / 3 / poolers),
       clients: countsClients(this.#poolerVersion) ? settings.POOLER_MAX_CLIENTS : null,
     };
   }
@@ -256,14 +259,17 @@ async function reloadPostgres(session: Session) {
 }
 
 /** PgBouncer reports success for RELOAD even when it still uses its old entries, so they are compared. */
-const reloadPooler = (settings: AgentSettings, databases: Set<string>) =>
-  withConsole(settings, async (console) => {
-    await console.query('RELOAD');
-    await waitUntilApplied('PgBouncer', async () => {
-      const served = await showDatabases(console);
-      return served.length === databases.size && served.every(({ name }) => databases.has(name));
-    });
+const reloadPooler = (settings: AgentSettings, databases: ReadonlySet<string>) =>
+  withConsoles(settings, (console) => reloadConsole(console, databases));
+
+/** @param databases that the instance has to serve afterwards */
+export async function reloadConsole(console: Session, databases: ReadonlySet<string>): Promise<void> {
+  await console.query('RELOAD');
+  await waitUntilApplied('PgBouncer', async () => {
+    const served = await showDatabases(console);
+    return served.length === databases.size && served.every(({ name }) => databases.has(name));
   });
+}
 
 async function waitUntilApplied(server: string, isApplied: () => Promise<boolean>) {
   if (!(await pollUntil(isApplied, RELOAD)))

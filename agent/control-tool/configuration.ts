@@ -1,6 +1,7 @@
 import { userInfo } from 'node:os';
 import { Argument, Command } from 'commander';
 import { baseRuleset } from '../firewall/ruleset.ts';
+import { standbyMark } from '../pooler/restart-state.ts';
 import { archiveConf, backupTimer, backupUnit, pgBackRestConf } from '../servers/backup-configuration.ts';
 import {
   pgbouncerIni,
@@ -8,8 +9,9 @@ import {
   pgIdentConf,
   postgresqlConf,
   type ServerLayout,
+  standbyIni,
 } from '../servers/configuration.ts';
-import { agentUnit, poolerUnit, postgresUnit } from '../servers/unit-drop-ins.ts';
+import { agentUnit, poolerUnit, postgresUnit, standbyPath, standbyUnit } from '../servers/unit-drop-ins.ts';
 import { rulesFolder } from '../settings.ts';
 import { readShellSettings } from './with-host.ts';
 
@@ -18,15 +20,22 @@ const FILES: Record<string, (layout: ServerLayout) => string> = {
   'pg_hba.conf': pgHbaConf,
   'pg_ident.conf': pgIdentConf,
   'pgbouncer.ini': pgbouncerIni,
+  'pgbouncer-standby.ini': standbyIni,
   'postgresql.service.conf': postgresUnit,
   'pgbouncer.service.conf': poolerUnit,
+  'pgbouncer-standby.service': standbyUnit,
+  'pgbouncer-standby.path': standbyPath,
   'branchgate-agent.service.conf': agentUnit,
   'postgresql.archive.conf': archiveConf,
   'pgbackrest.conf': pgBackRestConf,
   'branchgate-backup.service': backupUnit,
   'branchgate-backup.timer': backupTimer,
   'nftables.conf': ({ postgres, pooler }) =>
-    baseRuleset({ POSTGRES_PORT: postgres.port, POOLER_PORT: pooler.port }),
+    baseRuleset({
+      POSTGRES_PORT: postgres.port,
+      POOLER_PORT: pooler.port,
+      POOLER_STANDBY_PORT: pooler.standbyPort,
+    }),
 };
 
 interface Options {
@@ -59,10 +68,12 @@ export const configurationCommand = () =>
           socketDir: settings.POOLER_SOCKET_DIR,
           logFile: settings.POOLER_LOG,
           maxClients: settings.POOLER_MAX_CLIENTS,
+          standbyPort: settings.POOLER_STANDBY_PORT,
         },
         dataDir: settings.PGDATA_DIR,
         tls: { certFile: options.tlsCert, keyFile: options.tlsKey },
         rulesDir: rulesFolder(settings),
+        standbyMark: standbyMark(settings),
         agentUser: options.agentUser,
         poolerUser: options.poolerUser ?? options.agentUser,
       };

@@ -17,7 +17,8 @@ import { watchBlockedProjects } from '../measurement/watch-blocked.ts';
 import { registerGauges } from '../metrics/gauges.ts';
 import { serveMetrics } from '../metrics/serve-metrics.ts';
 import { performOperation } from '../operations/handlers.ts';
-import { showMemory, withConsole } from '../pooler/console.ts';
+import { readMemory } from '../pooler/console.ts';
+import { PoolerRestarts } from '../pooler/run-restarts.ts';
 import { runPrivilegeLoop } from '../privileges/repair-privileges.ts';
 import { progressOfJob } from '../progress.ts';
 import { runRoomLoop } from '../snapshots/make-room.ts';
@@ -88,7 +89,7 @@ async function runAgent(trial: Trial | null): Promise<void> {
       largestSource: host.largestSource,
       unreadLogs: () => attempts.unread(),
       volumes: () => readVolumes(settings),
-      poolerMemory: () => withConsole(settings, showMemory),
+      poolerMemory: () => readMemory(settings),
     },
     (name, error) => metricTroubles.report('metrics.unread', name, error, { name }),
   );
@@ -98,6 +99,7 @@ async function runAgent(trial: Trial | null): Promise<void> {
     attempts.run(signal),
     runFilterLoop(host, signal),
     runLogFolderLoop(settings, log, signal),
+    new PoolerRestarts(host).run(signal),
     // The measurement distinguishes its sessions from clients' by the log, which it reads from its own start.
     begun.promise.then(() => runPrivilegeLoop(host, signal)),
     runMeasurementLoop({

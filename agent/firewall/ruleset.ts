@@ -1,7 +1,7 @@
 import { isIPv6 } from 'node:net';
 import type { AgentSettings } from '../settings.ts';
 
-export type Ports = Pick<AgentSettings, 'POSTGRES_PORT' | 'POOLER_PORT'>;
+export type Ports = Pick<AgentSettings, 'POSTGRES_PORT' | 'POOLER_PORT' | 'POOLER_STANDBY_PORT'>;
 
 /**
  * New connections from one address (IPv6: one /64) to one port. Sockets that never log in end after 10 s (PostgreSQL)
@@ -12,7 +12,8 @@ const NEW_CONNECTIONS = 'limit rate over 10/second burst 100 packets';
 const COUNTED_MAX = 65_535;
 
 /** The table of one agent; several agents on a machine have different ports. */
-export const tableName = ({ POSTGRES_PORT }: Ports) => `inet branchgate_${POSTGRES_PORT}`;
+export const tableName = ({ POSTGRES_PORT }: Pick<Ports, 'POSTGRES_PORT'>) =>
+  `inet branchgate_${POSTGRES_PORT}`;
 
 /** Sets whose elements the kernel adds. */
 export const COUNTING_SETS = ['new4', 'new6'];
@@ -24,6 +25,10 @@ export const COUNTING_SETS = ['new4', 'new6'];
  */
 export function tableRuleset(ports: Ports, cidrs: readonly string[]): string {
   const table = tableName(ports);
+  // A redirected connection arrives at the standby's port.
+  const served = [ports.POSTGRES_PORT, ports.POOLER_PORT, ports.POOLER_STANDBY_PORT].filter(
+    (port) => port > 0,
+  );
   const counting = `size ${COUNTED_MAX}; flags dynamic,timeout; timeout 1m;`;
   return `\
 table ${table} { }
@@ -35,7 +40,7 @@ table ${table} {
   set new6 { type ipv6_addr . inet_service; ${counting} }
   chain input {
     type filter hook input priority filter - 5; policy accept;
-    tcp dport { ${ports.POSTGRES_PORT}, ${ports.POOLER_PORT} } tcp flags & (fin | syn | rst | ack) == syn jump begin
+    tcp dport { ${served.join(', ')} } tcp flags & (fin | syn | rst | ack) == syn jump begin
   }
   chain begin {
     ip saddr != @admitted4 reject with tcp reset

@@ -227,6 +227,14 @@ export const CHECKS: readonly Check[] = [
     'Silent sockets from addresses that no rule admits can occupy both ports: set FIREWALL = nftables, with the drop-in that `configuration branchgate-agent.service.conf` prints.',
   ),
   advice(
+    ({ settings }) => settings.POOLER_STANDBY_PORT > 0,
+    'PgBouncer keeps memory for every login it has seen, and a restart disconnects all pooled clients: install its standby, and set POOLER_STANDBY_PORT.',
+  ),
+  advice(
+    ({ settings, pooler }) => settings.POOLER_STANDBY_PORT === 0 || Number(pooler.peer_id) > 0,
+    'Requests to cancel a statement are lost while PgBouncer is restarted: use PgBouncer 1.19 or later, with peer_id and [peers] as `configuration` prints them.',
+  ),
+  advice(
     ({ backup }) => backup.archives,
     'A lost disk takes all databases with it: set up backups, with the files pgbackrest.conf and postgresql.archive.conf that `configuration` prints.',
   ),

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { enforceAccess, unenforcedProjects } from '../access/enforce-access.ts';
 import { resumeUnlessCloning } from '../cloning/live-source.ts';
 import type { Host } from '../host.ts';
-import { showDatabases, withConsole } from '../pooler/console.ts';
+import { showDatabases, withConsoles } from '../pooler/console.ts';
 import { makeAgentTables } from '../postgres/agent-tables.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { closeToPublic, protectDatabases } from '../postgres/database-settings.ts';
@@ -75,8 +75,8 @@ function syncRules({ rules }: Host): Promise<void> {
 
 /** Resumes every paused database, unless a clone that is under way holds its clients. */
 export async function resumeAbandoned(host: Host): Promise<void> {
-  const paused = (await withConsole(host.settings, showDatabases)).filter((entry) => entry.paused);
-  for (const { name } of paused)
+  const entries = (await withConsoles(host.settings, showDatabases)).flat();
+  for (const name of new Set(entries.filter(({ paused }) => paused).map(({ name }) => name)))
     await withLocks(host.sessions, [], (session) => resumeUnlessCloning(host.settings, session, name));
 }
 

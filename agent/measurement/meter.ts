@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import type { BranchMeasurement, ProjectMeasurement } from '../../shared/measurement.ts';
-import { type PooledClient, showClients, showWaits, withConsole } from '../pooler/console.ts';
+import { type PooledClient, showClients, showWaits, withConsoles } from '../pooler/console.ts';
 import { type OwnSession, openPlatformSession } from '../postgres/connect.ts';
 import type { AgentSettings } from '../settings.ts';
 import { ClientActivity } from './client-activity.ts';
@@ -237,11 +237,16 @@ export class Meter {
       const timeout = sleep(POOLER_WITHIN_MS, undefined, { ref: false }).then(() => {
         throw new Error(`PgBouncer did not respond within ${POOLER_WITHIN_MS / 1000} s`);
       });
-      const shown = withConsole(this.#settings, async (console) => ({
+      const shown = withConsoles(this.#settings, async (console) => ({
         clients: await showClients(console),
         waits: await showWaits(console),
       }));
-      return { ...(await Promise.race([shown, timeout])), trouble: null };
+      const poolers = await Promise.race([shown, timeout]);
+      return {
+        clients: poolers.flatMap(({ clients }) => clients),
+        waits: longest(poolers.flatMap(({ waits }) => [...waits])),
+        trouble: null,
+      };
     } catch (trouble) {
       return { clients: null, waits: null, trouble };
     }
@@ -270,3 +275,10 @@ export class Meter {
 
 const isBranch = (database: MeasuredDatabase): database is MeasuredDatabase & { branch: MeasuredBranch } =>
   database.branch !== null;
+
+/** The longest wait of each database. */
+function longest(waits: readonly (readonly [string, number])[]): Map<string, number> {
+  const found = new Map<string, number>();
+  for (const [database, seconds] of waits) found.set(database, Math.max(found.get(database) ?? 0, seconds));
+  return found;
+}

@@ -3,7 +3,8 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { setBaseline } from '../measurement/read-server.ts';
 import { pollUntil } from '../poll-until.ts';
-import { showDatabases, withConsole } from '../pooler/console.ts';
+import { showDatabases, socketOf, withConsole } from '../pooler/console.ts';
+import { instancesNow } from '../pooler/restart-state.ts';
 import { inSession } from '../postgres/connect.ts';
 import { sqlState } from '../postgres/postgres-failure.ts';
 import { LOST_GROUPS, openedGroups } from '../privileges/default-privileges.ts';
@@ -72,11 +73,11 @@ interface Reached {
   lost: string[];
 }
 
-/** @param socket of one of the two servers; by default the pooler's */
+/** @param socket of one of the two servers; by default of the pooler that clients reach */
 async function logIn(
   settings: AgentSettings,
   { project_id, branch_id, database, password }: Params<'branch.prove'>,
-  socket = { host: settings.POOLER_SOCKET_DIR, port: settings.POOLER_PORT },
+  socket = socketOf(settings, instancesNow(settings).newClients),
 ): Promise<Reached> {
   const user = loginName(branch_id, 'read_write');
   const { rows } = await inSession({ ...socket, user, database, password }, (session) =>

@@ -1,6 +1,8 @@
-import { openSession, type Session } from '../postgres/connect.ts';
+import { type OwnSession, openSession, type Session } from '../postgres/connect.ts';
+import { sqlState } from '../postgres/postgres-failure.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
+import { type Instance, instancesNow } from './restart-state.ts';
 
 /** PgBouncer's name for its console, and for the user that it admits there over the unix socket. */
 const CONSOLE = 'pgbouncer';
@@ -10,28 +12,79 @@ export interface PoolerEntry {
   paused: boolean;
 }
 
-/** A console session, which the caller closes. @throws HostError POOLER_UNAVAILABLE */
-export const openConsole = (settings: AgentSettings) =>
-  openSession({
-    host: settings.POOLER_SOCKET_DIR,
-    port: settings.POOLER_PORT,
-    user: CONSOLE,
-    database: CONSOLE,
-  }).catch(unavailable);
+type Sockets = Pick<AgentSettings, 'POOLER_SOCKET_DIR' | 'POOLER_PORT' | 'POOLER_STANDBY_PORT'>;
+type Instances = Sockets & Pick<AgentSettings, 'STATE_DIR'>;
 
-/** Runs `action` in a new console session. @throws HostError POOLER_UNAVAILABLE */
-export async function withConsole<T>(
-  settings: AgentSettings,
-  action: (console: Session) => Promise<T>,
-): Promise<T> {
-  const console = await openConsole(settings);
+/** The unix socket of an instance. */
+export const socketOf = (settings: Sockets, instance: Instance) => ({
+  host: settings.POOLER_SOCKET_DIR,
+  port: instance === 'main' ? settings.POOLER_PORT : settings.POOLER_STANDBY_PORT,
+});
+
+/** A console session, which the caller closes. `onLost` is called when it ends. @throws HostError POOLER_UNAVAILABLE */
+export const openConsole = (settings: Sockets, instance: Instance, onLost = () => {}) =>
+  openConsoleOf(settings, instance, onLost).catch(unavailable);
+
+const openConsoleOf = (settings: Sockets, instance: Instance, onLost = () => {}) =>
+  openSession({ ...socketOf(settings, instance), user: CONSOLE, database: CONSOLE }, onLost);
+
+const AWAY = new Set(['ENOENT', 'ECONNREFUSED']);
+
+/** A console session of an instance that may not run; null if it does not. @throws HostError POOLER_UNAVAILABLE */
+export const openConsoleIfRunning = (settings: Sockets, instance: Instance): Promise<OwnSession | null> =>
+  openConsoleOf(settings, instance).catch((error) =>
+    AWAY.has(sqlState(error) ?? '') ? null : unavailable(error),
+  );
+
+/** Runs `action` in a new console session of this instance. @throws HostError POOLER_UNAVAILABLE */
+export const inConsole = async <T>(settings: Sockets, instance: Instance, action: Action<T>): Promise<T> =>
+  run(await openConsole(settings, instance), instance, action);
+
+type Action<T> = (console: Session, instance: Instance) => Promise<T>;
+
+async function run<T>(console: OwnSession, instance: Instance, action: Action<T>): Promise<T> {
   try {
-    return await action(console);
+    return await action(console, instance);
   } catch (error) {
     return unavailable(error);
   } finally {
     await console.end();
   }
+}
+
+/** Runs `action` in a console session of the PgBouncer that new clients reach. @throws HostError POOLER_UNAVAILABLE */
+export const withConsole = <T>(settings: Instances, action: (console: Session) => Promise<T>) =>
+  inConsole(settings, instancesNow(settings).newClients, action);
+
+/**
+ * Runs `action` in a console session of each PgBouncer that runs: of both during a restart. One that starts later gets
+ * no client before it has read the rules again (`run-restarts.ts`).
+ * @throws HostError POOLER_UNAVAILABLE
+ */
+export async function withConsoles<T>(settings: Instances, action: Action<T>): Promise<T[]> {
+  const { newClients, other } = instancesNow(settings);
+  const first = inConsole(settings, newClients, action);
+  if (other === null) return [await first];
+  const [result, ...more] = await Promise.all([first, ifRunning(settings, other, action)]);
+  return [result, ...more.flat()];
+}
+
+/** The result of `action`; none if the instance does not run, or has ended meanwhile. */
+async function ifRunning<T>(settings: Sockets, instance: Instance, action: Action<T>): Promise<T[]> {
+  const console = await openConsoleIfRunning(settings, instance);
+  if (!console) return [];
+  try {
+    return [await run(console, instance, action)];
+  } catch (error) {
+    if (await isRunning(settings, instance)) throw error;
+    return [];
+  }
+}
+
+export async function isRunning(settings: Sockets, instance: Instance): Promise<boolean> {
+  const console = await openConsoleIfRunning(settings, instance);
+  await console?.end();
+  return console !== null;
 }
 
 function unavailable(error: unknown): never {
@@ -81,6 +134,12 @@ async function readClients(console: Session, statement: string): Promise<PooledC
     }));
 }
 
+/** Server connections in which a client's transaction runs. */
+export async function showActiveServers(console: Session): Promise<number> {
+  const { rows } = await console.query<{ sv_active: number }>('SHOW POOLS');
+  return rows.reduce((sum, { sv_active }) => sum + Number(sv_active), 0);
+}
+
 /** Numbers of one database: clients that wait for a server connection, and server connections that are logging in. */
 export async function showDemand(
   console: Session,
@@ -114,6 +173,10 @@ export async function showMemory(console: Session): Promise<number> {
   const { rows } = await console.query<{ memtotal: string }>('SHOW MEM');
   return rows.reduce((sum, { memtotal }) => sum + Number(memtotal), 0);
 }
+
+/** The same of all PgBouncers that run. */
+export const readMemory = async (settings: Instances): Promise<number> =>
+  (await withConsoles(settings, showMemory)).reduce((sum, bytes) => sum + bytes, 0);
 
 /** The databases that the pooler serves, except its console. */
 export async function showDatabases(console: Session): Promise<PoolerEntry[]> {

@@ -3,7 +3,8 @@ import { pollUntil } from '../poll-until.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
-import { openConsole, showDatabases, showDemand, withConsole } from './console.ts';
+import { openConsole, showDatabases, showDemand, withConsoles } from './console.ts';
+import { type Instance, readRestart } from './restart-state.ts';
 
 const PAUSE_WITHIN_MS = 2_000;
 const RESUME_WITHIN_MS = 5_000;
@@ -11,6 +12,9 @@ const POLL_EVERY_MS = 2;
 /** Longest wait for a login under way, and for waiting clients that could begin one. */
 const LOGGED_IN_WITHIN_MS = 500;
 const SERVED_WITHIN_MS = 100;
+
+/** PgBouncer's answer to PAUSE when it is about to end, and holds the clients of all databases. */
+const ALL_HELD = /^already suspended\/paused/;
 
 /** A hyphen has to be quoted in the console, and PgBouncer cuts an argument at 63 bytes, quotes included. */
 const argument = (database: string) => (database.includes('-') ? identifier(database) : database);
@@ -23,30 +27,45 @@ export const canPause = (database: string) => argument(database).length <= DATAB
  * database's flag counts instead, which survives this session, this process and a RELOAD.
  * @throws HostError POOLER_UNAVAILABLE
  */
-export const pause = (settings: AgentSettings, database: string): Promise<void> =>
-  withConsole(settings, async (console) => {
-    const pausing = await openConsole(settings);
-    try {
-      await waitForLogins(console, database);
-      const refusal = pausing.query(`PAUSE ${argument(database)}`).then(
-        () => null,
-        (error: Error) => error,
-      );
-      if (await becomes(console, database, { paused: true, within: PAUSE_WITHIN_MS })) return;
-      const error = await Promise.race([refusal, null]);
-      throw new HostError(
-        'POOLER_UNAVAILABLE',
-        `PgBouncer did not pause ${database}: ${error?.message ?? 'no reply'}`,
-      );
-    } finally {
-      // Not awaited: a console that waits for PAUSE closes late.
-      pausing.end().catch(() => {});
-    }
-  });
+export async function pause(settings: AgentSettings, database: string): Promise<void> {
+  const hold = (console: Session, instance: Instance) => holdClients(settings, console, instance, database);
+  await withConsoles(settings, hold);
+  // During a restart, a second PgBouncer may have started meanwhile.
+  if (readRestart(settings).phase !== 'none') await withConsoles(settings, hold);
+}
+
+async function holdClients(
+  settings: AgentSettings,
+  console: Session,
+  instance: Instance,
+  database: string,
+): Promise<void> {
+  const pausing = await openConsole(settings, instance);
+  try {
+    await waitForLogins(console, database);
+    let refusal = '';
+    pausing.query(`PAUSE ${argument(database)}`).catch((error: Error) => {
+      refusal = error.message;
+    });
+    const isHeld = async () => ALL_HELD.test(refusal) || (await hasFlag(console, database, true));
+    if (await pollUntil(isHeld, { within: PAUSE_WITHIN_MS, every: POLL_EVERY_MS })) return;
+    throw new HostError(
+      'POOLER_UNAVAILABLE',
+      `PgBouncer did not pause ${database}: ${refusal || 'no reply'}`,
+    );
+  } finally {
+    // Not awaited: a console that waits for PAUSE closes late.
+    pausing.end().catch(() => {});
+  }
+}
+
+/** Holds the clients that an instance will get. It has no session with the database, so the reply comes at once. */
+export const pauseAlone = (console: Session, database: string) =>
+  console.query(`PAUSE ${argument(database)}`).catch(() => {});
 
 /** Waits until no login of the database is under way at the pooler. RECONNECT cuts them off too. */
-export const untilLoggedIn = (settings: AgentSettings, database: string): Promise<void> =>
-  withConsole(settings, (console) => waitForLogins(console, database));
+export const untilLoggedIn = (settings: AgentSettings, database: string) =>
+  withConsoles(settings, (console) => waitForLogins(console, database));
 
 /**
  * Waits for the pooler's logins to PostgreSQL. PAUSE cuts them off, which counts as a failed login and would
@@ -65,24 +84,18 @@ async function waitForLogins(console: Session, database: string): Promise<void> 
  * Releases the database's clients. It is no error if they were not held, or if the pooler does not have the database.
  * @throws HostError POOLER_UNAVAILABLE
  */
-export const resume = (settings: AgentSettings, database: string): Promise<void> =>
-  withConsole(settings, async (console) => {
+export const resume = (settings: AgentSettings, database: string) =>
+  withConsoles(settings, async (console) => {
     await console.query(`RESUME ${argument(database)}`).catch(() => {});
-    if (await becomes(console, database, { paused: false, within: RESUME_WITHIN_MS })) return;
+    const isReleased = () => hasFlag(console, database, false);
+    if (await pollUntil(isReleased, { within: RESUME_WITHIN_MS, every: POLL_EVERY_MS })) return;
     throw new HostError('POOLER_UNAVAILABLE', `PgBouncer did not resume ${database}`);
   });
 
-/** Whether the database's flag becomes `paused` in time. A database that the pooler does not serve has no clients. */
-async function becomes(
-  console: Session,
-  database: string,
-  { paused, within }: { paused: boolean; within: number },
-): Promise<boolean> {
-  const hasFlag = async () => {
-    const entry = (await showDatabases(console)).find(({ name }) => name === database);
-    return (entry?.paused ?? paused) === paused;
-  };
-  return (await pollUntil(hasFlag, { within, every: POLL_EVERY_MS })) === true;
+/** Whether the database's flag is `paused`. A database that the pooler does not serve has no clients. */
+async function hasFlag(console: Session, database: string, paused: boolean): Promise<boolean> {
+  const entry = (await showDatabases(console)).find(({ name }) => name === database);
+  return (entry?.paused ?? paused) === paused;
 }
 
 /**
@@ -90,6 +103,6 @@ async function becomes(
  * @throws HostError POOLER_UNAVAILABLE
  */
 export const reconnectServers = (settings: AgentSettings, database?: string) =>
-  withConsole(settings, (console) =>
+  withConsoles(settings, (console) =>
     console.query(database && canPause(database) ? `RECONNECT ${argument(database)}` : 'RECONNECT'),
   );

@@ -11,7 +11,13 @@ export const countsClients = (version: string) => atLeast(version, [1, 24, 0]);
 
 /** Whether a version such as `1.25.2` is `wanted` or later. */
 export function atLeast(version: string, wanted: readonly number[]): boolean {
-  const parts = version.split('.').map((part) => Number.parseInt(part, 10));
+  const parts = partsOf(version);
   const differing = wanted.findIndex((number, index) => (parts[index] ?? 0) !== number);
   return differing === -1 || (parts[differing] ?? 0) > (wanted[differing] ?? 0);
 }
+
+/** The oldest of these versions. */
+export const oldest = (versions: readonly string[]) =>
+  versions.reduce((one, other) => (atLeast(one, partsOf(other)) ? other : one));
+
+const partsOf = (version: string) => version.split('.').map((part) => Number.parseInt(part, 10));

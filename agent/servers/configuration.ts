@@ -1,3 +1,5 @@
+import type { Instance } from '../pooler/restart-state.ts';
+
 /**
  * The configuration files of the two servers as the agent needs them. The local stack writes them, and the control
  * tool prints them for a real host. Everything that changes with a branch is in the rule files that they include.
@@ -55,14 +57,16 @@ export interface ServerLayout {
   /** Addresses both servers listen on, comma-separated; `*` for all. */
   listenAddresses: string;
   postgres: { port: number; socketDir: string };
-  /** `maxClients` is the number that is sold, for all branches together (specification 8). */
-  pooler: { port: number; socketDir: string; logFile: string; maxClients: number };
+  /** `maxClients` is the number that is sold, for all branches together (specification 8). `standbyPort` is 0 without one. */
+  pooler: { port: number; socketDir: string; logFile: string; maxClients: number; standbyPort: number };
   /** Certificate and key (PEM) that both servers present to clients. */
   tls: { certFile: string; keyFile: string };
   /** PostgreSQL's data. */
   dataDir: string;
   /** `rules` below the agent's STATE_DIR. */
   rulesDir: string;
+  /** The file that exists while the standby is wanted. */
+  standbyMark: string;
   /** Operating system users; PostgreSQL's own is the agent's. */
   agentUser: string;
   poolerUser: string;
@@ -145,17 +149,30 @@ const IGNORED_STARTUP_PARAMETERS = [
   'jit',
 ];
 
+/** Where a PgBouncer sends a request to cancel a statement that the other one runs. */
+const peersOf = ({ socketDir, port, standbyPort }: ServerLayout['pooler']) => `
+[peers]
+1 = host=${socketDir} port=${port}
+2 = host=${socketDir} port=${standbyPort}
+`;
+
 /**
  * `pgbouncer.ini`. The console needs no entry: PgBouncer admits user `pgbouncer` over its unix socket when the
  * client's operating system user is its own. Agent and pooler therefore run as the same user.
  */
-export const pgbouncerIni = ({ listenAddresses, pooler, tls, rulesDir }: ServerLayout) => `\
+export const pgbouncerIni = (layout: ServerLayout) => poolerIni(layout, 'main');
+
+/** `pgbouncer-standby.ini`, of the PgBouncer that gets the new clients while the other one is restarted. */
+export const standbyIni = (layout: ServerLayout) => poolerIni(layout, 'standby');
+
+const poolerIni = ({ listenAddresses, pooler, tls, rulesDir }: ServerLayout, instance: Instance) => `\
 [databases]
 %include ${rulesDir}/${RULE_FILES.poolerDatabases}
-
+${pooler.standbyPort > 0 ? peersOf(pooler) : ''}
 [pgbouncer]
+${pooler.standbyPort > 0 ? `peer_id = ${instance === 'main' ? 1 : 2}\n` : ''}\
 listen_addr = ${listenAddresses}
-listen_port = ${pooler.port}
+listen_port = ${instance === 'main' ? pooler.port : pooler.standbyPort}
 unix_socket_dir = ${pooler.socketDir}
 
 client_tls_sslmode = require

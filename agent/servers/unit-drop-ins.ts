@@ -20,21 +20,58 @@ LimitNOFILE=65536
 # than that, so that a full log volume does not stop writes.
 `;
 
+/** What a PgBouncer may take. */
+const poolerLimits = (pooler: ServerLayout['pooler']) => `\
+MemoryMax=512M
+# ${pooler.maxClients + SPARE_POOLER_CLIENTS} clients, ${postgresConnections(pooler)} connections to PostgreSQL, and its own files.
+LimitNOFILE=${pooler.maxClients + SPARE_POOLER_CLIENTS + postgresConnections(pooler) + OWN_FILES}
+`;
+
 /** Drop-in of PgBouncer's unit. */
 export const poolerUnit = ({ pooler }: ServerLayout) => `\
 # /etc/systemd/system/pgbouncer.service.d/branchgate.conf
 [Service]
-MemoryMax=512M
-# ${pooler.maxClients + SPARE_POOLER_CLIENTS} clients, ${postgresConnections(pooler)} connections to PostgreSQL, and its own files.
-LimitNOFILE=${pooler.maxClients + SPARE_POOLER_CLIENTS + postgresConnections(pooler) + OWN_FILES}
+# Also when the agent ends it, to start one with fresh memory.
+Restart=always
+${poolerLimits(pooler)}\
 # Its log grows with each attempt to connect. Rotate ${pooler.logFile} daily and at 100 MB
 # with logrotate (rename, then reload), on a volume other than PostgreSQL's data.
 `;
 
-/** Drop-in of the agent's own unit, for `FIREWALL=nftables`. Without it the agent has no capability at all. */
+/** Starts the standby when the agent wants it. */
+export const standbyPath = (layout: ServerLayout) => `\
+# /etc/systemd/system/pgbouncer-standby.path; systemctl enable --now pgbouncer-standby.path
+[Unit]
+Description=Standby of PgBouncer, for as long as the agent restarts PgBouncer
+
+[Path]
+PathExists=${layout.standbyMark}
+
+[Install]
+WantedBy=multi-user.target
+`;
+
+/** Unit of the standby. It ends by the agent's command, and starts again only after a crash. */
+export const standbyUnit = ({ pooler, poolerUser }: ServerLayout) => `\
+# /etc/systemd/system/pgbouncer-standby.service
+[Unit]
+Description=Standby of PgBouncer
+After=network.target
+
+[Service]
+Type=notify
+User=${poolerUser}
+ExecStart=/usr/sbin/pgbouncer /etc/pgbouncer/pgbouncer-standby.ini
+ExecReload=/bin/kill -HUP $MAINPID
+KillSignal=SIGINT
+Restart=on-failure
+${poolerLimits(pooler)}`;
+
+/** Drop-in of the agent's own unit, for `FIREWALL=nftables` and for POOLER_STANDBY_PORT. Without it the agent has no capability at all. */
 export const agentUnit = () => `\
 # /etc/systemd/system/branchgate-agent.service.d/firewall.conf
-# Next to it, set FIREWALL=nftables in the agent's environment file. The agent changes only its own nftables table.
+# Next to it, set FIREWALL=nftables or POOLER_STANDBY_PORT in the agent's environment file. The agent changes only its own
+# nftables tables.
 [Service]
 CapabilityBoundingSet=CAP_NET_ADMIN
 AmbientCapabilities=CAP_NET_ADMIN

@@ -1,6 +1,7 @@
 import { chownSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { makeRulesFolder } from '../../agent/access/rules-folder.ts';
+import { standbyMark } from '../../agent/pooler/restart-state.ts';
 import {
   pgbouncerIni,
   pgHbaConf,
@@ -25,10 +26,12 @@ export async function configureServers(site: Site): Promise<void> {
       socketDir: host.sockets,
       logFile: settings.POOLER_LOG,
       maxClients: settings.POOLER_MAX_CLIENTS,
+      standbyPort: settings.POOLER_STANDBY_PORT,
     },
     dataDir: host.data,
     tls: await serverCertificate(host.tls, user),
     rulesDir,
+    standbyMark: standbyMark(settings),
     agentUser: user.name,
     poolerUser: user.name,
   };

@@ -10,6 +10,6 @@ export const hasFirewall = ({ environment }: StackSettings) =>
 /** Removes the agent's table. It outlives the agent, which may be restarted, but not the stack. */
 export function removeFirewall(settings: StackSettings, ports: Ports): void {
   if (!hasFirewall(settings)) return;
-  const table = tableName({ POSTGRES_PORT: ports.DIRECT_PORT, POOLER_PORT: ports.POOLED_PORT });
+  const table = tableName({ POSTGRES_PORT: ports.DIRECT_PORT });
   spawnSync('nft', ['delete', 'table', ...table.split(' ')]);
 }

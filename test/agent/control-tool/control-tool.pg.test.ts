@@ -100,6 +100,7 @@ describe('exit codes, and one line with the problem and its solution', () => {
     ['a missing file', ['access', 'apply', '--project-id', randomUUID(), '--access', '@/nowhere']],
     ['no gateway', ['enrol', '--token', 'x']],
     ['not enrolled', ['run']],
+    ['no standby', ['pooler', 'restart']],
   ])('2 for %s', async (_, words) => {
     const run = await servers.tool(...words);
     expect(run).toMatchObject({ exitCode: 2, stdout: '' });

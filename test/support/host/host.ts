@@ -1,4 +1,4 @@
-import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -8,6 +8,8 @@ import { makeRulesFolder } from '../../../agent/access/rules-folder.ts';
 import { closeHost, type Host, openHost } from '../../../agent/host.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { pollUntil } from '../../../agent/poll-until.ts';
+import { standbyMark } from '../../../agent/pooler/restart-state.ts';
+import { atLeast } from '../../../agent/pooler/version.ts';
 import {
   PLATFORM_ROLE,
   pgbouncerIni,
@@ -15,6 +17,7 @@ import {
   pgIdentConf,
   postgresqlConf,
   type ServerLayout,
+  standbyIni,
 } from '../../../agent/servers/configuration.ts';
 import { type AgentSettings, readSettings, rulesFolder } from '../../../agent/settings.ts';
 import { serverUser } from '../../../dev/processes/os-user.ts';
@@ -32,7 +35,7 @@ const START_WITHIN_MS = 60_000;
 /** As the agent's systemd unit has them. */
 const UNIT_FLAGS = ['--max-semi-space-size=4', '--max-old-space-size=512'];
 
-type Part = 'postgres' | 'pooler';
+type Part = 'postgres' | 'pooler' | 'standby';
 type ServerSocket = ServerLayout['postgres'];
 
 /** Result of one run of the control tool. */
@@ -50,6 +53,7 @@ export interface TestHost {
   /** Ends a server with `signal` and waits for its end. */
   end: (part: Part, signal: NodeJS.Signals) => Promise<void>;
   start: (part: Part) => Promise<void>;
+  isRunning: (part: Part) => boolean;
   /** Runs the control tool as the servers' user and waits for its end. */
   tool: (...args: string[]) => Promise<ToolRun>;
   /** Starts the control tool. The caller waits for its end. */
@@ -62,8 +66,18 @@ export interface TestHost {
   stop: () => Promise<void>;
 }
 
+/** What PgBouncer before 1.19 refuses. Without it, requests to cancel are lost during a restart. */
+const PEERS = /\n\[peers\]\n(\d = .*\n)+/;
+const PEER_ID = /^peer_id = .*\n/m;
+
+export function knowsPeers(pooler = findPgBouncer({ PATH: process.env.PATH ?? '' })): boolean {
+  const [, version = ''] =
+    /^PgBouncer (\S+)/.exec(execFileSync(pooler, ['--version'], { encoding: 'utf8' })) ?? [];
+  return atLeast(version, [1, 19, 0]);
+}
+
 /** Runs `action` as root if this process was started by root. */
-function asRoot<T>(action: () => T): T {
+export function asRoot<T>(action: () => T): T {
   if (process.getuid?.() !== 0) return action();
   const user = process.geteuid?.() ?? 0;
   process.seteuid?.(0);
@@ -79,6 +93,8 @@ interface HostOptions {
   dataDir?: string;
   /** Settings of the agent in addition to the defaults. */
   settings?: Record<string, string>;
+  /** Whether PgBouncer can have a standby, which the caller starts. */
+  hasStandby?: boolean;
 }
 
 /**
@@ -98,7 +114,7 @@ export async function startHost(options: HostOptions = {}): Promise<TestHost> {
 /** @param started collects the clean-up, in the order of the start */
 async function startParts(
   started: AsyncDisposableStack,
-  { dataDir: dataFolder, settings: more }: HostOptions,
+  { dataDir: dataFolder, settings: more, hasStandby = false }: HostOptions,
 ): Promise<TestHost> {
   const user = serverUser();
   const identity = process.getuid?.() === 0 ? { uid: user.uid, gid: user.gid } : {};
@@ -120,10 +136,12 @@ async function startParts(
       socketDir: root,
       logFile: join(stateDir, 'pgbouncer.log'),
       maxClients: 200,
+      standbyPort: hasStandby ? await freePort() : 0,
     },
     dataDir,
     tls: await serverCertificate(root, user),
     rulesDir: rulesFolder({ STATE_DIR: stateDir }),
+    standbyMark: standbyMark({ STATE_DIR: stateDir }),
     agentUser: user.name,
     poolerUser: user.name,
   };
@@ -142,7 +160,10 @@ async function startParts(
   writeFileSync(join(dataDir, 'postgresql.auto.conf'), postgresqlConf(layout) + forTests);
   writeFileSync(join(dataDir, 'pg_hba.conf'), pgHbaConf(layout));
   writeFileSync(join(dataDir, 'pg_ident.conf'), pgIdentConf(layout));
-  writeFileSync(join(root, 'pgbouncer.ini'), pgbouncerIni(layout));
+  const forThisPooler = (ini: string) =>
+    knowsPeers(pooler) ? ini : ini.replace(PEERS, '').replace(PEER_ID, '');
+  writeFileSync(join(root, 'pgbouncer.ini'), forThisPooler(pgbouncerIni(layout)));
+  writeFileSync(join(root, 'pgbouncer-standby.ini'), forThisPooler(standbyIni(layout)));
 
   const settings = {
     STATE_DIR: stateDir,
@@ -151,6 +172,7 @@ async function startParts(
     PGDATA_DIR: dataDir,
     POOLER_SOCKET_DIR: layout.pooler.socketDir,
     POOLER_PORT: String(layout.pooler.port),
+    POOLER_STANDBY_PORT: String(layout.pooler.standbyPort),
     POOLER_LOG: layout.pooler.logFile,
     // A machine that runs tests may have little free disk.
     MIN_FREE_DISK_MB: '16',
@@ -166,6 +188,11 @@ async function startParts(
       command: pooler,
       args: [join(root, 'pgbouncer.ini')],
       logIn: () => logIn(layout.pooler, 'pgbouncer', 'pgbouncer'),
+    },
+    standby: {
+      command: pooler,
+      args: [join(root, 'pgbouncer-standby.ini')],
+      logIn: () => logIn({ ...layout.pooler, port: layout.pooler.standbyPort }, 'pgbouncer', 'pgbouncer'),
     },
   };
   const running = new Map<Part, ChildProcess>();
@@ -202,6 +229,11 @@ async function startParts(
     await ended;
   }
 
+  const isRunning = (part: Part) => {
+    const child = running.get(part);
+    return child !== undefined && child.exitCode === null && child.signalCode === null;
+  };
+
   const inTool = { ...identity, cwd: root, env: { PATH: process.env.PATH ?? '', ...settings } };
 
   const connect = () => logIn(layout.postgres, PLATFORM_ROLE, PLATFORM_ROLE);
@@ -221,6 +253,7 @@ async function startParts(
     layout,
     start,
     end,
+    isRunning,
     tool: (...args) =>
       new Promise((resolve) => {
         asRoot(() =>
