@@ -42,7 +42,7 @@ const LONG = IS_NIGHTLY
           'prepare',
           'batch.prepare',
           { table: 'branch', statement: 'INSERT INTO branch%' },
-          { table: 'login', statement: 'INSERT INTO login%' },
+          { table: 'login', statement: 'CREATE ROLE%' },
           { table: 'project', statement: 'INSERT INTO project%' },
         ),
         ...afterMilliseconds('prepare', 'batch.prepare', 10, 40),

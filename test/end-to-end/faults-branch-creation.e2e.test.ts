@@ -34,7 +34,7 @@ const SMALL = faultCases({
       'prepare',
       'branch.prepare',
       { table: 'branch', statement: 'INSERT INTO branch%' },
-      { table: 'login', statement: 'INSERT INTO login%' },
+      { table: 'login', statement: 'CREATE ROLE%' },
       { table: 'project', statement: 'INSERT INTO project%' },
     ),
     beforeCall('clone', 'branch.clone'),
