@@ -10,6 +10,7 @@ import type { Api, ProjectBody } from '../support/api.ts';
 import { CommandLine } from '../support/command-line.ts';
 import { query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { Browser } from '../support/sign-in/browser.ts';
 import { temporaryFolder } from '../support/stack/stack.ts';
 import { ownerOf, tokenOf } from '../support/tenants.ts';
@@ -207,35 +208,38 @@ test('branches are created with their choices, extended, pinned and deleted', as
   expect(await branchNames()).toEqual(['main', 'pr-1']);
 });
 
-test('branches are reset, protected, deleted and restored, and created from snapshots', async () => {
-  const snapshot = await cli.json<{ id: string }>('snapshot', 'create', 'pr-1', '--name', 'before');
-  const made = await cli.json('branch', 'create', 'pr-9', '--snapshot', 'before', '--ttl', '1h');
-  expect(made).toMatchObject({ branch_name: 'pr-9', ttl_seconds: 3600 });
-  expect(await cli.json('branch', 'reset', 'pr-9', '--to', 'before')).toMatchObject({ id: made.id });
-  expect(await cli.json('branch', 'protect', 'pr-9')).toMatchObject({ protected: true });
-  const refused = [
-    ['branch reset pr-9', 5, '--confirm'],
-    ['branch delete pr-9 --purge', 2, '--yes'],
-    ['branch create pr-10 --snapshot before --from pr-1', 2, '--snapshot latest'],
-    ['branch restore pr-9', 3, '--status deleted'],
-    ['snapshot delete nowhere', 3, 'snapshot list'],
-  ] as const;
-  const refuse = async ([command, code, sentence]: (typeof refused)[number]) =>
-    expect(await cli.run(...command.split(' '))).toMatchObject({
-      code,
-      stderr: expect.stringContaining(sentence),
-    });
-  await Promise.all(refused.map(refuse));
-  expect((await cli.run('branch', 'delete', 'pr-9', '--confirm', 'pr-9')).code).toBe(0);
-  expect(await cli.json('branch', 'restore', 'pr-9', '--name', 'pr-10')).toMatchObject({ id: made.id });
-  expect(await cli.json('branch', 'unprotect', 'pr-10')).toMatchObject({ protected: false });
-  const deleted = await Promise.all([
-    cli.run('branch', 'delete', 'pr-10', '--purge', '--yes'),
-    cli.json('snapshot', 'delete', 'before'),
-  ]);
-  expect(deleted).toMatchObject([{ code: 0 }, { id: snapshot.id }]);
-  expect(await branchNames()).toEqual(['main', 'pr-1']);
-});
+test.runIf(IS_NIGHTLY)(
+  'branches are reset, protected, deleted and restored, and created from snapshots',
+  async () => {
+    const snapshot = await cli.json<{ id: string }>('snapshot', 'create', 'pr-1', '--name', 'before');
+    const made = await cli.json('branch', 'create', 'pr-9', '--snapshot', 'before', '--ttl', '1h');
+    expect(made).toMatchObject({ branch_name: 'pr-9', ttl_seconds: 3600 });
+    expect(await cli.json('branch', 'reset', 'pr-9', '--to', 'before')).toMatchObject({ id: made.id });
+    expect(await cli.json('branch', 'protect', 'pr-9')).toMatchObject({ protected: true });
+    const refused = [
+      ['branch reset pr-9', 5, '--confirm'],
+      ['branch delete pr-9 --purge', 2, '--yes'],
+      ['branch create pr-10 --snapshot before --from pr-1', 2, '--snapshot latest'],
+      ['branch restore pr-9', 3, '--status deleted'],
+      ['snapshot delete nowhere', 3, 'snapshot list'],
+    ] as const;
+    const refuse = async ([command, code, sentence]: (typeof refused)[number]) =>
+      expect(await cli.run(...command.split(' '))).toMatchObject({
+        code,
+        stderr: expect.stringContaining(sentence),
+      });
+    await Promise.all(refused.map(refuse));
+    expect((await cli.run('branch', 'delete', 'pr-9', '--confirm', 'pr-9')).code).toBe(0);
+    expect(await cli.json('branch', 'restore', 'pr-9', '--name', 'pr-10')).toMatchObject({ id: made.id });
+    expect(await cli.json('branch', 'unprotect', 'pr-10')).toMatchObject({ protected: false });
+    const deleted = await Promise.all([
+      cli.run('branch', 'delete', 'pr-10', '--purge', '--yes'),
+      cli.json('snapshot', 'delete', 'before'),
+    ]);
+    expect(deleted).toMatchObject([{ code: 0 }, { id: snapshot.id }]);
+    expect(await branchNames()).toEqual(['main', 'pr-1']);
+  },
+);
 
 test('operators list and drain hosts; a tenant may not', async () => {
   const operator = { BRANCHGATE_PLATFORM_SECRET: gatewaySecrets(devFolder(devDir)).PLATFORM_SECRET };
@@ -251,7 +255,7 @@ test('operators list and drain hosts; a tenant may not', async () => {
   expect(await cli.run('host', 'list')).toMatchObject({ code: 4 });
 });
 
-test('the difference of a branch is counted and listed', async () => {
+test.runIf(IS_NIGHTLY)('the difference of a branch is counted and listed', async () => {
   await query(
     (await api.credentials(project.id, 'pr-1', '?role=owner')).direct_url,
     "create table differs (id int primary key, note text); insert into differs values (1, 'a'), (2, 'b')",
@@ -390,41 +394,44 @@ describe('exec', () => {
   });
 });
 
-test('psql adds a rule for this machine where none lets it connect, says so, and removes it', async () => {
-  const other = await api.project('Closed');
-  const psql = () => cli.run('psql', '--project', other.id, '--', '-Atc', 'select 1');
-  const { code, stdout, stderr } = await psql();
-  expect({ code, stdout }).toEqual({ code: 0, stdout: '1\n' });
-  expect(stderr).toContain('127.0.0.1/32 may connect to main until this command ends');
-  const rules = () => cli.json<{ expires_at: string }[]>('rule', 'list', '--project', other.id);
-  expect(await rules()).toEqual([]);
+test.runIf(IS_NIGHTLY)(
+  'psql adds a rule for this machine where none lets it connect, says so, and removes it',
+  async () => {
+    const other = await api.project('Closed');
+    const psql = () => cli.run('psql', '--project', other.id, '--', '-Atc', 'select 1');
+    const { code, stdout, stderr } = await psql();
+    expect({ code, stdout }).toEqual({ code: 0, stdout: '1\n' });
+    expect(stderr).toContain('127.0.0.1/32 may connect to main until this command ends');
+    const rules = () => cli.json<{ expires_at: string }[]>('rule', 'list', '--project', other.id);
+    expect(await rules()).toEqual([]);
 
-  const exec = (script: string) => cli.start(['exec', '--project', other.id, '--', 'sh', '-c', script]);
-  const first = exec('until [ -e second ]; do sleep 0.1; done');
-  await eventually(async () => expect(await rules()).toHaveLength(1), 60);
-  // It needs the rule of the first one, which ends before it.
-  const second = exec('touch second; until [ -e first-ended ]; do sleep 0.1; done');
-  expect(await first.result).toMatchObject({ code: 0 });
-  expect(await rules()).toHaveLength(1);
-  writeFileSync(join(cli.folder, 'first-ended'), '');
-  expect(await second.result).toMatchObject({ code: 0, stderr: '' });
-  expect(await rules()).toEqual([]);
+    const exec = (script: string) => cli.start(['exec', '--project', other.id, '--', 'sh', '-c', script]);
+    const first = exec('until [ -e second ]; do sleep 0.1; done');
+    await eventually(async () => expect(await rules()).toHaveLength(1), 60);
+    // It needs the rule of the first one, which ends before it.
+    const second = exec('touch second; until [ -e first-ended ]; do sleep 0.1; done');
+    expect(await first.result).toMatchObject({ code: 0 });
+    expect(await rules()).toHaveLength(1);
+    writeFileSync(join(cli.folder, 'first-ended'), '');
+    expect(await second.result).toMatchObject({ code: 0, stderr: '' });
+    expect(await rules()).toEqual([]);
 
-  const interrupted = cli.start(['psql', '--project', other.id, '--', '-c', 'select pg_sleep(60)']);
-  await eventually(async () => expect(await rules()).toHaveLength(1));
-  process.kill(-(interrupted.child.pid ?? 0), 'SIGINT');
-  expect((await interrupted.result).code).not.toBe(0);
-  expect(await rules()).toEqual([]);
-  // Of no command so far, ended or interrupted.
-  expect(readdirSync(cli.folder).filter((name) => name.startsWith('branchgate-'))).toEqual([]);
+    const interrupted = cli.start(['psql', '--project', other.id, '--', '-c', 'select pg_sleep(60)']);
+    await eventually(async () => expect(await rules()).toHaveLength(1));
+    process.kill(-(interrupted.child.pid ?? 0), 'SIGINT');
+    expect((await interrupted.result).code).not.toBe(0);
+    expect(await rules()).toEqual([]);
+    // Of no command so far, ended or interrupted.
+    expect(readdirSync(cli.folder).filter((name) => name.startsWith('branchgate-'))).toEqual([]);
 
-  const { child, result } = exec('sleep 60');
-  await eventually(async () => expect(await rules()).toHaveLength(1));
-  process.kill(-(child.pid ?? 0), 'SIGKILL');
-  await result;
-  const [{ expires_at } = { expires_at: '' }] = await rules();
-  expect(Date.parse(expires_at) - Date.now()).toBeLessThan(3_600_000);
-});
+    const { child, result } = exec('sleep 60');
+    await eventually(async () => expect(await rules()).toHaveLength(1));
+    process.kill(-(child.pid ?? 0), 'SIGKILL');
+    await result;
+    const [{ expires_at } = { expires_at: '' }] = await rules();
+    expect(Date.parse(expires_at) - Date.now()).toBeLessThan(3_600_000);
+  },
+);
 
 test('completion offers the names of branches in bash', async () => {
   const [node = '', file = ''] = cli.words;

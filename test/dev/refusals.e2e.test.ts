@@ -6,7 +6,7 @@ import { devFolder } from '../../dev/stack/dev-folder.ts';
 import { stackProcesses } from '../../dev/stack/leftovers.ts';
 import type { StackState } from '../../dev/stack/stack.ts';
 import { freePort } from '../support/free-port.ts';
-import { firstByDay } from '../support/nightly.ts';
+import { firstByDay, IS_NIGHTLY } from '../support/nightly.ts';
 import { freePorts, temporaryFolder } from '../support/stack/stack.ts';
 import { interrupt, readStackFile, runStart, untilReady } from '../support/stack/started-stack.ts';
 
@@ -151,12 +151,12 @@ test.each(firstByDay(1, ['GATEWAY_PORT', 'IDP_PORT', 'DIRECT_PORT', 'POOLED_PORT
   },
 );
 
-test('a stored port that is taken now is refused', async () => {
+test.runIf(IS_NIGHTLY)('a stored port that is taken now is refused', async () => {
   await occupy(state.pooled_port);
   expect(await refusal({ DEV_DIR: devDir })).toContain(`port ${state.pooled_port} (POOLED_PORT) is taken`);
 });
 
-test('a database port cannot be changed when connection URLs contain it', async () => {
+test.runIf(IS_NIGHTLY)('a database port cannot be changed when connection URLs contain it', async () => {
   const port = String(await freePort());
   expect(await refusal({ DEV_DIR: devDir, DIRECT_PORT: port })).toContain(
     `DIRECT_PORT can't change to ${port}`,

@@ -6,6 +6,7 @@ import { connect } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { connectOnHost, socketsOf } from '../support/host/host-session.ts';
 import { fillLedger, imbalance, Load } from '../support/load.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { dropBranch } from '../support/records/jobs.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
@@ -69,7 +70,7 @@ describe('clients of a database that is branched', () => {
   const made: BranchBody[] = [];
 
   // `npm run bench -- busy-main` measures how long they wait.
-  test('lose no transaction, and all continue after every clone', async () => {
+  test.runIf(IS_NIGHTLY)('lose no transaction, and all continue after every clone', async () => {
     const start = performance.now();
     for (let n = 1; n <= CREATIONS; n++) {
       made.push(await api.branch(project.id, `live-${n}`));
@@ -79,7 +80,7 @@ describe('clients of a database that is branched', () => {
     expect(load.since(start).failures).toEqual([]);
   });
 
-  test('leave a consistent copy in every branch', async () => {
+  test.runIf(IS_NIGHTLY)('leave a consistent copy in every branch', async () => {
     for (const { id } of made) {
       const { direct_url } = await api.credentials(project.id, id);
       expect(await imbalance(direct_url)).toBe(0);
@@ -89,32 +90,35 @@ describe('clients of a database that is branched', () => {
 });
 
 describe('a direct session', () => {
-  test('with an open transaction makes the source busy, and no branch is created', async () => {
-    const before = await databases();
-    const session = await inTransaction();
-    const start = performance.now();
-    const creation = api.post(branches(), { branch_name: 'busy' }, FROM_LOOPBACK);
-    await eventually(async () => expect(await isPaused()).toBe(true));
-    expect(await creation).toMatchObject({ status: 409, body: { error: 'SOURCE_BUSY' } });
-    const refused = performance.now();
+  test.runIf(IS_NIGHTLY)(
+    'with an open transaction makes the source busy, and no branch is created',
+    async () => {
+      const before = await databases();
+      const session = await inTransaction();
+      const start = performance.now();
+      const creation = api.post(branches(), { branch_name: 'busy' }, FROM_LOOPBACK);
+      await eventually(async () => expect(await isPaused()).toBe(true));
+      expect(await creation).toMatchObject({ status: 409, body: { error: 'SOURCE_BUSY' } });
+      const refused = performance.now();
 
-    await session.query('commit');
-    await session.end();
-    expect(await isPaused()).toBe(false);
-    await eventually(async () => expect(load.since(refused).transactions).toBeGreaterThan(0));
-    expect(load.since(start).failures).toEqual([]);
+      await session.query('commit');
+      await session.end();
+      expect(await isPaused()).toBe(false);
+      await eventually(async () => expect(load.since(refused).transactions).toBeGreaterThan(0));
+      expect(load.since(start).failures).toEqual([]);
 
-    const lookup = await api.get(`${branches()}/lookup?name=busy`);
-    expect(lookup.body).toEqual({ matches: [], is_duplicate: false });
-    expect(await databases()).toEqual(before);
-    const { stdout } = await stack.agentTool('--json', 'host', 'inventory');
-    expect(JSON.parse(stdout).branches).toHaveLength(before.length);
+      const lookup = await api.get(`${branches()}/lookup?name=busy`);
+      expect(lookup.body).toEqual({ matches: [], is_duplicate: false });
+      expect(await databases()).toEqual(before);
+      const { stdout } = await stack.agentTool('--json', 'host', 'inventory');
+      expect(JSON.parse(stdout).branches).toHaveLength(before.length);
 
-    const branch = await api.branch(project.id, 'busy');
-    await dropBranch(api, project.id, branch.id);
-  });
+      const branch = await api.branch(project.id, 'busy');
+      await dropBranch(api, project.id, branch.id);
+    },
+  );
 
-  test('that is idle is ended and does not block the clone', async () => {
+  test.runIf(IS_NIGHTLY)('that is idle is ended and does not block the clone', async () => {
     const session = await connect(main.direct_url);
     await session.query('select 1');
     const branch = await api.branch(project.id, 'after-idle');
@@ -124,7 +128,7 @@ describe('a direct session', () => {
 });
 
 describe('an agent that dies while it pauses the clients', () => {
-  test('resumes them after its restart, and the branch is created', async () => {
+  test.runIf(IS_NIGHTLY)('resumes them after its restart, and the branch is created', async () => {
     const session = await inTransaction();
     const begun = performance.now();
     const creation = api.post<BranchBody>(branches(), { branch_name: 'killed' }, FROM_LOOPBACK);

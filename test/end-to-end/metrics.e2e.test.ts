@@ -5,6 +5,7 @@ import { Api, type ProjectBody } from '../support/api.ts';
 import { connect, query } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { listenTo } from '../support/listen.ts';
+import { IS_NIGHTLY } from '../support/nightly.ts';
 import { type Stack, startStack } from '../support/stack/stack.ts';
 
 interface Summary {
@@ -278,7 +279,7 @@ describe('the series', () => {
     expect((await api.get(metricsPath(id))).status).toBe(404);
   });
 
-  test('survives a restart of the gateway', async () => {
+  test.runIf(IS_NIGHTLY)('survives a restart of the gateway', async () => {
     await measured('main');
     // The current minute has another last value afterwards.
     const minutes = ({ series }: Series) =>

@@ -23,7 +23,7 @@ async function derive(
   { log2N, r, p }: Cost,
   length: number,
 ): Promise<Uint8Array> {
-  await hashingTurn();
+  await hashingTurn(log2N);
   const options = { N: 2 ** log2N, r, p, maxmem: MEMORY_MAX };
   return new Promise((resolve, reject) => {
     scrypt(password.normalize('NFC'), salt, length, options, (error, derived) =>

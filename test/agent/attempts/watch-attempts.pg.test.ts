@@ -177,15 +177,18 @@ test("wrong passwords from one address do not block another's, on either port", 
   expect(await attempts(40, direct)).toEqual(Array(40).fill('in'));
 });
 
-test('logins that stall are attempts, also when their clients close before PostgreSQL does', async () => {
-  const branch = await newBranch();
-  const target = targetOf(servers, 'direct', branch);
-  const stalled = await Promise.all(Array.from({ length: LIMIT }, () => stalledLogin(target)));
-  await eventually(async () => expect(eventsOf(branch)).toHaveLength(1));
-  for (const socket of stalled) socket.destroy();
-  expect(await attempt(target)).toBe('refused');
-  leftBlocked.push(branch);
-});
+test.runIf(IS_NIGHTLY)(
+  'logins that stall are attempts, also when their clients close before PostgreSQL does',
+  async () => {
+    const branch = await newBranch();
+    const target = targetOf(servers, 'direct', branch);
+    const stalled = await Promise.all(Array.from({ length: LIMIT }, () => stalledLogin(target)));
+    await eventually(async () => expect(eventsOf(branch)).toHaveLength(1));
+    for (const socket of stalled) socket.destroy();
+    expect(await attempt(target)).toBe('refused');
+    leftBlocked.push(branch);
+  },
+);
 
 test.each(PORTS)('attempts of unauthorised clients do not block the branch on the %s port', async (port) => {
   const branch = await newBranch();
@@ -260,37 +263,40 @@ test('a branch opens on both ports when its window ends', async () => {
   expect((await servers.tool('list')).stdout).not.toContain('is blocked');
 });
 
-test('a restarted agent blocks a branch for the rest of its window, and then opens it', async () => {
-  const branch = await newBranch();
-  const target = targetOf(servers, 'direct', branch);
-  await attempts(60, target);
-  await eventually(async () => expect(eventsOf(branch)).toHaveLength(1));
-  await stop();
-  const next = await openHost(servers.settings);
-  expect(await recover(next)).toEqual([]);
-  const stopNext = await watch(next);
-  expect(tried(await attempts(10, target))).toBe(0);
-  await eventually(async () => {
-    // The agent that starts may not know of the window before.
-    endWindows();
-    expect(await attempt(target)).toBe('in');
-  });
-  await eventually(async () => expect(eventsOf(branch).at(-1)?.event).toBe('attempts.open_again'));
-  await stopNext();
+test.runIf(IS_NIGHTLY)(
+  'a restarted agent blocks a branch for the rest of its window, and then opens it',
+  async () => {
+    const branch = await newBranch();
+    const target = targetOf(servers, 'direct', branch);
+    await attempts(60, target);
+    await eventually(async () => expect(eventsOf(branch)).toHaveLength(1));
+    await stop();
+    const next = await openHost(servers.settings);
+    expect(await recover(next)).toEqual([]);
+    const stopNext = await watch(next);
+    expect(tried(await attempts(10, target))).toBe(0);
+    await eventually(async () => {
+      // The agent that starts may not know of the window before.
+      endWindows();
+      expect(await attempt(target)).toBe('in');
+    });
+    await eventually(async () => expect(eventsOf(branch).at(-1)?.event).toBe('attempts.open_again'));
+    await stopNext();
 
-  // No agent is running when the window ends: the branch opens when one starts.
-  stop = await watch(servers.host);
-  await attempts(60, target);
-  await eventually(async () => expect(eventsOf(branch)).toHaveLength(3));
-  await stop();
-  await servers.query('UPDATE blocked_address SET until = clock_timestamp()');
-  expect((await servers.tool('list')).stdout).not.toContain('is blocked');
-  expect(await attempt(target)).toBe('refused');
-  expect(await recover(next)).toEqual([]);
-  expect(await attempt(target)).toBe('in');
-  await closeHost(next);
-  stop = await watch(servers.host);
-});
+    // No agent is running when the window ends: the branch opens when one starts.
+    stop = await watch(servers.host);
+    await attempts(60, target);
+    await eventually(async () => expect(eventsOf(branch)).toHaveLength(3));
+    await stop();
+    await servers.query('UPDATE blocked_address SET until = clock_timestamp()');
+    expect((await servers.tool('list')).stdout).not.toContain('is blocked');
+    expect(await attempt(target)).toBe('refused');
+    expect(await recover(next)).toEqual([]);
+    expect(await attempt(target)).toBe('in');
+    await closeHost(next);
+    stop = await watch(servers.host);
+  },
+);
 
 test.runIf(IS_NIGHTLY)('attempts are counted while PostgreSQL begins other logs', async () => {
   const branch = await newBranch();

@@ -17,7 +17,7 @@ interface Moments {
 }
 
 /**
- * By day every other moment, each with the next victim: it reaches each step. In the nightly run, every moment with every
+ * By day every third moment, each with the next victim. In the nightly run, every moment with every
  * victim.
  */
 export function faultCases({ moments, nightly = [], firstVictim }: Moments): FaultCase[] {
@@ -27,7 +27,7 @@ export function faultCases({ moments, nightly = [], firstVictim }: Moments): Fau
     );
   }
   return moments
-    .filter((_, n) => n % 2 === 0)
+    .filter((_, n) => n % 3 === 0)
     .map((moment, n) => {
       const victim = VICTIMS[(firstVictim + n) % VICTIMS.length] ?? VICTIMS[0];
       return { name: moment.name, victim, moment };

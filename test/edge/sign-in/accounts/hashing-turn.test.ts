@@ -14,7 +14,7 @@ afterEach(() => vi.useRealTimers());
 async function waits(number: number): Promise<(number | null)[]> {
   const start = Date.now();
   const waiting = Array.from({ length: number }, () =>
-    turn().then(
+    turn(15).then(
       () => Date.now() - start,
       () => null,
     ),
@@ -37,7 +37,7 @@ test('concurrent requests get a turn every half second, and none waits longer th
 
 test('a refusal contains the time until the next attempt', async () => {
   void waits(31);
-  await expect(turn()).rejects.toMatchObject({
+  await expect(turn(15)).rejects.toMatchObject({
     failure: { code: 'RATE_LIMITED', fields: { retry_after: 16 } },
   });
 });
