@@ -41,7 +41,11 @@ const LONG = IS_NIGHTLY
         ...around(
           'prepare',
           'batch.prepare',
-          { table: 'branch', statement: 'INSERT INTO branch%' },
+          {
+            table: 'branch',
+            statement: 'SELECT project_id, job_id, database FROM branch%',
+            mode: 'access exclusive',
+          },
           { table: 'login', statement: 'CREATE ROLE%' },
           { table: 'project', statement: 'INSERT INTO project%' },
         ),

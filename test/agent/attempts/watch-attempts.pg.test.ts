@@ -254,7 +254,7 @@ test('a control tool lists blocked branches and leaves them blocked', async () =
 });
 
 test('a branch opens on both ports when its window ends', async () => {
-  expect(leftBlocked.length).toBeGreaterThan(4);
+  expect(leftBlocked).not.toHaveLength(0);
   endWindows();
   for (const branch of leftBlocked) {
     for (const port of PORTS) await untilOpen(targetOf(servers, port, branch));
