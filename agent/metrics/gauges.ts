@@ -78,7 +78,7 @@ const PRESENT_VALUES: readonly PresentValue[] = [
   },
   {
     name: 'branchgate_pooler_memory_bytes',
-    help: "Memory in PgBouncer's own caches, which grows with every login that it was ever told of",
+    help: "Memory in PgBouncer's own caches, which grows with every login that it has read",
     read: async ({ poolerMemory }) => only(await poolerMemory()),
   },
   {

@@ -59,7 +59,7 @@ async function holdClients(
   }
 }
 
-/** Holds the clients that an instance will get. It has no session with the database, so the reply comes at once. */
+/** Holds the clients that an instance will get. It has no session with the database, so the reply comes immediately. */
 export const pauseAlone = (console: Session, database: string) =>
   console.query(`PAUSE ${argument(database)}`).catch(() => {});
 

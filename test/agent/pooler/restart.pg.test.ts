@@ -54,7 +54,7 @@ afterAll(async () => {
 
 const open = () => connect(servers.host, 'pooled', branch, 'read_write');
 const phase = () => readRestart(servers.settings).phase;
-/** PgBouncer is told of logins that exist no longer at the next change of the rules. */
+/** PgBouncer still reads logins that exist no longer, until the next change of the rules. */
 async function growMemory() {
   const file = join(servers.layout.rulesDir, RULE_FILES.poolerUsers);
   const logins = Array.from(
