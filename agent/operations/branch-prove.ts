@@ -3,10 +3,9 @@ import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { setBaseline } from '../measurement/read-server.ts';
 import { pollUntil } from '../poll-until.ts';
-import { showDatabases, socketOf, withConsole } from '../pooler/console.ts';
+import { isAway, showDatabases, socketOf, withConsole } from '../pooler/console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
 import { inSession } from '../postgres/connect.ts';
-import { sqlState } from '../postgres/postgres-failure.ts';
 import { LOST_GROUPS, openedGroups } from '../privileges/default-privileges.ts';
 import { repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../servers/host-error.ts';
@@ -17,13 +16,12 @@ const TRY_FOR_MS = 4_000;
 const TRY_EVERY_MS = 100;
 /**
  * Reads a table, and what the clone has inherited of lost default privileges: the first session in a database costs tens
- * of milliseconds of processor time, so there is no other one for that. The statistics are flushed because the session stays open in the pooler, and would otherwise report
- * this transaction to the branch's first measurement.
+ * of milliseconds of processor time, so there is no other one for that. The statistics are flushed because the session
+ * stays open in the pooler, and would otherwise report this transaction to the branch's first measurement.
  */
 const PROOF = `
   SELECT current_user AS login, datname AS database, pg_catalog.pg_stat_force_next_flush(), ARRAY (${LOST_GROUPS}) AS lost
   FROM pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()`;
-const POOLER_AWAY = new Set(['ENOENT', 'ECONNREFUSED']);
 /** PgBouncer's message before it checks a password. Its SQLSTATE is the same for all its refusals. */
 const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
 
@@ -62,7 +60,7 @@ export async function proveBranch(
   if (proof) return proof;
   if (failure instanceof HostError) throw failure;
   const reason = failure instanceof Error ? failure.message : String(failure);
-  const code = POOLER_AWAY.has(sqlState(failure) ?? '') ? 'POOLER_UNAVAILABLE' : 'PROOF_FAILED';
+  const code = isAway(failure) ? 'POOLER_UNAVAILABLE' : 'PROOF_FAILED';
   throw new HostError(code, `logging in to ${database} through the pooler failed: ${reason}`);
 }
 

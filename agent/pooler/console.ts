@@ -30,11 +30,12 @@ const openConsoleOf = (settings: Sockets, instance: Instance, onLost = () => {})
 
 const AWAY = new Set(['ENOENT', 'ECONNREFUSED']);
 
+/** Whether a session failed because no PgBouncer listens at its socket. */
+export const isAway = (error: unknown): boolean => AWAY.has(sqlState(error) ?? '');
+
 /** A console session of an instance that may not run; null if it does not. @throws HostError POOLER_UNAVAILABLE */
 export const openConsoleIfRunning = (settings: Sockets, instance: Instance): Promise<OwnSession | null> =>
-  openConsoleOf(settings, instance).catch((error) =>
-    AWAY.has(sqlState(error) ?? '') ? null : unavailable(error),
-  );
+  openConsoleOf(settings, instance).catch((error) => (isAway(error) ? null : unavailable(error)));
 
 /** Runs `action` in a new console session of this instance. @throws HostError POOLER_UNAVAILABLE */
 export const inConsole = async <T>(settings: Sockets, instance: Instance, action: Action<T>): Promise<T> =>

@@ -124,17 +124,16 @@ export class MetricHistory {
   /** Aggregates the longer steps that ended since the last measurement, then deletes expired points. */
   #rollUp(lastAt: number, at: number, onRecord: ReadonlySet<string>): void {
     const hour = startOfStep(lastAt, HOUR);
-    const minutes = this.#minutes(hour, hour + HOUR - 1);
+    const minutes = this.#minutes(hour, hour + HOUR - 1).flatMap(({ at: measuredAt, branches }) =>
+      branches.map(([branchId, values]) => ({ branchId, at: measuredAt, values })),
+    );
+    const ofHour = Map.groupBy(minutes, ({ branchId }) => branchId);
     const day = startOfStep(lastAt, DAY);
     const stored = this.#sql.exec<{ branch_id: string }>('select distinct branch_id from points').toArray();
-    const measured = minutes.flatMap(({ branches }) => branches.map(([branchId]) => branchId));
-    for (const branchId of new Set([...measured, ...stored.map(({ branch_id }) => branch_id)]))
+    for (const branchId of new Set([...ofHour.keys(), ...stored.map(({ branch_id }) => branch_id)]))
       if (!onRecord.has(branchId)) this.#forget(branchId);
     for (const branchId of onRecord) {
-      const points = minutes.flatMap((minute) =>
-        minute.branches.flatMap(([id, values]) => (id === branchId ? [{ at: minute.at, values }] : [])),
-      );
-      for (const point of aggregate(points, HOUR)) this.#write(branchId, HOUR, point);
+      for (const point of aggregate(ofHour.get(branchId) ?? [], HOUR)) this.#write(branchId, HOUR, point);
       if (day < startOfStep(at, DAY)) {
         const hours = this.#points(branchId, HOUR, day, day + DAY - 1);
         for (const point of aggregate(hours, DAY)) this.#write(branchId, DAY, point);
