@@ -1,5 +1,6 @@
 import { defineConfig } from 'vitest/config';
 import { LongFirst } from './test/support/long-first.ts';
+import { useMemoryFolder } from './test/support/memory-folder.ts';
 
 /** Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack. */
 const SERVERS = 'test/**/*.pg.test.ts';
@@ -24,6 +25,9 @@ const IN_ONE_POOL = {
   testTimeout: HANGS_AFTER_MS,
   hookTimeout: HANGS_AFTER_MS,
 };
+
+// The processes that run the files inherit it.
+useMemoryFolder();
 
 export default defineConfig({
   test: {
