@@ -1,6 +1,6 @@
 import { defineConfig } from 'vitest/config';
 import { LongFirst } from './test/support/long-first.ts';
-import { useMemoryFolder } from './test/support/memory-folder.ts';
+import { keepTemporaryFilesInMemory } from './test/support/memory-folder.ts';
 
 /** Suffixes say what a test needs: `.worker` workerd, `.pg` PostgreSQL and PgBouncer, `.e2e` the whole stack. */
 const SERVERS = 'test/**/*.pg.test.ts';
@@ -27,7 +27,7 @@ const IN_ONE_POOL = {
 };
 
 // The processes that run the files inherit it.
-useMemoryFolder();
+keepTemporaryFilesInMemory();
 
 export default defineConfig({
   test: {

@@ -128,8 +128,8 @@ export async function readDatabaseStatistics(session: Session): Promise<Measured
   }));
 }
 
-/** `query_canceled`, here by `statement_timeout`. */
-const QUERY_CANCELED = '57014';
+/** What prevents sizing one database: `query_canceled`, here by `statement_timeout`; `undefined_object` if it was just dropped. */
+const OF_ONE_DATABASE: unknown[] = ['57014', '42704'];
 
 /**
  * Sizes in bytes by oid. A database is missing when it was just dropped, or when its number of files makes sizing it
@@ -146,7 +146,7 @@ export async function readSizes(
     );
     return new Map(rows.flatMap(({ oid, bytes }) => (bytes === null ? [] : [[oid, Number(bytes)]])));
   } catch (error) {
-    if (sqlState(error) !== QUERY_CANCELED) throw error;
+    if (!OF_ONE_DATABASE.includes(sqlState(error))) throw error;
     const sizes: [string, number][] = [];
     if (databases.length > 1)
       for (const database of databases) sizes.push(...(await readSizes(session, [database])));

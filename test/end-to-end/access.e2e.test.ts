@@ -289,15 +289,18 @@ describe.each(USER_OPERATIONS)('$id', (operation) => {
 
   test('a caller without the role or the scope → 403 with the required one', () =>
     expectNoWrites(() =>
-      inParallel(shareOf(operation, callersWith(operation, 'role', 'scope')), async ({ decision, ...caller }) => {
-        const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
-        const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
-        const response = await callOperation(apiFor(caller), operation, resources.ada);
-        expect(response, named(caller)).toMatchObject({
-          status: 403,
-          body: { error: 'FORBIDDEN', required },
-        });
-      }),
+      inParallel(
+        shareOf(operation, callersWith(operation, 'role', 'scope')),
+        async ({ decision, ...caller }) => {
+          const roles = `role ${Object.keys(operation.reaches).join(', ')}`;
+          const required = decision === 'role' ? roles : `scope branchgate:${operation.scope}`;
+          const response = await callOperation(apiFor(caller), operation, resources.ada);
+          expect(response, named(caller)).toMatchObject({
+            status: 403,
+            body: { error: 'FORBIDDEN', required },
+          });
+        },
+      ),
     ));
 
   test('a caller who does not reach the resource → 404, identical to the response for an unknown id', () =>

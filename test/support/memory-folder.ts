@@ -3,15 +3,15 @@ import { freemem } from 'node:os';
 
 const FOLDER = '/dev/shm';
 const GIB = 1024 ** 3;
-/** What two runs need together, with room to spare. */
-const NEEDED_BYTES = 12 * GIB;
+/** A run has 3 GiB of files at most, and its processes use as much. */
+const NEEDED_BYTES = 8 * GIB;
 
 /**
  * Puts the temporary files of the tests into memory, where a machine has enough of it. On ext4 whoever creates a file
  * first searches the inodes that were deleted in the last minutes. A test that drops databases leaves thousands of them.
  * A `TMPDIR` of the caller stays.
  */
-export function useMemoryFolder(): void {
+export function keepTemporaryFilesInMemory(): void {
   if (process.env.TMPDIR === undefined && isUsable()) process.env.TMPDIR = FOLDER;
 }
 

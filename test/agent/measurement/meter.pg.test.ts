@@ -1,8 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { Meter } from '../../../agent/measurement/meter.ts';
+import { readSizes } from '../../../agent/measurement/read-server.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
-import { inDatabase } from '../../../agent/postgres/connect.ts';
+import { inDatabase, type Queryable } from '../../../agent/postgres/connect.ts';
 import { repairPrivileges } from '../../../agent/privileges/repair-privileges.ts';
 import { eventually } from '../../support/eventually.ts';
 import type { TestHost } from '../../support/host/host.ts';
@@ -259,6 +260,32 @@ describe('sessions now', () => {
 });
 
 describe('sizes', () => {
+  test('of the others are read when a database is dropped meanwhile', async () => {
+    await servers.query('CREATE DATABASE dropped');
+    const rows = await servers.query<{ oid: string }>(
+      "SELECT oid::text FROM pg_database WHERE datname IN ('db_shop_prod', 'dropped') ORDER BY datname",
+    );
+    const oids = rows.map(({ oid }) => oid);
+    const session = await servers.connect();
+    onTestFinished(() => session.end());
+    // As the statement sees the databases of its beginning, so does this transaction.
+    await session.query('BEGIN ISOLATION LEVEL REPEATABLE READ');
+    await session.query('SELECT FROM pg_database');
+    await servers.query('DROP DATABASE dropped');
+    const afterSavepoint = {
+      query: async (sql: string, values: unknown[]) => {
+        await session.query('SAVEPOINT before');
+        try {
+          return await session.query(sql, values);
+        } catch (error) {
+          await session.query('ROLLBACK TO before');
+          throw error;
+        }
+      },
+    } as Queryable;
+    expect([...(await readSizes(afterSavepoint, oids)).keys()]).toEqual(oids.slice(0, 1));
+  });
+
   const sizeOf = async (branch: Branch) =>
     Number(
       (await servers.query<{ bytes: string }>('SELECT pg_database_size($1) AS bytes', [branch.database]))[0]

@@ -13,8 +13,11 @@ const session = (error: Error) =>
     },
   }) as unknown as Queryable;
 
-test('a database that exceeds the timeout does not prevent sizing the others', async () => {
-  expect(await readSizes(session(failure('57014')), ['1', '2', '3'])).toEqual(
+test.each([
+  ['exceeds the timeout', '57014'],
+  ['was just dropped', '42704'],
+])('a database that %s does not prevent sizing the others', async (_, code) => {
+  expect(await readSizes(session(failure(code)), ['1', '2', '3'])).toEqual(
     new Map([
       ['1', 8192],
       ['3', 8192],
