@@ -3,12 +3,9 @@ import { join } from 'node:path';
 
 /** The part of D1's interface that is used here. Its own type is not available to Node programs. */
 interface Database {
-  prepare(query: string): Statement;
-  batch(statements: Statement[]): Promise<unknown>;
-}
-interface Statement {
-  bind(...values: unknown[]): Statement;
-  run<Row>(): Promise<{ results: Row[] }>;
+  /** Runs lines of one statement each. */
+  exec(lines: string): Promise<unknown>;
+  prepare(query: string): { run<Row>(): Promise<{ results: Row[] }> };
 }
 
 /** drizzle-kit's separator between the statements of a migration. */
@@ -21,18 +18,34 @@ const BOOKKEEPING = `CREATE TABLE IF NOT EXISTS d1_migrations (
   applied_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP NOT NULL
 )`;
 
-/** Applies the missing migrations in the order of their names, each atomically. */
+/**
+ * Applies the missing migrations in the order of their names, all or none: the local D1 runs the lines of a call in one
+ * transaction. They are one call because each call from outside of a Worker takes milliseconds.
+ */
 export async function applyMigrations(database: Database, dir: string): Promise<void> {
-  await database.prepare(BOOKKEEPING).run();
+  await database.exec(inLines(BOOKKEEPING));
   const { results } = await database.prepare('SELECT name FROM d1_migrations').run<{ name: string }>();
   const applied = new Set(results.map(({ name }) => name));
-  const names = readdirSync(dir).filter((name) => name.endsWith('.sql'));
-  for (const name of names.sort()) {
-    if (applied.has(name)) continue;
-    const statements = readFileSync(join(dir, name), 'utf8').split(BREAKPOINT);
-    await database.batch([
-      ...statements.map((statement) => database.prepare(statement)),
-      database.prepare('INSERT INTO d1_migrations (name) VALUES (?)').bind(name),
+  const missing = readdirSync(dir).filter((name) => name.endsWith('.sql') && !applied.has(name));
+  if (missing.length === 0) return;
+  const migrations = missing
+    .sort()
+    .flatMap((name) => [
+      inLines(readFileSync(join(dir, name), 'utf8')),
+      `INSERT INTO d1_migrations (name) VALUES ('${name}')`,
     ]);
-  }
+  await database.exec(migrations.join('\n'));
 }
+
+/** Each statement in a line of its own, without comments. */
+const inLines = (sql: string): string =>
+  sql
+    .split(BREAKPOINT)
+    .map((statement) =>
+      statement
+        .replaceAll(/^\s*--.*$/gm, '')
+        .replaceAll(/\s*\n\s*/g, ' ')
+        .trim(),
+    )
+    .filter(Boolean)
+    .join('\n');

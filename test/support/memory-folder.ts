@@ -1,24 +1,38 @@
-import { readFileSync, statfsSync } from 'node:fs';
+import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, statfsSync } from 'node:fs';
 import { freemem } from 'node:os';
+import { join } from 'node:path';
 
-const FOLDER = '/dev/shm';
+const MEMORY = '/dev/shm';
+/** The folder of the run in the process with this id. */
+const folderOf = (pid: number | string) => `branchgate-tests-${pid}`;
+const FOLDER_OF_RUN = new RegExp(`^${folderOf('(\\d+)')}$`);
 const GIB = 1024 ** 3;
 /** A run has 3 GiB of files at most, and its processes use as much. */
 const NEEDED_BYTES = 8 * GIB;
 
 /**
- * Puts the temporary files of the tests into memory, where a machine has enough of it. On ext4 whoever creates a file
- * first searches the inodes that were deleted in the last minutes. A test that drops databases leaves thousands of them.
- * A `TMPDIR` of the caller stays.
+ * Puts the temporary files of a test run into memory, where a machine has enough of it: on ext4, whoever creates a file
+ * first searches the inodes that were deleted in the last minutes, and a test that drops databases leaves thousands.
+ * They go with the run, or with the next one if this one is killed. A `TMPDIR` of the caller stays.
  */
 export function keepTemporaryFilesInMemory(): void {
-  if (process.env.TMPDIR === undefined && isUsable()) process.env.TMPDIR = FOLDER;
+  if (process.env.TMPDIR !== undefined || !isUsable()) return;
+  for (const name of readdirSync(MEMORY)) {
+    const [, pid] = FOLDER_OF_RUN.exec(name) ?? [];
+    if (pid && !isRunning(Number(pid))) remove(join(MEMORY, name));
+  }
+  const folder = join(MEMORY, folderOf(process.pid));
+  mkdirSync(folder);
+  // The servers run as another user.
+  chmodSync(folder, 0o755);
+  process.env.TMPDIR = folder;
+  process.once('exit', () => remove(folder));
 }
 
 function isUsable(): boolean {
   // Programs are started from it.
   if (!/^\S+ \/dev\/shm tmpfs (?!\S*\bnoexec\b)/m.test(mounts())) return false;
-  const { bavail, bsize } = statfsSync(FOLDER);
+  const { bavail, bsize } = statfsSync(MEMORY);
   return Math.min(bavail * bsize, freemem()) >= NEEDED_BYTES;
 }
 
@@ -29,3 +43,14 @@ function mounts(): string {
     return '';
   }
 }
+
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}
+
+const remove = (folder: string) => rmSync(folder, { recursive: true, force: true });

@@ -1,7 +1,8 @@
-import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Miniflare } from 'miniflare';
+import { applyMigrations } from '../../../dev/gateway/migrations.ts';
 import { startWorker } from '../worker/worker.ts';
+import { remoteD1 } from './remote-d1.ts';
 
 const MIGRATIONS = join(import.meta.dirname, '../../../edge/database/migrations');
 
@@ -10,25 +11,10 @@ export interface TestD1 {
   stop(): Promise<void>;
 }
 
-/** Every statement of the migrations, one a line, which one call of D1 runs. */
-const SCHEMA = readdirSync(MIGRATIONS)
-  .filter((name) => name.endsWith('.sql'))
-  .sort()
-  .flatMap((name) => readFileSync(join(MIGRATIONS, name), 'utf8').split('--> statement-breakpoint'))
-  .map((statement) =>
-    statement
-      .replaceAll(/^\s*--.*$/gm, '')
-      .replaceAll(/\s*\n\s*/g, ' ')
-      .trim(),
-  )
-  .filter(Boolean)
-  .join('\n');
-
 /** The D1 of a Worker that has one under this name, with the migrations applied. */
 export async function migratedD1(worker: Miniflare, name = 'DB'): Promise<D1Database> {
-  const binding = (await worker.getD1Database(name)) as unknown as D1Database;
-  const isMigrated = await binding.prepare("select 1 from sqlite_master where name = 'projects'").first();
-  if (!isMigrated) await binding.exec(SCHEMA);
+  const binding = remoteD1(worker, name);
+  await applyMigrations(binding, MIGRATIONS);
   return binding;
 }
 

@@ -10,6 +10,7 @@ import { Api } from '../api.ts';
 import { freePort } from '../free-port.ts';
 import { createMachines, type Ids } from '../operations.ts';
 import { migratedD1 } from '../records/d1.ts';
+import { remoteD1 } from '../records/remote-d1.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import { newSigner, startProvider } from '../sign-in/provider.ts';
 import { TALLY_HEADER, type Tally } from './trips.ts';
@@ -167,13 +168,8 @@ export async function startTripsGateway(
     },
     /** Runs a statement in the gateway's D1. */
     inD1: async (sql: string, ...values: string[]) => {
-      const d1 = (await worker.getD1Database('DB')) as unknown as D1Database;
-      return (
-        await d1
-          .prepare(sql)
-          .bind(...values)
-          .run()
-      ).results;
+      const statement = remoteD1(worker, 'DB').prepare(sql);
+      return (await statement.bind(...values).run()).results;
     },
     stop: async () => {
       await worker.dispose();

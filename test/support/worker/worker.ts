@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { build } from 'esbuild';
+import { build, transformSync } from 'esbuild';
 import {
   convertV4MiniflareOptions,
   Miniflare,
@@ -39,30 +39,43 @@ export const OBJECTS = {
   WEBHOOK_SENDER: { className: 'WebhookSender', useSQLite: true },
 };
 
+const COMPATIBILITY = { compatibilityDate: '2026-11-01', compatibilityFlags: ['nodejs_compat'] };
+
+/** The Worker beside a tested one through which a test calls its D1. */
+export const D1_WORKER = 'd1';
+
+type Options = Partial<V4SharedOptions & V4WorkerOptionsShape>;
+
 /**
  * A Worker in workerd that uses no network.
  * @param options its configuration besides the script
  * @param folder where its storage survives it; default: in memory
  */
-export const startWorker = (
-  script: string,
-  options: Partial<V4SharedOptions & V4WorkerOptionsShape> = {},
-  folder?: string,
-) =>
-  new Miniflare({
-    ...convertV4MiniflareOptions({
-      host: '127.0.0.1',
-      port: 0,
-      cf: false,
-      telemetry: { enabled: false },
-      modules: true,
-      script,
-      compatibilityDate: '2026-11-01',
-      compatibilityFlags: ['nodejs_compat'],
-      ...options,
-    }),
+export function startWorker(script: string, options: Options = {}, folder?: string): Miniflare {
+  const converted = convertV4MiniflareOptions({
+    host: '127.0.0.1',
+    port: 0,
+    cf: false,
+    telemetry: { enabled: false },
+    modules: true,
+    script,
+    ...COMPATIBILITY,
+    ...options,
+  });
+  return new Miniflare({
+    ...converted,
+    workers: [...converted.workers, ...d1Workers(options)],
     ...(folder !== undefined && { resourcePersistencePath: folder }),
   });
+}
+
+function d1Workers({ d1Databases }: Options) {
+  if (d1Databases === undefined) return [];
+  const source = readFileSync(join(import.meta.dirname, 'd1-worker.ts'), 'utf8');
+  const { code: script } = transformSync(source, { loader: 'ts' });
+  return convertV4MiniflareOptions({ name: D1_WORKER, modules: true, script, ...COMPATIBILITY, d1Databases })
+    .workers;
+}
 
 /** The script of a Worker in this folder, bundled once a run. @param name of its file, without the ending */
 export const bundle = (name: string): Promise<string> =>
