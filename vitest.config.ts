@@ -20,7 +20,7 @@ const RUN_FOLDER = 'test/support/run-folder.ts';
 /** Ends what hangs. It says nothing about how long a test may take on a busy machine. */
 const HANGS_AFTER_MS = 300_000;
 const IN_ONE_POOL = {
-  maxWorkers: 4,
+  maxWorkers: 3,
   isolate: false,
   testTimeout: HANGS_AFTER_MS,
   hookTimeout: HANGS_AFTER_MS,
