@@ -243,10 +243,11 @@ test('over the limit of requests, the page says when to try again and keeps the 
   await page.getByRole('button', { name: 'Review and save' }).click();
   // Immediately before the save, because the limit allows another request every few seconds.
   await page.evaluate(`(async () => {
-    const session = await (await fetch('/api/v1/auth/session', { method: 'POST' })).json();
-    const headers = { Authorization: 'Bearer ' + session.access_token, 'Content-Type': 'application/json' };
-    const send = () => fetch('${path}', { method: 'POST', headers, body: '{}' });
     const refusal = async () => {
+      // A token of a minute ago has expired.
+      const session = await (await fetch('/api/v1/auth/session', { method: 'POST' })).json();
+      const headers = { Authorization: 'Bearer ' + session.access_token, 'Content-Type': 'application/json' };
+      const send = () => fetch('${path}', { method: 'POST', headers, body: '{}' });
       for (let sent = 0; sent <= 2 * ${WRITES}; sent += 1) {
         const response = await send();
         if (response.status === 429) return response;

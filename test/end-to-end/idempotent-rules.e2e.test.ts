@@ -96,6 +96,8 @@ describe('a network rule under an Idempotency-Key', () => {
     const called = proxy.hold({ method: 'access.apply', side: 'reply' });
     const pending = post('gateway', '203.0.118.0/24').catch(() => null);
     await called;
+    // What is held may be a late reply about the rule before.
+    await eventually(async () => expect(await rulesOf('203.0.118.0/24')).toHaveLength(1));
     await stack.kill('gateway');
     expect(await pending).toBeNull();
     proxy.letGo();

