@@ -13,12 +13,12 @@ const MOCKED = 'test/**/*.mocked.test.ts';
 const PACKAGES = '**/node_modules/**';
 const RUN_FOLDER = 'test/support/run-folder.ts';
 
+/** Ends what hangs. It says nothing about how long a test may take on a busy machine. */
+const HANGS_AFTER_MS = 300_000;
 /**
  * One pool for all projects: files with servers mostly wait for them, and quick files fill the gaps. A worker runs many
  * files and loads each module once, which saves a quarter of the processor time.
  */
-/** Ends what hangs. It says nothing about how long a test may take on a busy machine. */
-const HANGS_AFTER_MS = 300_000;
 const IN_ONE_POOL = {
   maxWorkers: 3,
   isolate: false,

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { reloadConsole } from '../access/sync-rules.ts';
 import type { Host } from '../host.ts';
 import { pollUntil } from '../poll-until.ts';
@@ -148,21 +149,16 @@ export class PoolerRestart {
   }
 
   /**
-   * Waits until no connection to an instance is open, or opening in the kernel. It looks twice, because a busy machine
-   * delivers the first packet of a connection some time after it chose the instance. At the end of POOLER_DRAIN_SECONDS the
+   * Waits until no connection to an instance is open, or opening in the kernel. At the end of POOLER_DRAIN_SECONDS the
    * clients that are in a transaction finish it, and the others are disconnected when the instance ends.
    */
   async #drain(instance: Instance): Promise<void> {
     const { settings, log } = this.#host;
     const deadline = Date.parse(readRestart(settings).since) + settings.POOLER_DRAIN_SECONDS * 1000;
     const poll = { within: Math.max(0, deadline - Date.now()), every: DRAIN_EVERY_MS, signal: this.#signal };
-    let wasEmpty = false;
-    const isEmpty = async () => {
-      const stays = wasEmpty;
-      wasEmpty = (await this.#connections(instance)) === 0;
-      return stays && wasEmpty;
-    };
-    if (await pollUntil(isEmpty, poll)) return;
+    // A busy machine delivers the first packet of a connection some time after it chose the instance.
+    await sleep(DRAIN_EVERY_MS);
+    if (await pollUntil(async () => (await this.#connections(instance)) === 0, poll)) return;
     this.#throwIfStopped();
     const console = await openConsoleIfRunning(settings, instance);
     if (!console) return;

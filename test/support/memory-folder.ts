@@ -1,8 +1,9 @@
-import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, statfsSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statfsSync } from 'node:fs';
 import { freemem } from 'node:os';
 import { join } from 'node:path';
 
 const MEMORY = '/dev/shm';
+const MOUNTS = '/proc/self/mounts';
 /** The folder of the run in the process with this id. */
 const folderOf = (pid: number | string) => `branchgate-tests-${pid}`;
 const FOLDER_OF_RUN = new RegExp(`^${folderOf('(\\d+)')}$`);
@@ -11,7 +12,7 @@ const GIB = 1024 ** 3;
 const NEEDED_BYTES = 8 * GIB;
 
 /**
- * Puts the temporary files of a test run into memory, where a machine has enough of it: on ext4, whoever creates a file
+ * Puts the temporary files of a test run into memory, where a machine has enough of it: on ext4, the creation of a file
  * first searches the inodes that were deleted in the last minutes, and a test that drops databases leaves thousands.
  * They go with the run, or with the next one if this one is killed. A `TMPDIR` of the caller stays.
  */
@@ -19,7 +20,7 @@ export function keepTemporaryFilesInMemory(): void {
   if (process.env.TMPDIR !== undefined || !isUsable()) return;
   for (const name of readdirSync(MEMORY)) {
     const [, pid] = FOLDER_OF_RUN.exec(name) ?? [];
-    if (pid && !isRunning(Number(pid))) remove(join(MEMORY, name));
+    if (pid && !existsSync(`/proc/${pid}`)) remove(join(MEMORY, name));
   }
   const folder = join(MEMORY, folderOf(process.pid));
   mkdirSync(folder);
@@ -31,26 +32,10 @@ export function keepTemporaryFilesInMemory(): void {
 
 function isUsable(): boolean {
   // Programs are started from it.
-  if (!/^\S+ \/dev\/shm tmpfs (?!\S*\bnoexec\b)/m.test(mounts())) return false;
+  const isSuitable = /^\S+ \/dev\/shm tmpfs (?!\S*\bnoexec\b)/m;
+  if (!(existsSync(MOUNTS) && isSuitable.test(readFileSync(MOUNTS, 'utf8')))) return false;
   const { bavail, bsize } = statfsSync(MEMORY);
   return Math.min(bavail * bsize, freemem()) >= NEEDED_BYTES;
-}
-
-function mounts(): string {
-  try {
-    return readFileSync('/proc/self/mounts', 'utf8');
-  } catch {
-    return '';
-  }
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
-  }
 }
 
 const remove = (folder: string) => rmSync(folder, { recursive: true, force: true });
