@@ -15,7 +15,7 @@ const ROUNDS = 120;
  * Sizes of databases. Sizing one reads the metadata of each of its files, which takes a hundred times as long as
  * reading its statistics. A database is therefore sized again only after activity, or during an open transaction.
  */
-export class DatabaseSizes {
+export class KnownSizes {
   #known = new Map<string, Known>();
   #round = 0;
 

@@ -8,17 +8,12 @@ import type { AgentSettings } from '../settings.ts';
 import { ClientActivity } from './client-activity.ts';
 import { addChange, cacheHitRatio, changeSince, metricsOf, Statistics, type Totals } from './counters.ts';
 import { CpuAccount, CpuState } from './cpu-account.ts';
-import { DatabaseSizes } from './database-sizes.ts';
+import { type MeasuredBranch, type MeasuredDatabase, readDatabaseStatistics } from './database-statistics.ts';
 import { DeadTuples } from './dead-tuples.ts';
+import { KnownSizes } from './known-sizes.ts';
 import { Logins } from './logins.ts';
-import {
-  type MeasuredBranch,
-  type MeasuredDatabase,
-  readDatabaseStatistics,
-  readSizes,
-  type ServerSample,
-  sampleServer,
-} from './read-server.ts';
+import { readSizes } from './read-sizes.ts';
+import { type ServerSample, sampleServer } from './server-sample.ts';
 import { readSessionMemory } from './session-memory.ts';
 
 /** Statement timeout of a measurement; the next measurement tries again. */
@@ -58,7 +53,7 @@ interface Pooled {
 export class Meter {
   readonly #settings: AgentSettings;
   readonly #stores: boolean;
-  readonly #sizes = new DatabaseSizes();
+  readonly #sizes = new KnownSizes();
   #session: OwnSession | null = null;
   /** Observations since the last measurement; null when they have to be continued from the tables. */
   #since: { cpu: CpuAccount; others: MeterState['others']; logins: Logins | null } | null = null;

@@ -1,6 +1,6 @@
 import type { ProjectSizes } from '../../shared/measurement.ts';
 import type { Queryable } from '../postgres/connect.ts';
-import { readSizes } from './read-server.ts';
+import { readSizes } from './read-sizes.ts';
 
 /** The present sizes of the projects' finalized databases. The session limits the time of a statement. */
 export async function readProjectSizes(

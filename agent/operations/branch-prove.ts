@@ -1,7 +1,7 @@
 import { loginName } from '../../shared/branch/login.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
-import { setBaseline } from '../measurement/read-server.ts';
+import { setBaseline } from '../measurement/database-statistics.ts';
 import { pollUntil } from '../poll-until.ts';
 import { isAway, showDatabases, socketOf, withConsole } from '../pooler/console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { Statistics } from '../../../agent/measurement/counters.ts';
-import { DatabaseSizes } from '../../../agent/measurement/database-sizes.ts';
+import { KnownSizes } from '../../../agent/measurement/known-sizes.ts';
 
 const quiet = Array.from({ length: 200 }, (_, index) => ({
   database: String(index),
@@ -13,7 +13,7 @@ const quiet = Array.from({ length: 200 }, (_, index) => ({
 const none: ReadonlySet<string> = new Set();
 
 /** One round, in which every database has one byte. @returns the databases that were sized */
-function size(sizes: DatabaseSizes, statistics: Statistics[], inTransaction = none): string[] {
+function size(sizes: KnownSizes, statistics: Statistics[], inTransaction = none): string[] {
   const due = sizes.due(statistics, inTransaction);
   sizes.record(statistics, new Map(due.map((database) => [database, 1])));
   return due;
@@ -23,7 +23,7 @@ const withFirst = (change: Partial<Statistics>) =>
   quiet.map((one, index) => (index === 7 ? { ...one, ...change } : one));
 
 test('all are sized first, then a few per round, in turn', () => {
-  const sizes = new DatabaseSizes();
+  const sizes = new KnownSizes();
   expect(size(sizes, quiet)).toHaveLength(200);
   const later = Array.from({ length: 100 }, () => size(sizes, quiet));
   expect(Math.max(...later.map((due) => due.length))).toBe(2);
@@ -33,26 +33,26 @@ test('all are sized first, then a few per round, in turn', () => {
 test.each([{ inserted: 1 }, { updated: 1 }, { deleted: 1 }, { session_ms: 0.5 }])(
   'a database with %o is sized immediately',
   (change) => {
-    const sizes = new DatabaseSizes();
+    const sizes = new KnownSizes();
     size(sizes, quiet);
     expect(size(sizes, withFirst(change))).toContain('7');
   },
 );
 
 test('a visit of autovacuum without changes causes no sizing', () => {
-  const sizes = new DatabaseSizes();
+  const sizes = new KnownSizes();
   size(sizes, quiet);
   expect(size(sizes, withFirst({ committed: 2 }))).not.toContain('7');
 });
 
 test('a database with an open transaction is sized in every round', () => {
-  const sizes = new DatabaseSizes();
+  const sizes = new KnownSizes();
   size(sizes, quiet);
   for (const _ of [1, 2, 3]) expect(size(sizes, quiet, new Set(['7']))).toContain('7');
 });
 
 test('a dropped database is forgotten', () => {
-  const sizes = new DatabaseSizes();
+  const sizes = new KnownSizes();
   size(sizes, quiet);
   expect(sizes.bytesOf('7')).toBe(1);
   size(sizes, quiet.slice(0, 5));

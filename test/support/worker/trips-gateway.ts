@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { hosts, projects } from '../../../edge/database/schema.ts';
-import type { ProjectCoordinator } from '../../../edge/projects/coordinator.ts';
+import type { ProjectCoordinator } from '../../../edge/projects/project-coordinator.ts';
 import { streamsBucket } from '../../../edge/rate-limits/buckets.ts';
 import type { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';

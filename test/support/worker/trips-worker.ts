@@ -3,7 +3,7 @@ import type { Env } from '../../../edge/env.ts';
 import { HostLink as RealHostLink } from '../../../edge/host-link/host-link.ts';
 import { failed } from '../../../edge/host-link/pending-calls.ts';
 import type { CallOutcome } from '../../../edge/hosts/host-link-rpc.ts';
-import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/coordinator.ts';
+import { ProjectCoordinator as RealCoordinator } from '../../../edge/projects/project-coordinator.ts';
 import { RateLimiter as RealRateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import { Challenges as RealChallenges } from '../../../edge/sign-in/email-codes/challenges.ts';
 import type { EndpointHealth } from '../../../edge/webhooks/endpoint-health.ts';

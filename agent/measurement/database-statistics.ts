@@ -1,0 +1,61 @@
+import type { Queryable, Session } from '../postgres/connect.ts';
+import { type Statistics, type Totals, ZERO_TOTALS } from './counters.ts';
+
+/** A branch whose usage is measured, which begins with its proof. */
+export interface MeasuredBranch {
+  project_id: string;
+  branch_id: string;
+  /** Null before its first measurement. */
+  seen: Statistics | null;
+  totals: Totals;
+}
+
+export interface MeasuredDatabase {
+  name: string;
+  statistics: Statistics;
+  branch: MeasuredBranch | null;
+}
+
+/** The columns of `Statistics`; times in milliseconds. */
+const STATISTICS = `
+  stat.datid::text AS database, stat.stats_reset::text AS database_reset,
+  server.started AS server_started, server.reset AS shared_reset,
+  xact_commit::float8 AS committed, xact_rollback::float8 AS rolled_back, tup_fetched::float8 AS fetched,
+  tup_inserted::float8 AS inserted, tup_updated::float8 AS updated, tup_deleted::float8 AS deleted,
+  blks_hit::float8 AS blocks_hit, blks_read::float8 AS blocks_read, sessions::float8 AS sessions,
+  session_time AS session_ms, active_time AS active_ms, parallel_workers_launched::float8 AS parallel_workers`;
+
+const SERVER = `(
+  SELECT (SELECT min(backend_start)::text FROM pg_stat_get_activity(NULL) WHERE backend_type = 'checkpointer') AS started,
+         (SELECT stats_reset::text FROM pg_stat_archiver) AS reset)`;
+
+type Row = Statistics & { name: string } & (MeasuredBranch | { [Field in keyof MeasuredBranch]: null });
+
+/** The statistics of every database with its branch's stored usage, in one statement. */
+export async function readDatabaseStatistics(session: Session): Promise<MeasuredDatabase[]> {
+  const { rows } = await session.query<Row>(
+    `SELECT stat.datname AS name, ${STATISTICS},
+            branch.project_id, usage.branch_id, usage.seen, usage.totals
+     FROM ${SERVER} AS server, pg_stat_database AS stat
+     LEFT JOIN branch ON branch.database = stat.datname
+     LEFT JOIN branch_usage AS usage ON usage.branch_id = branch.branch_id AND usage.totals IS NOT NULL
+     WHERE stat.datid <> 0
+     ORDER BY stat.datname`,
+  );
+  return rows.map(({ name, project_id, branch_id, seen, totals, ...statistics }) => ({
+    name,
+    statistics,
+    branch: branch_id === null ? null : { project_id, branch_id, seen, totals },
+  }));
+}
+
+/** Stores the database's present statistics as the zero of its usage, once: the branch's creation is not usage. */
+export const setBaseline = (db: Queryable, branchId: string) =>
+  db.query(
+    `UPDATE branch_usage SET totals = $2, seen = to_jsonb(now)
+     FROM (SELECT ${STATISTICS}
+           FROM ${SERVER} AS server, pg_stat_database AS stat JOIN branch ON branch.database = stat.datname
+           WHERE branch.branch_id = $1) AS now
+     WHERE branch_id = $1 AND totals IS NULL`,
+    [branchId, JSON.stringify(ZERO_TOTALS)],
+  );
