@@ -1,6 +1,7 @@
 import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statfsSync } from 'node:fs';
 import { freemem } from 'node:os';
 import { join } from 'node:path';
+import { cleanUpKilledRun } from './killed-runs.ts';
 
 const MEMORY = '/dev/shm';
 const MOUNTS = '/proc/self/mounts';
@@ -14,20 +15,20 @@ const NEEDED_BYTES = 8 * GIB;
 /**
  * Puts the temporary files of a test run into memory, where a machine has enough of it: on ext4, the creation of a file
  * first searches the inodes that were deleted in the last minutes, and a test that drops databases leaves thousands.
- * They go with the run, or with the next one if this one is killed. A `TMPDIR` of the caller stays.
+ * They go with the run; if it is killed, the next one removes them with its processes. A `TMPDIR` of the caller stays.
  */
 export function keepTemporaryFilesInMemory(): void {
   if (process.env.TMPDIR !== undefined || !isUsable()) return;
   for (const name of readdirSync(MEMORY)) {
     const [, pid] = FOLDER_OF_RUN.exec(name) ?? [];
-    if (pid && !existsSync(`/proc/${pid}`)) remove(join(MEMORY, name));
+    if (pid && !existsSync(`/proc/${pid}`)) cleanUpKilledRun(join(MEMORY, name));
   }
   const folder = join(MEMORY, folderOf(process.pid));
   mkdirSync(folder);
   // The servers run as another user.
   chmodSync(folder, 0o755);
   process.env.TMPDIR = folder;
-  process.once('exit', () => remove(folder));
+  process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
 }
 
 function isUsable(): boolean {
@@ -37,5 +38,3 @@ function isUsable(): boolean {
   const { bavail, bsize } = statfsSync(MEMORY);
   return Math.min(bavail * bsize, freemem()) >= NEEDED_BYTES;
 }
-
-const remove = (folder: string) => rmSync(folder, { recursive: true, force: true });
