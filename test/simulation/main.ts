@@ -13,6 +13,7 @@ import { SHRINKING_TRIES, schedulesFrom, simulate } from './simulation.ts';
 interface Options {
   seed: number;
   schedules: number;
+  stacks: number;
   short?: true;
   replay?: string;
   plant?: PlantName;
@@ -26,6 +27,12 @@ interface Options {
 function wholeNumber(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('It has to be a whole number.');
   return Number(text);
+}
+
+function countOf(text: string): number {
+  const count = wholeNumber(text);
+  if (count === 0) throw new InvalidArgumentError('It has to be at least 1.');
+  return count;
 }
 
 /** `hosts=100,branches=100000`, and `measurements=60` for a whole hour. */
@@ -56,13 +63,14 @@ async function simulateScale(scale: Scale): Promise<boolean> {
 
 async function run(options: Options): Promise<boolean> {
   if (options.scale) return simulateScale(options.scale);
-  const { seed, replay, plant, json } = options;
+  const { seed, replay, stacks, plant, json } = options;
   // With --json nothing but the summary is on standard output.
   const say = json ? console.error : console.log;
   const summary = await simulate({
     schedules: replay
       ? [readSchedule(replay)]
       : schedulesFrom(seed, options.schedules, options.short ? 'short' : 'full'),
+    stacks,
     planted: plant,
     keepGoing: options.keepGoing ?? false,
     shrinkingTries: options.shrink,
@@ -79,7 +87,8 @@ async function run(options: Options): Promise<boolean> {
 const command = new Command('simulate')
   .description('Run seeded schedules of operations and faults on a real stack, and check what each leaves')
   .option('--seed <n>', 'the first seed; the others follow it', wholeNumber, 1)
-  .option('--schedules <k>', 'how many', wholeNumber, 20)
+  .option('--schedules <k>', 'how many', countOf, 20)
+  .option('--stacks <n>', 'how many run concurrently, each on a stack of its own', countOf, 1)
   .option('--short', 'schedules as short as those of `npm test`')
   .option('--replay <file>', 'run the schedule of this file instead')
   .addOption(

@@ -10,6 +10,8 @@ export const SHRINKING_TRIES = 25;
 
 interface SimulationOptions {
   schedules: Iterable<Schedule>;
+  /** Number of schedules that run concurrently, each on a stack of its own. Default 1. */
+  stacks?: number;
   planted?: PlantName | undefined;
   /** Continues after a failure; otherwise the first one ends the simulation. */
   keepGoing: boolean;
@@ -70,13 +72,20 @@ class Stages {
   }
 }
 
-/** Runs schedules in sequence on a real stack, and shrinks the failing ones. */
+/** Runs schedules on real stacks, and shrinks the failing ones. */
 export async function simulate(options: SimulationOptions): Promise<Summary> {
-  const { schedules, planted, keepGoing, shrinkingTries, signal, onSchedule, onShrinking, onFailure } =
-    options;
   const started = Date.now();
-  const stages = new Stages(planted);
-  const summary: Summary = {
+  const simulation = new Simulation(options);
+  const workers = await Promise.allSettled(
+    Array.from({ length: options.stacks ?? 1 }, () => simulation.work()),
+  );
+  for (const worker of workers) if (worker.status === 'rejected') throw worker.reason;
+  simulation.summary.seconds = (Date.now() - started) / 1000;
+  return simulation.summary;
+}
+
+class Simulation {
+  readonly summary: Summary = {
     schedules: 0,
     operations: 0,
     faults: 0,
@@ -85,34 +94,63 @@ export async function simulate(options: SimulationOptions): Promise<Summary> {
     seconds: 0,
     failures: [],
   };
-  try {
-    for (const schedule of schedules) {
-      if (signal?.aborted) break;
-      const report = await stages.run(schedule);
-      summary.schedules += 1;
-      summary.operations += report.operations;
-      summary.faults += report.faults.length;
-      summary.leftOut = [...new Set([...summary.leftOut, ...report.leftOut])];
-      summary.slowestRestMs = Math.max(summary.slowestRestMs, report.atRestMs ?? 0);
-      onSchedule?.(report);
-      if (report.violations.length === 0) continue;
-      if (shrinkingTries > 0) onShrinking?.(report);
-      let shrunk: Failure['shrunk'] = null;
-      const fails = async (smaller: Schedule) => {
-        if (signal?.aborted) return false;
-        const again = await stages.run(smaller);
-        if (again.violations.length > 0) shrunk = { schedule: smaller, report: again };
-        return again.violations.length > 0;
-      };
-      await shrink(schedule, fails, shrinkingTries);
-      const failure: Failure = { report, schedule, shrunk };
-      summary.failures.push(failure);
-      onFailure?.(failure);
-      if (!keepGoing) break;
-    }
-  } finally {
-    await stages.close();
+  readonly #options: SimulationOptions;
+  /** What no stack has taken yet. */
+  readonly #schedules: Iterator<Schedule>;
+  /** A stack could not be started or ended. */
+  #isBroken = false;
+
+  constructor(options: SimulationOptions) {
+    this.#options = options;
+    this.#schedules = options.schedules[Symbol.iterator]();
   }
-  summary.seconds = (Date.now() - started) / 1000;
-  return summary;
+
+  /** Takes one schedule after the other until none is left. @throws Error after which the other workers end, too */
+  async work(): Promise<void> {
+    const stages = new Stages(this.#options.planted);
+    try {
+      while (!this.#isOver) {
+        const { value: schedule, done } = this.#schedules.next();
+        if (done) break;
+        const report = await stages.run(schedule);
+        this.#count(report);
+        if (report.violations.length > 0) await this.#shrink(stages, schedule, report);
+      }
+    } catch (error) {
+      this.#isBroken = true;
+      throw error;
+    } finally {
+      await stages.close();
+    }
+  }
+
+  get #isOver(): boolean {
+    const { signal, keepGoing } = this.#options;
+    return this.#isBroken || Boolean(signal?.aborted) || (this.summary.failures.length > 0 && !keepGoing);
+  }
+
+  #count(report: ScheduleReport): void {
+    const { summary } = this;
+    summary.schedules += 1;
+    summary.operations += report.operations;
+    summary.faults += report.faults.length;
+    summary.leftOut = [...new Set([...summary.leftOut, ...report.leftOut])];
+    summary.slowestRestMs = Math.max(summary.slowestRestMs, report.atRestMs ?? 0);
+    this.#options.onSchedule?.(report);
+  }
+
+  async #shrink(stages: Stages, schedule: Schedule, report: ScheduleReport): Promise<void> {
+    const { shrinkingTries, signal, onShrinking, onFailure } = this.#options;
+    const failure: Failure = { report, schedule, shrunk: null };
+    if (shrinkingTries > 0) onShrinking?.(report);
+    const fails = async (smaller: Schedule) => {
+      if (signal?.aborted) return false;
+      const again = await stages.run(smaller);
+      if (again.violations.length > 0) failure.shrunk = { schedule: smaller, report: again };
+      return again.violations.length > 0;
+    };
+    await shrink(schedule, fails, shrinkingTries);
+    this.summary.failures.push(failure);
+    onFailure?.(failure);
+  }
 }
