@@ -17,10 +17,10 @@ type Access = Action | 'signed_in' | 'pre_auth' | 'platform' | 'public';
 
 /**
  * The machines (API keys, workloads) that may call an operation: those limited to branches too, only those that are
- * not, or none. The first is the default of paths with a `{branch_ref}`, which `inBranch` limits. Any other operation
+ * not, of these only those bound to no project (`of_tenant`), or none. The first is the default of paths with a `{branch_ref}`, which `inBranch` limits. Any other operation
  * that declares it has to limit itself to `branchesOf`.
  */
-type Machines = 'of_branches' | 'unlimited' | 'none';
+type Machines = 'of_branches' | 'unlimited' | 'of_tenant' | 'none';
 
 interface Operation extends RouteConfig {
   access: Access;
@@ -62,6 +62,8 @@ const requirePreAuth: MiddlewareHandler<AppEnv> = async (c, next) => {
 function admitMachine({ machine }: Principal, machines: Machines): void {
   if (!machine || machines === 'of_branches') return;
   if (machine.branchPattern !== null) throw new ApiError('NOT_FOUND', undefined, 'limited to branches');
+  if (machines === 'of_tenant' && machine.projectId !== null)
+    throw new ApiError('FORBIDDEN', { required: 'a credential for all projects' }, 'bound to a project');
   if (machines === 'none') throw new ApiError('FORBIDDEN', { required: 'a user' }, 'not for machines');
 }
 

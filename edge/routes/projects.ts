@@ -94,6 +94,7 @@ const router = operations();
 router.openapi(
   operation({
     access: 'project.create',
+    machines: 'of_tenant',
     operationId: 'createProject',
     method: 'post',
     path: '/api/v1/projects',

@@ -357,6 +357,10 @@ test('a key bound to a project knows no other project', async () => {
   expect((await bound.get(`/api/v1/projects/${other.id}/events?seconds=0`)).status).toBe(404);
   const denied = await gateway.api.post('/api/v1/api-keys', { ...KEY, project_id: UNKNOWN });
   expect(denied.status).toBe(404);
+  expect(await bound.post('/api/v1/projects', { name: 'Another', storage_quota_gib: 1 })).toMatchObject({
+    status: 403,
+    body: { required: 'a credential for all projects' },
+  });
 });
 
 test('a key is refused outside its networks, with the address in the message', async () => {
