@@ -13,6 +13,7 @@ import {
 } from '../servers/configuration.ts';
 import { agentUnit, poolerUnit, postgresUnit, standbyPath, standbyUnit } from '../servers/unit-drop-ins.ts';
 import { rulesFolder } from '../settings.ts';
+import { UsageError } from './exit-codes.ts';
 import { readShellSettings } from './with-host.ts';
 
 const FILES: Record<string, (layout: ServerLayout) => string> = {
@@ -39,8 +40,8 @@ const FILES: Record<string, (layout: ServerLayout) => string> = {
 };
 
 interface Options {
-  tlsCert: string;
-  tlsKey: string;
+  tlsCert?: string;
+  tlsKey?: string;
   listen: string;
   agentUser: string;
   poolerUser?: string;
@@ -53,8 +54,8 @@ export const configurationCommand = () =>
       'Print a configuration file or a systemd unit of PostgreSQL, PgBouncer, the agent or the backups, or the base of its packet filter',
     )
     .addArgument(new Argument('<file>').choices(Object.keys(FILES)))
-    .requiredOption('--tls-cert <path>', 'TLS certificate of both servers (PEM)')
-    .requiredOption('--tls-key <path>', 'private key of the certificate (PEM)')
+    .option('--tls-cert <path>', 'TLS certificate of both servers (PEM), for files that name it')
+    .option('--tls-key <path>', 'private key of the certificate (PEM), for files that name it')
     .option('--listen <addresses>', 'addresses that both servers listen on', '*')
     .option('--agent-user <user>', "the agent's and PostgreSQL's system user", userInfo().username)
     .option('--pooler-user <user>', "PgBouncer's system user (default: the agent's)")
@@ -71,7 +72,10 @@ export const configurationCommand = () =>
           standbyPort: settings.POOLER_STANDBY_PORT,
         },
         dataDir: settings.PGDATA_DIR,
-        tls: { certFile: options.tlsCert, keyFile: options.tlsKey },
+        // Evaluated only for the files that contain the paths.
+        get tls() {
+          return tlsFiles(options);
+        },
         rulesDir: rulesFolder(settings),
         standbyMark: standbyMark(settings),
         agentUser: options.agentUser,
@@ -79,3 +83,11 @@ export const configurationCommand = () =>
       };
       process.stdout.write(FILES[file]?.(layout) ?? '');
     });
+
+function tlsFiles({ tlsCert, tlsKey }: Options): ServerLayout['tls'] {
+  if (!tlsCert || !tlsKey)
+    throw new UsageError(
+      '--tls-cert and --tls-key are missing: give the certificate and key of both servers',
+    );
+  return { certFile: tlsCert, keyFile: tlsKey };
+}

@@ -1,8 +1,9 @@
 import { Command } from 'commander';
 import { makeRulesFolder } from '../access/rules-folder.ts';
 import { EnrolmentError, enrol } from '../link/enrol.ts';
+import { readIdentity } from '../link/identity.ts';
 import { rulesFolder } from '../settings.ts';
-import { GatewayError, UsageError } from './exit-codes.ts';
+import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
 import { print } from './output.ts';
 import { readValue } from './read-value.ts';
 import { readShellSettings } from './with-host.ts';
@@ -28,14 +29,21 @@ export const enrolCommand = () =>
       if (!gatewayUrl)
         throw new UsageError('the address of the gateway is missing: give --gateway, or set GATEWAY_URL');
       const token = String(await readValue('text', 'token', options.token));
-      const { host_id } = await enrol({
-        gatewayUrl,
-        stateDir: settings.STATE_DIR,
-        token,
-        force: options.force ?? false,
-      }).catch((error) => {
-        throw error instanceof EnrolmentError ? new GatewayError(error.message) : error;
-      });
+      const force = options.force ?? false;
+      const { host_id } = await enrol({ gatewayUrl, stateDir: settings.STATE_DIR, token, force }).catch(
+        async (error) => {
+          if (!(error instanceof EnrolmentError)) throw error;
+          const isRefused = !force && (await hasIdentity(settings.STATE_DIR));
+          throw isRefused ? new RefusedError(error.message) : new GatewayError(error.message);
+        },
+      );
       await makeRulesFolder(rulesFolder(settings));
       print(command, { host_id });
     });
+
+/** Also true for a damaged one, which only `--force` replaces. */
+const hasIdentity = (stateDir: string) =>
+  readIdentity(stateDir).then(
+    (identity) => identity !== null,
+    () => true,
+  );

@@ -19,7 +19,7 @@ const ADVICE: Partial<Record<HostFailureCode, string>> = {
   INVALID_CALL: 'run the command with --help to see its options',
   PROOF_FAILED: "check the password and PgBouncer's log",
   POSTGRES_UNAVAILABLE:
-    'start PostgreSQL, check POSTGRES_SOCKET_DIR and POSTGRES_PORT, and run this command as its system user',
+    'start PostgreSQL, check POSTGRES_SOCKET_DIR and POSTGRES_PORT, run this command as its system user, and check that the role branchgate exists and that pg_hba.conf has the lines that `configuration` prints',
   POOLER_UNAVAILABLE:
     'start PgBouncer, check POOLER_SOCKET_DIR and POOLER_PORT, and run this command as its system user',
   RULES_NOT_APPLIED: 'run `doctor` to check the configuration',

@@ -39,7 +39,7 @@ const PARAMETER_HELP: Record<Parameter, string> = {
   value: 'new value (default: null)',
   against: 'what to compare with: {"branch_id": …, "database": "db_…"} or {"snapshot_id": …}',
   rows: 'compare rows: true or false',
-  within: 'milliseconds after which the comparison is given up',
+  within: 'milliseconds after which the comparison is abandoned',
   limits: 'of a dangerous lock: {"lock_ms": 1000, "table_bytes": 104857600}',
   changes: 'changes: [{"action": "insert", "schema": "public", "table": "book", "values": […]}]',
   role: 'read_only or read_write: the login that runs the statement',

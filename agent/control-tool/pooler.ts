@@ -18,7 +18,9 @@ const restartCommand = () =>
     .action(async (_options, command: Command) => {
       const settings = readShellSettings();
       if (settings.POOLER_STANDBY_PORT === 0)
-        throw new UsageError('POOLER_STANDBY_PORT is not set: install the standby first');
+        throw new UsageError(
+          "POOLER_STANDBY_PORT is not set: load the agent's settings (set -a; . /etc/branchgate/agent.env), or install the standby first",
+        );
       const before = await readMemory(settings);
       const isUnderWay = async () => readRestart(settings).phase !== 'none';
       // One that is under way is waited for.

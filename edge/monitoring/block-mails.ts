@@ -10,7 +10,7 @@ const MAIL_APART_MS = 3_600_000;
 const EXPLANATIONS: Partial<Record<BlockReason, string>> = {
   disk: 'Its sessions filled the disk of the database host. Check its statements for large temporary files and bulk writes; they end with the sessions.',
   connections:
-    'Its sessions took more connections than one branch may have. Check its clients for connections that they do not close.',
+    'The branches of its project had more sessions together than a project may have. Check the clients of all its branches for connections that they do not close.',
 };
 
 /** When a mail was sent, in Unix milliseconds, by branch and reason. */
