@@ -9,12 +9,14 @@ const CHECK_EVERY_MS = 2_000;
 
 /**
  * Drops the database of the branch that was deleted first, before its time: the disk is full. The gateway finds that out
- * at its next reconciliation.
+ * at its next reconciliation. A branch that is being restored is spared.
  * @returns whether there was one
  */
 export async function dropOldestDeleted(host: Host): Promise<boolean> {
   const { rows } = await host.postgres.query<{ project_id: string; snapshot_id: string; branch_id: string }>(
-    "SELECT project_id, snapshot_id, branch_id FROM snapshot WHERE kind = 'deleted' ORDER BY taken_at LIMIT 1",
+    `SELECT project_id, snapshot_id, branch_id FROM snapshot
+     WHERE kind = 'deleted' AND NOT EXISTS (SELECT FROM branch WHERE branch.branch_id = snapshot.branch_id)
+     ORDER BY taken_at LIMIT 1`,
   );
   const [oldest] = rows;
   if (!oldest) return false;

@@ -10,7 +10,7 @@ import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
-import { type JobRow, newJob } from '../jobs/job-store.ts';
+import { isOpenJob, type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import { saga } from '../jobs/saga.ts';
 import type { RestoreRequest } from '../projects/project-history-rpc.ts';
@@ -54,9 +54,13 @@ export async function reserveRestore(
     eq(projectBranches.tenantId, actor.tenantId),
     eq(projectBranches.status, 'deleted'),
   );
+  const isDeleted = sql`exists (select 1 from ${projectBranches} where ${thisBranch})`;
+  // A deletion that is tried again later would drop the restored database.
+  const isChanging = sql`exists (select 1 from ${jobs}
+    where ${jobs.branchId} = ${branchId} and ${jobs.kind} <> 'branch.diff' and ${isOpenJob})`;
   const allowed = sql`exists (select 1 from ${projects} where id = ${projectId} and status = 'active'
       and ${hasSlots(limit, 1)} and ${onHost} < ${BRANCHES_MAX})
-    and exists (select 1 from ${projectBranches} where ${thisBranch}) and ${isKept}`;
+    and ${isDeleted} and ${isKept} and not ${isChanging}`;
   const reserved = sql`exists (select 1 from ${jobs} where id = ${job.id})`;
   const rules = snapshot.rules.map((rule) => ({
     ...rule,
@@ -84,6 +88,7 @@ export async function reserveRestore(
     db
       .select({
         making: sql<number>`exists (select 1 from ${snapshots} where id = ${snapshot.id} and status = 'making')`,
+        isChanging: sql<number>`${isDeleted} and ${isChanging}`,
         reserved: sql<number>`${reserved}`,
         isKept: sql<number>`${isKept}`,
         limit: limit.limit,
@@ -97,6 +102,7 @@ export async function reserveRestore(
   const outcome = await reserve(db, job, statements, conflicts, (last) => {
     const [found] = last as {
       making: number;
+      isChanging: number;
       reserved: number;
       isKept: number;
       limit: number;
@@ -107,6 +113,7 @@ export async function reserveRestore(
     if (found?.making) return { code: 'HOST_BUSY' };
     if (!found?.isKept) return { code: 'NOT_FOUND' };
     if (found.reserved) return null;
+    if (found.isChanging) return { code: 'HOST_BUSY' };
     if (found.current + 1 > found.limit) return branchLimitReached(limit, found);
     if (found.onHost >= BRANCHES_MAX)
       return branchLimitReached(limit, { limit: BRANCHES_MAX, current: found.onHost });

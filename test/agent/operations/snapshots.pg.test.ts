@@ -156,13 +156,22 @@ test('a snapshot that shares blocks with main is replaced by a copy while it is 
 test('a full disk costs the branches that were deleted first, and no snapshot', async () => {
   const [taken, first, second] = [randomUUID(), randomUUID(), randomUUID()];
   await take(main, taken);
+  const kept: string[] = [];
   for (const snapshot_id of [first, second]) {
     const branch = await project.create(`${MAIN}_br_full`, MAIN);
+    kept.push(branch.branch_id);
     await runOperation(servers.host, 'branch.keep', { ...identity(branch), snapshot_id, made_by: null });
   }
   const left = async () => (await snapshotsOnHost())?.map(({ snapshot_id }) => snapshot_id);
+  // A restoration of the first begins.
+  await servers.query(
+    'INSERT INTO branch (branch_id, project_id, job_id, database) SELECT branch_id, project_id, snapshot_id, $2 FROM snapshot WHERE branch_id = $1',
+    [kept[0], `${MAIN}_br_full`],
+  );
   expect(await dropOldestDeleted(servers.host)).toBe(true);
-  expect(await left()).toEqual([taken, second]);
+  expect(await left()).toEqual([taken, first]);
+  expect(await dropOldestDeleted(servers.host)).toBe(false);
+  await servers.query('DELETE FROM branch WHERE branch_id = $1', [kept[0]]);
   expect(await dropOldestDeleted(servers.host)).toBe(true);
   expect(await dropOldestDeleted(servers.host)).toBe(false);
   expect(await left()).toEqual([taken]);

@@ -80,6 +80,8 @@ const remove = (branchId: string, more: { purge?: boolean; confirm?: string } = 
     NOW,
   );
 
+const endDeletions = () => db.update(jobs).set({ status: 'succeeded' });
+
 async function restore(branchId: string, branchName?: string) {
   const [[branch], [snapshot]] = await db.batch(keptBranch(db, 'p', branchId));
   const [project] = await db.select().from(projects);
@@ -97,6 +99,7 @@ async function restore(branchId: string, branchName?: string) {
 test('a restoration that is undone leaves what another job has made of the branch', async () => {
   const branch = await branchWithRule({ branchName: 'undone', databaseName: 'db_p_prod_br_undone' });
   await remove(branch.id);
+  await endDeletions();
   const reserved = await restore(branch.id);
   if (!reserved.ok) throw new Error(reserved.failure.code);
   const drops: unknown[] = [];
@@ -109,6 +112,14 @@ test('a restoration that is undone leaves what another job has made of the branc
   expect(drops).toEqual([['branch.drop', expect.objectContaining({ branch_id: branch.id, made_by })]]);
 });
 
+test('a branch whose deletion may be tried again is not restored yet', async () => {
+  const branch = await branchWithRule({ branchName: 'again', databaseName: 'db_p_prod_br_again' });
+  await remove(branch.id);
+  expect(await restore(branch.id)).toEqual({ ok: false, failure: { code: 'HOST_BUSY' } });
+  await endDeletions();
+  expect(await restore(branch.id)).toMatchObject({ ok: true });
+});
+
 test('a deleted branch keeps its passwords and rules until it is restored, under a free name', async () => {
   const branch = await branchWithRule({ branchName: 'oops', databaseName: 'db_p_prod_br_oops' });
   expect(await remove(branch.id)).toMatchObject({ ok: true, value: { restorableUntil: at(100) } });
@@ -117,6 +128,7 @@ test('a deleted branch keeps its passwords and rules until it is restored, under
   expect(await read(branch.id)).toMatchObject({ status: 'deleted', deletesAt: at(100) });
   expect(await nextExpiry(db, 'p')).toBe(Infinity);
 
+  await endDeletions();
   await branchWithRule({ branchName: 'oops', databaseName: 'db_p_prod_br_oops' });
   expect(await restore(branch.id)).toEqual({ ok: false, failure: { code: 'BRANCH_EXISTS' } });
   expect(await read(branch.id)).toMatchObject({ status: 'deleted' });
