@@ -1,5 +1,6 @@
 import { getIDToken, setSecret } from '@actions/core';
 import { type BranchgateClient, createClient } from '../client/client.ts';
+import { ResponseError } from '../client/response-error.ts';
 import { ActionError, type Inputs } from './inputs.ts';
 
 const GRANT = {
@@ -18,12 +19,16 @@ export async function signIn({ url, project, audience }: Inputs): Promise<Branch
   const response = await fetch(`${url}/api/v1/auth/token`, {
     method: 'POST',
     body: new URLSearchParams({ ...GRANT, subject_token, resource: `${url}/api/v1/projects/${project}` }),
+  }).catch(() => {
+    throw new ActionError(`${url} is unreachable. Check the input url and the network.`);
   });
   const body = (await response.json().catch(() => ({}))) as Record<string, string>;
   const { access_token: token } = body;
   if (!response.ok || token === undefined)
     throw new ActionError(
-      `The gateway refused the ID token of this run: ${body.error_description ?? body.message ?? response.status}. Check the trusts of the project with \`branchgate trust list\`.`,
+      response.status === 400
+        ? 'The gateway refused the ID token of this run. Check issuer, audience and claims with `branchgate trust list`.'
+        : new ResponseError(response, body).message,
     );
   setSecret(token);
   return createClient({ url, token });

@@ -124,6 +124,11 @@ function passSignals(child: ChildProcess): () => void {
   };
 }
 
+const START_FAILURES: Partial<Record<string, string>> = {
+  ENOENT: 'was not found. Check its path and PATH.',
+  EACCES: 'is not executable. Run chmod +x.',
+};
+
 /**
  * Runs a program with the terminal of this process.
  * @param output where its standard output goes
@@ -140,8 +145,10 @@ export async function runChild(
   try {
     return await new Promise((resolve, reject) => {
       child.once('error', (error: NodeJS.ErrnoException) => {
-        const reason = error.code === 'ENOENT' ? 'is not installed' : `cannot be started (${error.code})`;
-        reject(new CommandError('failed', `${program} ${reason}.`));
+        const { code = '' } = error;
+        reject(
+          new CommandError('failed', `${program} ${START_FAILURES[code] ?? `cannot be started (${code}).`}`),
+        );
       });
       child.once('close', (code, signal) => {
         resolve(code ?? 128 + (signal ? constants.signals[signal] : 0));

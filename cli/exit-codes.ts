@@ -72,14 +72,13 @@ function exitNameOf(error: unknown): ExitName {
 
 export const exitCodeOf = (error: unknown): number => EXIT_CODES[exitNameOf(error)].code;
 
-/** What to do, for failures whose message comes from the API and names no command. */
-const ADVICE: Partial<Record<ExitName, string>> = {
-  notSignedIn: 'Run `branchgate login`, or set BRANCHGATE_API_KEY.',
-};
-
-/** The same for codes whose message names a field of the request. */
-const ADVICE_OF_CODE: Partial<Record<string, string>> = {
-  BRANCH_PROTECTED: 'Give its name with --confirm.',
+/** What to do, for failures whose message comes from the API and names no command or option. */
+const ADVICE_OF_CODE: Partial<Record<string, () => string>> = {
+  BRANCH_PROTECTED: () => 'Give its name with --confirm.',
+  UNAUTHENTICATED: () =>
+    process.env.BRANCHGATE_API_KEY || process.env.BRANCHGATE_TOKEN
+      ? 'The token in BRANCHGATE_API_KEY or BRANCHGATE_TOKEN was rejected. Replace or unset it.'
+      : 'Run `branchgate login`, or set BRANCHGATE_API_KEY.',
 };
 
 interface Detail {
@@ -95,7 +94,7 @@ export function explain(error: unknown): string {
     );
     const request = error.code === 'INTERNAL' && error.requestId ? ` Request ID: ${error.requestId}.` : '';
     const code = error.code === null ? '' : ` (${error.code})`;
-    const advice = ADVICE_OF_CODE[error.code ?? ''] ?? ADVICE[exitNameOf(error)];
+    const advice = ADVICE_OF_CODE[error.code ?? '']?.();
     return `${error.message}${code}${details.join('')}${request}${advice ? ` ${advice}` : ''}`;
   }
   if (error instanceof JobError) return `${error.message} (${error.code}) Job: ${error.jobId}.`;

@@ -24,7 +24,7 @@ export async function signInByBrowser(
   if (!isAttended())
     throw new CommandError(
       'notSignedIn',
-      'Nobody is there to sign in. Set BRANCHGATE_API_KEY and BRANCHGATE_URL, or give --email and --password-stdin.',
+      'This needs an interactive terminal. Set BRANCHGATE_API_KEY and BRANCHGATE_URL, or give --email and --password-stdin.',
     );
   const code_verifier = randomBytes(32).toString('base64url');
   const state = randomBytes(16).toString('base64url');

@@ -18,15 +18,25 @@ function jsonFields(command: Command): string[] | null {
 
 export const isJson = (command: Command): boolean => jsonFields(command) !== null;
 
-function pick(record: Row, fields: readonly string[]): Row {
-  if (fields.length === 0) return record;
-  const unknown = fields.filter((field) => !(field in record));
+const pick = (record: Row, fields: readonly string[]): Row =>
+  fields.length === 0 ? record : Object.fromEntries(fields.map((field) => [field, record[field]]));
+
+/**
+ * Prints the named fields of records. With an unknown name it prints all fields first, because a secret is shown only once.
+ * @throws CommandError
+ */
+function printFields(
+  records: readonly Row[],
+  fields: readonly string[],
+  print: (records: readonly Row[]) => void,
+): void {
+  const unknown = fields.filter((field) => records.some((record) => !(field in record)));
+  print(unknown.length > 0 ? records : records.map((record) => pick(record, fields)));
   if (unknown.length > 0)
     throw new CommandError(
-      'usage',
-      `Unknown field ${unknown.join(', ')}. Available: ${Object.keys(record).join(', ')}.`,
+      'failed',
+      `Unknown field ${unknown.join(', ')}; all fields are printed. The command has been carried out.`,
     );
-  return Object.fromEntries(fields.map((field) => [field, record[field]]));
 }
 
 const write = (lines: readonly string[]) => {
@@ -60,7 +70,7 @@ export function printRecords(
 ): void {
   const fields = jsonFields(command);
   if (fields !== null) {
-    writeJson(records.map((record) => pick(record, fields)));
+    printFields(records, fields, writeJson);
     return;
   }
   const rows = records.map((record) => columns.map((column) => show(record[column])));
@@ -97,7 +107,7 @@ export function printForPrograms(command: Command, record: Row): void {
 export function printRecord(command: Command, record: Row, columns?: readonly string[]): void {
   const fields = jsonFields(command);
   if (fields !== null) {
-    writeJson(pick(record, fields));
+    printFields([record], fields, ([printed]) => writeJson(printed));
     return;
   }
   const shown = columns ? record : flatten(record);
@@ -114,9 +124,6 @@ export const printLines = (lines: readonly string[]): void => write(lines.map(sh
 /** Prints one line of a stream: as JSON with `--json`, otherwise as tab-separated columns. */
 export function printLine(command: Command, record: Row, columns: readonly string[]): void {
   const fields = jsonFields(command);
-  write([
-    fields === null
-      ? columns.map((column) => show(record[column])).join('\t')
-      : JSON.stringify(pick(record, fields)),
-  ]);
+  if (fields === null) write([columns.map((column) => show(record[column])).join('\t')]);
+  else printFields([record], fields, ([printed]) => write([JSON.stringify(printed)]));
 }

@@ -25,7 +25,7 @@ export async function signInByPassword(
     if (!skipped.data)
       throw new CommandError(
         'notSignedIn',
-        'The account needs a second factor. Set it up first: see docs/signing-in.md.',
+        "The account needs a second factor. Sign in once at the gateway's console to set it up.",
       );
     login = skipped.data;
   }

@@ -107,7 +107,14 @@ export function openOperatorSession(): OperatorSession {
       'notSignedIn',
       'Commands about hosts are for operators. Set BRANCHGATE_URL and BRANCHGATE_PLATFORM_SECRET.',
     );
-  return { client: createClient({ url: gatewayAddress(BRANCHGATE_URL), token }) };
+  const secret: TokenSource = (rejected) => {
+    if (rejected === null) return token;
+    throw new CommandError(
+      'notSignedIn',
+      'The operator secret was rejected. Check BRANCHGATE_PLATFORM_SECRET.',
+    );
+  };
+  return { client: createClient({ url: gatewayAddress(BRANCHGATE_URL), token: secret }) };
 }
 
 const ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;

@@ -6,7 +6,7 @@ export const isAttended = (): boolean =>
 
 /** @throws CommandError that says how to do it without a person */
 function requireAttended(remedy: string): void {
-  if (!isAttended()) throw new CommandError('usage', `Nobody is there to answer. ${remedy}`);
+  if (!isAttended()) throw new CommandError('usage', `This needs an interactive terminal. ${remedy}`);
 }
 
 /** Loaded when a prompt is needed, because most commands need none. */

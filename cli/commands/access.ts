@@ -38,7 +38,7 @@ function ruleCommand(): Command {
 
   group
     .command('add')
-    .description('Let a network connect')
+    .description('Create a network rule')
     .argument('<network>', 'an address, a network, or `me`')
     .option('--branch <branch>', 'only to this branch (default: to all of the project)')
     .option('--description <text>', 'what the network is')
@@ -218,12 +218,14 @@ const SERVICES = {
     claim: 'repository',
     description: 'Trust the workflows of a GitHub repository',
     argument: '<owner/repository>',
+    ref: 'refs/heads/main',
   },
   gitlab: {
     issuer: 'https://gitlab.com',
     claim: 'project_path',
     description: 'Trust the jobs of a GitLab project',
     argument: '<group/project>',
+    ref: 'main',
   },
 } as const;
 
@@ -235,12 +237,12 @@ interface NewTrust {
 
 function trustCommand(): Command {
   const group = new Command('trust').description('Workloads that sign in without a stored secret');
-  for (const [name, { issuer, claim, description, argument }] of Object.entries(SERVICES))
+  for (const [name, { issuer, claim, description, argument, ref }] of Object.entries(SERVICES))
     group
       .command(name)
       .description(description)
       .argument(argument)
-      .option('--ref <ref>', 'only this ref, for instance refs/pull/*')
+      .option('--ref <ref>', `only this ref, for instance ${ref}`)
       .addOption(new Option('--role <role>', 'role of the jobs').choices(ROLES).default('operator'))
       .option('--branch-pattern <pattern>', 'only branches with such names, for instance pr-*')
       .action(async (repository: string, options: NewTrust, command: Command) => {

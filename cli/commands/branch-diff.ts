@@ -28,7 +28,7 @@ function printDifference(command: Command, difference: Difference): void {
   printRecords(command, rows?.tables ?? [], ['schema', 'name', 'inserted', 'updated', 'deleted', 'method']);
   for (const { schema: of, name, reason, detail } of rows?.not_compared ?? [])
     say(`${of}.${name} was not compared: ${[reason, detail].filter(Boolean).join(', ')}`);
-  if (rows?.has_more) say('More tables differ than fit into one answer.');
+  if (rows?.has_more) say('More tables differ than fit into one response.');
   if (!schema) return;
   printRecords(command, schema.changes, ['change', 'kind', 'identity', 'detail']);
   for (const sentence of schema.not_modelled) say(`Not compared: ${sentence}`);

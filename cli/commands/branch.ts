@@ -15,6 +15,12 @@ const BRANCH = '/api/v1/projects/{project_id}/branches/{branch_ref}';
 
 const STATUSES = ['creating', 'active', 'expired', 'deleting', 'deleted', 'failed'] as const;
 
+/** The gateway filters by one label. */
+function readFilter(text: string, previous: Record<string, string> | undefined): Record<string, string> {
+  if (previous !== undefined) throw new CommandError('usage', 'Give --label once.');
+  return readLabel(text, undefined);
+}
+
 interface ListOptions {
   label?: Record<string, string>;
   status?: (typeof STATUSES)[number];
@@ -23,7 +29,7 @@ interface ListOptions {
 const list = () =>
   new Command('list')
     .description('List branches')
-    .option('--label <key=value>', 'only branches with this label', readLabel)
+    .option('--label <key=value>', 'only branches with this label', readFilter)
     .addOption(new Option('--status <status>', 'only branches with this status').choices(STATUSES))
     .action(async ({ label, status }: ListOptions, command: Command) => {
       const session = openSession(command);
@@ -48,7 +54,7 @@ const remove = () =>
   new Command('delete')
     .description('Delete branches, which can be restored for some time')
     .argument('<branches...>', 'names or IDs')
-    .option('--purge', 'drop their databases at once; they cannot be restored')
+    .option('--purge', 'drop their databases immediately; they cannot be restored')
     .option('--confirm <branch>', 'the name of the branch again, if it is protected')
     .action(async (branches: string[], options: { purge?: boolean; confirm?: string }, command: Command) => {
       const session = openSession(command);

@@ -21,7 +21,11 @@ function readGib(text: string): number {
 export const waitOf = ({ timeout }: { timeout?: number }) =>
   timeout === undefined ? {} : { signal: AbortSignal.timeout(timeout * 1000) };
 
-export const TIMEOUT = ['--timeout <duration>', 'give up waiting, with exit code 124', readDuration] as const;
+export const TIMEOUT = [
+  '--timeout <duration>',
+  'stop waiting after this time, with exit code 124',
+  readDuration,
+] as const;
 
 interface NewProject {
   env?: string;

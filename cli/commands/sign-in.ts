@@ -51,7 +51,8 @@ const login = () =>
 
 async function passwordOf({ passwordStdin }: LoginOptions): Promise<string> {
   if (passwordStdin) return (await text(process.stdin)).replace(/\r?\n$/, '');
-  if (!isAttended()) throw new CommandError('usage', 'Nobody is there to answer. Give --password-stdin.');
+  if (!isAttended())
+    throw new CommandError('usage', 'This needs an interactive terminal. Give --password-stdin.');
   return askPassword('Password');
 }
 

@@ -12,7 +12,7 @@ export const ACCOUNT_TEXT = {
   factorLink: 'Set up, or replace recovery codes',
   factorAbout: 'Turn on a second factor, or get new recovery codes for the one that you have.',
   factorPassword: 'Confirm that it is you',
-  factorDone: 'Your account is protected, and your session goes on.',
+  factorDone: 'Your account is protected, and your session continues.',
   codesReplaced: 'You get ten new recovery codes. The earlier ones stop working.',
   currentPassword: 'Current password',
   changePassword: 'Change password',

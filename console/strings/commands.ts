@@ -39,8 +39,7 @@ export const COMMANDS = {
   deleteSnapshot: (project: string, id: string) => `branchgate snapshot delete ${id} --project ${project}`,
   difference: (project: string, branch: string, against: string, part: string) =>
     `branchgate branch diff ${branch}${against === 'parent' ? '' : ` --against ${against}`}${part === 'schema' ? ' --schema' : ''} --project ${project}`,
-  listDeleted: (project: string) =>
-    `branchgate api GET "/api/v1/projects/${project}/branches?status=deleted"`,
+  listDeleted: (project: string) => `branchgate branch list --status deleted --project ${project}`,
   purgeBranch: (project: string, id: string, name: string) =>
     `branchgate api DELETE "/api/v1/projects/${project}/branches/${id}?purge=true&confirm=${name}"`,
   listProjectMembers: (project: string) => `branchgate api GET /api/v1/projects/${project}/members`,
@@ -50,7 +49,8 @@ export const COMMANDS = {
       .join(' && '),
   connectionString: (project: string, branch: string, role: string) =>
     `branchgate connection-string ${branch}${role === 'default' ? '' : ` --role ${role}`} --project ${project}`,
-  rotate: (project: string, branch: string) => `branchgate credentials rotate ${branch} --project ${project}`,
+  rotate: (project: string, branch: string, roles: readonly string[]) =>
+    `branchgate credentials rotate ${branch}${roles.map((role) => ` --role ${role}`).join('')} --project ${project}`,
   listRules: (project: string) => `branchgate rule list --project ${project}`,
   addRule: (project: string, cidr: string, branch: string | undefined, life: string) =>
     `branchgate rule add ${cidr}${branch === undefined ? '' : ` --branch ${branch}`}${life === '' ? '' : ` --ttl ${life}`} --project ${project}`,
@@ -58,11 +58,9 @@ export const COMMANDS = {
   usage: (project: string) => `branchgate usage --project ${project}`,
   listJobs: (project: string) => `branchgate job list --project ${project}`,
   metrics: (project: string, branch: string) => `branchgate metrics ${branch} --project ${project}`,
-  rows: (project: string, branch: string, table: string) =>
-    `branchgate rows ${table} --branch ${branch} --project ${project}`,
   audit: 'branchgate audit list',
   listKeys: 'branchgate key list',
   listTrusts: (project: string) => `branchgate trust list --project ${project}`,
   deleteProject: (project: string) => `branchgate project delete ${project}`,
-  updateProject: (project: string) => `branchgate project update ${project}`,
+  updateProject: (project: string) => `branchgate project update ${project} --name NAME`,
 };

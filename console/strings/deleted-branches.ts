@@ -6,7 +6,7 @@ export const DELETED_TEXT = {
   restore: 'Restore',
   restoreOf: (name: string) => `Restore ${name}`,
   restoreTitle: (name: string) => `Restore ${name}?`,
-  restoreHint: 'It takes a branch slot and its share of the storage quota again. Its life begins anew.',
+  restoreHint: 'It takes a branch slot and its share of the storage quota again. Its lifespan starts again.',
   restored: (name: string) => `${name} is back.`,
   name: 'Name',
   purge: 'Drop now',

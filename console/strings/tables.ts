@@ -56,7 +56,7 @@ export const TABLES_TEXT = {
   discard: 'Discard',
   reviewAction: 'Review and save',
   review: (count: number, branch: string) => `Save ${plural(count, 'row')} on ${branch}?`,
-  goOn: 'Go on editing',
+  goOn: 'Continue editing',
   save: (count: number) => `Save ${plural(count, 'row')}`,
   saved: (count: number) => `${plural(count, 'row')} saved.`,
   onMain: 'This changes main, which every new branch is cloned from.',

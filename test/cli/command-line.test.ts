@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Command } from 'commander';
-import { describe, expect, test, vi } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 import { candidatesOf } from '../../cli/commands/completion.ts';
 import { documentOf } from '../../cli/document.ts';
 import { EXAMPLES } from '../../cli/examples.ts';
@@ -79,6 +79,85 @@ describe('exit codes', () => {
       'The request has invalid values. See details. (VALIDATION_FAILED)\n  branch_name: Too small',
     );
   });
+});
+
+describe('the advice about a response 401', () => {
+  const explained = (error: string) =>
+    explain(new ResponseError(new Response(null, { status: 401 }), { error, message: 'It failed.' }));
+  afterEach(() => {
+    vi.unstubAllEnvs();
+  });
+
+  test.each([
+    ['', 'It failed. (UNAUTHENTICATED) Run `branchgate login`, or set BRANCHGATE_API_KEY.'],
+    [
+      'bg_expired',
+      'It failed. (UNAUTHENTICATED) The token in BRANCHGATE_API_KEY or BRANCHGATE_TOKEN was rejected. Replace or unset it.',
+    ],
+  ])('with the API key %j', (key, text) => {
+    vi.stubEnv('BRANCHGATE_API_KEY', key);
+    vi.stubEnv('BRANCHGATE_TOKEN', '');
+    expect(explained('UNAUTHENTICATED')).toBe(text);
+  });
+
+  test('a wrong password gets none', () => {
+    expect(explained('CREDENTIALS_WRONG')).toBe('It failed. (CREDENTIALS_WRONG)');
+  });
+});
+
+describe('a command against a gateway', () => {
+  /** Runs a command whose requests get this response. */
+  async function run(args: string[], response: () => Response) {
+    vi.stubEnv('BRANCHGATE_URL', 'https://gateway.test');
+    vi.stubEnv('BRANCHGATE_TOKEN', 'token');
+    vi.stubEnv('BRANCHGATE_PLATFORM_SECRET', 'secret');
+    vi.stubGlobal('fetch', async () => response());
+    const output = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+    try {
+      const ended = createProgram('1.2.3').parseAsync(args, { from: 'user' });
+      const error = await ended.then(
+        () => null,
+        (reason: unknown) => reason,
+      );
+      return { error, printed: output.mock.calls.join('') };
+    } finally {
+      output.mockRestore();
+      vi.unstubAllGlobals();
+      vi.unstubAllEnvs();
+    }
+  }
+
+  test('an unknown field prints every field, because a key is shown only once', async () => {
+    const created = { id: 'i', key: 'bg_k' };
+    const { error, printed } = await run(['key', 'create', 'CI', '--json', 'id,secret'], () =>
+      Response.json(created, { status: 201 }),
+    );
+    expect(JSON.parse(printed)).toEqual(created);
+    expect(error).toMatchObject({
+      exit: 'failed',
+      message: 'Unknown field secret; all fields are printed. The command has been carried out.',
+    });
+  });
+
+  test('a rejected operator secret is named', async () => {
+    const { error } = await run(['host', 'list'], () =>
+      Response.json({ error: 'UNAUTHENTICATED' }, { status: 401 }),
+    );
+    expect(error).toMatchObject({
+      exit: 'notSignedIn',
+      message: expect.stringContaining('BRANCHGATE_PLATFORM_SECRET'),
+    });
+  });
+});
+
+test.each([
+  ['a=1', 'b=2'],
+  ['a=1', 'a=2'],
+])('branch list refuses the labels %s and %s', async (first, second) => {
+  const fresh = createProgram('1.2.3');
+  parseOnly(fresh);
+  const args = ['branch', 'list', '--label', first, '--label', second];
+  await expect(fresh.parseAsync(args, { from: 'user' })).rejects.toThrow('Give --label once.');
 });
 
 describe('the address of a gateway', () => {

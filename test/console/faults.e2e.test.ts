@@ -93,7 +93,7 @@ async function holdSave(): Promise<() => Promise<void>> {
   const sent = page.waitForRequest(changes);
   await trySave();
   const response = (await sent).response();
-  await page.getByRole('button', { name: 'Go on editing' }).click();
+  await page.getByRole('button', { name: 'Continue editing' }).click();
   return () => release(response.then((each) => each?.finished()));
 }
 
@@ -228,7 +228,7 @@ test('over the storage quota, the page says what to do and keeps the change', as
   await changeQuota('0.001');
   await trySave();
   await page.getByRole('dialog').getByText('used up its storage quota').waitFor();
-  await page.getByRole('button', { name: 'Go on editing' }).click();
+  await page.getByRole('button', { name: 'Continue editing' }).click();
   await changeQuota('0.25');
   await page.getByText('1 changed row, not saved yet').waitFor();
   await trySave();
@@ -261,7 +261,7 @@ test('over the limit of requests, the page says when to try again and keeps the 
   })()`);
   await trySave();
   await page.getByText(/Too many requests in this minute. Try again in \d+ second/).waitFor();
-  await page.getByRole('button', { name: 'Go on editing' }).click();
+  await page.getByRole('button', { name: 'Continue editing' }).click();
   await page.getByRole('gridcell', { name: 'limited' }).waitFor();
   await page.getByText('1 changed row, not saved yet').waitFor();
 });

@@ -42,7 +42,7 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: Props) {
         onRotated();
       }}
       onClose={onClose}
-      command={COMMANDS.rotate(projectId, branch)}
+      command={COMMANDS.rotate(projectId, branch, roles)}
     >
       <fieldset className="field">
         <legend>{CONNECT_TEXT.rotateRoles}</legend>
