@@ -6,15 +6,12 @@ import { readClientLogins } from '../postgres/client-logins.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { endSessions } from '../postgres/end-sessions.ts';
 import { takeLock } from '../postgres/locks.ts';
-import { refuseLogins, restoreLogins } from '../postgres/roles.ts';
-import { HostError } from '../servers/host-error.ts';
+import { restoreLogins } from '../postgres/roles.ts';
 
 /** Longest wait for sessions that were signalled to end. */
 const ENDING = { within: 4_000 };
 /** A login takes a few round trips; one that stays unfinished for longer is ended. */
 const LOGIN = { within: 2_000, every: 10 };
-/** A login that began before it was refused can need another one. */
-const TRIES = 5;
 
 /**
  * Applies the access that `storeAccess` stored to logins, both ports and open sessions. It works from the sessions
@@ -31,15 +28,9 @@ export async function enforceAccess(host: Host, session: Session, projectId: str
   const ending = await loginsToEnd(session, projectId);
   await inTransaction(session, () => restoreLogins(session, projectId));
   await host.rules.sync();
-  if (ending.logins.length > 0) {
-    await host.rules.withhold(ending.disconnected, async () => {
-      for (let tries = 1; !(await endLogins(session, projectId, ending.logins)); tries += 1)
-        if (tries === TRIES) throw new HostError('RULES_NOT_APPLIED', 'a login keeps replacing its password');
-    });
-  } else {
-    await waitForLogins(session, projectId);
-    await endDirectSessions(session, projectId);
-  }
+  await waitForLogins(session, projectId);
+  await endDirectSessions(session, projectId);
+  await disconnectClients(host, ending.disconnected);
   for (const database of ending.reconnected) await reconnectServers(host.settings, database);
   await disconnectUnauthorised(host, session, projectId);
   await clearEnding(session, projectId, stored[0]?.access_revision ?? -1);
@@ -54,8 +45,6 @@ export async function unenforcedProjects(db: Queryable): Promise<string[]> {
 }
 
 interface Ending {
-  /** Logins with a new password, all of whose sessions end. */
-  logins: string[];
   /** Databases whose pooled clients are disconnected. */
   disconnected: string[];
   /** Databases whose pooled clients stay connected and get new sessions with PostgreSQL. */
@@ -64,47 +53,14 @@ interface Ending {
 
 async function loginsToEnd(session: Session, projectId: string): Promise<Ending> {
   // The pooler disconnects the clients of a closed branch itself when its entry is removed.
-  const { rows } = await session.query<{ database: string; logins: string[] }>(
-    `SELECT database, coalesce(array_agg(login) FILTER (WHERE end_from = '-infinity'), '{}') AS logins
+  const { rows } = await session.query<{ database: string; all: boolean }>(
+    `SELECT database, bool_or(end_from = '-infinity') AS all
      FROM login JOIN branch USING (branch_id)
      WHERE project_id = $1 AND end_from IS NOT NULL AND NOT closed GROUP BY database`,
     [projectId],
   );
-  const named = (all: boolean) =>
-    rows.filter(({ logins }) => logins.length > 0 === all).map(({ database }) => database);
-  return {
-    logins: rows.flatMap(({ logins }) => logins),
-    disconnected: named(true),
-    reconnected: named(false),
-  };
-}
-
-/**
- * Ends all sessions of logins with a new password, and refuses them until then: a session could otherwise replace the new
- * password by its own, with which the next session begins. To be called while the pooler does not have their databases.
- * @returns whether the passwords are in effect and no session is left
- */
-async function endLogins(session: Session, projectId: string, logins: string[]): Promise<boolean> {
-  const restore = () => restoreLogins(session, projectId);
-  try {
-    await inTransaction(session, async () => {
-      await restore();
-      await refuseLogins(session, logins);
-    });
-    await waitForLogins(session, projectId);
-    await endDirectSessions(session, projectId);
-    // Those of the pooler too: the statement of a disconnected client may still run.
-    await endSessions(session, 'FROM pg_stat_activity WHERE usename = ANY ($1)', [logins], ENDING);
-  } finally {
-    await inTransaction(session, restore);
-  }
-  const { rowCount } = await session.query(
-    `SELECT FROM login JOIN pg_authid ON rolname = login
-     WHERE login = ANY ($1)
-       AND (rolpassword IS DISTINCT FROM verifier OR EXISTS (SELECT FROM pg_stat_activity WHERE usename = login))`,
-    [logins],
-  );
-  return rowCount === 0;
+  const named = (all: boolean) => rows.filter((row) => row.all === all).map(({ database }) => database);
+  return { disconnected: named(true), reconnected: named(false) };
 }
 
 /**

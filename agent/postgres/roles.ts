@@ -149,13 +149,6 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
   );
 }
 
-/** Keeps logins from opening sessions until they are restored. To be called in a transaction, after `restoreLogins`. */
-export const refuseLogins = (session: Session, logins: readonly string[]): Promise<void> =>
-  alterAll(
-    session,
-    logins.map((login) => ({ login, statement: `ALTER ROLE ${identifier(login)} NOLOGIN` })),
-  );
-
 /** Statements that restore one login. */
 function restoring(state: LoginState): string[] {
   const name = identifier(state.login);
