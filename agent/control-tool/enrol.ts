@@ -1,7 +1,6 @@
 import { Command } from 'commander';
 import { makeRulesFolder } from '../access/rules-folder.ts';
-import { EnrolmentError, enrol } from '../link/enrol.ts';
-import { readIdentity } from '../link/identity.ts';
+import { EnrolledError, EnrolmentError, enrol } from '../link/enrol.ts';
 import { rulesFolder } from '../settings.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
 import { print } from './output.ts';
@@ -29,21 +28,15 @@ export const enrolCommand = () =>
       if (!gatewayUrl)
         throw new UsageError('the address of the gateway is missing: give --gateway, or set GATEWAY_URL');
       const token = String(await readValue('text', 'token', options.token));
-      const force = options.force ?? false;
-      const { host_id } = await enrol({ gatewayUrl, stateDir: settings.STATE_DIR, token, force }).catch(
-        async (error) => {
-          if (!(error instanceof EnrolmentError)) throw error;
-          const isRefused = !force && (await hasIdentity(settings.STATE_DIR));
-          throw isRefused ? new RefusedError(error.message) : new GatewayError(error.message);
-        },
-      );
+      const { host_id } = await enrol({
+        gatewayUrl,
+        stateDir: settings.STATE_DIR,
+        token,
+        force: options.force ?? false,
+      }).catch((error) => {
+        if (error instanceof EnrolledError) throw new RefusedError(error.message);
+        throw error instanceof EnrolmentError ? new GatewayError(error.message) : error;
+      });
       await makeRulesFolder(rulesFolder(settings));
       print(command, { host_id });
     });
-
-/** Also true for a damaged one, which only `--force` replaces. */
-const hasIdentity = (stateDir: string) =>
-  readIdentity(stateDir).then(
-    (identity) => identity !== null,
-    () => true,
-  );

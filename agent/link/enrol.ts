@@ -16,7 +16,12 @@ const REPLY_WITHIN_MS = 15_000;
 
 /** Why the enrolment failed, for the operator. */
 export class EnrolmentError extends Error {
-  override readonly name = 'EnrolmentError';
+  override readonly name: string = 'EnrolmentError';
+}
+
+/** The host has an identity, perhaps a damaged one, which only `force` replaces. */
+export class EnrolledError extends EnrolmentError {
+  override readonly name = 'EnrolledError';
 }
 
 const SENTENCES: Record<number, string> = {
@@ -47,11 +52,11 @@ export async function enrol({
 }: Enrolment): Promise<HostIdentity> {
   const { enrolment } = gatewayAddress(gatewayUrl);
   const enrolled = await readIdentity(stateDir).catch((error: Error) => {
-    if (!force) throw new EnrolmentError(error.message);
+    if (!force) throw new EnrolledError(error.message);
     return null;
   });
   if (enrolled && !force) {
-    throw new EnrolmentError(
+    throw new EnrolledError(
       `this host is already enrolled as ${enrolled.host_id}: give --force to replace that identity`,
     );
   }
