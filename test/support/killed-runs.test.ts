@@ -1,22 +1,28 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { cleanUpKilledRun } from './killed-runs.ts';
+import { cleanUpKilledRuns, folderOfRun } from './killed-runs.ts';
 
+/** Higher than any process id of Linux. */
+const ENDED = 2 ** 22 + 1;
+
+let parent: string;
 let folder: string;
 let children: ChildProcess[];
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'killed-run-'));
+  parent = mkdtempSync(join(tmpdir(), 'killed-runs-'));
+  folder = folderOfRun(parent, ENDED);
+  mkdirSync(folder);
   children = [];
 });
 
 afterEach(() => {
   for (const child of children) child.kill('SIGKILL');
-  rmSync(folder, { recursive: true, force: true });
+  rmSync(parent, { recursive: true, force: true });
 });
 
 async function runningWith(variable: string): Promise<ChildProcess> {
@@ -26,13 +32,15 @@ async function runningWith(variable: string): Promise<ChildProcess> {
   return child;
 }
 
-test('the processes and files of a killed run are removed, but no others', async () => {
+test('the processes and files of killed runs are removed, but no others', async () => {
   writeFileSync(join(folder, 'file'), '');
   const own = await Promise.all([folder, join(folder, 'stack')].map(runningWith));
-  const other = await runningWith(`${folder}0`);
+  const others = await Promise.all([folderOfRun(parent, process.pid), `${folder}x`].map(runningWith));
+  mkdirSync(folderOfRun(parent, process.pid));
   const ends = own.map((child) => once(child, 'exit'));
-  cleanUpKilledRun(folder);
+  cleanUpKilledRuns(parent);
   expect(await Promise.all(ends)).toEqual(own.map(() => [null, 'SIGKILL']));
   expect(existsSync(folder)).toBe(false);
-  expect(other.signalCode ?? other.exitCode).toBeNull();
+  expect(existsSync(folderOfRun(parent, process.pid))).toBe(true);
+  expect(others.map(({ signalCode, exitCode }) => signalCode ?? exitCode)).toEqual([null, null]);
 });

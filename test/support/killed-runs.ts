@@ -1,27 +1,37 @@
 import { execFileSync } from 'node:child_process';
-import { readdirSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { sendSignal } from '../../dev/processes/send-signal.ts';
 
-/** Ends the processes of a test run that was killed, and removes its mounts and files. @param folder its temporary files */
-export function cleanUpKilledRun(folder: string): void {
+const NAME = 'branchgate-tests-';
+
+/** The folder of temporary files of the run in the process with this id. @param parent where such folders are */
+export const folderOfRun = (parent: string, pid: number): string => join(parent, `${NAME}${pid}`);
+
+/** Ends the processes of runs that were killed, and removes their mounts and folders. @param parent of the folders */
+export function cleanUpKilledRuns(parent: string): void {
+  const isLeft = (text: string) =>
+    text.split(join(parent, NAME)).some((rest, index) => {
+      const [pid] = /^\d+(?![^/\0])/.exec(rest) ?? [];
+      return index > 0 && pid !== undefined && !existsSync(`/proc/${pid}`);
+    });
   try {
     for (const pid of readdirSync('/proc'))
-      if (/^\d+$/.test(pid) && usesFolder(pid, folder)) sendSignal(Number(pid), 'SIGKILL');
+      if (/^\d+$/.test(pid) && isLeft(wordsOf(pid))) sendSignal(Number(pid), 'SIGKILL');
     for (const [, mount = ''] of readFileSync('/proc/self/mounts', 'utf8').matchAll(/^\S+ (\S+)/gm))
-      if (mount.startsWith(`${folder}/`)) execFileSync('umount', ['--lazy', mount], { stdio: 'ignore' });
-    rmSync(folder, { recursive: true, force: true });
+      if (isLeft(mount)) execFileSync('umount', ['--lazy', mount], { stdio: 'ignore' });
+    for (const name of readdirSync(parent))
+      if (isLeft(join(parent, name))) rmSync(join(parent, name), { recursive: true, force: true });
   } catch {
     // Another run that starts now has been faster, or the next one tries again.
   }
 }
 
-/** Whether the folder, or a path in it, is in the arguments or in the environment, which children inherit. */
-function usesFolder(pid: string, folder: string): boolean {
+/** Arguments and environment of a process, which its children inherit; empty if it has ended, or is of another user. */
+function wordsOf(pid: string): string {
   try {
-    const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8') + readFileSync(`/proc/${pid}/environ`, 'utf8');
-    return words.includes(`${folder}/`) || words.includes(`${folder}\0`);
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8') + readFileSync(`/proc/${pid}/environ`, 'utf8');
   } catch {
-    // It has ended, or belongs to another user.
-    return false;
+    return '';
   }
 }

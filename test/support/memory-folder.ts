@@ -1,13 +1,9 @@
-import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statfsSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readFileSync, rmSync, statfsSync } from 'node:fs';
 import { freemem } from 'node:os';
-import { join } from 'node:path';
-import { cleanUpKilledRun } from './killed-runs.ts';
+import { cleanUpKilledRuns, folderOfRun } from './killed-runs.ts';
 
 const MEMORY = '/dev/shm';
 const MOUNTS = '/proc/self/mounts';
-/** The folder of the run in the process with this id. */
-const folderOf = (pid: number | string) => `branchgate-tests-${pid}`;
-const FOLDER_OF_RUN = new RegExp(`^${folderOf('(\\d+)')}$`);
 const GIB = 1024 ** 3;
 /** A run has 3 GiB of files at most, and its processes use as much. */
 const NEEDED_BYTES = 8 * GIB;
@@ -19,11 +15,8 @@ const NEEDED_BYTES = 8 * GIB;
  */
 export function keepTemporaryFilesInMemory(): void {
   if (process.env.TMPDIR !== undefined || !isUsable()) return;
-  for (const name of readdirSync(MEMORY)) {
-    const [, pid] = FOLDER_OF_RUN.exec(name) ?? [];
-    if (pid && !existsSync(`/proc/${pid}`)) cleanUpKilledRun(join(MEMORY, name));
-  }
-  const folder = join(MEMORY, folderOf(process.pid));
+  cleanUpKilledRuns(MEMORY);
+  const folder = folderOfRun(MEMORY, process.pid);
   mkdirSync(folder);
   // The servers run as another user.
   chmodSync(folder, 0o755);
