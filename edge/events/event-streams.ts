@@ -87,6 +87,10 @@ export class EventStreams {
     for (const stream of this.#streams.all()) void this.#writeNew(stream);
   }
 
+  areOpen(): boolean {
+    return this.#streams.all().length > 0;
+  }
+
   closeAll(): void {
     for (const stream of this.#streams.all()) this.#streams.close(stream);
   }
@@ -123,7 +127,7 @@ export class EventStreams {
 
   #closed(client: EventClient): void {
     this.#options.leave(client);
-    if (this.#streams.all().length > 0) return;
+    if (this.areOpen()) return;
     if (this.#polling !== undefined) clearInterval(this.#polling);
     this.#polling = undefined;
   }

@@ -49,6 +49,14 @@ export class ProjectEvents extends RpcTarget implements ProjectEventsRpc {
     );
   }
 
+  /**
+   * As `publish`, if a stream is open. For a change that another one follows within a second: webhooks get both then, and a
+   * quick job costs half the trips to D1.
+   */
+  publishToStreams(projectId: string): void {
+    if (this.#streams.areOpen()) this.publish(projectId);
+  }
+
   /** Waits until streams and webhooks have every event. */
   publishAll(projectId: string): Promise<void> {
     return this.#feed.move(projectId);

@@ -13,7 +13,7 @@ import { reconcileHost } from '../reconciliation/reconcile-host.ts';
 import { CALLER_HEADER, type Caller, type LinkSocket, Links, type SocketState } from './links.ts';
 import { NotificationFilter, projectsOn } from './notification-filter.ts';
 import { failed } from './pending-calls.ts';
-import { RecordLineage } from './record-lineage.ts';
+import { isRemoval, RecordLineage } from './record-lineage.ts';
 
 /** The calls that are allowed while a host is blocked. */
 const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
@@ -95,11 +95,21 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   async call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>> {
     if (this.#isBlocked() && !ALLOWED_WHILE_BLOCKED.includes(method))
       return failed('HOST_UNAVAILABLE', 'the host runs another PostgreSQL cluster than the one on record');
+    const call = () => this.#links.call(method, params, traceparent);
+    const admission = this.#admission(method, params);
+    if (isRemoval(method)) return (await admission) ?? call();
+    // What is not a removal need not wait for the records, and its outcome does.
+    const [refused, outcome] = await Promise.all([admission, call()]);
+    return refused ?? outcome;
+  }
+
+  /** @returns null if the records permit the call */
+  async #admission(method: Method, params: Params<Method>): Promise<CallOutcome<Method> | null> {
     const isAdmitted = await this.#lineage.admits(method, params).catch(() => null);
     if (isAdmitted === null) return failed('HOST_UNAVAILABLE', 'the records of the host cannot be read');
-    if (!isAdmitted)
-      return failed('HOST_UNAVAILABLE', 'the records are older than the host, so nothing is removed');
-    return this.#links.call(method, params, traceparent);
+    return isAdmitted
+      ? null
+      : failed('HOST_UNAVAILABLE', 'the records are older than the host, so nothing is removed');
   }
 
   async acceptRecords(): Promise<void> {

@@ -1,8 +1,10 @@
 import type { Method, Params } from '../../shared/protocol/operations.ts';
 import { BoundedMap } from '../bounded-map.ts';
 
-/** Calls that take away what a tenant may need. */
 const REMOVALS: readonly Method[] = ['branch.drop', 'branch.keep', 'project.drop', 'snapshot.drop'];
+
+/** Whether a method takes away what a tenant may need. */
+export const isRemoval = (method: Method): boolean => REMOVALS.includes(method);
 
 const RECENT_JOBS = 1_000;
 
@@ -33,19 +35,18 @@ export class RecordLineage {
     this.#options = options;
   }
 
-  /** Called before every call of the host. @returns false: it must not be sent */
+  /** To be called for every call of the host; a removal waits for it. @returns false: it must not be sent */
   async admits(method: Method, params: Params<Method>): Promise<boolean> {
-    const isRemoval = REMOVALS.includes(method);
     const jobId = 'job_id' in params ? params.job_id : null;
-    if (isRemoval) return this.#check(jobId, isRemoval);
+    if (isRemoval(method)) return this.#check(jobId, true);
     if (jobId === null || this.#recent.get(jobId)) return true;
     const check =
-      this.#checks.get(jobId) ?? this.#check(jobId, isRemoval).finally(() => this.#checks.delete(jobId));
+      this.#checks.get(jobId) ?? this.#check(jobId, false).finally(() => this.#checks.delete(jobId));
     this.#checks.set(jobId, check);
     return check;
   }
 
-  async #check(jobId: string | null, isRemoval: boolean): Promise<boolean> {
+  async #check(jobId: string | null, removes: boolean): Promise<boolean> {
     const { lastJob, recordedAmong, log } = this.#options;
     const last = lastJob.get();
     const known = [last, jobId].filter((id) => id !== undefined && id !== null);
@@ -54,7 +55,7 @@ export class RecordLineage {
     const lastCreated = last === undefined ? new Date(0) : recorded.get(last);
     if (lastCreated === undefined) {
       log('host.records_went_back', { job_id: last, advice: ADVICE });
-      return !isRemoval;
+      return !removes;
     }
     // What a reconciliation does belongs to no job on record.
     const created = jobId === null ? undefined : recorded.get(jobId);

@@ -32,6 +32,8 @@ interface JobRunnerOptions extends Omit<SagaContext, 'job'> {
   sagas: SagaTable;
   /** Schedules another attempt (Unix milliseconds), even if this object is evicted before. */
   wakeAt: (timestamp: number) => void;
+  /** Called when an attempt begins: the records of a new job were just written. */
+  begun: (job: JobRow) => void;
   /** Called after each write of the job or its subject. */
   changed: (job: JobRow) => void;
 }
@@ -87,7 +89,7 @@ export class JobRunner {
   start(job: JobRow): Promise<JobEnd | null> {
     const run = this.#runs.get(job.id);
     if (run) return run.done;
-    this.#options.changed(job);
+    this.#options.begun(job);
     const done = traced(job.input.actor.traceparent, () => this.#attemptInTurn(job)).then((end) => {
       this.#runs.delete(job.id);
       this.#options.changed(job);

@@ -2,6 +2,7 @@
 export class EarliestAlarm {
   readonly #storage: Pick<DurableObjectStorage, 'getAlarm' | 'setAlarm'>;
   #at = Number.POSITIVE_INFINITY;
+  #guard = 0;
 
   constructor(storage: Pick<DurableObjectStorage, 'getAlarm' | 'setAlarm'>) {
     this.#storage = storage;
@@ -19,8 +20,23 @@ export class EarliestAlarm {
     void this.#storage.setAlarm(timestamp);
   }
 
-  /** The alarm has fired, or was deleted with the storage. */
-  spent(): void {
+  /**
+   * As `wakeAt`, and also if another user's alarm fires before: that one finds nothing of a write that comes after it.
+   */
+  guard(timestamp: number): void {
+    this.#guard = Math.max(this.#guard, timestamp);
+    this.wakeAt(timestamp);
+  }
+
+  /** The alarm has fired. */
+  fired(): void {
     this.#at = Number.POSITIVE_INFINITY;
+    if (this.#guard > Date.now()) this.wakeAt(this.#guard);
+  }
+
+  /** The alarm was deleted with the storage. */
+  deleted(): void {
+    this.#at = Number.POSITIVE_INFINITY;
+    this.#guard = 0;
   }
 }

@@ -183,8 +183,6 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     this.#armAlarm(projectId);
     const stored = await store();
     if (!stored.ok) return stored;
-    // The alarm may have fired before the rule was stored.
-    this.#armAlarm(projectId);
     const { ok: applied } = await this.#applyAccess(projectId, hostId);
     return ok({ applied });
   }
@@ -228,7 +226,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   /** Does not throw: the runtime retries a failed alarm a few times only, and D1 can be unavailable for longer. */
   override async alarm(): Promise<void> {
-    this.#alarm.spent();
+    this.#alarm.fired();
     this.ctx.waitUntil(this.#outbox.send(Date.now()));
     const projectId = await this.ctx.storage.get<string>(PROJECT_ID);
     if (!projectId) return;
@@ -266,7 +264,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     if (open.length === 0 && !project) {
       await this.#events.finish(projectId);
       await this.ctx.storage.deleteAll();
-      this.#alarm.spent();
+      this.#alarm.deleted();
       return;
     }
     await this.#blocks.finish();
@@ -285,6 +283,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       callHost: hostCaller(this.env, hostId),
       sagas: SAGAS,
       wakeAt: (timestamp) => this.#alarm.wakeAt(timestamp),
+      begun: ({ projectId }) => this.#events.publishToStreams(projectId),
       changed: ({ projectId }) => this.#events.publish(projectId),
     });
     return this.#runner;
@@ -293,6 +292,6 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   /** Sets the alarm that finds the work after a crash. To be called before the work is written anywhere. */
   #armAlarm(projectId: string): void {
     void this.ctx.storage.put(PROJECT_ID, projectId);
-    this.#alarm.wakeAt(Date.now() + CHECK_AFTER_MS);
+    this.#alarm.guard(Date.now() + CHECK_AFTER_MS);
   }
 }

@@ -63,6 +63,7 @@ const runnerOf = (creation: AnySaga, deletion = creation) =>
       'project.delete': deletion,
     },
     wakeAt: (timestamp) => woken.push(timestamp),
+    begun: () => {},
     changed: () => {},
   });
 
