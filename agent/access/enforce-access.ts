@@ -6,12 +6,17 @@ import { readClientLogins } from '../postgres/client-logins.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { endSessions } from '../postgres/end-sessions.ts';
 import { takeLock } from '../postgres/locks.ts';
-import { restoreLogins } from '../postgres/roles.ts';
+import { refuseLogins, restoreLogins } from '../postgres/roles.ts';
+import { HostError } from '../servers/host-error.ts';
 
 /** Longest wait for sessions that were signalled to end. */
 const ENDING = { within: 4_000 };
 /** A login takes a few round trips; one that stays unfinished for longer is ended. */
 const LOGIN = { within: 2_000, every: 10 };
+/** A statement of a client that was disconnected has this long to end. */
+const STATEMENT = { within: 2_000, every: 10 };
+/** A login that began before it was refused can need another one. */
+const TRIES = 5;
 
 /**
  * Applies the access that `storeAccess` stored to logins, both ports and open sessions. It works from the sessions
@@ -30,7 +35,8 @@ export async function enforceAccess(host: Host, session: Session, projectId: str
   await host.rules.sync();
   await waitForLogins(session, projectId);
   await endDirectSessions(session, projectId);
-  await disconnectClients(host, ending.disconnected);
+  await disconnectClients(host, ending.disconnected, () => endStatements(session, ending.logins));
+  await confirmPasswords(host, session, projectId, ending);
   for (const database of ending.reconnected) await reconnectServers(host.settings, database);
   await disconnectUnauthorised(host, session, projectId);
   await clearEnding(session, projectId, stored[0]?.access_revision ?? -1);
@@ -45,6 +51,8 @@ export async function unenforcedProjects(db: Queryable): Promise<string[]> {
 }
 
 interface Ending {
+  /** Logins with a new password. */
+  logins: string[];
   /** Databases whose pooled clients are disconnected. */
   disconnected: string[];
   /** Databases whose pooled clients stay connected and get new sessions with PostgreSQL. */
@@ -53,14 +61,19 @@ interface Ending {
 
 async function loginsToEnd(session: Session, projectId: string): Promise<Ending> {
   // The pooler disconnects the clients of a closed branch itself when its entry is removed.
-  const { rows } = await session.query<{ database: string; all: boolean }>(
-    `SELECT database, bool_or(end_from = '-infinity') AS all
+  const { rows } = await session.query<{ database: string; logins: string[] }>(
+    `SELECT database, coalesce(array_agg(login) FILTER (WHERE end_from = '-infinity'), '{}') AS logins
      FROM login JOIN branch USING (branch_id)
      WHERE project_id = $1 AND end_from IS NOT NULL AND NOT closed GROUP BY database`,
     [projectId],
   );
-  const named = (all: boolean) => rows.filter((row) => row.all === all).map(({ database }) => database);
-  return { disconnected: named(true), reconnected: named(false) };
+  const named = (rotated: boolean) =>
+    rows.filter(({ logins }) => logins.length > 0 === rotated).map(({ database }) => database);
+  return {
+    logins: rows.flatMap(({ logins }) => logins),
+    disconnected: named(true),
+    reconnected: named(false),
+  };
 }
 
 /**
@@ -91,8 +104,66 @@ async function waitForLogins(session: Session, projectId: string): Promise<void>
  * Disconnects all pooled clients of these databases, and ends logins in progress. Clients can reconnect immediately,
  * so the change must be in effect before. The console's KILL is not used, because it spares logins in progress.
  */
-async function disconnectClients({ rules }: Host, databases: string[]): Promise<void> {
-  if (databases.length > 0) await rules.disconnectClients(databases);
+async function disconnectClients(
+  { rules }: Host,
+  databases: string[],
+  meanwhile = async () => {},
+): Promise<void> {
+  if (databases.length > 0) await rules.withhold(databases, meanwhile);
+}
+
+const isBusy = "FROM pg_stat_activity WHERE usename = ANY ($1) AND state <> 'idle' AND client_addr IS NULL";
+
+/** Waits for statements over the socket, among them those of pooled clients that were disconnected, or ends them. */
+async function endStatements(session: Session, logins: string[]): Promise<void> {
+  const none = async () => (await session.query(`SELECT ${isBusy}`, [logins])).rowCount === 0;
+  if (!(await pollUntil(none, STATEMENT))) await endSessions(session, isBusy, [logins], ENDING);
+}
+
+/**
+ * A session can replace the new password by its own until it has ended, and the next one begins with that. A login that
+ * does so is refused until its sessions have ended; others are not, because requests for rows use the same logins.
+ * @throws HostError RULES_NOT_APPLIED
+ */
+async function confirmPasswords(
+  host: Host,
+  session: Session,
+  projectId: string,
+  { logins, disconnected }: Ending,
+): Promise<void> {
+  for (let tries = 0; await haveOtherPasswords(session, logins); tries += 1) {
+    if (tries === TRIES) throw new HostError('RULES_NOT_APPLIED', 'a login keeps replacing its password');
+    await host.rules.withhold(disconnected, () => endRefused(session, projectId, logins));
+  }
+}
+
+async function haveOtherPasswords(session: Session, logins: string[]): Promise<boolean> {
+  const { rowCount } = await session.query(
+    `SELECT FROM login JOIN pg_authid ON rolname = login
+     WHERE login = ANY ($1) AND rolpassword IS DISTINCT FROM verifier`,
+    [logins],
+  );
+  return (rowCount ?? 0) > 0;
+}
+
+/** Ends all sessions of the logins, which cannot open others meanwhile. */
+async function endRefused(session: Session, projectId: string, logins: string[]): Promise<void> {
+  const restore = () => restoreLogins(session, projectId);
+  const refuse = () =>
+    inTransaction(session, async () => {
+      await restore();
+      await refuseLogins(session, logins);
+    });
+  try {
+    await refuse();
+    await waitForLogins(session, projectId);
+    await endSessions(session, 'FROM pg_stat_activity WHERE usename = ANY ($1)', [logins], ENDING);
+    // A login in progress may have read a password that one of them has set.
+    await refuse();
+    await waitForLogins(session, projectId);
+  } finally {
+    await inTransaction(session, restore);
+  }
 }
 
 /** Whether no rule of `branch` admits the address in this column. */

@@ -94,15 +94,7 @@ export class RuleSync {
     return this.#next;
   }
 
-  /**
-   * Disconnects all pooled clients of these databases: removes the databases from the pooler and adds them again.
-   * @throws as `sync`
-   */
-  disconnectClients(databases: readonly string[]): Promise<void> {
-    return this.withhold(databases, async () => {});
-  }
-
-  /** Runs `action` while the pooler does not have these databases, so that they have no pooled clients. @throws as `sync` */
+  /** Removes these databases from the pooler, which disconnects their clients, during `action`. @throws as `sync` */
   async withhold(databases: readonly string[], action: () => Promise<void>): Promise<void> {
     for (const database of databases) this.#withheld.add(database);
     try {

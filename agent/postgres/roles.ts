@@ -149,6 +149,13 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
   );
 }
 
+/** Keeps logins from opening sessions until they are restored. To be called in a transaction. */
+export async function refuseLogins(session: Session, logins: readonly string[]): Promise<void> {
+  await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
+  const refusal = (login: string) => ({ login, statement: `ALTER ROLE ${identifier(login)} NOLOGIN` });
+  await alterAll(session, logins.map(refusal));
+}
+
 /** Statements that restore one login. */
 function restoring(state: LoginState): string[] {
   const name = identifier(state.login);

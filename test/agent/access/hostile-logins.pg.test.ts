@@ -152,6 +152,45 @@ test('an open transaction that names a dropped login blocks no other operation',
   expect(await servers.query(roles, [neighbourLogin])).toEqual([]);
 });
 
+test.for<Port>(['direct', 'pooled'])(
+  'a login that constantly sets its password loses it by a rotation (%s)',
+  async (port) => {
+    const mine = { ...branch, passwords: { ...branch.passwords, read_write: 'mine' } };
+    const connected: pg.Client[] = [];
+    let running = true;
+    const attack = async (client: pg.Client) => {
+      connected.push(client);
+      // A statement that runs until its session ends, also without its client.
+      await client
+        .query(`do $$ begin loop alter role "${self}" password 'mine'; commit; end loop; end $$`)
+        .catch(() => {});
+    };
+    const sessions = await Promise.all(
+      Array.from({ length: 3 }, () => connect(servers.host, port, branch, 'read_write')),
+    );
+    const lanes = sessions.map(async (session) => {
+      await attack(session);
+      while (running) await connect(servers.host, 'direct', mine, 'read_write').then(attack, () => sleep(5));
+    });
+    await sleep(100);
+    const access = await rotation();
+    await apply(access);
+    const [login] = await servers.query<{ rolpassword: string; rolcanlogin: boolean }>(
+      'SELECT rolpassword, rolcanlogin FROM pg_authid WHERE rolname = $1',
+      [self],
+    );
+    const left = await servers.query('SELECT FROM pg_stat_activity WHERE usename = $1', [self]);
+    running = false;
+    for (const client of connected) await client.end().catch(() => {});
+    await Promise.all(lanes);
+    expect(login).toEqual({
+      rolpassword: access.verifiers[branch.branch_id]?.read_write,
+      rolcanlogin: true,
+    });
+    expect(left).toEqual([]);
+  },
+);
+
 test('a login that constantly alters itself is closed nevertheless', async () => {
   let running = true;
   // All sessions are opened before the first changes the password.
@@ -281,7 +320,7 @@ test('access stored while older access is enforced is enforced too', async () =>
     ...host,
     rules: Object.assign(Object.create(rules), {
       sync: syncAndStore,
-      disconnectClients: rules.disconnectClients.bind(rules),
+      withhold: rules.withhold.bind(rules),
     }),
   };
   await runOperation(interrupted, 'access.apply', { project_id: project.id, access: older });
