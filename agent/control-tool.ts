@@ -19,6 +19,10 @@ const EXIT_CODE_HELP = Object.values(EXIT_CODES)
   .map(({ code, meaning }) => `  ${code}  ${meaning}`)
   .join('\n');
 
+const SETTINGS_HELP = `Settings are environment variables. The service reads them from /etc/branchgate/agent.env.
+In a shell, load them first:
+  set -a; . /etc/branchgate/agent.env; set +a`;
+
 /**
  * Runs one command of the control tool.
  * @param words the command line after the program's name
@@ -47,7 +51,7 @@ function controlTool(trial: Trial | null): Command {
     .option('--json', 'print results as JSON')
     .configureHelp({ showGlobalOptions: true })
     .showSuggestionAfterError()
-    .addHelpText('after', `\nSettings are read from the environment.\n\nExit codes:\n${EXIT_CODE_HELP}`);
+    .addHelpText('after', `\n${SETTINGS_HELP}\n\nExit codes:\n${EXIT_CODE_HELP}`);
   program.addCommand(runCommand(trial));
   program.addCommand(enrolCommand());
   program.addCommand(doctorCommand());

@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import { makeRulesFolder } from '../access/rules-folder.ts';
-import { EnrolledError, EnrolmentError, enrol } from '../link/enrol.ts';
+import { EnrolledError, EnrolmentError, enrol, TokenRefusedError } from '../link/enrol.ts';
 import { rulesFolder } from '../settings.ts';
 import { GatewayError, RefusedError, UsageError } from './exit-codes.ts';
 import { print } from './output.ts';
@@ -34,7 +34,8 @@ export const enrolCommand = () =>
         token,
         force: options.force ?? false,
       }).catch((error) => {
-        if (error instanceof EnrolledError) throw new RefusedError(error.message);
+        if (error instanceof EnrolledError || error instanceof TokenRefusedError)
+          throw new RefusedError(error.message);
         throw error instanceof EnrolmentError ? new GatewayError(error.message) : error;
       });
       await makeRulesFolder(rulesFolder(settings));

@@ -38,7 +38,7 @@ export class RefusedError extends Error {
   override readonly name = 'RefusedError';
 }
 
-/** The gateway refused the request, or is unreachable. */
+/** The gateway is unreachable, or its response is no enrolment. */
 export class GatewayError extends Error {
   override readonly name = 'GatewayError';
 }

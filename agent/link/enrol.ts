@@ -24,9 +24,14 @@ export class EnrolledError extends EnrolmentError {
   override readonly name = 'EnrolledError';
 }
 
-const SENTENCES: Record<number, string> = {
-  401: 'the enrolment token is invalid, already used by another key, or expired: request a new token',
-  422: 'the enrolment token is malformed: copy it again',
+/** The gateway refused the token. */
+export class TokenRefusedError extends EnrolmentError {
+  override readonly name = 'TokenRefusedError';
+}
+
+const REFUSALS: Record<number, string> = {
+  401: 'the enrolment token is invalid, already used by another key, or expired: get a new one with `POST /platform/v1/hosts/{host_id}/enrolment`',
+  422: 'the enrolment token is malformed: copy the whole token again',
 };
 
 interface Enrolment {
@@ -89,10 +94,11 @@ async function requestEnrolment(address: URL, token: string, { kty, crv, x }: Pr
       `the gateway at ${address.origin} is unreachable (${error.message}): check its address and try again`,
     );
   });
+  const refusal = REFUSALS[response.status];
+  if (refusal !== undefined) throw new TokenRefusedError(refusal);
   if (!response.ok) {
     throw new EnrolmentError(
-      SENTENCES[response.status] ??
-        `the gateway responded with status ${response.status}: check its log and try again`,
+      `the gateway responded with status ${response.status}: check its log and try again`,
     );
   }
   const reading = EnrolmentReply.safeParse(await response.json().catch(() => null));
