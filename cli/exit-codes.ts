@@ -1,3 +1,4 @@
+import type { Command } from 'commander';
 import { JobError, ResponseError } from '../client/response-error.ts';
 import { FAILURES, type FailureCode } from '../shared/failures.ts';
 
@@ -72,9 +73,23 @@ function exitNameOf(error: unknown): ExitName {
 
 export const exitCodeOf = (error: unknown): number => EXIT_CODES[exitNameOf(error)].code;
 
+/** What to do about a protected branch, by the command that was refused and takes no --confirm. */
+const WITHOUT_CONFIRM: Partial<Record<string, string>> = {
+  create:
+    'Reset it with `branchgate branch reset`, or end its protection with `branchgate branch unprotect`.',
+  extend: 'main never expires.',
+  unprotect: 'main is always protected.',
+  query: 'Change rows with `branchgate psql`, or on another branch.',
+};
+
+const takesConfirm = ({ options }: Command) => options.some(({ long }) => long === '--confirm');
+
 /** What to do, for failures whose message comes from the API and names no command or option. */
-const ADVICE_OF_CODE: Partial<Record<string, () => string>> = {
-  BRANCH_PROTECTED: () => 'Give its name with --confirm.',
+const ADVICE_OF_CODE: Partial<Record<string, (command?: Command) => string | undefined>> = {
+  BRANCH_PROTECTED: (command) =>
+    command && takesConfirm(command)
+      ? 'Give its name with --confirm. main is never deleted.'
+      : WITHOUT_CONFIRM[command?.name() ?? ''],
   UNAUTHENTICATED: () =>
     process.env.BRANCHGATE_API_KEY || process.env.BRANCHGATE_TOKEN
       ? 'The token in BRANCHGATE_API_KEY or BRANCHGATE_TOKEN was rejected. Replace or unset it.'
@@ -86,16 +101,27 @@ interface Detail {
   message: string;
 }
 
-/** What is wrong, then what to do, without a stack trace. */
-export function explain(error: unknown): string {
+/** What is wrong and what to do, for the command that failed. */
+function adviceOf({ code, message }: ResponseError, command?: Command) {
+  const advice = ADVICE_OF_CODE[code ?? '']?.(command);
+  // The message of the API names a field that no command has.
+  const isReplaced = advice !== undefined && code === 'BRANCH_PROTECTED';
+  return { message: isReplaced ? 'The branch is protected.' : message, advice };
+}
+
+/**
+ * What is wrong, then what to do, without a stack trace.
+ * @param command that failed
+ */
+export function explain(error: unknown, command?: Command): string {
   if (error instanceof ResponseError) {
     const details = ((error.fields.details as Detail[] | undefined) ?? []).map(
       ({ path, message }) => `\n  ${path}: ${message}`,
     );
     const request = error.code === 'INTERNAL' && error.requestId ? ` Request ID: ${error.requestId}.` : '';
     const code = error.code === null ? '' : ` (${error.code})`;
-    const advice = ADVICE_OF_CODE[error.code ?? '']?.();
-    return `${error.message}${code}${details.join('')}${request}${advice ? ` ${advice}` : ''}`;
+    const { message, advice } = adviceOf(error, command);
+    return `${message}${code}${details.join('')}${request}${advice ? ` ${advice}` : ''}`;
   }
   if (error instanceof JobError) return `${error.message} (${error.code}) Job: ${error.jobId}.`;
   if (isUnreachable(error)) {

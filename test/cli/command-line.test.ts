@@ -105,6 +105,31 @@ describe('the advice about a response 401', () => {
   });
 });
 
+describe('the advice about a protected branch', () => {
+  const refusal = new ResponseError(new Response(null, { status: 403 }), {
+    error: 'BRANCH_PROTECTED',
+    message: 'The branch is protected. Send its name as confirm.',
+  });
+  const commands = new Map(commandsBelow(program).map((command) => [wordsOf(command).join(' '), command]));
+
+  test.each([
+    ['branch delete', 'The branch is protected. (BRANCH_PROTECTED) Give its name with --confirm.'],
+    ['branch reset', 'The branch is protected. (BRANCH_PROTECTED) Give its name with --confirm.'],
+    ['branch create', 'The branch is protected. (BRANCH_PROTECTED) Reset it with `branchgate branch reset`'],
+    ['branch extend', 'The branch is protected. (BRANCH_PROTECTED) main never expires.'],
+    ['branch unprotect', 'The branch is protected. (BRANCH_PROTECTED) main is always protected.'],
+    ['query', 'The branch is protected. (BRANCH_PROTECTED) Change rows with `branchgate psql`'],
+    ['api', 'The branch is protected. Send its name as confirm. (BRANCH_PROTECTED)'],
+  ])('fits %s', (words, expected) => {
+    const command = commands.get(words);
+    expect(command).toBeDefined();
+    const text = explain(refusal, command);
+    expect(text).toContain(expected);
+    const options = command?.options.map(({ long }) => long);
+    for (const [option] of text.matchAll(/--[a-z-]+/g)) expect(options).toContain(option);
+  });
+});
+
 describe('a command against a gateway', () => {
   /** Runs a command whose requests get this response. */
   async function run(args: string[], response: () => Response) {
