@@ -38,7 +38,11 @@ export function documentOf(program: Command): string {
   const commands = commandsBelow(program).filter(
     (command) => command !== program && command.commands.length === 0 && !command.name().startsWith('_'),
   );
-  const exits = Object.values(EXIT_CODES).map(({ code: exit, meaning }) => [String(exit), meaning]);
+  const exits = Object.values(EXIT_CODES).map(({ code: exit, meaning, error }) => [
+    String(exit),
+    meaning,
+    error === null ? '' : code(error),
+  ]);
   return `# Command line
 
 Generated from the commands by \`npm run cli:docs\`.
@@ -60,7 +64,10 @@ ${table(['option', ''], optionRows(program))}
 
 ## Exit codes
 
-${table(['code', 'meaning'], exits)}
+${table(['code', 'meaning', 'error of the command line'], exits)}
+
+With \`--json\`, the last line of standard error is the error: \`{"error":{"code":"…","message":"…"}}\`. An error of the API has its
+code and all its fields, for instance \`request_id\` and \`details\`. An error of the command line has the code of this table.
 
 \`exec\` and \`psql\` end with the exit code of the program that they ran.
 

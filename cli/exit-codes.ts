@@ -1,20 +1,20 @@
-import type { Command } from 'commander';
+import { type Command, CommanderError } from 'commander';
 import { JobError, ResponseError } from '../client/response-error.ts';
 import { FAILURES, type FailureCode } from '../shared/failures.ts';
 
-/** The exit codes, which are part of the help. */
+/** The exit codes, which are part of the help, and the code of an error that has none of the API. */
 export const EXIT_CODES = {
-  ok: { code: 0, meaning: 'done' },
-  failed: { code: 1, meaning: 'failed' },
-  usage: { code: 2, meaning: 'wrong usage; nothing was done' },
-  notFound: { code: 3, meaning: 'not found' },
-  notSignedIn: { code: 4, meaning: 'not signed in' },
-  notAllowed: { code: 5, meaning: 'not allowed' },
-  conflict: { code: 6, meaning: 'conflict with the present state' },
-  limit: { code: 7, meaning: 'a limit is reached' },
-  away: { code: 8, meaning: 'the gateway or the database host is unavailable' },
-  danger: { code: 9, meaning: 'a rehearsal found a danger' },
-  timedOut: { code: 124, meaning: 'timed out' },
+  ok: { code: 0, meaning: 'done', error: null },
+  failed: { code: 1, meaning: 'failed', error: 'FAILED' },
+  usage: { code: 2, meaning: 'wrong usage; nothing was done', error: 'USAGE' },
+  notFound: { code: 3, meaning: 'not found', error: 'NOT_FOUND' },
+  notSignedIn: { code: 4, meaning: 'not signed in', error: 'NOT_SIGNED_IN' },
+  notAllowed: { code: 5, meaning: 'not allowed', error: 'NOT_ALLOWED' },
+  conflict: { code: 6, meaning: 'conflict with the present state', error: 'CONFLICT' },
+  limit: { code: 7, meaning: 'a limit is reached', error: 'LIMIT_REACHED' },
+  away: { code: 8, meaning: 'the gateway or the database host is unavailable', error: 'UNAVAILABLE' },
+  danger: { code: 9, meaning: 'a rehearsal found a danger', error: null },
+  timedOut: { code: 124, meaning: 'timed out', error: 'TIMED_OUT' },
 } as const;
 
 export type ExitName = keyof typeof EXIT_CODES;
@@ -63,6 +63,7 @@ const isUnreachable = (error: unknown): error is TypeError =>
 const isTimeout = (error: unknown) => error instanceof Error && error.name === 'TimeoutError';
 
 function exitNameOf(error: unknown): ExitName {
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 'ok' : 'usage';
   if (error instanceof CommandError) return error.exit;
   if (error instanceof ResponseError) return exitOf(error.status, error.code);
   if (error instanceof JobError)
@@ -109,6 +110,8 @@ function adviceOf({ code, message }: ResponseError, command?: Command) {
   return { message: isReplaced ? 'The branch is protected.' : message, advice };
 }
 
+const MISSING_COMMAND = 'A command is missing. Run this one with --help to see them.';
+
 /**
  * What is wrong, then what to do, without a stack trace.
  * @param command that failed
@@ -128,7 +131,21 @@ export function explain(error: unknown, command?: Command): string {
     const { code = '' } = (error.cause ?? {}) as NodeJS.ErrnoException;
     return `The gateway is unreachable${code && ` (${code})`}. Check BRANCHGATE_URL and the network.`;
   }
+  if (error instanceof CommanderError)
+    return error.code === 'commander.help' ? MISSING_COMMAND : error.message.replace(/^error: /, '');
   if (isTimeout(error))
     return 'The command timed out. The operation may still be running: see `branchgate job list`.';
   return error instanceof Error ? error.message : String(error);
+}
+
+/** The error as `--json` prints it: the fields of the API's error, if it is from the API. */
+export function errorRecord(error: unknown, command: Command): Record<string, unknown> {
+  const { error: ownCode } = EXIT_CODES[exitNameOf(error)];
+  if (error instanceof ResponseError) {
+    const { error: _code, message: _message, ...fields } = error.fields;
+    const { message, advice } = adviceOf(error, command);
+    return { code: error.code ?? ownCode, message: advice ? `${message} ${advice}` : message, ...fields };
+  }
+  if (error instanceof JobError) return { code: error.code, message: error.message, job_id: error.jobId };
+  return { code: ownCode, message: explain(error) };
 }

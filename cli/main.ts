@@ -1,8 +1,8 @@
 import { CommanderError } from 'commander';
-import { EXIT_CODES, exitCodeOf, explain } from './exit-codes.ts';
-import { say } from './output.ts';
+import { EXIT_CODES, errorRecord, exitCodeOf, explain } from './exit-codes.ts';
+import { isJson, say } from './output.ts';
 import packageFile from './package.json' with { type: 'json' };
-import { createProgram } from './program.ts';
+import { commandsBelow, createProgram } from './program.ts';
 
 // The reader of the output may be gone, as in `branchgate job list | head -1`.
 process.stdout.on('error', () => process.exit(EXIT_CODES.ok.code));
@@ -12,15 +12,17 @@ let command = program;
 program.hook('preAction', (_program, actionCommand) => {
   command = actionCommand;
 });
+for (const each of commandsBelow(program))
+  each.configureOutput({ writeErr: (text) => isJson(program) || process.stderr.write(text) });
 
 try {
   await program.parseAsync();
 } catch (error) {
-  // Commander has printed its own errors; help and version are no errors.
-  if (error instanceof CommanderError) {
-    process.exitCode = error.exitCode === 0 ? EXIT_CODES.ok.code : EXIT_CODES.usage.code;
-  } else {
-    say(`branchgate: ${explain(error, command)}`);
-    process.exitCode = exitCodeOf(error);
+  process.exitCode = exitCodeOf(error);
+  // Without `--json`, Commander has printed its own errors. Help and the version are no errors.
+  if (!isJson(program)) {
+    if (!(error instanceof CommanderError)) say(`branchgate: ${explain(error, command)}`);
+  } else if (process.exitCode !== EXIT_CODES.ok.code) {
+    say(JSON.stringify({ error: errorRecord(error, command) }));
   }
 }

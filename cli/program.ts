@@ -54,7 +54,7 @@ export function createProgram(version: string): Command {
     )
     .option(
       '--json [fields]',
-      "print the API's records as JSON, all fields or those named, separated by commas",
+      "print the API's records as JSON, all fields or those named, separated by commas; an error is JSON on standard error",
     )
     .option('-y, --yes', 'answer yes to every question')
     .addHelpText(

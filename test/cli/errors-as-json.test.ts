@@ -1,0 +1,76 @@
+import { rmSync } from 'node:fs';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { CommandLine } from '../support/command-line.ts';
+
+const PROJECT = '018f0000-0000-7000-8000-000000000001';
+const REFUSAL = {
+  error: 'BRANCH_PROTECTED',
+  message: 'The branch is protected. Send its name as confirm.',
+  request_id: 'r',
+};
+
+let gateway: Server;
+let cli: CommandLine;
+
+beforeAll(async () => {
+  gateway = createServer((_request, response) => {
+    response.writeHead(403, { 'content-type': 'application/json' }).end(JSON.stringify(REFUSAL));
+  });
+  await new Promise<void>((resolve) => gateway.listen(0, '127.0.0.1', resolve));
+  const { port } = gateway.address() as AddressInfo;
+  cli = await CommandLine.open({
+    BRANCHGATE_URL: `http://127.0.0.1:${port}`,
+    BRANCHGATE_TOKEN: 'token',
+    BRANCHGATE_PROJECT: PROJECT,
+  });
+});
+afterAll(async () => {
+  gateway.closeAllConnections();
+  await new Promise((resolve) => gateway.close(resolve));
+  rmSync(cli.folder, { recursive: true });
+});
+
+const ADVICE = 'The branch is protected. Give its name with --confirm. main is never deleted.';
+
+test.each([
+  [
+    'of the API',
+    ['branch', 'delete', 'kept'],
+    5,
+    { code: 'BRANCH_PROTECTED', message: ADVICE, request_id: 'r' },
+  ],
+  [
+    'of a command',
+    ['branch', 'extend'],
+    2,
+    { code: 'USAGE', message: 'Give the new life with --ttl or --lifespan.' },
+  ],
+  [
+    'of the words',
+    ['branch', 'list', '--colour'],
+    2,
+    { code: 'USAGE', message: "unknown option '--colour'" },
+  ],
+  [
+    'of a missing command',
+    ['branch'],
+    2,
+    { code: 'USAGE', message: 'A command is missing. Run this one with --help to see them.' },
+  ],
+])('an error %s is JSON on standard error with --json only', async (_, words, code, error) => {
+  const { stderr, ...result } = await cli.run(...words, '--json');
+  expect(result).toEqual({ code, stdout: '' });
+  expect(stderr.split('\n')).toEqual([JSON.stringify({ error }), '']);
+  const plain = await cli.run(...words);
+  expect(plain.code).toBe(code);
+  expect(plain.stderr).not.toContain('{"error"');
+  expect(plain.stderr).not.toBe('');
+});
+
+test('help is no error', async () => {
+  const { code, stdout, stderr } = await cli.run('branch', 'list', '--help', '--json');
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  expect(stdout).toContain('Usage: branchgate branch list');
+});
