@@ -68,34 +68,38 @@ const KIND_OF_ARGUMENT: Record<string, Kind> = {
   table: 'tables',
 };
 
-const isNamed = ({ short, long }: Option, word: string) => word === short || word === long;
-
-const takesValue = (command: Command, word: string) =>
-  [command, ...ancestorsOf(command)].some(({ options }) =>
-    options.some((option) => isNamed(option, word) && option.required),
-  );
-
 function* ancestorsOf({ parent }: Command): Generator<Command> {
   if (!parent) return;
   yield parent;
   yield* ancestorsOf(parent);
 }
 
-/** The command of a line and how many arguments it has, and whether the last word is an option that takes a value. */
+const optionsAt = (command: Command): Option[] =>
+  [command, ...ancestorsOf(command)].flatMap(({ options }) => options);
+
+/** The command of a line, how many arguments and which values it has, and the option whose value is the last word. */
 function positionOf(program: Command, words: readonly string[]) {
   let command = program;
   let argumentsGiven = 0;
-  let open: string | null = null;
+  let open: Option | null = null;
+  const typed: Record<string, string> = {};
   for (const word of words) {
-    if (open !== null) open = null;
-    else if (word.startsWith('-')) open = takesValue(command, word) ? word : null;
-    else {
+    if (open !== null) {
+      typed[open.attributeName()] = word;
+      open = null;
+    } else if (word.startsWith('-')) {
+      const [, name, value] = /^([^=]+)(?:=(.*))?$/s.exec(word) ?? [];
+      const option = optionsAt(command).find(({ short, long }) => name === short || name === long);
+      if (!option?.required) continue;
+      if (value === undefined) open = option;
+      else typed[option.attributeName()] = value;
+    } else {
       const below = command.commands.find((sub) => sub.name() === word);
       if (below) command = below;
       else argumentsGiven += 1;
     }
   }
-  return { command, argumentsGiven, open };
+  return { command, argumentsGiven, open, typed };
 }
 
 interface Candidates {
@@ -104,18 +108,31 @@ interface Candidates {
   names: Kind | null;
 }
 
+/** The values of options that are typed already. */
+interface Typed {
+  profile?: string;
+  project?: string;
+  branch?: string;
+}
+
 /** The words that can follow. */
-export function candidatesOf(program: Command, line: readonly string[]): Candidates {
+export function candidatesOf(program: Command, line: readonly string[]): Candidates & { typed: Typed } {
   const current = line.at(-1) ?? '';
-  const { command, argumentsGiven, open } = positionOf(program, line.slice(0, -1));
-  const options = [command, ...ancestorsOf(command)].flatMap(({ options }) => options);
+  const { typed, ...position } = positionOf(program, line.slice(0, -1));
+  return { ...wordsAt(position, current), typed };
+}
+
+function wordsAt(
+  { command, argumentsGiven, open }: Omit<ReturnType<typeof positionOf>, 'typed'>,
+  current: string,
+): Candidates {
   if (open !== null) {
-    const option = options.find((one) => isNamed(one, open));
     // `import --from` takes an address.
-    const names = command.name() === 'import' ? null : (KIND_OF_OPTION[open] ?? null);
-    return { words: option?.argChoices ?? [], names };
+    const names = command.name() === 'import' ? null : (KIND_OF_OPTION[open.long ?? ''] ?? null);
+    return { words: open.argChoices ?? [], names };
   }
-  if (current.startsWith('-')) return { words: options.flatMap(({ long }) => long ?? []), names: null };
+  if (current.startsWith('-'))
+    return { words: optionsAt(command).flatMap(({ long }) => long ?? []), names: null };
   const subcommands = command.commands.map((sub) => sub.name()).filter((name) => name !== COMPLETE);
   if (subcommands.length > 0) return { words: subcommands, names: null };
   const { registeredArguments: args } = command;
@@ -125,7 +142,9 @@ export function candidatesOf(program: Command, line: readonly string[]): Candida
 
 const complete = (program: Command) =>
   new Command(COMPLETE).argument('[words...]').action(async (line: string[], _options, command: Command) => {
-    const { words, names } = candidatesOf(program, line);
+    const { words, names, typed } = candidatesOf(program, line);
+    // The completed line has them after `--`, so that they are no options of this one.
+    for (const [name, value] of Object.entries(typed)) command.setOptionValue(name, value);
     const found = names === null ? words : [...words, ...(await NAMES[names](command).catch(() => []))];
     const current = line.at(-1) ?? '';
     process.stdout.write(
@@ -164,7 +183,7 @@ const NAMES: Record<Kind, (command: Command) => Promise<string[]>> = {
   profiles: async () => Object.keys(readProfiles().profiles),
   async tables(command) {
     const session = openSession(command);
-    const path = await branchPath(command, session, undefined);
+    const path = await branchPath(command, session, command.opts<Typed>().branch);
     const { tables } = await dataOf(
       session.client.api.GET(`${PROJECT}/branches/{branch_ref}/tables`, { params: { path } }),
     );

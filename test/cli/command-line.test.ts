@@ -232,6 +232,44 @@ describe('completion', () => {
   });
 });
 
+describe('completion of a line with typed options', () => {
+  const projects = [
+    { id: '018f0000-0000-7000-8000-000000000001', name: 'blog' },
+    { id: '018f0000-0000-7000-8000-000000000002', name: 'shop' },
+  ];
+  const [, shop] = projects;
+  const answers: Record<string, object> = {
+    '/api/v1/projects': { projects, next_cursor: null },
+    [`/api/v1/projects/${shop?.id}/branches`]: { branches: [{ branch_name: 'of-shop' }] },
+    [`/api/v1/projects/${shop?.id}/branches/pr-1/tables`]: { tables: [{ name: 'of_pr_1' }] },
+  };
+
+  afterEach(() => {
+    vi.unstubAllEnvs();
+    vi.unstubAllGlobals();
+    vi.restoreAllMocks();
+  });
+
+  test.each([
+    [['branch', 'get', '--project', 'shop', ''], 'of-shop\n'],
+    [['--project=shop', 'branch', 'get', ''], 'of-shop\n'],
+    [['exec', '--project', 'shop', '--branch', 'of'], 'of-shop\n'],
+    [['rows', '--project', 'shop', '--branch', 'pr-1', ''], 'of_pr_1\n'],
+    [['rows', '--branch=pr-1', '--project', 'shop', ''], 'of_pr_1\n'],
+  ])('%j offers names of what is typed', async (line, expected) => {
+    vi.stubEnv('BRANCHGATE_URL', 'https://gateway.test');
+    vi.stubEnv('BRANCHGATE_TOKEN', 'token');
+    vi.stubEnv('BRANCHGATE_PROJECT', projects[0]?.id);
+    vi.stubGlobal('fetch', async ({ url }: Request) => {
+      const answer = answers[new URL(url).pathname];
+      return answer ? Response.json(answer) : Response.json({ error: 'NOT_FOUND' }, { status: 404 });
+    });
+    const output = vi.spyOn(process.stdout, 'write').mockReturnValue(true);
+    await createProgram('1.2.3').parseAsync(['__complete', '--', ...line], { from: 'user' });
+    expect(output.mock.calls.join('')).toBe(expected);
+  });
+});
+
 /** A command without its action, so that a line is only parsed. */
 function parseOnly(command: Command): void {
   for (const one of commandsBelow(command)) one.action(() => {});
