@@ -1,6 +1,7 @@
 import { info, saveState, setOutput, setSecret } from '@actions/core';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
-import { dataOf, ResponseError } from '../client/response-error.ts';
+import { findBranch } from '../client/find-branch.ts';
+import { ResponseError } from '../client/response-error.ts';
 import { ActionError, type Inputs } from './inputs.ts';
 
 const BRANCHES = '/api/v1/projects/{project_id}/branches';
@@ -17,9 +18,7 @@ export interface ShownBranch {
 /** The ID of the branch to start from; null for `main`. @throws ActionError */
 export async function sourceOf(client: BranchgateClient, { project, from }: Inputs): Promise<string | null> {
   if (from === null) return null;
-  const params = { path: { project_id: project } };
-  const { branches } = await dataOf(client.api.GET(BRANCHES, { params }));
-  const found = branches.find(({ id, branch_name }) => id === from || branch_name === from);
+  const found = await findBranch(client, project, from);
   if (!found) throw new ActionError(`There is no branch ${from} to start from.`);
   return found.id;
 }

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { type BranchgateClient, createClient } from '../client/client.ts';
+import { findBranch as branchIn } from '../client/find-branch.ts';
 import { safeAddress } from '../client/gateway-address.ts';
-import { dataOf } from '../client/response-error.ts';
 import type { TokenSource } from '../client/send.ts';
 import { take } from '../shared/take.ts';
 import { CommandError } from './exit-codes.ts';
@@ -164,11 +164,7 @@ export async function branchPath(command: Command, session: Session, given: stri
 
 /** The record of a branch by its name or ID. @throws CommandError */
 export async function findBranch({ client }: Session, projectId: string, reference: string) {
-  const path = { project_id: projectId };
-  const { branches } = await dataOf(
-    client.api.GET('/api/v1/projects/{project_id}/branches', { params: { path } }),
-  );
-  const branch = branches.find(({ id, branch_name }) => branch_name === reference || id === reference);
+  const branch = await branchIn(client, projectId, reference);
   if (!branch)
     throw new CommandError(
       'notFound',

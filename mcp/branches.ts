@@ -1,4 +1,5 @@
 import type { Schemas } from '../client/client.ts';
+import { findBranch as branchIn } from '../client/find-branch.ts';
 import { dataOf } from '../client/response-error.ts';
 import { take } from '../shared/take.ts';
 import { type ToolContext, ToolError } from './tool.ts';
@@ -31,9 +32,7 @@ export async function ownId({ client }: ToolContext): Promise<string> {
 
 /** @throws ToolError */
 export async function findBranch({ client }: ToolContext, projectId: string, reference: string) {
-  const params = { path: { project_id: projectId } };
-  const { branches } = await dataOf(client.api.GET('/api/v1/projects/{project_id}/branches', { params }));
-  const found = branches.find(({ id, branch_name }) => id === reference || branch_name === reference);
+  const found = await branchIn(client, projectId, reference);
   if (!found) throw new ToolError(`There is no branch ${reference}. list_branches shows the branches.`);
   return found;
 }

@@ -2,6 +2,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { globSync, readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
+import { findBranch } from '../client/find-branch.ts';
 import { dataOf, ResponseError } from '../client/response-error.ts';
 import { LeaseRenewal } from './lease-renewal.ts';
 
@@ -30,12 +31,6 @@ function hashOf(patterns: readonly string[], cwd = process.cwd()): string {
     hash.update(`${file}\0${content.length}\0`).update(content);
   }
   return hash.digest('hex').slice(0, 12);
-}
-
-async function findBranch({ api }: BranchgateClient, projectId: string, reference: string) {
-  const params = { path: { project_id: projectId } };
-  const { branches } = await dataOf(api.GET(BRANCHES, { params }));
-  return branches.find(({ id, branch_name }) => branch_name === reference || id === reference) ?? null;
 }
 
 /**
