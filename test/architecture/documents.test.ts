@@ -9,7 +9,7 @@ const DATED = /^docs\/(?:decisions|benchmarks)\//;
 
 const LINK = /\]\(([^)\s]+)\)/g;
 /** `edge/routes/branches.ts`, `test/simulation`: anything in backticks that starts with a folder of the sources. */
-const PATH = /`((?:agent|dev|docs|edge|shared|test)\/[\w./-]*)`/g;
+const PATH = /`((?:action|agent|cli|client|console|dev|docs|edge|mcp|python|shared|test|vitest)\/[\w./-]*)`/g;
 const HEADING = /^#{1,6} +(.+)$/gm;
 const FENCED = /^```.*?^```/gms;
 
@@ -36,9 +36,12 @@ function leadsSomewhere(document: string, link: string): boolean {
   return fragment === undefined || anchorsOf(target).includes(fragment);
 }
 
+/** The build makes them, so a fresh clone has none. */
+const BUILT = /\/dist(?:\/|$)/;
+
 /** A file, a folder, or a file without its suffixes. */
 const isPath = (path: string) =>
-  existsSync(join(ROOT, path)) || globSync(`${path}.*`, { cwd: ROOT }).length > 0;
+  BUILT.test(path) || existsSync(join(ROOT, path)) || globSync(`${path}.*`, { cwd: ROOT }).length > 0;
 
 describe('the search', () => {
   test('finds the documents', () => {
@@ -48,14 +51,16 @@ describe('the search', () => {
 
   test('finds links and paths, and detects wrong ones', () => {
     const text =
-      'See [one](docs/storage.md#d1), `edge/app.ts`, `test/end-to-end/` and `npm test`.\n```\n[x](y)\n```';
+      'See [one](docs/storage.md#d1), `edge/app.ts`, `test/end-to-end/`, `cli/main.ts` and `npm test`.\n```\n[x](y)\n```';
     expect(linksOf(text)).toEqual(['docs/storage.md#d1']);
-    expect(pathsOf(text)).toEqual(['edge/app.ts', 'test/end-to-end/']);
+    expect(pathsOf(text)).toEqual(['edge/app.ts', 'test/end-to-end/', 'cli/main.ts']);
     expect(leadsSomewhere('README.md', 'docs/specification.md#23-lifespans')).toBe(true);
     expect(leadsSomewhere('README.md', 'docs/specification.md#no-such-section')).toBe(false);
     expect(leadsSomewhere('README.md', 'docs/no-such-page.md')).toBe(false);
     expect(isPath('test/architecture/documents')).toBe(true);
     expect(isPath('edge/no-such-file.ts')).toBe(false);
+    expect(isPath('action/dist')).toBe(true);
+    expect(isPath('action/distant.ts')).toBe(false);
   });
 });
 
