@@ -57,6 +57,9 @@ const ProjectChange = z
   .refine((change) => Object.keys(change).length > 0, 'Provide at least one field.')
   .meta({ example: { storage_quota_gib: 1 } });
 
+const NO_HOST =
+  'No database host accepts new projects: none is enrolled, or all of them are draining. Contact the platform operator.';
+
 /** The linked host with the fewest projects that has room for the quota. @throws ApiError HOST_UNAVAILABLE, HOST_FULL */
 async function chooseHost(env: Env, db: Database, projectId: string, quotaGib: number): Promise<string> {
   const hasRoom = hasRoomOn(readSettings(env), sql`hosts.id`, projectId, quotaGib);
@@ -65,6 +68,7 @@ async function chooseHost(env: Env, db: Database, projectId: string, quotaGib: n
     .from(hosts)
     .where(and(isNotNull(hosts.enrolledAt), eq(hosts.draining, false)))
     .orderBy(sql`(select count(*) from ${projects} where host_id = ${hosts.id})`);
+  if (candidates.length === 0) throw new ApiError('HOST_UNAVAILABLE', { message: NO_HOST });
   let isFull = false;
   for (const { id, hasRoom } of candidates) {
     if (!(await isLinked(env, id))) continue;

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { and, eq, inArray } from 'drizzle-orm';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { jobs } from '../../../edge/database/schema.ts';
+import { hosts, jobs } from '../../../edge/database/schema.ts';
 import { OPEN_STATUSES } from '../../../edge/jobs/job-store.ts';
 import { FAILURES, type FailureCode } from '../../../shared/failures.ts';
 import { HOST_FAILURES, type HostFailureCode } from '../../../shared/protocol/host-failures.ts';
@@ -161,6 +161,23 @@ describe('a failure of the host reaches the client', () => {
     await gateway.plantFailure(project, 'access.apply', null);
     expect(await rotate()).toMatchObject({ status: 200 });
   });
+});
+
+test.each([
+  ['enrolled', { enrolledAt: null }, { enrolledAt: new Date() }],
+  ['accepting projects', { draining: true }, { draining: false }],
+])('a new project without any host that is %s: the message names the remedy', async (_, without, as) => {
+  await gateway.db.update(hosts).set(without);
+  try {
+    const { status, body } = await gateway.api.post('/api/v1/projects', { name: 'Refused' });
+    expect({ status, ...body }).toMatchObject({
+      status: 503,
+      error: 'HOST_UNAVAILABLE',
+      message: expect.stringMatching(/^No database host accepts new projects: .*operator\.$/),
+    });
+  } finally {
+    await gateway.db.update(hosts).set(as);
+  }
 });
 
 describe('a refusal of the records reaches the client', () => {
