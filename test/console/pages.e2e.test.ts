@@ -138,6 +138,23 @@ test('dialogs and menus are accessible', async () => {
   }
 });
 
+test('passwords of no login cannot be rotated, and no command for it is shown', async () => {
+  const { page } = visitor;
+  await page.goto(inProject('/branches/changed/connect'));
+  await page.getByRole('button', { name: 'Rotate passwords' }).click();
+  const dialog = page.getByRole('dialog');
+  const rotate = dialog.getByRole('button', { name: 'Rotate passwords' });
+  const command = dialog.getByText('branchgate credentials rotate');
+  for (const login of ['Owner', 'Read and write']) await dialog.getByLabel(login).uncheck();
+  await command.waitFor();
+  expect(await rotate.isEnabled()).toBe(true);
+  await dialog.getByLabel('Read only').uncheck();
+  await command.waitFor({ state: 'detached' });
+  expect(await rotate.isDisabled()).toBe(true);
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+});
+
 test('a branch is made of a snapshot, protected, reset, deleted, restored and dropped', async () => {
   const { page } = visitor;
   const act = async (name: string, what: string) => {

@@ -42,7 +42,8 @@ export function RotateDialog({ projectId, branch, onClose, onRotated }: Props) {
         onRotated();
       }}
       onClose={onClose}
-      command={COMMANDS.rotate(projectId, branch, roles)}
+      // Without a role, the command would rotate all of them.
+      {...(roles.length > 0 && { command: COMMANDS.rotate(projectId, branch, roles) })}
     >
       <fieldset className="field">
         <legend>{CONNECT_TEXT.rotateRoles}</legend>
