@@ -66,8 +66,8 @@ ${table(['option', ''], optionRows(program))}
 
 ${table(['code', 'meaning', 'error of the command line'], exits)}
 
-With \`--json\`, the last line of standard error is the error: \`{"error":{"code":"…","message":"…"}}\`. An error of the API has its
-code and all its fields, for instance \`request_id\` and \`details\`. An error of the command line has the code of this table.
+With \`--json\`, the last line of standard error is the error, in the form of the API's errors: \`{"error":"…","message":"…"}\`, and
+what else the API sent, for instance \`request_id\` and \`details\`. An error of the command line has the code of this table.
 
 \`exec\` and \`psql\` end with the exit code of the program that they ran.
 

@@ -138,14 +138,17 @@ export function explain(error: unknown, command?: Command): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The error as `--json` prints it: the fields of the API's error, if it is from the API. */
+/** The error as `--json` prints it, in the form of the API's errors. */
 export function errorRecord(error: unknown, command: Command): Record<string, unknown> {
   const { error: ownCode } = EXIT_CODES[exitNameOf(error)];
   if (error instanceof ResponseError) {
-    const { error: _code, message: _message, ...fields } = error.fields;
     const { message, advice } = adviceOf(error, command);
-    return { code: error.code ?? ownCode, message: advice ? `${message} ${advice}` : message, ...fields };
+    return {
+      ...error.fields,
+      error: error.code ?? ownCode,
+      message: advice ? `${message} ${advice}` : message,
+    };
   }
-  if (error instanceof JobError) return { code: error.code, message: error.message, job_id: error.jobId };
-  return { code: ownCode, message: explain(error) };
+  if (error instanceof JobError) return { error: error.code, message: error.message, job_id: error.jobId };
+  return { error: ownCode, message: explain(error) };
 }

@@ -23,6 +23,6 @@ try {
   if (!isJson(program)) {
     if (!(error instanceof CommanderError)) say(`branchgate: ${explain(error, command)}`);
   } else if (process.exitCode !== EXIT_CODES.ok.code) {
-    say(JSON.stringify({ error: errorRecord(error, command) }));
+    say(JSON.stringify(errorRecord(error, command)));
   }
 }

@@ -39,30 +39,30 @@ test.each([
     'of the API',
     ['branch', 'delete', 'kept'],
     5,
-    { code: 'BRANCH_PROTECTED', message: ADVICE, request_id: 'r' },
+    { error: 'BRANCH_PROTECTED', message: ADVICE, request_id: 'r' },
   ],
   [
     'of a command',
     ['branch', 'extend'],
     2,
-    { code: 'USAGE', message: 'Give the new life with --ttl or --lifespan.' },
+    { error: 'USAGE', message: 'Give the new life with --ttl or --lifespan.' },
   ],
   [
     'of the words',
     ['branch', 'list', '--colour'],
     2,
-    { code: 'USAGE', message: "unknown option '--colour'" },
+    { error: 'USAGE', message: "unknown option '--colour'" },
   ],
   [
     'of a missing command',
     ['branch'],
     2,
-    { code: 'USAGE', message: 'A command is missing. Run this one with --help to see them.' },
+    { error: 'USAGE', message: 'A command is missing. Run this one with --help to see them.' },
   ],
 ])('an error %s is JSON on standard error with --json only', async (_, words, code, error) => {
   const { stderr, ...result } = await cli.run(...words, '--json');
   expect(result).toEqual({ code, stdout: '' });
-  expect(stderr.split('\n')).toEqual([JSON.stringify({ error }), '']);
+  expect(stderr.split('\n')).toEqual([JSON.stringify(error), '']);
   const plain = await cli.run(...words);
   expect(plain.code).toBe(code);
   expect(plain.stderr).not.toContain('{"error"');
