@@ -10,7 +10,7 @@ import { inTenantOfProject } from '../audit/tenant-of-project.ts';
 import { type Database, insertIf } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
-import { type JobRow, newJob } from '../jobs/job-store.ts';
+import { isChanging, type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import { type SagaContext, saga } from '../jobs/saga.ts';
 import type { ResetRequest } from '../projects/project-history-rpc.ts';
@@ -20,7 +20,10 @@ import { newSnapshot } from '../snapshots/take-snapshot.ts';
 import { type BranchRow, toBranchResponse, toCreatedBranchResponse } from './branch-resource.ts';
 import { BUSY_WAIT_MS } from './create-branch.ts';
 
-/** Opens the job of the reset, and the record of the snapshot that it leaves behind, in one batch. */
+/**
+ * Opens the job of the reset, and the record of the snapshot that it leaves behind, in one batch.
+ * @returns or HOST_BUSY while another job of the branch is open
+ */
 export async function reserveReset(
   db: Database,
   { jobId, snapshotId, branch, source, life, hostId, actor, keyUse, asCreation }: ResetRequest,
@@ -43,13 +46,18 @@ export async function reserveReset(
     eq(projectBranches.status, 'active'),
   )})`;
   const hasSource = isCloneable(source);
-  const allowed = sql`${isActive} and ${hasSource}`;
+  const allowed = sql`${isActive} and ${hasSource} and not ${isChanging(branchId)}`;
+  const reserved = sql`exists (select 1 from ${jobs} where id = ${job.id})`;
   const statements = [
     ...insertKey(db, keyUse, job.id, allowed, now),
     insertIf(db, snapshots, safety, allowed),
     insertIf(db, jobs, job, allowed),
     db
-      .select({ isActive: sql<number>`${isActive}`, hasSource: sql<number>`${hasSource}` })
+      .select({
+        reserved: sql<number>`${reserved}`,
+        isActive: sql<number>`${isActive}`,
+        hasSource: sql<number>`${hasSource}`,
+      })
       .from(projects)
       .where(eq(projects.id, projectId)),
   ];
@@ -59,10 +67,11 @@ export async function reserveReset(
     statements,
     { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
     (last) => {
-      const [found] = last as { isActive: number; hasSource: number }[];
+      const [found] = last as { reserved: number; isActive: number; hasSource: number }[];
       if (!found) return { code: 'NOT_FOUND' };
+      if (found.reserved) return null;
       if (!found.isActive) return { code: 'BRANCH_NOT_ACTIVE' };
-      return found.hasSource ? null : { code: 'SOURCE_NOT_ACTIVE' };
+      return { code: found.hasSource ? 'HOST_BUSY' : 'SOURCE_NOT_ACTIVE' };
     },
   );
   return unlessInFlight(db, keyUse, outcome);

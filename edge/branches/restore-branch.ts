@@ -10,7 +10,7 @@ import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
-import { isOpenJob, type JobRow, newJob } from '../jobs/job-store.ts';
+import { isChanging, type JobRow, newJob } from '../jobs/job-store.ts';
 import { reserve } from '../jobs/reservation.ts';
 import { saga } from '../jobs/saga.ts';
 import type { RestoreRequest } from '../projects/project-history-rpc.ts';
@@ -55,12 +55,9 @@ export async function reserveRestore(
     eq(projectBranches.status, 'deleted'),
   );
   const isDeleted = sql`exists (select 1 from ${projectBranches} where ${thisBranch})`;
-  // A deletion that is tried again later would drop the restored database.
-  const isChanging = sql`exists (select 1 from ${jobs}
-    where ${jobs.branchId} = ${branchId} and ${jobs.kind} <> 'branch.diff' and ${isOpenJob})`;
   const allowed = sql`exists (select 1 from ${projects} where id = ${projectId} and status = 'active'
       and ${hasSlots(limit, 1)} and ${onHost} < ${BRANCHES_MAX})
-    and ${isDeleted} and ${isKept} and not ${isChanging}`;
+    and ${isDeleted} and ${isKept} and not ${isChanging(branchId)}`;
   const reserved = sql`exists (select 1 from ${jobs} where id = ${job.id})`;
   const rules = snapshot.rules.map((rule) => ({
     ...rule,
@@ -88,7 +85,7 @@ export async function reserveRestore(
     db
       .select({
         making: sql<number>`exists (select 1 from ${snapshots} where id = ${snapshot.id} and status = 'making')`,
-        isChanging: sql<number>`${isDeleted} and ${isChanging}`,
+        isChanging: sql<number>`${isDeleted} and ${isChanging(branchId)}`,
         reserved: sql<number>`${reserved}`,
         isKept: sql<number>`${isKept}`,
         limit: limit.limit,

@@ -19,7 +19,7 @@ import {
   wasRefused,
 } from './job-failure.ts';
 import { JobProgress } from './job-progress.ts';
-import { branchIdsOf, type JobRow } from './job-store.ts';
+import { branchIdsOf, type JobRow, READINGS } from './job-store.ts';
 import type { AnySaga, SagaContext, SagaTable } from './saga.ts';
 import { Slots } from './slots.ts';
 
@@ -47,9 +47,6 @@ const CREATIONS: readonly JobKind[] = [
   'branch.restore',
   'snapshot.create',
 ];
-
-/** They change nothing, so no job of their branch or project waits for them. */
-const READINGS: readonly JobKind[] = ['branch.diff'];
 
 interface Run {
   isReading: boolean;

@@ -1,4 +1,4 @@
-import { and, eq, inArray, type SQL, sql } from 'drizzle-orm';
+import { and, eq, inArray, notInArray, type SQL, sql } from 'drizzle-orm';
 import type { JobKind, JobStatus } from '../../shared/project/job.ts';
 import type { Actor, AuditActor } from '../audit/actor.ts';
 import type { Database } from '../database/database.ts';
@@ -11,6 +11,20 @@ export const OPEN_STATUSES = ['queued', 'running'] as const satisfies readonly J
 
 /** SQLite uses the index of open jobs only if it knows the statuses when it plans, so they are no parameters. */
 export const isOpenJob: SQL = sql`${jobs.status} in (${sql.raw(OPEN_STATUSES.map((status) => `'${status}'`).join(', '))})`;
+
+/** Jobs that change nothing, so no work on their branch or project waits for them. */
+export const READINGS: readonly JobKind[] = ['branch.diff'];
+
+const changes = (branchId: string) =>
+  and(eq(jobs.branchId, branchId), notInArray(jobs.kind, [...READINGS]), isOpenJob);
+
+/** Whether a job that changes the branch is open. An attempt that failed is repeated, which would overwrite newer work. */
+export const isChanging = (branchId: string): SQL =>
+  sql`exists (select 1 from ${jobs} where ${changes(branchId)})`;
+
+/** As `isChanging`, read now. */
+export const readIsChanging = async (db: Database, branchId: string): Promise<boolean> =>
+  (await db.select({ id: jobs.id }).from(jobs).where(changes(branchId)).limit(1)).length > 0;
 
 /** The branches that a job is about; none if it is about the whole project. */
 export const branchIdsOf = ({ branchId, input }: Pick<JobRow, 'branchId' | 'input'>): string[] =>

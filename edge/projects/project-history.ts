@@ -1,12 +1,14 @@
 import { RpcTarget } from 'cloudflare:workers';
 import type { Failure } from '../../shared/failures.ts';
+import type { ProjectSizes } from '../../shared/measurement.ts';
 import type { WorkProgress } from '../../shared/protocol/notifications.ts';
 import { fail, type Result } from '../../shared/result.ts';
+import type { BranchRow } from '../branches/branch-resource.ts';
 import { reserveReset } from '../branches/reset-branch.ts';
 import { reserveRestore } from '../branches/restore-branch.ts';
 import type { Database } from '../database/database.ts';
 import { reserveComparison } from '../differences/compare-branch.ts';
-import type { JobRow } from '../jobs/job-store.ts';
+import { type JobRow, readIsChanging } from '../jobs/job-store.ts';
 import type { ProjectMonitor } from '../monitoring/project-monitor.ts';
 import type { StorageQuota } from '../monitoring/storage-quota.ts';
 import type { Settings } from '../settings.ts';
@@ -24,9 +26,9 @@ import type {
 } from './project-history-rpc.ts';
 import { type Running, runCreation } from './run-creation.ts';
 
-/** How long a restoration waits for the end of the deletion. */
-const DELETION_TRIES = 50;
-const DELETION_LOOK_MS = 100;
+/** How long a reset or a restoration waits for the ends of the branch's open jobs, and how often it polls them. */
+const IDLE_WITHIN_MS = 5_000;
+const IDLE_POLL_MS = 100;
 
 /** What work on a project's branches needs of its coordinator. */
 export interface CoordinatorParts {
@@ -71,36 +73,27 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
   }
 
   resetBranch(request: ResetRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    const { db, monitor, quota } = this.#options;
+    const { db, quota } = this.#options;
     const { branch, source, hostId, keyUse } = request;
     const { id, projectId } = branch;
-    return this.#run(projectId, hostId, waitMs, async () => {
-      const sized = await monitor.readSizes(projectId, hostId);
-      if (!sized.ok) return sized;
-      const admission = { projectId, keyUse, source, branchIds: [id], replaced: id };
-      return quota.reserveWithinQuota(admission, sized.value.sizes, () =>
-        reserveReset(db, request, new Date()),
-      );
-    });
+    const admission = { projectId, keyUse, source, branchIds: [id], replaced: id };
+    return this.#run(projectId, hostId, waitMs, () =>
+      this.#reserveIdle(branch, hostId, (sizes) =>
+        quota.reserveWithinQuota(admission, sizes, () => reserveReset(db, request, new Date())),
+      ),
+    );
   }
 
   restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
-    const { db, settings, monitor, quota } = this.#options;
+    const { db, settings, quota } = this.#options;
     const { project, branch, snapshot, keyUse } = request;
-    return this.#run(project.id, project.hostId, waitMs, async () => {
-      const sized = await monitor.readSizes(project.id, project.hostId);
-      if (!sized.ok) return sized;
-      const source = ofSnapshot(snapshot, false);
-      const admission = { projectId: project.id, keyUse, source, branchIds: [branch.id] };
-      for (let tries = 1; ; tries += 1) {
-        const reserved = await quota.reserveWithinQuota(admission, sized.value.sizes, () =>
-          reserveRestore(db, settings(), request, new Date()),
-        );
-        const isDeleting = !reserved.ok && reserved.failure.code === 'HOST_BUSY';
-        if (!isDeleting || tries === DELETION_TRIES) return reserved;
-        await new Promise((resolve) => setTimeout(resolve, DELETION_LOOK_MS));
-      }
-    });
+    const source = ofSnapshot(snapshot, false);
+    const admission = { projectId: project.id, keyUse, source, branchIds: [branch.id] };
+    return this.#run(project.id, project.hostId, waitMs, () =>
+      this.#reserveIdle(branch, project.hostId, (sizes) =>
+        quota.reserveWithinQuota(admission, sizes, () => reserveRestore(db, settings(), request, new Date())),
+      ),
+    );
   }
 
   async compareBranch(request: ComparisonRequest): Promise<Result<JobRow, Failure>> {
@@ -114,6 +107,29 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
 
   async recordProgress({ job_id, percent }: WorkProgress, hostId: string): Promise<void> {
     this.#options.running(hostId).runner.report(job_id, percent);
+  }
+
+  /**
+   * Makes a reservation that is refused with HOST_BUSY while a job of the branch is open: waits some seconds for its end.
+   * @param reserve gets sizes that the host has just read
+   */
+  async #reserveIdle(
+    { id, projectId }: BranchRow,
+    hostId: string,
+    reserve: (sizes: ProjectSizes['sizes']) => Promise<Result<JobRow, Failure>>,
+  ): Promise<Result<JobRow, Failure>> {
+    const { db, monitor } = this.#options;
+    const deadline = Date.now() + IDLE_WITHIN_MS;
+    for (;;) {
+      const sized = await monitor.readSizes(projectId, hostId);
+      if (!sized.ok) return sized;
+      const reserved = await reserve(sized.value.sizes);
+      if (reserved.ok || reserved.failure.code !== 'HOST_BUSY') return reserved;
+      do {
+        if (Date.now() >= deadline) return reserved;
+        await new Promise((resolve) => setTimeout(resolve, IDLE_POLL_MS));
+      } while (await readIsChanging(db, id));
+    }
   }
 
   /** Runs the job of a reservation, and waits for its end as long as the client does. */

@@ -58,9 +58,10 @@ async function reset(
   const path = `/api/v1/projects/${owner.id}/branches/${branch.id}/reset`;
   const body = { to, ...(operation.confirms && { confirm: operation.branch }) };
   const outcome = await run.sendOnce(operation, () => run.model.api.post<BranchBody>(path, body, headers));
+  // HOST_BUSY: a job of the branch is still open, for instance after a fault.
   const [done] = run.responsesWithStatus(operation, [outcome], 200, {
     ...concurrent,
-    permitted: [...permitted, ...BUSY],
+    permitted: [...permitted, ...BUSY, 'HOST_BUSY'],
   });
   run.expectEnd(operation.kind, sessions, done ? 'now' : 'never');
   if (!done) return;

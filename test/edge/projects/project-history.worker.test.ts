@@ -1,0 +1,67 @@
+import { eq } from 'drizzle-orm';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { jobs } from '../../../edge/database/schema.ts';
+import type { Method } from '../../../shared/protocol/operations.ts';
+import type { BranchBody } from '../../support/api.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+
+const FAILURE = { code: 'POSTGRES_UNAVAILABLE', message: 'planted' } as const;
+const NO_WAIT = { Prefer: 'wait=0' };
+
+let gateway: TripsGateway;
+let projectId: string;
+let branch: BranchBody;
+let path: string;
+
+beforeAll(async () => {
+  gateway = await startTripsGateway(0);
+});
+afterAll(() => gateway?.stop());
+beforeEach(async () => {
+  ({ id: projectId } = await gateway.api.project('Shop'));
+  branch = await gateway.api.branch(projectId, 'made');
+  path = `/api/v1/projects/${projectId}/branches`;
+});
+
+const jobsOf = (kind: 'branch.reset' | 'branch.delete') =>
+  gateway.db
+    .select()
+    .from(jobs)
+    .where(eq(jobs.projectId, projectId))
+    .orderBy(jobs.createdAt)
+    .then((rows) => rows.filter((job) => job.kind === kind));
+
+const reset = (headers = {}) =>
+  gateway.api.post<BranchBody>(`${path}/${branch.id}/reset`, { to: 'parent' }, headers);
+
+/** Makes the attempts of a job fail, so that it stays open. @returns ends that */
+async function whileFailing(method: Method, begin: () => Promise<{ status: number }>) {
+  await gateway.plantFailure(projectId, method, FAILURE);
+  expect((await begin()).status).toBe(202);
+  return async () => {
+    await gateway.plantFailure(projectId, method, null);
+    await (await gateway.coordinatorOf(projectId)).wake(projectId);
+  };
+}
+
+test('a reset waits for an older one that is tried again, some seconds; a deletion does not', async () => {
+  const succeed = await whileFailing('reset.swap', () => reset(NO_WAIT));
+  await eventually(async () => expect((await jobsOf('branch.reset'))[0]?.attempts).toBeGreaterThan(0));
+  expect(await reset()).toMatchObject({ status: 503, body: { error: 'HOST_BUSY' } });
+
+  const newer = reset();
+  await succeed();
+  expect(await newer).toMatchObject({ status: 200, body: { id: branch.id } });
+  const [first, second, ...more] = await jobsOf('branch.reset');
+  expect([first, second, more]).toMatchObject([{ status: 'succeeded' }, { status: 'succeeded' }, []]);
+  expect(second?.createdAt.getTime()).toBeGreaterThanOrEqual(first?.updatedAt.getTime() ?? Infinity);
+
+  const end = await whileFailing('reset.swap', () => reset(NO_WAIT));
+  expect((await gateway.api.delete(`${path}/${branch.id}`)).status).toBe(202);
+  await end();
+  await eventually(async () => {
+    expect(await jobsOf('branch.delete')).toMatchObject([{ status: 'succeeded' }]);
+    expect((await jobsOf('branch.reset')).at(-1)).toMatchObject({ status: 'failed' });
+  });
+});
