@@ -84,7 +84,6 @@ export async function reserveRestore(
     ...ruleStatements(db, rules, reserved),
     db
       .select({
-        making: sql<number>`exists (select 1 from ${snapshots} where id = ${snapshot.id} and status = 'making')`,
         isChanging: sql<number>`${isDeleted} and ${isChanging(branchId)}`,
         reserved: sql<number>`${reserved}`,
         isKept: sql<number>`${isKept}`,
@@ -98,7 +97,6 @@ export async function reserveRestore(
   const conflicts = { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT', project_branches: 'BRANCH_EXISTS' } as const;
   const outcome = await reserve(db, job, statements, conflicts, (last) => {
     const [found] = last as {
-      making: number;
       isChanging: number;
       reserved: number;
       isKept: number;
@@ -106,8 +104,6 @@ export async function reserveRestore(
       current: number;
       onHost: number;
     }[];
-    // The job of the deletion has not kept the database yet.
-    if (found?.making) return { code: 'HOST_BUSY' };
     if (!found?.isKept) return { code: 'NOT_FOUND' };
     if (found.reserved) return null;
     if (found.isChanging) return { code: 'HOST_BUSY' };

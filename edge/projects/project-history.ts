@@ -1,4 +1,5 @@
 import { RpcTarget } from 'cloudflare:workers';
+import { eq } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import type { ProjectSizes } from '../../shared/measurement.ts';
 import type { WorkProgress } from '../../shared/protocol/notifications.ts';
@@ -7,6 +8,7 @@ import type { BranchRow } from '../branches/branch-resource.ts';
 import { reserveReset } from '../branches/reset-branch.ts';
 import { reserveRestore } from '../branches/restore-branch.ts';
 import type { Database } from '../database/database.ts';
+import { snapshots } from '../database/snapshot-schema.ts';
 import { reserveComparison } from '../differences/compare-branch.ts';
 import { type JobRow, readIsChanging } from '../jobs/job-store.ts';
 import type { ProjectMonitor } from '../monitoring/project-monitor.ts';
@@ -87,12 +89,17 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
   restoreBranch(request: RestoreRequest, waitMs: number): Promise<Result<CreationProgress, Failure>> {
     const { db, settings, quota } = this.#options;
     const { project, branch, snapshot, keyUse } = request;
-    const source = ofSnapshot(snapshot, false);
-    const admission = { projectId: project.id, keyUse, source, branchIds: [branch.id] };
     return this.#run(project.id, project.hostId, waitMs, () =>
-      this.#reserveIdle(branch, project.hostId, (sizes) =>
-        quota.reserveWithinQuota(admission, sizes, () => reserveRestore(db, settings(), request, new Date())),
-      ),
+      this.#reserveIdle(branch, project.hostId, async (sizes) => {
+        const [kept = snapshot] = await db.select().from(snapshots).where(eq(snapshots.id, snapshot.id));
+        // Its size is known once the job of the deletion has kept the database.
+        if (kept.status === 'making') return fail({ code: 'HOST_BUSY' });
+        const source = ofSnapshot(kept, false);
+        const admission = { projectId: project.id, keyUse, source, branchIds: [branch.id] };
+        return quota.reserveWithinQuota(admission, sizes, () =>
+          reserveRestore(db, settings(), request, new Date()),
+        );
+      }),
     );
   }
 

@@ -1,12 +1,14 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { jobs } from '../../../edge/database/schema.ts';
+import { jobs, projects } from '../../../edge/database/schema.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
 
 const FAILURE = { code: 'POSTGRES_UNAVAILABLE', message: 'planted' } as const;
+/** What the host of this gateway keeps of a deleted branch. */
+const KEPT_BYTES = 8_388_608;
 const NO_WAIT = { Prefer: 'wait=0' };
 
 let gateway: TripsGateway;
@@ -64,4 +66,23 @@ test('a reset waits for an older one that is tried again, some seconds; a deleti
     expect(await jobsOf('branch.delete')).toMatchObject([{ status: 'succeeded' }]);
     expect((await jobsOf('branch.reset')).at(-1)).toMatchObject({ status: 'failed' });
   });
+});
+
+test('a restoration during the deletion of its branch needs the room that the kept database takes', async () => {
+  const { api, db } = gateway;
+  const succeed = await whileFailing('branch.keep', () => api.delete(`${path}/${branch.id}`));
+  const restore = () => api.post<BranchBody>(`${path}/${branch.id}/restore`, {});
+  const setQuota = (bytes: number) =>
+    db
+      .update(projects)
+      .set({ storageQuotaGib: bytes / 2 ** 30 })
+      .where(eq(projects.id, projectId));
+  await setQuota(KEPT_BYTES - 1);
+  const refused = restore();
+  await succeed();
+  expect(await refused).toMatchObject({
+    body: { error: 'STORAGE_QUOTA_EXCEEDED', needed_bytes: KEPT_BYTES },
+  });
+  await setQuota(KEPT_BYTES);
+  expect(await restore()).toMatchObject({ status: 200, body: { id: branch.id } });
 });
