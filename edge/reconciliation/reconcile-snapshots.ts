@@ -1,13 +1,13 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { type Database, inOneBatch, insertIf, isOneOf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, isOneOf } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import type { CallHost } from '../hosts/host-client.ts';
 import { OPEN_STATUSES } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
-import { forgetDeletedBranch } from '../snapshots/drop-snapshots.ts';
+import { forgetDeletedBranch, isUnused } from '../snapshots/drop-snapshots.ts';
 import type { SnapshotRow } from '../snapshots/snapshot-resource.ts';
 import { type HostedSnapshot, type Inventory, readyBranches } from './differences.ts';
 import { openInventory } from './read-inventory.ts';
@@ -94,7 +94,10 @@ async function dropOrphans(
   }
 }
 
-/** Removes the records of snapshots that the host has lost, or has dropped because its disk was full. */
+/**
+ * Removes the records of snapshots that the host has lost, or has dropped because its disk was full. That of a branch
+ * which is being restored stays until the restoration has ended.
+ */
 async function markMissing(
   db: Database,
   callHost: CallHost,
@@ -119,15 +122,15 @@ async function markMissing(
 
 async function markLost(db: Database, snapshot: SnapshotRow, now: Date): Promise<void> {
   const { id, projectId, branchId, branchName, kind, tenantId } = snapshot;
-  const thisOne = and(eq(snapshots.id, id), eq(snapshots.status, 'ready'));
+  const thisOne = and(eq(snapshots.id, id), eq(snapshots.status, 'ready'), isUnused);
   const isThere = sql`exists (select 1 from ${snapshots} where ${thisOne})`;
   const metadata = { snapshot_id: id, branch_name: branchName, kind, reason: 'missing_on_host' };
   const name = kind === 'deleted' ? 'branch.purged' : 'snapshot.lost';
   const event = auditEvent(name, noActor(tenantId), { projectId, branchId, metadata }, now);
-  await inOneBatch(db, [
+  const results = await inOneBatch(db, [
     insertIf(db, auditEvents, event, isThere),
     ...forgetDeletedBranch(db, snapshot, isThere),
     db.delete(snapshots).where(thisOne),
   ]);
-  logEvent('reconcile.snapshot_lost', { snapshot_id: id, kind });
+  if (hasChanged(results.at(-1))) logEvent('reconcile.snapshot_lost', { snapshot_id: id, kind });
 }

@@ -15,8 +15,8 @@ import type { SnapshotRow } from './snapshot-resource.ts';
 /** Why the service deletes a snapshot that no user deletes. */
 type Reason = 'expired' | 'replaced' | 'too_much_kept';
 
-/** A deleted branch that is being restored is cloned from its kept database. */
-const isUnused = sql`not (kind = 'deleted' and exists (
+/** A deleted branch that is being restored is cloned from its kept database, and needs its passwords. */
+export const isUnused = sql`not (kind = 'deleted' and exists (
   select 1 from ${projectBranches} where ${projectBranches.id} = ${snapshots.branchId} and ${projectBranches.status} = 'creating'))`;
 
 /** What remains of a deleted branch goes with its database. */

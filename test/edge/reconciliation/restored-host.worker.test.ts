@@ -1,5 +1,6 @@
+import { eq } from 'drizzle-orm';
 import { afterAll, expect, test } from 'vitest';
-import { jobs } from '../../../edge/database/schema.ts';
+import { branchCredentials, jobs, projectBranches } from '../../../edge/database/schema.ts';
 import { snapshots } from '../../../edge/database/snapshot-schema.ts';
 import { type CallHost, HostCallError } from '../../../edge/hosts/host-client.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
@@ -7,6 +8,7 @@ import type { HostedBranch, Inventory } from '../../../edge/reconciliation/diffe
 import { keepDeleted } from '../../../edge/reconciliation/keep-deleted.ts';
 import { reconcileSnapshots } from '../../../edge/reconciliation/reconcile-snapshots.ts';
 import type { HostFailureCode } from '../../../shared/protocol/host-failures.ts';
+import { EMPTY_HOST } from '../../support/host/scripted-inventory.ts';
 import { ACTOR, insertBranch, startRecords } from '../../support/records/records.ts';
 
 const NOW = new Date('2026-11-22T12:00:00Z');
@@ -82,6 +84,29 @@ test('what cannot be kept is not dropped either, does not count as lost, and sto
   await reconcileSnapshots(db, call, 'h', inventory, new Set([one.snapshotId, other.snapshotId]));
   expect(asked).toHaveLength(2);
   await expect(reconcileSnapshots(db, call, 'h', inventory, new Set())).rejects.toThrow(HostCallError);
+});
+
+test('a deleted branch whose database is lost loses its passwords, but not while it is being restored', async () => {
+  await db.delete(snapshots);
+  const [lost, restoring] = [await deletedBranch(), await deletedBranch()];
+  const passwords = () => db.select().from(branchCredentials);
+  const password = { role: 'owner', keyId: 'k', sealedPassword: 's', updatedAt: NOW } as const;
+  for (const { branchId } of [lost, restoring])
+    await db.insert(branchCredentials).values({ ...password, branchId });
+  const setStatus = (status: 'creating' | 'deleted') =>
+    db.update(projectBranches).set({ status }).where(eq(projectBranches.id, restoring.branchId));
+  const call = async () => ({ ...EMPTY_HOST, description: null, groups: {}, next: null });
+  const reconcile = () => reconcileSnapshots(db, call as unknown as CallHost, 'h', EMPTY_HOST, new Set());
+
+  await setStatus('creating');
+  await reconcile();
+  expect(await passwords()).toMatchObject([{ branchId: restoring.branchId }]);
+  expect(await db.select().from(snapshots)).toMatchObject([{ id: restoring.snapshotId }]);
+  // Its restoration has failed.
+  await setStatus('deleted');
+  await reconcile();
+  expect(await passwords()).toEqual([]);
+  expect(await db.select().from(snapshots)).toEqual([]);
 });
 
 test.each([
