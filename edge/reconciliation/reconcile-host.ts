@@ -10,7 +10,6 @@ import {
   differencesBetween,
   type HostedBranch,
   type Inventory,
-  type RecordedBranch,
   readAppliedRevisions,
   readRecords,
   readyBranches,
@@ -49,9 +48,8 @@ export async function reconcileHost(
   await settle(hostId, [
     resolveOrphans(),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
-    ...found.foundAgain.map((branch) => restoreBranch(env, db, branch)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
-    markLostIfStillMissing(env, db, callHost, inventory, found.missing),
+    markChanged(env, db, callHost, inventory, found),
   ]);
 
   /** Snapshots come after the databases that are kept again, which would count as lost. */
@@ -139,12 +137,6 @@ async function dropProject(callHost: CallHost, projectId: string): Promise<void>
   await callHost('project.drop', { job_id: crypto.randomUUID(), project_id: projectId });
 }
 
-/** Wakes the coordinator afterwards, because the branch can expire again. */
-async function restoreBranch(env: Env, db: Database, branch: RecordedBranch): Promise<void> {
-  await markFound(db, branch, new Date());
-  await coordinatorOf(env, branch.projectId).wake(branch.projectId);
-}
-
 async function forgetAppliedAccess(db: Database, projectIds: string[]): Promise<void> {
   for (const id of projectIds)
     await db.update(projects).set({ accessApplied: -1 }).where(eq(projects.id, id));
@@ -160,20 +152,26 @@ async function overtakeAccess(db: Database, ahead: Differences['overtakenAccess'
   }
 }
 
-/** Takes a second inventory, which includes branches created since the first one; only of the same cluster. */
-async function markLostIfStillMissing(
+/**
+ * Records which branches are lost or there again, if a second inventory of the same cluster confirms it: since the first
+ * one, a branch may have been created, or its creation undone. Wakes the coordinators, because a found branch can expire.
+ */
+async function markChanged(
   env: Env,
   db: Database,
   callHost: CallHost,
   first: Inventory,
-  missing: RecordedBranch[],
+  { missing, foundAgain }: Differences,
 ): Promise<void> {
-  if (missing.length === 0) return;
+  const changed = [...missing, ...foundAgain];
+  if (changed.length === 0) return;
   const second = await openInventory(callHost);
   if (second.system_identifier !== first.system_identifier) return;
-  const ready = readyBranches(await second.list(missing.map(({ projectId }) => projectId)));
-  for (const branch of missing.filter(({ id }) => !ready.has(id))) {
-    await markLost(db, branch, new Date());
-    await coordinatorOf(env, branch.projectId).wake(branch.projectId);
-  }
+  const ready = readyBranches(await second.list(changed.map(({ projectId }) => projectId)));
+  const lost = missing.filter(({ id }) => !ready.has(id));
+  const found = foundAgain.filter(({ id }) => ready.has(id));
+  for (const branch of lost) await markLost(db, branch, new Date());
+  for (const branch of found) await markFound(db, branch, new Date());
+  for (const id of new Set([...lost, ...found].map(({ projectId }) => projectId)))
+    await coordinatorOf(env, id).wake(id);
 }

@@ -1,0 +1,54 @@
+import { afterAll, expect, test } from 'vitest';
+import type { Env } from '../../../edge/env.ts';
+import type { Inventory } from '../../../edge/reconciliation/differences.ts';
+import { reconcileHost } from '../../../edge/reconciliation/reconcile-host.ts';
+import { EMPTY_HOST } from '../../support/host/scripted-inventory.ts';
+import { insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+
+const { binding, db, stop } = await startRecords();
+afterAll(stop);
+
+/** Reconciles a host of the previous version, which has these inventories. @returns the projects that were woken */
+async function reconcile(...inventories: Inventory[]): Promise<string[]> {
+  const woken: string[] = [];
+  const call = async (method: string) =>
+    method === 'host.inventory'
+      ? { ok: true, value: inventories.shift() }
+      : { ok: false, failure: { code: 'HOST_UPGRADE_REQUIRED', message: method } };
+  const objectOf = (object: object) => ({ idFromName: () => 'id', get: () => object });
+  const env = {
+    DB: binding,
+    HOST_LINK: objectOf({ call }),
+    PROJECT_COORDINATOR: objectOf({ wake: async (id: string) => woken.push(id) }),
+  };
+  await reconcileHost(env as unknown as Env, 'h', () => true);
+  expect(inventories).toEqual([]);
+  return woken;
+}
+
+/** An inventory with a complete database of the branch. */
+const holding = (branch_id: string): Inventory => ({
+  ...EMPTY_HOST,
+  branches: [{ project_id: 'p', branch_id, database: 'd', state: 'ready', made_by: null }],
+});
+
+test('a failed branch is there again only if a second inventory of the same cluster has it too', async () => {
+  const branch = await insertBranch(db, 'failed');
+  const there = holding(branch.id);
+  const failed = { status: 'failed', events: [] };
+  // Its creation was undone after the first inventory.
+  await reconcile(there, EMPTY_HOST);
+  expect(await readBranch(db, branch)).toEqual(failed);
+  await reconcile(there, { ...there, system_identifier: '2' });
+  expect(await readBranch(db, branch)).toEqual(failed);
+  expect(await reconcile(there, there)).toContain('p');
+  expect(await readBranch(db, branch)).toEqual({ status: 'active', events: ['branch.found'] });
+});
+
+test('an active branch is lost only if a second inventory does not have it either', async () => {
+  const branch = await insertBranch(db, 'active');
+  await reconcile(EMPTY_HOST, holding(branch.id));
+  expect(await readBranch(db, branch)).toEqual({ status: 'active', events: [] });
+  await reconcile(EMPTY_HOST, EMPTY_HOST);
+  expect(await readBranch(db, branch)).toEqual({ status: 'failed', events: ['branch.lost'] });
+});
