@@ -40,9 +40,29 @@ export const standbyMark = (settings: Folder) => join(folderOf(settings), 'stand
 
 const NEVER: RestartState = { phase: 'none', since: new Date(0).toISOString(), failure: null };
 
+/** Without a readable file there is no restart, unless the mark shows that a standby may still have clients. */
 export function readRestart(settings: Folder): RestartState {
+  const found = readStateFile(settings);
+  if (found === 'damaged') return { ...NEVER, phase: existsSync(standbyMark(settings)) ? 'back' : 'none' };
+  return found ?? NEVER;
+}
+
+/** Replaces a damaged file by the state that is read instead. @returns whether it was damaged */
+export function repairRestart(settings: Folder): boolean {
+  if (readStateFile(settings) !== 'damaged') return false;
+  writeRestart(settings, readRestart(settings).phase, 'the record of the restart was damaged');
+  return true;
+}
+
+function readStateFile(settings: Folder): RestartState | 'damaged' | null {
   const path = stateFile(settings);
-  return existsSync(path) ? State.parse(JSON.parse(readFileSync(path, 'utf8'))) : NEVER;
+  if (!existsSync(path)) return null;
+  const text = readFileSync(path, 'utf8');
+  try {
+    return State.parse(JSON.parse(text));
+  } catch {
+    return 'damaged';
+  }
 }
 
 export function writeRestart(settings: Folder, phase: Phase, failure: string | null = null): void {
@@ -67,5 +87,5 @@ export function instancesNow(settings: Folder): { newClients: Instance; other: I
 
 function put(path: string, text: string) {
   mkdirSync(join(path, '..'), { recursive: true, mode: 0o750 });
-  writeFileSync(path, text, { mode: 0o640 });
+  writeFileSync(path, text, { mode: 0o640, flush: true });
 }

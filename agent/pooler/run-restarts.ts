@@ -4,7 +4,14 @@ import { type Log, TroubleLog } from '../trouble-log.ts';
 import { readMemory } from './console.ts';
 import { packetRedirect, type Redirect } from './redirect.ts';
 import { PoolerRestart } from './restart.ts';
-import { forgetAsking, isAskedFor, type RestartState, readRestart, writeRestart } from './restart-state.ts';
+import {
+  forgetAsking,
+  isAskedFor,
+  type RestartState,
+  readRestart,
+  repairRestart,
+  writeRestart,
+} from './restart-state.ts';
 
 const POLL_EVERY_MS = 1_000;
 /** Each look opens a console session, which PgBouncer logs. */
@@ -52,6 +59,7 @@ export class PoolerRestarts {
   /** Begins a restart if there is a reason, and performs what is left of one. */
   async poll(signal: AbortSignal): Promise<void> {
     const { settings } = this.#host;
+    if (repairRestart(settings)) this.#log('pooler.restart_state_damaged', readRestart(settings));
     if (readRestart(settings).phase === 'none') {
       const reason = isAskedFor(settings) ? 'asked' : (await this.#isTooLarge()) ? 'memory' : null;
       if (!reason) return;

@@ -188,6 +188,22 @@ test.skipIf(hindrance)(
   },
 );
 
+test.skipIf(hindrance)('a damaged record of a restart is replaced, and the standby ends', async () => {
+  const killed = new AbortController();
+  const client = await open();
+  const begun = restart(killed.signal);
+  await eventually(async () => expect(phase()).toBe('away'));
+  killed.abort();
+  await begun;
+  await client.end();
+  writeFileSync(join(servers.settings.STATE_DIR, 'pooler/restart.json'), '');
+  expect(phase()).toBe('back');
+  await restart();
+  expect(phase()).toBe('none');
+  expect(servers.isRunning('standby')).toBe(false);
+  await (await open()).end();
+});
+
 test.skipIf(hindrance)(
   'at the end of the time to leave, a transaction finishes and idle clients are ended',
   async () => {
