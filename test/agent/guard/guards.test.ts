@@ -96,6 +96,29 @@ describe('connections', () => {
     expect(check(13_000)).toMatchObject([{ branches: [] }]);
   });
 
+  const MAIN = { ...ATTACKER, database: 'db_app_prod' };
+  const branch = (slug: string) => ({ ...branchOf('p1', slug), database: `db_app_prod_br_${slug}` });
+  const idle = (of: GuardedBranch) => session(of, { isActive: false });
+  const ended = (limit: number, sessions: TenantSession[]) =>
+    new ProjectConnections(limit).check(server(sessions)).flatMap((finding) => finding.sessions);
+
+  test('idle sessions of the branch with the most end first', () => {
+    const [large, small] = [branch('large'), branch('small')];
+    const [first, newest] = [idle(large), idle(large)];
+    const inTransaction = session(large, { isActive: false, transactionSeconds: 1 });
+    const sessions = [first, newest, session(large), inTransaction, idle(small), session(small)];
+    expect(ended(5, sessions)).toEqual([newest]);
+    expect(ended(4, sessions)).toEqual([first, newest]);
+    expect(ended(3, sessions).slice(1)).toEqual([first, newest]);
+  });
+
+  test('sessions of main end last, however many there are and however new', () => {
+    const branches = ['one', 'two', 'three'].map((slug) => session(branch(slug)));
+    const main = Array.from({ length: 5 }, () => idle(MAIN));
+    expect(ended(6, [...branches, ...main])).toEqual(branches.slice(1));
+    expect(ended(4, [...branches, ...main])).toEqual([main[4], ...branches]);
+  });
+
   test('as many as allowed are left alone', () => {
     expect(new ProjectConnections(5).check(server(crowd()))).toEqual([]);
   });
