@@ -4,6 +4,17 @@ import type { AgentSettings } from '../settings.ts';
 
 const MB = 2 ** 20;
 
+/** A copy was refused for want of room. */
+export class NoCopyRoom extends HostError {
+  readonly bytes: number;
+
+  /** @param bytes of the copy */
+  constructor(bytes: number, message: string) {
+    super('HOST_FULL', message);
+    this.bytes = bytes;
+  }
+}
+
 /**
  * Room on the disk for copies of databases. No quota counts snapshots, so a tenant could fill the disk with them, and
  * PostgreSQL stops when it cannot write its log of changes.
@@ -17,19 +28,25 @@ export class CopyRoom {
     this.#settings = settings;
   }
 
-  /** Runs what writes so many bytes. @throws HostError HOST_FULL if less than `MIN_FREE_DISK_MB` would stay free */
+  /** Runs what writes so many bytes. @throws NoCopyRoom if less than `MIN_FREE_DISK_MB` would stay free */
   async during<T>(bytes: number, copy: () => Promise<T>): Promise<T> {
     this.#bytes += bytes;
     try {
-      const { PGDATA_DIR, MIN_FREE_DISK_MB } = this.#settings;
-      const left = (await freeBytes(PGDATA_DIR)) - this.#bytes;
-      if (left < MIN_FREE_DISK_MB * MB) {
-        const left_mb = Math.round(left / MB);
-        throw new HostError('HOST_FULL', `the copy would leave ${left_mb} of ${MIN_FREE_DISK_MB} MB free`);
+      const missing = await this.missing(0);
+      if (missing > 0) {
+        const { MIN_FREE_DISK_MB } = this.#settings;
+        const left_mb = MIN_FREE_DISK_MB - Math.round(missing / MB);
+        throw new NoCopyRoom(bytes, `the copy would leave ${left_mb} of ${MIN_FREE_DISK_MB} MB free`);
       }
       return await copy();
     } finally {
       this.#bytes -= bytes;
     }
+  }
+
+  /** Bytes that have to become free before so many more can be written; negative if more than that are free. */
+  async missing(bytes: number): Promise<number> {
+    const { PGDATA_DIR, MIN_FREE_DISK_MB } = this.#settings;
+    return MIN_FREE_DISK_MB * MB + this.#bytes + bytes - (await freeBytes(PGDATA_DIR));
   }
 }

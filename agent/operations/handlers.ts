@@ -3,7 +3,7 @@ import type { Host } from '../host.ts';
 import { asHostError } from '../postgres/postgres-failure.ts';
 import type { OnProgress } from '../progress.ts';
 import { HostError } from '../servers/host-error.ts';
-import { dropOldestDeleted } from '../snapshots/make-room.ts';
+import { makeRoom } from '../snapshots/make-room.ts';
 import { applyAccess } from './access-apply.ts';
 import { cloneBatchBranches } from './batch-clone.ts';
 import { finalizeBatch } from './batch-finalize.ts';
@@ -97,7 +97,7 @@ export async function performOperation<M extends Method>(
     const failure = asHostError(error);
     const isFull = failure instanceof HostError && failure.code === 'HOST_FULL';
     // Deleted branches are kept only while there is room. The statements of tenants are not repeated.
-    if (!isFull || 'concurrent' in OPERATIONS[method] || !(await dropOldestDeleted(host))) throw failure;
+    if (!isFull || 'concurrent' in OPERATIONS[method] || !(await makeRoom(host, failure))) throw failure;
     return performOperation(host, method, params, onProgress);
   }
 }

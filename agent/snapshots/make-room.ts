@@ -1,28 +1,72 @@
+import { NoCopyRoom } from '../cloning/copy-room.ts';
 import { freeBytes } from '../guard/volumes.ts';
 import type { Host } from '../host.ts';
 import { dropSnapshot } from '../operations/snapshot-drop.ts';
+import { pollUntil } from '../poll-until.ts';
 import { repeat } from '../repeat.ts';
+import type { HostError } from '../servers/host-error.ts';
 import { TroubleLog } from '../trouble-log.ts';
 
 const MB = 2 ** 20;
 const CHECK_EVERY_MS = 2_000;
 
+/** A file system may free the space of deleted files a little later. */
+const FREED = { within: 2_000, every: 50 };
+
+/** The database of a deleted branch. */
+interface Deleted {
+  project_id: string;
+  snapshot_id: string;
+  branch_id: string;
+  bytes: number;
+}
+
+/** Without branches that are being restored, the oldest first. */
+async function readDeleted({ postgres }: Host): Promise<Deleted[]> {
+  const { rows } = await postgres.query<Deleted>(
+    `SELECT project_id, snapshot_id, branch_id, coalesce(pg_database_size(oid), 0)::float8 AS bytes
+     FROM snapshot LEFT JOIN pg_database ON datname = 'bgsnap_' || replace(snapshot_id::text, '-', '')
+     WHERE kind = 'deleted' AND NOT EXISTS (SELECT FROM branch WHERE branch.branch_id = snapshot.branch_id)
+     ORDER BY taken_at`,
+  );
+  return rows;
+}
+
+/** The gateway finds out at its next reconciliation. */
+async function dropDeleted(host: Host, deleted: Deleted): Promise<void> {
+  const { project_id, branch_id } = deleted;
+  const { dropped } = await dropSnapshot(host, deleted);
+  if (dropped) host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
+}
+
 /**
- * Drops the database of the branch that was deleted first, before its time: the disk is full. The gateway finds that out
- * at its next reconciliation. A branch that is being restored is spared.
+ * Drops the database of the branch that was deleted first, before its time: the disk is full.
  * @returns whether there was one
  */
 export async function dropOldestDeleted(host: Host): Promise<boolean> {
-  const { rows } = await host.postgres.query<{ project_id: string; snapshot_id: string; branch_id: string }>(
-    `SELECT project_id, snapshot_id, branch_id FROM snapshot
-     WHERE kind = 'deleted' AND NOT EXISTS (SELECT FROM branch WHERE branch.branch_id = snapshot.branch_id)
-     ORDER BY taken_at LIMIT 1`,
-  );
-  const [oldest] = rows;
-  if (!oldest) return false;
-  await dropSnapshot(host, oldest);
-  const { project_id, branch_id } = oldest;
-  host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
+  const [oldest] = await readDeleted(host);
+  if (oldest) await dropDeleted(host, oldest);
+  return oldest !== undefined;
+}
+
+/**
+ * Drops as many databases of deleted branches as an operation needs that was refused for want of room, the oldest first.
+ * Drops none if all of them together would not do: they belong to other tenants too.
+ * @returns whether the operation may be repeated
+ */
+export async function makeRoom(host: Host, failure: HostError): Promise<boolean> {
+  const bytes = failure instanceof NoCopyRoom ? failure.bytes : 0;
+  const deleted = await readDeleted(host);
+  let missing = await host.copyRoom.missing(bytes);
+  // Another operation has made room meanwhile. What PostgreSQL refused would be refused again.
+  if (missing <= 0) return failure instanceof NoCopyRoom;
+  if (missing > deleted.reduce((sum, one) => sum + one.bytes, 0)) return false;
+  for (const one of deleted) {
+    if (missing <= 0) break;
+    await dropDeleted(host, one);
+    missing -= one.bytes;
+  }
+  await pollUntil(async () => (await host.copyRoom.missing(bytes)) <= 0, FREED);
   return true;
 }
 

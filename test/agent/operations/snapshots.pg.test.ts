@@ -178,17 +178,62 @@ test('a full disk costs the branches that were deleted first, and no snapshot', 
   await drop(taken);
 });
 
-test('a snapshot is refused when it would take the last free space, after what was deleted', async () => {
-  const { host } = servers;
-  const branch = await project.create(`${MAIN}_br_last`, MAIN);
-  await runOperation(host, 'branch.keep', { ...identity(branch), snapshot_id: randomUUID(), made_by: null });
-  const low = { ...host, copyRoom: new CopyRoom({ ...host.settings, MIN_FREE_DISK_MB: 2 ** 40 }) };
-  const snapshot = { project_id: project.id, branch_id: main.branch_id, source: main.database };
-  const call = { ...snapshot, snapshot_id: randomUUID(), busy_wait: BUSY_WAIT_MS, unless_same_as: null };
-  await expect(runOperation(low, 'snapshot.take', call)).rejects.toMatchObject({ code: 'HOST_FULL' });
-  expect(await snapshotDatabases()).toEqual([]);
-  await drop(call.snapshot_id);
-  expect(await idsIn(main)).toContain(1);
+describe('a copy that finds no room', () => {
+  const deleted: string[] = [];
+  const events: unknown[] = [];
+  let bytes = 0;
+  beforeAll(async () => {
+    for (const name of ['oldest', 'older', 'newest']) {
+      const branch = await project.create(`${MAIN}_br_${name}`, MAIN);
+      const snapshot_id = randomUUID();
+      deleted.push(snapshot_id);
+      const kept = await runOperation(servers.host, 'branch.keep', {
+        ...identity(branch),
+        ...{ snapshot_id, made_by: null },
+      });
+      bytes = Math.max(bytes, kept.size_bytes);
+    }
+  });
+  afterAll(() => Promise.all(deleted.map(drop)));
+
+  /** A disk on which the copy fits once no more than so many of the deleted branches are left. */
+  class LittleRoom extends CopyRoom {
+    readonly #most: number;
+    constructor(most: number) {
+      super(servers.host.settings);
+      this.#most = most;
+    }
+    override async missing() {
+      return ((await snapshotDatabases()).length - this.#most - 0.5) * bytes;
+    }
+  }
+  const takeWith = (copyRoom: CopyRoom, snapshot_id: string) =>
+    runOperation({ ...servers.host, copyRoom, log: (event) => events.push(event) }, 'snapshot.take', {
+      ...{ project_id: project.id, branch_id: main.branch_id, source: main.database },
+      ...{ snapshot_id, busy_wait: BUSY_WAIT_MS, unless_same_as: null },
+    });
+
+  test.each([
+    ['some megabytes', () => new LittleRoom(-1)],
+    ['nearly all of the disk', () => new CopyRoom({ ...servers.host.settings, MIN_FREE_DISK_MB: 2 ** 40 })],
+  ])('is refused, and costs no deleted branch, if these have too little: %s', async (_, room) => {
+    const id = randomUUID();
+    await expect(takeWith(room(), id)).rejects.toMatchObject({ code: 'HOST_FULL' });
+    expect(await snapshotDatabases()).toHaveLength(3);
+    await drop(id);
+    expect(await idsIn(main)).toContain(1);
+  });
+
+  test('costs as many deleted branches as it needs, the oldest first', async () => {
+    const id = randomUUID();
+    const room = new LittleRoom(1);
+    expect(await takeWith(room, id)).toMatchObject({ taken: true });
+    expect(await snapshotDatabases()).toEqual(
+      [deleted[2] ?? '', id].map((one) => snapshotDatabaseName(one)).toSorted(),
+    );
+    expect(events).toEqual(Array(2).fill('disk.deleted_branch_dropped'));
+    await drop(id);
+  });
 });
 
 test('a deleted branch comes back from what was kept, with its passwords', async () => {
