@@ -92,17 +92,22 @@ export const dropSnapshotJob = saga({
   complete: () => [],
 });
 
-/** A kept branch or state, newest first, with the bytes and the number of those that are as new or newer. */
+/**
+ * A kept branch or state, newest first, with the bytes and the number of those that are as new or newer. `counted` is the
+ * number of snapshots under the project's limit, if it is one.
+ */
 const ranked = (projectId: string) => sql`(
   select id, kind, row_number() over (partition by kind, branch_id order by taken_at desc, id) as place,
+         count(*) over (partition by kind in ('manual', 'schedule')) as counted,
+         row_number() over (partition by kind order by taken_at, id desc) as oldest,
          count(*) over (partition by kind in ('safety', 'deleted') order by taken_at desc, id) as number,
          sum(size_bytes) over (partition by kind in ('safety', 'deleted') order by taken_at desc, id) as bytes
   from ${snapshots} where project_id = ${projectId} and status = 'ready') as ranked`;
 
 /**
- * Deletes the snapshots whose time is over, scheduled ones beyond the number that is kept, and what deletions and resets
- * have left behind beyond the project's storage quota, except for the newest: it does not count against the quota, so it
- * must not be a way around it.
+ * Deletes the snapshots whose time is over, scheduled ones beyond the number that is kept, the oldest scheduled one if a
+ * new one was taken at the project's limit, and what deletions and resets have left behind beyond the project's storage
+ * quota, except for the newest: it does not count against the quota, so it must not be a way around it.
  */
 export async function retireSnapshots(
   db: Database,
@@ -117,7 +122,11 @@ export async function retireSnapshots(
     sql`${snapshots.id} in (select ranked.id from ${ranked(projectId)} where ${condition})`;
   const reasons: Record<Reason, SQL | undefined> = {
     expired: lte(snapshots.expiresAt, now),
-    replaced: among(sql`kind = 'schedule' and place > ${project.snapshotSchedule?.keep ?? SNAPSHOT_LIMIT}`),
+    // A reservation at the limit exceeds it by one. A limit that was lowered by more costs no snapshots.
+    replaced: among(
+      sql`kind = 'schedule' and (place > ${project.snapshotSchedule?.keep ?? SNAPSHOT_LIMIT}
+          or (counted = ${SNAPSHOT_LIMIT + 1} and oldest = 1 and place > 1))`,
+    ),
     too_much_kept: among(
       sql`kind in ('safety', 'deleted') and number > 1 and (bytes > ${quotaBytes(project.storageQuotaGib)} or number > ${SNAPSHOT_LIMIT})`,
     ),

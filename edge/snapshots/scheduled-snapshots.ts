@@ -1,7 +1,7 @@
-import { and, desc, eq, lte } from 'drizzle-orm';
+import { and, desc, eq, lte, sql } from 'drizzle-orm';
 import { nextSnapshotAt } from '../../shared/branch/snapshot.ts';
 import { noActor } from '../audit/actor.ts';
-import { type Database, hasChanged } from '../database/database.ts';
+import type { Database } from '../database/database.ts';
 import { projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { logEvent } from '../log.ts';
@@ -24,9 +24,6 @@ export async function takeScheduledSnapshot(
   const [project] = await db.select().from(projects).where(isDue);
   if (!project?.snapshotSchedule) return;
   beforeWriting();
-  const snapshotDueAt = nextSnapshotAt(project.snapshotSchedule, now);
-  // Another call may have taken it since.
-  if (!hasChanged(await db.update(projects).set({ snapshotDueAt }).where(isDue))) return;
   const [[main], [before]] = await db.batch([
     db
       .select()
@@ -39,7 +36,12 @@ export async function takeScheduledSnapshot(
       .orderBy(desc(snapshots.takenAt))
       .limit(1),
   ]);
-  if (main?.status !== 'active') return;
+  const snapshotDueAt = nextSnapshotAt(project.snapshotSchedule, now);
+  const advance = db.update(projects).set({ snapshotDueAt }).where(isDue);
+  if (!main) {
+    await advance;
+    return;
+  }
   const reserved = await reserveSnapshot(
     db,
     settings,
@@ -57,6 +59,11 @@ export async function takeScheduledSnapshot(
       keyUse: null,
     },
     now,
+    {
+      // Another call may have taken it since.
+      isDue: sql`exists (select 1 from ${projects} where ${isDue})`,
+      advance,
+    },
   );
   if (!reserved.ok)
     logEvent('snapshot.not_scheduled', { project_id: projectId, code: reserved.failure.code });

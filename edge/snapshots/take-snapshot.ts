@@ -1,4 +1,4 @@
-import { and, eq, inArray, sql } from 'drizzle-orm';
+import { and, eq, inArray, type SQL, sql } from 'drizzle-orm';
 import type { KeptKind } from '../../shared/branch/snapshot.ts';
 import type { Failure } from '../../shared/failures.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
@@ -8,7 +8,7 @@ import { auditEvent } from '../audit/audit-event.ts';
 import { inTenantOfProject } from '../audit/tenant-of-project.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { BUSY_WAIT_MS } from '../branches/create-branch.ts';
-import { type Database, insertIf } from '../database/database.ts';
+import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { auditEvents, jobs, projectBranches, projects } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
@@ -43,12 +43,23 @@ export const newSnapshot = (
   createdAt: now,
 });
 
-/** Reserves the snapshot under the project's limit and opens its job, in one batch. */
+/** What a scheduled snapshot depends on and changes next to its reservation. */
+export interface Turn {
+  isDue: SQL;
+  /** Runs in the same batch, also if the snapshot is not reserved. */
+  advance: Statement;
+}
+
+/**
+ * Reserves the snapshot under the project's limit and opens its job, in one batch. At the limit a scheduled one is
+ * reserved all the same if there is an older one: `retireSnapshots` deletes that as soon as this one is taken.
+ */
 export async function reserveSnapshot(
   db: Database,
   { SNAPSHOT_LIMIT: limit }: Pick<Settings, 'SNAPSHOT_LIMIT'>,
   request: SnapshotRequest,
   now: Date,
+  turn?: Turn,
 ): Promise<Result<JobRow, Failure>> {
   const { branch, snapshotId, unlessSameAs, keyUse, ttlSeconds, name, kind, hostId } = request;
   const { projectId } = branch;
@@ -73,14 +84,29 @@ export async function reserveSnapshot(
     eq(projectBranches.tenantId, actor.tenantId),
     eq(projectBranches.status, 'active'),
   )})`;
-  const allowed = sql`${isActive} and ${current} < ${limit}`;
+  const replaces = sql`exists (select 1 from ${snapshots} where ${and(
+    eq(snapshots.projectId, projectId),
+    eq(snapshots.kind, 'schedule'),
+    eq(snapshots.status, 'ready'),
+  )})`;
+  const hasRoom =
+    kind === 'schedule'
+      ? sql`(${current} < ${limit} or (${current} = ${limit} and ${replaces}))`
+      : sql`${current} < ${limit}`;
+  const allowed = sql`${isActive} and ${hasRoom} and ${turn?.isDue ?? sql`true`}`;
   const reserved = sql`exists (select 1 from ${snapshots} where id = ${snapshotId})`;
   const statements = [
     ...insertKey(db, keyUse, job.id, allowed, now),
     insertIf(db, snapshots, row, allowed),
     insertIf(db, jobs, job, reserved),
+    ...(turn ? [turn.advance] : []),
     db
-      .select({ reserved: sql<number>`${reserved}`, isActive: sql<number>`${isActive}`, current })
+      .select({
+        reserved: sql<number>`${reserved}`,
+        isActive: sql<number>`${isActive}`,
+        hasRoom: sql<number>`${hasRoom}`,
+        current,
+      })
       .from(projects)
       .where(eq(projects.id, projectId)),
   ];
@@ -90,10 +116,12 @@ export async function reserveSnapshot(
     statements,
     { idempotency_keys: 'IDEMPOTENCY_IN_FLIGHT' },
     (last) => {
-      const [found] = last as { reserved: number; isActive: number; current: number }[];
+      const [found] = last as { reserved: number; isActive: number; hasRoom: number; current: number }[];
       if (!found) return { code: 'NOT_FOUND' };
       if (found.reserved) return null;
       if (!found.isActive) return { code: 'BRANCH_NOT_ACTIVE' };
+      // Another call has reserved the scheduled one.
+      if (found.hasRoom) return { code: 'PROJECT_BUSY' };
       return { code: 'SNAPSHOT_LIMIT_REACHED', fields: { limit, current: found.current, retry_after: null } };
     },
   );

@@ -1,5 +1,5 @@
 import { eq } from 'drizzle-orm';
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, beforeEach, expect, test, vi } from 'vitest';
 import { deleteBranch } from '../../../edge/branches/delete-branch.ts';
 import { keptBranch } from '../../../edge/branches/kept-branch.ts';
 import { reserveReset, resetBranchJob } from '../../../edge/branches/reset-branch.ts';
@@ -249,6 +249,64 @@ test('a scheduled snapshot of main is begun once when it is due', async () => {
   expect(opened.map(({ input }) => input.unlessSameAs)).toEqual(
     expect.arrayContaining([undefined, first?.id]),
   );
+  await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
+});
+
+async function dueAtLimit(kinds: KeptKind[]) {
+  const main = await branchWithRule({ isDefault: true, branchName: 'main' });
+  const ids: string[] = [];
+  for (const [index, kind] of kinds.entries()) ids.push(await snapshot(kind, index));
+  await db.update(projects).set({ snapshotSchedule: { every: '1h', keep: 3 }, snapshotDueAt: at(60) });
+  await takeScheduledSnapshot(db, SETTINGS, 'p', at(61), () => {});
+  expect(await nextScheduled(db, 'p')).toBe(at(61 + 3600).getTime());
+  const [taken] = await db.select().from(snapshots).where(eq(snapshots.branchId, main.id));
+  return { main, ids, taken };
+}
+
+test('at the limit a scheduled snapshot replaces the oldest scheduled one, once it is taken', async () => {
+  const { main, ids, taken } = await dueAtLimit(['manual', 'schedule', 'schedule']);
+  const left = async () => (await db.select().from(snapshots)).map(({ id }) => id).toSorted();
+  expect(taken).toMatchObject({ kind: 'schedule', status: 'making' });
+  await retireSnapshots(db, SETTINGS, 'p', at(62), () => {});
+  expect(await left()).toEqual([...ids, taken?.id ?? ''].toSorted());
+  // It may not succeed, and the limit is exceeded by one only.
+  await db.update(projects).set({ snapshotDueAt: at(63) });
+  await takeScheduledSnapshot(db, SETTINGS, 'p', at(63), () => {});
+  expect(await left()).toHaveLength(4);
+
+  await db
+    .update(snapshots)
+    .set({ status: 'ready', takenAt: at(64) })
+    .where(eq(snapshots.branchId, main.id));
+  for (const _ of [1, 2]) await retireSnapshots(db, SETTINGS, 'p', at(65), () => {});
+  expect(await left()).toEqual([ids[0] ?? '', ids[2] ?? '', taken?.id ?? ''].toSorted());
+  await retireSnapshots(db, { SNAPSHOT_LIMIT: 1 }, 'p', at(66), () => {});
+  expect(await left()).toHaveLength(3);
+  await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
+});
+
+test('a scheduled snapshot is skipped and logged if all are manual', async () => {
+  const logged = vi.spyOn(console, 'log').mockImplementation(() => {});
+  expect((await dueAtLimit(['manual', 'manual', 'manual'])).taken).toBeUndefined();
+  expect(JSON.stringify(logged.mock.calls)).toContain('SNAPSHOT_LIMIT_REACHED');
+  logged.mockRestore();
+  await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
+});
+
+test('a scheduled snapshot stays due until it is reserved', async () => {
+  await branchWithRule({ isDefault: true, branchName: 'main' });
+  await db.update(projects).set({ snapshotSchedule: { every: '1h', keep: 2 }, snapshotDueAt: at(60) });
+  // Killed at each write, of which there is only one.
+  const killed = vi
+    .spyOn(db, 'batch')
+    .mockImplementation((statements) =>
+      statements.length > 2 ? Promise.reject(new Error('killed')) : (Promise.all(statements) as never),
+    );
+  await expect(takeScheduledSnapshot(db, SETTINGS, 'p', at(61), () => {})).rejects.toThrow('killed');
+  killed.mockRestore();
+  expect(await nextScheduled(db, 'p')).toBe(at(60).getTime());
+  await takeScheduledSnapshot(db, SETTINGS, 'p', at(61), () => {});
+  expect(await db.select().from(snapshots)).toMatchObject([{ kind: 'schedule', status: 'making' }]);
   await db.update(projects).set({ snapshotSchedule: null, snapshotDueAt: null });
 });
 
