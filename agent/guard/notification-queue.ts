@@ -1,10 +1,16 @@
 import type { BranchDirectory } from './branch-directory.ts';
-import type { Finding, Guard, Observation } from './guard.ts';
+import type { Finding, Guard, Observation, TenantSession } from './guard.ts';
 import { queuedByDatabase } from './queued-notifications.ts';
 
-/** Shares of the queue: above the first the branch that fills it is blocked, above the second the sessions that hold it up. */
+/**
+ * Shares of the queue: above the first the branch that fills it is blocked, above the second the session that holds it up
+ * is ended, above the third the oldest transaction of all if that session is not known.
+ */
 const MUCH = 0.1;
 const TOO_MUCH = 0.5;
+const NEARLY_ALL = 0.8;
+/** A project that has sent less than this share of the queue does not fill it. */
+const FILLS = 0.1;
 /** A listener in a transaction for less than this has not held the queue up. */
 const HELD_UP_SECONDS = 1;
 
@@ -16,37 +22,91 @@ export class NotificationQueue implements Guard {
   readonly name = 'notifications';
   readonly reason = 'disk';
   readonly #dataDir: string;
-  readonly #directory: BranchDirectory;
+  readonly #directory: Pick<BranchDirectory, 'find'>;
+  readonly #readHolder: () => Promise<number | null>;
+  #asking = false;
+  /** The process that PostgreSQL has named, and when it was asked. */
+  #named: { pid: number; at: number } | null = null;
 
-  constructor(dataDir: string, directory: BranchDirectory) {
+  /** @param readHolder asks PostgreSQL for the process of a listener that holds the queue up; null if it names none */
+  constructor(
+    dataDir: string,
+    directory: Pick<BranchDirectory, 'find'>,
+    readHolder: () => Promise<number | null>,
+  ) {
     this.#dataDir = dataDir;
     this.#directory = directory;
+    this.#readHolder = readHolder;
   }
 
   check(server: Observation): Finding[] {
     const share = server.notificationShare;
     if (share <= MUCH) return [];
-    const findings = this.#fillers(share);
-    return share > TOO_MUCH ? [...findings, ...oldestTransaction(server)] : findings;
+    const queued = queuedByDatabase(this.#dataDir);
+    const findings = this.#fillers(queued, share);
+    if (share <= TOO_MUCH) return findings;
+    const holder = this.#holder(server, queued);
+    this.#ask(server.at);
+    if (!holder) return findings;
+    return [...findings, { sessions: [holder], branches: [], detail: { queue: round(share) } }];
   }
 
   /** The branch whose notifications are most of the queue. */
-  #fillers(share: number): Finding[] {
-    const queued = [...queuedByDatabase(this.#dataDir)].toSorted(([, one], [, other]) => other - one);
-    const total = queued.reduce((sum, [, pages]) => sum + pages, 0);
-    const [database, pages] = queued[0] ?? ['', 0];
+  #fillers(queued: ReadonlyMap<string, number>, share: number): Finding[] {
+    const [database, pages] = [...queued].toSorted(([, one], [, other]) => other - one)[0] ?? ['', 0];
     const branch = this.#directory.find(database);
-    if (!branch || pages * 2 < total) return [];
+    if (!branch || pages * 2 < sum(queued)) return [];
     return [{ sessions: [], branches: [branch], detail: { queue: round(share) } }];
+  }
+
+  /**
+   * No view shows who listens. The session that PostgreSQL names is ended; otherwise the oldest transaction of the
+   * projects that fill the queue, and only when little of it is left, that of any project. The next check ends another.
+   */
+  #holder(server: Observation, queued: ReadonlyMap<string, number>): TenantSession | undefined {
+    const oldestFirst = server.sessions
+      .filter(({ transactionSeconds }) => transactionSeconds >= HELD_UP_SECONDS)
+      .toSorted((one, other) => other.transactionSeconds - one.transactionSeconds);
+    const named = this.#named;
+    const filling = this.#fillingProjects(queued);
+    return (
+      oldestFirst.find(
+        // Its transaction may have ended since, and then it holds nothing up.
+        ({ pid, transactionSeconds }) =>
+          pid === named?.pid && transactionSeconds * 1_000 > server.at - named.at,
+      ) ??
+      oldestFirst.find(({ branch }) => branch && filling.has(branch.project_id)) ??
+      (server.notificationShare > NEARLY_ALL ? oldestFirst[0] : undefined)
+    );
+  }
+
+  #fillingProjects(queued: ReadonlyMap<string, number>): Set<string> {
+    const pagesOf = new Map<string, number>();
+    for (const [database, pages] of queued) {
+      const project = this.#directory.find(database)?.project_id;
+      if (project) pagesOf.set(project, (pagesOf.get(project) ?? 0) + pages);
+    }
+    const enough = sum(queued) * FILLS;
+    return new Set([...pagesOf].filter(([, pages]) => pages >= enough).map(([project]) => project));
+  }
+
+  /** Not awaited: the other watchdogs must run. Without a reply the queue is watched by its other rules. */
+  #ask(at: number): void {
+    if (this.#asking) return;
+    this.#asking = true;
+    this.#readHolder()
+      .then(
+        (pid) => {
+          if (pid !== null) this.#named = { pid, at };
+        },
+        () => {},
+      )
+      .finally(() => {
+        this.#asking = false;
+      });
   }
 }
 
-/** No view shows who listens, so the oldest transactions are ended one after another until the queue moves. */
-function oldestTransaction({ sessions, notificationShare }: Observation): Finding[] {
-  const age = (session: (typeof sessions)[number]) => session.transactionSeconds;
-  const [oldest] = sessions.toSorted((one, other) => age(other) - age(one));
-  if (!oldest || age(oldest) < HELD_UP_SECONDS) return [];
-  return [{ sessions: [oldest], branches: [], detail: { queue: round(notificationShare) } }];
-}
-
+const sum = (queued: ReadonlyMap<string, number>) =>
+  [...queued.values()].reduce((total, pages) => total + pages, 0);
 const round = (share: number) => Math.round(share * 100) / 100;

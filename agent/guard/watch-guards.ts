@@ -11,6 +11,7 @@ import type { Finding, Guard, Observation } from './guard.ts';
 import { Locks } from './locks.ts';
 import { NotificationQueue } from './notification-queue.ts';
 import { OldTransactions } from './old-transactions.ts';
+import { readQueueHolder } from './queue-holder.ts';
 import { TransactionIds } from './transaction-ids.ts';
 import { type Reading, WatchSession } from './watch-session.ts';
 
@@ -24,7 +25,7 @@ const guardsOf = ({ settings, postgres }: Watched, directory: BranchDirectory, l
   new ProjectConnections(settings.PROJECT_CONNECTIONS),
   new OldTransactions(settings.TRANSACTION_SECONDS),
   new TransactionIds(settings.TRANSACTION_IDS_PER_SECOND),
-  new NotificationQueue(settings.PGDATA_DIR, directory),
+  new NotificationQueue(settings.PGDATA_DIR, directory, () => readQueueHolder(postgres)),
   new DiskSpace(settings, log, (sessions) => readDiskUse(postgres, settings.PGDATA_DIR, sessions)),
 ];
 

@@ -1,5 +1,5 @@
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { endianness, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -7,6 +7,7 @@ import { ProjectConnections } from '../../../agent/guard/connections.ts';
 import { DiskSpace } from '../../../agent/guard/disk-space.ts';
 import type { GuardedBranch, Observation, TenantSession } from '../../../agent/guard/guard.ts';
 import { Locks } from '../../../agent/guard/locks.ts';
+import { NotificationQueue } from '../../../agent/guard/notification-queue.ts';
 import { TransactionIds } from '../../../agent/guard/transaction-ids.ts';
 import { readSettings } from '../../../agent/settings.ts';
 
@@ -169,6 +170,67 @@ describe('transaction ids', () => {
     const nested = (check: number) => ({ ...looping, transaction: 7, newestId: check });
     const long = session(VICTIM, { hasId: true, transaction: 9, newestId: 3 });
     expect(run(2, 20_000, (check) => [nested(check), long])).toEqual([ATTACKER]);
+  });
+});
+
+describe('queue of NOTIFY', () => {
+  let folder: string;
+  const FILLS = branchOf('p1', 'fills');
+  /** By oid. */
+  const directory = new Map([
+    ['1', FILLS],
+    ['2', VICTIM],
+  ]);
+  beforeAll(() => {
+    folder = mkdtempSync(join(tmpdir(), 'branchgate-notify-'));
+    mkdirSync(join(folder, 'pg_notify'));
+    // Two of a hundred pages are the victim's.
+    const pages = Array.from({ length: 100 }, (_, page) => {
+      const bytes = Buffer.alloc(8_192);
+      bytes[endianness() === 'LE' ? 4 : 7] = page < 98 ? 1 : 2;
+      return bytes;
+    });
+    writeFileSync(join(folder, 'pg_notify/0000'), Buffer.concat(pages));
+  });
+  afterAll(() => rmSync(folder, { recursive: true }));
+
+  const watch = (named: number | null) =>
+    new NotificationQueue(folder, { find: (oid) => directory.get(oid) ?? null }, async () => named);
+  const open = (branch: GuardedBranch, transactionSeconds: number) => session(branch, { transactionSeconds });
+  /** @returns the sessions found by the second of two checks, the first of which has asked PostgreSQL */
+  async function ended(sessions: TenantSession[], share: number, named: TenantSession | null = null) {
+    const guard = watch(named?.pid ?? null);
+    guard.check(server(sessions, { notificationShare: share }));
+    await setImmediate();
+    const findings = guard.check(server(sessions, { notificationShare: share, at: 250 }));
+    expect(findings[0]).toMatchObject({ branches: [FILLS] });
+    return findings.flatMap((finding) => finding.sessions);
+  }
+
+  test('the session that PostgreSQL names is ended, and not the oldest', async () => {
+    const [older, holder] = [open(VICTIM, 50), open(VICTIM, 2)];
+    expect(await ended([older, holder], 0.6, holder)).toEqual([holder]);
+    expect(await ended([older, holder], 0.5, holder)).toEqual([]);
+  });
+
+  test('one that has ended its transaction since holds nothing up', async () => {
+    const guard = watch(7);
+    const at = (now: number, transactionSeconds: number) =>
+      guard
+        .check(server([session(VICTIM, { pid: 7, transactionSeconds })], { notificationShare: 0.6, at: now }))
+        .flatMap(({ sessions }) => sessions);
+    at(0, 3);
+    await setImmediate();
+    expect(at(5_000, 4)).toEqual([]);
+    await setImmediate();
+    expect(at(5_250, 4.25)).toHaveLength(1);
+  });
+
+  test('without a name, those of projects that fill the queue are ended, and others only when it is nearly full', async () => {
+    const [neighbour, own] = [open(VICTIM, 50), open(branchOf('p1', 'another branch'), 2)];
+    expect(await ended([neighbour, own], 0.6)).toEqual([own]);
+    expect(await ended([neighbour], 0.8)).toEqual([]);
+    expect(await ended([neighbour], 0.81)).toEqual([neighbour]);
   });
 });
 

@@ -231,6 +231,30 @@ test('who fills the queue of NOTIFY is blocked, before the queue is full for oth
   });
 });
 
+test('a listener that holds the queue of NOTIFY up is ended, and no older transaction of a neighbour', async () => {
+  const [neighbour, holder, flooder] = [new Project(host), new Project(host), new Project(host)];
+  const [oldest, listener, sender] = await Promise.all(
+    [neighbour, holder, flooder].map(async (of) => connect(host, 'direct', await newBranch(of), 'read_only')),
+  );
+  if (!oldest || !listener || !sender) throw new Error('no sessions');
+  await oldest.query('BEGIN; SELECT 1');
+  await listener.query('LISTEN anything');
+  await listener.query('BEGIN; SELECT 1');
+  const ended = whenEnded(listener);
+  // More than half of the queue in one transaction, of which the sender's branch is blocked afterwards.
+  sender
+    .query(`SELECT count(pg_notify('flood', repeat('x', 7900) || n)) FROM generate_series(1, 9000) AS n`)
+    .catch(() => {});
+  await ended;
+  await eventually(async () => {
+    const [queue] = await servers.query<{ share: number }>('SELECT pg_notification_queue_usage() AS share');
+    expect(queue?.share).toBeLessThan(0.01);
+  });
+  expect((await oldest.query('SELECT 1 AS one')).rows).toEqual([{ one: 1 }]);
+  await oldest.query('COMMIT');
+  await oldest.end();
+});
+
 test.runIf(IS_NIGHTLY)('what a branch takes on the disk is seen while its statement runs', async () => {
   const branch = await newBranch();
   const holder = await connect(host, 'direct', branch, 'owner');
