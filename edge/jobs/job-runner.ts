@@ -89,11 +89,11 @@ export class JobRunner {
     this.#options.begun(job);
     const done = traced(job.input.actor.traceparent, () => this.#attemptInTurn(job)).then((end) => {
       this.#runs.delete(job.id);
-      this.#options.changed(job);
       if (end) {
         this.#ends.get(job.id)?.resolve(end);
         this.#ends.delete(job.id);
       }
+      this.#options.changed(job);
       return end;
     });
     this.#runs.set(job.id, { isReading: READINGS.includes(job.kind), branchIds: branchIdsOf(job), done });
