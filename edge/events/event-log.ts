@@ -50,8 +50,9 @@ export class EventLog {
    */
   append(rows: readonly OutboxRow[], now: number): void {
     this.#storage.transactionSync(() => {
+      const sql = this.#sql;
       for (const row of rows) {
-        this.#sql.exec(
+        sql.exec(
           `insert into events (id, type, tenant_id, branch_names, machine_id, body, at, stored_at)
             select ?, ?, ?, ?, ?, ?, ?, ? where not exists (select 1 from events where id = ?)`,
           row.id,

@@ -47,6 +47,10 @@ interface KnownSize {
   /** When the host reported it (Unix milliseconds); null for a clone, which has the size of its source until then. */
   at: number | null;
 }
+/** Whether no measurement contains the branch since. */
+const isNews = (last: LastMeasurement | null, branchId: string, { at }: KnownSize): boolean =>
+  !last || !(branchId in last.branches) || (at ?? 0) > last.receivedAt;
+
 /** With physical accounting: how long a measurement of the disk is used, and what a new clone takes at most. */
 const PHYSICAL_FOR_MS = 20 * 60_000;
 const PHYSICAL_CLONE_BYTES = 2 ** 20;
@@ -103,8 +107,9 @@ export class StorageQuota {
     try {
       const subject = await readSubject(db, projectId);
       if (subject) this.recordSizes(subject, sizes);
-      const bytes = source.snapshot?.sizeBytes ?? this.#sizeOf(source.branchId ?? '');
-      const freed = replaced === undefined ? 0 : this.#sizeOf(replaced);
+      const sizeOf = this.#readSizes();
+      const bytes = source.snapshot?.sizeBytes ?? sizeOf(source.branchId ?? '');
+      const freed = replaced === undefined ? 0 : sizeOf(replaced);
       const needed = this.#physical()
         ? PHYSICAL_CLONE_BYTES * branchIds.length
         : bytes * branchIds.length - freed;
@@ -127,7 +132,7 @@ export class StorageQuota {
     try {
       const subject = await readSubject(db, projectId);
       const isExpired = subject?.branches.some(({ id, status }) => id === branchId && status === 'expired');
-      const needed = this.#physical() ? PHYSICAL_CLONE_BYTES : this.#sizeOf(branchId);
+      const needed = this.#physical() ? PHYSICAL_CLONE_BYTES : this.#readSizes()(branchId);
       const excess = subject && isExpired ? this.#excess(subject, needed) : null;
       return excess ? fail(excess) : await storeLifespan(db, settings(), change, new Date());
     } finally {
@@ -154,9 +159,10 @@ export class StorageQuota {
   }
 
   #used({ branches }: StorageSubject, statuses: StorageSubject['branches'][number]['status'][]): number {
+    const sizeOf = this.#readSizes();
     const sizes = branches
       .filter(({ status }) => statuses.includes(status))
-      .map(({ id }) => [id, this.#sizeOf(id)] as const);
+      .map(({ id }) => [id, sizeOf(id)] as const);
     const logical = sizes.reduce((sum, [, size]) => sum + size, 0);
     const physical = this.#physical();
     if (!physical) return logical;
@@ -176,10 +182,15 @@ export class StorageQuota {
     return physical && Date.now() - physical.receivedAt < PHYSICAL_FOR_MS ? physical : null;
   }
 
-  #sizeOf(branchId: string): number {
-    const measured = this.#options.lastMeasurement()?.branches[branchId]?.database_size_bytes;
-    const known = this.#knownSizes()[branchId];
-    return (known && this.#isNews(branchId, known) ? known.bytes : measured) ?? 0;
+  /** Reads what is stored, once for all branches. @returns the size of a branch by its ID; 0 if none is known */
+  #readSizes(): (branchId: string) => number {
+    const last = this.#options.lastMeasurement();
+    const knownSizes = this.#knownSizes();
+    return (branchId) => {
+      const known = knownSizes[branchId];
+      if (known && isNews(last, branchId, known)) return known.bytes;
+      return last?.branches[branchId]?.database_size_bytes ?? 0;
+    };
   }
 
   #isSized(): boolean {
@@ -210,17 +221,12 @@ export class StorageQuota {
     return this.#options.storage.kv.get<Record<string, KnownSize>>(KNOWN_SIZES) ?? {};
   }
 
-  /** Whether no measurement contains the branch since. */
-  #isNews(branchId: string, { at }: KnownSize): boolean {
-    const last = this.#options.lastMeasurement();
-    return !last || !(branchId in last.branches) || (at ?? 0) > last.receivedAt;
-  }
-
   /** Also removes what a measurement contains by now, and branches that have no database any more. */
   #storeSizes({ branches }: StorageSubject, sizes: Record<string, KnownSize>): void {
     const existing = new Set(branches.map(({ id }) => id));
+    const last = this.#options.lastMeasurement();
     const left = Object.entries(this.#knownSizes()).filter(
-      ([id, size]) => existing.has(id) && this.#isNews(id, size),
+      ([id, size]) => existing.has(id) && isNews(last, id, size),
     );
     this.#options.storage.kv.put(KNOWN_SIZES, { ...Object.fromEntries(left), ...sizes });
   }

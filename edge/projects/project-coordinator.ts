@@ -68,6 +68,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   readonly #events: ProjectEvents;
   readonly #alarm: EarliestAlarm;
   #runner: JobRunner | undefined;
+  /** Whether the storage has the project's ID. */
+  #isNamed = false;
   readonly #retries: Retries;
   protected readonly quota: StorageQuota;
 
@@ -263,6 +265,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     ]);
     if (open.length === 0 && !project) {
       await this.#events.finish(projectId);
+      this.#isNamed = false;
       await this.ctx.storage.deleteAll();
       this.#alarm.deleted();
       return;
@@ -291,7 +294,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
 
   /** Sets the alarm that finds the work after a crash. To be called before the work is written anywhere. */
   #armAlarm(projectId: string): void {
-    void this.ctx.storage.put(PROJECT_ID, projectId);
+    if (!this.#isNamed) void this.ctx.storage.put(PROJECT_ID, projectId);
+    this.#isNamed = true;
     this.#alarm.guard(Date.now() + CHECK_AFTER_MS);
   }
 }

@@ -57,7 +57,7 @@ const insert = (branch: Branch, id: number) =>
 const snapshotDatabases = async () =>
   (
     await servers.query<{ datname: string }>(
-      "SELECT datname FROM pg_database WHERE datname ~ '^bg(snap|copy)_'",
+      'SELECT datname FROM pg_database WHERE datname ~ \'^bg(snap|copy)_\' ORDER BY datname COLLATE "C"',
     )
   ).map(({ datname }) => datname);
 const snapshotsOnHost = async () => (await runOperation(servers.host, 'host.inventory', {})).snapshots;
