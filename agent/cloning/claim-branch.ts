@@ -19,7 +19,7 @@ export async function claimBranch(db: Queryable, branch: BranchIdentity): Promis
   // Checked before the insert, so that a refusal stores nothing. A branch that takes the name later has a row already.
   const [found] = await readDatabases(db, [branch.database]);
   if (found && found.mark?.branch_id !== branch.branch_id) throw nameHeld(branch.database);
-  const known = (await readClaim(db, branch)) ?? (await insertClaim(db, branch));
+  const known = await insertOrReadClaim(db, branch);
   if (!known) throw nameHeld(branch.database);
   if (
     known.job_id !== branch.job_id ||
@@ -35,18 +35,22 @@ export async function claimBranch(db: Queryable, branch: BranchIdentity): Promis
 
 type Claim = Omit<BranchIdentity, 'branch_id'>;
 
-const readClaim = async (db: Queryable, { branch_id }: BranchIdentity): Promise<Claim | undefined> =>
-  (await db.query<Claim>('SELECT project_id, job_id, database FROM branch WHERE branch_id = $1', [branch_id]))
-    .rows[0];
-
-/** @returns the claim of the branch, which the other operation may have inserted; nothing if the name is another's */
-async function insertClaim(db: Queryable, branch: BranchIdentity): Promise<Claim | undefined> {
-  const { rows } = await db.query<Claim>(
+/** @returns the claim of the branch, which another operation may have inserted; nothing if the name is another's */
+async function insertOrReadClaim(
+  db: Queryable,
+  { branch_id, project_id, job_id, database }: BranchIdentity,
+): Promise<Claim | undefined> {
+  const { rows: inserted } = await db.query<Claim>(
     `INSERT INTO branch (branch_id, project_id, job_id, database) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
      RETURNING project_id, job_id, database`,
-    [branch.branch_id, branch.project_id, branch.job_id, branch.database],
+    [branch_id, project_id, job_id, database],
   );
-  return rows[0] ?? readClaim(db, branch);
+  if (inserted[0]) return inserted[0];
+  const { rows: known } = await db.query<Claim>(
+    'SELECT project_id, job_id, database FROM branch WHERE branch_id = $1',
+    [branch_id],
+  );
+  return known[0];
 }
 
 export const nameHeld = (database: string) =>

@@ -2,8 +2,8 @@ import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { isInNetwork, isPlainAddress } from '../../shared/cidr.ts';
 import { take } from '../../shared/take.ts';
-import { collect, readCount, readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
+import { collect, collectOneOf, readCount, readDuration } from '../option-values.ts';
 import { printForPrograms, printRecord, printRecords } from '../output.ts';
 import { rulesOf } from '../own-address.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
@@ -120,7 +120,7 @@ function credentialsCommand(): Command {
     .addOption(
       new Option('--role <role>', 'only this login; can be repeated')
         .choices(BRANCH_ROLES)
-        .argParser(collect),
+        .argParser(collectOneOf(BRANCH_ROLES)),
     )
     .action(
       async (

@@ -1,6 +1,6 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { collect, readCount, readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
+import { collect, readCount, readDuration } from '../option-values.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { findBranch, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';

@@ -1,7 +1,7 @@
 import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
-import { readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
+import { readDuration } from '../option-values.ts';
 import { printRecord } from '../output.ts';
 import { branchPath, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';

@@ -1,7 +1,7 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
-import { readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
+import { readDuration } from '../option-values.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { branchPath, findBranch, openSession, projectOf } from '../session.ts';
 import { confirm } from '../terminal.ts';

@@ -2,8 +2,8 @@ import { readFile } from 'node:fs/promises';
 import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
-import { readCount } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
+import { readCount } from '../option-values.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { type OperatorSession, openOperatorSession } from '../session.ts';
 

@@ -1,7 +1,7 @@
 import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
-import { readCount } from '../duration.ts';
+import { readCount } from '../option-values.ts';
 import { printLine, printRecord, printRecords } from '../output.ts';
 import { branchPath, openSession, projectOf } from '../session.ts';
 import { TIMEOUT, waitOf } from './project.ts';

@@ -1,8 +1,8 @@
 import { Command } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { take } from '../../shared/take.ts';
-import { readCount, readDuration } from '../duration.ts';
 import { CommandError } from '../exit-codes.ts';
+import { readCount, readDuration } from '../option-values.ts';
 import { printRecord, printRecords } from '../output.ts';
 import { branchPath, openSession, projectOf, type Session } from '../session.ts';
 import { withProgress } from '../terminal.ts';

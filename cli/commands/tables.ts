@@ -1,6 +1,6 @@
 import { Command, InvalidArgumentError } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
-import { collect, readCount } from '../duration.ts';
+import { collect, readCount } from '../option-values.ts';
 import { isJson, printRecord, printRecords, say } from '../output.ts';
 import { branchPath, openSession } from '../session.ts';
 

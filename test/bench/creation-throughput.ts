@@ -37,11 +37,10 @@ and was logged in to as its client will. *By the last release*: the gateway, the
 commit in \`test/support/released.ts\`, as a second stack on the same file system with the same projects; its branches had the \
 same logins, rules and proof.`;
 
-const FINDINGS = `The processors are the limit. Processor time of a branch, counted by control groups while 24 branches were created in 8 \
-projects concurrently, beside the same with the commit before [0061](../decisions/0061-a-branch-costs-less-processor-time.md) at the \
-same time on a loaded machine (medians of four rounds): 168 ms instead of 220. PostgreSQL 79 instead of 108, of which a bare clone takes \
-27; workerd 53 instead of 63; the agent 30 instead of 42. By \`perf\`, before: 21 ms for a second session in the new database, of \
-which the proof now takes a part, and 6 ms in OpenSSL for the three SCRAM verifiers.`;
+const FINDINGS = `The processors are the limit. Processor time of a branch, counted by control groups while 32 branches were created in 16 \
+projects concurrently on a machine that did nothing else (medians of five rounds): 118 ms. PostgreSQL 62, of which a bare clone takes 21; \
+workerd 34; the agent 19; PgBouncer 2. On a host by itself PostgreSQL took 14 ms for the logins and rules, 21 for the clone, 4 for \
+its publication and 14 for the proof, which is a login ([0065](../decisions/0065-what-limits-a-creation.md)).`;
 
 /**
  * Measures branches per second, created in many projects in parallel, compared with bare clones.

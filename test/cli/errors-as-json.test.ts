@@ -54,6 +54,16 @@ test.each([
     { error: 'USAGE', message: "unknown option '--colour'" },
   ],
   [
+    'of a value',
+    ['credentials', 'rotate', '--role', 'owners'],
+    2,
+    {
+      error: 'USAGE',
+      message:
+        "option '--role <role>' argument 'owners' is invalid. Allowed choices are owner, read_write, read_only.",
+    },
+  ],
+  [
     'of a missing command',
     ['branch'],
     2,

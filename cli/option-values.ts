@@ -19,3 +19,11 @@ export const collect = (value: string, previous: string[] | undefined): string[]
   ...(previous ?? []),
   value,
 ];
+
+/** As `collect`, for an option that takes one of these words. */
+export const collectOneOf =
+  (words: readonly string[]) =>
+  (value: string, previous: string[] | undefined): string[] => {
+    if (!words.includes(value)) throw new InvalidArgumentError(`Allowed choices are ${words.join(', ')}.`);
+    return collect(value, previous);
+  };
