@@ -31,14 +31,14 @@ export async function enforceAccess(host: Host, session: Session, projectId: str
     [projectId],
   );
   const ending = await loginsToEnd(session, projectId);
-  await inTransaction(session, () => restoreLogins(session, projectId));
+  await inTransaction(session, () => restoreLogins(session, projectId, { enforces: true }));
   await host.rules.sync();
   await waitForLogins(session, projectId);
   await endDirectSessions(session, projectId);
   await disconnectClients(host, ending.disconnected, () => endStatements(session, ending.logins));
-  await confirmPasswords(host, session, projectId, ending);
   for (const database of ending.reconnected) await reconnectServers(host.settings, database);
   await disconnectUnauthorised(host, session, projectId);
+  await confirmPasswords(host, session, projectId, ending.logins);
   await clearEnding(session, projectId, stored[0]?.access_revision ?? -1);
 }
 
@@ -112,43 +112,55 @@ async function disconnectClients(
   if (databases.length > 0) await rules.withhold(databases, meanwhile);
 }
 
-const isBusy = "FROM pg_stat_activity WHERE usename = ANY ($1) AND state <> 'idle' AND client_addr IS NULL";
+/** Statements over the socket, whose transactions began before a time. */
+const BUSY = `FROM pg_stat_activity
+  WHERE usename = ANY ($1) AND client_addr IS NULL AND state <> 'idle' AND xact_start < $2::timestamptz`;
 
 /** Waits for statements over the socket, among them those of pooled clients that were disconnected, or ends them. */
 async function endStatements(session: Session, logins: string[]): Promise<void> {
-  const none = async () => (await session.query(`SELECT ${isBusy}`, [logins])).rowCount === 0;
-  if (!(await pollUntil(none, STATEMENT))) await endSessions(session, isBusy, [logins], ENDING);
+  const { rows } = await session.query<{ now: string }>('SELECT clock_timestamp()::text AS now');
+  const values = [logins, rows[0]?.now];
+  const none = async () => (await session.query(`SELECT ${BUSY}`, values)).rowCount === 0;
+  if (!(await pollUntil(none, STATEMENT))) await endSessions(session, BUSY, values, ENDING);
 }
 
 /**
  * A session can replace the new password by its own until it has ended, and the next one begins with that. A login that
- * does so is refused until its sessions have ended; others are not, because requests for rows use the same logins.
+ * was changed so is refused until its sessions have ended; others are not, because requests for rows use the same logins.
  * @throws HostError RULES_NOT_APPLIED
  */
 async function confirmPasswords(
   host: Host,
   session: Session,
   projectId: string,
-  { logins, disconnected }: Ending,
+  logins: string[],
 ): Promise<void> {
-  for (let tries = 0; await haveOtherPasswords(session, logins); tries += 1) {
+  for (let tries = 0; ; tries += 1) {
+    const changed = await readChanged(session, logins);
+    if (changed.length === 0) return;
     if (tries === TRIES) throw new HostError('RULES_NOT_APPLIED', 'a login keeps replacing its password');
-    await host.rules.withhold(disconnected, () => endRefused(session, projectId, logins));
+    const databases = [...new Set(changed.map(({ database }) => database))];
+    const refused = changed.map(({ login }) => login);
+    await host.rules.withhold(databases, () => endRefused(session, projectId, refused));
   }
 }
 
-async function haveOtherPasswords(session: Session, logins: string[]): Promise<boolean> {
-  const { rowCount } = await session.query(
-    `SELECT FROM login JOIN pg_authid ON rolname = login
+/** Those of the logins whose password is not the stored one. */
+async function readChanged(
+  session: Session,
+  logins: string[],
+): Promise<{ login: string; database: string }[]> {
+  const { rows } = await session.query<{ login: string; database: string }>(
+    `SELECT login, database FROM login JOIN branch USING (branch_id) JOIN pg_authid ON rolname = login
      WHERE login = ANY ($1) AND rolpassword IS DISTINCT FROM verifier`,
     [logins],
   );
-  return (rowCount ?? 0) > 0;
+  return rows;
 }
 
 /** Ends all sessions of the logins, which cannot open others meanwhile. */
 async function endRefused(session: Session, projectId: string, logins: string[]): Promise<void> {
-  const restore = () => restoreLogins(session, projectId);
+  const restore = () => restoreLogins(session, projectId, { enforces: true });
   const refuse = () =>
     inTransaction(session, async () => {
       await restore();

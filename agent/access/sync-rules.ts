@@ -55,8 +55,8 @@ export class RuleSync {
   readonly #filter: PacketFilter | null;
   /** The pooler's version; null until it has reported it. */
   #poolerVersion: string | null = null;
-  /** Databases that are temporarily removed from the pooler. */
-  readonly #withheld = new Set<string>();
+  /** Databases that are temporarily removed from the pooler, and by how many calls. */
+  readonly #withheld = new Map<string, number>();
   #running: Promise<void> = Promise.resolve();
   #next: Promise<void> | null = null;
 
@@ -94,14 +94,20 @@ export class RuleSync {
     return this.#next;
   }
 
+  #withhold(database: string, by: 1 | -1): void {
+    const calls = (this.#withheld.get(database) ?? 0) + by;
+    if (calls > 0) this.#withheld.set(database, calls);
+    else this.#withheld.delete(database);
+  }
+
   /** Removes these databases from the pooler, which disconnects their clients, during `action`. @throws as `sync` */
   async withhold(databases: readonly string[], action: () => Promise<void>): Promise<void> {
-    for (const database of databases) this.#withheld.add(database);
+    for (const database of databases) this.#withhold(database, 1);
     try {
       await this.sync();
       await action();
     } finally {
-      for (const database of databases) this.#withheld.delete(database);
+      for (const database of databases) this.#withhold(database, -1);
       await this.sync();
     }
   }
@@ -165,7 +171,7 @@ export class RuleSync {
     const { networks } = await this.#admit(session, () => ensureNetworks(session, this.#applied === null));
     const found = await readRuleFiles(folder);
     // Nothing is awaited from here until the files are written, or a client blocked meanwhile would be admitted again.
-    const withheld = new Set([...this.#withheld, ...guarded.map(({ database }) => database)]);
+    const withheld = new Set([...this.#withheld.keys(), ...guarded.map(({ database }) => database)]);
     const pooled = branches.filter(({ database }) => !withheld.has(database));
     this.#unblocked = ruleFiles(pooled, networks, server);
     const wanted = this.#withBlocks(this.#unblocked);

@@ -44,6 +44,10 @@ export class CopyRoom {
     }
   }
 
+  get isCopying(): boolean {
+    return this.#bytes > 0;
+  }
+
   /** Bytes that have to become free before so many more can be written; negative if more than that are free. */
   async missing(bytes: number): Promise<number> {
     const { PGDATA_DIR, MIN_FREE_DISK_MB } = this.#settings;

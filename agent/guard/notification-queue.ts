@@ -4,12 +4,12 @@ import { queuedByDatabase } from './queued-notifications.ts';
 
 /**
  * Shares of the queue: above the first the branch that fills it is blocked, above the second the session that holds it up
- * is ended, above the third the oldest transaction of all if that session is not known.
+ * is ended, above the third also the oldest transaction of all.
  */
 const MUCH = 0.1;
 const TOO_MUCH = 0.5;
 const NEARLY_ALL = 0.8;
-/** A project that has sent less than this share of the queue does not fill it. */
+/** A branch or project that has sent less than this share of what is queued does not fill it. */
 const FILLS = 0.1;
 /** A listener in a transaction for less than this has not held the queue up. */
 const HELD_UP_SECONDS = 1;
@@ -45,39 +45,40 @@ export class NotificationQueue implements Guard {
     const queued = queuedByDatabase(this.#dataDir);
     const findings = this.#fillers(queued, share);
     if (share <= TOO_MUCH) return findings;
-    const holder = this.#holder(server, queued);
+    const sessions = this.#holders(server, queued);
     this.#ask(server.at);
-    if (!holder) return findings;
-    return [...findings, { sessions: [holder], branches: [], detail: { queue: round(share) } }];
+    if (sessions.length === 0) return findings;
+    return [...findings, { sessions, branches: [], detail: { queue: round(share) } }];
   }
 
-  /** The branch whose notifications are most of the queue. */
+  /** The branch whose notifications are most of the queue; when much is queued, each branch that fills it. */
   #fillers(queued: ReadonlyMap<string, number>, share: number): Finding[] {
-    const [database, pages] = [...queued].toSorted(([, one], [, other]) => other - one)[0] ?? ['', 0];
-    const branch = this.#directory.find(database);
-    if (!branch || pages * 2 < sum(queued)) return [];
-    return [{ sessions: [], branches: [branch], detail: { queue: round(share) } }];
+    const least = sum(queued) * (share > TOO_MUCH ? FILLS : 0.5);
+    const branches = [...queued].flatMap(([database, pages]) =>
+      pages >= least ? (this.#directory.find(database) ?? []) : [],
+    );
+    return branches.length > 0 ? [{ sessions: [], branches, detail: { queue: round(share) } }] : [];
   }
 
   /**
    * No view shows who listens. The session that PostgreSQL names is ended; otherwise the oldest transaction of the
-   * projects that fill the queue, and only when little of it is left, that of any project. The next check ends another.
+   * projects that fill the queue. When little of it is left, that of any project is ended too: the listener need not be of a project
+   * that fills it. The next check ends others.
    */
-  #holder(server: Observation, queued: ReadonlyMap<string, number>): TenantSession | undefined {
+  #holders(server: Observation, queued: ReadonlyMap<string, number>): TenantSession[] {
     const oldestFirst = server.sessions
       .filter(({ transactionSeconds }) => transactionSeconds >= HELD_UP_SECONDS)
       .toSorted((one, other) => other.transactionSeconds - one.transactionSeconds);
     const named = this.#named;
     const filling = this.#fillingProjects(queued);
-    return (
+    const likely =
       oldestFirst.find(
         // Its transaction may have ended since, and then it holds nothing up.
         ({ pid, transactionSeconds }) =>
           pid === named?.pid && transactionSeconds * 1_000 > server.at - named.at,
-      ) ??
-      oldestFirst.find(({ branch }) => branch && filling.has(branch.project_id)) ??
-      (server.notificationShare > NEARLY_ALL ? oldestFirst[0] : undefined)
-    );
+      ) ?? oldestFirst.find(({ branch }) => branch && filling.has(branch.project_id));
+    const oldest = server.notificationShare > NEARLY_ALL ? oldestFirst[0] : undefined;
+    return [...new Set([likely, oldest])].filter((session) => session !== undefined);
   }
 
   #fillingProjects(queued: ReadonlyMap<string, number>): Set<string> {

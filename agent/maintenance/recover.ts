@@ -65,8 +65,13 @@ function resetChangedLogins({ sessions }: Host): Promise<void> {
 
 /** Ends the sessions that a previous agent process did not end before it died. */
 async function enforceStoredAccess(host: Host): Promise<void> {
+  const errors: unknown[] = [];
   for (const projectId of await unenforcedProjects(host.postgres))
-    await withLocks(host.sessions, [], (session) => enforceAccess(host, session, projectId));
+    await withLocks(host.sessions, [], (session) => enforceAccess(host, session, projectId)).catch((error) =>
+      errors.push(error),
+    );
+  // A project that cannot be enforced does not hold up the others.
+  if (errors.length > 0) throw errors[0];
 }
 
 function syncRules({ rules }: Host): Promise<void> {

@@ -97,7 +97,8 @@ export async function performOperation<M extends Method>(
     const failure = asHostError(error);
     const isFull = failure instanceof HostError && failure.code === 'HOST_FULL';
     // Deleted branches are kept only while there is room. The statements of tenants are not repeated.
-    if (!isFull || 'concurrent' in OPERATIONS[method] || !(await makeRoom(host, failure))) throw failure;
+    if (!isFull || 'concurrent' in OPERATIONS[method] || !(await makeRoom(host, failure).catch(() => false)))
+      throw failure;
     return performOperation(host, method, params, onProgress);
   }
 }

@@ -15,14 +15,16 @@ export async function endSessions(
   values: unknown[],
   { within }: { within: number },
 ): Promise<boolean> {
+  // A transaction sees the activity of its first look otherwise.
+  const lookAgain = () => db.query('SELECT pg_stat_clear_snapshot()');
+  await lookAgain();
   const { rows } = await db.query<{ pid: number; since: string }>(
     `SELECT pid, backend_start::text AS since, pg_terminate_backend(pid) ${selection}`,
     values,
   );
   const signalled = [rows.map(({ pid }) => pid), rows.map(({ since }) => since)];
   const haveEnded = async () => {
-    // A transaction sees the activity of its first look otherwise.
-    await db.query('SELECT pg_stat_clear_snapshot()');
+    await lookAgain();
     const { rowCount } = await db.query(
       `SELECT FROM pg_stat_activity JOIN unnest($1::int[], $2::timestamptz[]) AS signalled (pid, since) USING (pid)
        WHERE backend_start = since`,

@@ -117,8 +117,14 @@ const temporaryRight = ({ login, database, write_blocked }: LoginState) =>
  * log in, and the effects of a write block on the logins other than the owner's: they are read-only by default, and
  * cannot make temporary tables, which would fill the disk whatever the default is. To be called in a transaction.
  * @param projectId limits it to one project
+ * @param enforces the caller is `enforceAccess`. It alone restores logins whose sessions have to end: that a password was replaced
+ * shows it which session is left.
  */
-export async function restoreLogins(session: Session, projectId?: string): Promise<void> {
+export async function restoreLogins(
+  session: Session,
+  projectId?: string,
+  { enforces } = { enforces: false },
+): Promise<void> {
   await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
   const { rows } = await session.query<LoginState>(
     `SELECT *,
@@ -138,10 +144,10 @@ export async function restoreLogins(session: Session, projectId?: string): Promi
        FROM login JOIN branch USING (branch_id) JOIN project USING (project_id)
        JOIN pg_authid ON pg_authid.rolname = login JOIN pg_roles ON pg_roles.oid = pg_authid.oid
        LEFT JOIN pg_database ON datname = database
-       WHERE $1::uuid IS NULL OR project_id = $1
+       WHERE ($1::uuid IS NULL OR project_id = $1) AND ($2 OR NOT unenforced OR end_from IS DISTINCT FROM '-infinity')
      ) AS state
      ORDER BY login`,
-    [projectId ?? null],
+    [projectId ?? null, enforces],
   );
   await alterAll(
     session,
@@ -203,9 +209,14 @@ async function alterAll(session: Session, alterations: readonly Alteration[]): P
 
 const isHeldUp = (error: unknown) => [LOCKED, CHANGED_MEANWHILE].includes(sqlState(error) ?? '');
 
+/** Sessions of the login's project that have written: a function that the login owns alters it for others too. */
+const MAY_ALTER = `backend_xid IS NOT NULL AND datname IN (
+  SELECT other.database FROM login JOIN branch USING (branch_id) JOIN branch AS other USING (project_id) WHERE login = $1)`;
+
 /**
  * Runs a statement that alters a login. The login can block it by altering itself, repeatedly or in a transaction
- * that it leaves open. Its sessions that have written are ended then, and if that does not help, all of them.
+ * that it leaves open. Its sessions that have written are ended then, and if that does not help, all of them, and those of its
+ * project that have written.
  */
 async function alter(session: Session, { login, statement }: Alteration): Promise<void> {
   await session.query('SAVEPOINT altering');
@@ -220,7 +231,7 @@ async function alter(session: Session, { login, statement }: Alteration): Promis
       if (sqlState(error) === CHANGED_MEANWHILE && tries === 1) continue;
       await endSessions(
         session,
-        'FROM pg_stat_activity WHERE usename = $1 AND (backend_xid IS NOT NULL OR $2)',
+        `FROM pg_stat_activity WHERE usename = $1 AND (backend_xid IS NOT NULL OR $2) OR $2 AND ${MAY_ALTER}`,
         [login, tries > 2],
         ENDING,
       );

@@ -51,23 +51,26 @@ export async function dropOldestDeleted(host: Host): Promise<boolean> {
 
 /**
  * Drops as many databases of deleted branches as an operation needs that was refused for want of room, the oldest first.
- * Drops none if all of them together would not do: they belong to other tenants too.
+ * Drops none if all of them together would not do, because they belong to other tenants too, or while a copy runs, whose
+ * room is counted until it ends.
  * @returns whether the operation may be repeated
  */
 export async function makeRoom(host: Host, failure: HostError): Promise<boolean> {
   const bytes = failure instanceof NoCopyRoom ? failure.bytes : 0;
-  const deleted = await readDeleted(host);
-  let missing = await host.copyRoom.missing(bytes);
-  // Another operation has made room meanwhile. What PostgreSQL refused would be refused again.
+  const { copyRoom } = host;
+  let missing = await copyRoom.missing(bytes);
+  // What PostgreSQL refused would be refused again.
   if (missing <= 0) return failure instanceof NoCopyRoom;
-  if (missing > deleted.reduce((sum, one) => sum + one.bytes, 0)) return false;
-  for (const one of deleted) {
-    if (missing <= 0) break;
-    await dropDeleted(host, one);
-    missing -= one.bytes;
+  while (missing > 0) {
+    // Read again each time: a branch may be restored by now.
+    const deleted = await readDeleted(host);
+    const [oldest] = deleted;
+    const possible = deleted.reduce((sum, one) => sum + one.bytes, 0);
+    if (!oldest || missing > possible || copyRoom.isCopying) return false;
+    await dropDeleted(host, oldest);
+    missing -= oldest.bytes;
   }
-  await pollUntil(async () => (await host.copyRoom.missing(bytes)) <= 0, FREED);
-  return true;
+  return (await pollUntil(async () => (await copyRoom.missing(bytes)) <= 0, FREED)) === true;
 }
 
 /** Makes room while less than `MIN_FREE_DISK_MB` are free, one database after another. Never throws. */

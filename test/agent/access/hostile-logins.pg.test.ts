@@ -191,6 +191,49 @@ test.for<Port>(['direct', 'pooled'])(
   },
 );
 
+test('a replaced password stays visible to the rotation, whatever else restores logins', async () => {
+  const access = next(await rotation());
+  const session = await servers.host.sessions.connect();
+  await inTransaction(session, () => storeAccess(session, project.id, access));
+  session.release();
+  const password = async () =>
+    (
+      await servers.query<{ rolpassword: string }>('SELECT rolpassword FROM pg_authid WHERE rolname = $1', [
+        self,
+      ])
+    )[0]?.rolpassword;
+  await servers.query(`ALTER ROLE "${self}" PASSWORD 'mine'`);
+  const replaced = await password();
+  await runOperation(servers.host, 'host.inventory', {});
+  expect(await password()).toBe(replaced);
+  await recover(servers.host);
+  expect(await password()).toBe(access.verifiers[branch.branch_id]?.read_write);
+});
+
+test('a function that a login owns does not let others hold the login up', async () => {
+  const owner = loginName(branch.branch_id, 'owner');
+  const planting = await connect(servers.host, 'direct', branch, 'owner');
+  await planting.query('create schema shared; grant all on schema shared to public; set role none');
+  const planted = 'create function shared.replace() returns void language sql security definer as';
+  await planting.query(`${planted} $$ alter role "${owner}" password 'mine' $$`);
+  await planting.end();
+  const holder = await connect(servers.host, 'direct', branch, 'read_write');
+  await holder.query('begin; select shared.replace()');
+  const loop = await connect(servers.host, 'direct', branch, 'read_write');
+  const looping = loop
+    .query('do $$ begin loop perform shared.replace(); commit; end loop; end $$')
+    .catch(() => {});
+  const verifier = await scramVerifier(makePassword());
+  await apply({ verifiers: { [branch.branch_id]: { owner: verifier } } });
+  const [login] = await servers.query('SELECT rolpassword, rolcanlogin FROM pg_authid WHERE rolname = $1', [
+    owner,
+  ]);
+  expect(login).toEqual({ rolpassword: verifier, rolcanlogin: true });
+  expect([await isAlive(holder), await isAlive(loop)]).toEqual([false, false]);
+  await looping;
+  for (const client of [holder, loop]) await client.end().catch(() => {});
+});
+
 test('a login that constantly alters itself is closed nevertheless', async () => {
   let running = true;
   // All sessions are opened before the first changes the password.

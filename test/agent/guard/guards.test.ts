@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { endianness, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { ProjectConnections } from '../../../agent/guard/connections.ts';
 import { DiskSpace } from '../../../agent/guard/disk-space.ts';
 import type { GuardedBranch, Observation, TenantSession } from '../../../agent/guard/guard.ts';
@@ -180,18 +180,25 @@ describe('queue of NOTIFY', () => {
   const directory = new Map([
     ['1', FILLS],
     ['2', VICTIM],
+    ['3', branchOf('p1', 'third')],
   ]);
+  /** Pages with notifications of a database, by oid. */
+  function queue(pages: Record<string, number>): void {
+    const page = (oid: string) => {
+      const bytes = Buffer.alloc(8_192);
+      bytes[endianness() === 'LE' ? 4 : 7] = Number(oid);
+      return bytes;
+    };
+    const all = Object.entries(pages).flatMap(([oid, count]) =>
+      Array.from({ length: count }, () => page(oid)),
+    );
+    writeFileSync(join(folder, 'pg_notify/0000'), Buffer.concat(all));
+  }
   beforeAll(() => {
     folder = mkdtempSync(join(tmpdir(), 'branchgate-notify-'));
     mkdirSync(join(folder, 'pg_notify'));
-    // Two of a hundred pages are the victim's.
-    const pages = Array.from({ length: 100 }, (_, page) => {
-      const bytes = Buffer.alloc(8_192);
-      bytes[endianness() === 'LE' ? 4 : 7] = page < 98 ? 1 : 2;
-      return bytes;
-    });
-    writeFileSync(join(folder, 'pg_notify/0000'), Buffer.concat(pages));
   });
+  beforeEach(() => queue({ 1: 98, 2: 2 }));
   afterAll(() => rmSync(folder, { recursive: true }));
 
   const watch = (named: number | null) =>
@@ -231,6 +238,17 @@ describe('queue of NOTIFY', () => {
     expect(await ended([neighbour, own], 0.6)).toEqual([own]);
     expect(await ended([neighbour], 0.8)).toEqual([]);
     expect(await ended([neighbour], 0.81)).toEqual([neighbour]);
+    expect(await ended([neighbour, own], 0.81)).toEqual([own, neighbour]);
+  });
+
+  test('branches that fill it together are blocked when half of it is in use', () => {
+    queue({ 1: 45, 2: 9, 3: 46 });
+    const blocked = (notificationShare: number) =>
+      watch(null)
+        .check(server([], { notificationShare }))
+        .flatMap(({ branches }) => branches.map(({ database }) => database));
+    expect(blocked(0.5)).toEqual([]);
+    expect(blocked(0.51)).toEqual([FILLS.database, directory.get('3')?.database]);
   });
 });
 
