@@ -3,6 +3,7 @@ import { freeBytes } from '../guard/volumes.ts';
 import type { Host } from '../host.ts';
 import { dropSnapshot } from '../operations/snapshot-drop.ts';
 import { pollUntil } from '../poll-until.ts';
+import { withLocks } from '../postgres/locks.ts';
 import { repeat } from '../repeat.ts';
 import type { HostError } from '../servers/host-error.ts';
 import { TroubleLog } from '../trouble-log.ts';
@@ -32,11 +33,16 @@ async function readDeleted({ postgres }: Host): Promise<Deleted[]> {
   return rows;
 }
 
-/** The gateway finds out at its next reconciliation. */
-async function dropDeleted(host: Host, deleted: Deleted): Promise<void> {
+/** The gateway finds out at its next reconciliation. A restoration that has begun meanwhile keeps its database. */
+function dropDeleted(host: Host, deleted: Deleted): Promise<void> {
   const { project_id, branch_id } = deleted;
-  const { dropped } = await dropSnapshot(host, deleted);
-  if (dropped) host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
+  return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
+    const { rowCount } = await session.query('SELECT FROM branch WHERE branch_id = $1', [branch_id]);
+    if (rowCount !== 0) return;
+    const { dropped } = await dropSnapshot(host, deleted);
+    if (dropped)
+      host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
+  });
 }
 
 /**
