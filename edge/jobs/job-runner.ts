@@ -5,6 +5,7 @@ import { CONCURRENT_CREATIONS } from '../../shared/project/project-status.ts';
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { StoredResponse } from '../api/idempotency-key.ts';
+import { BoundedMap } from '../bounded-map.ts';
 import { inOneBatch } from '../database/database.ts';
 import { idempotencyKeys } from '../database/idempotency-schema.ts';
 import { logEvent } from '../log.ts';
@@ -19,11 +20,13 @@ import {
   wasRefused,
 } from './job-failure.ts';
 import { JobProgress } from './job-progress.ts';
-import { branchIdsOf, type JobRow, READINGS } from './job-store.ts';
+import { branchIdsOf, type JobRow, READINGS, readOpenJob } from './job-store.ts';
 import type { AnySaga, SagaContext, SagaTable } from './saga.ts';
 import { Slots } from './slots.ts';
 
 const UPGRADE_REQUIRED: HostFailureCode = 'HOST_UPGRADE_REQUIRED';
+/** How many ends of jobs a runner remembers. */
+const RECENT_ENDS = 200;
 
 /** The end of a job: the response for its client, if its kind has one. */
 export type JobEnd = Result<StoredResponse | null, Failure>;
@@ -64,6 +67,8 @@ export class JobRunner {
   readonly #progress = new Map<string, JobProgress>();
   readonly #creations = new Slots(CONCURRENT_CREATIONS);
   readonly #ends = new Map<string, PromiseWithResolvers<JobEnd>>();
+  /** By job. */
+  readonly #ended = new BoundedMap<string, JobEnd>(RECENT_ENDS);
 
   constructor(options: JobRunnerOptions) {
     this.#options = options;
@@ -71,6 +76,8 @@ export class JobRunner {
 
   /** Waits for the job's end, over any number of attempts; null if it is still open after `milliseconds`. */
   async endOf(jobId: string, milliseconds: number): Promise<JobEnd | null> {
+    const ended = this.#ended.get(jobId);
+    if (ended) return ended;
     const end = this.#ends.get(jobId) ?? Promise.withResolvers<JobEnd>();
     this.#ends.set(jobId, end);
     const timeout = Promise.withResolvers<null>();
@@ -82,14 +89,33 @@ export class JobRunner {
     }
   }
 
-  /** Makes one attempt at the job, or joins the current one. Never throws. @returns null if the job stays open */
+  /**
+   * Makes one attempt at a job that was just written, or joins the current one. Never throws.
+   * @returns null if the job stays open
+   */
   start(job: JobRow): Promise<JobEnd | null> {
+    // An alarm can have resumed it before the reply of its write came.
+    const ended = this.#ended.get(job.id);
+    return ended ? Promise.resolve(ended) : this.#run(job, async () => job);
+  }
+
+  /**
+   * As `start`, for a job that was read earlier. Its turn comes after newer work that followed its end, so it is read
+   * again then.
+   * @returns null also if the job had ended
+   */
+  resume(job: JobRow): Promise<JobEnd | null> {
+    return this.#run(job, () => readOpenJob(this.#options.db, job.id));
+  }
+
+  #run(job: JobRow, current: () => Promise<JobRow | undefined>): Promise<JobEnd | null> {
     const run = this.#runs.get(job.id);
     if (run) return run.done;
     this.#options.begun(job);
-    const done = traced(job.input.actor.traceparent, () => this.#attemptInTurn(job)).then((end) => {
+    const done = traced(job.input.actor.traceparent, () => this.#attemptInTurn(job, current)).then((end) => {
       this.#runs.delete(job.id);
       if (end) {
+        this.#ended.set(job.id, end);
         this.#ends.get(job.id)?.resolve(end);
         this.#ends.delete(job.id);
       }
@@ -105,7 +131,7 @@ export class JobRunner {
     this.#progress.get(jobId)?.report(percent);
   }
 
-  async #attemptInTurn(job: JobRow): Promise<JobEnd | null> {
+  async #attemptInTurn(job: JobRow, current: () => Promise<JobRow | undefined>): Promise<JobEnd | null> {
     const own = new Set(READINGS.includes(job.kind) ? [] : branchIdsOf(job));
     const sameBranch = ({ isReading, branchIds }: Run) =>
       !isReading && (job.kind === 'project.delete' || branchIds.some((id) => own.has(id)));
@@ -115,7 +141,8 @@ export class JobRunner {
     const progress = new JobProgress(db, job, sagas[job.kind], () => changed(job));
     this.#progress.set(job.id, progress);
     try {
-      return await this.#attempt(job, progress);
+      const row = await current();
+      return row ? await this.#attempt(Object.assign(job, row), progress) : null;
     } catch (error) {
       logEvent('job.attempt_failed', { job_id: job.id, kind: job.kind, ...jobError(error) });
       job.attempts += 1;

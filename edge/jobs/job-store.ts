@@ -38,6 +38,15 @@ export const openJobs = (db: Database, projectId: string): Promise<JobRow[]> =>
     .where(and(eq(jobs.projectId, projectId), inArray(jobs.status, OPEN_STATUSES)))
     .orderBy(jobs.createdAt, jobs.id);
 
+/** The job as it is now, if it is still open. */
+export const readOpenJob = async (db: Database, id: string): Promise<JobRow | undefined> =>
+  (
+    await db
+      .select()
+      .from(jobs)
+      .where(and(eq(jobs.id, id), inArray(jobs.status, OPEN_STATUSES)))
+  )[0];
+
 /** The first record of a job. @param about `createdBy` if the service itself acts for that user */
 export const newJob = (
   about: {

@@ -259,6 +259,7 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   async #resumeWork(projectId: string): Promise<void> {
     const settings = readSettings(this.env);
     this.#alarm.wakeAt(await endLives(this.#db, settings, projectId, () => this.#armAlarm(projectId)));
+    await this.#blocks.finish();
     const [open, [project]] = await Promise.all([
       openJobs(this.#db, projectId),
       this.#db.select().from(projects).where(eq(projects.id, projectId)),
@@ -270,10 +271,9 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
       this.#alarm.deleted();
       return;
     }
-    await this.#blocks.finish();
     this.#events.publish(projectId);
     if (open.length > 0) this.#armAlarm(projectId);
-    for (const job of open) this.ctx.waitUntil(this.#runnerFor(job.hostId).start(job));
+    for (const job of open) this.ctx.waitUntil(this.#runnerFor(job.hostId).resume(job));
     if (project?.status === 'active' && project.accessApplied < project.accessRevision) {
       this.ctx.waitUntil(this.#applyAccess(projectId, project.hostId));
     }

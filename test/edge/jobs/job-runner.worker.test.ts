@@ -288,6 +288,37 @@ describe('several jobs', () => {
     );
   });
 
+  test('a job that ended after it was read is not attempted again, nor after newer work on its branch', async () => {
+    const held = Promise.withResolvers<void>();
+    const attempts: string[] = [];
+    const runner = runnerOf(
+      scripted(() => held.promise),
+      scripted(async ({ id }) => attempts.push(id)),
+    );
+    const deletion = await openJob('branch.delete');
+    const stale = { ...deletion };
+    await runner.start(deletion);
+    const restoration = await openJob('branch.restore', deletion.branchId ?? '');
+    const newer = runner.start(restoration);
+    const again = runner.resume(stale);
+    held.resolve();
+    expect([await newer, await again]).toMatchObject([{ ok: true }, null]);
+    // The reply of its write came late.
+    expect(await runner.start(stale)).toEqual({ ok: true, value: RESPONSE });
+    expect(await runner.endOf(stale.id, 0)).toEqual({ ok: true, value: RESPONSE });
+    expect(attempts).toEqual([deletion.id]);
+  });
+
+  test('a job whose failure was stored after it was read is undone', async () => {
+    const job = await openJob();
+    await db
+      .update(jobs)
+      .set({ error: { code: 'HOST_FULL', message: '' } })
+      .where(eq(jobs.id, job.id));
+    expect(await runnerOf(scripted(async () => {})).resume(job)).toMatchObject({ ok: false });
+    expect(happened[0]).toBe('undone');
+  });
+
   test('a wait that times out returns null, and the job continues', async () => {
     const job = await openJob();
     const runner = runnerOf(scripted(() => new Promise((resolve) => setTimeout(resolve, 60))));
