@@ -91,10 +91,10 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     const { project, branch, snapshot, keyUse } = request;
     return this.#run(project.id, project.hostId, waitMs, () =>
       this.#reserveIdle(branch, project.hostId, async (sizes) => {
-        const [kept = snapshot] = await db.select().from(snapshots).where(eq(snapshots.id, snapshot.id));
+        const [kept] = await db.select().from(snapshots).where(eq(snapshots.id, snapshot.id));
         // Its size is known once the job of the deletion has kept the database.
-        if (kept.status === 'making') return fail({ code: 'HOST_BUSY' });
-        const source = ofSnapshot(kept, false);
+        if (kept?.status === 'making') return fail({ code: 'HOST_BUSY' });
+        const source = ofSnapshot(kept ?? snapshot, false);
         const admission = { projectId: project.id, keyUse, source, branchIds: [branch.id] };
         return quota.reserveWithinQuota(admission, sizes, () =>
           reserveRestore(db, settings(), request, new Date()),

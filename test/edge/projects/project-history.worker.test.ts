@@ -1,6 +1,8 @@
+import { setTimeout } from 'node:timers/promises';
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { jobs, projects } from '../../../edge/database/schema.ts';
+import { snapshots } from '../../../edge/database/snapshot-schema.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -85,4 +87,15 @@ test('a restoration during the deletion of its branch needs the room that the ke
   });
   await setQuota(KEPT_BYTES);
   expect(await restore()).toMatchObject({ status: 200, body: { id: branch.id } });
+});
+
+test('a restoration whose kept database is gone is not found', async () => {
+  const { api, db } = gateway;
+  const succeed = await whileFailing('branch.keep', () => api.delete(`${path}/${branch.id}`));
+  const restored = api.post(`${path}/${branch.id}/restore`, {});
+  // By then the request has read the record.
+  await setTimeout(500);
+  await db.delete(snapshots).where(eq(snapshots.branchId, branch.id));
+  await succeed();
+  expect(await restored).toMatchObject({ status: 404, body: { error: 'NOT_FOUND' } });
 });
