@@ -61,7 +61,11 @@ export class RecordLineage {
     const created = jobId === null ? undefined : recorded.get(jobId);
     if (jobId !== null && created) {
       // A job can outlast later ones, and the newest is the first that an old copy lacks.
-      if (created >= lastCreated) lastJob.put(jobId);
+      if (created >= lastCreated) {
+        // Another check has put a job that can be newer than this one.
+        if (lastJob.get() !== last) return this.#check(jobId, removes);
+        lastJob.put(jobId);
+      }
       this.#recent.set(jobId, true);
     }
     return true;

@@ -9,6 +9,7 @@ function lineage(...recorded: string[]) {
   /** By the time of their creation, in the order given. */
   const jobs = new Map(recorded.map((id, at) => [id, new Date(at)]));
   const logged: string[] = [];
+  const delays = new Map<string, Promise<void>>();
   let last: string | undefined;
   let reads = 0;
   const open = () =>
@@ -21,7 +22,9 @@ function lineage(...recorded: string[]) {
       },
       recordedAmong: async (ids) => {
         reads += 1;
-        return new Map([...jobs].filter(([id]) => ids.includes(id)));
+        const found = new Map([...jobs].filter(([id]) => ids.includes(id)));
+        await Promise.all(ids.map((id) => delays.get(id)));
+        return found;
       },
       log: (event) => logged.push(event),
     });
@@ -30,6 +33,8 @@ function lineage(...recorded: string[]) {
   return {
     jobs,
     logged,
+    /** The records that include this job come late. */
+    delay: (job: string, until: Promise<void>) => delays.set(job, until),
     reads: () => reads,
     evict: () => {
       object = open();
@@ -97,6 +102,20 @@ describe('while it is not', () => {
     host.evict();
     await host.works('long');
     host.jobs.delete('later');
+    expect(await host.drops()).toBe(false);
+  });
+
+  test('a job whose check outlasts that of a later one hides nothing', async () => {
+    const host = lineage('before', 'older', 'later');
+    await host.works('before');
+    const held = Promise.withResolvers<void>();
+    host.delay('older', held.promise);
+    const older = host.works('older');
+    await host.works('later');
+    held.resolve();
+    expect(await older).toBe(true);
+    host.jobs.delete('later');
+    host.evict();
     expect(await host.drops()).toBe(false);
   });
 
