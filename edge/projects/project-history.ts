@@ -139,7 +139,10 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     }
   }
 
-  /** Runs the job of a reservation, and waits for its end as long as the client does. */
+  /**
+   * Runs the job of a reservation, and waits for its end as long as the client does.
+   * @param waitMs includes the time that the reservation takes
+   */
   async #run(
     projectId: string,
     hostId: string,
@@ -147,11 +150,12 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     reserve: () => Promise<Result<JobRow, Failure>>,
   ): Promise<Result<CreationProgress, Failure>> {
     const { isLinked, armAlarm, running, changed } = this.#options;
+    const deadline = Date.now() + waitMs;
     if (!(await isLinked(hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     armAlarm(projectId);
     const reserved = await reserve();
     if (!reserved.ok) return reserved;
-    const outcome = await runCreation(running(hostId), reserved.value, waitMs);
+    const outcome = await runCreation(running(hostId), reserved.value, Math.max(0, deadline - Date.now()));
     changed(projectId);
     return outcome;
   }

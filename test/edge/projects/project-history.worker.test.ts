@@ -70,6 +70,14 @@ test('a reset waits for an older one that is tried again, some seconds; a deleti
   });
 });
 
+test('the wait of a client includes that for an older reset', async () => {
+  const succeed = await whileFailing('reset.swap', () => reset(NO_WAIT));
+  const newer = reset({ Prefer: 'wait=1' });
+  await setTimeout(1_000);
+  await succeed();
+  expect((await newer).status).toBe(202);
+});
+
 test('a restoration during the deletion of its branch needs the room that the kept database takes', async () => {
   const { api, db } = gateway;
   const succeed = await whileFailing('branch.keep', () => api.delete(`${path}/${branch.id}`));
