@@ -44,6 +44,7 @@ export async function createBranches(
   const reserve = async () => {
     const sized = await monitor.readSizes(projectId, hostId);
     if (!sized.ok) return sized;
+    armAlarm(projectId);
     return reserveFitting({ db, settings, quota }, request, sized.value.sizes);
   };
   /** With the life of the request; its lease is still renewed. */

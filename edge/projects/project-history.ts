@@ -39,7 +39,7 @@ export interface CoordinatorParts {
   monitor: ProjectMonitor;
   quota: StorageQuota;
   isLinked: (hostId: string) => Promise<boolean>;
-  /** Sets the alarm that finds the work after a crash. */
+  /** Sets the alarm that finds the work after a crash. It guards writes of the next seconds, so it is set again after a wait. */
   armAlarm: (projectId: string) => void;
   running: (hostId: string) => Running;
   /** Called when a job has left something behind that has an end of its own. */
@@ -125,11 +125,12 @@ export class ProjectHistory extends RpcTarget implements ProjectHistoryRpc {
     hostId: string,
     reserve: (sizes: ProjectSizes['sizes']) => Promise<Result<JobRow, Failure>>,
   ): Promise<Result<JobRow, Failure>> {
-    const { db, monitor } = this.#options;
+    const { db, monitor, armAlarm } = this.#options;
     const deadline = Date.now() + IDLE_WITHIN_MS;
     for (;;) {
       const sized = await monitor.readSizes(projectId, hostId);
       if (!sized.ok) return sized;
+      armAlarm(projectId);
       const reserved = await reserve(sized.value.sizes);
       if (reserved.ok || reserved.failure.code !== 'HOST_BUSY') return reserved;
       do {
