@@ -49,7 +49,7 @@ export async function reconcileHost(
     resolveOrphans(),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
-    markChanged(env, db, callHost, inventory, found),
+    markChanged(env, db, callHost, hostId, inventory, found),
   ]);
 
   /** Snapshots come after the databases that are kept again, which would count as lost. */
@@ -160,6 +160,7 @@ async function markChanged(
   env: Env,
   db: Database,
   callHost: CallHost,
+  hostId: string,
   first: Inventory,
   { missing, foundAgain }: Differences,
 ): Promise<void> {
@@ -170,8 +171,13 @@ async function markChanged(
   const ready = readyBranches(await second.list(changed.map(({ projectId }) => projectId)));
   const lost = missing.filter(({ id }) => !ready.has(id));
   const found = foundAgain.filter(({ id }) => ready.has(id));
-  for (const branch of lost) await markLost(db, branch, new Date());
-  for (const branch of found) await markFound(db, branch, new Date());
-  for (const id of new Set([...lost, ...found].map(({ projectId }) => projectId)))
-    await coordinatorOf(env, id).wake(id);
+  await settle(hostId, [
+    ...lost.map((branch) => markLost(db, branch, new Date())),
+    ...found.map((branch) => markFound(db, branch, new Date())),
+  ]);
+  const projectIds = new Set([...lost, ...found].map(({ projectId }) => projectId));
+  await settle(
+    hostId,
+    [...projectIds].map((id) => coordinatorOf(env, id).wake(id)),
+  );
 }

@@ -52,3 +52,17 @@ test('an active branch is lost only if a second inventory does not have it eithe
   await reconcile(EMPTY_HOST, EMPTY_HOST);
   expect(await readBranch(db, branch)).toEqual({ status: 'failed', events: ['branch.lost'] });
 });
+
+test('a branch whose loss cannot be recorded stops no other one', async () => {
+  const [refused, other] = [await insertBranch(db, 'active'), await insertBranch(db, 'active')];
+  await binding.exec(
+    `create trigger refuse before update on project_branches when new.id = '${refused.id}' begin select raise(abort, 'planted'); end`,
+  );
+  try {
+    expect(await reconcile(EMPTY_HOST, EMPTY_HOST)).toContain('p');
+  } finally {
+    await binding.exec('drop trigger refuse');
+  }
+  expect(await readBranch(db, refused)).toEqual({ status: 'active', events: [] });
+  expect(await readBranch(db, other)).toEqual({ status: 'failed', events: ['branch.lost'] });
+});
