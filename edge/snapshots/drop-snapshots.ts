@@ -107,7 +107,8 @@ const ranked = (projectId: string) => sql`(
 /**
  * Deletes the snapshots whose time is over, scheduled ones beyond the number that is kept, the oldest scheduled one if a
  * new one was taken at the project's limit, and what deletions and resets have left behind beyond the project's storage
- * quota, except for the newest: it does not count against the quota, so it must not be a way around it.
+ * quota, except for the newest: it does not count against the quota, so it must not be a way around it. A limit that was
+ * lowered by exactly one also costs the oldest scheduled snapshot of a project that was at the limit.
  */
 export async function retireSnapshots(
   db: Database,
