@@ -68,7 +68,6 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   readonly #events: ProjectEvents;
   readonly #alarm: EarliestAlarm;
   #runner: JobRunner | undefined;
-  /** Whether the storage has the project's ID. */
   #isNamed = false;
   readonly #retries: Retries;
   protected readonly quota: StorageQuota;

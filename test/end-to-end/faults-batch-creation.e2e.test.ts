@@ -41,11 +41,7 @@ const LONG = IS_NIGHTLY
         ...around(
           'prepare',
           'batch.prepare',
-          {
-            table: 'branch',
-            statement: 'SELECT project_id, job_id, database FROM branch%',
-            mode: 'access exclusive',
-          },
+          { table: 'branch', statement: 'INSERT INTO branch%' },
           { table: 'login', statement: 'CREATE ROLE%' },
           { table: 'project', statement: 'INSERT INTO project%' },
         ),

@@ -33,11 +33,7 @@ const SMALL = faultCases({
     ...around(
       'prepare',
       'branch.prepare',
-      {
-        table: 'branch',
-        statement: 'SELECT project_id, job_id, database FROM branch%',
-        mode: 'access exclusive',
-      },
+      { table: 'branch', statement: 'INSERT INTO branch%' },
       { table: 'login', statement: 'CREATE ROLE%' },
       { table: 'project', statement: 'INSERT INTO project%' },
     ),

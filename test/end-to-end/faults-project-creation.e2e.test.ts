@@ -22,11 +22,7 @@ const CASES = faultCases({
     ...around(
       'clone',
       'branch.clone',
-      {
-        table: 'branch',
-        statement: 'SELECT project_id, job_id, database FROM branch%',
-        mode: 'access exclusive',
-      },
+      { table: 'branch', statement: 'INSERT INTO branch%' },
       { table: 'pg_shdepend', statement: 'CREATE DATABASE%', after: 'branch.prepare' },
       { table: 'pg_db_role_setting', statement: '%', mode: 'access exclusive', after: 'branch.prepare' },
     ),
