@@ -5,6 +5,7 @@ import { promisify } from 'node:util';
 import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import type { Host } from '../host.ts';
 import { repeat } from '../repeat.ts';
+import { SNAPSHOT_NAME } from '../snapshots/snapshot-databases.ts';
 import { TroubleLog } from '../trouble-log.ts';
 import type { Source } from './source.ts';
 
@@ -132,7 +133,7 @@ const SUBJECTS = `
   SELECT branch_id AS id, project_id, pg_database.oid::text, true AS is_branch FROM branch JOIN pg_database ON datname = database
   UNION ALL
   SELECT snapshot_id, project_id, pg_database.oid::text, false FROM snapshot
-  JOIN pg_database ON datname = 'bgsnap_' || replace(snapshot_id::text, '-', '') AND datconnlimit <> -2
+  JOIN pg_database ON datname = ${SNAPSHOT_NAME} AND datconnlimit <> -2
   ORDER BY 1`;
 
 type Physical = NonNullable<ProjectMeasurement['physical']>;

@@ -7,6 +7,7 @@ import { withLocks } from '../postgres/locks.ts';
 import { repeat } from '../repeat.ts';
 import type { HostError } from '../servers/host-error.ts';
 import { TroubleLog } from '../trouble-log.ts';
+import { SNAPSHOT_NAME } from './snapshot-databases.ts';
 
 const MB = 2 ** 20;
 const CHECK_EVERY_MS = 2_000;
@@ -26,7 +27,7 @@ interface Deleted {
 async function readDeleted({ postgres }: Host): Promise<Deleted[]> {
   const { rows } = await postgres.query<Deleted>(
     `SELECT project_id, snapshot_id, branch_id, coalesce(pg_database_size(oid), 0)::float8 AS bytes
-     FROM snapshot LEFT JOIN pg_database ON datname = 'bgsnap_' || replace(snapshot_id::text, '-', '')
+     FROM snapshot LEFT JOIN pg_database ON datname = ${SNAPSHOT_NAME}
      WHERE kind = 'deleted' AND NOT EXISTS (SELECT FROM branch WHERE branch.branch_id = snapshot.branch_id)
      ORDER BY taken_at`,
   );

@@ -13,6 +13,9 @@ export const copyDatabaseName = (snapshotId: string) => `bgcopy_${snapshotId.rep
 /** A clone of a snapshot that is open to one comparison. It can be dropped at any time. */
 export const comparedDatabaseName = (id: string) => `bgdiff_${id.replaceAll('-', '')}`;
 
+/** SQL: `snapshotDatabaseName` of the column `snapshot_id`. */
+export const SNAPSHOT_NAME = "'bgsnap_' || replace(snapshot_id::text, '-', '')";
+
 /** @returns null if there is no such database; one that a crash left half-dropped is dropped first */
 export async function readSnapshotSize(session: Session, snapshotId: string): Promise<number | null> {
   const name = snapshotDatabaseName(snapshotId);
@@ -35,7 +38,7 @@ export async function readSnapshots(db: Queryable) {
   }>(
     `SELECT project_id, snapshot_id, pg_database.oid IS NOT NULL AS ready, independent
      FROM snapshot LEFT JOIN pg_database
-       ON datname = 'bgsnap_' || replace(snapshot_id::text, '-', '') AND datconnlimit <> -2
+       ON datname = ${SNAPSHOT_NAME} AND datconnlimit <> -2
      ORDER BY taken_at, snapshot_id`,
   );
   return rows;
