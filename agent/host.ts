@@ -7,6 +7,7 @@ import { ComparisonGate } from './difference/comparison-gate.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
 import type { Source } from './measurement/source.ts';
 import { Metrics } from './metrics/metrics.ts';
+import { ToldInventory } from './operations/told-inventory.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { LockSampler } from './rehearsal/sample-locks.ts';
 import { KeptSessions } from './rows/kept-sessions.ts';
@@ -37,6 +38,7 @@ export interface Host {
   /** As the running agent last measured it; null where it is not measured. */
   largestSource: () => Source | null;
   copyRoom: CopyRoom;
+  told: ToldInventory;
   metrics: Metrics;
   log: Log;
 }
@@ -60,6 +62,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     log,
     largestSource: () => null,
     copyRoom: new CopyRoom(settings),
+    told: new ToldInventory(),
     metrics: new Metrics(),
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };

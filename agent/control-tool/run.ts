@@ -113,7 +113,7 @@ async function runAgent(trial: Trial | null): Promise<void> {
       signal,
     }),
     diskUsage.runLoop(signal),
-    runRoomLoop(host, signal),
+    runRoomLoop(host, () => link?.notify('inventory_outdated', {}), signal),
     runSeparationLoop(host, signal),
     host.lockSampler.run(signal),
     watchBlockedProjects({ settings, log, report: (sizes) => link?.notify('sizes', sizes), signal }),

@@ -34,15 +34,20 @@ async function readDeleted({ postgres }: Host): Promise<Deleted[]> {
   return rows;
 }
 
-/** The gateway finds out at its next reconciliation. A restoration that has begun meanwhile keeps its database. */
+/** A restoration that has begun meanwhile keeps its database. */
 function dropDeleted(host: Host, deleted: Deleted): Promise<void> {
   const { project_id, branch_id } = deleted;
   return withLocks(host.sessions, [`prepare:${branch_id}`, `clone:${branch_id}`], async (session) => {
     const { rowCount } = await session.query('SELECT FROM branch WHERE branch_id = $1', [branch_id]);
     if (rowCount !== 0) return;
-    const { dropped } = await dropSnapshot(host, deleted);
-    if (dropped)
-      host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
+    try {
+      const { dropped } = await dropSnapshot(host, deleted);
+      if (dropped)
+        host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
+    } finally {
+      // Also what failed may have dropped the database.
+      host.told.outdate();
+    }
   });
 }
 
@@ -80,14 +85,19 @@ export async function makeRoom(host: Host, failure: HostError): Promise<boolean>
   return (await pollUntil(async () => (await copyRoom.missing(bytes)) <= 0, FREED)) === true;
 }
 
-/** Makes room while less than `MIN_FREE_DISK_MB` are free, one database after another. Never throws. */
-export async function runRoomLoop(host: Host, signal: AbortSignal): Promise<void> {
+/**
+ * Makes room while less than `MIN_FREE_DISK_MB` are free, one database after another. Never throws.
+ * @param report tells the gateway that what it knows of the host is outdated; called until it has read the inventory
+ */
+export async function runRoomLoop(host: Host, report: () => void, signal: AbortSignal): Promise<void> {
   const { PGDATA_DIR, MIN_FREE_DISK_MB } = host.settings;
   const troubles = new TroubleLog(host.log);
   await repeat(
     async () => {
       try {
-        if ((await freeBytes(PGDATA_DIR)) < MIN_FREE_DISK_MB * MB) await dropOldestDeleted(host);
+        const free = await freeBytes(PGDATA_DIR);
+        if (free < MIN_FREE_DISK_MB * MB) await dropOldestDeleted(host);
+        if (host.told.isOutdated(free)) report();
         troubles.clearAll();
       } catch (error) {
         troubles.report('disk.no_room_made', 'room', error);

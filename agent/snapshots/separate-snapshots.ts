@@ -55,6 +55,7 @@ async function separate(host: Host, session: Session, snapshotId: string): Promi
      ALTER DATABASE ${between} RENAME TO ${other};
      UPDATE snapshot SET independent = true WHERE snapshot_id = ${literal(snapshotId)}`,
   );
+  host.told.outdate();
   await dropDatabase(session, copy);
   log('snapshot.independent', { snapshot_id: snapshotId, ms: Math.round(performance.now() - started) });
   return 1;

@@ -25,6 +25,8 @@ const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
 const RECONCILE_EVERY = 5 * 60_000;
 /** Delay after a failed reconciliation, for instance while PostgreSQL is starting, or while the host is blocked. */
 const RECONCILE_RETRY = 5_000;
+/** Minimum time between the starts of two reconciliations, the second of which the host has asked for. */
+const RECONCILE_APART = 5_000;
 
 /**
  * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing: the
@@ -36,6 +38,8 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   readonly #links: Links;
   readonly #notifications: NotificationFilter;
   readonly #lineage: RecordLineage;
+  /** Forgotten while the object hibernates, which is longer than `RECONCILE_APART`. */
+  #reconciledAt = 0;
 
   /** @param bounds set only by tests */
   constructor(ctx: DurableObjectState, env: Env, bounds: Bounds = BOUNDS) {
@@ -79,6 +83,7 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
         blocks: (blocks) => coordinatorOf(env, blocks.project_id).recordBlocks(blocks, this.#hostId()),
         progress: (progress) =>
           coordinatorOf(env, progress.project_id).history.recordProgress(progress, this.#hostId() ?? ''),
+        inventory_outdated: () => this.#reconcileSoon(),
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),
       now: Date.now,
@@ -145,23 +150,33 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   }
 
   /**
-   * Reconciles the host after every handshake, and then regularly while it is linked. It runs as an alarm because its
+   * Reconciles the host after every handshake, when it asks for it, and then regularly while it is linked. It runs as an alarm because its
    * calls return to this object, which would deadlock inside a socket event.
    */
   override async alarm(): Promise<void> {
     const { storage } = this.ctx;
     const hostId = this.#hostId();
     if (hostId === undefined || !this.#links.linked()) return;
+    this.#reconciledAt = Date.now();
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
-    await storage.setAlarm(Date.now() + RECONCILE_EVERY);
+    await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);
     try {
       await reconcileHost(this.env, hostId, (admitted) => this.#admit(admitted));
       if (!this.#isBlocked()) return;
     } catch (error) {
       logEvent('reconciliation.failed', { host_id: hostId, reason: String(error) });
     }
-    const next = (await storage.getAlarm()) ?? Number.POSITIVE_INFINITY;
-    await storage.setAlarm(Math.min(next, Date.now() + RECONCILE_RETRY));
+    await this.#reconcileBy(Date.now() + RECONCILE_RETRY);
+  }
+
+  #reconcileSoon(): Promise<void> {
+    return this.#reconcileBy(Math.max(Date.now(), this.#reconciledAt + RECONCILE_APART));
+  }
+
+  /** An earlier alarm stays. */
+  async #reconcileBy(time: number): Promise<void> {
+    const { storage } = this.ctx;
+    await storage.setAlarm(Math.min((await storage.getAlarm()) ?? time, time));
   }
 
   #hostId(): string | undefined {

@@ -11,14 +11,15 @@ const MINUTE_MS = 60_000;
 /** Minimum time between two lookups of the host's projects. */
 const LOOKUP_APART_MS = 1_000;
 
-/** How many notifications of each kind one project may have, so that a faulty host cannot overload it. */
-const OF_PROJECT: Record<Notification, { max: number; windowMs: number }> = {
+/** How many notifications of each kind one project may have, so that a faulty host cannot overload it; null: of the host. */
+const OF_PROJECT: Record<Notification, { max: number; windowMs: number } | null> = {
   measurement: { max: 1, windowMs: 500 },
   sizes: { max: 1, windowMs: 500 },
   // Each change of a block is sent immediately, and several may follow each other.
   blocks: { max: 30, windowMs: MINUTE_MS },
   // Of a comparison and three creations.
   progress: { max: 150, windowMs: MINUTE_MS },
+  inventory_outdated: null,
 };
 
 type NotificationParams<N extends Notification> = z.output<(typeof NOTIFICATIONS)[N]['params']>;
@@ -33,8 +34,8 @@ interface NotificationFilterOptions {
 }
 
 /**
- * Passes on the notifications of a host that are well-formed, within the rate limits and about its own projects. The
- * others are dropped; the next notification supersedes them.
+ * Passes on the notifications of a host that are well-formed, within the rate limits and about itself or its own projects.
+ * The others are dropped; the next notification supersedes them.
  */
 export class NotificationFilter {
   readonly #options: NotificationFilterOptions;
@@ -60,11 +61,11 @@ export class NotificationFilter {
       log(`${method}.malformed`, { places: reading.error.issues.map(({ path }) => path.join('.')) });
       return;
     }
-    const { project_id } = reading.data;
+    const project_id = 'project_id' in reading.data ? reading.data.project_id : null;
     try {
-      if (!(await this.#isPlaced(project_id))) {
+      if (project_id !== null && !(await this.#isPlaced(project_id))) {
         log(`${method}.foreign`, { project_id });
-      } else if (this.#hasRoomFor(method, project_id)) {
+      } else if (project_id === null || this.#hasRoomFor(method, project_id)) {
         await record[method](reading.data as NotificationParams<N>);
       }
     } catch (error) {
@@ -86,8 +87,10 @@ export class NotificationFilter {
 
   /** Called only for projects on the host, so that invented ids do not grow the map. */
   #hasRoomFor(method: Notification, projectId: string): boolean {
+    const limits = OF_PROJECT[method];
+    if (!limits) return true;
     const windows = this.#ofProject.get(projectId) ?? new Map<Notification, RateWindow>();
-    const { window, admitted } = countIn(windows.get(method), this.#options.now(), OF_PROJECT[method]);
+    const { window, admitted } = countIn(windows.get(method), this.#options.now(), limits);
     this.#ofProject.set(projectId, windows.set(method, window));
     return admitted;
   }

@@ -1,4 +1,5 @@
 import { and, eq, inArray, sql } from 'drizzle-orm';
+import type { Params } from '../../shared/protocol/operations.ts';
 import { noActor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { type Database, hasChanged, inOneBatch, insertIf, isOneOf } from '../database/database.ts';
@@ -86,11 +87,7 @@ async function dropOrphans(
       project_id,
       snapshot_id,
     });
-    if (!isTraced) continue;
-    // One that cannot be dropped now is no reason to leave the others.
-    await callHost('snapshot.drop', { project_id, snapshot_id }).catch((error) =>
-      logEvent('reconcile.failed', { project_id, snapshot_id, reason: String(error) }),
-    );
+    if (isTraced) await dropSnapshot(callHost, { project_id, snapshot_id });
   }
 }
 
@@ -117,10 +114,22 @@ async function markMissing(
   const second = await openInventory(callHost);
   if (second.system_identifier !== first.system_identifier) return;
   const present = await second.list(missing.map(({ projectId }) => projectId));
-  for (const snapshot of missingIn(present, missing)) await markLost(db, snapshot, new Date());
+  for (const snapshot of missingIn(present, missing)) {
+    if (!(await markLost(db, snapshot, new Date()))) continue;
+    // The host may have a remainder of it.
+    await dropSnapshot(callHost, { project_id: snapshot.projectId, snapshot_id: snapshot.id });
+  }
 }
 
-async function markLost(db: Database, snapshot: SnapshotRow, now: Date): Promise<void> {
+/** Never throws: one that cannot be dropped now is no reason to leave the others. */
+async function dropSnapshot(callHost: CallHost, snapshot: Params<'snapshot.drop'>): Promise<void> {
+  await callHost('snapshot.drop', snapshot).catch((error) =>
+    logEvent('reconcile.failed', { ...snapshot, reason: String(error) }),
+  );
+}
+
+/** @returns whether its record was removed */
+async function markLost(db: Database, snapshot: SnapshotRow, now: Date): Promise<boolean> {
   const { id, projectId, branchId, branchName, kind, tenantId } = snapshot;
   const thisOne = and(eq(snapshots.id, id), eq(snapshots.status, 'ready'), isUnused);
   const isThere = sql`exists (select 1 from ${snapshots} where ${thisOne})`;
@@ -132,5 +141,7 @@ async function markLost(db: Database, snapshot: SnapshotRow, now: Date): Promise
     ...forgetDeletedBranch(db, snapshot, isThere),
     db.delete(snapshots).where(thisOne),
   ]);
-  if (hasChanged(results.at(-1))) logEvent('reconcile.snapshot_lost', { snapshot_id: id, kind });
+  const isRemoved = hasChanged(results.at(-1));
+  if (isRemoved) logEvent('reconcile.snapshot_lost', { snapshot_id: id, kind });
+  return isRemoved;
 }

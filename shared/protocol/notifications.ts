@@ -19,6 +19,8 @@ export const NOTIFICATIONS = {
   blocks: { params: ProjectBlocks },
   /** How far the work for a job is: every two seconds, of work that takes longer. */
   progress: { params: WorkProgress },
+  /** The host has changed without the edge, which reads its inventory again: every two seconds until then. */
+  inventory_outdated: { params: z.strictObject({}) },
 } as const;
 
 export type Notification = keyof typeof NOTIFICATIONS;

@@ -2,9 +2,6 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Strike, StrikeKind, StrikeOf } from './schedule.ts';
 import type { Stage } from './stage.ts';
 
-/** The agent looks for room every two seconds. */
-const ROOM_MADE_WITHIN_MS = 2_500;
-
 /** Undoes a strike. */
 type Undo = () => unknown;
 
@@ -42,15 +39,10 @@ const STRIKES: { [Kind in StrikeKind]: (stage: Stage, strike: StrikeOf<Kind>) =>
       link.copies = 1;
     };
   },
-  // The agent may drop deleted branches meanwhile, which the gateway learns by reconciling. A new link is sooner than five minutes.
-  disk_full: async ({ disk, link }) => {
+  disk_full: async ({ disk }) => {
     if (!disk) return null;
     disk.fill();
-    return async () => {
-      disk.empty();
-      await sleep(ROOM_MADE_WITHIN_MS);
-      link.cut();
-    };
+    return () => disk.empty();
   },
   // Cached keys would last for an hour, so the gateway is restarted as well.
   keys_away: async (stage) => {

@@ -119,13 +119,16 @@ describe.skipIf(hindrance !== null)(`on a small disk${hindrance ? ` (${hindrance
     expect(await isIndependent(snapshot)).toBe(false);
     await client.query("INSERT INTO filler VALUES ('during')");
     const ending = new AbortController();
+    let reports = 0;
     const room = runRoomLoop(
       { ...host, settings: { ...host.settings, MIN_FREE_DISK_MB: 60 } },
+      () => (reports += 1),
       ending.signal,
     );
     await eventually(async () => expect(await separateSnapshots(host)).toBe(1));
     ending.abort();
     await room;
+    expect(reports).toBeGreaterThan(0);
     expect(await isIndependent(snapshot)).toBe(true);
     expect(dropped()).toEqual([oldest]);
 

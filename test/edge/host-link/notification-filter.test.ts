@@ -15,6 +15,7 @@ let recorded: string[];
 let blocks: ProjectBlocks[];
 let sized: string[];
 let percents: number[];
+let outdated: number;
 let events: string[];
 let record: () => Promise<void>;
 let bounds: { notificationsPerMinute: number };
@@ -28,6 +29,7 @@ beforeEach(() => {
   blocks = [];
   sized = [];
   percents = [];
+  outdated = 0;
   events = [];
   record = async () => {};
   bounds = { notificationsPerMinute: NOTIFICATIONS_PER_MINUTE };
@@ -50,6 +52,9 @@ beforeEach(() => {
       },
       progress: async ({ percent }) => {
         percents.push(percent);
+      },
+      inventory_outdated: async () => {
+        outdated += 1;
       },
     },
     log: (event) => events.push(event),
@@ -121,6 +126,16 @@ test("a measurement of another host's project is dropped, at the cost of at most
   expect(recorded).toEqual([]);
   expect(lookups).toBe(1);
   expect(events).toContain('measurement.foreign');
+});
+
+test('a notification about the host itself needs no lookup, and has the limit of a minute', async () => {
+  const notice = (params: object) =>
+    filter.receive({ jsonrpc: '2.0', method: 'inventory_outdated', params: { ...params } });
+  for (let n = 0; n < 2 * NOTIFICATIONS_PER_MINUTE; n++) await notice({});
+  expect({ outdated, lookups }).toEqual({ outdated: NOTIFICATIONS_PER_MINUTE, lookups: 0 });
+  await clock.advance(60_000);
+  await notice({ project_id: first });
+  expect(events).toEqual(['inventory_outdated.flood', 'inventory_outdated.malformed']);
 });
 
 test('a project that is placed on the host later is found', async () => {

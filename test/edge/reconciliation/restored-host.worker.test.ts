@@ -86,6 +86,22 @@ test('what cannot be kept is not dropped either, does not count as lost, and sto
   await expect(reconcileSnapshots(db, call, 'h', inventory, new Set())).rejects.toThrow(HostCallError);
 });
 
+test('what a host still has of a lost snapshot is dropped when its record is removed, and not before', async () => {
+  await db.delete(snapshots);
+  const { snapshotId: snapshot_id } = await deletedBranch();
+  // A full disk can end a drop between the database and the agent's row.
+  const held = { project_id: 'p', snapshot_id, independent: false, ready: false };
+  const host = { ...EMPTY_HOST, snapshots: [held] };
+  const dropped: object[] = [];
+  const call = async (method: string, params: object) => {
+    if (method !== 'snapshot.drop') return { ...host, description: null, groups: {}, next: null };
+    dropped.push({ params, records: await db.select().from(snapshots) });
+    throw new HostCallError('HOST_BUSY', 'a drop that fails ends no reconciliation');
+  };
+  await reconcileSnapshots(db, call as unknown as CallHost, 'h', host, new Set());
+  expect(dropped).toEqual([{ params: { project_id: 'p', snapshot_id }, records: [] }]);
+});
+
 test('a deleted branch whose database is lost loses its passwords, but not while it is being restored', async () => {
   await db.delete(snapshots);
   const [lost, restoring] = [await deletedBranch(), await deletedBranch()];
