@@ -27,6 +27,8 @@ interface Work {
   projectId: string;
   branchId: string;
   metadata: Record<string, unknown>;
+  /** Refusals that do not remove the event, because the work may have read data until then. Default: none. */
+  keptAfter?: readonly FailureCode[];
 }
 
 /**
@@ -38,7 +40,7 @@ interface Work {
 export async function auditedWork<T>(
   db: Database,
   actor: Actor,
-  { name, projectId, branchId, metadata }: Work,
+  { name, projectId, branchId, metadata, keptAfter = [] }: Work,
   run: () => Promise<{ result: T; metadata: Record<string, unknown> | null }>,
 ): Promise<T> {
   const about = { id: crypto.randomUUID(), projectId, branchId, metadata };
@@ -53,9 +55,13 @@ export async function auditedWork<T>(
       await db.update(auditEvents).set({ metadata: done.metadata }).where(isEvent);
     return done.result;
   } catch (error) {
-    if (error instanceof ApiError && REFUSALS.has(error.failure.code)) {
-      await db.delete(auditEvents).where(isEvent);
-    }
+    const failure = error instanceof ApiError ? error.failure.code : null;
+    if (failure && keptAfter.includes(failure))
+      await db
+        .update(auditEvents)
+        .set({ metadata: { ...metadata, failure } })
+        .where(isEvent);
+    else if (failure && REFUSALS.has(failure)) await db.delete(auditEvents).where(isEvent);
     throw error;
   }
 }

@@ -56,7 +56,7 @@ router.openapi(
     method: 'post',
     path: '/api/v1/projects/{project_id}/branches/{branch_ref}/query',
     summary: 'Run one SQL statement',
-    description: `Runs in a transaction of its own, for at most 5 seconds. A text with several statements is refused.\n\n${VALUES_EXPLAINED} A cell over 64 KiB is cut.`,
+    description: `Runs in a transaction of its own, for at most 5 seconds. A text with several statements is refused. The audit log has the role, the kind of statement and its number of rows, or the error code; never its text.\n\n${VALUES_EXPLAINED} A cell over 64 KiB is cut.`,
     tags: ['Tables and rows'],
     request: { params: BranchRefParams, body: jsonBody(Query) },
     responses: { 200: response('The result of the statement.', QueryResult) },
@@ -73,7 +73,7 @@ router.openapi(
     const { rows, ...result } = await auditedWork(
       databaseOf(c),
       actorOf(c),
-      { ...about, name: 'query.executed' },
+      { ...about, name: 'query.executed', keptAfter: ['STATEMENT_REFUSED', 'TIME_LIMIT_REACHED'] },
       async () => {
         const done = await call('query.run', { ...database, role, sql, params });
         const { command, row_count } = done;

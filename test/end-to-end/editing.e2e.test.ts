@@ -185,6 +185,10 @@ describe('a query', () => {
     const sql = "update book set title = 'Changed' where id = 7";
     expect(await run({ sql })).toMatchObject({ status: 422, body: { error: 'STATEMENT_REFUSED' } });
     expect(await titleOf(7)).toBe('Book 7');
+    expect(await events('query.executed')).toContainEqual({
+      role: 'read_only',
+      failure: 'STATEMENT_REFUSED',
+    });
     expect(await run({ sql, role: 'read_write' })).toMatchObject({
       status: 200,
       body: { command: 'UPDATE', row_count: 1, rows: [] },
