@@ -5,7 +5,7 @@ import { sendsMail } from '../mail/mail.ts';
 import type { Outbox } from '../mail/outbox.ts';
 import type { Settings } from '../settings.ts';
 import { blockMails, type MailedBlocks } from './block-mails.ts';
-import { readBlockSubject, storeBlocks } from './store-blocks.ts';
+import { isOutdated, readBlockSubject, storeBlocks } from './store-blocks.ts';
 
 interface BlockRecorderOptions {
   db: Database;
@@ -62,9 +62,8 @@ export class BlockRecorder {
     const subject = await readBlockSubject(db, observed.project_id);
     // A host may only report its own projects.
     if (!subject || (hostId ?? subject.project.hostId) !== subject.project.hostId) return;
-    const { blocksObservedAt } = subject.project;
-    if (blocksObservedAt && new Date(observed.observed_at) < blocksObservedAt) return;
     const now = new Date();
+    if (isOutdated(subject.project, observed, now)) return;
     if (!(await storeBlocks(db, subject, observed, now))) {
       throw new Error(`project ${observed.project_id} has changed while its blocks were recorded`);
     }

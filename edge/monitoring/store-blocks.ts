@@ -65,9 +65,18 @@ function blockChanges({ branches }: Pick<BlockSubject, 'branches'>, observed: Pr
   });
 }
 
+/** Whether something newer is recorded. A recorded time that is still to come is by a host whose clock was ahead. */
+export function isOutdated(
+  { blocksObservedAt: recorded }: Pick<ProjectRow, 'blocksObservedAt'>,
+  { observed_at }: ProjectBlocks,
+  now: Date,
+): boolean {
+  return recorded !== null && recorded <= now && new Date(observed_at) < recorded;
+}
+
 /**
- * Stores the observed blocks and audits each block that is new or has ended, in one batch. An observation that is not
- * newer than the recorded one changes nothing.
+ * Stores the observed blocks and audits each block that is new or has ended, in one batch. An observation that is
+ * outdated or recorded already changes nothing.
  * @param subject as it was read: the batch has no effect if the project has changed since
  * @returns false if the project has changed
  */
@@ -79,7 +88,7 @@ export async function storeBlocks(
 ): Promise<boolean> {
   const { id: projectId, tenantId, blocksObservedAt } = project;
   const observedAt = new Date(observed.observed_at);
-  if (blocksObservedAt !== null && observedAt <= blocksObservedAt) return true;
+  if (isOutdated(project, observed, now) || observedAt.getTime() === blocksObservedAt?.getTime()) return true;
   const changes = blockChanges({ branches }, observed);
   const asRead = and(
     eq(projects.id, projectId),

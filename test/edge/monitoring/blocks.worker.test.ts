@@ -88,6 +88,15 @@ describe('the records', () => {
     expect(await branchRecord(foreignMain)).toMatchObject({ blocked: null });
     expect(await audited()).toEqual([['branch.blocked', 'disk']]);
   });
+
+  test('follow a host whose clock was ahead and has been corrected', async () => {
+    await project.recordBlocks({ ...observed([main, 'disk', 70]), observed_at: inMinutes(60) });
+    expect(await branchRecord(main)).toMatchObject({ blocked: { reason: 'disk' } });
+    await record();
+    expect(await branchRecord(main)).toMatchObject({ blocked: null });
+    await record([main, 'locks', 5]);
+    expect(await branchRecord(main)).toMatchObject({ blocked: { reason: 'locks' } });
+  });
 });
 
 test('each block is audited once, by nobody, and once more when it has ended', async () => {
