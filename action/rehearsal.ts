@@ -1,7 +1,8 @@
 import { info, setOutput } from '@actions/core';
 import { stopSignal } from '../cli/child-command.ts';
-import { ConnectionFiles, childEnvironment, runChild } from '../cli/connection.ts';
+import { ConnectionFiles, childEnvironment } from '../cli/connection.ts';
 import { rehearsalText } from '../cli/rehearsal-text.ts';
+import { runChild } from '../cli/run-child.ts';
 import type { BranchgateClient, Schemas } from '../client/client.ts';
 import { rehearse } from '../client/rehearsal.ts';
 import { maskUrls, sourceOf } from './branch.ts';

@@ -115,11 +115,28 @@ interface Typed {
   branch?: string;
 }
 
+/** Bash splits `--option=value` into three words. */
+const isEquals = (word: string, before: string | undefined) =>
+  word === '=' && before?.startsWith('--') === true;
+
+interface Completion extends Candidates {
+  typed: Typed;
+  /** What is to be completed; `prefix` precedes it in the same word: `--option=`. */
+  current: string;
+  prefix: string;
+}
+
 /** The words that can follow. */
-export function candidatesOf(program: Command, line: readonly string[]): Candidates & { typed: Typed } {
-  const current = line.at(-1) ?? '';
-  const { typed, ...position } = positionOf(program, line.slice(0, -1));
-  return { ...wordsAt(position, current), typed };
+export function completionOf(program: Command, line: readonly string[]): Completion {
+  const last = line.at(-1) ?? '';
+  const isValue = isEquals(last, line.at(-2));
+  const [prefix = '', option] = (!isValue && /^(--[^=]+)=/.exec(last)) || [];
+  const current = isValue ? '' : last.slice(prefix.length);
+  const before = line.slice(0, -1).filter((word, index) => !isEquals(word, line[index - 1]));
+  const { typed, ...position } = positionOf(program, option === undefined ? before : [...before, option]);
+  const takesNoValue = option !== undefined && position.open === null;
+  const candidates = takesNoValue ? { words: [], names: null } : wordsAt(position, current);
+  return { ...candidates, typed, current, prefix };
 }
 
 function wordsAt(
@@ -142,15 +159,14 @@ function wordsAt(
 
 const complete = (program: Command) =>
   new Command(COMPLETE).argument('[words...]').action(async (line: string[], _options, command: Command) => {
-    const { words, names, typed } = candidatesOf(program, line);
+    const { words, names, typed, current, prefix } = completionOf(program, line);
     // The completed line has them after `--`, so that they are no options of this one.
     for (const [name, value] of Object.entries(typed)) command.setOptionValue(name, value);
     const found = names === null ? words : [...words, ...(await NAMES[names](command).catch(() => []))];
-    const current = line.at(-1) ?? '';
     process.stdout.write(
       found
         .filter((word) => word.startsWith(current))
-        .map((word) => `${word}\n`)
+        .map((word) => `${prefix}${word}\n`)
         .join(''),
     );
   });

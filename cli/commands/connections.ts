@@ -1,10 +1,11 @@
 import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
 import { stopSignal } from '../child-command.ts';
-import { ConnectionFiles, childEnvironment, libpqEnvironment, runChild, verifiedUrl } from '../connection.ts';
+import { ConnectionFiles, childEnvironment, libpqEnvironment, verifiedUrl } from '../connection.ts';
 import { exitWith } from '../exit-status.ts';
 import { isJson, printRecord } from '../output.ts';
 import { letConnect } from '../own-address.ts';
+import { runChild } from '../run-child.ts';
 import { branchPath, openSession, type Session } from '../session.ts';
 
 const ROLES = ['read_only', 'owner'] as const;

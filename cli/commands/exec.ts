@@ -1,12 +1,13 @@
 import { Command } from 'commander';
 import { leaseBranch } from '../../client/leased-branch.ts';
 import { refuseInherited, stopSignal } from '../child-command.ts';
-import { ConnectionFiles, childEnvironment, runChild } from '../connection.ts';
+import { ConnectionFiles, childEnvironment } from '../connection.ts';
 import { CommandError } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
 import { readDuration } from '../option-values.ts';
 import { say } from '../output.ts';
 import { letConnect } from '../own-address.ts';
+import { runChild } from '../run-child.ts';
 import { findBranch, openSession, projectOf, type Session } from '../session.ts';
 import { credentialsOf, type Role, roleOption } from './connections.ts';
 

@@ -2,12 +2,13 @@ import { Command } from 'commander';
 import type { Schemas } from '../../client/client.ts';
 import { rehearse } from '../../client/rehearsal.ts';
 import { refuseInherited, stopSignal } from '../child-command.ts';
-import { ConnectionFiles, childEnvironment, runChild } from '../connection.ts';
+import { ConnectionFiles, childEnvironment } from '../connection.ts';
 import { CommandError, EXIT_CODES } from '../exit-codes.ts';
 import { exitWith } from '../exit-status.ts';
 import { readCount, readDuration } from '../option-values.ts';
 import { isJson, printLines, printRecord, say } from '../output.ts';
 import { rehearsalText } from '../rehearsal-text.ts';
+import { runChild } from '../run-child.ts';
 import { findBranch, openSession, projectOf } from '../session.ts';
 
 interface RehearseOptions {

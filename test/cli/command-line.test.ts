@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { afterEach, describe, expect, test, vi } from 'vitest';
-import { candidatesOf } from '../../cli/commands/completion.ts';
+import { completionOf } from '../../cli/commands/completion.ts';
 import { documentOf } from '../../cli/document.ts';
 import { EXAMPLES } from '../../cli/examples.ts';
 import { CommandError, EXIT_CODES, exitCodeOf, explain } from '../../cli/exit-codes.ts';
@@ -220,12 +220,14 @@ describe('completion', () => {
     ['a deleted branch', ['branch', 'restore', ''], [], 'deleted'],
     ['a snapshot', ['branch', 'reset', 'one', '--to', ''], [], 'snapshots'],
     ['a project', ['branch', 'list', '--project', ''], [], 'projects'],
+    ['a choice in the same word', ['branch', 'list', '--status='], ['active', 'expired'], null],
+    ['no value of an option without one', ['branch', 'list', '--json='], [], null],
     ['a profile', ['profile', 'use', ''], [], 'profiles'],
     ['a host', ['host', 'drain', ''], [], 'hosts'],
     ['a table', ['rows', ''], [], 'tables'],
     ['a shell', ['completion', ''], ['bash', 'zsh', 'fish'], null],
   ])('%s', (_, line, expected, names) => {
-    const found = candidatesOf(program, line);
+    const found = completionOf(program, line);
     expect(found.names).toBe(names);
     expect(found.words).toEqual(expect.arrayContaining(expected));
     if (expected.length === 0) expect(found.words).toEqual([]);
@@ -256,6 +258,11 @@ describe('completion of a line with typed options', () => {
     [['exec', '--project', 'shop', '--branch', 'of'], 'of-shop\n'],
     [['rows', '--project', 'shop', '--branch', 'pr-1', ''], 'of_pr_1\n'],
     [['rows', '--branch=pr-1', '--project', 'shop', ''], 'of_pr_1\n'],
+    [['branch', 'list', '--project=s'], '--project=shop\n'],
+    // As bash splits it.
+    [['branch', 'list', '--project', '='], 'blog\nshop\n'],
+    [['branch', 'list', '--project', '=', 's'], 'shop\n'],
+    [['branch', 'get', '--project', '=', 'shop', ''], 'of-shop\n'],
   ])('%j offers names of what is typed', async (line, expected) => {
     vi.stubEnv('BRANCHGATE_URL', 'https://gateway.test');
     vi.stubEnv('BRANCHGATE_TOKEN', 'token');
