@@ -57,6 +57,27 @@ async function open(port: Port, role: BranchRole, of = branch): Promise<pg.Clien
   return client;
 }
 
+test('a project whose access cannot be enforced does not hold up the next one', async () => {
+  const other = new Project(servers.host, HERE);
+  await other.create(`db_access${made}_other`, null);
+  const [refused, next] = [project.id, other.id].sort();
+  await servers.query('UPDATE project SET unenforced = project_id = ANY ($1)', [[refused, next]]);
+  await servers.query(
+    `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$;
+     CREATE TRIGGER refuse BEFORE UPDATE ON project FOR EACH ROW WHEN (OLD.project_id = '${refused}')
+     EXECUTE FUNCTION refuse()`,
+  );
+  try {
+    expect((await recover(servers.host)).map(({ name }) => name)).toEqual(['enforceStoredAccess']);
+    expect(await servers.query('SELECT project_id FROM project WHERE unenforced')).toEqual([
+      { project_id: refused },
+    ]);
+  } finally {
+    await servers.query('DROP FUNCTION refuse CASCADE');
+  }
+  expect(await recover(servers.host)).toEqual([]);
+});
+
 const openAll = () => Promise.all(CONNECTIONS.map(([port, role]) => open(port, role)));
 
 type Access = Params<'access.apply'>['access'];

@@ -74,6 +74,18 @@ test('an older revision never overwrites a newer one; the same one may be repeat
   expect(await admitted()).toEqual(ALL_ADMITTED);
 });
 
+test('a database that two calls remove from the pooler returns after the last one', async () => {
+  const { rules } = servers.host;
+  await apply(7, [{ branch_id: null, cidr: HERE }]);
+  const longer = Promise.withResolvers<void>();
+  const first = rules.withhold([branch.database], () => longer.promise);
+  await rules.withhold([branch.database], async () => {});
+  expect(await admitted()).toEqual(ALL_ADMITTED.slice(0, 3));
+  longer.resolve();
+  await first;
+  expect(await admitted()).toEqual(ALL_ADMITTED);
+});
+
 test('rules of an unknown project are not stored', async () => {
   expect(await apply(1, [{ branch_id: null, cidr: HERE }], randomUUID())).toEqual({ revision: 1 });
   expect((await runOperation(servers.host, 'host.inventory', {})).projects).toHaveLength(1);
