@@ -22,6 +22,7 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   'project delete': ['branchgate project delete shop --yes'],
   'branch list': ['branchgate branch list --label pr=7', 'branchgate branch list --status deleted'],
   'branch create': [
+    'branchgate branch create --lease 10m --allow me',
     'branchgate branch create pr-7 --ttl 2h --if-exists reset --label pr=7',
     'branchgate branch create pr-7 --snapshot latest --allow me',
     'branchgate branch create worker- --count 4 --lease 10m',

@@ -6,6 +6,7 @@ type Level = 'info' | 'warning' | 'error';
 const LEVELS: Record<string, Level> = {
   'access.not_applied': 'warning',
   'host.another_cluster': 'error',
+  'host.records_went_back': 'error',
   'job.attempt_failed': 'warning',
   'keys.unavailable': 'error',
   'link.refused': 'warning',

@@ -170,7 +170,7 @@ function keyCommand(): Command {
     .description('List API keys')
     .action(async (_options, command: Command) => {
       const { client } = openSession(command);
-      printRecords(command, (await dataOf(client.api.GET('/api/v1/api-keys'))).api_keys, KEY_COLUMNS);
+      printRecords(command, await take(client.all('/api/v1/api-keys')), KEY_COLUMNS);
     });
   group
     .command('create')
@@ -188,7 +188,7 @@ function keyCommand(): Command {
       const body = {
         name,
         role: options.role,
-        scopes: options.readOnly ? ['branchgate:read'] : ['branchgate:read', 'branchgate:write'],
+        scopes: options.readOnly ? ['read'] : ['read', 'write'],
         expires_in_days: options.days,
         ...(project_id !== null && { project_id }),
         ...(options.branchPattern !== undefined && { branch_pattern: options.branchPattern }),
@@ -267,11 +267,7 @@ function trustCommand(): Command {
     .action(async (_options, command: Command) => {
       const session = openSession(command);
       const path = { project_id: await projectOf(command, session) };
-      printRecords(
-        command,
-        (await dataOf(session.client.api.GET(TRUSTS, { params: { path } }))).trusts,
-        TRUST_COLUMNS,
-      );
+      printRecords(command, await take(session.client.all(TRUSTS, { params: { path } })), TRUST_COLUMNS);
     });
   group
     .command('remove')

@@ -1,4 +1,6 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
+import { freeName } from '../../client/leased-branch.ts';
+import { dataOf } from '../../client/response-error.ts';
 import { CommandError } from '../exit-codes.ts';
 import { collect, readCount, readDuration } from '../option-values.ts';
 import { printRecord, printRecords } from '../output.ts';
@@ -35,7 +37,7 @@ interface NewBranch {
 export const createCommand = () =>
   new Command('create')
     .description('Create a branch, or several of the same content')
-    .argument('<name>', 'name of the branch; with --count, the beginning of the names')
+    .argument('[name]', 'name of the branch; with --count, the beginning of the names (default: a free one)')
     .option('--from <branch>', 'source, by name or ID (default: main)')
     .option('--snapshot <snapshot>', 'clone a snapshot, by name or ID, or the `latest` of the source')
     .option('--ttl <duration>', 'time until the branch expires, for instance 2h', readDuration)
@@ -49,8 +51,9 @@ export const createCommand = () =>
     .option('--label <key=value>', 'a label; can be repeated', readLabel)
     .option('--count <n>', 'number of branches', readCount)
     .option(...TIMEOUT)
-    .action(async (name: string, options: NewBranch, command: Command) => {
+    .action(async (given: string | undefined, options: NewBranch, command: Command) => {
       const session = openSession(command);
+      const name = given ?? (await nameOf(session, options));
       const project_id = await projectOf(command, session);
       const choices = await choicesOf(session, project_id, options);
       const init = { params: { path: { project_id } } };
@@ -82,6 +85,13 @@ export const createCommand = () =>
       );
       printRecords(command, made.branches, ['branch_name', 'status', 'expires_at', 'lease_ends_at', 'id']);
     });
+
+/** A free name, or the beginning of several. */
+async function nameOf({ client }: Session, { count }: NewBranch): Promise<string> {
+  const { branch_pattern: pattern = null } = await dataOf(client.api.GET('/api/v1/me'));
+  const name = freeName('branch', pattern);
+  return count === undefined ? name : `${name}-`;
+}
 
 async function choicesOf(session: Session, projectId: string, options: NewBranch) {
   const { from, snapshot, ttl, lease, allow, label } = options;

@@ -176,16 +176,16 @@ export const membersQuery = () =>
 export const apiKeysQuery = () =>
   queryOptions({
     queryKey: ['api-keys'],
-    queryFn: async ({ signal }) => (await dataOf(api.GET('/api/v1/api-keys', { signal }))).api_keys,
+    queryFn: ({ signal }) => everyRecord(gateway.all('/api/v1/api-keys', { signal })),
   });
 
 export const trustsQuery = (projectId: string) =>
   queryOptions({
     queryKey: ['trusts', projectId],
-    queryFn: async ({ signal }) => {
-      const params = inProject(projectId);
-      return (await dataOf(api.GET('/api/v1/projects/{project_id}/trusts', { params, signal }))).trusts;
-    },
+    queryFn: ({ signal }) =>
+      everyRecord(
+        gateway.all('/api/v1/projects/{project_id}/trusts', { params: inProject(projectId), signal }),
+      ),
   });
 
 export const sessionsQuery = () =>

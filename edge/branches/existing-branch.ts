@@ -44,6 +44,9 @@ export async function existingBranch(
 /** The response with an existing branch. A branch of another source is none for this request. */
 export function returnExisting(branch: BranchRow, request: BranchRequest): Result<CreationProgress, Failure> {
   if (branch.status === 'deleting') return fail({ code: 'PROJECT_NOT_ACTIVE' });
-  if (branch.parentBranchId !== request.source.branchId) return fail({ code: 'BRANCH_EXISTS' });
+  const { branchId, database } = request.source;
+  // Snapshots of one branch have the same parent, and a name can be another branch's by now.
+  const isSame = branch.parentBranchId === branchId && branch.sourceDatabase === database;
+  if (!isSame) return fail({ code: 'BRANCH_EXISTS' });
   return ok({ response: { status: 200, body: { ...toCreatedBranchResponse(branch), created: false } } });
 }

@@ -1,5 +1,4 @@
-import { and, asc, eq } from 'drizzle-orm';
-import { z } from 'zod';
+import { and, eq } from 'drizzle-orm';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import { lesserRole, type Role } from '../authentication/role.ts';
@@ -9,6 +8,7 @@ import { ApiError, found, unwrap } from '../errors.ts';
 import { makeApiKey } from '../machines/api-key-form.ts';
 import { ApiKey, CreatedApiKey, NewApiKey, toApiKeyResponse } from '../machines/api-key-resource.ts';
 import { deleteApiKey, insertApiKey } from '../machines/change-api-keys.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { visible } from '../projects/project-access.ts';
 import { readSettings } from '../settings.ts';
 import { sha256 } from '../sha256.ts';
@@ -93,16 +93,21 @@ router.openapi(
     path: '/api/v1/api-keys',
     summary: 'List the API keys of the tenant, oldest first',
     tags,
-    responses: { 200: response('All keys.', z.strictObject({ api_keys: z.array(ApiKey) })) },
+    request: { query: PageQuery },
+    responses: { 200: response('A page of keys.', pageOf('api_keys', ApiKey)) },
   }),
   async (c) => {
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(apiKeys, 'oldest_first', query);
     const rows = await databaseOf(c)
       .select()
       .from(apiKeys)
-      .where(eq(apiKeys.tenantId, c.var.principal.tenantId))
-      .orderBy(asc(apiKeys.createdAt), asc(apiKeys.id));
+      .where(and(eq(apiKeys.tenantId, c.var.principal.tenantId), beyond))
+      .orderBy(...orderBy)
+      .limit(query.limit + 1);
+    const { page, next_cursor } = cutPage(rows, query);
     const { SERVICE_NAME } = readSettings(c.env);
-    return c.json({ api_keys: rows.map((row) => toApiKeyResponse(row, SERVICE_NAME)) }, 200);
+    return c.json({ api_keys: page.map((row) => toApiKeyResponse(row, SERVICE_NAME)), next_cursor }, 200);
   },
 );
 

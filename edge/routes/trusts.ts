@@ -1,5 +1,4 @@
-import { asc, eq } from 'drizzle-orm';
-import { z } from 'zod';
+import { and, eq } from 'drizzle-orm';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf, databaseOf } from '../app-env.ts';
 import { trusts } from '../database/machine-schema.ts';
@@ -8,6 +7,7 @@ import { ApiError, unwrap } from '../errors.ts';
 import { deleteTrust, insertTrust } from '../machines/change-trusts.ts';
 import { issuerAddressProblem } from '../machines/issuer-address.ts';
 import { NewTrust, Trust, toTrustResponse } from '../machines/trust-resource.ts';
+import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
 import { requireRole } from './api-keys.ts';
 import { inProject } from './in-project.ts';
@@ -68,19 +68,23 @@ router.openapi(
     path: '/api/v1/projects/{project_id}/trusts',
     summary: 'List the trusts of a project, oldest first',
     tags,
-    request: { params: ProjectParams },
-    responses: { 200: response('All trusts.', z.strictObject({ trusts: z.array(Trust) })) },
+    request: { params: ProjectParams, query: PageQuery },
+    responses: { 200: response('A page of trusts.', pageOf('trusts', Trust)) },
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
+    const query = c.req.valid('query');
+    const { orderBy, beyond } = keyset(trusts, 'oldest_first', query);
     const [, rows] = await inProject(c, projectId, (db) => [
       db
         .select()
         .from(trusts)
-        .where(eq(trusts.projectId, projectId))
-        .orderBy(asc(trusts.createdAt), asc(trusts.id)),
+        .where(and(eq(trusts.projectId, projectId), beyond))
+        .orderBy(...orderBy)
+        .limit(query.limit + 1),
     ]);
-    return c.json({ trusts: rows.map(toTrustResponse) }, 200);
+    const { page, next_cursor } = cutPage(rows, query);
+    return c.json({ trusts: page.map(toTrustResponse), next_cursor }, 200);
   },
 );
 

@@ -200,9 +200,12 @@ test('branches are created with their choices, extended, pinned and deleted', as
   expect(await cli.json('branch', 'get')).toMatchObject({ branch_name: 'pr-7' });
   expect(await cli.json('branch', 'extend', '--ttl', '3h')).toMatchObject({ ttl_seconds: 10_800 });
   expect(await cli.json('branch', 'renew', '--lease', '20m')).toMatchObject({ lease_seconds: 1200 });
+  const unnamed = await cli.json<{ branch_name: string }>('branch', 'create', '--lease', '10m');
+  expect(unnamed.branch_name).toMatch(/^branch-[0-9a-f]{10}$/);
   const batch = await cli.json<unknown[]>('branch', 'create', 'w-', '--count', '2', '--ttl', '1h');
   expect(batch).toHaveLength(2);
-  expect((await cli.run('branch', 'delete', 'pr-7', 'w-1', 'w-2')).code).toBe(0);
+  const created = ['pr-7', 'w-1', 'w-2', unnamed.branch_name];
+  expect((await cli.run('branch', 'delete', ...created)).code).toBe(0);
   expect((await cli.run('checkout', '--unpin')).code).toBe(0);
   expect(await branchNames()).toEqual(['main', 'pr-1']);
 });

@@ -87,7 +87,7 @@ async function openCookie({ cookies }: Browser): Promise<Record<string, string>>
 }
 
 beforeAll(async () => {
-  stack = await startStack({ devDir, env: { IDP_PASSWORD_GRANT: 'on' } });
+  stack = await startStack({ devDir });
   site = { url: stack.url, mails: () => deliveredMails(stack) };
   anybody = new Api(stack.url, null);
   const { PLATFORM_SECRET, CREDENTIAL_KEYS, JWT_KEYS, IDP_CLIENT_SECRET } = gatewaySecrets(folder);

@@ -58,6 +58,13 @@ describe('a snapshot', () => {
     await query(mainUrl, 'insert into item values (2)');
     const branch = await api.branch(project.id, 'of-snapshot', { snapshot_id: first.body.id });
     expect(branch.parent_branch_id).toBe(project.main_branch.id);
+    const again = (body: Record<string, unknown>) =>
+      api.post(`${path}/branches`, { branch_name: 'of-snapshot', on_exists: 'return', ...body });
+    expect(await again({ snapshot_id: first.body.id })).toMatchObject({
+      status: 200,
+      body: { id: branch.id },
+    });
+    expect(await again({})).toMatchObject({ status: 409, body: { error: 'BRANCH_EXISTS' } });
     expect(await idsAt(await urlOf('of-snapshot'))).toEqual([1]);
     const latest = await take('main');
     await api.branch(project.id, 'of-latest', { from: 'latest_snapshot' });
