@@ -2,18 +2,19 @@ import { randomUUID } from 'node:crypto';
 import { constants, copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { RuleSync } from './access/sync-rules.ts';
+import { CloneTurns } from './cloning/clone-turns.ts';
 import { CopyRoom } from './cloning/copy-room.ts';
 import { ComparisonGate } from './difference/comparison-gate.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
 import type { Source } from './measurement/source.ts';
 import { Metrics } from './metrics/metrics.ts';
-import { ToldInventory } from './operations/told-inventory.ts';
 import { openPool, type Pool } from './postgres/connect.ts';
 import { LockSampler } from './rehearsal/sample-locks.ts';
 import { KeptSessions } from './rows/kept-sessions.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
 import type { AgentSettings } from './settings.ts';
+import { ToldInventory } from './told-inventory.ts';
 import type { Log } from './trouble-log.ts';
 
 /** How a clone is made: by sharing the source's blocks (reflink), or by copying each of them. */
@@ -37,6 +38,7 @@ export interface Host {
   cloneMethod: CloneMethod;
   /** As the running agent last measured it; null where it is not measured. */
   largestSource: () => Source | null;
+  cloneTurns: CloneTurns;
   copyRoom: CopyRoom;
   told: ToldInventory;
   metrics: Metrics;
@@ -61,8 +63,9 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     deadTuples: new DeadTuples(),
     log,
     largestSource: () => null,
+    cloneTurns: new CloneTurns(),
     copyRoom: new CopyRoom(settings),
-    told: new ToldInventory(),
+    told: new ToldInventory(settings.MIN_FREE_DISK_MB * 2 ** 20),
     metrics: new Metrics(),
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };

@@ -43,6 +43,20 @@ type Handlers = {
   [M in Method]: (host: Host, params: Params<M>, onProgress?: OnProgress) => Promise<MethodResult<M>>;
 };
 
+/** An operation that clones a database. An empty one has no source, so the project stands for it. */
+const inTurn =
+  <P extends { project_id: string; source: string | null }, R>(
+    clone: (host: Host, params: P, onProgress?: OnProgress) => Promise<R>,
+  ) =>
+  async (host: Host, params: P, onProgress?: OnProgress): Promise<R> => {
+    const end = await host.cloneTurns.begin(params.source ?? params.project_id);
+    try {
+      return await clone(host, params, onProgress);
+    } finally {
+      end();
+    }
+  };
+
 /** One function per operation of the protocol. The link and the control tool call the same ones. */
 const HANDLERS: Handlers = {
   'host.describe': describeHost,
@@ -50,21 +64,21 @@ const HANDLERS: Handlers = {
   'inventory.digest': digestInventory,
   'inventory.list': listInventory,
   'branch.prepare': prepareBranch,
-  'branch.clone': cloneBranch,
+  'branch.clone': inTurn(cloneBranch),
   'branch.finalize': finalizeBranch,
   'branch.prove': proveBranch,
   'branch.drop': dropBranch,
   'branch.keep': keepBranch,
   'project.size': sizeProject,
   'batch.prepare': prepareBatch,
-  'batch.clone': cloneBatchBranches,
+  'batch.clone': inTurn(cloneBatchBranches),
   'batch.finalize': finalizeBatch,
   'batch.prove': proveBatch,
   'project.drop': dropProject,
   'access.apply': applyAccess,
-  'snapshot.take': takeSnapshot,
+  'snapshot.take': inTurn(takeSnapshot),
   'snapshot.drop': dropSnapshot,
-  'reset.clone': cloneForReset,
+  'reset.clone': inTurn(cloneForReset),
   'reset.swap': swapReset,
   'reset.cancel': cancelReset,
   'table.list': listTables,

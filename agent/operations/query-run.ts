@@ -29,8 +29,11 @@ export async function runQuery(host: Host, params: Params<'query.run'>): Promise
     });
   } catch (error) {
     if (!(error instanceof Enough)) throw error;
-    // The session of the statement has ended.
-    const types = await inBranch(host, params, 'query', (session) => typeNames(session, found.fields));
+    // The session of the statement has ended. Without a place for another one, the result has no names of types: a refusal
+    // would mean that nothing was run.
+    const types = await inBranch(host, params, 'query', (session) => typeNames(session, found.fields)).catch(
+      () => [],
+    );
     return { ...resultOf(found, types), command: null, row_count: null };
   }
 }

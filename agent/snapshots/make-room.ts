@@ -54,11 +54,21 @@ function dropDeleted(host: Host, deleted: Deleted): Promise<void> {
 /**
  * Drops the database of the branch that was deleted first, before its time: the disk is full.
  * @returns whether there was one
+ * @throws the failure to drop the oldest, if none could be dropped
  */
 export async function dropOldestDeleted(host: Host): Promise<boolean> {
-  const [oldest] = await readDeleted(host);
-  if (oldest) await dropDeleted(host, oldest);
-  return oldest !== undefined;
+  const failures: unknown[] = [];
+  for (const deleted of await readDeleted(host)) {
+    try {
+      await dropDeleted(host, deleted);
+      return true;
+    } catch (error) {
+      // One that cannot be dropped does not save the younger ones.
+      failures.push(error);
+    }
+  }
+  if (failures.length > 0) throw failures[0];
+  return false;
 }
 
 /**
@@ -96,8 +106,11 @@ export async function runRoomLoop(host: Host, report: () => void, signal: AbortS
     async () => {
       try {
         const free = await freeBytes(PGDATA_DIR);
-        if (free < MIN_FREE_DISK_MB * MB) await dropOldestDeleted(host);
-        if (host.told.isOutdated(free)) report();
+        try {
+          if (free < MIN_FREE_DISK_MB * MB) await dropOldestDeleted(host);
+        } finally {
+          if (host.told.isOutdated(free)) report();
+        }
         troubles.clearAll();
       } catch (error) {
         troubles.report('disk.no_room_made', 'room', error);

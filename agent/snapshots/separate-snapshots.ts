@@ -26,10 +26,18 @@ const SHARING = `
 export async function separateSnapshots(host: Host): Promise<number> {
   const { rows } = await host.postgres.query<{ snapshot_id: string }>(SHARING);
   let separated = 0;
-  for (const { snapshot_id } of rows)
-    separated += await withLocks(host.sessions, [`clone:${snapshot_id}`], (session) =>
+  const failures: unknown[] = [];
+  for (const { snapshot_id } of rows) {
+    const separation = withLocks(host.sessions, [`clone:${snapshot_id}`], (session) =>
       separate(host, session, snapshot_id),
     );
+    // One project's snapshot that cannot be copied does not hold up the others.
+    separated += await separation.catch((error) => {
+      failures.push(error);
+      return 0 as const;
+    });
+  }
+  if (failures.length > 0) throw failures[0];
   return separated;
 }
 

@@ -59,7 +59,7 @@ export async function insertRule(
     const conflict = uniqueConflict(error);
     if (!conflict) throw error;
     if (conflict.startsWith('idempotency_keys')) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
-    return fail({ code: 'RULE_EXISTS', fields: { rule_id: await sameRule(db, rule) } });
+    return fail({ code: 'RULE_EXISTS', fields: { rule_id: await sameRule(db, rule).catch(() => null) } });
   }
 }
 

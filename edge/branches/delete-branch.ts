@@ -4,13 +4,14 @@ import type { MethodResult } from '../../shared/protocol/operations.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf, type Statement } from '../database/database.ts';
 import { auditEvents, branchCredentials, jobs, networkRules, projectBranches } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { type JobRow, newJob } from '../jobs/job-store.ts';
 import { saga } from '../jobs/saga.ts';
 import type { BranchDeletion, Deleted } from '../projects/coordinator-rpc.ts';
 import type { Settings } from '../settings.ts';
+import { dropJob } from '../snapshots/drop-snapshots.ts';
 import type { BranchRow } from './branch-resource.ts';
 import { isAllowed, transition, whereAllowed } from './branch-transition.ts';
 import { type Keeping, keepingOf, keepStatements } from './kept-branch.ts';
@@ -30,6 +31,8 @@ interface DeletionOptions {
   keeping?: (branch: BranchRow) => Keeping | null;
   /** The name of the branch, which the deletion of a protected one needs. */
   confirm?: string | undefined;
+  /** Statements for what a branch that is being restored was kept as. */
+  purging?: (condition: SQL) => Statement[];
 }
 
 /**
@@ -40,7 +43,7 @@ export async function markBranchDeleted(
   db: Database,
   job: JobRow,
   now: Date,
-  { service, keeping = () => null, confirm }: DeletionOptions = {},
+  { service, keeping = () => null, confirm, purging = () => [] }: DeletionOptions = {},
 ): Promise<Result<Deleted, Failure>> {
   const branchId = job.branchId ?? '';
   const transitionName = service?.event ?? 'delete';
@@ -82,6 +85,7 @@ export async function markBranchDeleted(
     insertIf(db, auditEvents, event, stillThere),
     insertIf(db, jobs, job, stillThere),
     withdrawAccess(db, job.projectId, stillThere),
+    ...purging(stillThere),
     ...(kept ? keepStatements(db, branch, kept, stillThere, now) : []),
     db.delete(networkRules).where(and(eq(networkRules.branchId, branchId), stillThere)),
     db.delete(branchCredentials).where(and(eq(branchCredentials.branchId, branchId), stillThere, isNotKept)),
@@ -97,15 +101,38 @@ export async function markBranchDeleted(
 }
 
 /** Opens the deletion that a user asks for. */
-export function deleteBranch(
+export async function deleteBranch(
   db: Database,
   settings: Settings,
   { purge, confirm, ...deletion }: BranchDeletion,
   now: Date,
 ): Promise<Result<Deleted, Failure>> {
-  const keeping = (branch: BranchRow) => (purge ? null : keepingOf(settings, branch, now));
   const job = newJob({ ...deletion, kind: 'branch.delete' }, now);
-  return markBranchDeleted(db, job, now, { keeping, confirm });
+  if (!purge)
+    return markBranchDeleted(db, job, now, {
+      keeping: (branch) => keepingOf(settings, branch, now),
+      confirm,
+    });
+  const keptOnes = await db
+    .select()
+    .from(snapshots)
+    .where(
+      and(
+        eq(snapshots.projectId, deletion.projectId),
+        eq(snapshots.branchId, deletion.branchId),
+        eq(snapshots.kind, 'deleted'),
+      ),
+    );
+  const { hostId, actor } = deletion;
+  const purging = (condition: SQL) =>
+    keptOnes.flatMap((kept) => {
+      const about = { jobId: crypto.randomUUID(), hostId, actor, createdBy: actor.userId };
+      return [
+        insertIf(db, jobs, dropJob(kept, about, now), condition),
+        db.delete(snapshots).where(and(eq(snapshots.id, kept.id), condition)),
+      ];
+    });
+  return markBranchDeleted(db, job, now, { confirm, purging });
 }
 
 interface Deletion {

@@ -2,10 +2,10 @@ import { and, eq, sql } from 'drizzle-orm';
 import { branchDatabaseName, snapshotDatabaseName } from '../../shared/branch/database-name.ts';
 import { expiryOf } from '../../shared/branch/lifespan.ts';
 import type { Failure } from '../../shared/failures.ts';
-import { BRANCHES_MAX } from '../../shared/limits.ts';
+import { BRANCHES_MAX, NETWORK_RULES_MAX } from '../../shared/limits.ts';
 import type { Result } from '../../shared/result.ts';
 import { withdrawAccess } from '../access/access-revision.ts';
-import { ruleStatements } from '../access/rule-statements.ts';
+import { hasRoom, ruleStatements } from '../access/rule-statements.ts';
 import { insertKey, unlessInFlight } from '../api/idempotency-key.ts';
 import { type Database, insertIf, type Statement } from '../database/database.ts';
 import { jobs, networkRules, projectBranches, projects } from '../database/schema.ts';
@@ -55,9 +55,10 @@ export async function reserveRestore(
     eq(projectBranches.status, 'deleted'),
   );
   const isDeleted = sql`exists (select 1 from ${projectBranches} where ${thisBranch})`;
+  const room = hasRoom(projectId, snapshot.rules.length);
   const allowed = sql`exists (select 1 from ${projects} where id = ${projectId} and status = 'active'
       and ${hasSlots(limit, 1)} and ${onHost} < ${BRANCHES_MAX})
-    and ${isDeleted} and ${isKept} and not ${isChanging(branchId)}`;
+    and ${isDeleted} and ${isKept} and not ${isChanging(branchId)} and ${room}`;
   const reserved = sql`exists (select 1 from ${jobs} where id = ${job.id})`;
   const rules = snapshot.rules.map((rule) => ({
     ...rule,
@@ -87,6 +88,7 @@ export async function reserveRestore(
         isChanging: sql<number>`${isDeleted} and ${isChanging(branchId)}`,
         reserved: sql<number>`${reserved}`,
         isKept: sql<number>`${isKept}`,
+        room: sql<number>`${room}`,
         limit: limit.limit,
         current: limit.current,
         onHost,
@@ -100,6 +102,7 @@ export async function reserveRestore(
       isChanging: number;
       reserved: number;
       isKept: number;
+      room: number;
       limit: number;
       current: number;
       onHost: number;
@@ -110,6 +113,7 @@ export async function reserveRestore(
     if (found.current + 1 > found.limit) return branchLimitReached(limit, found);
     if (found.onHost >= BRANCHES_MAX)
       return branchLimitReached(limit, { limit: BRANCHES_MAX, current: found.onHost });
+    if (!found.room) return { code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } };
     return { code: 'NOT_FOUND' };
   });
   return unlessInFlight(db, keyUse, outcome);

@@ -25,6 +25,8 @@ const ALLOWED_WHILE_BLOCKED: readonly Method[] = [
 const RECONCILE_EVERY = 5 * 60_000;
 /** Delay after a failed reconciliation, for instance while PostgreSQL is starting, or while the host is blocked. */
 const RECONCILE_RETRY = 5_000;
+/** Delay after one that has left something to the next. */
+const RECONCILE_AGAIN = 30_000;
 /** Minimum time between the starts of two reconciliations, the second of which the host has asked for. */
 const RECONCILE_APART = 5_000;
 
@@ -96,7 +98,7 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
     return this.#links.linked() && !this.#isBlocked();
   }
 
-  /** Calls an operation of the agent; use `callHost`, which is typed and retries if this object is reset. */
+  /** Calls an operation of the agent; use `callHost`, which is typed. */
   async call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>> {
     if (this.#isBlocked() && !ALLOWED_WHILE_BLOCKED.includes(method))
       return failed('HOST_UNAVAILABLE', 'the host runs another PostgreSQL cluster than the one on record');
@@ -161,8 +163,11 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
     // Set before the work, so that it does not overwrite the earlier alarm of a handshake in the meantime.
     await storage.setAlarm(this.#reconciledAt + RECONCILE_EVERY);
     try {
-      await reconcileHost(this.env, hostId, (admitted) => this.#admit(admitted));
-      if (!this.#isBlocked()) return;
+      const isComplete = await reconcileHost(this.env, hostId, (admitted) => this.#admit(admitted));
+      if (!this.#isBlocked()) {
+        if (!isComplete) await this.#reconcileBy(Date.now() + RECONCILE_AGAIN);
+        return;
+      }
     } catch (error) {
       logEvent('reconciliation.failed', { host_id: hostId, reason: String(error) });
     }
@@ -176,7 +181,8 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   /** An earlier alarm stays. */
   async #reconcileBy(time: number): Promise<void> {
     const { storage } = this.ctx;
-    await storage.setAlarm(Math.min((await storage.getAlarm()) ?? time, time));
+    const next = await storage.getAlarm();
+    if (next === null || next > time) await storage.setAlarm(time);
   }
 
   #hostId(): string | undefined {

@@ -25,19 +25,20 @@ import { reconcileSnapshots } from './reconcile-snapshots.ts';
  * few minutes. Differences in the scope of an open job are left to the job, which is woken.
  * @param admit called with false, which blocks the host, while it runs another cluster than the recorded one, because
  *   all recorded databases would seem lost. Returns whether this changes anything.
+ * @returns false if something is left to another reconciliation
  */
 export async function reconcileHost(
   env: Env,
   hostId: string,
   admit: (admitted: boolean) => boolean,
-): Promise<void> {
+): Promise<boolean> {
   const db = openDatabase(env.DB);
   const callHost = hostCaller(env, hostId);
   const applied = await readAppliedRevisions(db, hostId);
   // The inventory is read before the records. A record is written before the host creates anything, so a database
   // that is missing from the later records is an orphan.
   const reading = await openInventory(callHost);
-  if (!(await isKnownCluster(db, hostId, reading, admit))) return;
+  if (!(await isKnownCluster(db, hostId, reading, admit))) return false;
   const inventory = await reading.complete(() => readExpected(db, hostId));
   await recordState(db, hostId, reading);
   const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
@@ -45,7 +46,7 @@ export async function reconcileHost(
 
   await forgetAppliedAccess(db, found.outdatedAccess);
   await overtakeAccess(db, found.overtakenAccess);
-  await settle(hostId, [
+  return settle(hostId, [
     resolveOrphans(),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
@@ -53,26 +54,28 @@ export async function reconcileHost(
   ]);
 
   /** Snapshots come after the databases that are kept again, which would count as lost. */
-  async function resolveOrphans(): Promise<void> {
+  async function resolveOrphans(): Promise<boolean> {
     const { others, waiting } = await keepDeleted(
       db,
       callHost,
       leftovers.branches,
       inventory.snapshots ?? [],
     );
-    await settle(hostId, [
+    return settle(hostId, [
       ...others.map((held) => dropOrphan(callHost, held)),
       reconcileSnapshots(db, callHost, hostId, inventory, waiting),
     ]);
   }
 }
 
-/** One failure stops no other work. */
-async function settle(hostId: string, work: Promise<void>[]): Promise<void> {
-  for (const outcome of await Promise.allSettled(work)) {
+/** One failure stops no other work. @returns false if something failed, or has left something to another reconciliation */
+async function settle(hostId: string, work: Promise<unknown>[]): Promise<boolean> {
+  const outcomes = await Promise.allSettled(work);
+  for (const outcome of outcomes) {
     if (outcome.status === 'rejected')
       logEvent('reconcile.failed', { host_id: hostId, reason: String(outcome.reason) });
   }
+  return outcomes.every((outcome) => outcome.status === 'fulfilled' && outcome.value !== false);
 }
 
 /** What the host does not report stays as it was. */
@@ -155,6 +158,7 @@ async function overtakeAccess(db: Database, ahead: Differences['overtakenAccess'
 /**
  * Records which branches are lost or there again, if a second inventory of the same cluster confirms it: since the first
  * one, a branch may have been created, or its creation undone. Wakes the coordinators, because a found branch can expire.
+ * @returns false after a second inventory, because what has changed on the host since the first one is not compared
  */
 async function markChanged(
   env: Env,
@@ -163,11 +167,11 @@ async function markChanged(
   hostId: string,
   first: Inventory,
   { missing, foundAgain }: Differences,
-): Promise<void> {
+): Promise<boolean> {
   const changed = [...missing, ...foundAgain];
-  if (changed.length === 0) return;
+  if (changed.length === 0) return true;
   const second = await openInventory(callHost);
-  if (second.system_identifier !== first.system_identifier) return;
+  if (second.system_identifier !== first.system_identifier) return false;
   const ready = readyBranches(await second.list(changed.map(({ projectId }) => projectId)));
   const lost = missing.filter(({ id }) => !ready.has(id));
   const found = foundAgain.filter(({ id }) => ready.has(id));
@@ -180,4 +184,5 @@ async function markChanged(
     hostId,
     [...projectIds].map((id) => coordinatorOf(env, id).wake(id)),
   );
+  return false;
 }

@@ -21,6 +21,7 @@ const EXISTING = ['active', 'expired', 'failed'] as const;
  * An agent that does not report its snapshots has lost none.
  * @param inventory read before the records: a snapshot is recorded before the host makes it
  * @param waiting snapshots that the host does not have yet
+ * @returns false if something is left to another reconciliation
  */
 export async function reconcileSnapshots(
   db: Database,
@@ -28,9 +29,9 @@ export async function reconcileSnapshots(
   hostId: string,
   inventory: Inventory,
   waiting: ReadonlySet<string>,
-): Promise<void> {
+): Promise<boolean> {
   const { snapshots: held } = inventory;
-  if (held === null) return;
+  if (held === null) return true;
   const recorded = await db
     .select({ snapshot: snapshots })
     .from(snapshots)
@@ -48,7 +49,7 @@ export async function reconcileSnapshots(
   const ids = separated.map(({ snapshot_id }) => snapshot_id);
   if (ids.length > 0) await db.update(snapshots).set({ independent: true }).where(isOneOf(snapshots.id, ids));
   const expected = [...records.values()].filter(({ id }) => !waiting.has(id));
-  await markMissing(db, callHost, inventory, expected);
+  return markMissing(db, callHost, inventory, expected);
 }
 
 /**
@@ -100,7 +101,7 @@ async function markMissing(
   callHost: CallHost,
   first: Inventory,
   records: readonly SnapshotRow[],
-): Promise<void> {
+): Promise<boolean> {
   const missingIn = (inventory: Inventory, wanted: readonly SnapshotRow[]) => {
     if (inventory.snapshots === null) return [];
     const ready = new Set(
@@ -109,16 +110,22 @@ async function markMissing(
     return wanted.filter(({ id, status }) => status === 'ready' && !ready.has(id));
   };
   const missing = missingIn(first, records);
-  if (missing.length === 0) return;
+  if (missing.length === 0) return true;
   // One that was completed since the first inventory is not missing.
   const second = await openInventory(callHost);
-  if (second.system_identifier !== first.system_identifier) return;
+  if (second.system_identifier !== first.system_identifier) return false;
   const present = await second.list(missing.map(({ projectId }) => projectId));
   for (const snapshot of missingIn(present, missing)) {
-    if (!(await markLost(db, snapshot, new Date()))) continue;
+    const about = { project_id: snapshot.projectId, snapshot_id: snapshot.id };
+    const isRemoved = await markLost(db, snapshot, new Date()).catch((error) => {
+      logEvent('reconcile.failed', { ...about, reason: String(error) });
+      return false;
+    });
     // The host may have a remainder of it.
-    await dropSnapshot(callHost, { project_id: snapshot.projectId, snapshot_id: snapshot.id });
+    if (isRemoved) await dropSnapshot(callHost, about);
   }
+  // What has changed on the host since the first inventory was not compared.
+  return false;
 }
 
 /** Never throws: one that cannot be dropped now is no reason to leave the others. */

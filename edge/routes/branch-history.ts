@@ -135,6 +135,7 @@ router.openapi(
       'SOURCE_BUSY',
       'SOURCE_NOT_ACTIVE',
       'BRANCH_LIMIT_REACHED',
+      'RULE_LIMIT_REACHED',
       ...HOST_CREATION_FAILURES,
     ],
   }),

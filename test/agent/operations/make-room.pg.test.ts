@@ -62,6 +62,26 @@ test('a deleted branch whose restoration begins meanwhile keeps its database', a
   expect(await isThere()).toBe(false);
 });
 
+test('a deleted branch that cannot be dropped does not save the younger ones', async () => {
+  const younger = await project.create(`db_room_prod_br_${made}_younger`, main.database);
+  const snapshot_id = randomUUID();
+  await runOperation(servers.host, 'branch.keep', { ...identity(younger), snapshot_id, made_by: null });
+  await servers.query(
+    `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$;
+     CREATE TRIGGER refuse BEFORE DELETE ON snapshot FOR EACH ROW WHEN (OLD.branch_id = '${branch.branch_id}')
+     EXECUTE FUNCTION refuse()`,
+  );
+  try {
+    expect(await dropOldestDeleted(servers.host)).toBe(true);
+    expect(
+      await servers.query('SELECT snapshot_id FROM snapshot WHERE snapshot_id = $1', [snapshot_id]),
+    ).toEqual([]);
+    await expect(dropOldestDeleted(servers.host)).rejects.toThrow('planted');
+  } finally {
+    await servers.query('DROP FUNCTION refuse CASCADE');
+  }
+});
+
 test('nothing is dropped while a copy runs, whose room becomes free when it ends', async () => {
   let isCopying = true;
   class ScriptedRoom extends CopyRoom {

@@ -1,8 +1,10 @@
 import { setTimeout } from 'node:timers/promises';
-import { eq } from 'drizzle-orm';
+import { eq, sql } from 'drizzle-orm';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { jobs, projects } from '../../../edge/database/schema.ts';
+import { insertAllIf } from '../../../edge/database/database.ts';
+import { branchCredentials, jobs, networkRules, projects } from '../../../edge/database/schema.ts';
 import { snapshots } from '../../../edge/database/snapshot-schema.ts';
+import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import type { Method } from '../../../shared/protocol/operations.ts';
 import type { BranchBody } from '../../support/api.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -28,7 +30,7 @@ beforeEach(async () => {
   path = `/api/v1/projects/${projectId}/branches`;
 });
 
-const jobsOf = (kind: 'branch.reset' | 'branch.delete') =>
+const jobsOf = (kind: 'branch.reset' | 'branch.delete' | 'snapshot.delete') =>
   gateway.db
     .select()
     .from(jobs)
@@ -95,6 +97,47 @@ test('a restoration during the deletion of its branch needs the room that the ke
   });
   await setQuota(KEPT_BYTES);
   expect(await restore()).toMatchObject({ status: 200, body: { id: branch.id } });
+});
+
+test('a purge of a branch that is being restored leaves nothing to restore', async () => {
+  const { api, db } = gateway;
+  await api.delete(`${path}/${branch.id}`);
+  await eventually(async () =>
+    expect(await jobsOf('branch.delete')).toMatchObject([{ status: 'succeeded' }]),
+  );
+  const end = await whileFailing('branch.clone', () => api.post(`${path}/${branch.id}/restore`, {}, NO_WAIT));
+  expect((await api.delete(`${path}/${branch.id}?purge=true`)).status).toBe(202);
+  const ofBranch = eq(branchCredentials.branchId, branch.id);
+  expect(await db.select().from(snapshots).where(eq(snapshots.branchId, branch.id))).toEqual([]);
+  expect(await db.select().from(branchCredentials).where(ofBranch)).toEqual([]);
+  await end();
+  await eventually(async () =>
+    expect(await jobsOf('snapshot.delete')).toMatchObject([{ status: 'succeeded' }]),
+  );
+  expect(await api.post(`${path}/${branch.id}/restore`, {})).toMatchObject({ status: 404 });
+});
+
+test('a branch whose rules have no room is not restored without them', async () => {
+  const { api, db } = gateway;
+  const rulesPath = `/api/v1/projects/${projectId}/network-rules`;
+  await api.post(rulesPath, { cidr: '192.0.2.0/24', branch_id: branch.id });
+  await api.post(rulesPath, { cidr: '192.0.2.0/24' });
+  await api.delete(`${path}/${branch.id}`);
+  await eventually(async () =>
+    expect(await jobsOf('branch.delete')).toMatchObject([{ status: 'succeeded' }]),
+  );
+  const [rule] = await db.select().from(networkRules).where(eq(networkRules.projectId, projectId));
+  if (!rule) throw new Error('the project has no rule');
+  const others = Array.from({ length: NETWORK_RULES_MAX }, (_, n) => ({
+    ...rule,
+    id: crypto.randomUUID(),
+    cidr: `10.${n >> 8}.${n & 255}.0/24`,
+  }));
+  await insertAllIf(db, networkRules, others.slice(1), sql`true`);
+  const restore = () => api.post(`${path}/${branch.id}/restore`, {});
+  expect(await restore()).toMatchObject({ status: 429, body: { error: 'RULE_LIMIT_REACHED' } });
+  await db.delete(networkRules).where(eq(networkRules.cidr, '10.0.1.0/24'));
+  expect(await restore()).toMatchObject({ status: 200 });
 });
 
 test('a restoration whose kept database is gone is not found', async () => {

@@ -98,8 +98,10 @@ test('what a host still has of a lost snapshot is dropped when its record is rem
     dropped.push({ params, records: await db.select().from(snapshots) });
     throw new HostCallError('HOST_BUSY', 'a drop that fails ends no reconciliation');
   };
-  await reconcileSnapshots(db, call as unknown as CallHost, 'h', host, new Set());
+  const reconcile = () => reconcileSnapshots(db, call as unknown as CallHost, 'h', host, new Set());
+  expect(await reconcile()).toBe(false);
   expect(dropped).toEqual([{ params: { project_id: 'p', snapshot_id }, records: [] }]);
+  expect(await reconcile()).toBe(true);
 });
 
 test('a deleted branch whose database is lost loses its passwords, but not while it is being restored', async () => {

@@ -1,9 +1,9 @@
 import { beforeEach, describe, expect, test } from 'vitest';
-import { ToldInventory } from '../../../agent/operations/told-inventory.ts';
+import { ToldInventory } from '../../agent/told-inventory.ts';
 
 let told: ToldInventory;
 beforeEach(() => {
-  told = new ToldInventory();
+  told = new ToldInventory(300);
 });
 
 test('before the first inventory nothing is outdated by the free space', () => {
@@ -35,6 +35,12 @@ describe('after an inventory', () => {
     told.endReading(1_000);
     expect(told.isOutdated(1_000)).toBe(false);
   });
+});
+
+test('small changes on a full disk do not count', () => {
+  told.endReading(100);
+  expect([0, 200, 399].map((free) => told.isOutdated(free))).toEqual([false, false, false]);
+  expect(told.isOutdated(400)).toBe(true);
 });
 
 test('a full disk that was reported stays told', () => {

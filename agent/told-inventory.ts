@@ -1,7 +1,13 @@
 /** What the gateway knows of this host, by the inventory that was last read for it. */
 export class ToldInventory {
+  readonly #leastChange: number;
   #freeBytes: number | null = null;
   #isOutdated = false;
+
+  /** @param leastChange of the free space that matters, in bytes: on a nearly full disk every statement halves or doubles it */
+  constructor(leastChange: number) {
+    this.#leastChange = leastChange;
+  }
 
   /** Called before an inventory is read, so that what changes meanwhile counts as untold. */
   beginReading(): void {
@@ -26,6 +32,6 @@ export class ToldInventory {
     if (this.#isOutdated) return true;
     if (this.#freeBytes === null) return false;
     const [less = 0, more = 0] = [freeBytes, this.#freeBytes].sort((a, b) => a - b);
-    return less < more / 2;
+    return less < more / 2 && more - less >= this.#leastChange;
   }
 }

@@ -1,0 +1,52 @@
+import { beforeEach, expect, test } from 'vitest';
+import { CloneTurns } from '../../../agent/cloning/clone-turns.ts';
+
+let turns: CloneTurns;
+let begun: string[];
+beforeEach(() => {
+  turns = new CloneTurns();
+  begun = [];
+});
+
+/** @returns ends the turn once it has begun */
+const begin = (name: string, source = name) =>
+  turns.begin(source).then((end) => {
+    begun.push(name);
+    return end;
+  });
+const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+test('clones of one source run one after another, in order of arrival', async () => {
+  const [first, second] = [begin('first', 'a'), begin('second', 'a')];
+  begin('third', 'a');
+  await settled();
+  expect(begun).toEqual(['first']);
+  (await first)();
+  await settled();
+  expect(begun).toEqual(['first', 'second']);
+  (await second)();
+  await settled();
+  expect(begun).toEqual(['first', 'second', 'third']);
+});
+
+test('clones that wait for one source hold up no other source', async () => {
+  for (let n = 0; n < 20; n++) begin(`a${n}`, 'a');
+  begin('b');
+  await settled();
+  expect(begun).toEqual(['a0', 'b']);
+});
+
+test('at most eight run on a host, and the place of one goes to the next that may run', async () => {
+  const running = Array.from({ length: 8 }, (_, n) => begin(String(n)));
+  begin('waiting', '7');
+  const ninth = begin('ninth');
+  await settled();
+  expect(begun).toHaveLength(8);
+  (await running[0])?.();
+  await settled();
+  expect(begun.slice(8)).toEqual(['ninth']);
+  (await running[7])?.();
+  await settled();
+  expect(begun.slice(8)).toEqual(['ninth', 'waiting']);
+  (await ninth)();
+});
