@@ -163,6 +163,9 @@ interface NewKey {
   days: number;
 }
 
+const lostKey = (id: string) =>
+  `The response with the new key was lost, and it cannot be shown again. Run \`branchgate key revoke ${id}\`, then create another one.`;
+
 function keyCommand(): Command {
   const group = new Command('key').description('API keys');
   group
@@ -194,7 +197,9 @@ function keyCommand(): Command {
         ...(options.branchPattern !== undefined && { branch_pattern: options.branchPattern }),
         ...(options.cidr && { cidrs: options.cidr }),
       };
-      printRecord(command, await dataOf(session.client.api.POST('/api/v1/api-keys', { body })));
+      const made = await dataOf(session.client.api.POST('/api/v1/api-keys', { body }));
+      if (made.key === null) throw new CommandError('failed', lostKey(made.id));
+      printRecord(command, made);
     });
   group
     .command('revoke')

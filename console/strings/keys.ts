@@ -15,6 +15,7 @@ export const KEYS_TEXT = {
   days: (days: number) => `${days} days`,
   made: (name: string) => `The key ${name}`,
   once: 'Copy the key now. It is stored nowhere and cannot be shown again.',
+  lost: 'The response with the key was lost, and it cannot be shown again. Delete this key and create another one.',
   copy: 'Copy the key',
   stored: 'I have stored it',
   use: 'Send it as a bearer token:',

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import type { Principal } from '../authentication/principal.ts';
-import { type Database, insertIf, type Statement } from '../database/database.ts';
+import { type Database, insertIf, type Statement, uniqueConflict } from '../database/database.ts';
 import { idempotencyKeys } from '../database/idempotency-schema.ts';
 import { sha256 } from '../sha256.ts';
 
@@ -125,9 +125,25 @@ export async function unlessInFlight<T>(
   outcome: Result<T, Failure>,
 ): Promise<Result<T, Failure>> {
   if (outcome.ok || use === null) return outcome;
-  const [recorded] = await recordedUses(db, use, new Date());
-  if (!recorded) return outcome;
-  const { bodyHash, jobId } = recorded;
-  if (bodyHash !== use.bodyHash) return fail({ code: 'IDEMPOTENCY_KEY_REUSED' });
-  return fail({ code: 'IDEMPOTENCY_IN_FLIGHT', fields: { job_id: jobId } });
+  const recorded = recordedResponse(await recordedUses(db, use, new Date()), use);
+  if (!recorded.ok) return recorded;
+  return recorded.value === null ? outcome : fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
+}
+
+/**
+ * Creates something in one batch that has the statements of `insertKey` before the inserts of what it creates.
+ * @param create runs the batch
+ * @returns or IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_FLIGHT if a concurrent request with the same key was first
+ */
+export async function createUnderKey<T>(
+  db: Database,
+  use: KeyUse | null,
+  create: () => Promise<Result<T, Failure>>,
+): Promise<Result<T, Failure>> {
+  try {
+    return await unlessInFlight(db, use, await create());
+  } catch (error) {
+    if (uniqueConflict(error)?.startsWith('idempotency_keys')) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
+    throw error;
+  }
 }

@@ -23,7 +23,7 @@ Errors: the body is \`{ "error": "CODE", "message": "…", "request_id": "…" }
 
 Rate limits: 1000 reads and 200 writes per minute and project. Every response reports the remaining requests and the end of the current window. After a 429 or 503 response, wait the number of seconds in \`Retry-After\`.
 
-Idempotency: send an \`Idempotency-Key\` with a request that creates something. Repeating the request with the same key within 24 hours returns the first response again, marked \`Idempotency-Replayed: true\`.
+Idempotency: send an \`Idempotency-Key\` with a POST that creates something in your tenant, resets or restores a branch, or rotates credentials. Repeating the request with the same key within 24 hours returns the first response again, marked \`Idempotency-Replayed: true\`. Secrets are not stored with the key: a repeated rotation or creation of a webhook reads them again, and a repeated creation of an API key returns null in their place. Row changes, queries and rehearsals accept no key: repeating one makes no new thing but a new change.
 
 Pagination: lists accept \`limit\` (default 50, maximum 100) and \`cursor\`. Pass \`next_cursor\` as \`cursor\` to get the next page; it is null on the last page.`,
 };

@@ -69,8 +69,9 @@ export const ApiKey = z
   .meta({ id: 'ApiKey' });
 
 export const CreatedApiKey = ApiKey.extend({
-  key: z.string().meta({
-    description: 'The bearer token. It is shown once.',
+  key: z.string().nullable().meta({
+    description:
+      'The bearer token. Null in a repeated response, because the key is not stored: revoke it and create another one.',
     example: 'bg_k3v7q2xw5mza4d6b_gRX2L0pQd1mUo9cV7yKzT4hJfWbNsE6iA3xD5vC8lZk1a2b3c4d',
   }),
 }).meta({ id: 'CreatedApiKey' });

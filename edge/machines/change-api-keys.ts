@@ -1,6 +1,7 @@
 import { and, eq, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
+import { insertKey, type KeyUse, type StoredResponse } from '../api/idempotency-key.ts';
 import type { Actor } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
@@ -16,25 +17,33 @@ const about = ({ id, name, role, projectId, branchPattern }: ApiKeyRow) => ({
   metadata: { key_id: id, name, role, branch_pattern: branchPattern },
 });
 
-/** Stores a key and audits it, in one batch. */
+/**
+ * Stores a key and audits it, in one batch.
+ * @param response for a repeated request with the same Idempotency-Key; without the secret
+ */
 export async function insertApiKey(
   db: Database,
   row: ApiKeyRow,
   actor: Actor,
+  keyUse: KeyUse | null,
+  response: StoredResponse,
 ): Promise<Result<null, Failure>> {
   const { tenantId, projectId } = row;
   const count = sql`(select count(*) from ${apiKeys} where tenant_id = ${tenantId})`;
   const isUser = isOfTenant(users, row.createdBy, tenantId);
   const isProject = projectId ? isOfTenant(projects, projectId, tenantId) : sql`true`;
+  const allowed = sql`${isUser} and ${isProject} and ${count} < ${API_KEYS_MAX}`;
   const recorded = sql`exists (select 1 from ${apiKeys} where id = ${row.id})`;
   const event = auditEvent('api_key.created', actor, about(row), row.createdAt);
   const results = await inOneBatch(db, [
-    insertIf(db, apiKeys, row, sql`${isUser} and ${isProject} and ${count} < ${API_KEYS_MAX}`),
+    ...insertKey(db, keyUse, row.id, allowed, row.createdAt, response),
+    insertIf(db, apiKeys, row, allowed),
     insertIf(db, auditEvents, event, recorded),
     db.select({ count: sql<number>`${count}` }).from(sql`(select 1)`),
   ]);
-  if (hasChanged(results[0])) return ok(null);
-  const [found] = results.at(-1) as { count: number }[];
+  const [insert, , counts] = results.slice(-3);
+  if (hasChanged(insert)) return ok(null);
+  const [found] = counts as { count: number }[];
   if ((found?.count ?? 0) < API_KEYS_MAX) return fail({ code: 'NOT_FOUND' });
   return fail({ code: 'API_KEY_LIMIT_REACHED', fields: { limit: API_KEYS_MAX } });
 }

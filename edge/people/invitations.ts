@@ -1,14 +1,17 @@
 import { and, eq, exists, gt, lte, notExists } from 'drizzle-orm';
 import { z } from 'zod';
-import { actorWith } from '../audit/actor.ts';
+import type { Failure } from '../../shared/failures.ts';
+import { fail, ok, type Result } from '../../shared/result.ts';
+import { createUnderKey, insertKey, type KeyUse } from '../api/idempotency-key.ts';
+import { type Actor, actorWith } from '../audit/actor.ts';
 import { auditEvent } from '../audit/audit-event.ts';
 import type { Principal } from '../authentication/principal.ts';
 import type { Role } from '../authentication/role.ts';
 import { accounts } from '../database/account-schema.ts';
-import { hasChanged, inOneBatch, insertIf } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { invitations } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, unwrap } from '../errors.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforceLimit } from '../rate-limits/enforce-limit.ts';
 import { accountByEmail } from '../sign-in/accounts/accounts.ts';
@@ -44,26 +47,45 @@ export const toInvitationResponse = (row: InvitationRow): z.output<typeof Invita
 export const isOpenIn = (tenantId: string, now: Date) =>
   and(eq(invitations.tenantId, tenantId), gt(invitations.expiresAt, now));
 
+/** @throws ApiError MANAGED_BY_PROVIDER, FORBIDDEN unless the principal may invite someone to this role */
+export function requireInviter({ settings }: SignInContext, principal: Principal, role: Role): void {
+  if (principal.issuer !== settings.BASE_URL) throw new ApiError('MANAGED_BY_PROVIDER');
+  requireOwnerFor(principal, role);
+}
+
 /**
  * Invites an address to the tenant of the principal, by a mail with a code. An address that has an account elsewhere gets
  * another mail and the caller the same response, which would otherwise reveal which addresses have accounts.
- * @throws ApiError MANAGED_BY_PROVIDER, FORBIDDEN, MAIL_UNAVAILABLE, RATE_LIMITED, MEMBER_EXISTS, INVITATION_EXISTS
+ * @throws ApiError MAIL_UNAVAILABLE, RATE_LIMITED, MEMBER_EXISTS, INVITATION_EXISTS, IDEMPOTENCY_IN_FLIGHT
  */
 export async function invite(
   context: SignInContext,
   principal: Principal,
   { email, role }: { email: string; role: Role },
+  keyUse: KeyUse | null,
 ): Promise<InvitationRow> {
-  const { env, db, settings, client } = context;
-  const { tenantId, userId, issuer } = principal;
-  if (issuer !== settings.BASE_URL) throw new ApiError('MANAGED_BY_PROVIDER');
-  requireOwnerFor(principal, role);
+  const { env, db, client } = context;
+  const { tenantId, userId } = principal;
   await enforceMailLimit(context);
   await enforceLimit(env, bucketOf.invitations(tenantId));
   const now = context.now();
   const expiresAt = new Date(now.getTime() + INVITATION_TTL_MS);
   const id = crypto.randomUUID();
   const row = { id, tenantId, email, role, invitedBy: userId, expiresAt, createdAt: now };
+  const insert = () => insertInvitation(db, row, actorWith(client, principal), keyUse);
+  unwrap(await createUnderKey(db, keyUse, insert));
+  await mailInvitation(context, principal, row);
+  return row;
+}
+
+/** Stores an invitation and audits it, in one batch, with the response for a repeated request with the same key. */
+async function insertInvitation(
+  db: Database,
+  row: InvitationRow,
+  actor: Actor,
+  keyUse: KeyUse | null,
+): Promise<Result<null, Failure>> {
+  const { id, tenantId, email, role, createdAt } = row;
   const ofAddress = and(eq(invitations.tenantId, tenantId), eq(invitations.email, email));
   const open = db.select({ id: invitations.id }).from(invitations).where(ofAddress);
   const member = db
@@ -71,25 +93,42 @@ export async function invite(
     .from(accounts)
     .where(and(eq(accounts.tenantId, tenantId), eq(accounts.email, email)));
   const isNew = and(notExists(open), notExists(member)) ?? notExists(open);
-  const event = auditEvent(
-    'invitation.created',
-    actorWith(client, principal),
-    { metadata: { invitation_id: id, email, role } },
-    now,
-  );
-  const [, , insert, members] = await inOneBatch(db, [
-    db.delete(invitations).where(and(ofAddress, lte(invitations.expiresAt, now))),
+  const about = { metadata: { invitation_id: id, email, role } };
+  const event = auditEvent('invitation.created', actor, about, createdAt);
+  const results = await inOneBatch(db, [
+    db.delete(invitations).where(and(ofAddress, lte(invitations.expiresAt, createdAt))),
+    ...insertKey(db, keyUse, id, isNew, createdAt, { status: 201, body: toInvitationResponse(row) }),
     insertIf(db, auditEvents, event, isNew),
     insertIf(db, invitations, row, isNew),
     member,
   ]);
-  if ((members as unknown[]).length > 0) throw new ApiError('MEMBER_EXISTS');
-  if (!hasChanged(insert)) throw new ApiError('INVITATION_EXISTS');
+  const [insert, members] = results.slice(-2);
+  if ((members as unknown[]).length > 0) return fail({ code: 'MEMBER_EXISTS' });
+  return hasChanged(insert) ? ok(null) : fail({ code: 'INVITATION_EXISTS' });
+}
+
+/** Mails the code of an invitation, unless that was done before. */
+async function mailInvitation(
+  { env, db }: SignInContext,
+  { email: inviter }: Principal,
+  { id, email, role }: InvitationRow,
+): Promise<void> {
   const [account] = await accountByEmail(db, email);
   const mail = account ? 'account_exists' : 'code';
   const request = { kind: 'invitation', challengeId: id, address: email, mail } as const;
-  await challengesOf(env, email).start({ ...request, invitation: { inviter: principal.email, role } });
-  return row;
+  await challengesOf(env, email).start({ ...request, invitation: { inviter, role } });
+}
+
+/** Mails the code of an open invitation if the request that created it was interrupted before. */
+export async function resumeInvitation(
+  context: SignInContext,
+  principal: Principal,
+  id: string,
+): Promise<void> {
+  const { db, now } = context;
+  const isIt = and(eq(invitations.id, id), isOpenIn(principal.tenantId, now()));
+  const [row] = await db.select().from(invitations).where(isIt);
+  if (row) await mailInvitation(context, principal, row);
 }
 
 /** Revokes an open invitation; its code is refused from then on. @throws ApiError NOT_FOUND */

@@ -1,4 +1,11 @@
 import { and, eq } from 'drizzle-orm';
+import {
+  createUnderKey,
+  IdempotencyHeader,
+  KEY_FAILURES,
+  keyUseOf,
+  recordedUses,
+} from '../api/idempotency-key.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { type AppContext, actorOf, databaseOf } from '../app-env.ts';
 import { lesserRole, type Role } from '../authentication/role.ts';
@@ -12,6 +19,7 @@ import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { visible } from '../projects/project-access.ts';
 import { readSettings } from '../settings.ts';
 import { sha256 } from '../sha256.ts';
+import { replay } from './creations.ts';
 import { ApiKeyParams } from './parameters.ts';
 
 const tags = ['Machine access'];
@@ -32,12 +40,6 @@ function readScopes(service: string, scopes: readonly string[]): ('read' | 'writ
   throw new ApiError('VALIDATION_FAILED', { details });
 }
 
-/** @throws ApiError NOT_FOUND for a project that the caller may not see */
-async function requireProject(c: AppContext, projectId: string): Promise<void> {
-  const seen = and(eq(projects.id, projectId), visible(databaseOf(c), c.var.principal, c.var.reach));
-  found(await databaseOf(c).select({ id: projects.id }).from(projects).where(seen));
-}
-
 const router = operations();
 
 router.openapi(
@@ -49,18 +51,28 @@ router.openapi(
     path: '/api/v1/api-keys',
     summary: 'Create an API key',
     description:
-      'The response contains the key, which is stored nowhere and cannot be shown again. The key acts in the name of the caller, with at most the role of the caller. With a `branch_pattern` it can use only matching branches, and read the record of `main`; everything else is reported as not found.',
+      'The response contains the key, which is stored nowhere and cannot be shown again, not even to a repeated request with the same `Idempotency-Key`. The key acts in the name of the caller, with at most the role of the caller. With a `branch_pattern` it can use only matching branches, and read the record of `main`; everything else is reported as not found.',
     tags,
-    request: { body: jsonBody(NewApiKey) },
-    responses: { 201: response('The new key.', CreatedApiKey) },
-    failures: ['API_KEY_LIMIT_REACHED'],
+    request: { headers: IdempotencyHeader, body: jsonBody(NewApiKey) },
+    responses: { 201: response('The new key.', CreatedApiKey, 'Idempotency-Replayed') },
+    failures: [...KEY_FAILURES, 'API_KEY_LIMIT_REACHED'],
   }),
   async (c) => {
     const body = c.req.valid('json');
     const { SERVICE_NAME } = readSettings(c.env);
     requireRole(c, body.role);
     const scopes = readScopes(SERVICE_NAME, body.scopes);
-    if (body.project_id) await requireProject(c, body.project_id);
+    const { principal, reach } = c.var;
+    const keyUse = await keyUseOf(principal, c.req.path, c.req.valid('header')['idempotency-key'], body);
+    const db = databaseOf(c);
+    const ofProject = and(eq(projects.id, body.project_id ?? ''), visible(db, principal, reach));
+    const [uses, projectRows] = await db.batch([
+      recordedUses(db, keyUse, new Date()),
+      db.select({ id: projects.id }).from(projects).where(ofProject),
+    ]);
+    if (body.project_id) found(projectRows);
+    const replayed = replay(c, uses, keyUse);
+    if (replayed) return c.json(replayed.body as z.input<typeof CreatedApiKey>, 201);
     const { id, secret, key } = makeApiKey();
     const actor = actorOf(c);
     const now = new Date();
@@ -79,8 +91,10 @@ router.openapi(
       tenantId: actor.tenantId,
       createdAt: now,
     };
-    unwrap(await insertApiKey(databaseOf(c), row, actor));
-    return c.json({ ...toApiKeyResponse(row, SERVICE_NAME), key }, 201);
+    const record = toApiKeyResponse(row, SERVICE_NAME);
+    const repeated = { status: 201, body: { ...record, key: null } };
+    unwrap(await createUnderKey(db, keyUse, () => insertApiKey(db, row, actor, keyUse, repeated)));
+    return c.json({ ...record, key }, 201);
   },
 );
 

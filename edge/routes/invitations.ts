@@ -1,5 +1,6 @@
 import { and } from 'drizzle-orm';
 import { z } from 'zod';
+import { IdempotencyHeader, KEY_FAILURES, keyUseOf, recordedUses } from '../api/idempotency-key.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
 import { invitations } from '../database/people-schema.ts';
@@ -8,6 +9,8 @@ import {
   Invitation,
   invite,
   isOpenIn,
+  requireInviter,
+  resumeInvitation,
   revokeInvitation,
   toInvitationResponse,
 } from '../people/invitations.ts';
@@ -16,6 +19,7 @@ import { EmailAddress } from '../sign-in/accounts/accounts.ts';
 import { finishInvitation } from '../sign-in/email-codes/email-code.ts';
 import { LoginResponse } from '../sign-in/sessions/login-response.ts';
 import { ResponseQuery } from '../sign-in/sessions/response-form.ts';
+import { replay } from './creations.ts';
 import { deliverLogin } from './page-session.ts';
 import { InvitationParams } from './parameters.ts';
 import { signInContextOf } from './sign-in-context.ts';
@@ -58,12 +62,29 @@ router.openapi(
     description:
       'Mails a code that is valid once and for 7 days. Only an owner can invite an owner. The response is the same for an address that has an account in another tenant; its owner is notified by mail. A tenant can send 50 invitations per hour, and an address gets at most 5 mails in 15 minutes.',
     tags,
-    request: { body: jsonBody(NewInvitation) },
-    responses: { 201: response('The open invitation.', Invitation) },
-    failures: ['MANAGED_BY_PROVIDER', 'MEMBER_EXISTS', 'INVITATION_EXISTS', 'MAIL_UNAVAILABLE'],
+    request: { headers: IdempotencyHeader, body: jsonBody(NewInvitation) },
+    responses: { 201: response('The open invitation.', Invitation, 'Idempotency-Replayed') },
+    failures: [
+      ...KEY_FAILURES,
+      'MANAGED_BY_PROVIDER',
+      'MEMBER_EXISTS',
+      'INVITATION_EXISTS',
+      'MAIL_UNAVAILABLE',
+    ],
   }),
   async (c) => {
-    const invitation = await invite(signInContextOf(c), c.var.principal, c.req.valid('json'));
+    const body = c.req.valid('json');
+    const { principal } = c.var;
+    const context = signInContextOf(c);
+    requireInviter(context, principal, body.role);
+    const keyUse = await keyUseOf(principal, c.req.path, c.req.valid('header')['idempotency-key'], body);
+    const uses = await recordedUses(context.db, keyUse, context.now());
+    const replayed = replay(c, uses, keyUse);
+    if (replayed) {
+      await resumeInvitation(context, principal, String(replayed.body.id));
+      return c.json(replayed.body as z.input<typeof Invitation>, 201);
+    }
+    const invitation = await invite(context, principal, body, keyUse);
     return c.json(toInvitationResponse(invitation), 201);
   },
 );

@@ -1,4 +1,11 @@
 import { and, eq } from 'drizzle-orm';
+import {
+  createUnderKey,
+  IdempotencyHeader,
+  KEY_FAILURES,
+  keyUseOf,
+  recordedUses,
+} from '../api/idempotency-key.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf, databaseOf } from '../app-env.ts';
 import { trusts } from '../database/machine-schema.ts';
@@ -10,6 +17,7 @@ import { NewTrust, Trust, toTrustResponse } from '../machines/trust-resource.ts'
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
 import { requireRole } from './api-keys.ts';
+import { replay } from './creations.ts';
 import { inProject } from './in-project.ts';
 import { ProjectParams, TrustParams } from './parameters.ts';
 
@@ -28,15 +36,19 @@ router.openapi(
     description:
       'A workload whose ID token has this issuer, this audience and these claims can exchange it for an access token at `/api/v1/auth/token`. It acts in the name of the caller, in this project only.',
     tags,
-    request: { params: ProjectParams, body: jsonBody(NewTrust) },
-    responses: { 201: response('The new trust.', Trust) },
-    failures: ['TRUST_LIMIT_REACHED'],
+    request: { params: ProjectParams, headers: IdempotencyHeader, body: jsonBody(NewTrust) },
+    responses: { 201: response('The new trust.', Trust, 'Idempotency-Replayed') },
+    failures: [...KEY_FAILURES, 'TRUST_LIMIT_REACHED'],
   }),
   async (c) => {
     const { project_id: projectId } = c.req.valid('param');
     const body = c.req.valid('json');
     requireRole(c, body.role);
-    await inProject(c, projectId, () => []);
+    const key = c.req.valid('header')['idempotency-key'];
+    const keyUse = await keyUseOf(c.var.principal, c.req.path, key, body);
+    const [, uses] = await inProject(c, projectId, (db) => [recordedUses(db, keyUse, new Date())]);
+    const replayed = replay(c, uses, keyUse);
+    if (replayed) return c.json(replayed.body as z.input<typeof Trust>, 201);
     const problem = issuerAddressProblem(body.issuer, isLocalGateway(readSettings(c.env)));
     if (problem) {
       throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'issuer', message: problem }] });
@@ -54,7 +66,8 @@ router.openapi(
       createdBy: actor.userId,
       createdAt: new Date(),
     };
-    unwrap(await insertTrust(databaseOf(c), row, actor));
+    const db = databaseOf(c);
+    unwrap(await createUnderKey(db, keyUse, () => insertTrust(db, row, actor, keyUse)));
     return c.json(toTrustResponse(row), 201);
   },
 );

@@ -1,5 +1,13 @@
 import { and, eq } from 'drizzle-orm';
 import type { z } from 'zod';
+import {
+  createUnderKey,
+  IdempotencyHeader,
+  KEY_FAILURES,
+  keyUseOf,
+  recordedResponse,
+  recordedUses,
+} from '../api/idempotency-key.ts';
 import { emptyResponse, jsonBody, operation, operations, response } from '../api/operation.ts';
 import { actorOf, databaseOf } from '../app-env.ts';
 import { webhooks } from '../database/event-schema.ts';
@@ -8,7 +16,7 @@ import { ApiError, found, unwrap } from '../errors.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
 import type { Delivery } from '../webhooks/delivery-store.ts';
-import { createWebhook, deleteWebhook, webhookOf } from '../webhooks/webhook-records.ts';
+import { createWebhook, deleteWebhook, secretOf, webhookOf } from '../webhooks/webhook-records.ts';
 import {
   CreatedWebhook,
   type DeliveredEvent,
@@ -49,25 +57,39 @@ router.openapi(
     description:
       'Sends each event of these types as a POST to the URL, signed as Standard Webhooks 1.0 describes. A delivery without a 2xx response is repeated with growing delays for three days.',
     tags,
-    request: { body: jsonBody(NewWebhook) },
-    responses: { 201: response('The new webhook. The secret is shown only here.', CreatedWebhook) },
-    failures: ['NOT_FOUND', 'WEBHOOK_LIMIT_REACHED'],
+    request: { headers: IdempotencyHeader, body: jsonBody(NewWebhook) },
+    responses: {
+      201: response(
+        'The new webhook. The secret is shown only here.',
+        CreatedWebhook,
+        'Idempotency-Replayed',
+      ),
+    },
+    failures: [...KEY_FAILURES, 'NOT_FOUND', 'WEBHOOK_LIMIT_REACHED'],
   }),
   async (c) => {
-    const { url, events, project_id: projectId } = c.req.valid('json');
+    const body = c.req.valid('json');
+    const { url, events, project_id: projectId } = body;
     const settings = readSettings(c.env);
     const message = refusalOfUrl(url, isLocalGateway(settings));
     if (message !== null) throw new ApiError('VALIDATION_FAILED', { details: [{ path: 'url', message }] });
-    if (projectId !== null) await inProject(c, projectId, () => []);
-    const wanted = { url, events, projectId };
-    const created = await createWebhook(
-      databaseOf(c),
-      settings.CREDENTIAL_KEYS,
-      wanted,
-      actorOf(c),
-      new Date(),
-    );
-    const { webhook, secret } = unwrap(created);
+    const { principal } = c.var;
+    const { CREDENTIAL_KEYS: keys } = settings;
+    const keyUse = await keyUseOf(principal, c.req.path, c.req.valid('header')['idempotency-key'], body);
+    const db = databaseOf(c);
+    const used = () => recordedUses(db, keyUse, new Date());
+    const [, uses] =
+      projectId === null ? [null, await used()] : await inProject(c, projectId, () => [used()]);
+    const recorded = unwrap(recordedResponse(uses, keyUse));
+    if (recorded) {
+      const webhook = found(await webhookOf(db, principal.tenantId, String(recorded.body.id)));
+      const secret = await secretOf(keys, webhook);
+      c.header('Idempotency-Replayed', 'true');
+      return c.json({ ...toWebhookResponse(webhook), secret }, 201);
+    }
+    const wanted = { url, events, projectId, keyUse };
+    const create = () => createWebhook(db, keys, wanted, actorOf(c), new Date());
+    const { webhook, secret } = unwrap(await createUnderKey(db, keyUse, create));
     return c.json({ ...toWebhookResponse(webhook), secret }, 201);
   },
 );

@@ -1,6 +1,7 @@
 import { and, eq, isNull, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
+import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
 import { type Actor, noActor } from '../audit/actor.ts';
 import { type AuditName, auditEvent } from '../audit/audit-event.ts';
 import { type SecretKey, seal, unseal } from '../credentials/seal.ts';
@@ -41,7 +42,7 @@ const eventOf = (
 export async function createWebhook(
   db: Database,
   keys: readonly SecretKey[],
-  wanted: Pick<WebhookRow, 'url' | 'events' | 'projectId'>,
+  { keyUse, ...wanted }: Pick<WebhookRow, 'url' | 'events' | 'projectId'> & { keyUse: KeyUse | null },
   actor: Actor,
   now: Date,
 ): Promise<Result<{ webhook: WebhookRow; secret: string }, Failure>> {
@@ -61,6 +62,8 @@ export async function createWebhook(
   };
   const room = sql`(select count(*) from ${webhooks} where tenant_id = ${tenantId}) < ${WEBHOOKS_MAX}`;
   const results = await inOneBatch(db, [
+    // The key stores no secret: a repeated request reads the webhook.
+    ...insertKey(db, keyUse, id, room, now, { status: 201, body: { id } }),
     insertIf(db, auditEvents, eventOf('webhook.created', actor, webhook, now), room),
     insertIf(db, webhooks, webhook, room),
   ]);

@@ -25,7 +25,8 @@ export const Webhook = z
 
 export const CreatedWebhook = Webhook.extend({
   secret: z.string().meta({
-    description: 'The signing secret (Standard Webhooks). Shown only here.',
+    description:
+      'The signing secret (Standard Webhooks). Shown only here, and again to a repeated request with the same `Idempotency-Key`.',
     example: 'whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD8kH0Z2c0Xq4=',
   }),
 }).meta({ id: 'CreatedWebhook' });

@@ -11,12 +11,17 @@ const REFUSAL = {
   request_id: 'r',
 };
 
+/** The response to a repeated creation of an API key. */
+const REPEATED_KEY = JSON.stringify({ id: 'k3v7q2xw5mza4d6b', name: 'CI', key: null });
+
 let gateway: Server;
 let cli: CommandLine;
 
 beforeAll(async () => {
-  gateway = createServer((_request, response) => {
-    response.writeHead(403, { 'content-type': 'application/json' }).end(JSON.stringify(REFUSAL));
+  gateway = createServer((request, response) => {
+    if (request.url === '/api/v1/api-keys')
+      response.writeHead(201, { 'content-type': 'application/json' }).end(REPEATED_KEY);
+    else response.writeHead(403, { 'content-type': 'application/json' }).end(JSON.stringify(REFUSAL));
   });
   await new Promise<void>((resolve) => gateway.listen(0, '127.0.0.1', resolve));
   const { port } = gateway.address() as AddressInfo;
@@ -52,6 +57,16 @@ test.each([
     ['branch', 'list', '--colour'],
     2,
     { error: 'USAGE', message: "unknown option '--colour'" },
+  ],
+  [
+    'of a key that cannot be shown',
+    ['key', 'create', 'CI'],
+    1,
+    {
+      error: 'FAILED',
+      message:
+        'The response with the new key was lost, and it cannot be shown again. Run `branchgate key revoke k3v7q2xw5mza4d6b`, then create another one.',
+    },
   ],
   [
     'of a value',

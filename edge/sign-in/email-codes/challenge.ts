@@ -12,7 +12,10 @@ export interface SignUp {
 
 export interface ChallengeRequest {
   kind: ChallengeKind;
-  /** Chosen by the caller. An open challenge with this ID gets a new code and retains its number of attempts. */
+  /**
+   * Chosen by the caller. An open challenge with this ID gets a new code and retains its number of attempts; an open
+   * invitation stays as it is.
+   */
   challengeId: string;
   address: string;
   /** `account_exists` and `none` open a challenge that no code can solve. */
@@ -133,17 +136,19 @@ export const isEmptyState = (state: AddressState): boolean =>
 
 /**
  * Opens a challenge. It counts as a mail even if none is sent, so that the limit does not reveal the difference.
- * @returns null when the address has reached its limit of mails
+ * @returns null when the invitation is already open, or the address has reached its limit of mails
  */
 export function openChallenge(
   state: AddressState,
   { kind, challengeId, address, mail, signUp }: ChallengeRequest,
   now: number,
 ): EmailChallenge | null {
+  const previous = state.challenges.find(({ id }) => id === challengeId);
+  // Its request was repeated, and the code in the mail must stay valid.
+  if (previous && kind === 'invitation') return null;
   const { mails } = state.counts[STEP_OF[kind]];
   if (mails.length >= MAILS.max) return null;
   mails.push(now);
-  const previous = state.challenges.find(({ id }) => id === challengeId);
   const challenge: EmailChallenge = {
     id: challengeId,
     kind,

@@ -106,6 +106,21 @@ const BODIES = app.openAPIRegistry.definitions.flatMap((definition) => {
   return Object.values(request?.body?.content ?? {}).map((content) => ({ operationId, content }));
 });
 
+test('every POST that creates something takes an Idempotency-Key, except those named here', () => {
+  const creating = OPERATIONS.filter(({ described: { responses } }) => '201' in (responses ?? {}));
+  const keyless = creating.filter(
+    ({ described: { parameters = [] } }) =>
+      !parameters.some((parameter) => 'name' in parameter && parameter.name === 'idempotency-key'),
+  );
+  expect(creating.length).toBeGreaterThan(keyless.length);
+  // A repeated rehearsal is a new one, and the operator has no tenant.
+  expect(keyless.map(({ described: { operationId } }) => operationId)).toEqual([
+    'startRehearsal',
+    'registerHost',
+    'renewHostEnrolment',
+  ]);
+});
+
 test.each(BODIES)('$operationId has a valid example of its body', ({ content }) => {
   const schema = content && 'schema' in content && content.schema;
   if (!(schema instanceof z.ZodType)) throw new Error('the body has no schema of zod');

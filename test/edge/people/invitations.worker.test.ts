@@ -100,6 +100,51 @@ test('an address that got an account after it was invited gets a clear error', a
   expect(refusal(await accept(gateway, email, id, code))).toEqual([409, 'ACCOUNT_EXISTS']);
 });
 
+describe('under an Idempotency-Key', () => {
+  const inviteOnce = (role = 'viewer') =>
+    owner.api.post<{ id: string }>('/api/v1/invitations', { email, role }, { 'Idempotency-Key': 'invite' });
+  const isReplay = ({ headers }: { headers: Headers }) => headers.get('idempotency-replayed') === 'true';
+
+  test('an address is invited once and gets one mail, whatever is repeated', async () => {
+    const first = await inviteOnce();
+    const { body: me } = await owner.api.get<{ tenant_id: string }>('/api/v1/me');
+    await gateway.consume(bucketOf.invitations(me.tenant_id), 50);
+    const again = await inviteOnce();
+    expect([first.status, isReplay(first)]).toEqual([201, false]);
+    expect([again.status, isReplay(again), again.body]).toEqual([201, true, first.body]);
+    expect(await openOnes()).toEqual([first.body]);
+    expect(refusal(await inviteOnce('operator'))).toEqual([422, 'IDEMPOTENCY_KEY_REUSED']);
+
+    const code = readCode(await mailTo(gateway, email));
+    expect((await accept(gateway, email, first.body.id, code)).status).toBe(200);
+    expect((await inviteOnce()).body).toEqual(first.body);
+    expect(await openOnes()).toEqual([]);
+    const { body: link } = await askMagicLink(gateway, email);
+    const linkCode = readCode(await mailTo(gateway, email, 2));
+    expect((await verifyCode(gateway, email, link.challenge_id, linkCode)).status).toBe(200);
+  });
+
+  test('a repetition mails the code if the first request was interrupted before it could', async () => {
+    const { body } = await inviteOnce();
+    const code = readCode(await mailTo(gateway, email));
+    const row = await gateway.database
+      .prepare('select * from invitations where id = ?')
+      .bind(body.id)
+      .first();
+    // What an interrupted request leaves: a record without a challenge.
+    expect((await owner.api.delete(`/api/v1/invitations/${body.id}`)).status).toBe(204);
+    const [columns, values] = [Object.keys(row ?? {}), Object.values(row ?? {})];
+    await gateway.database
+      .prepare(`insert into invitations (${columns.join()}) values (${columns.map(() => '?').join()})`)
+      .bind(...values)
+      .run();
+    expect(refusal(await accept(gateway, email, body.id, code))).toEqual(WRONG);
+    expect((await inviteOnce()).body).toEqual(body);
+    const resent = readCode(await mailTo(gateway, email, 2));
+    expect((await accept(gateway, email, body.id, resent)).status).toBe(200);
+  });
+});
+
 describe('codes', () => {
   test('of eight concurrent guesses five are evaluated, and then the right code is refused', async () => {
     const { id, code } = await inviteAs(owner, gateway, email, 'viewer');

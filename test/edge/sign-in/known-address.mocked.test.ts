@@ -131,6 +131,7 @@ describe('a known and an unknown address cause the same work', () => {
           context,
           { ...INVITER, issuer: context.settings.BASE_URL },
           { email, role: 'viewer' },
+          null,
         );
         expect(row).toMatchObject({ email, role: 'viewer', tenantId: INVITER.tenantId });
       },

@@ -304,6 +304,15 @@ describe('an invitation', () => {
     expect(await rowsOf('audit_events', 'actor_email')).toHaveLength(1);
   });
 
+  test('that is repeated sends no second mail, and its code stays valid', async () => {
+    const { challengeId, submission } = await invitation();
+    const again = { inviter: 'grace@example.com', role: 'viewer' };
+    await challenges.start({ kind: 'invitation', challengeId, mail: 'code', invitation: again });
+    expect(await challenges.verify(submission)).toEqual([RIGHT('invitation')]);
+    const link = await start('magic_link', 2);
+    expect(await challenges.verify(link.submission)).toEqual([RIGHT('magic_link')]);
+  });
+
   test('of an address that has got an account meanwhile changes nothing', async () => {
     const { submission } = await invitation();
     const own = await start('sign_up', 2);

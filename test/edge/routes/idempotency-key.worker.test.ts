@@ -1,0 +1,136 @@
+import { eq } from 'drizzle-orm';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { idempotencyKeys } from '../../../edge/database/idempotency-schema.ts';
+import { projects } from '../../../edge/database/schema.ts';
+import { WEBHOOKS_MAX } from '../../../edge/webhooks/webhook-records.ts';
+import { Api } from '../../support/api.ts';
+import { startMailServer } from '../../support/sign-in/mail-server.ts';
+import { newOwner, type TestPerson } from '../../support/sign-in/people.ts';
+import { startTripsGateway, type TripsGateway } from '../../support/worker/trips-gateway.ts';
+
+/** Long enough for concurrent requests to read the key before one of them stores it. */
+const DELAY_MS = 20;
+
+let gateway: TripsGateway;
+let project: string;
+let mailServer: Awaited<ReturnType<typeof startMailServer>>;
+/** Has an account of the gateway, without which nobody can be invited. */
+let owner: TestPerson;
+
+beforeAll(async () => {
+  mailServer = await startMailServer();
+  const settings = { MAIL_API_URL: mailServer.url, TWO_FACTOR: 'off' };
+  gateway = await startTripsGateway(DELAY_MS, settings);
+  project = (await gateway.api.project('Keys')).id;
+  const mails = () => mailServer.posted.map(({ body }) => body);
+  owner = await newOwner({ url: gateway.url, mails }, 'owner@example.com');
+});
+afterAll(async () => {
+  await gateway?.stop();
+  await mailServer?.stop();
+});
+
+type Created = Record<string, unknown> & { id: string; error?: string };
+
+const ISSUER = { issuer: 'https://ci.example.com', audience: 'branchgate', role: 'operator' };
+const webhook = (name: string) => ({ url: `http://127.0.0.1:9/${name}`, events: ['storage.changed'] });
+const apiKey = (name: string) => ({ name, role: 'viewer', scopes: ['branchgate:read'], expires_in_days: 1 });
+const trust = (name: string) => ({ ...ISSUER, claims: { repository: name } });
+const invitation = (name: string) => ({ email: `${name}@example.com`, role: 'viewer' });
+
+const trustsPath = () => `/api/v1/projects/${project}/trusts`;
+const create = (path: string, body: unknown, key: string, api = gateway.api) =>
+  api.post<Created>(path, body, { 'Idempotency-Key': key });
+const isReplay = ({ headers }: { headers: Headers }) => headers.get('idempotency-replayed') === 'true';
+
+interface Kind {
+  /** The field of the list that has them. */
+  list: string;
+  path: () => string;
+  bodyOf: (name: string) => object;
+  /** What differs in a repeated response. */
+  repeated?: object;
+  caller?: () => Api;
+}
+
+describe.each<Kind>([
+  { list: 'webhooks', path: () => '/api/v1/webhooks', bodyOf: webhook },
+  { list: 'api_keys', path: () => '/api/v1/api-keys', bodyOf: apiKey, repeated: { key: null } },
+  { list: 'trusts', path: trustsPath, bodyOf: trust },
+  { list: 'invitations', path: () => '/api/v1/invitations', bodyOf: invitation, caller: () => owner.api },
+])('$list under an Idempotency-Key', ({ list, path, bodyOf, repeated, caller = () => gateway.api }) => {
+  const post = (name: string, key: string) => create(path(), bodyOf(name), key, caller());
+  const all = async () =>
+    (await caller().get<Record<string, { id: string }[]>>(path())).body[list]?.map(({ id }) => id) ?? [];
+
+  test('are created once; a repetition gets the first response', async () => {
+    const first = await post('once', 'once');
+    const again = await post('once', 'once');
+    expect([first.status, isReplay(first)]).toEqual([201, false]);
+    expect([again.status, isReplay(again), again.body]).toEqual([201, true, { ...first.body, ...repeated }]);
+    expect(await all()).toEqual([first.body.id]);
+  });
+
+  test('are not created with another body, and a refused request leaves the key free', async () => {
+    const before = await all();
+    expect(await post('other', 'once')).toMatchObject({
+      status: 422,
+      body: { error: 'IDEMPOTENCY_KEY_REUSED' },
+    });
+    expect(await all()).toEqual(before);
+    expect((await create(path(), {}, 'free', caller())).status).toBe(422);
+    expect((await post('free', 'free')).status).toBe(201);
+  });
+
+  test('are created once by concurrent requests', async () => {
+    const before = await all();
+    const responses = await Promise.all(Array.from({ length: 5 }, () => post('crowd', 'crowd')));
+    const made = (await all()).filter((id) => !before.includes(id));
+    expect(made).toHaveLength(1);
+    for (const { status, body } of responses) {
+      if (status === 201) expect(body.id).toBe(made[0]);
+      else expect([status, body.error]).toEqual([409, 'IDEMPOTENCY_IN_FLIGHT']);
+    }
+    expect((await post('crowd', 'crowd')).body.id).toBe(made[0]);
+  });
+});
+
+test('the last free place goes to one of two concurrent requests, and no limit refuses the other', async () => {
+  const { body } = await gateway.api.get<{ webhooks: unknown[] }>('/api/v1/webhooks');
+  for (let count = body.webhooks.length; count < WEBHOOKS_MAX - 1; count++)
+    expect((await gateway.api.post('/api/v1/webhooks', webhook('fill'))).status).toBe(201);
+  const last = () => create('/api/v1/webhooks', webhook('last'), 'last');
+  const both = await Promise.all([last(), last()]);
+  const errors = both.filter(({ status }) => status !== 201).map(({ body: { error } }) => error);
+  expect(errors).toEqual(['IDEMPOTENCY_IN_FLIGHT']);
+});
+
+test('no secret is stored with the key', async () => {
+  const hook = await create('/api/v1/webhooks', webhook('once'), 'once');
+  const key = await create('/api/v1/api-keys', apiKey('secret'), 'secret');
+  const stored = JSON.stringify(await gateway.db.select().from(idempotencyKeys));
+  expect(stored).toContain(hook.body.id);
+  expect(stored).not.toContain(String(hook.body.secret).slice(6));
+  expect(stored).not.toContain(String(key.body.key).slice(20));
+});
+
+test('a deleted webhook is not found again under its key', async () => {
+  const { body } = await create('/api/v1/webhooks', webhook('once'), 'once');
+  expect((await gateway.api.delete(`/api/v1/webhooks/${body.id}`)).status).toBe(204);
+  const again = await create('/api/v1/webhooks', webhook('once'), 'once');
+  expect([again.status, isReplay(again)]).toEqual([404, false]);
+});
+
+test('the access is checked again for each repetition', async () => {
+  const as = async (role: string) => new Api(gateway.url, await gateway.tokenOf({ gid: 'ada', role }));
+  const admin = { ...apiKey('admin'), role: 'admin' };
+  expect((await create('/api/v1/api-keys', admin, 'access', await as('admin'))).status).toBe(201);
+  expect((await create('/api/v1/api-keys', admin, 'access', await as('viewer'))).status).toBe(403);
+  expect((await create('/api/v1/api-keys', admin, 'access')).body.key).toEqual(expect.any(String));
+
+  const ofProject = { ...apiKey('project'), project_id: project };
+  expect((await create('/api/v1/api-keys', ofProject, 'project')).status).toBe(201);
+  await gateway.db.update(projects).set({ tenantId: 'other' }).where(eq(projects.id, project));
+  expect((await create('/api/v1/api-keys', ofProject, 'project')).status).toBe(404);
+  expect((await create(trustsPath(), trust('once'), 'once')).status).toBe(404);
+});
