@@ -51,6 +51,12 @@ test('a table is described for its editor', async () => {
     {
       keys: [['id']],
       foreign_keys: [{ columns: ['author'], referenced_table: 'author', referenced_columns: ['id'] }],
+      indexes: [{ name: 'book_pkey', unique: true, primary: true, valid: true }],
+      constraints: [
+        { name: 'book_author_fkey', kind: 'foreign_key', validated: true },
+        { name: 'book_id_not_null', kind: 'not_null' },
+        { name: 'book_pkey', kind: 'primary_key', definition: 'PRIMARY KEY (id)' },
+      ],
       columns: [{ name: 'id' }, { default: "'untitled'::text" }, {}, { enum_values: ['good', 'bad'] }],
     },
   ]);

@@ -20,7 +20,13 @@ beforeAll(async () => {
      create table keyless (n int); create view titles as select title from book;
      create table region (id int, part int, primary key (id, part)) partition by list (part);
      create table region_1 partition of region for values in (1);
-     create table place (id int primary key, region int, part int, foreign key (region, part) references region);`,
+     create table place (id int primary key, region int, part int, foreign key (region, part) references region);
+     create table room (id int primary key, floor int not null, "Name" text unique, author int references author,
+       slot int4range, exclude using gist (slot with &&));
+     alter table room add constraint positive check (floor > 0) not valid;
+     create index "by floor" on room (floor, lower("Name")) where floor > 2;
+     alter table room add constraint "zero" foreign key (floor) references author not valid;
+     create table wide (n int);`,
   );
   browser = new Browser(world.servers.host, world.main);
 });
@@ -93,6 +99,64 @@ describe('a description', () => {
         referenced_columns: ['id', 'part'],
       },
     ]);
+  });
+});
+
+describe('indexes and constraints', () => {
+  test('have definitions with qualified names, and the state of their check of old rows', async () => {
+    const { indexes, constraints } = await browser.describe('room');
+    const plain = { unique: true, primary: false, valid: true };
+    const on = (using: string) => `ON public.room USING ${using}`;
+    expect(indexes).toEqual([
+      {
+        ...{ ...plain, name: 'by floor', unique: false },
+        definition: `CREATE INDEX "by floor" ${on('btree')} (floor, lower("Name")) WHERE (floor > 2)`,
+      },
+      {
+        ...plain,
+        name: 'room_Name_key',
+        definition: `CREATE UNIQUE INDEX "room_Name_key" ${on('btree')} ("Name")`,
+      },
+      {
+        ...{ ...plain, name: 'room_pkey', primary: true },
+        definition: `CREATE UNIQUE INDEX room_pkey ${on('btree')} (id)`,
+      },
+      {
+        ...{ ...plain, name: 'room_slot_excl', unique: false },
+        definition: `CREATE INDEX room_slot_excl ${on('gist')} (slot)`,
+      },
+    ]);
+    const toAuthor = (column: string) => `FOREIGN KEY (${column}) REFERENCES public.author(id)`;
+    expect(
+      constraints.map(({ name, kind, definition, validated }) => [name, kind, definition, validated]),
+    ).toEqual([
+      ['positive', 'check', 'CHECK ((floor > 0)) NOT VALID', false],
+      ['room_Name_key', 'unique', 'UNIQUE ("Name")', true],
+      ['room_author_fkey', 'foreign_key', toAuthor('author'), true],
+      ['room_floor_not_null', 'not_null', 'NOT NULL floor', true],
+      ['room_id_not_null', 'not_null', 'NOT NULL id', true],
+      ['room_pkey', 'primary_key', 'PRIMARY KEY (id)', true],
+      ['room_slot_excl', 'exclusion', 'EXCLUDE USING gist (slot WITH &&)', true],
+      ['zero', 'foreign_key', `${toAuthor('floor')} NOT VALID`, false],
+    ]);
+  });
+
+  test('are listed once for a partitioned table, and a view has none', async () => {
+    const { constraints } = await browser.describe('place');
+    expect(constraints.filter(({ kind }) => kind === 'foreign_key')).toHaveLength(1);
+    expect(await browser.describe('titles')).toMatchObject({ indexes: [], constraints: [] });
+  });
+
+  test('that do not fit into a message are refused', async () => {
+    const texts = Array.from(
+      { length: 20 },
+      (_, n) => `add constraint c${n} check (n::text <> '${'y'.repeat(50_000)}')`,
+    );
+    await browser.owner(`alter table wide ${texts.join(', ')}`);
+    await expect(browser.describe('wide')).rejects.toMatchObject({
+      code: 'STATEMENT_REFUSED',
+      sqlstate: '54000',
+    });
   });
 });
 
