@@ -83,7 +83,9 @@ export function describeTableDetails(
     // Both statements have one snapshot.
     if (!row) throw new Error('a table that was described is gone');
     if (Buffer.byteLength(row.details) > BUDGET_BYTES)
-      throw new HostError('STATEMENT_REFUSED', 'the description of the table is too long', '54000');
+      throw new HostError('STATEMENT_REFUSED', 'the description of the table is too long', {
+        sqlstate: '54000',
+      });
     const details = JSON.parse(row.details) as Omit<z.output<typeof TableDetails>, 'keys'>;
     return { ...details, keys: keys.map(({ columns }) => columns.map(({ name }) => name)) };
   });
