@@ -23,8 +23,13 @@ export async function changedRows(
   const { descriptions, matching, method, differences } = await comparison.open(pair, mark);
   const { key } = matching;
   if (!key)
-    throw new HostError('KEY_NOT_UNIQUE', 'the table has no key on both sides, so its rows are only counted');
-  if (mark && mark.length !== key.length) throw new HostError('INVALID_CALL', 'this page is of another key');
+    throw new HostError(
+      'KEY_NOT_UNIQUE',
+      'the table has no key on both sides, so its rows are only counted',
+      { path: 'table' },
+    );
+  if (mark && mark.length !== key.length)
+    throw new HostError('INVALID_CALL', 'this page is of another key', { path: 'after' });
   const found: Difference[] = [];
   for await (const difference of differences) {
     found.push(difference);
@@ -35,7 +40,9 @@ export async function changedRows(
   const after = viewOf(descriptions.after, pair.after);
   const budget = (BOUNDS.messageBytes - REST_BYTES - before.bytes - after.bytes) / 2;
   if (budget < BOUNDS.messageBytes / 8)
-    throw new HostError('STATEMENT_REFUSED', 'the names of the columns are too long', TOO_MANY_COLUMNS);
+    throw new HostError('STATEMENT_REFUSED', 'the names of the columns are too long', {
+      sqlstate: TOO_MANY_COLUMNS,
+    });
   const reference = { schema, table };
   const [old, fresh] = await Promise.all([
     cellsAt(

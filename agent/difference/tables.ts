@@ -73,7 +73,9 @@ async function requireFew(session: Session, most: number): Promise<void> {
   );
   const { rows } = await session.query<{ objects: string }>(`SELECT ${counts.join(' + ')} AS objects`);
   if (Number(rows[0]?.objects) > most)
-    throw new HostError('STATEMENT_REFUSED', 'the database has too many tables to compare', PROGRAM_LIMIT);
+    throw new HostError('STATEMENT_REFUSED', 'the database has too many tables to compare', {
+      sqlstate: PROGRAM_LIMIT,
+    });
 }
 
 /**

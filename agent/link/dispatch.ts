@@ -127,7 +127,7 @@ export class Dispatcher {
 
 export const errorFrame = (
   id: string,
-  { code, message, sqlstate, change }: HostFailure,
+  { code, message, sqlstate, change, path }: HostFailure,
   kind: keyof typeof RPC_ERRORS = 'operationFailed',
 ): ReplyFrame => ({
   jsonrpc: '2.0',
@@ -139,6 +139,7 @@ export const errorFrame = (
       code,
       ...(sqlstate !== undefined && { sqlstate }),
       ...(change !== undefined && { change }),
+      ...(path !== undefined && { path }),
     },
   },
 });

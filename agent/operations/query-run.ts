@@ -4,6 +4,7 @@ import { runStatement } from '../postgres/run-statement.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
 import { QueryRows } from '../rows/query-rows.ts';
 import { inputOfQuery, typeNames } from '../rows/query-values.ts';
+import { ofParameter } from '../servers/host-error.ts';
 
 /** Ends a statement that only reads, when no more of its rows fit into the message. */
 class Enough extends Error {}
@@ -16,7 +17,7 @@ const MODES = { read_only: 'query', read_write: 'change' } as const;
  */
 export async function runQuery(host: Host, params: Params<'query.run'>): Promise<MethodResult<'query.run'>> {
   const { role, sql } = params;
-  const values = params.params.map(inputOfQuery);
+  const values = params.params.map((value, at) => ofParameter(`params.${at}`, () => inputOfQuery(value)));
   const found = new QueryRows();
   try {
     return await inBranch(host, params, MODES[role], async (session) => {

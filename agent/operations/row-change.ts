@@ -7,7 +7,7 @@ import { type ChangedRow, changeRow } from '../rows/change-row.ts';
 import { describeTable, type TableDescription } from '../rows/describe-table.ts';
 import { keyOperators } from '../rows/key-operators.ts';
 import { CUTS, REST_BYTES, TOO_MANY_COLUMNS } from '../rows/read-page.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError, within } from '../servers/host-error.ts';
 
 type Result = MethodResult<'row.change'>;
 
@@ -94,16 +94,14 @@ function budgets(tables: readonly TableDescription[], ofChanges: readonly TableD
   const cells = ofChanges.reduce((sum, { columns }) => sum + columns.length + 1, 0);
   const perCell = Math.floor((BOUNDS.messageBytes - REST_BYTES - names) / cells);
   if (perCell < SHORTEST_CELL_BYTES)
-    throw new HostError(
-      'STATEMENT_REFUSED',
-      'too many columns: send fewer changes in one request',
-      TOO_MANY_COLUMNS,
-    );
+    throw new HostError('STATEMENT_REFUSED', 'too many columns: send fewer changes in one request', {
+      sqlstate: TOO_MANY_COLUMNS,
+    });
   return ({ columns }: TableDescription) => perCell * columns.length;
 }
 
 /** Adds the index of the change to its failure, be it the agent's or PostgreSQL's. */
 function ofChange(error: unknown, change: number): unknown {
-  if (error instanceof HostError) return new HostError(error.code, error.message, error.sqlstate, change);
-  return error instanceof Error ? Object.assign(error, { change }) : error;
+  const located = error instanceof HostError && error.path ? within(`changes.${change}`, error) : error;
+  return located instanceof Error ? Object.assign(located, { change }) : located;
 }

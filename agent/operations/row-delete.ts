@@ -16,8 +16,8 @@ export function deleteRows(host: Host, params: Params<'row.delete'>): Promise<Me
     await admitTenantCode(session);
     const { isRow, parameters } = rowCondition(table, operators, params.primary_key);
     const statement = `DELETE FROM ${fromTable(table, params)} AS t WHERE ${isRow}`;
-    const ids = params.ids.map((id) => {
-      const values = parameters(id);
+    const ids = params.ids.map((id, at) => {
+      const values = parameters(id, `ids.${at}`);
       return { name: JSON.stringify(values), values };
     });
     /** By id, since an id may be given twice. */

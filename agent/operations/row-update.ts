@@ -1,10 +1,11 @@
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
 import { admitTenantCode, inBranch } from '../rows/branch-session.ts';
+import { inputOf } from '../rows/cells.ts';
 import { updateRow } from '../rows/change-row.ts';
-import { describeTable, wireColumn } from '../rows/describe-table.ts';
+import { columnOf, describeTable, wireColumn } from '../rows/describe-table.ts';
 import { keyOperators } from '../rows/key-operators.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError, ofParameter } from '../servers/host-error.ts';
 
 const CONFLICTS = {
   missing: () => new HostError('ROW_NOT_FOUND', 'there is no such row'),
@@ -20,6 +21,10 @@ export function updateCell(host: Host, params: Params<'row.update'>): Promise<Me
   const { primary_key, id, column, value, expected } = params;
   return inBranch(host, params, 'change', async (session) => {
     const description = await describeTable(session, params);
+    // Where they have the names that the client gave them.
+    const cell = ofParameter('column', () => columnOf(description, column));
+    ofParameter('value', () => inputOf(cell, value));
+    if (expected) ofParameter('expected', () => inputOf(cell, expected.value));
     const operators = await keyOperators(session, [description]);
     await admitTenantCode(session);
     const { row, conflict } = await updateRow(

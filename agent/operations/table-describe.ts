@@ -1,7 +1,7 @@
 import type { z } from 'zod';
 import { BOUNDS } from '../../shared/protocol/bounds.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
-import type { TableDetails } from '../../shared/protocol/tables.ts';
+import { CONSTRAINT_KINDS, type TableDetails } from '../../shared/protocol/tables.ts';
 import type { Host } from '../host.ts';
 import { inBranch } from '../rows/branch-session.ts';
 import {
@@ -34,15 +34,32 @@ const names = (relation: string, numbers: string) => `
   (SELECT json_agg(attname ORDER BY position) FROM unnest(${numbers}) WITH ORDINALITY AS key (number, position)
    JOIN pg_attribute ON attrelid = ${relation} AND attnum = number)`;
 
-/** A key to a partitioned table has one row more for each partition. */
+/** A foreign key to a partitioned table has one row more for each partition. */
+const NOT_OF_A_PARTITION = `
+  NOT EXISTS (SELECT FROM pg_constraint AS parent WHERE parent.oid = own.conparentid AND parent.conrelid = c.oid)`;
+
 const FOREIGN_KEYS = `
   (SELECT coalesce(json_agg(json_build_object('name', conname, 'columns', ${names('conrelid', 'conkey')},
      'referenced_schema', of_target.nspname, 'referenced_table', target.relname,
      'referenced_columns', ${names('confrelid', 'confkey')}) ORDER BY conname), '[]')
-   FROM pg_constraint AS foreign_key JOIN pg_class AS target ON target.oid = confrelid
+   FROM pg_constraint AS own JOIN pg_class AS target ON target.oid = confrelid
    JOIN pg_namespace AS of_target ON of_target.oid = target.relnamespace
-   WHERE conrelid = c.oid AND contype = 'f' AND NOT EXISTS
-     (SELECT FROM pg_constraint AS parent WHERE parent.oid = foreign_key.conparentid AND parent.conrelid = c.oid))`;
+   WHERE conrelid = c.oid AND contype = 'f' AND ${NOT_OF_A_PARTITION})`;
+
+/** The definition of an index that was dropped since the snapshot is null. */
+const INDEXES = `
+  (SELECT coalesce(json_agg(json_build_object('name', index.relname, 'definition', definition,
+     'unique', indisunique, 'primary', indisprimary, 'valid', indisvalid) ORDER BY index.relname), '[]')
+   FROM pg_index JOIN pg_class AS index ON index.oid = indexrelid, pg_get_indexdef(indexrelid) AS definition
+   WHERE indrelid = c.oid AND definition IS NOT NULL)`;
+
+/** The definition of a constraint that was dropped since the snapshot is null. */
+const CONSTRAINTS = `
+  (SELECT coalesce(json_agg(json_build_object('name', conname, 'kind', kind, 'definition', definition,
+     'validated', convalidated) ORDER BY conname), '[]')
+   FROM pg_constraint AS own JOIN json_each_text('${JSON.stringify(CONSTRAINT_KINDS)}') AS of_kind (letter, kind)
+     ON letter = contype::text, pg_get_constraintdef(own.oid) AS definition
+   WHERE conrelid = c.oid AND definition IS NOT NULL AND ${NOT_OF_A_PARTITION})`;
 
 /**
  * Describes a table for those who edit it.
@@ -57,6 +74,7 @@ export function describeTableDetails(
     const { rows } = await session.query<{ details: string }>(
       `SELECT json_build_object('schema', nspname, 'name', relname, 'kind', ${KIND}, 'columns', ${COLUMNS},
          'primary_key', ${PRIMARY_KEY_NAMES}, 'estimated_rows', ${ESTIMATE}, 'foreign_keys', ${FOREIGN_KEYS},
+         'indexes', ${INDEXES}, 'constraints', ${CONSTRAINTS},
          'comment', obj_description(c.oid, 'pg_class')) AS details
        FROM ${READABLE} AND nspname = $1::text AND relname = $2::text`,
       [params.schema, params.table],
@@ -65,11 +83,9 @@ export function describeTableDetails(
     // Both statements have one snapshot.
     if (!row) throw new Error('a table that was described is gone');
     if (Buffer.byteLength(row.details) > BUDGET_BYTES)
-      throw new HostError(
-        'STATEMENT_REFUSED',
-        'the columns of the table are described at too great length',
-        '54000',
-      );
+      throw new HostError('STATEMENT_REFUSED', 'the description of the table is too long', {
+        sqlstate: '54000',
+      });
     const details = JSON.parse(row.details) as Omit<z.output<typeof TableDetails>, 'keys'>;
     return { ...details, keys: keys.map(({ columns }) => columns.map(({ name }) => name)) };
   });

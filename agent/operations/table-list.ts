@@ -47,7 +47,9 @@ export function listTables(host: Host, params: Params<'table.list'>): Promise<Me
         bytes += Buffer.byteLength(JSON.stringify(parsed)) + 1;
         if (bytes > BUDGET_BYTES) {
           if (tables.length > 0) return { tables, has_more: true };
-          throw new HostError('STATEMENT_REFUSED', `the columns of ${parsed.name} are too many`, '54011');
+          throw new HostError('STATEMENT_REFUSED', `the columns of ${parsed.name} are too many`, {
+            sqlstate: '54011',
+          });
         }
         tables.push(parsed);
       }

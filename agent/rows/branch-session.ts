@@ -90,7 +90,9 @@ export function boundedSocket(bytesMax = SESSION_BYTES_MAX, answerMax = bytesMax
   const answerBytes = answerMeter();
   socket.on('data', (chunk: Buffer) => {
     if (answerBytes(chunk) <= answerMax && socket.bytesRead <= bytesMax) return;
-    socket.destroy(new HostError('STATEMENT_REFUSED', 'the database sent too much', PROGRAM_LIMIT));
+    socket.destroy(
+      new HostError('STATEMENT_REFUSED', 'the database sent too much', { sqlstate: PROGRAM_LIMIT }),
+    );
   });
   return socket;
 }
@@ -240,5 +242,8 @@ function asRowError(error: unknown): unknown {
   if (!(error instanceof Error) || !('severity' in error) || state === undefined) return error;
   if (TOOK_TOO_LONG.has(state)) return tookTooLong();
   if (error.severity !== 'ERROR') return error;
-  return new HostError('STATEMENT_REFUSED', error.message, state, (error as { change?: number }).change);
+  return new HostError('STATEMENT_REFUSED', error.message, {
+    sqlstate: state,
+    change: (error as { change?: number }).change,
+  });
 }

@@ -1,6 +1,6 @@
 import type { Cell, RowChange, RowId, Scalar } from '../../shared/protocol/tables.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError, ofParameter } from '../servers/host-error.ts';
 import { cellsOf, inputOf, parameterOf, textOf } from './cells.ts';
 import { columnOf, fromTable, type TableDescription } from './describe-table.ts';
 import type { KeyOperators } from './key-operators.ts';
@@ -35,11 +35,9 @@ interface ExistingRow {
 const TRIGGERED_ACTION = '09000';
 
 const leftAsItIs = () =>
-  new HostError(
-    'STATEMENT_REFUSED',
-    'a trigger or a policy of the table left the row as it is',
-    TRIGGERED_ACTION,
-  );
+  new HostError('STATEMENT_REFUSED', 'a trigger or a policy of the table left the row as it is', {
+    sqlstate: TRIGGERED_ACTION,
+  });
 
 /** The row that a statement returns. @param statement with `RETURNING` or a list of results that `readPage` reads */
 async function rowOf(
@@ -53,11 +51,19 @@ async function rowOf(
 
 const cells = ({ columns }: TableDescription) => `1::pg_catalog.int8, ${cellsOf(columns, 't')}`;
 
+/** The column of a given value, and the text sent for it. @param path of the list of values */
+const cellGiven = ({ description }: ChangeTarget, path: string, { column: name, value }: Values[number]) =>
+  ofParameter(path, () => {
+    const column = columnOf(description, name);
+    return { column, input: inputOf(column, value) };
+  });
+
 /** Inserts a row; columns without a value get their default. @throws HostError COLUMN_NOT_FOUND, STATEMENT_REFUSED */
 async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRow> {
   const { description, reference } = target;
-  const columns = given.map(({ column }) => columnOf(description, column));
-  const parameters = given.map(({ value }, at) => inputOf(columns[at] as (typeof columns)[number], value));
+  const cellsGiven = given.map((cell) => cellGiven(target, 'values', cell));
+  const columns = cellsGiven.map(({ column }) => column);
+  const parameters = cellsGiven.map(({ input }) => input);
   const values = columns.map((column, at) => parameterOf(column, at + 1)).join(', ');
   const named = columns.map(({ name }) => identifier(name)).join(', ');
   const row = await rowOf(
@@ -71,15 +77,15 @@ async function insertRow(target: ChangeTarget, given: Values): Promise<ChangedRo
 }
 
 /** SQL conditions for a row that has the expected values, with its parameters from $1 on. */
-function conditionsOf({ description, operators }: ChangeTarget, { primary_key, id, expected }: ExistingRow) {
-  const { isRow, parameters } = rowCondition(description, operators, primary_key);
-  const key = parameters(id);
+function conditionsOf(target: ChangeTarget, { primary_key, id, expected }: ExistingRow) {
+  const { isRow, parameters } = rowCondition(target.description, target.operators, primary_key);
+  const key = parameters(id, 'id');
   const values = [...key];
   // Compares the text of the whole value: two values are equal only if clients see them as equal.
-  const isExpected = expected.map(({ column: name, value }) => {
-    const column = columnOf(description, name);
-    const number = values.push(inputOf(column, value));
-    return `(${textOf(column, `t.${identifier(name)}`)}) COLLATE pg_catalog."C" IS NOT DISTINCT FROM
+  const isExpected = expected.map((cell) => {
+    const { column, input } = cellGiven(target, 'expected', cell);
+    const number = values.push(input);
+    return `(${textOf(column, `t.${identifier(column.name)}`)}) COLLATE pg_catalog."C" IS NOT DISTINCT FROM
       (${textOf(column, parameterOf(column, number, column.base_type))}) COLLATE pg_catalog."C"`;
   });
   return { isRow, key, isExpected: isExpected.length > 0 ? isExpected.join(' AND ') : 'true', values };
@@ -93,9 +99,9 @@ export async function updateRow(
   const { description, reference } = target;
   const { isRow, isExpected, values } = conditionsOf(target, change);
   const parameters = [...values];
-  const assignments = change.values.map(({ column: name, value }) => {
-    const column = columnOf(description, name);
-    return `${identifier(name)} = ${parameterOf(column, parameters.push(inputOf(column, value)))}`;
+  const assignments = change.values.map((cell) => {
+    const { column, input } = cellGiven(target, 'values', cell);
+    return `${identifier(column.name)} = ${parameterOf(column, parameters.push(input))}`;
   });
   const row = await rowOf(
     target,

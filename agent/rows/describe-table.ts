@@ -191,6 +191,6 @@ export const fromTable = ({ kind }: TableDescription, { schema, table }: { schem
 /** @throws HostError COLUMN_NOT_FOUND */
 export function columnOf({ columns }: TableDescription, name: string): TableColumn {
   const column = columns.find((candidate) => candidate.name === name);
-  if (!column) throw new HostError('COLUMN_NOT_FOUND', 'the table has no such column');
+  if (!column) throw new HostError('COLUMN_NOT_FOUND', `the table has no column ${identifier(name)}`);
   return column;
 }

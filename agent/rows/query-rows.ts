@@ -40,6 +40,8 @@ export class QueryRows {
     const names = Buffer.byteLength(JSON.stringify(fields.map(({ name }) => name)));
     this.#left = BOUNDS.messageBytes - REST_BYTES - names - fields.length * TYPE_BYTES_MAX;
     if (this.#left < BOUNDS.messageBytes / 4)
-      throw new HostError('STATEMENT_REFUSED', 'the result has too many columns', TOO_MANY_COLUMNS);
+      throw new HostError('STATEMENT_REFUSED', 'the result has too many columns', {
+        sqlstate: TOO_MANY_COLUMNS,
+      });
   }
 }

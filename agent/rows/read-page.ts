@@ -52,7 +52,9 @@ function budgetFor(columns: readonly TableColumn[]): number {
   const described = Buffer.byteLength(JSON.stringify(columns.map(wireColumn)));
   const budget = BOUNDS.messageBytes - REST_BYTES - described;
   if (budget < BOUNDS.messageBytes / 4)
-    throw new HostError('STATEMENT_REFUSED', 'the names of the columns are too long', TOO_MANY_COLUMNS);
+    throw new HostError('STATEMENT_REFUSED', 'the names of the columns are too long', {
+      sqlstate: TOO_MANY_COLUMNS,
+    });
   return budget;
 }
 

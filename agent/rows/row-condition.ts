@@ -1,11 +1,12 @@
 import type { RowId, Scalar } from '../../shared/protocol/tables.ts';
 import { identifier } from '../postgres/connect.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError, ofParameter } from '../servers/host-error.ts';
 import { inputOf, parameterOf } from './cells.ts';
 import { columnOf, type TableDescription } from './describe-table.ts';
 import type { KeyOperators } from './key-operators.ts';
 
-const notUnique = () => new HostError('KEY_NOT_UNIQUE', "these columns are not the table's key");
+const notUnique = () =>
+  new HostError('KEY_NOT_UNIQUE', "these columns are not the table's key", { path: 'primary_key' });
 
 /**
  * SQL condition that is true for one row of the table `t`, with the values of its key as parameters from $1 on.
@@ -28,11 +29,14 @@ export function rowCondition(table: TableDescription, operators: KeyOperators, n
   });
   return {
     isRow: conditions.join(' AND '),
-    /** @throws HostError INVALID_CALL */
-    parameters(id: RowId): (string | null)[] {
+    /**
+     * @param path of the id in the call
+     * @throws HostError INVALID_CALL
+     */
+    parameters(id: RowId, path: string): (string | null)[] {
       if (id.length !== columns.length)
-        throw new HostError('INVALID_CALL', 'an id has one value for each column of the key');
-      return columns.map((column, index) => inputOf(column, id[index] as Scalar));
+        throw new HostError('INVALID_CALL', 'an id has one value for each column of the key', { path });
+      return ofParameter(path, () => columns.map((column, index) => inputOf(column, id[index] as Scalar)));
     },
   };
 }

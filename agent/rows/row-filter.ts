@@ -1,6 +1,6 @@
 import type { RowFilter, RowOrder, Scalar } from '../../shared/protocol/tables.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
-import { HostError } from '../servers/host-error.ts';
+import { HostError, ofParameter } from '../servers/host-error.ts';
 import { inputOf, parameterOf, textOf } from './cells.ts';
 import { columnOf, type TableColumn, type TableDescription } from './describe-table.ts';
 
@@ -49,7 +49,9 @@ export async function comparisonsOf(session: Session, columns: readonly TableCol
 
 /** The columns whose values a filter compares. @throws HostError COLUMN_NOT_FOUND */
 export const comparedColumns = (table: TableDescription, filter: readonly RowFilter[]): TableColumn[] =>
-  filter.filter(({ value }) => value !== undefined).map(({ column }) => columnOf(table, column));
+  filter.flatMap(({ column, value }, at) =>
+    value === undefined ? [] : ofParameter(`filter.${at}.column`, () => columnOf(table, column)),
+  );
 
 /**
  * SQL conditions on the table `t`, with their values as parameters from $1 on.
@@ -57,24 +59,31 @@ export const comparedColumns = (table: TableDescription, filter: readonly RowFil
  */
 export function filterOf(table: TableDescription, filter: readonly RowFilter[], comparisons: Comparisons) {
   const values: (string | null)[] = [];
-  const conditions = filter.map(({ column: name, operator, value }) => {
-    const column = columnOf(table, name);
+  const conditions = filter.map((one, at) => ofParameter(`filter.${at}`, () => condition(one)));
+  return { conditions, values };
+
+  function condition({ column: name, operator, value }: RowFilter): string {
+    const column = ofParameter('column', () => columnOf(table, name));
     const cell = `t.${identifier(name)}`;
     if (operator === 'is_null' || operator === 'is_not_null') {
-      if (value !== undefined) throw new HostError('INVALID_CALL', `${operator} takes no value`);
+      if (value !== undefined)
+        throw new HostError('INVALID_CALL', `${operator} takes no value`, { path: 'value' });
       // Not IS NULL, which is also true of a composite value of nulls.
       return `${cell} IS ${operator === 'is_null' ? 'NOT' : ''} DISTINCT FROM NULL`;
     }
-    if (value === undefined) throw new HostError('INVALID_CALL', `${operator} takes a value`);
+    if (value === undefined)
+      throw new HostError('INVALID_CALL', `${operator} takes a value`, { path: 'value' });
     if (operator === 'contains') return containing(column, cell, values.push(String(value)));
     return comparing(column, cell, operator, value);
-  });
-  return { conditions, values };
+  }
 
   function comparing(column: TableColumn, cell: string, operator: Comparison | 'ne', value: Scalar): string {
     const operators = comparisons.get(column.base_oid);
-    if (!operators) throw new HostError('INVALID_CALL', `values of type ${column.type} cannot be compared`);
-    const number = values.push(inputOf(column, value));
+    if (!operators)
+      throw new HostError('INVALID_CALL', `values of type ${column.type} cannot be compared`, {
+        path: 'column',
+      });
+    const number = values.push(ofParameter('value', () => inputOf(column, value)));
     // Operators for all enums, for instance, do not accept a domain over one.
     const sql = `${cell}::${column.base_type} ${operators[operator === 'ne' ? 'eq' : operator]} ${parameterOf(column, number, column.base_type)}`;
     return operator === 'ne' ? `NOT (${sql})` : sql;
@@ -89,6 +98,7 @@ function containing(column: TableColumn, cell: string, number: number): string {
 
 /** SQL of the order; nulls are last when ascending, as in PostgreSQL. @throws HostError COLUMN_NOT_FOUND */
 export const orderBy = (table: TableDescription, order: readonly RowOrder[]): string[] =>
-  order.map(
-    ({ column, direction }) => `t.${identifier(columnOf(table, column).name)} ${direction.toUpperCase()}`,
-  );
+  order.map(({ column, direction }, at) => {
+    const { name } = ofParameter(`order.${at}.column`, () => columnOf(table, column));
+    return `t.${identifier(name)} ${direction.toUpperCase()}`;
+  });

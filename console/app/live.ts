@@ -79,11 +79,12 @@ const CHANGED: Readonly<Record<string, readonly string[]>> = {
   'project.changed': ['project'],
   'branch.changed': ['branches', 'deleted-branches', 'project', 'usage'],
   'network_rule.changed': ['rules'],
+  'snapshot.changed': ['snapshots', 'usage'],
   'job.changed': ['jobs'],
   'storage.changed': ['project', 'usage'],
 };
-/** A job that has ended can also have made or dropped a snapshot. */
-const ENDED: readonly string[] = ['snapshots', 'deleted-branches', 'usage'];
+/** A job that has ended can also have kept or dropped the database of a deleted branch. */
+const ENDED: readonly string[] = ['deleted-branches', 'usage'];
 const EVERYTHING = [...new Set([...Object.values(CHANGED).flat(), ...ENDED])];
 
 function changedBy({ type, data }: StreamedEvent): readonly string[] {

@@ -5,6 +5,7 @@ import { STORAGE_STATES } from '../../shared/project/storage-quota.ts';
 import { blockedOf, connectionsBlockedUntil, type StoredBlock } from '../branches/branch-blocks.ts';
 import { Branch } from '../branches/branch-resource.ts';
 import { Job, toErrorResponse } from '../jobs/job-resource.ts';
+import { Snapshot } from '../snapshots/snapshot-resource.ts';
 
 interface Definition {
   /** When the event occurs, for the API description. */
@@ -18,6 +19,7 @@ interface Definition {
 const Id = z.uuid();
 const job = Job.shape;
 const branch = Branch.shape;
+const snapshot = Snapshot.shape;
 
 /** As the trigger stores it. Columns of timestamps are Unix milliseconds. */
 interface StoredBranch {
@@ -61,6 +63,18 @@ const DEFINITIONS = {
       branch_id: Id.nullable(),
       cidr: z.string(),
       status: z.enum(['pending', 'applied', 'deleted']),
+    }),
+  },
+  'snapshot.changed': {
+    meaning:
+      'A snapshot was taken (`ready`), became independent of its branch or was deleted: by a user, at its end, for a newer one, or because the host has lost it.',
+    data: z.strictObject({
+      snapshot_id: Id,
+      branch_id: Id,
+      name: snapshot.name,
+      kind: snapshot.kind,
+      status: z.enum(['ready', 'deleted']),
+      independent: snapshot.independent,
     }),
   },
   'job.changed': {

@@ -10,9 +10,18 @@ interface PublicFailure {
   fields?: (failure: HostFailure) => Record<string, unknown>;
 }
 
-const invalid = (path: string): PublicFailure => ({
+/** Fields of requests that have another name as a parameter of the call. */
+const FIELDS = new Map([
+  ['order', 'sort'],
+  ['after', 'cursor'],
+]);
+
+const fieldOf = (path: string) => path.replace(/^\w+/, (name) => FIELDS.get(name) ?? name);
+
+/** @param unnamed the field if the host names none, as agents of the previous version do */
+const invalid = (unnamed: string): PublicFailure => ({
   code: 'VALIDATION_FAILED',
-  fields: ({ message }) => ({ details: [{ path, message }] }),
+  fields: ({ message, path = unnamed }) => ({ details: [{ path: fieldOf(path), message }] }),
 });
 
 /** How the API reports each failure of a host. */

@@ -164,7 +164,7 @@ router.openapi(
     path: `${TABLES_PATH}/{table}` as const,
     summary: 'Describe a table or view',
     description:
-      'Columns with defaults, identities, generated values and enum values, the lists of columns that identify a row, and foreign keys. Rows of a table without `keys` cannot be changed.',
+      'Columns with defaults, identities, generated values and enum values, the lists of columns that identify a row, foreign keys, indexes and constraints. Rows of a table without `keys` cannot be changed.',
     tags,
     request: { params: TableParams, query: RowsQuery },
     responses: { 200: response('The description of the table.', OneTableInDetail) },

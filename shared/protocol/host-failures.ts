@@ -53,4 +53,6 @@ export interface HostFailure {
   sqlstate?: string | undefined;
   /** Index of the refused one of several changes. */
   change?: number | undefined;
+  /** Path of the invalid parameter of the call, such as `filter.0.value`. */
+  path?: string | undefined;
 }

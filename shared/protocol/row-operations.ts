@@ -37,7 +37,8 @@ export const ROW_OPERATIONS = {
   }),
 
   'table.describe': operation({
-    summary: 'Describe a table: columns with defaults and enum values, keys, foreign keys',
+    summary:
+      'Describe a table: columns with defaults and enum values, keys, foreign keys, indexes and constraints',
     params: z.strictObject({ ...BranchDatabase, ...TableIdentity }),
     result: TableDetails,
     deadline: 15_000,

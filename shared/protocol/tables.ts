@@ -44,11 +44,44 @@ const ForeignKey = z.strictObject({
   referenced_columns: z.array(z.string()),
 });
 
+const Index = z.strictObject({
+  name: z.string(),
+  /** The statement that creates it. */
+  definition: z.string(),
+  unique: z.boolean(),
+  primary: z.boolean(),
+  /** False while it is built, and after its building failed: queries do not use it. */
+  valid: z.boolean(),
+});
+
+/** Kinds of constraints by `pg_constraint.contype`. */
+export const CONSTRAINT_KINDS = {
+  p: 'primary_key',
+  u: 'unique',
+  c: 'check',
+  f: 'foreign_key',
+  x: 'exclusion',
+  n: 'not_null',
+} as const;
+
+const Constraint = z.strictObject({
+  name: z.string(),
+  kind: z.enum(CONSTRAINT_KINDS),
+  /** As in `CREATE TABLE`, without the name. */
+  definition: z.string(),
+  /** False: rows that existed before it can violate it. */
+  validated: z.boolean(),
+});
+
 export const TableDetails = Table.omit({ size_bytes: true }).extend({
   columns: z.array(ColumnDetails),
   /** Lists of columns that identify a row: the primary key first. Without one, rows cannot be changed. */
   keys: z.array(z.array(z.string())),
   foreign_keys: z.array(ForeignKey),
+  /** By name. */
+  indexes: z.array(Index),
+  /** By name, except constraint triggers. */
+  constraints: z.array(Constraint),
   comment: z.string().nullable(),
 });
 

@@ -51,6 +51,12 @@ test('a table is described for its editor', async () => {
     {
       keys: [['id']],
       foreign_keys: [{ columns: ['author'], referenced_table: 'author', referenced_columns: ['id'] }],
+      indexes: [{ name: 'book_pkey', unique: true, primary: true, valid: true }],
+      constraints: [
+        { name: 'book_author_fkey', kind: 'foreign_key', validated: true },
+        { name: 'book_id_not_null', kind: 'not_null' },
+        { name: 'book_pkey', kind: 'primary_key', definition: 'PRIMARY KEY (id)' },
+      ],
       columns: [{ name: 'id' }, { default: "'untitled'::text" }, {}, { enum_values: ['good', 'bad'] }],
     },
   ]);
@@ -68,7 +74,16 @@ test.each([
   [{ filter: [{ column: 'mood', operator: 'like', value: 'x' }] }, 'filter.0.operator'],
   [{ filter: {} }, 'filter'],
   [{ sort: [{ column: 'id' }] }, 'sort.0.direction'],
-  [{ sort: [{ column: 'nothing', direction: 'asc' }] }, 'column'],
+  [{ sort: [{ column: 'nothing', direction: 'asc' }] }, 'sort.0.column'],
+  [
+    {
+      filter: [
+        { column: 'mood', operator: 'is_null' },
+        { column: 'id', operator: 'eq' },
+      ],
+    },
+    'filter.1.value',
+  ],
 ])('rows with %j → 422', async (search, path) => {
   const { status, body } = await rowsBy(search);
   expect([status, body]).toMatchObject([422, { details: [{ path }] }]);
@@ -149,6 +164,16 @@ describe('several changes', () => {
     [Array.from({ length: 51 }, () => ({ action: 'insert', table: 'book', values: {} }))],
   ])('%j → 422', async (changes) => {
     expect((await change(changes)).status).toBe(422);
+  });
+
+  test('with an unknown column are refused under the field of their change', async () => {
+    const values = { title: 'x' };
+    expect(
+      await change([
+        { action: 'insert', table: 'book', values: { id: 200 } },
+        { action: 'update', table: 'book', primary_key: 'id', id: 1, values, expected: { nothing: 1 } },
+      ]),
+    ).toMatchObject({ status: 422, body: { details: [{ path: 'changes.1.expected' }] } });
   });
 
   test('take the right to change rows', async () => {

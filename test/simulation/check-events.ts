@@ -59,6 +59,11 @@ const NEXT: Record<string, Record<string, readonly string[]>> = {
     applied: ['pending', 'deleted'],
     deleted: [],
   },
+  'snapshot.changed': {
+    [FIRST]: ['ready'],
+    ready: ['ready', 'deleted'],
+    deleted: [],
+  },
   'job.changed': {
     [FIRST]: ['queued'],
     queued: ['running', 'succeeded', 'failed'],
@@ -73,6 +78,7 @@ function subjectOf({ data: { type, project_id, data } }: ProjectEvent): string {
   const ids: Record<string, unknown> = {
     'branch.changed': data.branch_id,
     'network_rule.changed': data.network_rule_id,
+    'snapshot.changed': data.snapshot_id,
     'job.changed': data.job_id,
   };
   return String(ids[type] ?? project_id);

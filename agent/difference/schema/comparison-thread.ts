@@ -31,7 +31,9 @@ const PROGRAM_LIMIT = '54000';
 let running = 0;
 
 export const tooLarge = () =>
-  new HostError('STATEMENT_REFUSED', 'the schema has too many objects to compare', PROGRAM_LIMIT);
+  new HostError('STATEMENT_REFUSED', 'the schema has too many objects to compare', {
+    sqlstate: PROGRAM_LIMIT,
+  });
 const tookTooLong = () => new HostError('TIME_LIMIT_REACHED', 'the comparison of the schemas took too long');
 
 /**

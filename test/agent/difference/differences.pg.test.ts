@@ -241,12 +241,14 @@ describe('changed rows', () => {
     await host.run(branch, 'create table keyless (n int); insert into keyless values (1)');
     await expect(host.page(branch, main, { table: 'keyless' })).rejects.toMatchObject({
       code: 'KEY_NOT_UNIQUE',
+      path: 'table',
     });
     await expect(host.page(branch, main, { table: 'none' })).rejects.toMatchObject({
       code: 'TABLE_NOT_FOUND',
     });
     await expect(host.page(branch, main, { table: 'item', after: ['1', '2'] })).rejects.toMatchObject({
       code: 'INVALID_CALL',
+      path: 'after',
     });
   });
 });

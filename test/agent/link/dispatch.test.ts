@@ -92,11 +92,21 @@ test('calls about rows run concurrently, each with its own result', async () => 
   );
 });
 
+test('the path of an invalid parameter is part of the reply', async () => {
+  const { call, runs, settle } = scripted();
+  const reply = call('project.drop', ids);
+  await settle();
+  runs[0]?.end.reject(new HostError('INVALID_CALL', 'no value', { path: 'filter.0.value' }));
+  const frame = await reply;
+  expect(frame).toMatchObject({ error: { data: { path: 'filter.0.value' } } });
+  expect(ReplyFrame.parse(frame)).toEqual(frame);
+});
+
 test("PostgreSQL's error code is part of the reply", async () => {
   const { call, runs, settle } = scripted();
   const reply = call('project.drop', ids);
   await settle();
-  runs[0]?.end.reject(new HostError('STATEMENT_REFUSED', 'duplicate key', '23505'));
+  runs[0]?.end.reject(new HostError('STATEMENT_REFUSED', 'duplicate key', { sqlstate: '23505' }));
   const frame = await reply;
   expect(frame).toMatchObject({ error: { data: { code: 'STATEMENT_REFUSED', sqlstate: '23505' } } });
   expect(ReplyFrame.parse(frame)).toEqual(frame);

@@ -186,6 +186,7 @@ describe('bounds', () => {
   test.each([[2 ** 60], [1e300]])('the parameter %d has lost digits', async (value) => {
     await expect(browser.query('select $1::numeric', [value])).rejects.toMatchObject({
       code: 'INVALID_CALL',
+      path: 'params.0',
     });
   });
 });

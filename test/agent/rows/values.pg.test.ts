@@ -251,7 +251,10 @@ describe('a value that PostgreSQL refuses is refused with its message', () => {
     ] as const) {
       await expect(browser.update('made', { column, id: 1, value })).rejects.toMatchObject({
         code: 'INVALID_CALL',
+        path: 'value',
       });
+      const change = { column, id: 1, value: '1', expected: value };
+      await expect(browser.update('made', change)).rejects.toMatchObject({ path: 'expected' });
     }
     expect(await browser.update('made', { column: 'n', id: 1, value: 2 ** 53 - 1 })).toMatchObject({
       n: '9007199254740991',
@@ -264,6 +267,8 @@ describe('a value that PostgreSQL refuses is refused with its message', () => {
   test('a column that does not exist is refused', async () => {
     await expect(browser.update('made', { column: 'nothing', id: 1, value: 1 })).rejects.toMatchObject({
       code: 'COLUMN_NOT_FOUND',
+      path: 'column',
+      message: 'the table has no column "nothing"',
     });
   });
 });

@@ -100,6 +100,11 @@ test.each(OPERATIONS)(
   },
 );
 
+test('the tags are those of the operations', () => {
+  const used = new Set(OPERATIONS.flatMap(({ described: { tags = [] } }) => tags));
+  expect(DESCRIPTION.tags?.map(({ name }) => name).toSorted()).toEqual([...used].toSorted());
+});
+
 const BODIES = app.openAPIRegistry.definitions.flatMap((definition) => {
   if (definition.type !== 'route') return [];
   const { operationId, request } = definition.route;

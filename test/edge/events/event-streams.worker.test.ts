@@ -75,6 +75,19 @@ test('a creation is reported step by step, once and in order', async () => {
   });
 });
 
+test('a snapshot is reported when it is taken, independent and deleted', async () => {
+  const stream = await open();
+  await eventually(async () => expect(stream.received[0]).toMatchObject({ event: 'ready' }));
+  const path = `/api/v1/projects/${project}`;
+  const { body } = await gateway.api.post<{ id: string }>(`${path}/branches/main/snapshots`, {});
+  await gateway.inD1('update snapshots set independent = 1 where id = ?', body.id);
+  await gateway.api.call('DELETE', `${path}/snapshots/${body.id}`);
+  await eventually(async () =>
+    expect(stream.statuses('snapshot.changed')).toEqual(['ready', 'ready', 'deleted']),
+  );
+  expectNoGap(stream);
+});
+
 test('a block, its end and an expiry are reported', async () => {
   const { id } = await gateway.api.branch(project, 'blocked');
   const stream = await open();

@@ -2,12 +2,15 @@ import { eq, sql } from 'drizzle-orm';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { confirmAccess } from '../../../edge/access/access-revision.ts';
 import { ruleStatements } from '../../../edge/access/rule-statements.ts';
+import type { BranchRow } from '../../../edge/branches/branch-resource.ts';
 import { transition } from '../../../edge/branches/branch-transition.ts';
 import { hasChanged, inOneBatch } from '../../../edge/database/database.ts';
 import { eventOutbox } from '../../../edge/database/event-schema.ts';
 import { jobs, networkRules, projectBranches, projects } from '../../../edge/database/schema.ts';
+import { snapshots } from '../../../edge/database/snapshot-schema.ts';
 import { EVENT_TYPES, Event, toEvent } from '../../../edge/events/event-types.ts';
 import { newJob } from '../../../edge/jobs/job-store.ts';
+import { newSnapshot } from '../../../edge/snapshots/take-snapshot.ts';
 import { ACTOR, insertBranch, insertProject, startRecords } from '../../support/records/records.ts';
 
 const { binding, db, stop } = await startRecords();
@@ -142,6 +145,59 @@ test('a rule is pending, applied, pending again when the host has lost it, and d
   const state = { network_rule_id: id, branch_id: null, cidr: '198.51.100.0/24' };
   const statuses = ['pending', 'applied', 'pending', 'deleted'];
   expect(await datas()).toEqual(statuses.map((status) => ({ ...state, status })));
+});
+
+describe('a snapshot', () => {
+  const insert = async (about: Partial<typeof snapshots.$inferInsert> = {}) => {
+    const row = newSnapshot(
+      {
+        ...{ id: crypto.randomUUID(), kind: 'manual', name: 'before', expiresAt: null },
+        branch: { id: 'b', projectId: 'p', branchName: 'pr-7', tenantId: 't' } as BranchRow,
+      },
+      NOW,
+    );
+    await db.insert(snapshots).values({ ...row, ...about });
+    return eq(snapshots.id, row.id);
+  };
+
+  test('is ready when it is taken, then independent, then deleted', async () => {
+    const thisOne = await insert();
+    const set = (values: Partial<typeof snapshots.$inferInsert>) =>
+      db.update(snapshots).set(values).where(thisOne);
+    for (let n = 0; n < 2; n++) await set({ status: 'ready', sizeBytes: 5 });
+    await set({ ownBytes: 1, sharedBytes: 4 });
+    await set({ independent: true });
+    await db.delete(snapshots).where(thisOne);
+    const [row] = await db.select({ names: eventOutbox.branchNames }).from(eventOutbox);
+    expect(row?.names).toEqual(['pr-7']);
+    const about = { snapshot_id: expect.any(String), branch_id: 'b', name: 'before', kind: 'manual' };
+    expect(await published()).toMatchObject([
+      { type: 'snapshot.changed', data: { ...about, status: 'ready', independent: false } },
+      { type: 'snapshot.changed', data: { ...about, status: 'ready', independent: true } },
+      { type: 'snapshot.changed', data: { ...about, status: 'deleted', independent: true } },
+    ]);
+  });
+
+  test('that was never taken, and the database of a deleted branch, have no event', async () => {
+    for (const status of ['making', 'ready'] as const) {
+      const thisOne = await insert({ kind: status === 'ready' ? 'deleted' : 'manual' });
+      await db.update(snapshots).set({ status }).where(thisOne);
+      await db.delete(snapshots).where(thisOne);
+    }
+    expect(await published()).toEqual([]);
+  });
+
+  test('of main is in no pattern, also when its project is deleted', async () => {
+    await insertProject(db, 'h', 'short');
+    await insert({ projectId: 'short', branchName: 'main', status: 'ready' });
+    await db.delete(projects).where(eq(projects.id, 'short'));
+    const rows = await db.select().from(eventOutbox).orderBy(eventOutbox.seq);
+    expect(rows.map(({ type, branchNames }) => [type, branchNames])).toEqual([
+      ['project.changed', []],
+      ['snapshot.changed', []],
+      ['project.changed', []],
+    ]);
+  });
 });
 
 test('a job shows its steps, and its failure as the API does', async () => {

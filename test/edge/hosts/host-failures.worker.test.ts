@@ -125,6 +125,16 @@ describe('a failure of the host reaches the client', () => {
     expect(quotes).toBe(OF_REQUESTS[code][1] === 'VALIDATION_FAILED' || code === 'STATEMENT_REFUSED');
   });
 
+  test.each<[HostFailureCode, string | undefined, string]>([
+    ['COLUMN_NOT_FOUND', 'order.0.column', 'sort.0.column'],
+    ['INVALID_CALL', 'filter.1.value', 'filter.1.value'],
+    ['COLUMN_NOT_FOUND', undefined, 'column'],
+  ])('%s under the field of the request: %s', async (code, path, field) => {
+    await gateway.plantFailure(project, 'row.list', { ...hostFailure(code), path });
+    const { body } = await send('GET', `/branches/${branch}/tables/book/rows`);
+    expect(body.details).toEqual([{ path: field, message: `planted ${code}` }]);
+  });
+
   test.each(CODES)('of the job that creates a branch: %s', async (code) => {
     await gateway.plantFailure(project, 'branch.clone', hostFailure(code));
     const creation = send('POST', '/branches', { branch_name: `a-${randomUUID()}`.slice(0, 20) });

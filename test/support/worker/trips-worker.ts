@@ -59,7 +59,7 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'table.list': () => ({ tables: [], has_more: false }),
   'table.describe': ({ schema, table: name }) => ({
     ...{ schema, name, kind: 'table', columns: [], primary_key: [], estimated_rows: 0 },
-    ...{ keys: [], foreign_keys: [], comment: null },
+    ...{ keys: [], foreign_keys: [], indexes: [], constraints: [], comment: null },
   }),
   'rehearsal.start': () => REHEARSAL,
   'rehearsal.read': () => ({ rehearsal: REHEARSAL }),
