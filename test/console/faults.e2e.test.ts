@@ -60,6 +60,7 @@ async function trySave(): Promise<void> {
   const { page } = visitor;
   const save = page.getByRole('button', { name: 'Save 1 row' });
   if ((await save.count()) === 0) await page.getByRole('button', { name: 'Review and save' }).click();
+  await page.getByLabel('Type main to confirm').fill('main');
   await save.click();
 }
 

@@ -223,6 +223,21 @@ test('changes that others make appear by themselves, without polling', async () 
   await page.getByRole('cell', { name: '198.51.100.7/32', exact: true }).waitFor({ timeout: 25_000 });
 });
 
+/** Saves the staged changes of main by keyboard, which the page refuses until its name is typed. */
+async function saveOnMain(rows: string): Promise<void> {
+  const { page } = visitor;
+  await page.getByRole('button', { name: 'Review and save' }).click();
+  const save = page.getByRole('button', { name: `Save ${rows}` });
+  await page.locator('input:focus').and(page.getByLabel('Type main to confirm')).waitFor();
+  await page.keyboard.type('mai');
+  await page.keyboard.press('Enter');
+  expect(await save.isDisabled()).toBe(true);
+  await page.keyboard.type('n');
+  expect(await save.isEnabled()).toBe(true);
+  await page.keyboard.press('Enter');
+  await page.getByText(`${rows} saved.`).waitFor();
+}
+
 const COLUMNS = ['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'];
 
 test('every value goes through the editor unchanged or as it was typed', async () => {
@@ -251,9 +266,7 @@ test('every value goes through the editor unchanged or as it was typed', async (
   await set(3, 'doc', '{"big": 12345678901234567890}');
   await set(3, 'note', null);
   await set(4, 'id', '9007199254740993');
-  await page.getByRole('button', { name: 'Review and save' }).click();
-  await page.getByRole('button', { name: 'Save 4 rows' }).click();
-  await page.getByText('4 rows saved.').waitFor();
+  await saveOnMain('4 rows');
   expect(
     await query(
       url,
@@ -293,18 +306,14 @@ test('rows with a composite key are added, changed and deleted in one transactio
     await page.keyboard.type(value);
     await page.keyboard.press('Tab');
   }
-  await page.getByRole('button', { name: 'Review and save' }).click();
-  await page.getByRole('button', { name: 'Save 2 rows' }).click();
-  await page.getByText('2 rows saved.').waitFor();
+  await saveOnMain('2 rows');
   expect(await query(url, 'select * from pair order by a')).toEqual([
     { a: 1, b: 'x', value: 'new' },
     { a: 2, b: 'y', value: 'added' },
   ]);
   await page.getByRole('gridcell', { name: 'added' }).click();
   await page.getByRole('button', { name: 'Delete row' }).click();
-  await page.getByRole('button', { name: 'Review and save' }).click();
-  await page.getByRole('button', { name: 'Save 1 row' }).click();
-  await page.getByText('1 row saved.').waitFor();
+  await saveOnMain('1 row');
   expect(await query(url, 'select a from pair')).toEqual([{ a: 1 }]);
 });
 
