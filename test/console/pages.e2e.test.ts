@@ -138,6 +138,23 @@ test('dialogs and menus are accessible', async () => {
   }
 });
 
+test('a block of a branch is marked in its charts', async () => {
+  const { page } = visitor;
+  const list = /\/branches(?:\?|$)/;
+  await page.route(list, async (route) => {
+    const response = await route.fetch();
+    const { branches, ...rest } = await response.json();
+    const blocked = { reason: 'disk', until: new Date(Date.now() + 60_000).toISOString() };
+    const json = { ...rest, branches: branches.map((branch: object) => ({ ...branch, blocked })) };
+    await route.fulfill({ response, json });
+  });
+  await page.goto(inProject('/branches/main/monitoring'));
+  const marks = page.getByRole('list', { name: 'Marks in the charts' });
+  await marks.getByText('Blocked: disk').waitFor();
+  await marks.getByText('Created').waitFor();
+  await page.unroute(list);
+});
+
 test('passwords of no login cannot be rotated, and no command for it is shown', async () => {
   const { page } = visitor;
   await page.goto(inProject('/branches/changed/connect'));
