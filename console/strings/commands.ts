@@ -1,5 +1,14 @@
+import type { ActorType } from '../../shared/actor-types.ts';
+
 /** Lifespans as the command line has them for a new branch; a week is its default. */
 const DURATIONS: Record<string, string> = { '1m': ' --ttl 30d', '6m': ' --ttl 183d', '1y': ' --ttl 365d' };
+
+/** A word of a shell, whatever is in it. */
+const word = (text: string) => (/^[\w.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** An option with its value; nothing without one. */
+const option = (name: string, value: string | undefined) =>
+  value === undefined || value === '' ? '' : ` --${name} ${word(value)}`;
 
 /** The lines of the command line tool. */
 export const COMMANDS = {
@@ -58,7 +67,14 @@ export const COMMANDS = {
   usage: (project: string) => `branchgate usage --project ${project}`,
   listJobs: (project: string) => `branchgate job list --project ${project}`,
   metrics: (project: string, branch: string) => `branchgate metrics ${branch} --project ${project}`,
-  audit: 'branchgate audit list',
+  audit: (filter: { name?: string; project_id?: string; actor_type?: ActorType; actor_id?: string }) =>
+    [
+      'branchgate audit list',
+      option('name', filter.name),
+      option('actor-type', filter.actor_type),
+      option('actor-id', filter.actor_id),
+      option('project', filter.project_id),
+    ].join(''),
   listKeys: 'branchgate key list',
   listTrusts: (project: string) => `branchgate trust list --project ${project}`,
   deleteProject: (project: string) => `branchgate project delete ${project}`,

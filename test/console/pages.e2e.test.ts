@@ -1,6 +1,8 @@
+import { readFileSync } from 'node:fs';
 import { AxeBuilder } from '@axe-core/playwright';
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
+import { Api } from '../support/api.ts';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
@@ -332,6 +334,36 @@ test('rows with a composite key are added, changed and deleted in one transactio
   await page.getByRole('button', { name: 'Delete row' }).click();
   await saveOnMain('1 row');
   expect(await query(url, 'select a from pair')).toEqual([{ a: 1 }]);
+});
+
+test('the audit log and its export have the events of the chosen actors only', async () => {
+  const { page } = visitor;
+  const { body: key } = await owner.api.post<{ id: string; key: string }>('/api/v1/api-keys', {
+    name: 'robot',
+    role: 'admin',
+    scopes: ['branchgate:write'],
+    expires_in_days: 1,
+  });
+  const robot = new Api(inject('stack').url, key.key);
+  await robot.post(`/api/v1/projects/${projectId}/network-rules`, { cidr: '198.51.100.9/32' });
+  const events = page.getByRole('table').locator('.event-name');
+  const onlyOfRobot = () =>
+    eventually(async () => expect(await events.allTextContents()).toEqual(['network_rule.created']));
+  await page.goto('/audit');
+  await page.getByRole('button', { name: 'project.created' }).waitFor();
+  await page.getByLabel('Kind of actor').selectOption('API key');
+  await onlyOfRobot();
+  await page.getByText('branchgate audit list --actor-type key').waitFor();
+
+  await page.getByLabel('Kind of actor').selectOption('Every kind');
+  await page.getByRole('button', { name: 'project.created' }).waitFor();
+  await page.getByLabel('Actor', { exact: true }).fill('robot');
+  await onlyOfRobot();
+  const download = page.waitForEvent('download');
+  await page.getByRole('button', { name: 'Export as CSV' }).click();
+  const [head, ...lines] = readFileSync(await (await download).path(), 'utf8').split('\r\n');
+  expect(head).toContain('actor_id');
+  expect(lines).toEqual([expect.stringContaining(`"key","${key.id}"`)]);
 });
 
 test('two tenants see nothing of each other', async () => {
