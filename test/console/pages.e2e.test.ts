@@ -140,6 +140,23 @@ test('dialogs and menus are accessible', async () => {
   }
 });
 
+/** Actions with the button that leads to them, and their command. */
+const ACTIONS: readonly [() => string, string | null, string][] = [
+  [() => '/keys', 'New key', 'branchgate key create NAME --role viewer --read-only --days 30'],
+  [() => inProject('/trusts'), 'New trust', 'branchgate trust github OWNER/REPOSITORY --role operator'],
+  [() => inProject('/settings'), null, '--name Pages --quota'],
+  [() => inProject('/snapshots'), null, '--snapshot-every never'],
+  [() => inProject('/branches/main/tables?table=item'), null, 'branchgate rows item --branch main'],
+  [() => inProject('/branches/main/sql'), null, 'branchgate query --branch main'],
+];
+
+test.each(ACTIONS)('an action shows its command: %s %s', async (path, name, command) => {
+  const { page } = visitor;
+  await page.goto(path());
+  if (name !== null) await page.getByRole('button', { name }).click();
+  await page.getByText(command).waitFor();
+});
+
 test('a block of a branch is marked in its charts', async () => {
   const { page } = visitor;
   const list = /\/branches(?:\?|$)/;
@@ -191,6 +208,8 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
 
   await page.goto(inProject(''));
   await act('of-snapshot', 'Protect');
+  await inDialog.getByText('branchgate branch protect of-snapshot').waitFor();
+  await confirm('Protect');
   await says('of-snapshot is protected.');
   await act('of-snapshot', 'Reset');
   expect(await inDialog.getByRole('button', { name: 'Reset' }).isDisabled()).toBe(true);

@@ -5,9 +5,11 @@ import { dataOf } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
 import type { Project } from '../../app/resources.ts';
 import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { Choice, Field, SelectField } from '../../components/field.tsx';
+import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { KEYS_TEXT } from '../../strings/keys.ts';
 import { ROLES_TEXT } from '../../strings/roles.ts';
@@ -115,6 +117,17 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
       />
       <Choice legend={KEYS_TEXT.life} name="days" options={DAYS} value={days} onChange={setDays} />
       {creation.isError && <ErrorNote error={creation.error} />}
+      <CommandLine
+        command={COMMANDS.createKey({
+          name,
+          role,
+          isReadOnly: scope === 'read',
+          projectId,
+          pattern,
+          cidrs,
+          days,
+        })}
+      />
     </Dialog>
   );
 }
