@@ -157,6 +157,22 @@ test.each(ACTIONS)('an action shows its command: %s %s', async (path, name, comm
   await page.getByText(command).waitFor();
 });
 
+test('a key is for one project, also if the projects arrive after its dialog was opened', async () => {
+  const { page } = visitor;
+  const list = /\/api\/v1\/projects(?:\?|$)/;
+  const opened = Promise.withResolvers<void>();
+  await page.route(list, async (route) => {
+    await opened.promise;
+    await route.continue();
+  });
+  await page.goto('/keys');
+  await page.getByRole('button', { name: 'New key' }).click();
+  await page.getByRole('dialog').waitFor();
+  opened.resolve();
+  await page.getByText(`--days 30 --project ${projectId}`).waitFor();
+  await page.unroute(list);
+});
+
 test('a block of a branch is marked in its charts', async () => {
   const { page } = visitor;
   const list = /\/branches(?:\?|$)/;

@@ -42,10 +42,12 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
   const [name, setName] = useState('');
   const [role, setRole] = useState<(typeof ROLES)[number][0]>('viewer');
   const [scope, setScope] = useState<'read' | 'write'>('read');
-  const [projectId, setProjectId] = useState(projects[0]?.id ?? '');
+  const [chosenId, setChosenId] = useState<string | null>(null);
   const [pattern, setPattern] = useState('');
   const [networks, setNetworks] = useState('');
   const [days, setDays] = useState<(typeof DAYS)[number][0]>('30');
+  // The projects can arrive after the dialog was opened.
+  const projectId = chosenId ?? projects[0]?.id ?? '';
   const cidrs = networks.split(/[\s,]+/).filter(Boolean);
   const creation = useMutation({
     mutationFn: () =>
@@ -91,7 +93,7 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
       <SelectField
         label={TEXT.nav.project}
         value={projectId}
-        onChange={(event) => setProjectId(event.target.value)}
+        onChange={(event) => setChosenId(event.target.value)}
       >
         {projects.map((project) => (
           <option key={project.id} value={project.id}>
