@@ -70,7 +70,10 @@ export const EXAMPLES: Readonly<Record<string, readonly string[]>> = {
   metrics: ['branchgate metrics pr-7', 'branchgate metrics --watch --json'],
   'job list': ['branchgate job list --limit 10'],
   'job watch': ['branchgate job watch 9e8d7c6b-5a49-4382-9716-05f4e3d2c1b0 --timeout 5m'],
-  'audit list': ['branchgate audit list --name branch.deleted'],
+  'audit list': [
+    'branchgate audit list --name branch.deleted',
+    'branchgate audit list --actor-type workload --project shop',
+  ],
   'audit export': ['branchgate audit export > audit.jsonl'],
   'table list': ['branchgate table list --branch pr-7'],
   'table get': ['branchgate table get book --branch pr-7'],

@@ -1,5 +1,6 @@
-import { Command } from 'commander';
+import { Command, Option } from 'commander';
 import { dataOf } from '../../client/response-error.ts';
+import { ACTOR_TYPES, type ActorType } from '../../shared/actor-types.ts';
 import { take } from '../../shared/take.ts';
 import { readCount } from '../option-values.ts';
 import { printLine, printRecord, printRecords } from '../output.ts';
@@ -82,44 +83,54 @@ function jobCommand(): Command {
 const AUDIT_COLUMNS = ['created_at', 'name', 'actor_type', 'actor_email', 'ip', 'branch_id', 'metadata'];
 const AUDIT = '/api/v1/audit-events';
 
+interface AuditOptions {
+  name?: string;
+  actorType?: ActorType;
+  actorId?: string;
+}
+
 /** Only events of the project, if it is named: the log belongs to the tenant. */
 async function auditQuery(
   command: Command,
   session: ReturnType<typeof openSession>,
-  name: string | undefined,
+  { name, actorType, actorId }: AuditOptions,
 ) {
   const { project } = command.optsWithGlobals<{ project?: string }>();
   return {
     ...(project !== undefined && { project_id: await projectOf(command, session) }),
     ...(name !== undefined && { name }),
+    ...(actorType !== undefined && { actor_type: actorType }),
+    ...(actorId !== undefined && { actor_id: actorId }),
   };
 }
 
-function auditCommand(): Command {
-  const group = new Command('audit').description('The audit log of the tenant');
-  group
-    .command('list')
-    .description('List events, newest first')
+/** A command with the filters of the log. */
+const filteredCommand = (name: string) =>
+  new Command(name)
     .option('--name <name>', 'only events of this name')
+    .addOption(new Option('--actor-type <type>', 'only events of such actors').choices(ACTOR_TYPES))
+    .option('--actor-id <id>', 'only events of this user, API key or trust');
+
+function auditCommand(): Command {
+  const list = filteredCommand('list')
+    .description('List events, newest first')
     .option('--limit <n>', 'number of events', readCount, 50)
-    .action(async (options: { name?: string; limit: number }, command: Command) => {
+    .action(async (options: AuditOptions & { limit: number }, command: Command) => {
       const session = openSession(command);
-      const query = await auditQuery(command, session, options.name);
+      const query = await auditQuery(command, session, options);
       const events = session.client.all(AUDIT, { params: { query } });
       printRecords(command, await take(events, options.limit), AUDIT_COLUMNS);
     });
-  group
-    .command('export')
+  const all = filteredCommand('export')
     .description('Print all events as JSON, one a line')
-    .option('--name <name>', 'only events of this name')
-    .action(async (options: { name?: string }, command: Command) => {
+    .action(async (options: AuditOptions, command: Command) => {
       const session = openSession(command);
-      const query = await auditQuery(command, session, options.name);
+      const query = await auditQuery(command, session, options);
       const pages = { params: { query: { ...query, limit: 100 } } };
       for await (const event of session.client.all(AUDIT, pages))
         process.stdout.write(`${JSON.stringify(event)}\n`);
     });
-  return group;
+  return new Command('audit').description('The audit log of the tenant').addCommand(list).addCommand(all);
 }
 
 const events = () =>

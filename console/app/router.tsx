@@ -95,7 +95,12 @@ const keysRoute = page(
 );
 
 const auditSearch = (search: Record<string, unknown>) =>
-  present({ name: text(search.name), project: text(search.project), actor: text(search.actor) });
+  present({
+    name: text(search.name),
+    project: text(search.project),
+    actor_type: text(search.actor_type),
+    actor: text(search.actor),
+  });
 
 const auditRoute = createRoute({
   getParentRoute: () => insideRoute,

@@ -6,8 +6,8 @@ import { Button } from './button.tsx';
 import { CommandLine } from './copy.tsx';
 import { Dialog } from './dialog.tsx';
 import { ErrorNote } from './feedback.tsx';
-import { Field } from './field.tsx';
 import { JobSteps } from './job-steps.tsx';
+import { TypedName } from './typed-name.tsx';
 
 interface ActionDialogProps<T> {
   title: string;
@@ -78,15 +78,12 @@ export function ActionDialog<T>({
     >
       {children}
       {typed.map((name, index) => (
-        <Field
+        <TypedName
           key={name}
-          label={TEXT.actions.typeName(name)}
-          className="mono"
+          name={name}
           value={names[name] ?? ''}
-          onChange={(event) => setNames({ ...names, [name]: event.target.value })}
-          autoComplete="off"
-          spellCheck={false}
-          {...(index === 0 && !isForm && { 'data-first-focus': true })}
+          onChange={(value) => setNames({ ...names, [name]: value })}
+          isFirstFocus={index === 0 && !isForm}
         />
       ))}
       {job !== null && <JobSteps job={job} />}

@@ -7,6 +7,9 @@ export const AUDIT_TEXT = {
   branch: 'Branch',
   everyProject: 'Every project',
   actor: 'Actor',
+  actorType: 'Kind of actor',
+  everyActor: 'Every kind',
+  actorId: 'Actor ID',
   client: 'Client',
   columns: ['Time', 'Event', 'Actor', 'Address'],
   actors: { user: 'Person', key: 'API key', workload: 'Workload', service: 'Service' } as Record<

@@ -12,5 +12,7 @@ export const TRUSTS_TEXT = {
   workflow: 'A workflow that uses it',
   copyWorkflow: 'Copy the workflow',
   remove: 'Remove',
+  removeTitle: 'Remove this trust?',
+  removeHint: 'Its workloads can no longer sign in, and their tokens end within 10 seconds.',
   removed: 'The trust is removed.',
 } as const;

@@ -44,9 +44,6 @@ export const actorWith = <Id extends string | null>(
   ...client,
 });
 
-/** The types of authors of audit events; actions of the service itself have none. */
-export const ACTOR_TYPES = ['user', 'key', 'workload'] as const;
-
 /** The author of an audit event. */
 export function authorOf({ userId, email, machine }: AuditActor) {
   if (machine) return { actorType: machine.type, actorId: machine.id, actorEmail: null };

@@ -1,6 +1,6 @@
 import { z } from 'zod';
+import { ACTOR_TYPES } from '../../shared/actor-types.ts';
 import type { auditEvents } from '../database/schema.ts';
-import { ACTOR_TYPES } from './actor.ts';
 
 /** The public form of an audit event. Actions of the service itself have no actor. */
 export const AuditEvent = z

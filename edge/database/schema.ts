@@ -9,6 +9,7 @@ import {
   text,
   uniqueIndex,
 } from 'drizzle-orm/sqlite-core';
+import { ACTOR_TYPES } from '../../shared/actor-types.ts';
 import { BRANCH_STATUSES } from '../../shared/branch/branch-status.ts';
 import type { Labels } from '../../shared/branch/labels.ts';
 import { RECORDED_LIFESPANS } from '../../shared/branch/lifespan.ts';
@@ -21,7 +22,6 @@ import {
   SELF_SERVICE_QUOTA_CAP_GIB,
   STORAGE_STATES,
 } from '../../shared/project/storage-quota.ts';
-import { ACTOR_TYPES } from '../audit/actor.ts';
 import type { StoredBlock } from '../branches/branch-blocks.ts';
 import type { JobInput } from '../jobs/job-input.ts';
 import { created, timestamp, updated } from './columns.ts';

@@ -1,5 +1,6 @@
 import { and, eq } from 'drizzle-orm';
 import { z } from 'zod';
+import { ACTOR_TYPES } from '../../shared/actor-types.ts';
 import { AUDIT_NAMES } from '../../shared/audit-names.ts';
 import { operation, operations, response } from '../api/operation.ts';
 import { databaseOf } from '../app-env.ts';
@@ -7,12 +8,24 @@ import { AuditEvent, toAuditEventResponse } from '../audit/audit-event-resource.
 import { auditEvents } from '../database/schema.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 
+const ACTOR_ID_MAX = 100;
+
 const AuditQuery = PageQuery.extend({
   project_id: z.uuid().toLowerCase().optional().meta({ description: 'Only events of this project.' }),
   name: z
     .union([z.enum(AUDIT_NAMES), z.string().regex(/^[a-z][a-z0-9_-]*\.cli\.login$/)])
     .optional()
     .meta({ description: 'Only events of this name.' }),
+  actor_type: z
+    .enum(ACTOR_TYPES)
+    .optional()
+    .meta({ description: 'Only events whose author is of this type.' }),
+  actor_id: z
+    .string()
+    .min(1)
+    .max(ACTOR_ID_MAX)
+    .optional()
+    .meta({ description: 'Only events of this user, API key or trust.' }),
 });
 
 export const auditRoutes = operations().openapi(
@@ -39,6 +52,8 @@ export const auditRoutes = operations().openapi(
           query.project_id ? eq(auditEvents.projectId, query.project_id) : undefined,
           machine?.projectId ? eq(auditEvents.projectId, machine.projectId) : undefined,
           query.name ? eq(auditEvents.name, query.name) : undefined,
+          query.actor_type ? eq(auditEvents.actorType, query.actor_type) : undefined,
+          query.actor_id ? eq(auditEvents.actorId, query.actor_id) : undefined,
           beyond,
         ),
       )

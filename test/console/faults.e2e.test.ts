@@ -60,6 +60,7 @@ async function trySave(): Promise<void> {
   const { page } = visitor;
   const save = page.getByRole('button', { name: 'Save 1 row' });
   if ((await save.count()) === 0) await page.getByRole('button', { name: 'Review and save' }).click();
+  await page.getByLabel('Type main to confirm').fill('main');
   await save.click();
 }
 
@@ -189,6 +190,7 @@ test('measurements appear by themselves', async () => {
   const { page } = visitor;
   await page.getByRole('link', { name: 'Monitoring' }).click();
   await page.getByRole('figure').filter({ hasText: 'Size' }).getByText(/MiB/).first().waitFor();
+  await page.getByRole('figure').filter({ hasText: 'New connections' }).getByText(/\d\/s/).first().waitFor();
   await page.getByRole('link', { name: 'Tables' }).click();
 });
 

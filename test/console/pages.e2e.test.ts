@@ -1,6 +1,8 @@
+import { readFileSync } from 'node:fs';
 import { AxeBuilder } from '@axe-core/playwright';
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, inject, test } from 'vitest';
+import { Api } from '../support/api.ts';
 import { openBrowser, type Visitor, visit } from '../support/console/browser.ts';
 import { signInOnPage, siteOf } from '../support/console/person.ts';
 import { query } from '../support/database.ts';
@@ -138,6 +140,56 @@ test('dialogs and menus are accessible', async () => {
   }
 });
 
+/** Actions with the button that leads to them, and their command. */
+const ACTIONS: readonly [() => string, string | null, string][] = [
+  [() => '/keys', 'New key', 'branchgate key create NAME --role viewer --read-only --days 30'],
+  [() => inProject('/trusts'), 'New trust', 'branchgate trust github OWNER/REPOSITORY --role operator'],
+  [() => inProject('/settings'), null, '--name Pages --quota'],
+  [() => inProject('/snapshots'), null, '--snapshot-every never'],
+  [() => inProject('/branches/main/tables?table=item'), null, 'branchgate rows item --branch main'],
+  [() => inProject('/branches/main/sql'), null, 'branchgate query --branch main'],
+];
+
+test.each(ACTIONS)('an action shows its command: %s %s', async (path, name, command) => {
+  const { page } = visitor;
+  await page.goto(path());
+  if (name !== null) await page.getByRole('button', { name }).click();
+  await page.getByText(command).waitFor();
+});
+
+test('a key is for one project, also if the projects arrive after its dialog was opened', async () => {
+  const { page } = visitor;
+  const list = /\/api\/v1\/projects(?:\?|$)/;
+  const opened = Promise.withResolvers<void>();
+  await page.route(list, async (route) => {
+    await opened.promise;
+    await route.continue();
+  });
+  await page.goto('/keys');
+  await page.getByRole('button', { name: 'New key' }).click();
+  await page.getByRole('dialog').waitFor();
+  opened.resolve();
+  await page.getByText(`--days 30 --project ${projectId}`).waitFor();
+  await page.unroute(list);
+});
+
+test('a block of a branch is marked in its charts', async () => {
+  const { page } = visitor;
+  const list = /\/branches(?:\?|$)/;
+  await page.route(list, async (route) => {
+    const response = await route.fetch();
+    const { branches, ...rest } = await response.json();
+    const blocked = { reason: 'disk', until: new Date(Date.now() + 60_000).toISOString() };
+    const json = { ...rest, branches: branches.map((branch: object) => ({ ...branch, blocked })) };
+    await route.fulfill({ response, json });
+  });
+  await page.goto(inProject('/branches/main/monitoring'));
+  const marks = page.getByRole('list', { name: 'Marks in the charts' });
+  await marks.getByText('Blocked: disk').waitFor();
+  await marks.getByText('Created').waitFor();
+  await page.unroute(list);
+});
+
 test('passwords of no login cannot be rotated, and no command for it is shown', async () => {
   const { page } = visitor;
   await page.goto(inProject('/branches/changed/connect'));
@@ -172,6 +224,8 @@ test('a branch is made of a snapshot, protected, reset, deleted, restored and dr
 
   await page.goto(inProject(''));
   await act('of-snapshot', 'Protect');
+  await inDialog.getByText('branchgate branch protect of-snapshot').waitFor();
+  await confirm('Protect');
   await says('of-snapshot is protected.');
   await act('of-snapshot', 'Reset');
   expect(await inDialog.getByRole('button', { name: 'Reset' }).isDisabled()).toBe(true);
@@ -223,6 +277,21 @@ test('changes that others make appear by themselves, without polling', async () 
   await page.getByRole('cell', { name: '198.51.100.7/32', exact: true }).waitFor({ timeout: 25_000 });
 });
 
+/** Saves the staged changes of main by keyboard, which the page refuses until its name is typed. */
+async function saveOnMain(rows: string): Promise<void> {
+  const { page } = visitor;
+  await page.getByRole('button', { name: 'Review and save' }).click();
+  const save = page.getByRole('button', { name: `Save ${rows}` });
+  await page.locator('input:focus').and(page.getByLabel('Type main to confirm')).waitFor();
+  await page.keyboard.type('mai');
+  await page.keyboard.press('Enter');
+  expect(await save.isDisabled()).toBe(true);
+  await page.keyboard.type('n');
+  expect(await save.isEnabled()).toBe(true);
+  await page.keyboard.press('Enter');
+  await page.getByText(`${rows} saved.`).waitFor();
+}
+
 const COLUMNS = ['id', 'name', 'note', 'price', 'data', 'doc', 'on_sale'];
 
 test('every value goes through the editor unchanged or as it was typed', async () => {
@@ -251,9 +320,7 @@ test('every value goes through the editor unchanged or as it was typed', async (
   await set(3, 'doc', '{"big": 12345678901234567890}');
   await set(3, 'note', null);
   await set(4, 'id', '9007199254740993');
-  await page.getByRole('button', { name: 'Review and save' }).click();
-  await page.getByRole('button', { name: 'Save 4 rows' }).click();
-  await page.getByText('4 rows saved.').waitFor();
+  await saveOnMain('4 rows');
   expect(
     await query(
       url,
@@ -293,19 +360,45 @@ test('rows with a composite key are added, changed and deleted in one transactio
     await page.keyboard.type(value);
     await page.keyboard.press('Tab');
   }
-  await page.getByRole('button', { name: 'Review and save' }).click();
-  await page.getByRole('button', { name: 'Save 2 rows' }).click();
-  await page.getByText('2 rows saved.').waitFor();
+  await saveOnMain('2 rows');
   expect(await query(url, 'select * from pair order by a')).toEqual([
     { a: 1, b: 'x', value: 'new' },
     { a: 2, b: 'y', value: 'added' },
   ]);
   await page.getByRole('gridcell', { name: 'added' }).click();
   await page.getByRole('button', { name: 'Delete row' }).click();
-  await page.getByRole('button', { name: 'Review and save' }).click();
-  await page.getByRole('button', { name: 'Save 1 row' }).click();
-  await page.getByText('1 row saved.').waitFor();
+  await saveOnMain('1 row');
   expect(await query(url, 'select a from pair')).toEqual([{ a: 1 }]);
+});
+
+test('the audit log and its export have the events of the chosen actors only', async () => {
+  const { page } = visitor;
+  const { body: key } = await owner.api.post<{ id: string; key: string }>('/api/v1/api-keys', {
+    name: 'robot',
+    role: 'admin',
+    scopes: ['branchgate:write'],
+    expires_in_days: 1,
+  });
+  const robot = new Api(inject('stack').url, key.key);
+  await robot.post(`/api/v1/projects/${projectId}/network-rules`, { cidr: '198.51.100.9/32' });
+  const events = page.getByRole('table').locator('.event-name');
+  const onlyOfRobot = () =>
+    eventually(async () => expect(await events.allTextContents()).toEqual(['network_rule.created']));
+  await page.goto('/audit');
+  await page.getByRole('button', { name: 'project.created' }).waitFor();
+  await page.getByLabel('Kind of actor').selectOption('API key');
+  await onlyOfRobot();
+  await page.getByText('branchgate audit list --actor-type key').waitFor();
+
+  await page.getByLabel('Kind of actor').selectOption('Every kind');
+  await page.getByRole('button', { name: 'project.created' }).waitFor();
+  await page.getByLabel('Actor', { exact: true }).fill('robot');
+  await onlyOfRobot();
+  const download = page.waitForEvent('download');
+  await page.getByRole('button', { name: 'Export as CSV' }).click();
+  const [head, ...lines] = readFileSync(await (await download).path(), 'utf8').split('\r\n');
+  expect(head).toContain('actor_id');
+  expect(lines).toEqual([expect.stringContaining(`"key","${key.id}"`)]);
 });
 
 test('two tenants see nothing of each other', async () => {

@@ -1,11 +1,13 @@
-import { beforeAll, describe, expect, test } from 'vitest';
-import type { Api } from '../support/api.ts';
+import { beforeAll, describe, expect, inject, test } from 'vitest';
+import { Api } from '../support/api.ts';
 import { apiOf, ownerOf, readD1, tenantNamed } from '../support/tenants.ts';
 
 interface Event {
   id: string;
   name: string;
   tenant_id: string;
+  actor_type: string;
+  actor_id: string;
   project_id: string;
   created_at: string;
 }
@@ -101,7 +103,30 @@ describe('the list of audit events', () => {
     expect(ofBoth?.map(({ project_id }) => project_id)).toEqual([otherId]);
   });
 
+  test('is filtered by the type and the ID of the actor, on every page', async () => {
+    const { status, body: key } = await owner.post<{ id: string; key: string }>('/api/v1/api-keys', {
+      name: 'CI',
+      role: 'admin',
+      scopes: ['branchgate:write'],
+      expires_in_days: 1,
+    });
+    expect(status).toBe(201);
+    await new Api(inject('stack').url, key.key).patch(`/api/v1/projects/${otherId}`, { name: 'By a key' });
+    const [all, ofUsers, ofKeys, ofKey, ofWorkloads] = await Promise.all(
+      ['', '&actor_type=user', '&actor_type=key', `&actor_id=${key.id}`, '&actor_type=workload'].map(
+        async (filter) => (await pagesOf(owner, `limit=2${filter}`)).flat(),
+      ),
+    );
+    expect(ofUsers).toEqual(all?.filter(({ actor_type }) => actor_type === 'user'));
+    expect(ofUsers?.length).toBeGreaterThan(2);
+    expect(ofKeys?.map(({ name, actor_id }) => [name, actor_id])).toEqual([['project.renamed', key.id]]);
+    expect(ofKey).toEqual(ofKeys);
+    expect(ofWorkloads).toEqual([]);
+  });
+
   test.each([
+    'actor_type=robot',
+    'actor_id=',
     'name=project.painted',
     'name=',
     'project_id=none',

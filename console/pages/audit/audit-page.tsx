@@ -15,6 +15,7 @@ import { ListTable } from '../../components/list-table.tsx';
 import { AUDIT_TEXT } from '../../strings/audit.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
+import { ActorFilter, actorTypeOf } from './actor-filter.tsx';
 import { fileOf, saveFile } from './export.ts';
 import './audit.css';
 
@@ -34,6 +35,7 @@ function EventRow({ event, project }: { event: AuditEvent; project: string | und
   const facts = [
     [AUDIT_TEXT.project, project ?? event.project_id],
     [AUDIT_TEXT.branch, event.branch_id],
+    [AUDIT_TEXT.actorId, event.actor_id],
     [AUDIT_TEXT.client, event.user_agent],
     [TEXT.states.requestId, event.request_id],
   ] as const;
@@ -83,9 +85,12 @@ export function AuditPage() {
   const navigate = useNavigate({ from: '/audit' });
   const projects = useQuery(projectsQuery()).data ?? [];
   const [exportError, setExportError] = useState<unknown>(null);
+  const actor = { type: actorTypeOf(search.actor_type), id: search.actor };
   const query = {
     ...(search.name !== undefined && { name: search.name as never }),
     ...(search.project !== undefined && { project_id: search.project }),
+    ...(actor.type !== undefined && { actor_type: actor.type }),
+    ...(actor.id !== undefined && { actor_id: actor.id }),
   };
   const events = useInfiniteQuery({
     queryKey: ['audit', query],
@@ -100,11 +105,7 @@ export function AuditPage() {
     getNextPageParam: ({ next_cursor }) => next_cursor,
   });
   const all = events.data?.pages.flatMap((page) => page.audit_events) ?? [];
-  const wanted = search.actor?.toLowerCase() ?? '';
-  const shown = all.filter(({ actor_email, actor_id }) =>
-    `${actor_email ?? ''} ${actor_id ?? ''}`.toLowerCase().includes(wanted),
-  );
-  const choose = (change: { name?: string; project?: string; actor?: string }) =>
+  const choose = (change: { name?: string; project?: string; actor_type?: string; actor?: string }) =>
     navigate({ search: (before) => ({ ...before, ...change }), replace: true });
   const save = async () => {
     setExportError(null);
@@ -153,22 +154,17 @@ export function AuditPage() {
             </option>
           ))}
         </SelectField>
-        <Field
-          label={AUDIT_TEXT.actor}
-          placeholder="ada@example.com"
-          defaultValue={search.actor}
-          onChange={({ target }) => choose({ actor: target.value })}
-        />
+        <ActorFilter chosen={actor} onChange={choose} />
       </div>
       {events.isError && <ErrorNote error={events.error} onRetry={() => events.refetch()} />}
       {events.isPending && !events.isError && <Loading />}
       {events.data && (
         <div className="card">
-          {shown.length === 0 ? (
+          {all.length === 0 ? (
             <Empty icon="list" title={AUDIT_TEXT.none} />
           ) : (
             <ListTable columns={AUDIT_TEXT.columns} hasActions={false}>
-              {shown.map((event) => (
+              {all.map((event) => (
                 <EventRow
                   key={event.id}
                   event={event}
@@ -186,7 +182,7 @@ export function AuditPage() {
           </Button>
         </div>
       )}
-      <CommandLine command={COMMANDS.audit} />
+      <CommandLine command={COMMANDS.audit(query)} />
     </Page>
   );
 }

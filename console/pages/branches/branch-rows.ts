@@ -1,4 +1,6 @@
-import type { Branch } from '../../app/resources.ts';
+import type { Schemas } from '../../../client/client.ts';
+
+type Branch = Schemas['Branch'];
 
 /** A branch with those that were cloned from it. */
 export interface BranchNode {

@@ -1,16 +1,13 @@
-import { useMutation, useQuery } from '@tanstack/react-query';
+import { useQuery } from '@tanstack/react-query';
 import { Link, useNavigate, useParams } from '@tanstack/react-router';
 import { lazy, Suspense, useMemo, useRef, useState } from 'react';
 import type { Selection } from 'react-aria-components';
-import { dataOf } from '../../../client/response-error.ts';
-import { api } from '../../app/gateway.ts';
 import { useLiveMeasurements } from '../../app/live.ts';
 import { queryClient } from '../../app/query-client.ts';
 import {
   type Branch,
   branchesQuery,
   deletedBranchesQuery,
-  inBranch,
   projectQuery,
   usageQuery,
 } from '../../app/resources.ts';
@@ -19,14 +16,13 @@ import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
 import { Button } from '../../components/button.tsx';
 import { CommandLine } from '../../components/copy.tsx';
-import { ErrorNote, Loaded, Note } from '../../components/feedback.tsx';
+import { Loaded, Note } from '../../components/feedback.tsx';
 import { Icon } from '../../components/icon.tsx';
 import { useShortcuts } from '../../components/shortcuts.ts';
-import { announce } from '../../components/toast.tsx';
 import { BRANCHES_TEXT } from '../../strings/branches.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
-import { BranchMenu, type BranchPage } from './branch-menu.tsx';
+import { type BranchAct, BranchMenu, type BranchPage } from './branch-menu.tsx';
 import { filtered, treeOf } from './branch-rows.ts';
 import { BranchTree } from './branch-tree.tsx';
 import { connectionsQuery } from './connections.ts';
@@ -40,23 +36,14 @@ const ExtendDialog = lazy(() =>
   import('./extend-dialog.tsx').then(({ ExtendDialog }) => ({ default: ExtendDialog })),
 );
 
+const ProtectDialog = lazy(() =>
+  import('./protect-dialog.tsx').then(({ ProtectDialog }) => ({ default: ProtectDialog })),
+);
 const ResetDialog = lazy(() =>
   import('./reset-dialog.tsx').then(({ ResetDialog }) => ({ default: ResetDialog })),
 );
 
-type Act = { what: 'delete' | 'extend' | 'reset'; branches: Branch[] } | null;
-
-async function setProtection(projectId: string, branch: Branch): Promise<void> {
-  await dataOf(
-    api.PATCH('/api/v1/projects/{project_id}/branches/{branch_ref}', {
-      params: inBranch(projectId, branch.id),
-      body: { protected: !branch.protected },
-    }),
-  );
-  // What is opened next has to know whether the branch asks for its name.
-  await queryClient.invalidateQueries(branchesQuery(projectId));
-  announce((branch.protected ? BRANCHES_TEXT.unprotected : BRANCHES_TEXT.protected)(branch.branch_name));
-}
+type Act = { what: BranchAct; branches: Branch[] } | null;
 
 export function BranchesPage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId' });
@@ -70,7 +57,6 @@ export function BranchesPage() {
   const connections = useQuery(connectionsQuery(projectId)).data;
   const deleted = useQuery(deletedBranchesQuery(projectId)).data?.length ?? 0;
   useLiveMeasurements(projectId);
-  const protection = useMutation({ mutationFn: (branch: Branch) => setProtection(projectId, branch) });
   const [wanted, setWanted] = useState('');
   const [selected, setSelected] = useState<Selection>(new Set());
   const [act, setAct] = useState<Act>(null);
@@ -102,7 +88,7 @@ export function BranchesPage() {
   /** The branches that a shortcut is about: those that are selected, otherwise the focused one. */
   const targets = (focused: string | null) =>
     chosen.length > 0 ? chosen : all.filter(({ id, is_default }) => id === focused && !is_default);
-  const start = (what: 'delete' | 'extend' | 'reset', about: Branch[]) => {
+  const start = (what: BranchAct, about: Branch[]) => {
     if (mayEdit && about.length > 0) setAct({ what, branches: about });
   };
 
@@ -136,7 +122,7 @@ export function BranchesPage() {
       mayProtect={me !== null && mayAdminister(me)}
       onOpen={(page) => open(page, branch)}
       onCreate={() => create(branch)}
-      onAct={(what) => (what === 'protect' ? protection.mutate(branch) : start(what, [branch]))}
+      onAct={(what) => start(what, [branch])}
     />
   );
 
@@ -154,7 +140,6 @@ export function BranchesPage() {
     >
       {!mayEdit && <Note>{TEXT.states.readOnly}</Note>}
       {project && <Slots project={project} branches={all} usage={usage.data} />}
-      {protection.isError && <ErrorNote error={protection.error} />}
       <div className="card">
         <header>
           <input
@@ -226,6 +211,9 @@ export function BranchesPage() {
       <Suspense>
         {act?.what === 'delete' && <DeleteDialog {...about(act)} usage={usage.data} />}
         {act?.what === 'extend' && <ExtendDialog {...about(act)} />}
+        {act?.what === 'protect' && act.branches[0] && (
+          <ProtectDialog {...about(act)} branch={act.branches[0]} />
+        )}
         {act?.what === 'reset' && act.branches[0] && <ResetDialog {...about(act)} branch={act.branches[0]} />}
       </Suspense>
     </Page>

@@ -17,6 +17,7 @@ import { LIFESPANS } from '../../strings/lifespans.ts';
 import { lengthOf, MAX_BYTES, nameProblem } from './branch-name.ts';
 import { Created } from './created.tsx';
 import { labelsOf } from './labels.ts';
+import { sourcesOf } from './sources.ts';
 import { useCreation } from './use-creation.ts';
 import './create-branch.css';
 
@@ -51,7 +52,6 @@ export function CreateBranchPage() {
   const isSnapshot = snapshots.some(({ id }) => id === source);
   const sourceHint =
     source === 'main' ? CREATE_TEXT.sourceMain : isSnapshot ? CREATE_TEXT.sourceSnapshot : undefined;
-  const sources = branches.data?.filter(({ status }) => status === 'active') ?? [];
   const longest = project?.max_slug_length ?? MAX_BYTES;
   const problem = name === '' ? null : nameProblem(name, longest);
   const allow = [...(allowMe ? ['me'] : []), ...networks.split(/[\s,]+/).filter(Boolean)];
@@ -97,9 +97,9 @@ export function CreateBranchPage() {
               hint={sourceHint}
             >
               <optgroup label={TEXT.nav.branches}>
-                {sources.map(({ id, branch_name }) => (
-                  <option key={id} value={branch_name}>
-                    {branch_name}
+                {sourcesOf(all).map(({ branch, label }) => (
+                  <option key={branch.id} value={branch.branch_name}>
+                    {label}
                   </option>
                 ))}
               </optgroup>

@@ -123,6 +123,7 @@ export function ApiKeysPage() {
             refresh(apiKeysQuery());
           }}
           onClose={() => setLeaving(null)}
+          command={COMMANDS.revokeKey(leaving.id)}
         >
           <p>{KEYS_TEXT.removeHint}</p>
         </ActionDialog>

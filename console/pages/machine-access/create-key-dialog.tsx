@@ -5,9 +5,11 @@ import { dataOf } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
 import type { Project } from '../../app/resources.ts';
 import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { Choice, Field, SelectField } from '../../components/field.tsx';
+import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { KEYS_TEXT } from '../../strings/keys.ts';
 import { ROLES_TEXT } from '../../strings/roles.ts';
@@ -40,10 +42,12 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
   const [name, setName] = useState('');
   const [role, setRole] = useState<(typeof ROLES)[number][0]>('viewer');
   const [scope, setScope] = useState<'read' | 'write'>('read');
-  const [projectId, setProjectId] = useState(projects[0]?.id ?? '');
+  const [chosenId, setChosenId] = useState<string | null>(null);
   const [pattern, setPattern] = useState('');
   const [networks, setNetworks] = useState('');
   const [days, setDays] = useState<(typeof DAYS)[number][0]>('30');
+  // The projects can arrive after the dialog was opened.
+  const projectId = chosenId ?? projects[0]?.id ?? '';
   const cidrs = networks.split(/[\s,]+/).filter(Boolean);
   const creation = useMutation({
     mutationFn: () =>
@@ -89,7 +93,7 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
       <SelectField
         label={TEXT.nav.project}
         value={projectId}
-        onChange={(event) => setProjectId(event.target.value)}
+        onChange={(event) => setChosenId(event.target.value)}
       >
         {projects.map((project) => (
           <option key={project.id} value={project.id}>
@@ -115,6 +119,17 @@ export function CreateKeyDialog({ projects, onClose, onMade }: Props) {
       />
       <Choice legend={KEYS_TEXT.life} name="days" options={DAYS} value={days} onChange={setDays} />
       {creation.isError && <ErrorNote error={creation.error} />}
+      <CommandLine
+        command={COMMANDS.createKey({
+          name,
+          role,
+          isReadOnly: scope === 'read',
+          projectId,
+          pattern,
+          cidrs,
+          days,
+        })}
+      />
     </Dialog>
   );
 }

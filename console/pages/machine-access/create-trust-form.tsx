@@ -3,9 +3,11 @@ import { useState } from 'react';
 import { dataOf } from '../../../client/response-error.ts';
 import { api } from '../../app/gateway.ts';
 import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { Choice, Field } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
+import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { KEYS_TEXT } from '../../strings/keys.ts';
 import { ROLES_TEXT } from '../../strings/roles.ts';
@@ -32,12 +34,13 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
   const [claims, setClaims] = useState('repository=');
   const [pattern, setPattern] = useState('pr-*');
   const [role, setRole] = useState<(typeof ROLES)[number][0]>('operator');
+  const trust = { issuer, audience, claims: labelsOf(claims), role, branch_pattern: pattern || null };
   const creation = useMutation({
     mutationFn: () =>
       dataOf(
         api.POST('/api/v1/projects/{project_id}/trusts', {
           params: { path: { project_id: projectId } },
-          body: { issuer, audience, claims: labelsOf(claims), role, branch_pattern: pattern || null },
+          body: trust,
         }),
       ),
     onSuccess: () => {
@@ -93,6 +96,7 @@ export function CreateTrustForm({ projectId, onClose, onMade }: Props) {
           {TEXT.actions.cancel}
         </Button>
       </div>
+      <CommandLine command={COMMANDS.createTrust(projectId, trust, location.origin)} />
     </form>
   );
 }

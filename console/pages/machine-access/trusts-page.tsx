@@ -1,14 +1,17 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useQuery } from '@tanstack/react-query';
 import { useParams } from '@tanstack/react-router';
 import { useState } from 'react';
+import type { Schemas } from '../../../client/client.ts';
 import { dataOf } from '../../../client/response-error.ts';
 import { dateTime } from '../../app/format.ts';
 import { api } from '../../app/gateway.ts';
+import { refresh } from '../../app/query-client.ts';
 import { projectQuery, trustsQuery } from '../../app/resources.ts';
 import { Page } from '../../app/shell.tsx';
+import { ActionDialog } from '../../components/action-dialog.tsx';
 import { Button } from '../../components/button.tsx';
 import { CommandLine, Snippet } from '../../components/copy.tsx';
-import { Empty, ErrorNote, Loaded } from '../../components/feedback.tsx';
+import { Empty, Loaded } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
@@ -19,25 +22,17 @@ import { TRUSTS_TEXT } from '../../strings/trusts.ts';
 import { CreateTrustForm } from './create-trust-form.tsx';
 import { GITHUB, workflowOf } from './workflow.ts';
 
+const claimsOf = ({ claims }: Schemas['Trust']) =>
+  Object.entries(claims)
+    .map(([name, value]) => `${name}=${value}`)
+    .join(' ');
+
 export function TrustsPage() {
   const { projectId } = useParams({ from: '/inside/projects/$projectId/trusts' });
-  const client = useQueryClient();
   const project = useQuery(projectQuery(projectId)).data;
   const trusts = useQuery(trustsQuery(projectId));
   const [isCreating, setCreating] = useState(false);
-  const refresh = () => client.invalidateQueries({ queryKey: trustsQuery(projectId).queryKey });
-  const removal = useMutation({
-    mutationFn: (id: string) =>
-      dataOf(
-        api.DELETE('/api/v1/projects/{project_id}/trusts/{trust_id}', {
-          params: { path: { project_id: projectId, trust_id: id } },
-        }),
-      ),
-    onSuccess: () => {
-      announce(TRUSTS_TEXT.removed);
-      refresh();
-    },
-  });
+  const [leaving, setLeaving] = useState<Schemas['Trust'] | null>(null);
   return (
     <Page
       title={TEXT.nav.trusts}
@@ -56,11 +51,10 @@ export function TrustsPage() {
           onClose={() => setCreating(false)}
           onMade={() => {
             setCreating(false);
-            refresh();
+            refresh(trustsQuery(projectId));
           }}
         />
       )}
-      {removal.isError && <ErrorNote error={removal.error} />}
       <Loaded query={trusts}>
         {(all) =>
           all.length === 0 ? (
@@ -74,17 +68,8 @@ export function TrustsPage() {
               {all.map((trust) => (
                 <li className="card" key={trust.id}>
                   <header>
-                    <h2 className="mono truncate">
-                      {Object.entries(trust.claims)
-                        .map(([name, value]) => `${name}=${value}`)
-                        .join(' ')}
-                    </h2>
-                    <Button
-                      compact
-                      look="danger"
-                      busy={removal.isPending}
-                      onClick={() => removal.mutate(trust.id)}
-                    >
+                    <h2 className="mono truncate">{claimsOf(trust)}</h2>
+                    <Button compact look="danger" onClick={() => setLeaving(trust)}>
                       {TRUSTS_TEXT.remove}
                     </Button>
                   </header>
@@ -123,6 +108,29 @@ export function TrustsPage() {
         }
       </Loaded>
       <CommandLine command={COMMANDS.listTrusts(projectId)} />
+      {leaving && (
+        <ActionDialog
+          title={TRUSTS_TEXT.removeTitle}
+          action={TRUSTS_TEXT.remove}
+          isDangerous
+          run={() =>
+            dataOf(
+              api.DELETE('/api/v1/projects/{project_id}/trusts/{trust_id}', {
+                params: { path: { project_id: projectId, trust_id: leaving.id } },
+              }),
+            )
+          }
+          onDone={() => {
+            announce(TRUSTS_TEXT.removed);
+            refresh(trustsQuery(projectId));
+          }}
+          onClose={() => setLeaving(null)}
+          command={COMMANDS.removeTrust(projectId, leaving.id)}
+        >
+          <p className="mono">{claimsOf(leaving)}</p>
+          <p>{TRUSTS_TEXT.removeHint}</p>
+        </ActionDialog>
+      )}
     </Page>
   );
 }

@@ -1,15 +1,11 @@
 import { useEffect, useRef } from 'react';
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
+import type { Annotation } from './annotations.ts';
 import { aligned, type Point } from './metrics.ts';
 
 const HEIGHT = 168;
 const FONT = '11px "Geist Variable", sans-serif';
-
-export interface Annotation {
-  at: number;
-  label: string;
-}
 
 interface Props {
   points: readonly Point[];

@@ -26,6 +26,7 @@ const perSecond = (value: number) => `${compact(value)}/s`;
 
 export const CHARTS: readonly Chart[] = [
   { metric: 'active_connections', format: compact },
+  { metric: 'total_connections', rate: true, format: perSecond },
   { metric: 'cpu_seconds', rate: true, format: percent },
   { metric: 'transactions_committed', rate: true, format: perSecond },
   { metric: 'transactions_rolled_back', rate: true, format: perSecond },
@@ -59,6 +60,19 @@ export const seriesQuery = (projectId: string, branch: string, range: RangeName,
     },
     refetchInterval: isLive ? false : POLL_MS,
     placeholderData: (before) => before,
+  });
+
+const BLOCKS = 100;
+
+/** The last blocks in a project, by the audit log. */
+export const blocksQuery = (projectId: string) =>
+  queryOptions({
+    queryKey: ['blocks', projectId],
+    queryFn: async ({ signal }) => {
+      const query = { name: 'branch.blocked' as const, project_id: projectId, limit: BLOCKS };
+      return (await dataOf(api.GET('/api/v1/audit-events', { params: { query }, signal }))).audit_events;
+    },
+    refetchInterval: POLL_MS,
   });
 
 export interface Point {

@@ -1,9 +1,10 @@
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
-import { useEffect, useMemo, useState } from 'react';
+import { useEffect, useState } from 'react';
 import { dateTime, duration, secondsSince } from '../../app/format.ts';
 import { useLiveMeasurements } from '../../app/live.ts';
-import { type Branch, branchesQuery, type Job, jobsQuery } from '../../app/resources.ts';
+import { branchesQuery, jobsQuery } from '../../app/resources.ts';
+import { mayAdminister, sessionStore } from '../../app/session.ts';
 import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
 import { themeStore } from '../../app/theme.ts';
@@ -14,9 +15,11 @@ import { useNow } from '../../components/now.ts';
 import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { MONITORING_TEXT } from '../../strings/monitoring.ts';
-import { type Annotation, Chart } from './chart.tsx';
+import { type Annotation, annotationsOf } from './annotations.ts';
+import { Chart } from './chart.tsx';
 import type { Point } from './metrics.ts';
 import {
+  blocksQuery,
   CHARTS,
   type Chart as ChartKind,
   RANGE_NAMES,
@@ -48,20 +51,16 @@ const beginningOf = (series: readonly Series[], end: number): number =>
     ...series.flatMap(({ values: [first] }) => (first ? [Date.parse(first.timestamp) / 1000] : [])),
   );
 
-/** What happened to a branch, as lines in its charts. */
-function annotationsOf(branch: Branch | undefined, jobs: readonly Job[]): Annotation[] {
-  if (!branch) return [];
-  const resets = jobs.filter(
-    ({ kind, status, branch_id }) =>
-      kind === 'branch.reset' && status === 'succeeded' && branch_id === branch.id,
-  );
-  const events = [
-    [branch.created_at, MONITORING_TEXT.created],
-    ...resets.map(({ updated_at }) => [updated_at, MONITORING_TEXT.reset] as const),
-    [branch.blocked?.until ?? null, MONITORING_TEXT.blockedUntil],
-  ] as const;
-  return events.flatMap(([at, label]) => (at === null ? [] : [{ at: Date.parse(at) / 1000, label }]));
-}
+/** What the lines in the charts mean. */
+const Marks = ({ annotations }: { annotations: readonly Annotation[] }) => (
+  <ul className="row marks" aria-label={MONITORING_TEXT.marks}>
+    {annotations.map(({ at, label }) => (
+      <li key={`${at} ${label}`}>
+        {label} <time className="quiet">{dateTime(new Date(at * 1000).toISOString())}</time>
+      </li>
+    ))}
+  </ul>
+);
 
 function Freshness({ observedAt, stale }: { observedAt: string | null; stale: boolean }) {
   const now = useNow();
@@ -139,7 +138,9 @@ export function MonitoringPage() {
     enabled: compare !== undefined,
   }).data;
   const jobs = useQuery(jobsQuery(projectId)).data;
-  const annotations = useMemo(() => annotationsOf(record, jobs ?? []), [record, jobs]);
+  const session = useStore(sessionStore);
+  const mayReadAudit = session.state === 'signed_in' && mayAdminister(session.me);
+  const blocks = useQuery({ ...blocksQuery(projectId), enabled: mayReadAudit }).data;
   const choose = (change: { range?: RangeName; compare?: string | undefined }) =>
     navigate({ search: (before) => ({ ...before, ...change }) as never, replace: true });
   return (
@@ -199,10 +200,18 @@ export function MonitoringPage() {
             start: compare === undefined ? Math.max(wanted, beginningOf(data.series, end)) : wanted,
             end,
           };
+          const annotations = record
+            ? annotationsOf(
+                { branch: record, jobs: jobs ?? [], blocks: blocks ?? [] },
+                shown.start,
+                shown.end,
+              )
+            : [];
           const isEmpty = data.series.every(({ values }) => values.length === 0);
           return (
             <>
               {data.stale && data.observed_at !== null && <StaleNote observedAt={data.observed_at} />}
+              {annotations.length > 0 && <Marks annotations={annotations} />}
               {isEmpty ? (
                 <div className="card">
                   <Empty icon="graph" title={TEXT.states.measuring}>

@@ -67,6 +67,7 @@ function ChangeForm({ project }: { project: Project }) {
           {TEXT.actions.save}
         </Button>
       </div>
+      <CommandLine command={COMMANDS.updateProject(project.id, name, quota)} />
     </form>
   );
 }
@@ -138,7 +139,6 @@ export function SettingsPage() {
           </>
         )}
       </Loaded>
-      <CommandLine command={COMMANDS.updateProject(projectId)} />
     </Page>
   );
 }

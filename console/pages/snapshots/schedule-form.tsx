@@ -5,9 +5,11 @@ import { api } from '../../app/gateway.ts';
 import { queryClient } from '../../app/query-client.ts';
 import { type Project, projectQuery } from '../../app/resources.ts';
 import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
 import { ErrorNote } from '../../components/feedback.tsx';
 import { Field, SelectField } from '../../components/field.tsx';
 import { announce } from '../../components/toast.tsx';
+import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { SNAPSHOTS_TEXT } from '../../strings/snapshots.ts';
 
@@ -74,6 +76,7 @@ export function ScheduleForm({ project, mayEdit }: { project: Project; mayEdit: 
         </Button>
       </fieldset>
       {change.isError && <ErrorNote error={change.error} />}
+      <CommandLine command={COMMANDS.scheduleSnapshots(project.id, every, keep)} />
     </form>
   );
 }

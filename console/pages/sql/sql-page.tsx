@@ -10,8 +10,10 @@ import { Page } from '../../app/shell.tsx';
 import { useStore } from '../../app/store.ts';
 import { BranchName } from '../../components/branch-status.tsx';
 import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
 import { ErrorNote, Loading, Note } from '../../components/feedback.tsx';
 import { Choice } from '../../components/field.tsx';
+import { COMMANDS } from '../../strings/commands.ts';
 import { TEXT } from '../../strings/common.ts';
 import { CONNECT_TEXT } from '../../strings/connect.ts';
 import { SQL_TEXT } from '../../strings/sql.ts';
@@ -144,6 +146,7 @@ export function SqlPage() {
           )}
         </section>
       )}
+      <CommandLine command={COMMANDS.query(projectId, branch, text, mayWrite && role === 'read_write')} />
     </Page>
   );
 }

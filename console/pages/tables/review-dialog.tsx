@@ -1,6 +1,8 @@
+import { useState } from 'react';
 import { Button } from '../../components/button.tsx';
 import { Dialog } from '../../components/dialog.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
+import { TypedName } from '../../components/typed-name.tsx';
 import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellValue } from './cell-value.tsx';
 import type { GridColumn } from './columns.ts';
@@ -95,14 +97,17 @@ export function ReviewDialog({
   onDecide,
   onClose,
 }: Props) {
+  const [typed, setTyped] = useState('');
   const rows = Object.entries(staged);
   const conflicts = rows.filter(([, { theirs }]) => theirs !== undefined);
+  const isMain = branch === 'main';
+  const isAllowed = conflicts.length === 0 && (!isMain || typed === branch);
   return (
     <Dialog
       title={TABLES_TEXT.review(rows.length, branch)}
       large
       onClose={onClose}
-      onSubmit={() => conflicts.length === 0 && !isSaving && onSave()}
+      onSubmit={() => isAllowed && !isSaving && onSave()}
       footer={
         <>
           <Button onClick={onClose}>{TABLES_TEXT.goOn}</Button>
@@ -110,15 +115,20 @@ export function ReviewDialog({
             type="submit"
             look="primary"
             busy={isSaving}
-            disabled={conflicts.length > 0}
-            data-first-focus
+            disabled={!isAllowed}
+            {...(!isMain && { 'data-first-focus': true })}
           >
             {TABLES_TEXT.save(rows.length)}
           </Button>
         </>
       }
     >
-      {branch === 'main' && <Note tone="main">{TABLES_TEXT.onMain}</Note>}
+      {isMain && (
+        <>
+          <Note tone="main">{TABLES_TEXT.onMain}</Note>
+          <TypedName name={branch} value={typed} onChange={setTyped} isFirstFocus />
+        </>
+      )}
       {conflicts.length > 0 && <Note tone="bad">{TABLES_TEXT.conflicts(conflicts.length)}</Note>}
       {error !== null && <ErrorNote error={error} />}
       <div className="review">

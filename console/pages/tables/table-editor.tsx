@@ -3,8 +3,10 @@ import { type KeyboardEvent, useCallback, useState } from 'react';
 import type { Branch, Table } from '../../app/resources.ts';
 import { BranchName } from '../../components/branch-status.tsx';
 import { Button } from '../../components/button.tsx';
+import { CommandLine } from '../../components/copy.tsx';
 import { ErrorNote, Note } from '../../components/feedback.tsx';
 import { announce } from '../../components/toast.tsx';
+import { COMMANDS } from '../../strings/commands.ts';
 import { TABLES_TEXT } from '../../strings/tables.ts';
 import { CellEditor, type Leave } from './cell-editor.tsx';
 import { CellPanel } from './cell-panel.tsx';
@@ -259,6 +261,7 @@ export function TableEditor({ projectId, branch, table, selection }: Props) {
           />
         )}
       </div>
+      <CommandLine command={COMMANDS.rows(projectId, branch.branch_name, table, selection)} />
       {count > 0 && (
         <div className="staged-bar" role="status">
           <span className="grow">{TABLES_TEXT.staged(count)}</span>

@@ -1,0 +1,46 @@
+import type { Schemas } from '../../../client/client.ts';
+import { BRANCH_TEXT } from '../../strings/branch.ts';
+import { MONITORING_TEXT } from '../../strings/monitoring.ts';
+
+/** What happened to a branch, as a line in its charts. */
+export interface Annotation {
+  /** Unix seconds. */
+  at: number;
+  label: string;
+}
+
+interface Happened {
+  branch: Schemas['Branch'];
+  jobs: readonly Schemas['Job'][];
+  /** Of the audit log: the beginnings of blocks in the project. Empty for those who may not read it. */
+  blocks: readonly Schemas['AuditEvent'][];
+}
+
+/** Attempts block one address, not the branch. */
+const OF_ONE_ADDRESS = 'attempts';
+
+/**
+ * The annotations of the range, oldest first. What is newer than the range is drawn at its end, as is a present block whose
+ * beginning is unknown.
+ * @param start in Unix seconds, as the end
+ */
+export function annotationsOf({ branch, jobs, blocks }: Happened, start: number, end: number): Annotation[] {
+  const resets = jobs.filter(
+    ({ kind, status, branch_id }) =>
+      kind === 'branch.reset' && status === 'succeeded' && branch_id === branch.id,
+  );
+  const begun = blocks.filter(
+    ({ branch_id, metadata }) => branch_id === branch.id && metadata.reason !== OF_ONE_ADDRESS,
+  );
+  const events = [
+    [branch.created_at, MONITORING_TEXT.created],
+    ...resets.map(({ updated_at }) => [updated_at, MONITORING_TEXT.reset] as const),
+    ...begun.map(
+      ({ created_at, metadata }) => [created_at, BRANCH_TEXT.blocked(String(metadata.reason))] as const,
+    ),
+  ] as const;
+  const annotations = events.map(([at, label]) => ({ at: Math.min(Date.parse(at) / 1000, end), label }));
+  if (branch.blocked !== null && begun.length === 0)
+    annotations.push({ at: end, label: BRANCH_TEXT.blocked(branch.blocked.reason) });
+  return annotations.filter(({ at }) => at >= start).sort((one, other) => one.at - other.at);
+}

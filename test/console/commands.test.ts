@@ -1,0 +1,140 @@
+import { execFileSync } from 'node:child_process';
+import { expect, test } from 'vitest';
+import { commandsBelow, createProgram, wordsOf } from '../../cli/program.ts';
+import { COMMANDS } from '../../console/strings/commands.ts';
+
+const PROJECT = '4c0e2f0a-4f7b-4e0e-9f0a-9a3c1d2e5b60';
+const ORIGIN = 'https://gateway.test';
+const GITHUB = 'https://token.actions.githubusercontent.com';
+const HOSTILE = `it's $(id) "x" \`y\``;
+
+/** The arguments that a shell gives to the command line tool. */
+const argumentsOf = (line: string): string[] =>
+  execFileSync('sh', ['-c', `branchgate() { printf '%s\\0' "$@"; }\n${line}`], { encoding: 'utf8' })
+    .split('\0')
+    .slice(0, -1);
+
+/** What the command line tool makes of a line. */
+async function understood(line: string) {
+  const program = createProgram('1.2.3');
+  let found: unknown[] = [];
+  for (const command of commandsBelow(program).slice(1))
+    command.action(() => {
+      found = [wordsOf(command).join(' '), command.args, command.optsWithGlobals()];
+    });
+  await program.parseAsync(argumentsOf(line), { from: 'user' });
+  return found;
+}
+
+const key = {
+  name: HOSTILE,
+  role: 'viewer',
+  isReadOnly: true,
+  projectId: '',
+  pattern: '',
+  cidrs: [],
+  days: '30',
+};
+const trust = {
+  issuer: GITHUB,
+  audience: ORIGIN,
+  claims: { repository: 'acme/shop' },
+  role: 'operator',
+  branch_pattern: 'pr-*',
+};
+const other = { ...trust, claims: { repository: 'acme/shop', environment: HOSTILE } };
+
+test.each<[string, string, string[], object]>([
+  [COMMANDS.createKey(key), 'key create', [HOSTILE], { role: 'viewer', readOnly: true, days: 30 }],
+  [
+    COMMANDS.createKey({
+      ...key,
+      isReadOnly: false,
+      projectId: PROJECT,
+      pattern: 'pr-*',
+      cidrs: ['::/0', '10.0.0.0/8'],
+    }),
+    'key create',
+    [HOSTILE],
+    { branchPattern: 'pr-*', cidr: ['::/0', '10.0.0.0/8'], project: PROJECT },
+  ],
+  [COMMANDS.revokeKey('k3v7q2xw5mza4d6b'), 'key revoke', ['k3v7q2xw5mza4d6b'], {}],
+  [
+    COMMANDS.createTrust(PROJECT, trust, ORIGIN),
+    'trust github',
+    ['acme/shop'],
+    { role: 'operator', branchPattern: 'pr-*', project: PROJECT },
+  ],
+  [
+    COMMANDS.createTrust(
+      PROJECT,
+      { ...trust, issuer: 'https://gitlab.com', claims: { project_path: 'acme/shop', ref: 'main' } },
+      ORIGIN,
+    ),
+    'trust gitlab',
+    ['acme/shop'],
+    { ref: 'main' },
+  ],
+  [
+    COMMANDS.createTrust(PROJECT, other, ORIGIN),
+    'api',
+    ['POST', `/api/v1/projects/${PROJECT}/trusts`],
+    { data: JSON.stringify(other) },
+  ],
+  [COMMANDS.removeTrust(PROJECT, 'id'), 'trust remove', ['id'], { project: PROJECT }],
+  [COMMANDS.protectBranch(PROJECT, 'pr-7', true), 'branch protect', ['pr-7'], { project: PROJECT }],
+  [COMMANDS.protectBranch(PROJECT, 'pr-7', false), 'branch unprotect', ['pr-7'], { project: PROJECT }],
+  [
+    COMMANDS.updateProject(PROJECT, HOSTILE, '0.5'),
+    'project update',
+    [PROJECT],
+    { name: HOSTILE, quota: 0.5 },
+  ],
+  [
+    COMMANDS.scheduleSnapshots(PROJECT, '6h', '7'),
+    'project update',
+    [PROJECT],
+    { snapshotEvery: '6h', snapshotKeep: 7 },
+  ],
+  [COMMANDS.scheduleSnapshots(PROJECT, '', '7'), 'project update', [PROJECT], { snapshotEvery: 'never' }],
+  [
+    COMMANDS.rows(
+      PROJECT,
+      'pr-7',
+      { schema: 'shop', name: HOSTILE },
+      {
+        filters: [
+          { column: 'title', operator: 'contains', value: HOSTILE },
+          { column: 'note', operator: 'is_null' },
+        ],
+        order: { column: 'price', direction: 'desc' },
+      },
+    ),
+    'rows',
+    [HOSTILE],
+    {
+      schema: 'shop',
+      branch: 'pr-7',
+      filter: [
+        { column: 'title', operator: 'contains', value: HOSTILE },
+        { column: 'note', operator: 'is_null' },
+      ],
+      order: [{ column: 'price', direction: 'desc' }],
+    },
+  ],
+  [
+    COMMANDS.query(PROJECT, 'pr-7', `select '${HOSTILE}'\n`, true),
+    'query',
+    [`select '${HOSTILE}'`],
+    { write: true, branch: 'pr-7', project: PROJECT },
+  ],
+  [COMMANDS.query(PROJECT, 'pr-7', '-- a comment', false), 'query', ['-- a comment'], { branch: 'pr-7' }],
+  [
+    COMMANDS.audit({ name: 'branch.deleted', actor_type: 'key', actor_id: 'id', project_id: PROJECT }),
+    'audit list',
+    [],
+    { name: 'branch.deleted', actorType: 'key', actorId: 'id', project: PROJECT },
+  ],
+])('%s', async (line, command, args, options) => {
+  expect(await understood(line)).toEqual([command, args, expect.objectContaining(options)]);
+});
