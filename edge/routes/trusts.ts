@@ -1,4 +1,5 @@
 import { and, eq } from 'drizzle-orm';
+import type { z } from 'zod';
 import {
   createUnderKey,
   IdempotencyHeader,
