@@ -1,5 +1,5 @@
 /** Of the agent's sessions for operations; the others stay for rules, logins and drops. */
-const OF_HOST = 8;
+const OF_HOST = 11;
 
 /**
  * Lets clones begin before they take one of the agent's sessions: calls that wait in a session for their source would

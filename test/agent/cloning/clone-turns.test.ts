@@ -36,17 +36,17 @@ test('clones that wait for one source hold up no other source', async () => {
   expect(begun).toEqual(['a0', 'b']);
 });
 
-test('at most eight run on a host, and the place of one goes to the next that may run', async () => {
-  const running = Array.from({ length: 8 }, (_, n) => begin(String(n)));
-  begin('waiting', '7');
-  const ninth = begin('ninth');
+test('at most eleven run on a host, and the place of one goes to the next that may run', async () => {
+  const running = Array.from({ length: 11 }, (_, n) => begin(String(n)));
+  begin('waiting', '10');
+  const other = begin('other');
   await settled();
-  expect(begun).toHaveLength(8);
+  expect(begun).toHaveLength(11);
   (await running[0])?.();
   await settled();
-  expect(begun.slice(8)).toEqual(['ninth']);
-  (await running[7])?.();
+  expect(begun.slice(11)).toEqual(['other']);
+  (await running[10])?.();
   await settled();
-  expect(begun.slice(8)).toEqual(['ninth', 'waiting']);
-  (await ninth)();
+  expect(begun.slice(11)).toEqual(['other', 'waiting']);
+  (await other)();
 });
