@@ -7,7 +7,8 @@ import { dropDatabase } from '../postgres/databases.ts';
 import { withLocks } from '../postgres/locks.ts';
 import { repeat } from '../repeat.ts';
 import { TroubleLog } from '../trouble-log.ts';
-import { copyDatabaseName, readSnapshotSize } from './snapshot-databases.ts';
+import { dropLeftovers } from './drop-leftovers.ts';
+import { copyDatabaseName, readLeftovers, readSnapshotSize } from './snapshot-databases.ts';
 
 const CHECK_EVERY_MS = 5_000;
 
@@ -76,6 +77,8 @@ export async function runSeparationLoop(host: Host, signal: AbortSignal): Promis
   await repeat(
     async () => {
       try {
+        // What a full disk kept from being dropped before.
+        if ((await readLeftovers(host.postgres)).length > 0) await dropLeftovers(host.sessions);
         await separateSnapshots(host);
         if (troubles.clearAll()) host.log('snapshot.copied_again');
       } catch (error) {
