@@ -5,6 +5,7 @@ import { RuleSync } from './access/sync-rules.ts';
 import { CloneTurns } from './cloning/clone-turns.ts';
 import { CopyRoom } from './cloning/copy-room.ts';
 import { ComparisonGate } from './difference/comparison-gate.ts';
+import { KnownInventory } from './known-inventory.ts';
 import { DeadTuples } from './measurement/dead-tuples.ts';
 import type { Source } from './measurement/source.ts';
 import { Metrics } from './metrics/metrics.ts';
@@ -14,7 +15,6 @@ import { KeptSessions } from './rows/kept-sessions.ts';
 import { PageMarks } from './rows/page-marks.ts';
 import { Slots } from './rows/slots.ts';
 import type { AgentSettings } from './settings.ts';
-import { ToldInventory } from './told-inventory.ts';
 import type { Log } from './trouble-log.ts';
 
 /** How a clone is made: by sharing the source's blocks (reflink), or by copying each of them. */
@@ -40,7 +40,7 @@ export interface Host {
   largestSource: () => Source | null;
   cloneTurns: CloneTurns;
   copyRoom: CopyRoom;
-  told: ToldInventory;
+  known: KnownInventory;
   metrics: Metrics;
   log: Log;
 }
@@ -65,7 +65,7 @@ export async function openHost(settings: AgentSettings, log: Log = () => {}): Pr
     largestSource: () => null,
     cloneTurns: new CloneTurns(),
     copyRoom: new CopyRoom(settings),
-    told: new ToldInventory(settings.MIN_FREE_DISK_MB * 2 ** 20),
+    known: new KnownInventory(settings.MIN_FREE_DISK_MB * 2 ** 20),
     metrics: new Metrics(),
     cloneMethod: await probeCloneMethod(settings.PGDATA_DIR),
   };

@@ -99,8 +99,8 @@ async function dropInterrupted({ postgres }: Host): Promise<void> {
     await dropDatabase(postgres, name);
 }
 
-function dropSnapshotLeftovers({ sessions }: Host): Promise<void> {
-  return dropLeftovers(sessions);
+function dropSnapshotLeftovers(host: Host): Promise<void> {
+  return dropLeftovers(host);
 }
 
 function hintCopyOnWrite({ settings }: Host): Promise<void> {

@@ -15,7 +15,7 @@ import { readSnapshots } from '../snapshots/snapshot-databases.ts';
 export async function takeInventory(
   host: Host,
 ): Promise<Holdings & { system_identifier: string; free_bytes: number }> {
-  host.told.beginReading();
+  host.known.beginReading();
   await withLocks(host.sessions, [], async (session) => {
     await closeToPublic(session);
     await dropUnusedRoles(session);
@@ -28,7 +28,7 @@ export async function takeInventory(
     ),
     freeBytes(host.settings.PGDATA_DIR),
   ]);
-  host.told.endReading(free_bytes);
+  host.known.endReading(free_bytes);
   return { system_identifier: cluster.rows[0]?.system_identifier ?? '', free_bytes, ...holdings };
 }
 

@@ -46,7 +46,7 @@ function dropDeleted(host: Host, deleted: Deleted): Promise<void> {
         host.log('disk.deleted_branch_dropped', { project_id, branch_id, reason: 'the disk is full' });
     } finally {
       // Also what failed may have dropped the database.
-      host.told.outdate();
+      host.known.outdate();
     }
   });
 }
@@ -97,7 +97,7 @@ export async function makeRoom(host: Host, failure: HostError): Promise<boolean>
 
 /**
  * Makes room while less than `MIN_FREE_DISK_MB` are free, one database after another. Never throws.
- * @param report tells the gateway that what it knows of the host is outdated; called until it has read the inventory
+ * @param report notifies the gateway that what it knows of the host is outdated; called until it has read the inventory
  */
 export async function runRoomLoop(host: Host, report: () => void, signal: AbortSignal): Promise<void> {
   const { PGDATA_DIR, MIN_FREE_DISK_MB } = host.settings;
@@ -109,7 +109,7 @@ export async function runRoomLoop(host: Host, report: () => void, signal: AbortS
         try {
           if (free < MIN_FREE_DISK_MB * MB) await dropOldestDeleted(host);
         } finally {
-          if (host.told.isOutdated(free)) report();
+          if (host.known.isOutdated(free)) report();
         }
         troubles.clearAll();
       } catch (error) {

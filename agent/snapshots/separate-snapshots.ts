@@ -8,7 +8,7 @@ import { withLocks } from '../postgres/locks.ts';
 import { repeat } from '../repeat.ts';
 import { TroubleLog } from '../trouble-log.ts';
 import { dropLeftovers } from './drop-leftovers.ts';
-import { copyDatabaseName, readLeftovers, readSnapshotSize } from './snapshot-databases.ts';
+import { copyDatabaseName, readSnapshotSize } from './snapshot-databases.ts';
 
 const CHECK_EVERY_MS = 5_000;
 
@@ -64,7 +64,7 @@ async function separate(host: Host, session: Session, snapshotId: string): Promi
      ALTER DATABASE ${between} RENAME TO ${other};
      UPDATE snapshot SET independent = true WHERE snapshot_id = ${literal(snapshotId)}`,
   );
-  host.told.outdate();
+  host.known.outdate();
   await dropDatabase(session, copy);
   log('snapshot.independent', { snapshot_id: snapshotId, ms: Math.round(performance.now() - started) });
   return 1;
@@ -78,7 +78,7 @@ export async function runSeparationLoop(host: Host, signal: AbortSignal): Promis
     async () => {
       try {
         // What a full disk kept from being dropped before.
-        if ((await readLeftovers(host.postgres)).length > 0) await dropLeftovers(host.sessions);
+        await dropLeftovers(host);
         await separateSnapshots(host);
         if (troubles.clearAll()) host.log('snapshot.copied_again');
       } catch (error) {

@@ -514,7 +514,7 @@ describe('a comparison under way', () => {
     const databases = () => host.servers.query("select datname from pg_database where datname ~ '^bgdiff_'");
     expect(await databases()).toEqual([]);
     await host.servers.query(`create database ${comparedDatabaseName(randomUUID())}`);
-    await dropLeftovers(host.servers.host.sessions);
+    await dropLeftovers(host.servers.host);
     expect(await databases()).toEqual([]);
     // A session that was closed is there for a moment longer.
     await eventually(async () =>

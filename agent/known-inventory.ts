@@ -1,5 +1,5 @@
 /** What the gateway knows of this host, by the inventory that was last read for it. */
-export class ToldInventory {
+export class KnownInventory {
   readonly #leastChange: number;
   #freeBytes: number | null = null;
   #isOutdated = false;
@@ -9,7 +9,7 @@ export class ToldInventory {
     this.#leastChange = leastChange;
   }
 
-  /** Called before an inventory is read, so that what changes meanwhile counts as untold. */
+  /** Called before an inventory is read, so that the gateway does not count as knowing what changes meanwhile. */
   beginReading(): void {
     this.#isOutdated = false;
   }
