@@ -6,7 +6,7 @@ import { pollUntil } from '../poll-until.ts';
 import { isAway, showDatabases, socketOf, withConsole } from '../pooler/console.ts';
 import { instancesNow } from '../pooler/restart-state.ts';
 import { inSession } from '../postgres/connect.ts';
-import { LOST_GROUPS, openedGroups } from '../privileges/default-privileges.ts';
+import { DEFAULT_PRIVILEGES, lostGroups } from '../privileges/default-privileges.ts';
 import { repair } from '../privileges/repair-privileges.ts';
 import { HostError } from '../servers/host-error.ts';
 import type { AgentSettings } from '../settings.ts';
@@ -15,13 +15,13 @@ import type { AgentSettings } from '../settings.ts';
 const TRY_FOR_MS = 4_000;
 const TRY_EVERY_MS = 100;
 /**
- * Reads a table, and what the clone has inherited of lost default privileges: the first session in a database costs tens
- * of milliseconds of processor time, so there is no other one for that. The statistics are flushed because the session
- * stays open in the pooler, and would otherwise report this transaction to the branch's first measurement.
+ * Reads the default privileges, which the clone may have inherited without those that a login dropped: the first session in
+ * a database costs tens of milliseconds of processor time, so there is no other one for that. The statistics are flushed
+ * because the session stays open in the pooler, and would otherwise report this transaction to the branch's first measurement.
  */
 const PROOF = `
-  SELECT current_user AS login, datname AS database, pg_catalog.pg_stat_force_next_flush(), ARRAY (${LOST_GROUPS}) AS lost
-  FROM pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()`;
+  SELECT current_user AS login, pg_catalog.current_database() AS database, pg_catalog.pg_stat_force_next_flush(),
+    ARRAY (${DEFAULT_PRIVILEGES}) AS privileges`;
 /** PgBouncer's message before it checks a password. Its SQLSTATE is the same for all its refusals. */
 const POOLER_FULL = /^no more connections allowed \(max_client_conn\)/;
 
@@ -42,12 +42,12 @@ export async function proveBranch(
     async () => {
       const started = performance.now();
       try {
-        const { lost } = await logIn(settings, params).catch((error) => {
+        const { privileges } = await logIn(settings, params).catch((error) => {
           if (!(error instanceof Error && POOLER_FULL.test(error.message))) throw error;
           return logInAroundFullPooler(settings, params);
         });
         const login_ms = performance.now() - started;
-        if (lost.length > 0) await repair(host, params);
+        if (lostGroups(params.project_id, privileges).length > 0) await repair(host, params);
         await setBaseline(postgres, branch_id);
         return { login_ms };
       } catch (error) {
@@ -67,19 +67,19 @@ export async function proveBranch(
 interface Reached {
   login: string;
   database: string;
-  /** Groups that have lost their default privileges. */
-  lost: string[];
+  /** Default privileges, as `lostGroups` takes them. */
+  privileges: string[];
 }
 
 /** @param socket of one of the two servers; by default of the pooler that clients reach */
 async function logIn(
   settings: AgentSettings,
-  { project_id, branch_id, database, password }: Params<'branch.prove'>,
+  { branch_id, database, password }: Params<'branch.prove'>,
   socket = socketOf(settings, instancesNow(settings).newClients),
 ): Promise<Reached> {
   const user = loginName(branch_id, 'read_write');
   const { rows } = await inSession({ ...socket, user, database, password }, (session) =>
-    session.query<Reached>(PROOF, openedGroups(project_id)),
+    session.query<Reached>(PROOF),
   );
   const [reached] = rows;
   if (reached?.login === user && reached.database === database) return reached;

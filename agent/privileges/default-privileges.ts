@@ -15,23 +15,27 @@ const GRANTS: Record<OpenedGroup, readonly string[]> = {
 };
 
 /**
- * Selects the names of the groups `$1` that have lost all default privileges of the owner's group `$2`. It names the schema
- * of everything, because a login may put others first.
+ * Selects the default privileges of a database that apply in all schemas, as text. What is missing is found here and not
+ * by PostgreSQL: for the first session of a database, planning that takes longer than its login. It names the schema of
+ * everything, because a login may put others first.
  */
-export const LOST_GROUPS = `
-  SELECT grantee.rolname::pg_catalog.text FROM pg_catalog.pg_roles AS grantee
-  WHERE grantee.rolname OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[]) AND NOT EXISTS (
-    SELECT FROM pg_catalog.pg_default_acl, pg_catalog.aclexplode(defaclacl) AS item, pg_catalog.pg_roles AS owner
-    WHERE owner.rolname OPERATOR(pg_catalog.=) $2::pg_catalog.text AND defaclrole OPERATOR(pg_catalog.=) owner.oid
-      AND defaclnamespace OPERATOR(pg_catalog.=) 0::pg_catalog.oid
-      AND item.grantee OPERATOR(pg_catalog.=) grantee.oid)
-  ORDER BY 1`;
+export const DEFAULT_PRIVILEGES = `
+  SELECT defaclacl::pg_catalog.text FROM pg_catalog.pg_default_acl
+  WHERE defaclnamespace OPERATOR(pg_catalog.=) 0::pg_catalog.oid`;
 
-/** The values of `LOST_GROUPS` for a project. */
-export const openedGroups = (projectId: string) => [
-  OPENED_GROUPS.map((group) => groupName(projectId, group)),
-  groupName(projectId, 'owner'),
-];
+/**
+ * The groups that have lost all default privileges of the owner's group.
+ * @param privileges as `DEFAULT_PRIVILEGES` selects them: `{grantee=rights/owner,…}`
+ */
+export function lostGroups(projectId: string, privileges: readonly string[]): OpenedGroup[] {
+  const items = privileges.flatMap((list) => list.slice(1, -1).split(','));
+  const owner = `/${groupName(projectId, 'owner')}`;
+  const has = (group: OpenedGroup) => {
+    const grantee = `${groupName(projectId, group)}=`;
+    return items.some((item) => item.startsWith(grantee) && item.endsWith(owner));
+  };
+  return OPENED_GROUPS.filter((group) => !has(group));
+}
 
 /** Statements that open what the owner's group creates to another group. Clones inherit them. */
 export function grantByDefault(projectId: string, group: OpenedGroup): string {

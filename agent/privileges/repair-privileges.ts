@@ -4,7 +4,7 @@ import type { Host } from '../host.ts';
 import { readDeadTuples } from '../measurement/dead-tuples.ts';
 import { inSession } from '../postgres/connect.ts';
 import { TroubleLog } from '../trouble-log.ts';
-import { grantByDefault, LOST_GROUPS, OPENED_GROUPS, openedGroups } from './default-privileges.ts';
+import { DEFAULT_PRIVILEGES, grantByDefault, lostGroups } from './default-privileges.ts';
 
 /** A clone of the database delays new sessions until it is complete. */
 const CONNECT_WITHIN_MS = 3_000;
@@ -60,10 +60,12 @@ export async function repairPrivileges(host: Host, branch: Branch): Promise<void
     connectionTimeoutMillis: CONNECT_WITHIN_MS,
     query_timeout: SESSION_WITHIN_MS,
   };
-  const groups = new Map(OPENED_GROUPS.map((group) => [groupName(project_id, group), group]));
   const lost = await inSession(config, async (session) => {
-    const { rows } = await session.query<{ rolname: string }>(LOST_GROUPS, openedGroups(project_id));
-    const found = rows.flatMap(({ rolname }) => groups.get(rolname) ?? []);
+    const { rows } = await session.query<{ defaclacl: string }>(DEFAULT_PRIVILEGES);
+    const found = lostGroups(
+      project_id,
+      rows.map(({ defaclacl }) => defaclacl),
+    );
     if (found.length > 0)
       await session.query(found.map((group) => grantByDefault(project_id, group)).join('; '));
     host.deadTuples.record(branch_id, await readDeadTuples(session));
