@@ -2,7 +2,7 @@ import { SNAPSHOT_DATABASE } from '../../shared/branch/database-name.ts';
 import type { MethodResult, Params } from '../../shared/protocol/operations.ts';
 import type { CloneMethod, Host } from '../host.ts';
 import { identifier, type Session } from '../postgres/connect.ts';
-import { endKeptSessions } from '../postgres/source-sessions.ts';
+import { endKeptSessions, KEPT } from '../postgres/source-sessions.ts';
 import type { OnProgress } from '../progress.ts';
 import { HostError } from '../servers/host-error.ts';
 import { watchCopy } from './clone-progress.ts';
@@ -49,8 +49,8 @@ export async function createClone(
   onProgress?: OnProgress,
 ): Promise<CloneResult> {
   const { source } = clone;
-  if (source !== null) await endKeptSessions(session, source);
-  const { sourceBytes, inUse, origin } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
+  const { sourceBytes, origin, ...sessions } = await inspectSource(session, source ?? EMPTY_TEMPLATE);
+  const inUse = sessions.inUse || (sessions.kept && !(await endKeptSessions(session, origin.name)));
   const strategy = strategyFor(host.cloneMethod, sourceBytes);
   let cloneMs = 0;
   const create = async () => {
@@ -129,15 +129,24 @@ async function createDatabase(
   else await create();
 }
 
-/** Size of a database, whether it has client sessions, and what its clones come from. @throws HostError SOURCE_MISSING */
+/**
+ * Size of a database, which client sessions it has, and what its clones come from. `kept` ones wait for the next page of
+ * rows; any other ones use it. @throws HostError SOURCE_MISSING
+ */
 async function inspectSource(session: Session, database: string) {
-  const { rows } = await session.query<Origin & { bytes: string; in_use: boolean }>(
-    `SELECT datname::text AS name, oid::text AS source, pg_current_wal_insert_lsn()::text AS source_lsn, pg_database_size(oid) AS bytes,
-            EXISTS (SELECT FROM pg_stat_activity WHERE datid = oid AND backend_type = 'client backend') AS in_use
-     FROM pg_database WHERE datname = $1`,
+  const { rows } = await session.query<
+    Origin & { bytes: string; in_use: boolean | null; kept: boolean | null }
+  >(
+    `SELECT datname::text AS name, oid::text AS source, pg_current_wal_insert_lsn()::text AS source_lsn,
+            pg_database_size(oid) AS bytes, in_use, kept
+     FROM pg_database CROSS JOIN LATERAL (
+       SELECT bool_or((${KEPT}) IS NOT TRUE) AS in_use, bool_or(${KEPT}) AS kept
+       FROM pg_stat_activity WHERE datid = pg_database.oid AND backend_type = 'client backend'
+     ) AS sessions
+     WHERE datname = $1`,
     [database],
   );
   if (!rows[0]) throw new HostError('SOURCE_MISSING', `there is no database ${database}`);
-  const { bytes, in_use, ...origin } = rows[0];
-  return { sourceBytes: Number(bytes), inUse: in_use, origin };
+  const { bytes, in_use, kept, ...origin } = rows[0];
+  return { sourceBytes: Number(bytes), inUse: in_use === true, kept: kept === true, origin };
 }

@@ -19,7 +19,7 @@ export const RESET = 'DISCARD ALL';
  * Waits for the next page, in this process or another one. An operation that needs it opens another one. A session that
  * has just logged in is idle too, but has had no statement: it may be for a change, which nothing repeats.
  */
-const KEPT = `application_name = '${BROWSING}' AND state = 'idle' AND query = '${RESET}'`;
+export const KEPT = `application_name = '${BROWSING}' AND state = 'idle' AND query = '${RESET}'`;
 const END_KEPT = { within: 1_000 };
 
 /** Ends the sessions that wait for the next page of rows: they alone are no reason to hold the clients. */
