@@ -190,14 +190,15 @@ export class RuleSync {
     // Databases that leave the pooler keep their entries until no login to them is in progress.
     const leaving = databasesOf(found.poolerDatabases).filter((database) => !staying.has(database));
     const entries = [...staying, ...leaving];
-    writeRuleFiles(folder, { ...wanted, poolerDatabases: poolerEntries(entries, server) });
-    const error = await hbaError(session);
+    const written = { ...wanted, poolerDatabases: poolerEntries(entries, server) };
+    writeRuleFiles(folder, written, differingFiles(found, written));
+    const isApplied = [found, this.#applied].every((texts) => texts?.postgresHba === wanted.postgresHba);
+    const error = isApplied ? null : await hbaError(session);
     if (error) {
       // PostgreSQL still applies the old rules, but would not start with these.
       writeRuleFiles(folder, found);
       throw new HostError('RULES_NOT_APPLIED', `PostgreSQL rejects the rule file: ${error}`);
     }
-    const isApplied = [found, this.#applied].every((texts) => texts?.postgresHba === wanted.postgresHba);
     this.#postgresHba = wanted.postgresHba;
     this.#applied = null;
     await Promise.all([
@@ -282,5 +283,7 @@ async function hbaError(session: Session): Promise<string | null> {
   return rows[0]?.description ?? null;
 }
 
-const sameTexts = (one: RuleFileTexts, other: RuleFileTexts) =>
-  RULE_FILE_NAMES.every((name) => one[name] === other[name]);
+const differingFiles = (one: RuleFileTexts, other: RuleFileTexts) =>
+  RULE_FILE_NAMES.filter((name) => one[name] !== other[name]);
+
+const sameTexts = (one: RuleFileTexts, other: RuleFileTexts) => differingFiles(one, other).length === 0;

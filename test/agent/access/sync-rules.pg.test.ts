@@ -210,13 +210,14 @@ test('a line that PostgreSQL rejects is removed, because it would prevent the ne
   const generated = join(servers.layout.rulesDir, 'pg_hba.conf');
   const [hba, rules] = await Promise.all([readFile(mainFile, 'utf8'), readFile(generated, 'utf8')]);
   await writeFile(mainFile, `${hba}nonsense\n`);
-  await expect(apply(50, [])).rejects.toMatchObject({
+  const unknown = [{ branch_id: null, cidr: '198.51.100.0/24' }];
+  await expect(apply(50, unknown)).rejects.toMatchObject({
     code: 'RULES_NOT_APPLIED',
     message: expect.stringContaining('nonsense'),
   });
   expect(await readFile(generated, 'utf8')).toBe(rules);
   await writeFile(mainFile, hba);
-  await apply(50, []);
+  await apply(50, unknown);
   expect(await admitted()).toEqual([]);
 });
 
