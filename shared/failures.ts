@@ -204,7 +204,7 @@ export const FAILURES = {
   INTERNAL: { status: 500, message: 'Internal error. Quote the request ID when you report it.' },
   LIMITER_UNAVAILABLE: {
     status: 503,
-    message: 'The rate limiter is currently unavailable. Try again shortly.',
+    message: 'A part of the gateway is currently unavailable. Try again shortly.',
     retryAfterSeconds: SOON,
   },
   IDP_UNAVAILABLE: {

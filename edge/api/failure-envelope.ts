@@ -4,6 +4,7 @@ import { FAILURES, type Failure, retryAfterOf } from '../../shared/failures.ts';
 import type { AppContext, AppEnv } from '../app-env.ts';
 import { withoutValues } from '../database/query-error.ts';
 import { ApiError } from '../errors.ts';
+import { isLostObject } from '../lost-object.ts';
 
 /** Renders the error envelope. The underlying cause goes only to the log, under the request id. */
 export function renderFailure(c: AppContext, { code, fields }: Failure): Response {
@@ -20,7 +21,8 @@ function failureOf(error: Error): Failure {
   if (error instanceof ApiError) return error.failure;
   // Thrown by Hono for JSON that does not parse.
   if (error instanceof HTTPException && error.status === 400) return { code: 'BAD_REQUEST' };
-  return { code: 'INTERNAL' };
+  // What was not repeated may have taken effect, so the client repeats it, under its key if it has one.
+  return { code: isLostObject(error) ? 'LIMITER_UNAVAILABLE' : 'INTERNAL' };
 }
 
 /** Reports the failure to the client, and its reason to the log. */

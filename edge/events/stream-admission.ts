@@ -7,6 +7,7 @@ import type { Database } from '../database/database.ts';
 import { users } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { ApiError } from '../errors.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { machinePrincipal } from '../machines/authenticate-machine.ts';
 import { machineRecord } from '../machines/machine-record.ts';
 import type { EventClient } from '../projects/coordinator-rpc.ts';
@@ -37,7 +38,7 @@ export async function admitToStream(
   const { userId, tenantId } = client.principal;
   const [[user], hasPlace] = await Promise.all([
     db.select().from(users).where(eq(users.id, userId)),
-    streamsOf(env, client).hold(client.id, TENANT_STREAMS_MAX),
+    repeatIfLost(() => streamsOf(env, client).hold(client.id, TENANT_STREAMS_MAX)),
   ]);
   if (!hasPlace) return fail({ code: 'STREAM_LIMIT_REACHED', fields: { limit: TENANT_STREAMS_MAX } });
   if (user?.tenantId === tenantId) {

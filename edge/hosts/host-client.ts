@@ -3,6 +3,7 @@ import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import type { Method, MethodResult, Params } from '../../shared/protocol/operations.ts';
 import { fail, type Result } from '../../shared/result.ts';
 import type { Env } from '../env.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { currentTraceparent } from '../trace.ts';
 import { failureOfRequest } from './host-failure-table.ts';
 import type { CallOutcome } from './host-link-rpc.ts';
@@ -26,9 +27,7 @@ export const hostLink = (env: Env, hostId: string) => env.HOST_LINK.get(env.HOST
 
 /** Whether the host's agent is connected. */
 export const isLinked = (env: Env, hostId: string): Promise<boolean> =>
-  hostLink(env, hostId)
-    .linked()
-    .catch(() => false);
+  repeatIfLost(() => hostLink(env, hostId).linked()).catch(() => false);
 
 /** Never throws and always ends: the object's loss is a failure as well. */
 async function send<M extends Method>(

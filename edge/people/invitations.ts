@@ -12,6 +12,7 @@ import { type Database, hasChanged, inOneBatch, insertIf } from '../database/dat
 import { invitations } from '../database/people-schema.ts';
 import { auditEvents } from '../database/schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforceLimit } from '../rate-limits/enforce-limit.ts';
 import { accountByEmail } from '../sign-in/accounts/accounts.ts';
@@ -116,7 +117,8 @@ async function mailInvitation(
   const [account] = await accountByEmail(db, email);
   const mail = account ? 'account_exists' : 'code';
   const request = { kind: 'invitation', challengeId: id, address: email, mail } as const;
-  await challengesOf(env, email).start({ ...request, invitation: { inviter, role } });
+  const started = { ...request, invitation: { inviter, role } };
+  await repeatIfLost(() => challengesOf(env, email).start(started));
 }
 
 /** Mails the code of an open invitation if the request that created it was interrupted before. */
@@ -154,5 +156,5 @@ export async function revokeInvitation(
     db.delete(invitations).where(isIt),
   ]);
   if (!hasChanged(results.at(-1))) throw new ApiError('NOT_FOUND');
-  await challengesOf(env, email).cancel(id);
+  await repeatIfLost(() => challengesOf(env, email).cancel(id));
 }

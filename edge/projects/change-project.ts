@@ -8,6 +8,7 @@ import { hasChanged, inOneBatch, insertIf, openDatabase } from '../database/data
 import { auditEvents, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import { hasRoomOn } from '../hosts/host-room.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { readSettings } from '../settings.ts';
 import { hasQuotaFor, type TenantUsage, tenantQuotaReached, tenantUsage } from '../tenancy/tenant-caps.ts';
 import { coordinatorOf } from './coordinator-stub.ts';
@@ -101,8 +102,8 @@ export async function changeProject(
   // The cap was lowered, or the project deleted, in between.
   if (!hasChanged(results.at(-3))) return changeProject(env, current, change, actor);
   // Its alarm takes the snapshots.
-  if (snapshotSchedule) await coordinatorOf(env, projectId).wake(projectId);
+  if (snapshotSchedule) await repeatIfLost(() => coordinatorOf(env, projectId).wake(projectId));
   if (storageQuotaGib === undefined) return ok(current);
-  const status = await coordinatorOf(env, projectId).monitor.evaluate(projectId);
+  const status = await repeatIfLost(() => coordinatorOf(env, projectId).monitor.evaluate(projectId));
   return ok(status ? { ...current, storageUsedBytes: status.used, storageState: status.state } : current);
 }

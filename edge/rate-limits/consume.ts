@@ -1,4 +1,5 @@
 import type { Env } from '../env.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { BorrowedShares, SHARE_MS } from './borrowed-shares.ts';
 import type { Bucket } from './buckets.ts';
 import { Denials } from './denials.ts';
@@ -95,7 +96,8 @@ async function decide(
   const denial = cachedDenial(bucket);
   if (denial) return denial;
   const calledAt = Date.now();
-  const window = await callLimiter(env, bucket, call);
+  // The request may be counted twice.
+  const window = await repeatIfLost(() => call(limiterOf(env, bucket)));
   const { admitted, restMs } = window;
   if (!admitted) countRefusal(bucket.limit);
   if (!admitted && !(LIMITS as LimitTable)[bucket.limit].refundable)
@@ -114,20 +116,6 @@ export const refund = async (env: Env, bucket: Bucket): Promise<void> => {
 const limiterOf = ({ RATE_LIMITER }: Env, { bucket }: Bucket) =>
   RATE_LIMITER.get(RATE_LIMITER.idFromName(bucket));
 type Limiter = ReturnType<typeof limiterOf>;
-
-/** Retries once if the object was reset during the call (a deployment, a move); the request may be counted twice. */
-async function callLimiter(
-  env: Env,
-  bucket: Bucket,
-  call: (limiter: Limiter) => Promise<WindowState>,
-): Promise<WindowState> {
-  try {
-    return await call(limiterOf(env, bucket));
-  } catch (error) {
-    if ((error as { overloaded?: boolean }).overloaded) throw error;
-    return call(limiterOf(env, bucket));
-  }
-}
 
 const decisionOf = ({ admitted, limit, remaining, endsAt }: WindowState, restMs: number): LimitDecision => ({
   admitted,

@@ -1,4 +1,5 @@
 import type { Env } from '../env.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import type { LimitName, Refusals } from './limits.ts';
 
 /** Time between two calls that add what this isolate has refused; a flood of refusals must not be one of calls. */
@@ -30,4 +31,4 @@ export async function sendRefusals(env: Env): Promise<void> {
 }
 
 /** Refusals of all isolates since the first deployment; those of the last seconds can be missing. */
-export const readRefusals = (env: Env): Promise<Refusals> => totals(env).refusals();
+export const readRefusals = (env: Env): Promise<Refusals> => repeatIfLost(() => totals(env).refusals());

@@ -19,6 +19,7 @@ import { BranchChange } from '../branches/new-branch.ts';
 import { storeProtection } from '../branches/protect-branch.ts';
 import { projectBranches } from '../database/schema.ts';
 import { found, unwrap } from '../errors.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { inBranch, inProject } from './in-project.ts';
 import { BranchRefParams, Confirm, ProjectParams } from './parameters.ts';
@@ -193,7 +194,7 @@ router.openapi(
     const { lease_seconds: leaseSeconds = null } = c.req.valid('json');
     const [project, branch] = await inBranch(c, c.req.valid('param'), () => []);
     const renewal = { branch, leaseSeconds, actor: actorOf(c) };
-    const renewed = await coordinatorOf(c.env, project.id).renewLease(renewal);
+    const renewed = await repeatIfLost(() => coordinatorOf(c.env, project.id).renewLease(renewal));
     return c.json(toBranchResponse(unwrap(renewed)), 200);
   },
 );

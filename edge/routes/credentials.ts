@@ -12,6 +12,7 @@ import { actorOf, databaseOf } from '../app-env.ts';
 import { auditedView } from '../credentials/audited-view.ts';
 import { Credentials, type CredentialsView } from '../credentials/branch-credentials.ts';
 import { ApiError, unwrap } from '../errors.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { bucketOf } from '../rate-limits/buckets.ts';
 import { enforceRequestLimit } from '../rate-limits/limit-requests.ts';
@@ -103,11 +104,10 @@ router.openapi(
       recordedUses(db, keyUse, new Date()),
     ]);
     if (branch.status !== 'active') throw new ApiError('BRANCH_NOT_ACTIVE');
-    const coordinator = coordinatorOf(c.env, projectId);
     const { hostId } = project;
     // If storing succeeds and applying fails, a repeated request with the same key gets the passwords once they work.
     if (unwrap(recordedResponse(uses, keyUse))) {
-      unwrap(await coordinator.applyAccess(projectId, hostId));
+      unwrap(await repeatIfLost(() => coordinatorOf(c.env, projectId).applyAccess(projectId, hostId)));
       const audited = auditedView(databaseOf(c), branch, view, actorOf(c), new Date());
       const credentials = await credentialsOf(c, project, branch, view, [audited]);
       c.header('Idempotency-Replayed', 'true');
@@ -115,7 +115,7 @@ router.openapi(
     }
     await enforceRequestLimit(c, bucketOf.rotation(branch.id));
     const rotation = { projectId, branchId: branch.id, roles, hostId, actor: actorOf(c), keyUse };
-    unwrap(await coordinator.rotateCredentials(rotation));
+    unwrap(await coordinatorOf(c.env, projectId).rotateCredentials(rotation));
     return c.json(await credentialsOf(c, project, branch, view, []), 200);
   },
 );

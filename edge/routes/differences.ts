@@ -13,6 +13,7 @@ import { ApiError, found, unwrap } from '../errors.ts';
 import { publicFailure } from '../jobs/job-failure.ts';
 import type { Comparison } from '../jobs/job-input.ts';
 import { toJobResponse } from '../jobs/job-resource.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { HOST_FAILURES, usableBranch } from './branch-database.ts';
 import { PENDING } from './creations.ts';
@@ -129,13 +130,10 @@ router.openapi(
     );
     if ('job' in result) return c.json(toJobResponse(result.job), 202);
     if (result.complete) return c.json(toDifference(other, result), 200);
-    const job = await coordinatorOf(c.env, project.id).history.compareBranch({
-      jobId: crypto.randomUUID(),
-      branch,
-      comparison,
-      hostId: project.hostId,
-      actor: actorOf(c),
-    });
+    const about = { branch, comparison, hostId: project.hostId, actor: actorOf(c) };
+    const job = await repeatIfLost(() =>
+      coordinatorOf(c.env, project.id).history.compareBranch({ jobId: crypto.randomUUID(), ...about }),
+    );
     return c.json(toJobResponse(unwrap(job)), 202);
   },
 );

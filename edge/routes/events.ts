@@ -3,6 +3,7 @@ import { operation, operations } from '../api/operation.ts';
 import { responseHeaders } from '../api/response-headers.ts';
 import { unwrap } from '../errors.ts';
 import { EVENT_MEANINGS } from '../events/event-types.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { coordinatorOf } from '../projects/coordinator-stub.ts';
 import { inProject } from './in-project.ts';
 import { ProjectParams, StreamQuery } from './parameters.ts';
@@ -54,7 +55,8 @@ export const eventRoutes = operations().openapi(
     // A response to HEAD has no body, so there is no stream to keep open.
     const wanted = { after, seconds: c.req.method === 'HEAD' ? 0 : Math.min(seconds, left) };
     const client = { id: crypto.randomUUID(), principal };
-    const stream = unwrap(await coordinatorOf(c.env, projectId).events.stream(projectId, client, wanted));
+    const opening = () => coordinatorOf(c.env, projectId).events.stream(projectId, client, wanted);
+    const stream = unwrap(await repeatIfLost(opening));
     c.header('Content-Type', 'text/event-stream');
     return c.body(stream, 200);
   },

@@ -8,6 +8,7 @@ import { projectBranches } from '../database/schema.ts';
 import { snapshots } from '../database/snapshot-schema.ts';
 import { ApiError, unwrap } from '../errors.ts';
 import { isProjectHostLinked } from '../hosts/project-host-link.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { METRIC_NAMES } from '../monitoring/metrics.ts';
 import {
   type Measured,
@@ -66,8 +67,14 @@ const EVENTS = {
   content: { 'text/event-stream': { schema: z.string() } },
 };
 
+type Monitor = ReturnType<typeof coordinatorOf>['monitor'];
+
 /** Read concurrently with D1. Nothing of it may be sent before `inProject` has checked the caller's permission. */
-const monitorOf = (c: AppContext, projectId: string) => coordinatorOf(c.env, projectId).monitor;
+const askMonitor = <R>(
+  c: AppContext,
+  projectId: string,
+  call: (monitor: Monitor) => Promise<R>,
+): Promise<R> => repeatIfLost(() => call(coordinatorOf(c.env, projectId).monitor));
 
 const activeBranches = (db: Database, projectId: string) =>
   db
@@ -119,7 +126,7 @@ async function streamed(
 ) {
   // A response to HEAD has no body, so there is no stream to keep open.
   const wanted = { branchId, seconds: c.req.method === 'HEAD' ? 0 : seconds, since };
-  const stream = unwrap(await monitorOf(c, projectId).stream(projectId, wanted));
+  const stream = unwrap(await askMonitor(c, projectId, (monitor) => monitor.stream(projectId, wanted)));
   c.header('Content-Type', 'text/event-stream');
   return c.body(stream, 200);
 }
@@ -142,7 +149,7 @@ router.openapi(
     const { project_id: projectId } = c.req.valid('param');
     const { include } = c.req.valid('query');
     const reading = inBranch(c, c.req.valid('param'), (db) => [activeBranches(db, projectId)]);
-    const recording = monitorOf(c, projectId).last();
+    const recording = askMonitor(c, projectId, (monitor) => monitor.last());
     const [[project, branch, active], measured] = await withLink(c, projectId, reading, recording);
     return c.json(metricsSummary(project, branch, active, measured, include === 'alerts'), 200);
   },
@@ -166,12 +173,12 @@ router.openapi(
     const { metric, ...wanted } = c.req.valid('query');
     const range = rangeOf(wanted, Date.now());
     if ('message' in range) throw new ApiError('VALIDATION_FAILED', { details: [range] });
-    const monitor = monitorOf(c, projectId);
+    const seriesOf = (branch: string) => askMonitor(c, projectId, (monitor) => monitor.series(branch, range));
     const reading = inBranch(c, c.req.valid('param'), () => []);
-    const guessing = monitor.series(reference, range);
+    const guessing = seriesOf(reference);
     const [[, { id }], guessed] = await withLink(c, projectId, reading, guessing);
     // Another branch can have got the name since the last measurement.
-    const { points } = guessed.branchId === id ? guessed : await monitor.series(id, range);
+    const { points } = guessed.branchId === id ? guessed : await seriesOf(id);
     return c.json(metricsSeries(range, metric ? [metric] : METRIC_NAMES, { ...guessed, points }), 200);
   },
 );
@@ -194,7 +201,7 @@ router.openapi(
     const range = rangeOf(wanted, Date.now(), POINTS_OF_EACH_MAX);
     if ('message' in range) throw new ApiError('VALIDATION_FAILED', { details: [range] });
     const reading = inProject(c, projectId, (db) => [activeBranches(db, projectId)]);
-    const recording = monitorOf(c, projectId).metricOfBranches(metric, range);
+    const recording = askMonitor(c, projectId, (monitor) => monitor.metricOfBranches(metric, range));
     const [[, active], recorded] = await withLink(c, projectId, reading, recording);
     return c.json(metricOfBranches(range, metric, active, recorded), 200);
   },
@@ -220,7 +227,7 @@ router.openapi(
       activeBranches(db, projectId),
       db.select().from(snapshots).where(snapshotsOf(projectId, c.var.principal)),
     ]);
-    const recording = monitorOf(c, projectId).last();
+    const recording = askMonitor(c, projectId, (monitor) => monitor.last());
     const [[project, active, taken], measured] = await withLink(c, projectId, reading, recording);
     return c.json(projectUsage(project, active, taken, measured), 200);
   },

@@ -8,6 +8,7 @@ import { found, unwrap } from '../errors.ts';
 import { CaCertificate, NewHost, Registration, registerHost, renewEnrolment } from '../hosts/enrolment.ts';
 import { hostLink } from '../hosts/host-client.ts';
 import { Host, toHostResponse } from '../hosts/host-resource.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { OPEN_METRICS } from '../platform-metrics/open-metrics.ts';
 import { platformMetrics } from '../platform-metrics/platform-metrics.ts';
@@ -124,7 +125,7 @@ router.openapi(
       .where(eq(hosts.id, hostId))
       .returning();
     const host = found(rows);
-    if (acceptsRecords) await hostLink(c.env, hostId).acceptRecords();
+    if (acceptsRecords) await repeatIfLost(() => hostLink(c.env, hostId).acceptRecords());
     return c.json(await toHostResponse(c.env, host), 200);
   },
 );

@@ -13,6 +13,7 @@ import { actorOf, databaseOf } from '../app-env.ts';
 import { webhooks } from '../database/event-schema.ts';
 import { isLocalGateway } from '../destination.ts';
 import { ApiError, found, unwrap } from '../errors.ts';
+import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
 import type { Delivery } from '../webhooks/delivery-store.ts';
@@ -136,7 +137,7 @@ router.openapi(
   async (c) => {
     const { webhook_id: id } = c.req.valid('param');
     if (!(await deleteWebhook(databaseOf(c), id, actorOf(c), new Date()))) throw new ApiError('NOT_FOUND');
-    await webhookSenderOf(c.env, id).forget();
+    await repeatIfLost(() => webhookSenderOf(c.env, id).forget());
     return c.body(null, 204);
   },
 );
@@ -162,7 +163,7 @@ router.openapi(
     // Concurrently; nothing of the deliveries is sent unless the webhook is the tenant's.
     const [webhook, deliveries] = await Promise.all([
       webhookOf(databaseOf(c), c.var.principal.tenantId, id),
-      webhookSenderOf(c.env, id).deliveries(query),
+      repeatIfLost(() => webhookSenderOf(c.env, id).deliveries(query)),
     ]);
     found(webhook);
     const { page, next_cursor } = cutPage(deliveries, query);

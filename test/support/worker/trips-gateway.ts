@@ -1,7 +1,6 @@
 import { eq } from 'drizzle-orm';
 import { openDatabase } from '../../../edge/database/database.ts';
 import { hosts, projects } from '../../../edge/database/schema.ts';
-import type { ProjectCoordinator } from '../../../edge/projects/project-coordinator.ts';
 import { streamsBucket } from '../../../edge/rate-limits/buckets.ts';
 import type { RateLimiter } from '../../../edge/rate-limits/rate-limiter.ts';
 import type { HostFailure } from '../../../shared/protocol/host-failures.ts';
@@ -14,7 +13,7 @@ import { remoteD1 } from '../records/remote-d1.ts';
 import { measurementOf } from '../records/sample-measurement.ts';
 import { newSigner, startProvider } from '../sign-in/provider.ts';
 import { TALLY_HEADER, type Tally } from './trips.ts';
-import type { HostLink, WebhookSender } from './trips-worker.ts';
+import type { HostLink, ProjectCoordinator, WebhookSender } from './trips-worker.ts';
 import { bundle, OBJECTS, PLATFORM_SECRET, SETTINGS, startWorker, UNCAPPED } from './worker.ts';
 
 const UNLIMITED = '10000000';

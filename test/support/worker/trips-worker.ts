@@ -76,6 +76,13 @@ const ANSWERS: { [M in Method]?: (params: Params<M>) => MethodResult<M> } = {
   'row.list': () => ({ columns: [], rows: [], has_more: false, estimated_rows: 0 }),
 };
 
+/** The calls that are lost next. Their objects lose it with their memory. */
+const losses = new Set<string>();
+
+function loseDuring(call: string, ctx: DurableObjectState): void {
+  if (losses.delete(call)) ctx.abort('lost by the test');
+}
+
 export class HostLink extends RealHostLink {
   #linked = true;
   #answers = true;
@@ -94,6 +101,7 @@ export class HostLink extends RealHostLink {
   }
 
   override async linked(): Promise<boolean> {
+    loseDuring('linked', this.ctx);
     return this.#linked;
   }
 
@@ -110,6 +118,34 @@ export class HostLink extends RealHostLink {
 export class ProjectCoordinator extends RealCoordinator {
   constructor(state: DurableObjectState, env: Env) {
     super(state, tripsOf(env).env);
+  }
+
+  /** Loses the object during the next such call, after the call has taken effect. */
+  async loseNext(call: 'monitor' | 'linked' | 'addRule' | 'createBranches' | 'deleteBranch'): Promise<void> {
+    losses.add(call);
+  }
+
+  override get monitor() {
+    loseDuring('monitor', this.ctx);
+    return super.monitor;
+  }
+
+  override async addRule(...args: Parameters<RealCoordinator['addRule']>) {
+    const added = await super.addRule(...args);
+    loseDuring('addRule', this.ctx);
+    return added;
+  }
+
+  override async createBranches(...args: Parameters<RealCoordinator['createBranches']>) {
+    const created = await super.createBranches(...args);
+    loseDuring('createBranches', this.ctx);
+    return created;
+  }
+
+  override async deleteBranch(...args: Parameters<RealCoordinator['deleteBranch']>) {
+    const deleted = await super.deleteBranch(...args);
+    loseDuring('deleteBranch', this.ctx);
+    return deleted;
   }
 }
 
