@@ -56,9 +56,7 @@ export async function insertRule(
     if (found.room) return fail({ code: 'NOT_FOUND' });
     return fail({ code: 'RULE_LIMIT_REACHED', fields: { limit: NETWORK_RULES_MAX } });
   } catch (error) {
-    const conflict = uniqueConflict(error);
-    if (!conflict) throw error;
-    if (conflict.startsWith('idempotency_keys')) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
+    if (!uniqueConflict(error)?.startsWith('network_rules')) throw error;
     return fail({ code: 'RULE_EXISTS', fields: { rule_id: await sameRule(db, rule).catch(() => null) } });
   }
 }

@@ -4,7 +4,7 @@ import { fail, ok, type Result } from '../../shared/result.ts';
 import { nextAccessRevision } from '../access/access-revision.ts';
 import { insertKey } from '../api/idempotency-key.ts';
 import { auditEvent } from '../audit/audit-event.ts';
-import { type Database, hasChanged, inOneBatch, insertIf, uniqueConflict } from '../database/database.ts';
+import { type Database, hasChanged, inOneBatch, insertIf } from '../database/database.ts';
 import { auditEvents, branchCredentials, projectBranches, projects } from '../database/schema.ts';
 import type { Rotation } from '../projects/coordinator-rpc.ts';
 import { makePassword, sealPassword } from './password.ts';
@@ -42,17 +42,12 @@ export async function storeRotation(
       })
       .where(and(eq(branchCredentials.branchId, branchId), eq(branchCredentials.role, role), active)),
   );
-  try {
-    const results = await inOneBatch(db, [
-      // The key stores no passwords: a repeated request reads the current ones.
-      ...insertKey(db, keyUse, event.id, active, now, { status: 200, body: {} }),
-      nextAccessRevision(db, projectId, active),
-      ...changes,
-      insertIf(db, auditEvents, event, active),
-    ]);
-    return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'BRANCH_NOT_ACTIVE' });
-  } catch (error) {
-    if (uniqueConflict(error)) return fail({ code: 'IDEMPOTENCY_IN_FLIGHT' });
-    throw error;
-  }
+  const results = await inOneBatch(db, [
+    // The key stores no passwords: a repeated request reads the current ones.
+    ...insertKey(db, keyUse, event.id, active, now, { status: 200, body: {} }),
+    nextAccessRevision(db, projectId, active),
+    ...changes,
+    insertIf(db, auditEvents, event, active),
+  ]);
+  return hasChanged(results.at(-1)) ? ok(null) : fail({ code: 'BRANCH_NOT_ACTIVE' });
 }

@@ -6,7 +6,7 @@ import type { ProjectMeasurement } from '../../shared/measurement.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { deleteRule, insertRule, ruleResponse, storeRuleEnd } from '../access/change-rules.ts';
 import { sendAccess } from '../access/send-access.ts';
-import { storeResponse } from '../api/idempotency-key.ts';
+import { createUnderKey, storeResponse } from '../api/idempotency-key.ts';
 import type { BranchRow } from '../branches/branch-resource.ts';
 import { deleteBranch } from '../branches/delete-branch.ts';
 import { endLives } from '../branches/end-lives.ts';
@@ -166,9 +166,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
   }
 
   async addRule({ rule, hostId, actor, keyUse }: RuleAddition): Promise<Result<RuleChange, Failure>> {
-    const added = await this.#changeRules(rule.projectId, hostId, () =>
-      insertRule(this.#db, rule, actor, keyUse),
-    );
+    const insert = () => createUnderKey(this.#db, keyUse, () => insertRule(this.#db, rule, actor, keyUse));
+    const added = await this.#changeRules(rule.projectId, hostId, insert);
     if (keyUse && added.ok && added.value.applied)
       await storeResponse(this.#db, rule.id, ruleResponse(rule, true));
     return added;
@@ -194,7 +193,8 @@ export class ProjectCoordinator extends DurableObject<Env> implements Coordinato
     if (!(await isLinked(this.env, hostId))) return fail({ code: 'HOST_UNAVAILABLE' });
     this.#armAlarm(projectId);
     const { CREDENTIAL_KEYS } = readSettings(this.env);
-    const stored = await storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
+    const store = () => storeRotation(this.#db, CREDENTIAL_KEYS, rotation, new Date());
+    const stored = await createUnderKey(this.#db, rotation.keyUse, store);
     return stored.ok ? this.#applyAccess(projectId, hostId) : stored;
   }
 

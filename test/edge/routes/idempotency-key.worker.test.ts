@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { idempotencyKeys } from '../../../edge/database/idempotency-schema.ts';
 import { projects } from '../../../edge/database/schema.ts';
 import { WEBHOOKS_MAX } from '../../../edge/webhooks/webhook-records.ts';
+import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import { Api } from '../../support/api.ts';
 import { startMailServer } from '../../support/sign-in/mail-server.ts';
 import { newOwner, type TestPerson } from '../../support/sign-in/people.ts';
@@ -103,6 +104,19 @@ test('the last free place goes to one of two concurrent requests, and no limit r
   const both = await Promise.all([last(), last()]);
   const errors = both.filter(({ status }) => status !== 201).map(({ body: { error } }) => error);
   expect(errors).toEqual(['IDEMPOTENCY_IN_FLIGHT']);
+});
+
+test('the last free rule goes to one of two concurrent requests, and no limit refuses the other', async () => {
+  const { id } = await gateway.api.project('Rules');
+  await gateway.inD1(
+    `with recursive n (i) as (select 2 union all select i + 1 from n where i < ${NETWORK_RULES_MAX})
+     insert into network_rules (id, project_id, cidr, source, revision, created_by, tenant_id, created_at)
+     select p.id || i, p.id, i, 'manual', 0, p.created_by, p.tenant_id, 0 from n, projects p where p.id = ?`,
+    id,
+  );
+  const last = () => create(`/api/v1/projects/${id}/network-rules`, { cidr: '192.0.2.1/32' }, 'last');
+  const both = await Promise.all([last(), last()]);
+  expect(both.map(({ status, body }) => body.error ?? status).sort()).toEqual([201, 'IDEMPOTENCY_IN_FLIGHT']);
 });
 
 test('no secret is stored with the key', async () => {
