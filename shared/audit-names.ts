@@ -37,6 +37,7 @@ export const AUDIT_NAMES = [
   'rehearsal.started',
   'rehearsal.finished',
   'webhook.created',
+  'webhook.secret.viewed',
   'webhook.deleted',
   'webhook.disabled',
   'account.created',

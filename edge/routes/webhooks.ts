@@ -17,7 +17,7 @@ import { repeatIfLost } from '../lost-object.ts';
 import { cutPage, keyset, PageQuery, pageOf } from '../pagination.ts';
 import { readSettings } from '../settings.ts';
 import type { Delivery } from '../webhooks/delivery-store.ts';
-import { createWebhook, deleteWebhook, secretOf, webhookOf } from '../webhooks/webhook-records.ts';
+import { createWebhook, deleteWebhook, viewSecret, webhookOf } from '../webhooks/webhook-records.ts';
 import {
   CreatedWebhook,
   type DeliveredEvent,
@@ -56,7 +56,7 @@ router.openapi(
     path: '/api/v1/webhooks',
     summary: 'Create a webhook',
     description:
-      'Sends each event of these types as a POST to the URL, signed as Standard Webhooks 1.0 describes. A delivery without a 2xx response is repeated with growing delays for three days.',
+      'Sends each event of these types as a POST to the URL, signed as Standard Webhooks 1.0 describes. A delivery without a 2xx response is repeated with growing delays for three days. A repeated request with the same `Idempotency-Key` shows the secret again, which the audit log records as a view.',
     tags,
     request: { headers: IdempotencyHeader, body: jsonBody(NewWebhook) },
     responses: {
@@ -83,8 +83,8 @@ router.openapi(
       projectId === null ? [null, await used()] : await inProject(c, projectId, () => [used()]);
     const recorded = unwrap(recordedResponse(uses, keyUse));
     if (recorded) {
-      const webhook = found(await webhookOf(db, principal.tenantId, String(recorded.body.id)));
-      const secret = await secretOf(keys, webhook);
+      const viewed = await viewSecret(db, keys, String(recorded.body.id), actorOf(c), new Date());
+      const { webhook, secret } = found(viewed ? [viewed] : []);
       c.header('Idempotency-Replayed', 'true');
       return c.json({ ...toWebhookResponse(webhook), secret }, 201);
     }

@@ -1,4 +1,4 @@
-import { and, eq, isNull, sql } from 'drizzle-orm';
+import { and, eq, exists, isNull, sql } from 'drizzle-orm';
 import type { Failure } from '../../shared/failures.ts';
 import { fail, ok, type Result } from '../../shared/result.ts';
 import { insertKey, type KeyUse } from '../api/idempotency-key.ts';
@@ -17,6 +17,7 @@ export const WEBHOOKS_MAX = 20;
 /** What a sealed secret is bound to. */
 const sealContext = (webhookId: string) => ['webhook', webhookId];
 
+/** For deliveries; a client sees it through `viewSecret`. */
 export const secretOf = (keys: readonly SecretKey[], { id, keyId, sealedSecret }: WebhookRow) =>
   unseal(keys, sealContext(id), { keyId, sealed: sealedSecret });
 
@@ -69,6 +70,22 @@ export async function createWebhook(
   ]);
   if (hasChanged(results.at(-1))) return ok({ webhook, secret });
   return fail({ code: 'WEBHOOK_LIMIT_REACHED', fields: { limit: WEBHOOKS_MAX } });
+}
+
+/** A webhook of the tenant with its secret. The view is audited. @returns null if it does not exist */
+export async function viewSecret(
+  db: Database,
+  keys: readonly SecretKey[],
+  id: string,
+  actor: Actor,
+  now: Date,
+): Promise<{ webhook: WebhookRow; secret: string } | null> {
+  const stored = webhookOf(db, actor.tenantId, id);
+  const [webhook] = await stored;
+  if (!webhook) return null;
+  const event = eventOf('webhook.secret.viewed', actor, webhook, now);
+  const viewed = await insertIf(db, auditEvents, event, exists(stored));
+  return hasChanged(viewed) ? { webhook, secret: await secretOf(keys, webhook) } : null;
 }
 
 /** @returns false if it does not exist */

@@ -1,7 +1,7 @@
 import { eq } from 'drizzle-orm';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { idempotencyKeys } from '../../../edge/database/idempotency-schema.ts';
-import { projects } from '../../../edge/database/schema.ts';
+import { auditEvents, projects } from '../../../edge/database/schema.ts';
 import { WEBHOOKS_MAX } from '../../../edge/webhooks/webhook-records.ts';
 import { NETWORK_RULES_MAX } from '../../../shared/limits.ts';
 import { Api } from '../../support/api.ts';
@@ -94,6 +94,22 @@ describe.each<Kind>([
     }
     expect((await post('crowd', 'crowd')).body.id).toBe(made[0]);
   });
+});
+
+test('each repetition that shows the secret of a webhook is audited, and its creation once', async () => {
+  const post = () => create('/api/v1/webhooks', webhook('viewed'), 'viewed');
+  const { id } = (await post()).body;
+  const audited = async (name: string) => {
+    const rows = await gateway.db.select().from(auditEvents).where(eq(auditEvents.name, name));
+    return rows.map(({ metadata }) => metadata).filter(({ webhook_id }) => webhook_id === id);
+  };
+  expect(await audited('webhook.secret.viewed')).toEqual([]);
+  for (let times = 1; times <= 2; times++) {
+    expect(isReplay(await post())).toBe(true);
+    const about = { webhook_id: id, host: '127.0.0.1:9', events: ['storage.changed'] };
+    expect(await audited('webhook.secret.viewed')).toEqual(Array(times).fill(about));
+  }
+  expect(await audited('webhook.created')).toHaveLength(1);
 });
 
 test('the last free place goes to one of two concurrent requests, and no limit refuses the other', async () => {
