@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { digestGroups } from '../../shared/protocol/inventory-digest.ts';
 import type { MethodResult } from '../../shared/protocol/operations.ts';
 import type { Host } from '../host.ts';
+import { readResets } from '../postgres/read-resets.ts';
 import { describeHost } from './host-describe.ts';
 import { takeInventory } from './host-inventory.ts';
 
@@ -15,6 +16,7 @@ export async function digestInventory(host: Host): Promise<MethodResult<'invento
     free_bytes,
     // A pooler that is away must not prevent the reconciliation.
     description: await describeHost(host).catch(() => null),
+    resets: await readResets(host.postgres),
     groups: await digestGroups(holdings, sha256),
   };
 }

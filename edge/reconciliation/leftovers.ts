@@ -1,7 +1,8 @@
-import { sql } from 'drizzle-orm';
-import type { Database } from '../database/database.ts';
+import { and, eq, sql } from 'drizzle-orm';
+import type { Params } from '../../shared/protocol/operations.ts';
+import { type Database, isOneOf } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
-import { branchIdsOf } from '../jobs/job-store.ts';
+import { branchIdsOf, isOpenJob } from '../jobs/job-store.ts';
 import { logEvent } from '../log.ts';
 import type { Differences, HostedBranch } from './differences.ts';
 
@@ -38,4 +39,30 @@ export async function leftoversAmong(
     branches: orphans.filter(({ branch_id }) => traced.has(branch_id)),
     projectIds: orphanedProjects.filter((id) => traced.has(id)),
   };
+}
+
+/**
+ * The resets whose clones can be dropped, because their jobs have ended; an ended job does not run again.
+ * @param jobIds read from the host before
+ */
+export async function endedResets(
+  db: Database,
+  hostId: string,
+  jobIds: string[],
+): Promise<Params<'reset.cancel'>[]> {
+  if (jobIds.length === 0) return [];
+  const found = await db
+    .select({
+      job_id: jobs.id,
+      project_id: jobs.projectId,
+      branch_id: sql<string>`${jobs.branchId}`,
+      snapshot_id: sql<string>`json_extract(${jobs.input}, '$.snapshotId')`,
+      isOpen: sql<boolean>`${isOpenJob}`.mapWith(Boolean),
+    })
+    .from(jobs)
+    .where(and(isOneOf(jobs.id, jobIds), eq(jobs.kind, 'branch.reset')));
+  const known = new Set(found.map(({ job_id }) => job_id));
+  for (const job_id of jobIds.filter((id) => !known.has(id)))
+    logEvent('reconcile.stranger', { host_id: hostId, job_id, advice: ADVICE });
+  return found.filter(({ isOpen }) => !isOpen).map(({ isOpen: _, ...reset }) => reset);
 }

@@ -19,6 +19,8 @@ export interface InventoryReading {
   system_identifier: string;
   free_bytes: number | null;
   description: HostDescription | null;
+  /** The jobs of resets whose clones are not swapped in. */
+  resets: string[];
   /**
    * What the host holds. Groups of projects that are as expected are not moved: they hold what was expected.
    * @param readExpected called after the host was read
@@ -41,7 +43,7 @@ export async function openInventory(callHost: CallHost): Promise<InventoryReadin
   } catch (error) {
     if (!(error instanceof HostCallError && error.code === 'HOST_UPGRADE_REQUIRED')) throw error;
     const whole = await callHost('host.inventory', {});
-    return { ...whole, description: null, complete: async () => whole, list: async () => whole };
+    return { ...whole, description: null, resets: [], complete: async () => whole, list: async () => whole };
   }
   const { groups: held, ...host } = digest;
   return {

@@ -1,4 +1,5 @@
 import { and, eq, lt, sql } from 'drizzle-orm';
+import type { Params } from '../../shared/protocol/operations.ts';
 import { type Database, openDatabase } from '../database/database.ts';
 import { hosts, projects } from '../database/schema.ts';
 import type { Env } from '../env.ts';
@@ -15,7 +16,7 @@ import {
   readyBranches,
 } from './differences.ts';
 import { keepDeleted } from './keep-deleted.ts';
-import { leftoversAmong } from './leftovers.ts';
+import { endedResets, leftoversAmong } from './leftovers.ts';
 import { markFound, markLost } from './mark-branch.ts';
 import { type InventoryReading, openInventory, readExpected } from './read-inventory.ts';
 import { reconcileSnapshots } from './reconcile-snapshots.ts';
@@ -43,12 +44,14 @@ export async function reconcileHost(
   await recordState(db, hostId, reading);
   const found = differencesBetween(inventory, applied, await readRecords(db, hostId, new Date()));
   const leftovers = await leftoversAmong(db, hostId, found);
+  const resets = await endedResets(db, hostId, reading.resets);
 
   await forgetAppliedAccess(db, found.outdatedAccess);
   await overtakeAccess(db, found.overtakenAccess);
   return settle(hostId, [
     resolveOrphans(),
     ...leftovers.projectIds.map((id) => dropProject(callHost, id)),
+    ...resets.map((reset) => dropClone(callHost, reset)),
     ...found.toWake.map((id) => coordinatorOf(env, id).wake(id)),
     markChanged(env, db, callHost, hostId, inventory, found),
   ]);
@@ -138,6 +141,11 @@ async function dropOrphan(callHost: CallHost, held: HostedBranch): Promise<void>
 async function dropProject(callHost: CallHost, projectId: string): Promise<void> {
   logEvent('reconcile.drop_project', { project_id: projectId });
   await callHost('project.drop', { job_id: crypto.randomUUID(), project_id: projectId });
+}
+
+async function dropClone(callHost: CallHost, reset: Params<'reset.cancel'>): Promise<void> {
+  logEvent('reconcile.drop_reset', { job_id: reset.job_id, branch_id: reset.branch_id });
+  await callHost('reset.cancel', reset);
 }
 
 async function forgetAppliedAccess(db: Database, projectIds: string[]): Promise<void> {

@@ -43,6 +43,8 @@ export const INVENTORY_OPERATIONS = {
       free_bytes: FreeBytes,
       /** Null: a server of the host is away. */
       description: HostDescription.nullable(),
+      /** The jobs of resets whose clones are not swapped in. */
+      resets: z.array(Id),
       /** Groups without anything are left out. */
       groups: z.record(Group, z.strictObject({ count: z.int().positive(), hash: z.string() })),
     }),

@@ -285,6 +285,7 @@ describe('a reset', () => {
     const job = { ...identity(branch), job_id: randomUUID() };
     const { host } = servers;
     return {
+      job_id: job.job_id,
       clone: () => runOperation(host, 'reset.clone', { ...job, source, busy_wait: BUSY_WAIT_MS }),
       swap: () => runOperation(host, 'reset.swap', { ...job, snapshot_id }),
       cancel: () => {
@@ -329,6 +330,28 @@ describe('a reset', () => {
     expect(await snapshotsOnHost()).toHaveLength(2);
     for (const { snapshot_id: id } of (await snapshotsOnHost()) ?? []) await drop(id);
     await project.drop(branch);
+    expect(await branchDatabases(servers)).toEqual([MAIN]);
+  });
+
+  test('is in the inventory until its clone is swapped in, or dropped', async () => {
+    const branch = await project.create(`${MAIN}_br_listed`, MAIN);
+    const creation = project.plan(`${MAIN}_br_unfinished`);
+    await project.clone(creation, MAIN);
+    const resets = async () => (await runOperation(servers.host, 'inventory.digest', {})).resets;
+    expect(await resets()).toEqual([]);
+    const [swapped, left] = [randomUUID(), randomUUID()].map((id) => reset(branch, MAIN, id));
+    await swapped?.clone();
+    await left?.clone();
+    expect(await resets()).toEqual([swapped?.job_id, left?.job_id].toSorted());
+    await swapped?.swap();
+    expect(await resets()).toEqual([left?.job_id]);
+    // The branch that it was to reset is gone.
+    await project.drop(branch);
+    expect(await resets()).toEqual([left?.job_id]);
+    expect(await left?.cancel()).toMatchObject({ dropped: true });
+    expect(await resets()).toEqual([]);
+    await project.drop(creation);
+    for (const { snapshot_id } of (await snapshotsOnHost()) ?? []) await drop(snapshot_id);
     expect(await branchDatabases(servers)).toEqual([MAIN]);
   });
 

@@ -1,20 +1,18 @@
 import { afterAll, expect, test } from 'vitest';
+import { jobs } from '../../../edge/database/schema.ts';
 import type { Env } from '../../../edge/env.ts';
+import { newJob } from '../../../edge/jobs/job-store.ts';
 import type { Inventory } from '../../../edge/reconciliation/differences.ts';
 import { reconcileHost } from '../../../edge/reconciliation/reconcile-host.ts';
 import { EMPTY_HOST } from '../../support/host/scripted-inventory.ts';
-import { insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
+import { ACTOR, insertBranch, readBranch, startRecords } from '../../support/records/records.ts';
 
 const { binding, db, stop } = await startRecords();
 afterAll(stop);
 
-/** Reconciles a host of the previous version, which has these inventories. @returns the projects that were woken */
-async function reconcile(...inventories: Inventory[]): Promise<string[]> {
+/** Reconciles the host that answers so. @returns the projects that were woken */
+async function reconcileWith(call: (method: string, params: object) => Promise<object>): Promise<string[]> {
   const woken: string[] = [];
-  const call = async (method: string) =>
-    method === 'host.inventory'
-      ? { ok: true, value: inventories.shift() }
-      : { ok: false, failure: { code: 'HOST_UPGRADE_REQUIRED', message: method } };
   const objectOf = (object: object) => ({ idFromName: () => 'id', get: () => object });
   const env = {
     DB: binding,
@@ -22,6 +20,16 @@ async function reconcile(...inventories: Inventory[]): Promise<string[]> {
     PROJECT_COORDINATOR: objectOf({ wake: async (id: string) => woken.push(id) }),
   };
   await reconcileHost(env as unknown as Env, 'h', () => true);
+  return woken;
+}
+
+/** Reconciles a host of the previous version, which has these inventories. @returns the projects that were woken */
+async function reconcile(...inventories: Inventory[]): Promise<string[]> {
+  const woken = await reconcileWith(async (method) =>
+    method === 'host.inventory'
+      ? { ok: true, value: inventories.shift() }
+      : { ok: false, failure: { code: 'HOST_UPGRADE_REQUIRED', message: method } },
+  );
   expect(inventories).toEqual([]);
   return woken;
 }
@@ -65,4 +73,25 @@ test('a branch whose loss cannot be recorded stops no other one', async () => {
   }
   expect(await readBranch(db, refused)).toEqual({ status: 'active', events: [] });
   expect(await readBranch(db, other)).toEqual({ status: 'failed', events: ['branch.lost'] });
+});
+
+test.each([
+  ['queued', 'branch.reset', false],
+  ['running', 'branch.reset', false],
+  ['succeeded', 'branch.reset', true],
+  ['failed', 'branch.reset', true],
+  ['failed', 'branch.diff', false],
+  [null, 'branch.reset', false],
+] as const)('the clone of a %s job %s is dropped: %s', async (status, kind, isDropped) => {
+  const branch = await insertBranch(db, 'deleted');
+  const [id, snapshotId] = [crypto.randomUUID(), crypto.randomUUID()];
+  const about = { id, kind, projectId: 'p', branchId: branch.id, hostId: 'h', subject: { snapshotId } };
+  if (status) await db.insert(jobs).values({ ...newJob({ ...about, actor: ACTOR }, new Date()), status });
+  const cancelled: object[] = [];
+  await reconcileWith(async (method, params) => {
+    if (method === 'reset.cancel') cancelled.push(params);
+    return { ok: true, value: { ...EMPTY_HOST, description: null, resets: [id], groups: {}, next: null } };
+  });
+  const reset = { job_id: id, project_id: 'p', branch_id: branch.id, snapshot_id: snapshotId };
+  expect(cancelled).toEqual(isDropped ? [reset] : []);
 });

@@ -27,5 +27,11 @@ export async function inventoryAnswer(
   if (method === 'inventory.list') return pageOf(host, OPERATIONS[method].params.parse(params), pageEntries);
   if (method !== 'inventory.digest') return undefined;
   const { system_identifier, free_bytes } = host;
-  return { system_identifier, free_bytes, description: null, groups: await digestGroups(host, sha256) };
+  return {
+    system_identifier,
+    free_bytes,
+    description: null,
+    resets: [],
+    groups: await digestGroups(host, sha256),
+  };
 }
