@@ -144,10 +144,12 @@ test('a branch whose rules have no room is not restored without them', async () 
 
 test('a restoration whose kept database is gone is not found', async () => {
   const { api, db } = gateway;
+  const countSizings = () => gateway.countCalls(projectId, 'project.size');
+  const before = await countSizings();
   const succeed = await whileFailing('branch.keep', () => api.delete(`${path}/${branch.id}`));
   const restored = api.post(`${path}/${branch.id}/restore`, {});
-  // By then the request has read the record.
-  await setTimeout(500);
+  // The deletion reads the sizes once, and so does the restoration when it has read the record.
+  await eventually(async () => expect(await countSizings()).toBe(before + 2));
   await db.delete(snapshots).where(eq(snapshots.branchId, branch.id));
   await succeed();
   expect(await restored).toMatchObject({ status: 404, body: { error: 'NOT_FOUND' } });

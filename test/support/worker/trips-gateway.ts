@@ -77,6 +77,10 @@ export async function startTripsGateway(
     const links = await worker.getDurableObjectNamespace('HOST_LINK');
     return links.get(links.idFromName(hostId)) as unknown as HostLink;
   };
+  const linkOfProject = async (projectId: string) => {
+    const [project] = await db.select().from(projects).where(eq(projects.id, projectId));
+    return linkOf(project?.hostId ?? '');
+  };
   const coordinatorOf = async (projectId: string) => {
     const coordinators = await worker.getDurableObjectNamespace('PROJECT_COORDINATOR');
     return coordinators.get(coordinators.idFromName(projectId)) as unknown as ProjectCoordinator;
@@ -112,8 +116,11 @@ export async function startTripsGateway(
     },
     /** Makes calls of the project's host fail. @param failure null: the method succeeds again */
     async plantFailure(projectId: string, method: Method, failure: HostFailure | null) {
-      const [project] = await db.select().from(projects).where(eq(projects.id, projectId));
-      await (await linkOf(project?.hostId ?? '')).plantFailure(method, failure);
+      await (await linkOfProject(projectId)).plantFailure(method, failure);
+    },
+    /** How many calls of the method the project's host has received. */
+    async countCalls(projectId: string, method: Method) {
+      return (await linkOfProject(projectId)).countCalls(method);
     },
     /** A project with a branch, a rule, a job and a measurement. */
     async makeThings(): Promise<Ids> {

@@ -87,6 +87,7 @@ export class HostLink extends RealHostLink {
   #linked = true;
   #answers = true;
   readonly #planted = new Map<Method, HostFailure>();
+  readonly #calls = new Map<Method, number>();
 
   /** @param answers left out: as long as it is linked */
   async setLinked(linked: boolean, answers = linked): Promise<void> {
@@ -100,12 +101,18 @@ export class HostLink extends RealHostLink {
     else this.#planted.delete(method);
   }
 
+  /** How many calls of the method this object has received. */
+  async countCalls(method: Method): Promise<number> {
+    return this.#calls.get(method) ?? 0;
+  }
+
   override async linked(): Promise<boolean> {
     loseDuring('linked', this.ctx);
     return this.#linked;
   }
 
   override async call(method: Method, params: Params<Method>): Promise<CallOutcome<Method>> {
+    this.#calls.set(method, (this.#calls.get(method) ?? 0) + 1);
     if (!this.#answers) return failed('HOST_UNAVAILABLE', 'the host of the test does not answer');
     const planted = this.#planted.get(method);
     if (planted) return fail(planted);
