@@ -5,10 +5,12 @@ import { reconnectServers } from '../pooler/pause.ts';
 import { readClientLogins } from '../postgres/client-logins.ts';
 import { inTransaction, type Queryable, type Session } from '../postgres/connect.ts';
 import { endSessions } from '../postgres/end-sessions.ts';
-import { takeLock } from '../postgres/locks.ts';
+import { takeLockWithin } from '../postgres/locks.ts';
 import { refuseLogins, restoreLogins } from '../postgres/roles.ts';
 import { HostError } from '../servers/host-error.ts';
 
+/** Less than the deadline of `access.apply`. A holder that hangs must not hold up the start of the agent. */
+const LOCKED_WITHIN_SECONDS = 20;
 /** Longest wait for sessions that were signalled to end. */
 const ENDING = { within: 4_000 };
 /** A login takes a few round trips; one that stays unfinished for longer is ended. */
@@ -22,10 +24,16 @@ const TRIES = 5;
  * Applies the access that `storeAccess` stored to logins, both ports and open sessions. It works from the sessions
  * that still exist, not from what changed, so after a crash it also ends those that an earlier call left.
  * @param session holds the advisory lock until the caller releases it
- * @throws HostError RULES_NOT_APPLIED, POOLER_UNAVAILABLE
+ * @param lockedWithin seconds to wait for that lock
+ * @throws HostError HOST_BUSY, RULES_NOT_APPLIED, POOLER_UNAVAILABLE
  */
-export async function enforceAccess(host: Host, session: Session, projectId: string): Promise<void> {
-  await takeLock(session, `access:${projectId}`);
+export async function enforceAccess(
+  host: Host,
+  session: Session,
+  projectId: string,
+  lockedWithin = LOCKED_WITHIN_SECONDS,
+): Promise<void> {
+  await takeLockWithin(session, `access:${projectId}`, lockedWithin);
   const { rows: stored } = await session.query<{ access_revision: number }>(
     'SELECT access_revision FROM project WHERE project_id = $1',
     [projectId],

@@ -1,4 +1,6 @@
-import type { Pool, Session } from './connect.ts';
+import { HostError } from '../servers/host-error.ts';
+import { literal, type Pool, type Session } from './connect.ts';
+import { sqlState } from './postgres-failure.ts';
 
 /**
  * Advisory locks in the agent's own database, held by a session. They outlive a killed agent for as long as its
@@ -25,10 +27,34 @@ export type Lock =
   /** Creation of the agent's own database; held in the database `postgres`. */
   | 'agent-database';
 
-const KEY = 'hashtextextended($1, 0)';
+const keyOf = (lock: string) => `hashtextextended(${lock}, 0)`;
+const KEY = keyOf('$1');
 
 export const takeLock = (session: Session, lock: Lock) =>
   session.query(`SELECT pg_advisory_lock(${KEY})`, [lock]);
+
+/** SQLSTATE `lock_not_available`. */
+const NOT_AVAILABLE = '55P03';
+
+/**
+ * As `takeLock`, outside of a transaction.
+ * @param within seconds
+ * @throws HostError HOST_BUSY if another session holds the lock for longer
+ */
+export async function takeLockWithin(session: Session, lock: Lock, within: number): Promise<void> {
+  try {
+    // Statements that are sent together are one transaction, to which SET LOCAL applies.
+    await session.query(
+      `SET LOCAL lock_timeout = '${within}s'; SELECT pg_advisory_lock(${keyOf(literal(lock))})`,
+    );
+  } catch (error) {
+    if (sqlState(error) !== NOT_AVAILABLE) throw error;
+    throw new HostError(
+      'HOST_BUSY',
+      `another operation, or a control tool that was stopped, has held the lock ${lock} for ${within} s`,
+    );
+  }
+}
 
 export const releaseLock = (session: Session, lock: Lock) =>
   session.query(`SELECT pg_advisory_unlock(${KEY})`, [lock]);

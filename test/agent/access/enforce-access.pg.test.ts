@@ -2,10 +2,12 @@ import { once } from 'node:events';
 import { connect as connectSocket } from 'node:net';
 import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { enforceAccess } from '../../../agent/access/enforce-access.ts';
 import { storeAccess } from '../../../agent/access/store-access.ts';
 import { recover } from '../../../agent/maintenance/recover.ts';
 import { runOperation } from '../../../agent/operations/handlers.ts';
 import { inTransaction } from '../../../agent/postgres/connect.ts';
+import { withLocks } from '../../../agent/postgres/locks.ts';
 import { makePassword, scramVerifier } from '../../../edge/credentials/password.ts';
 import { type BranchRole, loginName } from '../../../shared/branch/login.ts';
 import type { Params } from '../../../shared/protocol/operations.ts';
@@ -76,6 +78,17 @@ test('a project whose access cannot be enforced does not hold up the next one', 
     await servers.query('DROP FUNCTION refuse CASCADE');
   }
   expect(await recover(servers.host)).toEqual([]);
+});
+
+test('a process that was stopped while it enforced access holds up no other one', async () => {
+  const enforce = (within: number) =>
+    withLocks(servers.host.sessions, [], (session) =>
+      enforceAccess(servers.host, session, project.id, within),
+    );
+  await withLocks(servers.host.sessions, [`access:${project.id}`], () =>
+    expect(enforce(1)).rejects.toMatchObject({ code: 'HOST_BUSY' }),
+  );
+  await enforce(1);
 });
 
 const openAll = () => Promise.all(CONNECTIONS.map(([port, role]) => open(port, role)));
