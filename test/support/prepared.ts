@@ -10,20 +10,19 @@ import { oncePerRun } from './run-folder.ts';
 
 export const preparedAgent = (): Promise<string> => oncePerRun('branchgate-agent.mjs', bundleAgent);
 
-/**
- * The tests kill processes; they do not simulate a loss of power. A killed server leaves its shared memory, which the data
- * folder contains then. Benchmarks run outside of Vitest, as a server does.
- */
-const IN_TESTS = `fsync = off
-dynamic_shared_memory_type = mmap
-`;
+/** A killed server leaves its shared memory, which the data folder contains then. */
+export const IN_DATA_FOLDER = 'dynamic_shared_memory_type = mmap\n';
+
+/** The tests kill processes; they do not simulate a loss of power. Benchmarks run outside of Vitest, as a server does. */
+const IN_TESTS = 'fsync = off\n';
 
 /** @param binaries the folder of `initdb`. @param user owner of the data folder */
 export const preparedCluster = (binaries: string, user: OsUser): Promise<string> =>
   oncePerRun('cluster', async (path) => {
     mkdirSync(path);
     await initializeDataFolder(path, { binaries, user });
-    if (process.env.VITEST) appendFileSync(join(path, 'postgresql.auto.conf'), IN_TESTS);
+    const settings = process.env.VITEST ? IN_DATA_FOLDER + IN_TESTS : IN_DATA_FOLDER;
+    appendFileSync(join(path, 'postgresql.auto.conf'), settings);
   });
 
 /** What the stacks of a test run start from. Clusters of one run have the same system identifier. */

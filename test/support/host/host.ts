@@ -1,6 +1,6 @@
 import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { appendFileSync, chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
@@ -157,7 +157,7 @@ async function startParts(
   await makeRulesFolder(layout.rulesDir);
   // The tests kill processes; they do not simulate a loss of power.
   const forTests = 'fsync = off\nshared_buffers = 32MB\n';
-  writeFileSync(join(dataDir, 'postgresql.auto.conf'), postgresqlConf(layout) + forTests);
+  appendFileSync(join(dataDir, 'postgresql.auto.conf'), postgresqlConf(layout) + forTests);
   writeFileSync(join(dataDir, 'pg_hba.conf'), pgHbaConf(layout));
   writeFileSync(join(dataDir, 'pg_ident.conf'), pgIdentConf(layout));
   const forThisPooler = (ini: string) =>

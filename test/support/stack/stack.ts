@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { appendFileSync, chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -17,7 +17,7 @@ import {
 } from '../../../dev/stack/stack.ts';
 import { checkResponse } from '../contract.ts';
 import { freePort } from '../free-port.ts';
-import { PREPARED } from '../prepared.ts';
+import { IN_DATA_FOLDER, PREPARED } from '../prepared.ts';
 
 export interface StackOptions {
   /** A folder that outlives the stack; left out, a temporary one that is removed with it. */
@@ -138,6 +138,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
       renameSync(data, away);
       mkdirSync(data);
       await initializeDataFolder(data, { binaries: site.binaries.postgres, user: site.user });
+      appendFileSync(join(data, 'postgresql.auto.conf'), IN_DATA_FOLDER);
       return () => {
         rmSync(data, { recursive: true });
         renameSync(away, data);
