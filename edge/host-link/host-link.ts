@@ -33,8 +33,8 @@ const RECONCILE_APART = 5_000;
 /**
  * Holds the WebSocket of the agent of one database host; its name is the host id. An idle link costs nothing: the
  * runtime responds to heartbeats while the object hibernates. The state of a link is attached to its socket; the
- * storage holds the newest epoch, the host id, whether the host is blocked, and the last job that it has worked for (`epoch`,
- * `host_id`, `shut_out`, `last_job`).
+ * storage holds the newest epoch, the host id, whether the host is blocked, and the last jobs that it has worked for (`epoch`,
+ * `host_id`, `shut_out`, `jobs`).
  */
 export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   readonly #links: Links;
@@ -63,9 +63,9 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
       bounds,
     });
     this.#lineage = new RecordLineage({
-      lastJob: {
-        get: () => ctx.storage.kv.get<string>('last_job'),
-        put: (id) => ctx.storage.kv.put('last_job', id),
+      jobs: {
+        get: () => ctx.storage.kv.get<string[]>('jobs') ?? [],
+        put: (ids) => ctx.storage.kv.put('jobs', ids),
       },
       recordedAmong: async (ids) => {
         const found = await openDatabase(env.DB)
@@ -102,19 +102,21 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   async call(method: Method, params: Params<Method>, traceparent?: string): Promise<CallOutcome<Method>> {
     if (this.#isBlocked() && !ALLOWED_WHILE_BLOCKED.includes(method))
       return failed('HOST_UNAVAILABLE', 'the host runs another PostgreSQL cluster than the one on record');
-    const call = () => this.#links.call(method, params, traceparent);
-    const admission = this.#admission(method, params);
-    if (isRemoval(method)) return (await admission) ?? call();
-    // What is not a removal need not wait for the records, and its outcome does.
-    const [refused, outcome] = await Promise.all([admission, call()]);
-    return refused ?? outcome;
+    const jobId = 'job_id' in params ? params.job_id : null;
+    const refused = isRemoval(method) ? await this.#refusal(jobId) : null;
+    if (refused) return refused;
+    const outcome = this.#links.call(method, params, traceparent);
+    // After the call, which would wait until this is on disk.
+    if (jobId !== null && !isRemoval(method))
+      this.ctx.waitUntil(this.#lineage.remember(jobId).catch(() => {}));
+    return outcome;
   }
 
-  /** @returns null if the records permit the call */
-  async #admission(method: Method, params: Params<Method>): Promise<CallOutcome<Method> | null> {
-    const isAdmitted = await this.#lineage.admits(method, params).catch(() => null);
-    if (isAdmitted === null) return failed('HOST_UNAVAILABLE', 'the records of the host cannot be read');
-    return isAdmitted
+  /** @returns null if the records permit a removal */
+  async #refusal(jobId: string | null): Promise<CallOutcome<Method> | null> {
+    const isPermitted = await this.#lineage.permitsRemoval(jobId).catch(() => null);
+    if (isPermitted === null) return failed('HOST_UNAVAILABLE', 'the records of the host cannot be read');
+    return isPermitted
       ? null
       : failed('HOST_UNAVAILABLE', 'the records are older than the host, so nothing is removed');
   }
@@ -122,9 +124,9 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
   async acceptRecords(): Promise<void> {
     logEvent('host.records_accepted', {
       host_id: this.#hostId(),
-      job_id: this.ctx.storage.kv.get('last_job'),
+      job_ids: this.ctx.storage.kv.get('jobs'),
     });
-    this.ctx.storage.kv.delete('last_job');
+    this.ctx.storage.kv.delete('jobs');
     await this.ctx.storage.setAlarm(Date.now());
   }
 

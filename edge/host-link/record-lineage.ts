@@ -1,20 +1,20 @@
-import type { Method, Params } from '../../shared/protocol/operations.ts';
-import { BoundedMap } from '../bounded-map.ts';
+import type { Method } from '../../shared/protocol/operations.ts';
 
 const REMOVALS: readonly Method[] = ['branch.drop', 'branch.keep', 'project.drop', 'snapshot.drop'];
 
 /** Whether a method takes away what a tenant may need. */
 export const isRemoval = (method: Method): boolean => REMOVALS.includes(method);
 
-const RECENT_JOBS = 1_000;
+/** Jobs that are remembered until they are read together. */
+const REMEMBERED = 32;
 
 const ADVICE =
   'The host has done work for a job that is not on record, so the records are older than its databases. Nothing on it is dropped ' +
   'until you restore later records or accept these. See docs/operating.md, "After restoring D1 from a backup".';
 
 interface LineageOptions {
-  /** Of the object: the newest job that the host has worked for. */
-  lastJob: { get: () => string | undefined; put: (id: string) => void };
+  /** Of the object: the newest job of the last check, and the jobs that the host has worked for since. */
+  jobs: { get: () => string[]; put: (ids: string[]) => void };
   /** When each of these jobs was created that is on record. */
   recordedAmong: (jobIds: string[]) => Promise<Map<string, Date>>;
   log: (event: string, fields: Record<string, unknown>) => void;
@@ -27,47 +27,44 @@ interface LineageOptions {
  */
 export class RecordLineage {
   readonly #options: LineageOptions;
-  readonly #recent = new BoundedMap<string, true>(RECENT_JOBS);
-  /** Checks that are under way, by job: its first two calls come together. */
-  readonly #checks = new Map<string, Promise<boolean>>();
 
   constructor(options: LineageOptions) {
     this.#options = options;
   }
 
-  /** To be called for every call of the host; a removal waits for it. @returns false: it must not be sent */
-  async admits(method: Method, params: Params<Method>): Promise<boolean> {
-    const jobId = 'job_id' in params ? params.job_id : null;
-    if (isRemoval(method)) return this.#check(jobId, true);
-    if (jobId === null || this.#recent.get(jobId)) return true;
-    const check =
-      this.#checks.get(jobId) ?? this.#check(jobId, false).finally(() => this.#checks.delete(jobId));
-    this.#checks.set(jobId, check);
-    return check;
+  /** To be called for every call of the host that is no removal. The records are read once for many jobs. */
+  async remember(jobId: string): Promise<void> {
+    const { jobs } = this.#options;
+    if (jobs.get().includes(jobId)) return;
+    if (jobs.get().length >= REMEMBERED && !(await this.#areOnRecord([]))) return;
+    jobs.put([...jobs.get(), jobId]);
   }
 
-  async #check(jobId: string | null, removes: boolean): Promise<boolean> {
-    const { lastJob, recordedAmong, log } = this.#options;
-    const last = lastJob.get();
-    const known = [last, jobId].filter((id) => id !== undefined && id !== null);
-    if (known.length === 0) return true;
-    const recorded = await recordedAmong(known);
-    const lastCreated = last === undefined ? new Date(0) : recorded.get(last);
-    if (lastCreated === undefined) {
-      log('host.records_went_back', { job_id: last, advice: ADVICE });
-      return !removes;
+  /**
+   * To be called before every removal.
+   * @param jobId what a reconciliation does belongs to no job on record
+   * @returns false: it must not be sent
+   */
+  permitsRemoval(jobId: string | null): Promise<boolean> {
+    return this.#areOnRecord(jobId === null ? [] : [jobId]);
+  }
+
+  /** @param also counts only if it is on record */
+  async #areOnRecord(also: string[]): Promise<boolean> {
+    const { jobs, recordedAmong, log } = this.#options;
+    const remembered = jobs.get();
+    if (remembered.length + also.length === 0) return true;
+    const recorded = await recordedAmong([...remembered, ...also]);
+    const missing = remembered.find((id) => !recorded.has(id));
+    if (missing !== undefined) {
+      log('host.records_went_back', { job_id: missing, advice: ADVICE });
+      return false;
     }
-    // What a reconciliation does belongs to no job on record.
-    const created = jobId === null ? undefined : recorded.get(jobId);
-    if (jobId !== null && created) {
-      // A job can outlast later ones, and the newest is the first that an old copy lacks.
-      if (created >= lastCreated) {
-        // Another check has put a job that can be newer than this one.
-        if (lastJob.get() !== last) return this.#check(jobId, removes);
-        lastJob.put(jobId);
-      }
-      this.#recent.set(jobId, true);
-    }
+    // A job can outlast later ones, and the newest is the first that an old copy lacks.
+    const [newest] = [...recorded].toSorted(([, one], [, other]) => other.getTime() - one.getTime());
+    // Another check may have ended, and other jobs may have come.
+    const since = jobs.get().filter((id) => !remembered.includes(id));
+    if (newest) jobs.put([newest[0], ...since]);
     return true;
   }
 }

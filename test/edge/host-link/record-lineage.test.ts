@@ -1,127 +1,122 @@
 import { describe, expect, test } from 'vitest';
-import { RecordLineage } from '../../../edge/host-link/record-lineage.ts';
-import type { Method, Params } from '../../../shared/protocol/operations.ts';
+import { isRemoval, RecordLineage } from '../../../edge/host-link/record-lineage.ts';
 
-const BRANCH = { project_id: 'p', branch_id: 'b', database: 'db_b' };
-
-/** A host with these jobs on record, of whose object the memory is lost with `evict`. */
+/** A host with these jobs on record. */
 function lineage(...recorded: string[]) {
   /** By the time of their creation, in the order given. */
   const jobs = new Map(recorded.map((id, at) => [id, new Date(at)]));
   const logged: string[] = [];
-  const delays = new Map<string, Promise<void>>();
-  let last: string | undefined;
+  const delays: Promise<void>[] = [];
+  let stored: string[] = [];
   let reads = 0;
-  const open = () =>
-    new RecordLineage({
-      lastJob: {
-        get: () => last,
-        put: (id) => {
-          last = id;
-        },
+  const object = new RecordLineage({
+    jobs: {
+      get: () => stored,
+      put: (ids) => {
+        stored = ids;
       },
-      recordedAmong: async (ids) => {
-        reads += 1;
-        const found = new Map([...jobs].filter(([id]) => ids.includes(id)));
-        await Promise.all(ids.map((id) => delays.get(id)));
-        return found;
-      },
-      log: (event) => logged.push(event),
-    });
-  let object = open();
-  const call = (method: Method, params: object) => object.admits(method, params as Params<Method>);
+    },
+    recordedAmong: async (ids) => {
+      reads += 1;
+      const found = new Map([...jobs].filter(([id]) => ids.includes(id)));
+      await delays.shift();
+      return found;
+    },
+    log: (event) => logged.push(event),
+  });
   return {
     jobs,
     logged,
-    /** The records that include this job come late. */
-    delay: (job: string, until: Promise<void>) => delays.set(job, until),
+    stored: () => stored,
+    /** The next reading of the records comes late. */
+    delay: (until: Promise<void>) => delays.push(until),
     reads: () => reads,
-    evict: () => {
-      object = open();
-    },
-    works: (job_id: string) => call('branch.finalize', { job_id, ...BRANCH }),
-    drops: (method: Method = 'branch.drop') => call(method, { job_id: 'of the reconciler', ...BRANCH }),
-    keeps: (job_id: string) => call('branch.keep', { job_id, ...BRANCH }),
+    works: (jobId: string) => object.remember(jobId),
+    drops: (jobId: string | null = 'of the reconciler') => object.permitsRemoval(jobId),
     accept: () => {
-      last = undefined;
+      stored = [];
     },
   };
 }
 
-describe('while the last job of the host is on record', () => {
+test('a removal is what takes away a database or a project', () => {
+  for (const method of ['branch.drop', 'branch.keep', 'project.drop', 'snapshot.drop'] as const)
+    expect(isRemoval(method)).toBe(true);
+  expect(isRemoval('branch.clone')).toBe(false);
+});
+
+describe('while the jobs of the host are on record', () => {
   test('databases are dropped, also by a reconciliation that has no job', async () => {
     const host = lineage('job');
     expect(await host.drops()).toBe(true);
-    expect(await host.works('job')).toBe(true);
+    await host.works('job');
     expect(await host.drops()).toBe(true);
-    expect(await host.drops()).toBe(true);
+    expect(await host.drops(null)).toBe(true);
     expect(host.logged).toEqual([]);
   });
 
-  test('a call without a job on record changes nothing', async () => {
+  test('a removal without a job on record changes nothing', async () => {
     const host = lineage('job');
     await host.works('job');
-    expect(await host.keeps('of the reconciler')).toBe(true);
+    expect(await host.drops('of the reconciler')).toBe(true);
     expect(await host.drops()).toBe(true);
   });
 
-  test('a job costs one query, however often the host is called for it', async () => {
-    const host = lineage('first', 'second');
-    for (const job of ['first', 'second', 'first', 'second', 'second']) await host.works(job);
-    expect(host.reads()).toBe(2);
-  });
-
-  test('calls of one job that come together read the records once', async () => {
-    const host = lineage('a', 'b');
-    expect(await Promise.all([host.works('b'), host.works('b')])).toEqual([true, true]);
+  test('the records are read once for many jobs, of which the newest stays', async () => {
+    const jobs = Array.from({ length: 33 }, (_, at) => `job-${at}`);
+    const host = lineage(...jobs);
+    for (const job of jobs.slice(0, 32)) for (let call = 0; call < 3; call++) await host.works(job);
+    expect(host.reads()).toBe(0);
+    await host.works('job-32');
     expect(host.reads()).toBe(1);
-    host.evict();
-    await host.works('b');
-    expect(host.reads()).toBe(2);
+    expect(host.stored()).toEqual(['job-31', 'job-32']);
   });
 });
 
-describe('while it is not', () => {
-  test.each(['branch.drop', 'branch.keep', 'project.drop', 'snapshot.drop'] as const)(
-    '%s is not sent',
-    async (method) => {
-      const host = lineage('before', 'lost');
-      await host.works('before');
-      await host.works('lost');
-      host.jobs.delete('lost');
-      host.evict();
-      expect(await host.drops(method)).toBe(false);
-      expect(host.logged).toEqual(['host.records_went_back']);
-    },
-  );
+describe('while one is not', () => {
+  test('nothing is removed', async () => {
+    const host = lineage('before', 'lost');
+    await host.works('before');
+    await host.works('lost');
+    host.jobs.delete('lost');
+    expect(await host.drops()).toBe(false);
+    expect(host.logged).toEqual(['host.records_went_back']);
+  });
 
   test('a job that outlasts a later one hides nothing', async () => {
     const host = lineage('long', 'later');
     await host.works('long');
     await host.works('later');
-    host.evict();
+    expect(await host.drops()).toBe(true);
     await host.works('long');
+    expect(await host.drops()).toBe(true);
     host.jobs.delete('later');
     expect(await host.drops()).toBe(false);
   });
 
-  test('a job whose check outlasts that of a later one hides nothing', async () => {
-    const host = lineage('before', 'older', 'later');
-    await host.works('before');
+  test('a check that outlasts a later one hides nothing', async () => {
+    const host = lineage('older', 'later', 'last');
+    await host.works('older');
     const held = Promise.withResolvers<void>();
-    host.delay('older', held.promise);
-    const older = host.works('older');
+    host.delay(held.promise);
+    const early = host.drops();
     await host.works('later');
+    expect(await host.drops()).toBe(true);
+    await host.works('last');
     held.resolve();
-    expect(await older).toBe(true);
-    host.jobs.delete('later');
-    host.evict();
-    expect(await host.drops()).toBe(false);
+    expect(await early).toBe(true);
+    expect(host.stored()).toEqual(['older', 'later', 'last']);
+    for (const lost of ['later', 'last']) {
+      const created = host.jobs.get(lost) ?? new Date();
+      host.jobs.delete(lost);
+      expect(await host.drops()).toBe(false);
+      host.jobs.set(lost, created);
+    }
   });
 
   test('a deletion counts as work', async () => {
     const host = lineage('deletion');
-    await host.keeps('deletion');
+    await host.drops('deletion');
     host.jobs.delete('deletion');
     expect(await host.drops()).toBe(false);
   });
@@ -130,9 +125,18 @@ describe('while it is not', () => {
     const host = lineage('lost', 'new');
     await host.works('lost');
     host.jobs.delete('lost');
-    expect(await host.works('new')).toBe(true);
+    await host.works('new');
     expect(await host.drops()).toBe(false);
-    host.evict();
+    expect(await host.drops()).toBe(false);
+  });
+
+  test('no more jobs are remembered than are read together', async () => {
+    const jobs = Array.from({ length: 40 }, (_, at) => `job-${at}`);
+    const host = lineage(...jobs);
+    for (const job of jobs.slice(0, 32)) await host.works(job);
+    host.jobs.delete('job-31');
+    for (const job of jobs.slice(32)) await host.works(job);
+    expect(host.stored()).toEqual(jobs.slice(0, 32));
     expect(await host.drops()).toBe(false);
   });
 
