@@ -135,10 +135,7 @@ export async function admitLogins<T extends Pick<Scope, 'projects'>>(
   for (let tries = 1; ; tries += 1) {
     try {
       return await inTransaction(session, async () => {
-        // A generic plan: planning `readDifferences` takes five times as long as running it for one branch.
-        await session.query(
-          `SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; SET LOCAL plan_cache_mode = force_generic_plan`,
-        );
+        await session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}`);
         const version = await lockVersion(session);
         const prepared = await prepare();
         const isCurrent = known !== null && known.version === version;

@@ -5,7 +5,7 @@ import { claimBranch } from '../cloning/claim-branch.ts';
 import type { Host } from '../host.ts';
 import { inTransaction } from '../postgres/connect.ts';
 import { withLocks } from '../postgres/locks.ts';
-import { ensureGroups, ensureLogins } from '../postgres/roles.ts';
+import { ensureGroups, ensureLogins, restoreLogins } from '../postgres/roles.ts';
 
 /** Makes the branch's logins, rules and pooler entry. It runs concurrently with the branch's clone. */
 export const prepareBranch = (
@@ -28,6 +28,8 @@ export function prepareBranches(
       await ensureGroups(session, projectId);
       for (const branch of branches) await ensureLogins(session, branch, branch.verifiers);
       await introduceProject(session, projectId, access);
+      // Without a write block, the logins get the rest of their rights when their databases are opened.
+      if (access.write_blocked) await restoreLogins(session, projectId);
     });
     // Usually the access in this call is no newer than the one in effect, and syncing the rules is enough.
     const unenforced = await unenforcedProjects(session);

@@ -15,8 +15,8 @@ const GRANTS: Record<OpenedGroup, readonly string[]> = {
 };
 
 /**
- * Selects the default privileges of a database that apply in all schemas, as text. What is missing is found here and not
- * by PostgreSQL: for the first session of a database, planning that takes longer than its login. It names the schema of
+ * Selects the default privileges of a database that apply in all schemas, as text. `lostGroups` finds missing ones: in the
+ * first session of a database, planning such a search takes longer than the login. The statement names the schema of
  * everything, because a login may put others first.
  */
 export const DEFAULT_PRIVILEGES = `

@@ -1,9 +1,8 @@
 import { DurableObject } from 'cloudflare:workers';
-import { inArray } from 'drizzle-orm';
 import { BOUNDS, type Bounds } from '../../shared/protocol/bounds.ts';
 import { HEARTBEAT } from '../../shared/protocol/frames.ts';
 import type { Method, Params } from '../../shared/protocol/operations.ts';
-import { openDatabase } from '../database/database.ts';
+import { isOneOf, openDatabase } from '../database/database.ts';
 import { jobs } from '../database/schema.ts';
 import type { Env } from '../env.ts';
 import type { CallOutcome, HostLinkRpc } from '../hosts/host-link-rpc.ts';
@@ -71,7 +70,7 @@ export class HostLink extends DurableObject<Env> implements HostLinkRpc {
         const found = await openDatabase(env.DB)
           .select({ id: jobs.id, createdAt: jobs.createdAt })
           .from(jobs)
-          .where(inArray(jobs.id, ids));
+          .where(isOneOf(jobs.id, ids));
         return new Map(found.map(({ id, createdAt }) => [id, createdAt]));
       },
       log: (event, fields) => logEvent(event, { host_id: this.#hostId(), ...fields }),

@@ -23,7 +23,7 @@ interface LineageOptions {
 /**
  * Detects that D1 was put back to an older copy, by which a restored branch is still deleted and a renewed lease has ended. A job is
  * written before the host is called for it and never deleted (docs/decisions/0023), so one that is not on record is of a later
- * time. It is remembered until the records are accepted: a new job proves nothing.
+ * time. A missing one is remembered until the records are accepted: a new job proves nothing.
  */
 export class RecordLineage {
   readonly #options: LineageOptions;
@@ -35,14 +35,17 @@ export class RecordLineage {
   /** To be called for every call of the host that is no removal. The records are read once for many jobs. */
   async remember(jobId: string): Promise<void> {
     const { jobs } = this.#options;
-    if (jobs.get().includes(jobId)) return;
-    if (jobs.get().length >= REMEMBERED && !(await this.#areOnRecord([]))) return;
-    jobs.put([...jobs.get(), jobId]);
+    const isRemembered = () => jobs.get().includes(jobId);
+    if (isRemembered()) return;
+    // While the records cannot be read, the list grows.
+    const isFull = jobs.get().length >= REMEMBERED;
+    if (isFull && !(await this.#areOnRecord([]).catch(() => true))) return;
+    if (!isRemembered()) jobs.put([...jobs.get(), jobId]);
   }
 
   /**
    * To be called before every removal.
-   * @param jobId what a reconciliation does belongs to no job on record
+   * @param jobId null or a random one for a reconciliation
    * @returns false: it must not be sent
    */
   permitsRemoval(jobId: string | null): Promise<boolean> {

@@ -24,7 +24,7 @@ export async function leftoversAmong(
   const traces = await db
     .select({ projectId: jobs.projectId, branchId: jobs.branchId, input: jobs.input })
     .from(jobs)
-    .where(sql`${jobs.projectId} in (select value from json_each(${JSON.stringify(projectIds)}))`);
+    .where(isOneOf(jobs.projectId, projectIds));
   const traced = new Set(traces.flatMap((job) => [job.projectId, ...branchIdsOf(job)]));
 
   const untraced = [

@@ -44,7 +44,7 @@ export const INVENTORY_OPERATIONS = {
       /** Null: a server of the host is away. */
       description: HostDescription.nullable(),
       /** The jobs of resets whose clones are not swapped in. */
-      resets: z.array(Id),
+      resets: z.array(Id).default([]),
       /** Groups without anything are left out. */
       groups: z.record(Group, z.strictObject({ count: z.int().positive(), hash: z.string() })),
     }),

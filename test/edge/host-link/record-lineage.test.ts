@@ -9,6 +9,7 @@ function lineage(...recorded: string[]) {
   const delays: Promise<void>[] = [];
   let stored: string[] = [];
   let reads = 0;
+  let isAway = false;
   const object = new RecordLineage({
     jobs: {
       get: () => stored,
@@ -18,6 +19,7 @@ function lineage(...recorded: string[]) {
     },
     recordedAmong: async (ids) => {
       reads += 1;
+      if (isAway) throw new Error('D1 is away');
       const found = new Map([...jobs].filter(([id]) => ids.includes(id)));
       await delays.shift();
       return found;
@@ -31,6 +33,9 @@ function lineage(...recorded: string[]) {
     /** The next reading of the records comes late. */
     delay: (until: Promise<void>) => delays.push(until),
     reads: () => reads,
+    setAway: (away: boolean) => {
+      isAway = away;
+    },
     works: (jobId: string) => object.remember(jobId),
     drops: (jobId: string | null = 'of the reconciler') => object.permitsRemoval(jobId),
     accept: () => {
@@ -137,6 +142,18 @@ describe('while one is not', () => {
     host.jobs.delete('job-31');
     for (const job of jobs.slice(32)) await host.works(job);
     expect(host.stored()).toEqual(jobs.slice(0, 32));
+    expect(await host.drops()).toBe(false);
+  });
+
+  test('a job is remembered once while the records cannot be read', async () => {
+    const jobs = Array.from({ length: 34 }, (_, at) => `job-${at}`);
+    const host = lineage(...jobs);
+    for (const job of jobs.slice(0, 32)) await host.works(job);
+    host.setAway(true);
+    await Promise.all([host.works('job-32'), host.works('job-32'), host.works('job-33')]);
+    expect(host.stored()).toEqual(jobs);
+    host.setAway(false);
+    host.jobs.delete('job-33');
     expect(await host.drops()).toBe(false);
   });
 
