@@ -70,6 +70,9 @@ describe.skipIf(hindrance !== null)(`on a small disk${hindrance ? ` (${hindrance
       dataDir: disk.folder,
       settings: { MIN_FREE_DISK_MB: '16', SNAPSHOT_COPY_ROOM: '0.1' },
     });
+    // In tests, the shared memory of parallel workers would be on this disk.
+    await servers.query('ALTER SYSTEM SET max_parallel_workers_per_gather = 0');
+    await servers.query('SELECT pg_reload_conf()');
     host = { ...servers.host, log: (event, fields) => events.push({ event, ...fields }) };
     project = new Project(host);
     main = await project.create('db_disk_prod', null);
