@@ -38,9 +38,11 @@ commit in \`test/support/released.ts\`, as a second stack on the same file syste
 same logins, rules and proof.`;
 
 const FINDINGS = `The processors are the limit. Processor time of a branch, counted by control groups while 32 branches were created in 16 \
-projects concurrently on a machine that did nothing else (medians of five rounds): 118 ms. PostgreSQL 62, of which a bare clone takes 21; \
-workerd 34; the agent 19; PgBouncer 2. On a host by itself PostgreSQL took 14 ms for the logins and rules, 21 for the clone, 4 for \
-its publication and 14 for the proof, which is a login ([0065](../decisions/0065-what-limits-a-creation.md)).`;
+projects concurrently on a machine that did nothing else, with a rest of 1.5 s before (medians of six rounds): 149 ms. PostgreSQL 72, of which \
+a bare clone takes 28; workerd 51; the agent 24; PgBouncer 3. By the last release: 134 ms, of which PostgreSQL 76 and workerd 34. So the \
+gateway, which runs elsewhere in production, is what costs more than before: a call of D1 takes about 3 ms of workerd on this machine, \
+and a creation makes seven instead of five. With that rest, 9.8 branches a second were created, and 10.4 by the last release; a single \
+one took 207 ms, and 225 by the last release ([0068](../decisions/0068-a-branch-costs-fewer-statements.md)).`;
 
 /**
  * Measures branches per second, created in many projects in parallel, compared with bare clones.
