@@ -18,6 +18,7 @@ import { measureEdgeThroughput } from './edge-throughput.ts';
 import { measureFarClient } from './far-client.ts';
 import { measureFirstRun } from './first-run.ts';
 import { measureFixtures } from './fixtures.ts';
+import { measureHostThroughput } from './host-throughput.ts';
 import { measureLoad } from './load.ts';
 import { describeMachine } from './machine.ts';
 import { measureMeasurement } from './measurement.ts';
@@ -55,6 +56,7 @@ const BENCHMARKS: Record<string, Benchmark> = {
   'creation-throughput': { hindrance: xfsHindrance, measure: measureCreationThroughput },
   'branch-batch': { hindrance: xfsHindrance, measure: measureBranchBatch },
   'branchbench-shape': { hindrance: xfsHindrance, measure: measureBranchbenchShape },
+  'host-throughput': { hindrance: xfsHindrance, measure: measureHostThroughput },
   'network-rules': { hindrance: () => null, measure: measureNetworkRules },
   'agent-memory': { hindrance: xfsHindrance, measure: measureAgentMemory },
   'cpu-accounting': { hindrance: () => null, measure: measureCpuAccounting },
