@@ -4,7 +4,7 @@ import type {
   RowDifference,
   TableDifference,
 } from '../../shared/protocol/difference-operations.ts';
-import { sqlState } from '../postgres/postgres-failure.ts';
+import { LOCK_NOT_AVAILABLE, sqlState } from '../postgres/postgres-failure.ts';
 import { type Comparison, isRewritten } from './comparison.ts';
 import type { ComparisonProgress } from './comparison-progress.ts';
 import type { TablePair } from './tables.ts';
@@ -13,7 +13,6 @@ type Reason = Pick<NotCompared, 'reason' | 'detail'>;
 
 /** Errors that are about the whole comparison. */
 const FINAL = new Set(['57014', '25P03', '25P04', '57P01']);
-const LOCK_TIMEOUT = '55P03';
 
 const DETAIL_MAX = 200;
 
@@ -68,7 +67,7 @@ async function countInSavepoint(
     const state = sqlState(error);
     if (isRewritten(error) || !(error instanceof Error) || !isOfTable(error, state)) throw error;
     await rollBack();
-    if (state === LOCK_TIMEOUT) return { reason: 'locked' };
+    if (state === LOCK_NOT_AVAILABLE) return { reason: 'locked' };
     return { reason: 'refused', detail: error.message.slice(0, DETAIL_MAX) };
   }
 }

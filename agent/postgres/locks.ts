@@ -1,6 +1,6 @@
 import { HostError } from '../servers/host-error.ts';
 import { literal, type Pool, type Session } from './connect.ts';
-import { sqlState } from './postgres-failure.ts';
+import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 
 /**
  * Advisory locks in the agent's own database, held by a session. They outlive a killed agent for as long as its
@@ -33,9 +33,6 @@ const KEY = keyOf('$1');
 export const takeLock = (session: Session, lock: Lock) =>
   session.query(`SELECT pg_advisory_lock(${KEY})`, [lock]);
 
-/** SQLSTATE `lock_not_available`. */
-const NOT_AVAILABLE = '55P03';
-
 /**
  * As `takeLock`, outside of a transaction.
  * @param within seconds
@@ -48,7 +45,7 @@ export async function takeLockWithin(session: Session, lock: Lock, within: numbe
       `SET LOCAL lock_timeout = '${within}s'; SELECT pg_advisory_lock(${keyOf(literal(lock))})`,
     );
   } catch (error) {
-    if (sqlState(error) !== NOT_AVAILABLE) throw error;
+    if (sqlState(error) !== LOCK_NOT_AVAILABLE) throw error;
     throw new HostError(
       'HOST_BUSY',
       `another operation, or a control tool that was stopped, has held the lock ${lock} for ${within} s`,

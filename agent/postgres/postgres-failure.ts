@@ -1,6 +1,9 @@
 import type { HostFailureCode } from '../../shared/protocol/host-failures.ts';
 import { HostError } from '../servers/host-error.ts';
 
+/** SQLSTATE of a statement that waited for a lock for longer than `lock_timeout`. */
+export const LOCK_NOT_AVAILABLE = '55P03';
+
 /** SQLSTATEs (PostgreSQL documentation, appendix A) that describe the state of the host. */
 const STATES: Record<string, HostFailureCode> = {
   '57P01': 'POSTGRES_UNAVAILABLE',
@@ -11,7 +14,7 @@ const STATES: Record<string, HostFailureCode> = {
   '53300': 'HOST_BUSY',
   '53200': 'HOST_BUSY',
   '55006': 'HOST_BUSY',
-  '55P03': 'HOST_BUSY',
+  [LOCK_NOT_AVAILABLE]: 'HOST_BUSY',
   '53100': 'HOST_FULL',
 };
 

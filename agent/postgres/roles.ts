@@ -2,7 +2,7 @@ import { BRANCH_ROLES, type BranchRole, groupName, loginName } from '../../share
 import { identifier, literal, type Queryable, type Session } from './connect.ts';
 import { endSessions } from './end-sessions.ts';
 import { takeLock } from './locks.ts';
-import { sqlState } from './postgres-failure.ts';
+import { LOCK_NOT_AVAILABLE, sqlState } from './postgres-failure.ts';
 
 /**
  * How a login is a member of its project's group. The owner login acts only as the group (by its setting `role`),
@@ -18,7 +18,6 @@ const DEPENDENT_OBJECTS = '2BP01';
 
 /** Errors of ALTER ROLE when another session locks the role for longer than this, or altered it first. */
 const LOCKED_FOR_MS = 500;
-const LOCKED = '55P03';
 const CHANGED_MEANWHILE = 'XX000';
 const TRIES = 5;
 const ENDING = { within: 1_000 };
@@ -87,7 +86,7 @@ export async function dropUnusedRoles(session: Session): Promise<void> {
     session.query(`SET LOCAL lock_timeout = ${LOCKED_FOR_MS}; ${statement}`);
   for (const { rolname, rolcanlogin } of rows) {
     await inTime(`DROP ROLE ${identifier(rolname)}`).catch(async (error) => {
-      if (![DEPENDENT_OBJECTS, LOCKED].includes(sqlState(error) ?? '')) throw error;
+      if (![DEPENDENT_OBJECTS, LOCK_NOT_AVAILABLE].includes(sqlState(error) ?? '')) throw error;
       if (rolcanlogin) await inTime(`ALTER ROLE ${identifier(rolname)} NOLOGIN PASSWORD NULL`);
     });
   }
@@ -210,7 +209,7 @@ async function alterAll(session: Session, alterations: readonly Alteration[]): P
   }
 }
 
-const isHeldUp = (error: unknown) => [LOCKED, CHANGED_MEANWHILE].includes(sqlState(error) ?? '');
+const isHeldUp = (error: unknown) => [LOCK_NOT_AVAILABLE, CHANGED_MEANWHILE].includes(sqlState(error) ?? '');
 
 /** Sessions of the login's project that have written: a function that the login owns alters it for others too. */
 const MAY_ALTER = `backend_xid IS NOT NULL AND datname IN (

@@ -10,6 +10,9 @@ const ADVICE =
   'No job refers to it, so it is not dropped: the records may have been restored from an older backup. ' +
   'See docs/decisions/0023-records-that-went-back.md.';
 
+const logUntraced = (hostId: string, found: Record<string, string>) =>
+  logEvent('reconcile.stranger', { host_id: hostId, ...found, advice: ADVICE });
+
 /**
  * The orphans that can be dropped, because a job created them; jobs are never deleted. The others may be user data
  * that is missing from the records, so they are only logged, at each reconciliation.
@@ -33,8 +36,7 @@ export async function leftoversAmong(
       .map(({ project_id, branch_id, database }) => ({ project_id, branch_id, database })),
     ...orphanedProjects.filter((id) => !traced.has(id)).map((project_id) => ({ project_id })),
   ];
-  for (const orphan of untraced)
-    logEvent('reconcile.stranger', { host_id: hostId, ...orphan, advice: ADVICE });
+  for (const orphan of untraced) logUntraced(hostId, orphan);
   return {
     branches: orphans.filter(({ branch_id }) => traced.has(branch_id)),
     projectIds: orphanedProjects.filter((id) => traced.has(id)),
@@ -62,7 +64,6 @@ export async function endedResets(
     .from(jobs)
     .where(and(isOneOf(jobs.id, jobIds), eq(jobs.kind, 'branch.reset')));
   const known = new Set(found.map(({ job_id }) => job_id));
-  for (const job_id of jobIds.filter((id) => !known.has(id)))
-    logEvent('reconcile.stranger', { host_id: hostId, job_id, advice: ADVICE });
+  for (const job_id of jobIds.filter((id) => !known.has(id))) logUntraced(hostId, { job_id });
   return found.filter(({ isOpen }) => !isOpen).map(({ isOpen: _, ...reset }) => reset);
 }
